@@ -1,0 +1,114 @@
+//! `maxSurge` and `maxUnavailable`: a number of machines or a share of the replicas.
+//!
+//! The stored form is Kubernetes' int-or-string. Parsing is strict (`N%` only), as the original's validation is; the
+//! original's rollout arithmetic was laxer, which only mattered for values its validation refused
+//! (spec/deployment-and-set §3.3).
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+/// A number of machines, or a percentage of `replicas`. Not negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IntOrPercent {
+    /// So many machines.
+    Count(i32),
+    /// So many percent of the replicas.
+    Percent(i32),
+}
+
+/// Why a stored int-or-string is no [`IntOrPercent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidIntOrPercent {
+    /// A negative number.
+    #[error("must be greater than or equal to 0")]
+    Negative,
+    /// A string that is not digits and a percent sign.
+    #[error(
+        "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+    )]
+    NotAPercentage,
+    /// A number that no 32-bit integer holds.
+    #[error("must fit a 32-bit integer")]
+    TooLarge,
+}
+
+/// Which way a fraction of a machine goes when a percentage is resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// To the next whole machine (`maxSurge`).
+    Up,
+    /// To the whole machines only (`maxUnavailable`).
+    Down,
+}
+
+impl IntOrPercent {
+    /// The number of machines this means for so many replicas, capped at `i32::MAX`.
+    pub fn resolve(self, replicas: i32, rounding: Rounding) -> i32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Percent(percent) => {
+                let product = i64::from(percent) * i64::from(replicas.max(0));
+                let whole = match rounding {
+                    Rounding::Up => (product + 99) / 100,
+                    Rounding::Down => product / 100,
+                };
+                i32::try_from(whole).unwrap_or(i32::MAX)
+            }
+        }
+    }
+
+    /// Whether this is `0` or `0%`.
+    pub const fn is_zero(self) -> bool {
+        matches!(self, Self::Count(0) | Self::Percent(0))
+    }
+}
+
+impl TryFrom<&IntOrString> for IntOrPercent {
+    type Error = InvalidIntOrPercent;
+
+    fn try_from(stored: &IntOrString) -> Result<Self, Self::Error> {
+        match stored {
+            IntOrString::Int(number) if *number < 0 => Err(InvalidIntOrPercent::Negative),
+            IntOrString::Int(number) => Ok(Self::Count(*number)),
+            IntOrString::String(text) => {
+                let digits = text.strip_suffix('%').ok_or(InvalidIntOrPercent::NotAPercentage)?;
+                if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+                    return Err(InvalidIntOrPercent::NotAPercentage);
+                }
+                digits.parse().map(Self::Percent).map_err(|_| InvalidIntOrPercent::TooLarge)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::surge_rounds_up(IntOrPercent::Percent(25), 10, Rounding::Up, 3)]
+    #[case::unavailable_rounds_down(IntOrPercent::Percent(25), 10, Rounding::Down, 2)]
+    #[case::a_count_is_a_count(IntOrPercent::Count(4), 1, Rounding::Down, 4)]
+    #[case::nothing_of_nothing(IntOrPercent::Percent(50), 0, Rounding::Up, 0)]
+    #[case::no_overflow(IntOrPercent::Percent(i32::MAX), i32::MAX, Rounding::Up, i32::MAX)]
+    fn a_share_is_resolved(
+        #[case] value: IntOrPercent,
+        #[case] replicas: i32,
+        #[case] rounding: Rounding,
+        #[case] machines: i32,
+    ) {
+        assert_eq!(value.resolve(replicas, rounding), machines);
+    }
+
+    #[rstest]
+    #[case::a_number(IntOrString::Int(3), Ok(IntOrPercent::Count(3)))]
+    #[case::a_percentage(IntOrString::String("30%".into()), Ok(IntOrPercent::Percent(30)))]
+    #[case::negative(IntOrString::Int(-1), Err(InvalidIntOrPercent::Negative))]
+    #[case::no_sign(IntOrString::String("5".into()), Err(InvalidIntOrPercent::NotAPercentage))]
+    #[case::negative_percentage(IntOrString::String("-5%".into()), Err(InvalidIntOrPercent::NotAPercentage))]
+    #[case::too_large(IntOrString::String("99999999999%".into()), Err(InvalidIntOrPercent::TooLarge))]
+    fn a_stored_value_is_parsed(#[case] stored: IntOrString, #[case] parsed: Result<IntOrPercent, InvalidIntOrPercent>) {
+        assert_eq!(IntOrPercent::try_from(&stored), parsed);
+    }
+}

@@ -1,0 +1,105 @@
+//! Enums for string fields that other writers may extend.
+//!
+//! A newer or older program may have stored a word that this one does not know. Such a word must neither make the
+//! object undecodable nor change when the object is read back, so every such enum keeps it in an `Other` variant.
+
+/// Declares an enum over known words with an `Other(String)` variant for all the rest.
+///
+/// The first variant is the default. `Display`, `From<&str>`, `as_str`, `Serialize` and `Deserialize` use the words;
+/// `null` is read as the default, because Go's decoder does so.
+#[macro_export]
+macro_rules! string_enum {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident {
+            $($(#[$variant_meta:meta])* $variant:ident = $word:literal),+ $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $($(#[$variant_meta])* $variant,)+
+            /// A word this program does not know; kept as it was read.
+            Other(String),
+        }
+
+        impl $name {
+            /// The words this program knows, in declaration order.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The word as it is stored.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Self::$variant => $word,)+
+                    Self::Other(word) => word,
+                }
+            }
+
+            /// Whether the field counts as absent when it is written (Go omits empty strings).
+            pub fn is_empty(&self) -> bool {
+                self.as_str().is_empty()
+            }
+        }
+
+        #[allow(clippy::derivable_impls)]
+        impl Default for $name {
+            fn default() -> Self {
+                $crate::string_enum!(@first $name $($variant)+)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(word: &str) -> Self {
+                match word {
+                    $($word => Self::$variant,)+
+                    other => Self::Other(other.to_owned()),
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let word = Option::<std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+                Ok(word.map_or_else(Self::default, |word| Self::from(word.as_ref())))
+            }
+        }
+    };
+    (@first $name:ident $first:ident $($rest:ident)*) => { $name::$first };
+}
+
+#[cfg(test)]
+mod tests {
+    string_enum! {
+        /// A sample.
+        pub enum Colour {
+            /// No colour.
+            Unset = "",
+            /// Red.
+            Red = "Red",
+        }
+    }
+
+    #[test]
+    fn an_unknown_word_survives_a_round_trip() {
+        let read: Colour = serde_json::from_str("\"Blue\"").unwrap();
+        assert_eq!(read, Colour::Other("Blue".to_owned()));
+        assert_eq!(serde_json::to_string(&read).unwrap(), "\"Blue\"");
+    }
+
+    #[test]
+    fn null_is_the_default() {
+        assert_eq!(serde_json::from_str::<Colour>("null").unwrap(), Colour::Unset);
+    }
+}

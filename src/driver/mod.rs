@@ -1,0 +1,51 @@
+//! The contract between the machine controller and a cloud: the [`Driver`] trait, its requests, answers and codes.
+//!
+//! Source: spec/providers §1. Drivers themselves live in rooms of their own below this one (`virtual_cloud`, later
+//! `aws`, …); which one serves a class is decided by [`Registry`]. A driver never reads or writes machine objects.
+
+mod code;
+mod registry;
+mod types;
+
+use async_trait::async_trait;
+
+pub use code::{Code, Status};
+pub use registry::Registry;
+pub use types::*;
+
+use crate::api::{field::Findings, v1alpha1::MachineClass};
+
+/// Makes, finds and removes VMs at one provider.
+///
+/// # Guarantees asked of an implementation (spec/providers §1.5)
+/// One VM per machine, found by machine name and ownership tags; `create_machine` is idempotent; `delete_machine`
+/// answers OK or `NotFound` only when nothing is left; `list_machines` fails as a whole rather than answer a part.
+/// Dropping a future must not leave a side effect that a later call can't find.
+#[async_trait]
+pub trait Driver: Send + Sync + 'static {
+    /// What this driver is called, serves and can do. Cheap; asked often.
+    fn info(&self) -> &DriverInfo;
+
+    /// Checks a class without I/O; paths start at `providerSpec`. Also run before every operation.
+    fn validate(&self, class: &MachineClass, found: &mut Findings);
+
+    /// Makes the VM, or answers the one that exists for the machine.
+    async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status>;
+
+    /// Finishes a VM that was created but not initialised.
+    async fn initialize_machine(&self, _cx: &OpContext, _request: MachineRequest) -> Result<VmIdentity, Status> {
+        Err(Status::new(Code::Unimplemented, "InitializeMachine is not supported by this driver"))
+    }
+
+    /// Removes the VM and everything made for it.
+    async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status>;
+
+    /// Finds the VM of a machine.
+    async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status>;
+
+    /// All VMs that belong to a class's cluster and role.
+    async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status>;
+
+    /// The provider's names of the volumes behind these persistent volumes.
+    async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status>;
+}

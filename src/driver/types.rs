@@ -1,0 +1,142 @@
+//! Requests and answers of driver calls.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{NodeAddress, PersistentVolumeSpec},
+};
+
+use crate::api::v1alpha1::{Machine, MachineClass};
+
+/// What a driver is called, serves and can do.
+#[derive(Clone, Debug)]
+pub struct DriverInfo {
+    /// Name for `--drivers`, logs and the `provider` label of metrics.
+    pub name: &'static str,
+    /// The `provider` strings of classes that it serves.
+    pub providers: Vec<String>,
+    /// JSON Schema (2020-12) of `providerSpec`; types only, cross-field rules are in `validate`.
+    pub schema: Option<serde_json::Value>,
+    /// Optional abilities.
+    pub capabilities: Capabilities,
+}
+
+/// Abilities that a driver may lack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// A repeated create with the same machine name never makes a second VM. Without it the core records its intent
+    /// before the first call.
+    pub create_is_idempotent: bool,
+    /// `list_machines` tells when a VM was made.
+    pub lists_creation_time: bool,
+}
+
+/// What every driver call gets along.
+#[derive(Clone, Debug)]
+pub struct OpContext {
+    /// How long the call may take; the caller drops the future then.
+    pub deadline: Duration,
+}
+
+/// Data of the Secrets that a class names, merged. Prints nothing of it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct SecretData(BTreeMap<String, ByteString>);
+
+impl SecretData {
+    /// Key of the user data.
+    pub const USER_DATA: &'static str = "userData";
+
+    /// `base` overlaid by `over`, whose keys win (spec/providers §1.2).
+    pub fn merged(base: BTreeMap<String, ByteString>, over: BTreeMap<String, ByteString>) -> Self {
+        let mut all = base;
+        all.extend(over);
+        Self(all)
+    }
+
+    /// The bytes under a key.
+    pub fn get(&self, key: &str) -> Option<&[u8]> {
+        self.0.get(key).map(|value| value.0.as_slice())
+    }
+
+    /// Puts bytes under a key.
+    pub fn set(&mut self, key: impl Into<String>, value: Vec<u8>) {
+        self.0.insert(key.into(), ByteString(value));
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for SecretData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretData([REDACTED; {} keys])", self.0.len())
+    }
+}
+
+/// A call about one machine.
+#[derive(Clone, Debug)]
+pub struct MachineRequest {
+    /// The machine. An orphan's deletion brings a synthetic one: name, namespace and `spec.providerID`, nothing more.
+    pub machine: Arc<Machine>,
+    /// Its class.
+    pub class: Arc<MachineClass>,
+    /// The class's secret data; in create and initialize calls the user data's placeholders are replaced.
+    pub secret: SecretData,
+}
+
+/// A call about all machines of a class.
+#[derive(Clone, Debug)]
+pub struct ListRequest {
+    /// The class.
+    pub class: Arc<MachineClass>,
+    /// Its secret data.
+    pub secret: SecretData,
+}
+
+/// A call about volumes.
+#[derive(Clone, Debug)]
+pub struct VolumeIdsRequest {
+    /// The volumes.
+    pub volumes: Vec<PersistentVolumeSpec>,
+}
+
+/// Who a VM is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VmIdentity {
+    /// Its identity at the provider.
+    pub provider_id: String,
+    /// The Node it registers as.
+    pub node_name: String,
+    /// Its addresses; used only without a target cluster.
+    pub addresses: Vec<NodeAddress>,
+}
+
+/// A VM that was made or found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CreatedVm {
+    /// Who it is.
+    pub vm: VmIdentity,
+    /// State to remember.
+    pub last_known_state: Option<String>,
+}
+
+/// A VM that is gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeletedVm {
+    /// State to remember.
+    pub last_known_state: Option<String>,
+}
+
+/// A VM in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedVm {
+    /// Its identity at the provider.
+    pub provider_id: String,
+    /// The machine it was made for; may be empty when the provider lost the name.
+    pub machine_name: String,
+    /// When it was made, where the provider tells.
+    pub created: Option<jiff::Timestamp>,
+}

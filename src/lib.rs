@@ -1,0 +1,7 @@
+//! Kubernetes machine controller manager: the library behind the `mcm` binary.
+//!
+//! The floors, from the ground up: [`api`], `driver` and `cluster`, `controllers` and `admission`, `server`, `cli`. A file
+//! imports from its own floor or from below, never from above; `docs/architecture.md` describes the house.
+
+pub mod api;
+pub mod driver;

@@ -1,0 +1,3 @@
+//! The `mcm` binary.
+
+fn main() {}
