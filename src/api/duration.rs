@@ -92,7 +92,7 @@ impl FromStr for GoDuration {
         let mut total: i128 = 0;
         while !rest.is_empty() {
             let (value, tail) = leading_part(rest)?;
-            total += value;
+            total = total.saturating_add(value);
             rest = tail;
         }
         let signed = if negative { -total } else { total };
@@ -114,7 +114,7 @@ fn leading_part(text: &str) -> Result<(i128, &str), InvalidDuration> {
     }
     let (unit, rest) = leading_unit(rest)?;
     let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| InvalidDuration)? };
-    if whole > i128::from(i64::MAX) {
+    if whole > i128::from(u64::MAX) {
         return Err(InvalidDuration);
     }
     // Digits beyond the nanosecond of an hour change nothing; cutting them keeps the arithmetic exact and bounded.
@@ -136,10 +136,7 @@ fn leading_unit(text: &str) -> Result<(i64, &str), InvalidDuration> {
         ("m", MINUTE),
         ("h", HOUR),
     ];
-    UNITS
-        .iter()
-        .find_map(|(name, value)| text.strip_prefix(name).map(|rest| (*value, rest)))
-        .ok_or(InvalidDuration)
+    UNITS.iter().find_map(|(name, value)| text.strip_prefix(name).map(|rest| (*value, rest))).ok_or(InvalidDuration)
 }
 
 impl fmt::Display for GoDuration {

@@ -321,7 +321,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::required(error(ErrorKind::Required, "spec.class.name", Value::Null, "Name is required"), "spec.class.name: Required value: Name is required")]
+    #[case::required(
+        error(ErrorKind::Required, "spec.class.name", Value::Null, "Name is required"),
+        "spec.class.name: Required value: Name is required"
+    )]
     #[case::strings_are_quoted(error(ErrorKind::Invalid, "a", json!("x"), "must be y"), "a: Invalid value: \"x\": must be y")]
     #[case::numbers_are_bare(error(ErrorKind::Invalid, "a", json!(-1), "must be positive"), "a: Invalid value: -1: must be positive")]
     #[case::secrets_are_hidden(error(ErrorKind::Invalid, "providerSpec.userData", json!("x"), "bad"), "providerSpec.userData: Invalid value: \"***\": bad")]

@@ -108,7 +108,10 @@ mod tests {
     #[case::no_sign(IntOrString::String("5".into()), Err(InvalidIntOrPercent::NotAPercentage))]
     #[case::negative_percentage(IntOrString::String("-5%".into()), Err(InvalidIntOrPercent::NotAPercentage))]
     #[case::too_large(IntOrString::String("99999999999%".into()), Err(InvalidIntOrPercent::TooLarge))]
-    fn a_stored_value_is_parsed(#[case] stored: IntOrString, #[case] parsed: Result<IntOrPercent, InvalidIntOrPercent>) {
+    fn a_stored_value_is_parsed(
+        #[case] stored: IntOrString,
+        #[case] parsed: Result<IntOrPercent, InvalidIntOrPercent>,
+    ) {
         assert_eq!(IntOrPercent::try_from(&stored), parsed);
     }
 }
