@@ -4,4 +4,5 @@
 //! imports from its own floor or from below, never from above; `docs/architecture.md` describes the house.
 
 pub mod api;
+pub mod cli;
 pub mod driver;

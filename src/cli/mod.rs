@@ -1,0 +1,3 @@
+//! The subcommands. Their work is done in plain functions over text and values; only `main.rs` knows the process.
+
+pub mod documents;
