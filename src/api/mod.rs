@@ -8,6 +8,7 @@ pub mod duration;
 pub mod field;
 pub mod int_or_percent;
 pub mod names;
+pub mod quantity;
 pub mod selector;
 pub mod serde_helpers;
 pub mod string_enum;
