@@ -1,4 +1,5 @@
 //! The subcommands. Their work is done in plain functions over text and values; only `main.rs` knows the process.
 
+pub mod convert;
 pub mod documents;
 pub mod manifests_crds;
