@@ -110,6 +110,7 @@ mod tests {
     fn an_unknown_word_survives_a_round_trip() {
         let read: Colour = serde_json::from_str("\"Blue\"").unwrap();
         assert_eq!(read, Colour::Other("Blue".to_owned()));
+        assert!(!read.is_empty() && !Colour::WORDS.contains(&read.as_str()));
         assert_eq!(serde_json::to_string(&read).unwrap(), "\"Blue\"");
     }
 

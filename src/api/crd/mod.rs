@@ -1,4 +1,4 @@
-//! The four CustomResourceDefinitions, made from the Rust types (spec/api-and-admission §2, §6).
+//! The four definitions (`CustomResourceDefinition`), made from the Rust types (spec/api-and-admission §2, §6).
 //!
 //! [`shape`] turns a type into a schema, [`nodes`] holds the nodes where a type says too much or too little, [`rules`]
 //! the bounds and CEL rules. Names, columns and subresources are here. The files below `crds/` are what
@@ -62,7 +62,7 @@ pub enum OldestServer {
 
 /// A kind's names and columns.
 struct Kind {
-    kind: &'static str,
+    name: &'static str,
     singular: &'static str,
     plural: &'static str,
     short: &'static str,
@@ -72,7 +72,7 @@ struct Kind {
 
 struct Column {
     name: &'static str,
-    column_type: &'static str,
+    value_type: &'static str,
     path: &'static str,
     description: &'static str,
     /// Columns of priority 1 appear with `-o wide` only.
@@ -81,18 +81,18 @@ struct Column {
 
 const fn column(
     name: &'static str,
-    column_type: &'static str,
+    value_type: &'static str,
     path: &'static str,
     priority: u8,
     description: &'static str,
 ) -> Column {
-    Column { name, column_type, path, description, priority }
+    Column { name, value_type, path, description, priority }
 }
 
 const AGE: Column = column("Age", "date", ".metadata.creationTimestamp", 0, "Time since the object was created.");
 
 const MACHINE: Kind = Kind {
-    kind: "Machine",
+    name: "Machine",
     singular: "machine",
     plural: "machines",
     short: "mc",
@@ -106,7 +106,7 @@ const MACHINE: Kind = Kind {
 };
 
 const MACHINE_SET: Kind = Kind {
-    kind: "MachineSet",
+    name: "MachineSet",
     singular: "machineset",
     plural: "machinesets",
     short: "mcs",
@@ -120,7 +120,7 @@ const MACHINE_SET: Kind = Kind {
 };
 
 const MACHINE_DEPLOYMENT: Kind = Kind {
-    kind: "MachineDeployment",
+    name: "MachineDeployment",
     singular: "machinedeployment",
     plural: "machinedeployments",
     short: "mcd",
@@ -135,7 +135,7 @@ const MACHINE_DEPLOYMENT: Kind = Kind {
 };
 
 const MACHINE_CLASS: Kind = Kind {
-    kind: "MachineClass",
+    name: "MachineClass",
     singular: "machineclass",
     plural: "machineclasses",
     short: "mcc",
@@ -151,24 +151,29 @@ const MACHINE_CLASS: Kind = Kind {
 /// The four definitions, in the order `Machine`, `MachineSet`, `MachineDeployment`, `MachineClass`.
 pub fn definitions(options: &CrdOptions) -> Vec<Value> {
     vec![
-        definition(&MACHINE, options, machine_v1alpha1(options.servers), machine_v1beta1(options.servers)),
-        definition(&MACHINE_SET, options, machine_set_v1alpha1(options.servers), machine_set_v1beta1(options.servers)),
+        definition(&MACHINE, options, &machine_v1alpha1(options.servers), &machine_v1beta1(options.servers)),
+        definition(
+            &MACHINE_SET,
+            options,
+            &machine_set_v1alpha1(options.servers),
+            &machine_set_v1beta1(options.servers),
+        ),
         definition(
             &MACHINE_DEPLOYMENT,
             options,
-            machine_deployment_v1alpha1(options.servers),
-            machine_deployment_v1beta1(options.servers),
+            &machine_deployment_v1alpha1(options.servers),
+            &machine_deployment_v1beta1(options.servers),
         ),
         definition(
             &MACHINE_CLASS,
             options,
-            machine_class_v1alpha1(options.servers),
-            machine_class_v1beta1(options.servers),
+            &machine_class_v1alpha1(options.servers),
+            &machine_class_v1beta1(options.servers),
         ),
     ]
 }
 
-fn definition(kind: &Kind, options: &CrdOptions, v1alpha1: Value, v1beta1: Value) -> Value {
+fn definition(kind: &Kind, options: &CrdOptions, v1alpha1: &Value, v1beta1: &Value) -> Value {
     let served = options.v1beta1 != V1Beta1::NotServed;
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -178,8 +183,8 @@ fn definition(kind: &Kind, options: &CrdOptions, v1alpha1: Value, v1beta1: Value
             "group": names::GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": kind.kind,
-                "listKind": format!("{}List", kind.kind),
+                "kind": kind.name,
+                "listKind": format!("{}List", kind.name),
                 "singular": kind.singular,
                 "plural": kind.plural,
                 "shortNames": [kind.short],
@@ -240,11 +245,11 @@ fn subresources(kind: &Kind, version: Version) -> Value {
         });
     }
     // In v1alpha1 the payload of a class is at the top level, as the original has it: every write may change all of it.
-    if kind.kind == MACHINE_CLASS.kind && version == Version::V1Alpha1 { json!({}) } else { json!({"status": {}}) }
+    if kind.name == MACHINE_CLASS.name && version == Version::V1Alpha1 { json!({}) } else { json!({"status": {}}) }
 }
 
 fn columns(kind: &Kind, version: Version) -> Value {
-    let moved = |path: &str| match (version, kind.kind, path) {
+    let moved = |path: &str| match (version, kind.name, path) {
         (Version::V1Beta1, "Machine", ".status.currentStatus.phase") => ".status.phase".to_owned(),
         (Version::V1Beta1, "MachineClass", path) if !path.starts_with(".metadata") => format!(".spec{path}"),
         (_, _, path) => path.to_owned(),
@@ -254,7 +259,7 @@ fn columns(kind: &Kind, version: Version) -> Value {
         .map(|column| {
             let mut value = json!({
                 "name": column.name,
-                "type": column.column_type,
+                "type": column.value_type,
                 "jsonPath": moved(column.path),
                 "description": column.description,
             });

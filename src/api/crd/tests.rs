@@ -19,7 +19,7 @@ fn every_field(version: Version) -> Vec<Value> {
 
 fn schema(definitions: &[Value], kind: &str, version: Version) -> Value {
     let definition = definitions.iter().find(|it| it["spec"]["names"]["kind"] == kind).unwrap();
-    let place = if version == Version::V1Alpha1 { 0 } else { 1 };
+    let place = usize::from(version == Version::V1Beta1);
     definition["spec"]["versions"][place]["schema"]["openAPIV3Schema"].clone()
 }
 
