@@ -4,4 +4,6 @@
 //! imports from its own floor or from below, never from above; `docs/architecture.md` describes the house.
 
 pub mod api;
+pub mod cluster;
+pub mod controllers;
 pub mod driver;
