@@ -13,6 +13,7 @@ pub mod error;
 pub mod events;
 pub mod gate;
 pub mod key;
+pub mod lease;
 pub mod objects;
 pub mod queue;
 pub mod store;
