@@ -10,7 +10,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::error::ApiError;
+use super::{error::ApiError, lease::Leadership};
 
 /// What a destructive effect destroys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,14 +32,20 @@ pub enum Destruction {
 /// The gate. Cheap to clone; all clones are the same gate.
 #[derive(Clone)]
 pub struct Gate {
-    closed: CancellationToken,
+    leadership: Leadership,
     passed: Arc<Mutex<BTreeMap<(Destruction, &'static str), u64>>>,
 }
 
 impl Gate {
-    /// A gate that is open until `leadership_lost` is cancelled.
+    /// A gate that is open until `leadership_lost` is cancelled, for processes without an election and for tests.
     pub fn open_until(leadership_lost: CancellationToken) -> Self {
-        Self { closed: leadership_lost, passed: Arc::default() }
+        Self::open_while(Leadership::without_election(leadership_lost))
+    }
+
+    /// A gate that is open while all leases are held, by the time of their last renewal too: a process that was stopped
+    /// for a while finds it closed before its election has noticed.
+    pub fn open_while(leadership: Leadership) -> Self {
+        Self { leadership, passed: Arc::default() }
     }
 
     /// Whether effects may happen at all.
@@ -47,8 +53,8 @@ impl Gate {
     /// # Errors
     /// [`ApiError::NotLeading`] once the lease is lost.
     pub fn may_act(&self) -> Result<(), ApiError> {
-        if self.closed.is_cancelled() {
-            return Err(ApiError::NotLeading("the lease is lost or the process is stopping".to_owned()));
+        if !self.leadership.is_leading() {
+            return Err(ApiError::NotLeading("the lease is not held (any more) or the process is stopping".to_owned()));
         }
         Ok(())
     }

@@ -7,11 +7,14 @@
 //! Read your own writes: the answer of every write is put into the store at once ([`store::Store::observe_write`]), so a
 //! decision is never made on an object older than the process's own last write to it.
 
+pub mod clients;
 pub mod clock;
 pub mod error;
 pub mod events;
 pub mod gate;
 pub mod key;
+pub mod lease;
 pub mod objects;
 pub mod queue;
 pub mod store;
+pub mod watch;

@@ -50,14 +50,30 @@ struct State<K> {
     by_index: HashMap<(IndexName, String), BTreeSet<ObjectKey>>,
     /// Highest version the watch has delivered: an answer of ours that is not newer has been overtaken.
     watched_version: u64,
-    /// Keys seen since a list began, and keys written by us meanwhile; `None` when no list is under way.
-    listing: Option<BTreeSet<ObjectKey>>,
+    /// What happened since a list began; `None` when no list is under way.
+    listing: Option<Listing>,
+}
+
+#[derive(Default)]
+struct Listing {
+    /// Keys that the list mentioned.
+    seen: BTreeSet<ObjectKey>,
+    /// Keys that we wrote meanwhile; the list may be older than the write.
+    written: BTreeSet<ObjectKey>,
 }
 
 /// Resource versions of one kind are ordered integers since Kubernetes 1.35 says so and etcd has always made them so; a
 /// version that is no integer counts as newest, so that nothing is ever held back.
 fn version_of<K: Resource>(object: &K) -> u64 {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(u64::MAX)
+}
+
+/// Whether an answer shows an object for the last time: marked for deletion, and nothing it waits for any more.
+fn has_gone<K: Resource>(object: &K) -> bool {
+    let metadata = object.meta();
+    metadata.deletion_timestamp.is_some()
+        && metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
+        && metadata.deletion_grace_period_seconds.unwrap_or(0) == 0
 }
 
 impl<K: Resource + Send + Sync + 'static> Store<K> {
@@ -112,7 +128,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
 
     /// A list begins: what it does not mention is gone when it ends.
     pub fn list_begins(&self) {
-        self.write().listing = Some(BTreeSet::new());
+        self.write().listing = Some(Listing::default());
     }
 
     /// An object as a list or watch event delivered it.
@@ -121,17 +137,19 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         let version = version_of(&object);
         let change = {
             let mut state = self.write();
-            if let Some(seen) = &mut state.listing {
-                seen.insert(key.clone());
+            let mut listed = false;
+            if let Some(listing) = &mut state.listing {
+                listing.seen.insert(key.clone());
+                listed = !listing.written.contains(&key);
             }
             if version != u64::MAX {
                 state.watched_version = state.watched_version.max(version);
             }
-            // Our own write may have brought a newer form already.
-            let is_news = state
-                .objects
-                .get(&key)
-                .is_none_or(|known| version > version_of(&**known) || known.meta().uid != object.meta().uid);
+            // Our own write may have brought a newer form already, or a namesake of a deleted object. What a list says of
+            // a namesake holds in any case, or a store would stay wrong for ever behind a restored etcd.
+            let is_news = state.objects.get(&key).is_none_or(|known| {
+                version > version_of(&**known) || (listed && known.meta().uid != object.meta().uid)
+            });
             if !is_news {
                 return;
             }
@@ -162,8 +180,17 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     pub fn list_ends(&self) {
         let changes: Vec<Change<K>> = {
             let mut state = self.write();
-            let Some(seen) = state.listing.take() else { return };
-            let gone: Vec<ObjectKey> = state.objects.keys().filter(|key| !seen.contains(*key)).cloned().collect();
+            let Some(listing) = state.listing.take() else { return };
+            // A write that the watch has come past was in the list, unless the object was deleted since.
+            let is_newer = |object: &Arc<K>| version_of(&**object) > state.watched_version;
+            let gone: Vec<ObjectKey> = state
+                .objects
+                .iter()
+                .filter(|(key, object)| {
+                    !(listing.seen.contains(*key) || listing.written.contains(*key) && is_newer(object))
+                })
+                .map(|(key, _)| key.clone())
+                .collect();
             gone.iter().map(|key| self.replace(&mut state, key, None)).collect()
         };
         self.synced.send_replace(true);
@@ -172,10 +199,25 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         }
     }
 
-    /// The answer of one of our own writes. Ignored when the watch has come past it already.
+    /// A list or watch event mentioned this object but it could not be read: what is known of it stays as it is.
+    pub fn still_there(&self, key: &ObjectKey, uid: &str) {
+        let mut state = self.write();
+        if state.objects.get(key).is_some_and(|known| known.meta().uid.as_deref() == Some(uid))
+            && let Some(listing) = &mut state.listing
+        {
+            listing.seen.insert(key.clone());
+        }
+    }
+
+    /// The answer of one of our own writes. Ignored when the watch has come past it already. An object that the write let
+    /// go, by taking its last finalizer, is forgotten.
     pub fn observe_write(&self, object: K) -> Arc<K> {
         let key = ObjectKey::of(&object);
         let version = version_of(&object);
+        if has_gone(&object) {
+            self.forget(&key, object.meta().uid.as_deref().unwrap_or_default());
+            return Arc::new(object);
+        }
         let object = Arc::new(object);
         let change = {
             let mut state = self.write();
@@ -187,8 +229,8 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             if overtaken {
                 return object;
             }
-            if let Some(seen) = &mut state.listing {
-                seen.insert(key.clone());
+            if let Some(listing) = &mut state.listing {
+                listing.written.insert(key.clone());
             }
             self.replace(&mut state, &key, Some(Arc::clone(&object)))
         };
@@ -324,6 +366,62 @@ mod tests {
         assert_eq!(store.get(&ObjectKey::new("ns", "a")).unwrap().metadata.uid.as_deref(), Some("2"));
         store.delete(&machine("a", "1", 7, "x"));
         assert_eq!(store.len(), 1);
+    }
+
+    #[test]
+    fn a_late_event_of_a_deleted_namesake_does_not_replace_what_we_created() {
+        let store = store();
+        store.apply(machine("a", "1", 5, "x"));
+        store.observe_write(machine("a", "2", 9, "x"));
+        store.apply(machine("a", "1", 6, "x"));
+        store.delete(&machine("a", "1", 7, "x"));
+        assert_eq!(store.get(&ObjectKey::new("ns", "a")).unwrap().metadata.uid.as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn a_list_puts_a_namesake_right_even_when_versions_went_backwards() {
+        let store = store();
+        store.apply(machine("a", "1", 900, "x"));
+        store.list_begins();
+        store.apply(machine("a", "2", 5, "x"));
+        store.list_ends();
+        assert_eq!(store.get(&ObjectKey::new("ns", "a")).unwrap().metadata.uid.as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn a_write_that_the_list_has_come_past_does_not_keep_a_deleted_object() {
+        let store = store();
+        store.list_begins();
+        store.observe_write(machine("a", "1", 5, "x"));
+        store.apply(machine("b", "2", 8, "x"));
+        store.list_ends();
+        assert_eq!(names(&store.snapshot()), ["b"]);
+    }
+
+    #[test]
+    fn the_answer_that_takes_the_last_finalizer_ends_the_object() {
+        let store = store();
+        store.apply(machine("a", "1", 5, "x"));
+        let mut answer = machine("a", "1", 6, "x");
+        answer.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+        answer.metadata.finalizers = Some(vec!["f".to_owned()]);
+        store.observe_write(answer.clone());
+        assert_eq!(store.len(), 1, "it waits for its finalizer");
+        answer.metadata.finalizers = Some(Vec::new());
+        answer.metadata.resource_version = Some("7".to_owned());
+        store.observe_write(answer);
+        assert!(store.is_empty());
+    }
+
+    #[test]
+    fn an_object_that_a_list_mentions_but_that_cannot_be_read_stays_as_it_was_known() {
+        let store = store();
+        store.apply(machine("a", "1", 5, "x"));
+        store.list_begins();
+        store.still_there(&ObjectKey::new("ns", "a"), "1");
+        store.list_ends();
+        assert_eq!(names(&store.snapshot()), ["a"]);
     }
 
     #[test]

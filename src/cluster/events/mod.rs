@@ -74,6 +74,11 @@ impl Recorder {
             uid: about.uid(),
             field_path: None,
         };
+        self.note_about(about, note);
+    }
+
+    /// Takes a note about an object that is known by reference only.
+    pub fn note_about(&self, about: ObjectReference, note: EventNote) {
         if self.sender.try_send(Pending { about, component: self.component, note }).is_err() {
             tracing::debug!(component = self.component, "event dropped: too many are waiting");
         }
