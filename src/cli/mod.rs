@@ -115,8 +115,10 @@ impl Command {
             Self::Manifests(args) => manifests::run(args, out),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
-                clap_complete::generate(args.shell, &mut Cli::command(), "mcm", out);
-                Ok(())
+                // Into memory first: the generator panics when its stream is closed.
+                let mut script = Vec::new();
+                clap_complete::generate(args.shell, &mut Cli::command(), "mcm", &mut script);
+                Ok(out.write_all(&script)?)
             }
         }
     }

@@ -1,0 +1,7 @@
+//! Everything that is tested from outside: the binary, a real API server, kubectl. One binary, so that it links once.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod command_line;
+mod rig;
