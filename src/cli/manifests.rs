@@ -17,6 +17,9 @@ pub struct ManifestsArgs {
     /// Namespace of the machine objects and of the Deployment
     #[arg(long, default_value = "default")]
     pub namespace: String,
+    /// With the rights that the virtual cloud needs (rbac only)
+    #[arg(long)]
+    pub simulation: bool,
 }
 
 /// A part of the manifests.
@@ -32,7 +35,13 @@ pub enum Part {
 /// When the part can't be made with these flags, or the stream is closed.
 pub fn run(args: &ManifestsArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let objects: Vec<Value> = match args.part {
-        Part::Rbac => rbac::manifests(&args.namespace),
+        Part::Rbac => {
+            let mut objects = rbac::manifests(&args.namespace);
+            if args.simulation {
+                objects.extend(rbac::simulation_manifests(&args.namespace));
+            }
+            objects
+        }
     };
     let text = documents::to_yaml(&objects).map_err(Failure::run)?;
     Ok(out.write_all(text.as_bytes())?)

@@ -4,4 +4,11 @@
 mod support;
 
 mod command_line;
+mod crash;
+mod deploy;
+mod end_to_end;
+mod examples;
+mod fleet;
+mod refusals;
 mod rig;
+mod write_budget;

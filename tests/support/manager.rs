@@ -100,7 +100,7 @@ impl TestManager {
             if let Some(code) = self.process.ended() {
                 panic!("mcm serve ended with code {code}:\n{}", self.process.log_tail());
             }
-            if http_get(port, "/readyz").await.is_ok_and(|(status, _)| status == 200) {
+            if get(port, "/readyz").await.is_ok_and(|(status, _)| status == 200) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -110,7 +110,7 @@ impl TestManager {
 
     /// Body of a GET on the plain port.
     pub async fn http_get(&self, path: &str) -> String {
-        let (status, body) = http_get(self.http_port, path).await.expect("the plain port answers");
+        let (status, body) = get(self.http_port, path).await.expect("the plain port answers");
         assert_eq!(status, 200, "GET {path}: {body}");
         body
     }
@@ -163,7 +163,7 @@ pub fn mcm(arguments: &[&str]) -> String {
 }
 
 /// Status and body of a plain GET on loopback.
-async fn http_get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
+async fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).await?;
     let mut answer = Vec::new();

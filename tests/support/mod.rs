@@ -13,7 +13,6 @@ pub mod rig;
 pub mod scratch;
 pub mod wait;
 
-pub use kubectl::Answer;
 pub use manager::{ManagerOptions, TestManager};
 pub use rig::{Namespace, Rig};
 pub use wait::wait_until;

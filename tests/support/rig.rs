@@ -205,8 +205,16 @@ impl Rig {
             taken.insert(unique.clone());
             unique
         };
-        self.kubectl(&["create", "namespace", &unique]).await.succeed();
-        Namespace { kubectl: Kubectl { namespace: Some(unique.clone()), ..self.kubectl.clone() }, name: unique }
+        self.namespace_named(&unique).await
+    }
+
+    /// A new namespace of that very name; for tests with a control plane of their own.
+    pub async fn namespace_named(&self, name: &str) -> Namespace {
+        self.kubectl(&["create", "namespace", name]).await.succeed();
+        Namespace {
+            kubectl: Kubectl { namespace: Some(name.to_owned()), ..self.kubectl.clone() },
+            name: name.to_owned(),
+        }
     }
 
     /// Installs the CRDs as `mcm manifests crds` prints them, and waits until all are served.
@@ -247,11 +255,6 @@ impl Namespace {
     /// `kubectl apply` of a text in this namespace.
     pub async fn apply(&self, manifest: &str) -> Answer {
         self.kubectl.run(&["apply", "-f", "-"], Some(manifest)).await
-    }
-
-    /// `kubectl create` of a text in this namespace.
-    pub async fn create(&self, manifest: &str) -> Answer {
-        self.kubectl.run(&["create", "-f", "-"], Some(manifest)).await
     }
 
     /// The objects of a kind, as JSON.
