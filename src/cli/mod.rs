@@ -7,6 +7,7 @@ pub mod documents;
 pub mod go_flags;
 pub mod logging;
 pub mod manifests;
+pub mod manifests_crds;
 pub mod output;
 pub mod rbac;
 pub mod serve;

@@ -38,6 +38,7 @@ async fn the_base_applies_to_a_real_api_server() {
 #[tokio::test]
 async fn the_service_account_may_do_its_work_and_no_more() {
     let Some(rig) = Rig::shared("deploy::the_service_account_may_do_its_work").await else { return };
+    rig.install_crds().await;
     let namespace = rig.namespace("rbac").await;
     let rbac = mcm(&["manifests", "rbac", "--namespace", &namespace.name]);
     rig.apply(&rbac).await.succeed();
