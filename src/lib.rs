@@ -4,6 +4,8 @@
 //! imports from its own floor or from below, never from above; `docs/architecture.md` describes the house.
 
 pub mod api;
+pub mod cli;
 pub mod cluster;
 pub mod controllers;
 pub mod driver;
+pub mod settings;

@@ -1,0 +1,199 @@
+//! Manifests that must be refused at `kubectl apply`, and the words that a person reads then.
+//!
+//! Each case is one of the design notes' manifests with one mistake. Whether the schema, a CEL rule or the webhook refuses
+//! it is not asked: path and reason must stand in what kubectl prints.
+
+use serde_json::{Value, json};
+
+use crate::support::Namespace;
+
+/// One of the manifests of the design notes.
+#[derive(Clone, Copy)]
+pub enum Seed {
+    MachineClass,
+    MachineSet,
+    MachineDeployment,
+}
+
+impl Seed {
+    /// Its text as it is applied.
+    pub fn yaml(self) -> &'static str {
+        match self {
+            Self::MachineClass => include_str!("../manifests/machineclass.yaml"),
+            Self::MachineSet => include_str!("../manifests/machineset.yaml"),
+            Self::MachineDeployment => include_str!("../manifests/machinedeployment.yaml"),
+        }
+    }
+
+    /// The object it describes.
+    pub fn object(self) -> Value {
+        let documents = machine_controller_manager::cli::documents::parse_documents("seed", self.yaml());
+        documents.expect("the seed is YAML").remove(0).value
+    }
+}
+
+/// A mistake and how it is called.
+struct Refusal {
+    mistake: &'static str,
+    seed: Seed,
+    pointer: &'static str,
+    /// What stands there instead; `None` leaves the field out.
+    value: Option<Value>,
+    path: &'static str,
+    words: &'static str,
+}
+
+fn refusals() -> Vec<Refusal> {
+    use Seed::{MachineClass, MachineDeployment, MachineSet};
+    let case = |mistake, seed, pointer, value, path, words| Refusal { mistake, seed, pointer, value, path, words };
+    vec![
+        case(
+            "a surge that is a word",
+            MachineDeployment,
+            "/spec/strategy/rollingUpdate/maxSurge",
+            Some(json!("one")),
+            "spec.strategy.rollingUpdate.maxSurge",
+            "a valid percent string must be a numeric string followed by an ending '%'",
+        ),
+        case(
+            "a negative surge",
+            MachineDeployment,
+            "/spec/strategy/rollingUpdate/maxSurge",
+            Some(json!(-1)),
+            "spec.strategy.rollingUpdate.maxSurge",
+            "greater than or equal to 0",
+        ),
+        case(
+            "more unavailable than there are",
+            MachineDeployment,
+            "/spec/strategy/rollingUpdate/maxUnavailable",
+            Some(json!("150%")),
+            "spec.strategy.rollingUpdate.maxUnavailable",
+            "must not be greater than 100%",
+        ),
+        case(
+            "an empty selector",
+            MachineDeployment,
+            "/spec/selector",
+            Some(json!({})),
+            "spec.selector",
+            "empty selector is invalid",
+        ),
+        case(
+            "a template that the selector does not select",
+            MachineDeployment,
+            "/spec/template/metadata/labels/name",
+            Some(json!("other")),
+            "spec.template.metadata.labels",
+            "`selector` does not match template `labels`",
+        ),
+        case(
+            "fewer machines than none",
+            MachineDeployment,
+            "/spec/replicas",
+            Some(json!(-3)),
+            "spec.replicas",
+            "greater than or equal to 0",
+        ),
+        case(
+            "a strategy that does not exist",
+            MachineDeployment,
+            "/spec/strategy/type",
+            Some(json!("Rolling")),
+            "spec.strategy.type",
+            "\"RollingUpdate\"",
+        ),
+        case(
+            "an in-tree class kind",
+            MachineSet,
+            "/spec/template/spec/class/kind",
+            Some(json!("AWSMachineClass")),
+            "spec.template.spec.class.kind",
+            "MachineClass",
+        ),
+        case(
+            "a class without a name",
+            MachineSet,
+            "/spec/template/spec/class/name",
+            None,
+            "spec.template.spec.class",
+            "Name is required",
+        ),
+        case(
+            "a class name that no object can have",
+            MachineDeployment,
+            "/spec/template/spec/class/name",
+            Some(json!("Not A Name")),
+            "spec.template.spec.class.name",
+            "RFC 1123 subdomain",
+        ),
+        case(
+            "a duration in words",
+            MachineDeployment,
+            "/spec/template/spec/drainTimeout",
+            Some(json!("5 minutes")),
+            "spec.template.spec.drainTimeout",
+            "5 minutes",
+        ),
+        case(
+            "one VM for every machine of a template",
+            MachineSet,
+            "/spec/template/spec/providerID",
+            Some(json!("aws:///eu-west-1/i-1")),
+            "spec.template.spec.providerID",
+            "may not be set in a template",
+        ),
+        case(
+            "a class whose machines have no GPU count",
+            MachineClass,
+            "/nodeTemplate/capacity/gpu",
+            None,
+            "nodeTemplate",
+            "should mandatorily have CPU, GPU and Memory configured",
+        ),
+        case(
+            "a class without a zone",
+            MachineClass,
+            "/nodeTemplate/zone",
+            Some(json!("")),
+            "nodeTemplate.zone",
+            "MachineClass NodeTemplate Instance Type, region and zone cannot be empty",
+        ),
+        case("a class without a driver", MachineClass, "/provider", Some(json!("")), "provider", "name of the driver"),
+        case("a class without a spec", MachineClass, "/providerSpec", None, "providerSpec", "Required value"),
+    ]
+}
+
+/// Tries every case; each must be refused with its path and words, and leave no object.
+pub async fn are_refused(namespace: &Namespace) {
+    for refusal in refusals() {
+        let mut object = refusal.seed.object();
+        set(&mut object, refusal.pointer, refusal.value.clone());
+        let said = namespace.apply(&object.to_string()).await.fail();
+        for wanted in [refusal.path, refusal.words] {
+            assert!(said.contains(wanted), "{}: {wanted:?} is missing in:\n{said}", refusal.mistake);
+        }
+    }
+    for resource in ["machineclasses", "machinesets", "machinedeployments"] {
+        assert!(namespace.list(resource).await.is_empty(), "a refused object of {resource} was stored");
+    }
+}
+
+/// Sets or removes the value at a pointer; its parent must be there.
+fn set(object: &mut Value, pointer: &str, value: Option<Value>) {
+    let (parent, key) = pointer.rsplit_once('/').expect("a pointer has a slash");
+    let parent = object.pointer_mut(parent).and_then(Value::as_object_mut).expect("the parent is an object");
+    match value {
+        Some(value) => parent.insert(key.to_owned(), value),
+        None => parent.remove(key),
+    };
+}
+
+#[test]
+fn every_case_changes_its_seed() {
+    for refusal in refusals() {
+        let mut object = refusal.seed.object();
+        set(&mut object, refusal.pointer, refusal.value.clone());
+        assert_ne!(object, refusal.seed.object(), "{}", refusal.mistake);
+    }
+}
