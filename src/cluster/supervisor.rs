@@ -135,16 +135,12 @@ impl Supervisor {
             () = asked => None,
         };
         let lease_failed = matches!(failed, Some((Stage::Lease, _)));
-        let mut outcome = match failed {
-            Some((_, failure)) => {
-                tracing::error!(error = %failure, "stopping");
-                Err(failure)
-            }
-            None => {
-                tracing::info!("asked to stop");
-                Ok(())
-            }
-        };
+        let mut outcome = failed.map_or(Ok(()), |(_, failure)| Err(failure));
+        if let Err(failure) = &outcome {
+            tracing::error!(error = %failure, "stopping");
+        } else {
+            tracing::info!("asked to stop");
+        }
         for stage in Stage::ALL {
             self.stop_of(stage).cancel();
             let grace = if lease_failed && stage == Stage::Work { Duration::ZERO } else { stage.grace() };
@@ -214,7 +210,6 @@ impl Supervisor {
 /// What went wrong with a task that ended; `Err` gives the name back when it just ended.
 fn failure_of(name: String, ended: Result<Result<(), String>, JoinError>) -> Result<Failure, String> {
     match ended {
-        Ok(Ok(())) => Err(name),
         Ok(Err(cause)) => Ok(Failure::Failed { name, cause }),
         Err(error) if error.is_panic() => {
             let panic = error.into_panic();
@@ -225,7 +220,7 @@ fn failure_of(name: String, ended: Result<Result<(), String>, JoinError>) -> Res
                 .unwrap_or_else(|| "no message".to_owned());
             Ok(Failure::Panicked { name, message })
         }
-        Err(_) => Err(name),
+        Ok(Ok(())) | Err(_) => Err(name),
     }
 }
 

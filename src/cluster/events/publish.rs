@@ -58,18 +58,14 @@ impl Publisher {
                 () = shutdown.cancelled() => break,
                 note = self.notes.recv() => note,
             };
-            match note {
-                // A write under way does not hold up the end.
-                Some(note) => {
-                    if shutdown.run_until_cancelled(self.publish(&note)).await.is_none() {
-                        break;
-                    }
-                }
-                None => {
-                    // All recorders are gone; the supervisor expects this task to last until it is stopped.
-                    shutdown.cancelled().await;
-                    return;
-                }
+            let Some(note) = note else {
+                // All recorders are gone; the supervisor expects this task to last until it is stopped.
+                shutdown.cancelled().await;
+                return;
+            };
+            // A write under way does not hold up the end.
+            if shutdown.run_until_cancelled(self.publish(&note)).await.is_none() {
+                break;
             }
         }
         self.notes.close();
