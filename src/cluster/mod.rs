@@ -15,6 +15,8 @@ pub mod gate;
 pub mod key;
 pub mod lease;
 pub mod objects;
+pub mod preflight;
 pub mod queue;
 pub mod store;
+pub mod supervisor;
 pub mod watch;

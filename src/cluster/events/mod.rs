@@ -3,6 +3,11 @@
 //! Controllers hand notes to a [`Recorder`], which never blocks them and never grows without bound; the publisher writes
 //! them to the API server at client-go's pace. No secret may be put into a message.
 
+pub mod correlate;
+mod publish;
+
+pub use publish::{Publisher, WAITING_NOTES, channel};
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;

@@ -155,12 +155,12 @@ mod tests {
 
     use super::*;
 
-    fn held_by(holder: &str) -> Option<Record> {
-        Some(Record { holder: holder.to_owned(), duration: Some(Duration::from_secs(15)), transitions: 3 })
+    fn held_by(holder: &str) -> Record {
+        Record { holder: holder.to_owned(), duration: Some(Duration::from_secs(15)), transitions: 3 }
     }
 
-    fn without_duration(holder: &str) -> Option<Record> {
-        held_by(holder).map(|record| Record { duration: None, ..record })
+    fn without_duration(holder: &str) -> Record {
+        Record { duration: None, ..held_by(holder) }
     }
 
     fn secs(seconds: u64) -> Duration {
@@ -169,12 +169,16 @@ mod tests {
 
     #[rstest]
     #[case::creates_a_missing_lease(None, 0, Decision::Create)]
-    #[case::takes_a_released_lease_at_once(held_by(""), 0, Decision::Take { transitions: 4 })]
-    #[case::follows_a_lease_just_seen_however_old_it_says_it_is(held_by("other"), 0, Decision::Follow(secs(15)))]
-    #[case::follows_until_the_very_end(held_by("other"), 14, Decision::Follow(secs(1)))]
-    #[case::takes_a_lease_that_did_not_change_for_its_duration(held_by("other"), 15, Decision::Take { transitions: 4 })]
-    #[case::assumes_its_own_duration_where_none_is_given(without_duration("other"), 14, Decision::Follow(secs(1)))]
-    #[case::goes_on_with_its_own_lease_after_a_restart(held_by("me"), 0, Decision::Renew)]
+    #[case::takes_a_released_lease_at_once(Some(held_by("")), 0, Decision::Take { transitions: 4 })]
+    #[case::follows_a_lease_just_seen_however_old_it_says_it_is(Some(held_by("other")), 0, Decision::Follow(secs(15)))]
+    #[case::follows_until_the_very_end(Some(held_by("other")), 14, Decision::Follow(secs(1)))]
+    #[case::takes_a_lease_that_did_not_change_for_its_duration(Some(held_by("other")), 15, Decision::Take { transitions: 4 })]
+    #[case::assumes_its_own_duration_where_none_is_given(
+        Some(without_duration("other")),
+        14,
+        Decision::Follow(secs(1))
+    )]
+    #[case::goes_on_with_its_own_lease_after_a_restart(Some(held_by("me")), 0, Decision::Renew)]
     fn a_candidate(#[case] record: Option<Record>, #[case] seen_for: u64, #[case] expected: Decision) {
         let since = Instant::now();
         let seen = Seen { record, since };
@@ -182,13 +186,13 @@ mod tests {
     }
 
     #[rstest]
-    #[case::renews_its_lease(held_by("me"), 2, Decision::Renew)]
-    #[case::renews_until_the_deadline(held_by("me"), 9, Decision::Renew)]
-    #[case::steps_down_at_the_deadline(held_by("me"), 10, Decision::StepDown(StepDown::NotRenewed(secs(10))))]
+    #[case::renews_its_lease(Some(held_by("me")), 2, Decision::Renew)]
+    #[case::renews_until_the_deadline(Some(held_by("me")), 9, Decision::Renew)]
+    #[case::steps_down_at_the_deadline(Some(held_by("me")), 10, Decision::StepDown(StepDown::NotRenewed(secs(10))))]
     #[case::creates_a_deleted_lease_again(None, 2, Decision::Create)]
-    #[case::steps_down_when_another_holds_it(held_by("other"), 2, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
-    #[case::steps_down_when_the_holder_was_cleared(held_by(""), 2, Decision::StepDown(StepDown::Cleared))]
-    #[case::never_takes_even_when_the_others_lease_is_over(held_by("other"), 9, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
+    #[case::steps_down_when_another_holds_it(Some(held_by("other")), 2, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
+    #[case::steps_down_when_the_holder_was_cleared(Some(held_by("")), 2, Decision::StepDown(StepDown::Cleared))]
+    #[case::never_takes_even_when_the_others_lease_is_over(Some(held_by("other")), 9, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
     fn a_leader(#[case] record: Option<Record>, #[case] since_renewal: u64, #[case] expected: Decision) {
         let renewed = Instant::now();
         let seen = Seen { record, since: renewed };

@@ -177,7 +177,7 @@ impl LeaderElection {
                 Ok(Some(won)) => return won,
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(lease = name, %error, "the lease could not be read or taken; trying again")
+                    tracing::warn!(lease = name, %error, "the lease could not be read or taken; trying again");
                 }
             }
             let retry = self.settings.times.retry_period;

@@ -66,9 +66,9 @@ pub struct Watching<W, K> {
     project: fn(W) -> K,
 }
 
-impl<K> Watching<K, K> {
+impl<T> Watching<T, T> {
     /// Watches a kind and keeps its objects without what `prune` takes off.
-    pub fn objects(scope: Scope, prune: fn(&mut K)) -> Self {
+    pub fn objects(scope: Scope, prune: fn(&mut T)) -> Self {
         Self { scope, page: PAGE, labels: None, fields: None, prune, project: std::convert::identity }
     }
 }
@@ -116,6 +116,26 @@ pub struct Poison {
     pub resource_version: String,
     /// What is wrong with it.
     pub error: String,
+}
+
+impl Poison {
+    fn of<W: Resource<DynamicType = ()>>(undecodable: Undecodable) -> Self {
+        let metadata = undecodable.metadata;
+        Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            object: ObjectReference {
+                api_version: Some(W::api_version(&()).into_owned()),
+                kind: Some(W::kind(&()).into_owned()),
+                name: metadata.name,
+                namespace: metadata.namespace,
+                resource_version: metadata.resource_version,
+                uid: metadata.uid,
+                field_path: None,
+            },
+            error: undecodable.error,
+        }
+    }
 }
 
 /// Is told of undecodable objects, once per version of each.
@@ -209,13 +229,11 @@ where
         let mut poisoned = BTreeSet::new();
         loop {
             let event = if list.is_some() {
-                match tokio::time::timeout(LIST_STALL, events.next()).await {
-                    Ok(event) => event,
-                    Err(_) => {
-                        self.failed(format!("the list stood still for {LIST_STALL:?}; it is begun anew"));
-                        return;
-                    }
-                }
+                let Ok(event) = tokio::time::timeout(LIST_STALL, events.next()).await else {
+                    self.failed(format!("the list stood still for {LIST_STALL:?}; it is begun anew"));
+                    return;
+                };
+                event
             } else {
                 events.next().await
             };
@@ -267,7 +285,7 @@ where
                 None
             }
             Err(undecodable) => {
-                let poison = self.poison(*undecodable);
+                let poison = Poison::of::<W>(*undecodable);
                 let key = ObjectKey::new(
                     poison.object.namespace.clone().unwrap_or_default(),
                     poison.object.name.clone().unwrap_or_default(),
@@ -295,25 +313,6 @@ where
                 let key = ObjectKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
                 self.store.forget(&key, metadata.uid.as_deref().unwrap_or_default());
             }
-        }
-    }
-
-    fn poison(&self, undecodable: Undecodable) -> Poison {
-        let metadata = undecodable.metadata;
-        let uid = metadata.uid.clone().unwrap_or_default();
-        Poison {
-            object: ObjectReference {
-                api_version: Some(W::api_version(&()).into_owned()),
-                kind: Some(W::kind(&()).into_owned()),
-                name: metadata.name,
-                namespace: metadata.namespace,
-                resource_version: metadata.resource_version.clone(),
-                uid: metadata.uid,
-                field_path: None,
-            },
-            uid,
-            resource_version: metadata.resource_version.unwrap_or_default(),
-            error: undecodable.error,
         }
     }
 

@@ -118,7 +118,7 @@ pub fn pod_disruption_budget(budget: &mut PodDisruptionBudget) {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::{
-        api::core::v1::{Container, ContainerImage, NodeStatus, PodSpec, Volume},
+        api::core::v1::{Container, ContainerImage, NodeStatus, PersistentVolumeClaimVolumeSource, PodSpec, Volume},
         apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry,
     };
 
@@ -143,8 +143,11 @@ mod tests {
 
     #[test]
     fn a_pod_keeps_where_it_runs_and_its_claims() {
-        let claim =
-            Volume { name: "data".to_owned(), persistent_volume_claim: Some(Default::default()), ..Volume::default() };
+        let claim = Volume {
+            name: "data".to_owned(),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource::default()),
+            ..Volume::default()
+        };
         let token = Volume { name: "token".to_owned(), ..Volume::default() };
         let mut subject = Pod {
             spec: Some(PodSpec {
