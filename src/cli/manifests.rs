@@ -89,9 +89,10 @@ impl ManifestsArgs {
                 None => V1Beta1::NotServed,
                 Some(ServedVersion::V1beta1) => V1Beta1::Served(converter()),
             },
-            servers: match self.kube_version >= KubernetesMinor::RATCHETING {
-                true => OldestServer::Ratcheting,
-                false => OldestServer::NotRatcheting,
+            servers: if self.kube_version >= KubernetesMinor::RATCHETING {
+                OldestServer::Ratcheting
+            } else {
+                OldestServer::NotRatcheting
             },
         }
     }

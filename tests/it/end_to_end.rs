@@ -41,7 +41,7 @@ async fn the_manifests_of_the_design_notes_become_nodes_and_go_again() {
     refusals::are_refused(&namespace).await;
 
     namespace.apply(include_str!("../manifests/secrets.yaml")).await.succeed();
-    namespace.apply(Seed::MachineClass.yaml()).await.succeed();
+    namespace.apply(Seed::Class.yaml()).await.succeed();
     a_set_becomes_a_machine_and_goes(&rig, &namespace).await;
     a_deployment_becomes_three_nodes(&rig, &namespace).await;
     it_grows(&rig, &namespace).await;
@@ -53,7 +53,7 @@ async fn the_manifests_of_the_design_notes_become_nodes_and_go_again() {
 }
 
 async fn a_set_becomes_a_machine_and_goes(rig: &Arc<Rig>, namespace: &Namespace) {
-    namespace.apply(Seed::MachineSet.yaml()).await.succeed();
+    namespace.apply(Seed::Set.yaml()).await.succeed();
     let machines = running_machines(namespace, 1, PATIENCE).await;
     machine_is_as_go_leaves_it(&machines[0], CLASS);
     assert_eq!(text(&machines[0], "/metadata/ownerReferences/0/kind"), "MachineSet");
@@ -64,7 +64,7 @@ async fn a_set_becomes_a_machine_and_goes(rig: &Arc<Rig>, namespace: &Namespace)
 }
 
 async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace) {
-    let mut deployment = Seed::MachineDeployment.object();
+    let mut deployment = Seed::Deployment.object();
     deployment["spec"]["replicas"] = json!(3);
     namespace.apply(&deployment.to_string()).await.succeed();
     let machines = running_machines(namespace, 3, PATIENCE).await;
@@ -104,7 +104,7 @@ async fn it_grows(rig: &Arc<Rig>, namespace: &Namespace) {
 }
 
 async fn it_rolls_to_a_new_class(namespace: &Namespace) {
-    let mut class = Seed::MachineClass.object();
+    let mut class = Seed::Class.object();
     class["metadata"]["name"] = json!(NEW_CLASS);
     namespace.apply(&class.to_string()).await.succeed();
     // The 500 s of the seed would make each of the five steps as long.

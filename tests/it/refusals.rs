@@ -10,18 +10,18 @@ use crate::support::Namespace;
 /// One of the manifests of the design notes.
 #[derive(Clone, Copy)]
 pub enum Seed {
-    MachineClass,
-    MachineSet,
-    MachineDeployment,
+    Class,
+    Set,
+    Deployment,
 }
 
 impl Seed {
     /// Its text as it is applied.
     pub fn yaml(self) -> &'static str {
         match self {
-            Self::MachineClass => include_str!("../manifests/machineclass.yaml"),
-            Self::MachineSet => include_str!("../manifests/machineset.yaml"),
-            Self::MachineDeployment => include_str!("../manifests/machinedeployment.yaml"),
+            Self::Class => include_str!("../manifests/machineclass.yaml"),
+            Self::Set => include_str!("../manifests/machineset.yaml"),
+            Self::Deployment => include_str!("../manifests/machinedeployment.yaml"),
         }
     }
 
@@ -44,12 +44,15 @@ struct Refusal {
 }
 
 fn refusals() -> Vec<Refusal> {
-    use Seed::{MachineClass, MachineDeployment, MachineSet};
-    let case = |mistake, seed, pointer, value, path, words| Refusal { mistake, seed, pointer, value, path, words };
+    [refused_deployments(), refused_sets(), refused_classes()].into_iter().flatten().collect()
+}
+
+fn refused_deployments() -> Vec<Refusal> {
+    let case =
+        |mistake, pointer, value, path, words| Refusal { mistake, seed: Seed::Deployment, pointer, value, path, words };
     vec![
         case(
             "a surge that is a word",
-            MachineDeployment,
             "/spec/strategy/rollingUpdate/maxSurge",
             Some(json!("one")),
             "spec.strategy.rollingUpdate.maxSurge",
@@ -57,7 +60,6 @@ fn refusals() -> Vec<Refusal> {
         ),
         case(
             "a negative surge",
-            MachineDeployment,
             "/spec/strategy/rollingUpdate/maxSurge",
             Some(json!(-1)),
             "spec.strategy.rollingUpdate.maxSurge",
@@ -65,23 +67,14 @@ fn refusals() -> Vec<Refusal> {
         ),
         case(
             "more unavailable than there are",
-            MachineDeployment,
             "/spec/strategy/rollingUpdate/maxUnavailable",
             Some(json!("150%")),
             "spec.strategy.rollingUpdate.maxUnavailable",
             "must not be greater than 100%",
         ),
-        case(
-            "an empty selector",
-            MachineDeployment,
-            "/spec/selector",
-            Some(json!({})),
-            "spec.selector",
-            "empty selector is invalid",
-        ),
+        case("an empty selector", "/spec/selector", Some(json!({})), "spec.selector", "empty selector is invalid"),
         case(
             "a template that the selector does not select",
-            MachineDeployment,
             "/spec/template/metadata/labels/name",
             Some(json!("other")),
             "spec.template.metadata.labels",
@@ -89,7 +82,6 @@ fn refusals() -> Vec<Refusal> {
         ),
         case(
             "fewer machines than none",
-            MachineDeployment,
             "/spec/replicas",
             Some(json!(-3)),
             "spec.replicas",
@@ -97,31 +89,13 @@ fn refusals() -> Vec<Refusal> {
         ),
         case(
             "a strategy that does not exist",
-            MachineDeployment,
             "/spec/strategy/type",
             Some(json!("Rolling")),
             "spec.strategy.type",
             "\"RollingUpdate\"",
         ),
         case(
-            "an in-tree class kind",
-            MachineSet,
-            "/spec/template/spec/class/kind",
-            Some(json!("AWSMachineClass")),
-            "spec.template.spec.class.kind",
-            "MachineClass",
-        ),
-        case(
-            "a class without a name",
-            MachineSet,
-            "/spec/template/spec/class/name",
-            None,
-            "spec.template.spec.class",
-            "Name is required",
-        ),
-        case(
             "a class name that no object can have",
-            MachineDeployment,
             "/spec/template/spec/class/name",
             Some(json!("Not A Name")),
             "spec.template.spec.class.name",
@@ -129,23 +103,47 @@ fn refusals() -> Vec<Refusal> {
         ),
         case(
             "a duration in words",
-            MachineDeployment,
             "/spec/template/spec/drainTimeout",
             Some(json!("5 minutes")),
             "spec.template.spec.drainTimeout",
             "5 minutes",
         ),
+    ]
+}
+
+fn refused_sets() -> Vec<Refusal> {
+    let case = |mistake, pointer, value, path, words| Refusal { mistake, seed: Seed::Set, pointer, value, path, words };
+    vec![
+        case(
+            "an in-tree class kind",
+            "/spec/template/spec/class/kind",
+            Some(json!("AWSMachineClass")),
+            "spec.template.spec.class.kind",
+            "MachineClass",
+        ),
+        case(
+            "a class without a name",
+            "/spec/template/spec/class/name",
+            None,
+            "spec.template.spec.class",
+            "Name is required",
+        ),
         case(
             "one VM for every machine of a template",
-            MachineSet,
             "/spec/template/spec/providerID",
             Some(json!("aws:///eu-west-1/i-1")),
             "spec.template.spec.providerID",
             "may not be set in a template",
         ),
+    ]
+}
+
+fn refused_classes() -> Vec<Refusal> {
+    let case =
+        |mistake, pointer, value, path, words| Refusal { mistake, seed: Seed::Class, pointer, value, path, words };
+    vec![
         case(
             "a class whose machines have no GPU count",
-            MachineClass,
             "/nodeTemplate/capacity/gpu",
             None,
             "nodeTemplate",
@@ -153,14 +151,13 @@ fn refusals() -> Vec<Refusal> {
         ),
         case(
             "a class without a zone",
-            MachineClass,
             "/nodeTemplate/zone",
             Some(json!("")),
             "nodeTemplate.zone",
             "MachineClass NodeTemplate Instance Type, region and zone cannot be empty",
         ),
-        case("a class without a driver", MachineClass, "/provider", Some(json!("")), "provider", "name of the driver"),
-        case("a class without a spec", MachineClass, "/providerSpec", None, "providerSpec", "Required value"),
+        case("a class without a driver", "/provider", Some(json!("")), "provider", "name of the driver"),
+        case("a class without a spec", "/providerSpec", None, "providerSpec", "Required value"),
     ]
 }
 
