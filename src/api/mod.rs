@@ -4,6 +4,7 @@
 //! the stored kinds ([`v1alpha1`]), names ([`names`]), Go-style values ([`duration`], [`int_or_percent`])
 //! and field errors ([`field`]). What does not: anything that talks to a cluster (`cluster/`) or a cloud (`driver/`).
 
+pub mod conversion;
 pub mod crd;
 pub mod duration;
 pub mod field;
