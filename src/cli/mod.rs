@@ -1,3 +1,4 @@
 //! The subcommands. Their work is done in plain functions over text and values; only `main.rs` knows the process.
 
 pub mod documents;
+pub mod manifests_webhooks;

@@ -80,7 +80,7 @@ fn taints(list: Value) -> Value {
 #[case::v061_preserve_is_case_sensitive(annotated(annotation::PRESERVE, "Now"), &["metadata.annotations[node.machine.sapcloud.io/preserve]: Unsupported value: \"Now\": supported values: \"auto-preserved\", \"false\", \"now\", \"when-failed\""])]
 #[case::v138_an_unknown_rule(annotated(annotation::ADMISSION_SKIP, "NOPE-1"), &["metadata.annotations[admission.machine.sapcloud.io/skip]: Invalid value: \"NOPE-1\": unknown rule \"NOPE-1\""])]
 #[case::v139_a_rule_that_stays(json!({"metadata": {"annotations": {annotation::ADMISSION_SKIP: "MCH-7"}}, "spec": {"drainTimeout": "x"}}),
-    &["spec.drainTimeout: Invalid value: \"x\": <duration>", "metadata.annotations[admission.machine.sapcloud.io/skip]: Invalid value: \"MCH-7\": rule MCH-7 cannot be skipped"])]
+    &["spec.drainTimeout: Invalid value: \"x\": <duration>", "metadata.annotations[admission.machine.sapcloud.io/skip]: Invalid value: \"MCH-7\": rule MCH-7 cannot be skipped; those that can are META-8, MCH-19, MCH-20, SEL-7, CLS-16"])]
 #[case::an_unknown_admission_annotation(annotated("admission.machine.sapcloud.io/slip", "x"), &["metadata.annotations[admission.machine.sapcloud.io/slip]: Invalid value: \"x\": unknown annotation"])]
 #[case::poison_everywhere_is_told_at_once(json!({"spec": {"class": 5, "drainTimeout": true, "nodeTemplate": {"spec": {"taints": "x"}}, "maxEvictRetries": -1}}),
     &["spec.class: Invalid value: 5: must be an object", "spec.nodeTemplate.spec.taints: Invalid value: \"x\": must be a list", "spec.drainTimeout: Invalid value: true: must be a string", "spec.maxEvictRetries: Invalid value: -1: must be greater than or equal to 0"])]

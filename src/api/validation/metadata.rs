@@ -236,7 +236,10 @@ impl<'a> Metadata<'a> {
                 annotation::ADMISSION_SKIP => {
                     for id in skip_list(value).filter(|id| !rules::is_skippable(id)) {
                         let detail = match rules::known(id) {
-                            Some(id) => format!("rule {id} cannot be skipped"),
+                            Some(id) => {
+                                let others = rules::skippable_ids().collect::<Vec<_>>().join(", ");
+                                format!("rule {id} cannot be skipped; those that can are {others}")
+                            }
                             None => format!("unknown rule {id:?}"),
                         };
                         found.invalid("META-11", path.clone(), value, detail);

@@ -18,6 +18,7 @@ mod references;
 mod replicas;
 mod rules;
 mod selector;
+mod status;
 mod strategy;
 pub mod syntax;
 mod transitions;
@@ -40,6 +41,7 @@ pub use self::{
     node::Node,
     references::{ClassFact, NoReferences, References, SecretFact},
     rules::stops_controllers,
+    status::status_findings,
 };
 use super::{
     field::{FieldPath, Findings, Severity},
