@@ -8,6 +8,7 @@ pub mod go_flags;
 pub mod logging;
 pub mod manifests;
 pub mod manifests_crds;
+pub mod manifests_webhooks;
 pub mod output;
 pub mod rbac;
 pub mod serve;
