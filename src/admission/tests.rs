@@ -126,10 +126,7 @@ fn what_is_no_business_of_ours_is_allowed(#[case] patch: Value) {
     "the body is no AdmissionReview of admission.k8s.io/v1: EOF while parsing a string at line 1 column 43"
 )]
 #[case::no_json(b"<html>", "the body is no AdmissionReview of admission.k8s.io/v1: expected value at line 1 column 1")]
-#[case::a_list(
-    b"[]",
-    "the body is no AdmissionReview of admission.k8s.io/v1: it names no kind"
-)]
+#[case::a_list(b"[]", "the body is no AdmissionReview of admission.k8s.io/v1: it names no kind")]
 #[case::p06_no_request(
     br#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}"#,
     "the AdmissionReview has no request"

@@ -14,6 +14,8 @@ pub const V1ALPHA1: &str = "v1alpha1";
 pub const V1BETA1: &str = "v1beta1";
 /// `group/version` of the stored kinds, as owner references carry it.
 pub const API_VERSION_V1ALPHA1: &str = "machine.sapcloud.io/v1alpha1";
+/// `group/version` of the successor version.
+pub const API_VERSION_V1BETA1: &str = "machine.sapcloud.io/v1beta1";
 
 /// Finalizers.
 pub mod finalizer {

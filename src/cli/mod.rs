@@ -2,3 +2,4 @@
 
 pub mod documents;
 pub mod manifests_webhooks;
+pub mod validate;
