@@ -4,6 +4,8 @@
 //! the stored kinds ([`v1alpha1`]), names ([`names`]), Go-style values ([`duration`], [`int_or_percent`])
 //! and field errors ([`field`]). What does not: anything that talks to a cluster (`cluster/`) or a cloud (`driver/`).
 
+pub mod conversion;
+pub mod crd;
 pub mod defaulting;
 pub mod duration;
 pub mod field;
@@ -15,4 +17,5 @@ pub mod selector;
 pub mod serde_helpers;
 pub mod string_enum;
 pub mod v1alpha1;
+pub mod v1beta1;
 pub mod validation;
