@@ -12,6 +12,7 @@ pub mod manifests_webhooks;
 pub mod output;
 pub mod rbac;
 pub mod serve;
+pub mod validate;
 pub mod version;
 
 use std::{

@@ -39,6 +39,7 @@ pub use self::{
     class::{Coverage, NoProviders, Providers},
     metadata::object_metadata_syntax,
     node::Node,
+    ratchet::forgive_what_was_there,
     references::{ClassFact, NoReferences, References, SecretFact},
     rules::stops_controllers,
     status::status_findings,
