@@ -153,6 +153,39 @@ fn explain(piece: &str, first_line: usize, error: &serde_saphyr::Error) -> Strin
     }
 }
 
+/// How documents are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// YAML, `---` between documents.
+    #[default]
+    Yaml,
+    /// Indented JSON; several documents become one `List`, as kubectl prints them.
+    Json,
+}
+
+/// Why values could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// YAML cannot say it.
+    #[error("cannot be written as YAML: {0}")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+    /// JSON cannot say it.
+    #[error("cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// The documents as text that ends with a line end.
+pub fn write_documents(values: &[Value], format: Format) -> Result<String, WriteError> {
+    let text = match (format, values) {
+        (Format::Yaml, values) => return Ok(to_yaml(values)?),
+        (Format::Json, [only]) => serde_json::to_string_pretty(only)?,
+        (Format::Json, values) => {
+            serde_json::to_string_pretty(&serde_json::json!({"apiVersion": "v1", "kind": "List", "items": values}))?
+        }
+    };
+    Ok(text + "\n")
+}
+
 /// The documents as YAML, `---` between them.
 pub fn to_yaml<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<String, serde_saphyr::ser::Error> {
     let options = serde_saphyr::ser_options! {

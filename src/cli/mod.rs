@@ -3,14 +3,17 @@
 //! Exit codes: 0 fine, 1 the input or the run is bad, 2 wrong usage. What a program may read goes to standard output,
 //! everything else to standard error.
 
+pub mod convert;
 pub mod documents;
 pub mod go_flags;
 pub mod logging;
 pub mod manifests;
 pub mod manifests_crds;
+pub mod manifests_webhooks;
 pub mod output;
 pub mod rbac;
 pub mod serve;
+pub mod validate;
 pub mod version;
 
 use std::{

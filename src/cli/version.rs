@@ -19,7 +19,7 @@ pub struct VersionArgs {
 /// What `mcm version -o json` says.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Version {
+struct Answer {
     version: &'static str,
     /// The commit it was built from, when the build was told.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,14 +34,14 @@ struct Version {
 /// # Errors
 /// When the stream is closed.
 pub fn run(args: VersionArgs, out: &mut dyn Write) -> Result<(), Failure> {
-    let version = Version {
+    let answer = Answer {
         version: env!("CARGO_PKG_VERSION"),
         git_commit: option_env!("MCM_GIT_COMMIT"),
         platform: format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
         storage_version: names::API_VERSION_V1ALPHA1,
     };
     match args.output {
-        Some(format) => format.write(&version, out),
-        None => Ok(writeln!(out, "mcm {} ({})", version.version, version.platform)?),
+        Some(format) => format.write(&answer, out),
+        None => Ok(writeln!(out, "mcm {} ({})", answer.version, answer.platform)?),
     }
 }

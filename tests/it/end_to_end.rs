@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     fleet::{describe, none_left, phase, rolled_out, running_machines},
+    guard,
     refusals::{self, Seed},
     support::{
         ManagerOptions, Namespace, Rig, TestManager,
@@ -41,7 +42,7 @@ async fn the_manifests_of_the_design_notes_become_nodes_and_go_again() {
     refusals::are_refused(&namespace).await;
 
     namespace.apply(include_str!("../manifests/secrets.yaml")).await.succeed();
-    namespace.apply(Seed::MachineClass.yaml()).await.succeed();
+    namespace.apply(Seed::Class.yaml()).await.succeed();
     a_set_becomes_a_machine_and_goes(&rig, &namespace).await;
     a_deployment_becomes_three_nodes(&rig, &namespace).await;
     it_grows(&rig, &namespace).await;
@@ -53,7 +54,7 @@ async fn the_manifests_of_the_design_notes_become_nodes_and_go_again() {
 }
 
 async fn a_set_becomes_a_machine_and_goes(rig: &Arc<Rig>, namespace: &Namespace) {
-    namespace.apply(Seed::MachineSet.yaml()).await.succeed();
+    namespace.apply(Seed::Set.yaml()).await.succeed();
     let machines = running_machines(namespace, 1, PATIENCE).await;
     machine_is_as_go_leaves_it(&machines[0], CLASS);
     assert_eq!(text(&machines[0], "/metadata/ownerReferences/0/kind"), "MachineSet");
@@ -64,7 +65,7 @@ async fn a_set_becomes_a_machine_and_goes(rig: &Arc<Rig>, namespace: &Namespace)
 }
 
 async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace) {
-    let mut deployment = Seed::MachineDeployment.object();
+    let mut deployment = Seed::Deployment.object();
     deployment["spec"]["replicas"] = json!(3);
     namespace.apply(&deployment.to_string()).await.succeed();
     let machines = running_machines(namespace, 3, PATIENCE).await;
@@ -104,7 +105,7 @@ async fn it_grows(rig: &Arc<Rig>, namespace: &Namespace) {
 }
 
 async fn it_rolls_to_a_new_class(namespace: &Namespace) {
-    let mut class = Seed::MachineClass.object();
+    let mut class = Seed::Class.object();
     class["metadata"]["name"] = json!(NEW_CLASS);
     namespace.apply(&class.to_string()).await.succeed();
     // The 500 s of the seed would make each of the five steps as long.
@@ -143,19 +144,7 @@ async fn it_shrinks_against_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
     let (machine, node) = (name(&machines[0]).to_owned(), text(&machines[0], "/metadata/labels/node").to_owned());
     let prefer = "machinepriority.machine.sapcloud.io=1";
     namespace.kubectl(&["annotate", "machine", &machine, prefer, "--overwrite"]).await.succeed();
-    namespace.apply(&guarded_pod(&node).to_string()).await.succeed();
-    let ready = json!({ "status": {
-        "phase": "Running",
-        "conditions": [{ "type": "Ready", "status": "True" }],
-    }})
-    .to_string();
-    let patch = ["patch", "pod", "guarded", "--subresource=status", "--type=merge", "-p", ready.as_str()];
-    namespace.kubectl(&patch).await.succeed();
-    wait_until("the budget to count its pod", PATIENCE, || async {
-        let budget = namespace.get("poddisruptionbudget", "guarded").await;
-        expect(number(&budget, "/status/currentHealthy") == 1, || budget["status"].to_string())
-    })
-    .await;
+    guard::a_pod_on(namespace, &node).await;
 
     namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, "--replicas=4"]).await.succeed();
     wait_until("the drain to begin", PATIENCE, || async {
@@ -167,9 +156,9 @@ async fn it_shrinks_against_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
     // The budget refuses: for a while nothing more may happen.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(is_deleting(&namespace.get("machine", &machine).await));
-    assert!(!is_deleting(&namespace.get("pod", "guarded").await), "a guarded pod was evicted");
+    assert!(!is_deleting(&namespace.get("pod", guard::NAME).await), "a guarded pod was evicted");
 
-    namespace.kubectl(&["delete", "poddisruptionbudget", "guarded"]).await.succeed();
+    namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
     wait_until("the drained machine to go", PATIENCE, || async {
         let left = namespace.list("machines").await;
         expect(left.iter().all(|left| name(left) != machine), || left.iter().map(describe).collect::<String>())
@@ -238,29 +227,6 @@ fn set_is_as_go_leaves_it(set: &Value, replicas: i64) {
     assert_eq!(text(set, "/metadata/ownerReferences/0/name"), DEPLOYMENT);
     assert_eq!(number(set, "/status/replicas"), replicas);
     assert_eq!(number(set, "/status/readyReplicas"), replicas);
-}
-
-/// A pod on a node, bound as the scheduler would, and a budget that never lets it go.
-fn guarded_pod(node: &str) -> Value {
-    json!({ "apiVersion": "v1", "kind": "List", "items": [
-        {
-            "apiVersion": "policy/v1",
-            "kind": "PodDisruptionBudget",
-            "metadata": { "name": "guarded" },
-            "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "guarded" } } },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": { "name": "guarded", "labels": { "app": "guarded" } },
-            "spec": {
-                "nodeName": node,
-                // No kubelet confirms the end of this pod.
-                "terminationGracePeriodSeconds": 0,
-                "containers": [{ "name": "main", "image": "example.com/guarded" }],
-            },
-        },
-    ]})
 }
 
 fn is_deleting(object: &Value) -> bool {

@@ -9,6 +9,7 @@ mod deploy;
 mod end_to_end;
 mod examples;
 mod fleet;
+mod guard;
 mod refusals;
 mod rig;
 mod write_budget;

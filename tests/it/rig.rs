@@ -2,7 +2,10 @@
 
 use std::{path::Path, time::Duration};
 
-use crate::support::{Rig, process::Process, scratch, wait_until};
+use crate::{
+    guard,
+    support::{Rig, process::Process, scratch, wait_until},
+};
 
 #[tokio::test]
 async fn the_api_server_answers_kubectl() {
@@ -39,6 +42,24 @@ async fn a_namespace_is_deleted_by_the_controller_manager() {
         if answer.stderr.contains("NotFound") { Ok(()) } else { Err(answer.stdout) }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_budget_refuses_evictions_without_any_kubelet() {
+    let Some(rig) = Rig::shared("rig::a_budget_refuses_evictions_without_any_kubelet").await else { return };
+    rig.with_controller_manager().await;
+    let namespace = rig.namespace("budget").await;
+    guard::a_pod_on(&namespace, "no-such-node").await;
+    let eviction = rig.folder.join("eviction.json");
+    let body = r#"{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "guarded"}}"#;
+    std::fs::write(&eviction, body).expect("the rig's folder is writable");
+    let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", namespace.name, guard::NAME);
+    let evict = ["create", "--raw", path.as_str(), "-f", eviction.to_str().expect("UTF-8")];
+    let refusal = rig.kubectl(&evict).await.fail();
+    assert!(refusal.contains("disruption budget"), "{refusal}");
+    namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
+    rig.kubectl(&evict).await.succeed();
+    assert!(namespace.list("pods").await.is_empty());
 }
 
 #[test]

@@ -34,7 +34,7 @@ async fn a_machine_costs_few_writes_and_an_idle_fleet_none() {
     })
     .await;
     let creation = difference(&writes(&rig).await, &before);
-    let table: String = creation.iter().map(|(key, count)| format!("{key}: {count}\n")).collect();
+    let table = creation.iter().map(|(key, count)| format!("{key}: {count}")).collect::<Vec<_>>().join("\n");
     println!("{table}");
 
     let per_machine = f64::from(creation.values().sum::<u32>()) / f64::from(MACHINES);

@@ -71,7 +71,7 @@ impl Process {
 
     /// The exit code, if the program has ended; 128 + n after signal n.
     pub fn ended(&mut self) -> Option<i32> {
-        self.shell.try_wait().expect("the shell can be waited for").as_ref().map(code)
+        self.shell.try_wait().expect("the shell can be waited for").map(code)
     }
 
     /// Sends a signal by its name, such as `TERM`.
@@ -114,7 +114,7 @@ impl Drop for Process {
     }
 }
 
-fn code(status: &ExitStatus) -> i32 {
+fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or(-1)
 }
 

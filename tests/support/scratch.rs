@@ -8,7 +8,7 @@ use std::{
     io::Write,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{ChildStdin, Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::OnceLock,
 };
 
@@ -30,8 +30,8 @@ if [ -n "${MCM_TEST_KEEP:-}" ]; then echo "kept: $1" >&2; else rm -rf "$1"; fi
 
 struct Scratch {
     folder: PathBuf,
-    /// Closed by the end of the process; never read.
-    _rope: ChildStdin,
+    /// Its stdin is the rope, closed by the end of this process.
+    _janitor: Child,
 }
 
 static SCRATCH: OnceLock<Scratch> = OnceLock::new();
@@ -43,7 +43,7 @@ pub fn folder() -> &'static Path {
 
 fn start() -> Scratch {
     let folder = tempfile::Builder::new().prefix("mcm-it-").tempdir().expect("a temporary folder").keep();
-    let mut janitor = Command::new("sh")
+    let janitor = Command::new("sh")
         .args(["-c", JANITOR, "janitor"])
         .arg(&folder)
         .stdin(Stdio::piped())
@@ -52,8 +52,7 @@ fn start() -> Scratch {
         .process_group(0)
         .spawn()
         .expect("sh runs");
-    let rope = janitor.stdin.take().expect("stdin is piped");
-    Scratch { folder, _rope: rope }
+    Scratch { folder, _janitor: janitor }
 }
 
 /// A test that found its API server.

@@ -270,11 +270,11 @@ pub struct DriverArgs {
     /// Latencies, failures and quota of the virtual cloud; re-read when it changes
     #[arg(long, value_name = "FILE")]
     pub simulation_config: Option<PathBuf>,
-    /// Where the virtual cloud remembers its VMs: none, file:PATH, json:PATH or configmap:NAME
-    #[arg(long, default_value = "none", value_name = "STATE")]
+    /// Where the virtual cloud remembers its VMs; none rebuilds them from their Nodes
+    #[arg(long, default_value = "none", value_name = "none|file:PATH|json:PATH|configmap:NAME")]
     pub simulation_state: String,
-    /// Where the virtual cloud can be steered from: 127.0.0.1:PORT or unix:PATH
-    #[arg(long, value_name = "ADDRESS")]
+    /// Where the virtual cloud can be steered from, never beyond this host
+    #[arg(long, value_name = "127.0.0.1:PORT|unix:PATH")]
     pub simulation_admin: Option<String>,
 }
 

@@ -39,7 +39,7 @@ const CONTROLLER_MANAGER_WORKERS: usize = 10;
 /// Workers of the queues of machines when the flag is not set.
 const MACHINE_CONTROLLER_WORKERS: usize = 50;
 /// What `--resource-exhausted-retry=0` means.
-const DEFAULT_RESOURCE_EXHAUSTED_RETRY: Duration = Duration::from_mins(10);
+const DEFAULT_RESOURCE_EXHAUSTED_RETRY: Duration = Duration::from_secs(10 * 60);
 
 impl ServeArgs {
     /// Checks all flags and makes typed settings of them.
@@ -92,9 +92,10 @@ impl ServeArgs {
             leader_election: leader_election(&self.election, surroundings, &mut problems),
             machine: machine(&self.machine, &mut problems),
             rollout: RolloutSettings {
-                autoscaler_annotation: match self.controllers.autoscaler_scaledown_annotation_during_rollout {
-                    true => AutoscalerAnnotation::DuringRollout,
-                    false => AutoscalerAnnotation::Never,
+                autoscaler_annotation: if self.controllers.autoscaler_scaledown_annotation_during_rollout {
+                    AutoscalerAnnotation::DuringRollout
+                } else {
+                    AutoscalerAnnotation::Never
                 },
             },
             safety: safety(&self.safety, &mut problems),

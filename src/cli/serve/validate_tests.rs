@@ -9,6 +9,10 @@ use super::*;
 use crate::cli::{Cli, Command};
 use crate::settings::Half;
 
+fn minutes(minutes: u64) -> Duration {
+    Duration::from_secs(60 * minutes)
+}
+
 fn serve(flags: &[&str]) -> Result<Settings, Vec<String>> {
     let line = ["mcm", "serve"].into_iter().chain(flags.iter().copied()).map(Into::into);
     let cli = Cli::try_parse_from(crate::cli::normalised(line.collect())).expect("flags parse");
@@ -24,23 +28,23 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
     assert_eq!(settings.workers.controller_manager.get(), 10);
     assert_eq!(settings.workers.machine_controller.get(), 50);
     assert_eq!(settings.client_rate, ClientRate { qps: 20.0, burst: 30 });
-    assert_eq!(settings.min_resync_period, Duration::from_hours(12));
+    assert_eq!(settings.min_resync_period, minutes(12 * 60));
     assert_eq!(
         settings.machine,
         MachineSettings {
-            creation_timeout: Duration::from_mins(20),
-            health_timeout: Duration::from_mins(10),
-            drain_timeout: Duration::from_hours(2),
-            in_place_update_timeout: Duration::from_mins(20),
-            preserve_timeout: Duration::from_hours(96),
+            creation_timeout: minutes(20),
+            health_timeout: minutes(10),
+            drain_timeout: minutes(2 * 60),
+            in_place_update_timeout: minutes(20),
+            preserve_timeout: minutes(96 * 60),
             max_evict_retries: 360,
-            pv_detach_timeout: Duration::from_mins(2),
+            pv_detach_timeout: minutes(2),
             pv_reattach_timeout: Duration::from_secs(90),
             node_conditions: ["KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"]
                 .map(str::to_owned)
                 .into(),
             bootstrap_token_auth_extra_groups: String::new(),
-            resource_exhausted_retry: Duration::from_mins(10),
+            resource_exhausted_retry: minutes(10),
         }
     );
     assert_eq!(
@@ -48,10 +52,10 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
         SafetySettings {
             safety_up: 2,
             safety_down: 1,
-            overshooting_period: Duration::from_mins(1),
-            orphan_vms_period: Duration::from_mins(15),
+            overshooting_period: minutes(1),
+            orphan_vms_period: minutes(15),
             api_server_check_timeout: Duration::from_secs(30),
-            api_server_check_period: Duration::from_mins(1),
+            api_server_check_period: minutes(1),
         }
     );
     assert_eq!(
@@ -114,7 +118,7 @@ fn a_wrong_flag_is_named(#[case] flags: &[&str], #[case] wanted: &[&str]) {
 #[test]
 fn mc_003_no_wait_after_exhaustion_means_ten_minutes() {
     let settings = serve(&["--resource-exhausted-retry=0"]).unwrap();
-    assert_eq!(settings.machine.resource_exhausted_retry, Duration::from_mins(10));
+    assert_eq!(settings.machine.resource_exhausted_retry, minutes(10));
 }
 
 #[rstest]
