@@ -6,3 +6,4 @@
 pub mod api;
 pub mod driver;
 pub mod metrics;
+pub mod server;

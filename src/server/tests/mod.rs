@@ -1,0 +1,1 @@
+//! Listeners on loopback, driven through real sockets.
