@@ -1,1 +1,8 @@
-//! Listeners on loopback, driven through real sockets.
+//! The server on loopback, driven through real sockets.
+
+mod certificates;
+mod draining;
+mod endpoints;
+mod hostile;
+mod reviews;
+mod rig;
