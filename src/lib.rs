@@ -9,4 +9,6 @@ pub mod cli;
 pub mod cluster;
 pub mod controllers;
 pub mod driver;
+pub mod metrics;
+pub mod server;
 pub mod settings;
