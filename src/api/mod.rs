@@ -6,9 +6,11 @@
 
 pub mod conversion;
 pub mod crd;
+pub mod defaulting;
 pub mod duration;
 pub mod field;
 pub mod int_or_percent;
+pub mod kind;
 pub mod names;
 pub mod quantity;
 pub mod selector;
@@ -16,3 +18,4 @@ pub mod serde_helpers;
 pub mod string_enum;
 pub mod v1alpha1;
 pub mod v1beta1;
+pub mod validation;

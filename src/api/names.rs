@@ -41,6 +41,8 @@ pub mod label {
     pub const FORCE_DELETION: &str = "force-deletion";
     /// On a Machine: exactly `True`; in-place and preservation drains by force.
     pub const FORCE_DRAIN: &str = "force-drain";
+    /// On a Node: its host name, written by the kubelet.
+    pub const HOSTNAME: &str = "kubernetes.io/hostname";
     /// On a Node: the machine behind it.
     pub const MACHINE_NAME: &str = "node.gardener.cloud/machine-name";
     /// On a Node: it belongs to an old set of an in-place rollout.
@@ -65,6 +67,8 @@ pub mod annotation {
     pub const MACHINE_JOIN_DURATION: &str = "node.machine.sapcloud.io/machine-join-duration";
     /// On Machine and Node: `now`, `when-failed`, `auto-preserved` or `false`.
     pub const PRESERVE: &str = "node.machine.sapcloud.io/preserve";
+    /// What all annotations begin with in which the controllers remember what they last applied.
+    pub const LAST_APPLIED_PREFIX: &str = "node.machine.sapcloud.io/last-applied-";
     /// On a Machine: the node's preserve value last obeyed.
     pub const LAST_APPLIED_NODE_PRESERVE_VALUE: &str = "node.machine.sapcloud.io/last-applied-node-preserve-value";
     /// On a Node: the machine's node template as last applied, as JSON.
