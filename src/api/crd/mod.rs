@@ -11,7 +11,10 @@ mod shape;
 pub use rules::rule_ids;
 use serde_json::{Value, json};
 
-use crate::api::{names, v1alpha1, v1beta1};
+use crate::api::{
+    kind::{ApiVersion, Kind},
+    names, v1alpha1, v1beta1,
+};
 
 /// What the definitions depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,11 +63,9 @@ pub enum OldestServer {
     NotRatcheting,
 }
 
-/// A kind's names and columns.
-struct Kind {
-    name: &'static str,
-    singular: &'static str,
-    plural: &'static str,
+/// How a kind is listed.
+struct Listing {
+    kind: Kind,
     short: &'static str,
     columns: &'static [Column],
     scale: bool,
@@ -91,10 +92,8 @@ const fn column(
 
 const AGE: Column = column("Age", "date", ".metadata.creationTimestamp", 0, "Time since the object was created.");
 
-const MACHINE: Kind = Kind {
-    name: "Machine",
-    singular: "machine",
-    plural: "machines",
+const MACHINE: Listing = Listing {
+    kind: Kind::Machine,
     short: "mc",
     columns: &[
         column("Status", "string", ".status.currentStatus.phase", 0, "Current status of the machine."),
@@ -105,10 +104,8 @@ const MACHINE: Kind = Kind {
     scale: false,
 };
 
-const MACHINE_SET: Kind = Kind {
-    name: "MachineSet",
-    singular: "machineset",
-    plural: "machinesets",
+const MACHINE_SET: Listing = Listing {
+    kind: Kind::MachineSet,
     short: "mcs",
     columns: &[
         column("Desired", "integer", ".spec.replicas", 0, "Wanted machines."),
@@ -119,10 +116,8 @@ const MACHINE_SET: Kind = Kind {
     scale: true,
 };
 
-const MACHINE_DEPLOYMENT: Kind = Kind {
-    name: "MachineDeployment",
-    singular: "machinedeployment",
-    plural: "machinedeployments",
+const MACHINE_DEPLOYMENT: Listing = Listing {
+    kind: Kind::MachineDeployment,
     short: "mcd",
     columns: &[
         column("Ready", "integer", ".status.readyReplicas", 0, "Machines that are Running."),
@@ -134,10 +129,8 @@ const MACHINE_DEPLOYMENT: Kind = Kind {
     scale: true,
 };
 
-const MACHINE_CLASS: Kind = Kind {
-    name: "MachineClass",
-    singular: "machineclass",
-    plural: "machineclasses",
+const MACHINE_CLASS: Listing = Listing {
+    kind: Kind::MachineClass,
     short: "mcc",
     columns: &[
         column("Provider", "string", ".provider", 0, "Driver that makes the VMs."),
@@ -173,21 +166,22 @@ pub fn definitions(options: &CrdOptions) -> Vec<Value> {
     ]
 }
 
-fn definition(kind: &Kind, options: &CrdOptions, v1alpha1: &Value, v1beta1: &Value) -> Value {
+fn definition(listing: &Listing, options: &CrdOptions, v1alpha1: &Value, v1beta1: &Value) -> Value {
+    let kind = listing.kind;
     let served = options.v1beta1 != V1Beta1::NotServed;
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{}.{}", kind.plural, names::GROUP)},
+        "metadata": {"name": format!("{}.{}", kind.plural(), names::GROUP)},
         "spec": {
             "group": names::GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": kind.name,
-                "listKind": format!("{}List", kind.name),
-                "singular": kind.singular,
-                "plural": kind.plural,
-                "shortNames": [kind.short],
+                "kind": kind.as_str(),
+                "listKind": format!("{kind}List"),
+                "singular": kind.as_str().to_lowercase(),
+                "plural": kind.plural(),
+                "shortNames": [listing.short],
                 "categories": ["mcm"],
             },
             "conversion": conversion(&options.v1beta1),
@@ -197,26 +191,20 @@ fn definition(kind: &Kind, options: &CrdOptions, v1alpha1: &Value, v1beta1: &Val
                     "served": true,
                     "storage": true,
                     "schema": {"openAPIV3Schema": v1alpha1},
-                    "subresources": subresources(kind, Version::V1Alpha1),
-                    "additionalPrinterColumns": columns(kind, Version::V1Alpha1),
+                    "subresources": subresources(listing, ApiVersion::V1alpha1),
+                    "additionalPrinterColumns": columns(listing, ApiVersion::V1alpha1),
                 },
                 {
                     "name": names::V1BETA1,
                     "served": served,
                     "storage": false,
                     "schema": {"openAPIV3Schema": v1beta1},
-                    "subresources": subresources(kind, Version::V1Beta1),
-                    "additionalPrinterColumns": columns(kind, Version::V1Beta1),
+                    "subresources": subresources(listing, ApiVersion::V1beta1),
+                    "additionalPrinterColumns": columns(listing, ApiVersion::V1beta1),
                 },
             ],
         },
     })
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Version {
-    V1Alpha1,
-    V1Beta1,
 }
 
 fn conversion(v1beta1: &V1Beta1) -> Value {
@@ -233,8 +221,8 @@ fn conversion(v1beta1: &V1Beta1) -> Value {
     })
 }
 
-fn subresources(kind: &Kind, version: Version) -> Value {
-    if kind.scale {
+fn subresources(listing: &Listing, version: ApiVersion) -> Value {
+    if listing.scale {
         return json!({
             "status": {},
             "scale": {
@@ -245,16 +233,21 @@ fn subresources(kind: &Kind, version: Version) -> Value {
         });
     }
     // In v1alpha1 the payload of a class is at the top level, as the original has it: every write may change all of it.
-    if kind.name == MACHINE_CLASS.name && version == Version::V1Alpha1 { json!({}) } else { json!({"status": {}}) }
+    if listing.kind == Kind::MachineClass && version == ApiVersion::V1alpha1 {
+        json!({})
+    } else {
+        json!({"status": {}})
+    }
 }
 
-fn columns(kind: &Kind, version: Version) -> Value {
-    let moved = |path: &str| match (version, kind.name, path) {
-        (Version::V1Beta1, "Machine", ".status.currentStatus.phase") => ".status.phase".to_owned(),
-        (Version::V1Beta1, "MachineClass", path) if !path.starts_with(".metadata") => format!(".spec{path}"),
+fn columns(listing: &Listing, version: ApiVersion) -> Value {
+    let moved = |path: &str| match (version, listing.kind, path) {
+        (ApiVersion::V1beta1, Kind::Machine, ".status.currentStatus.phase") => ".status.phase".to_owned(),
+        (ApiVersion::V1beta1, Kind::MachineClass, path) if !path.starts_with(".metadata") => format!(".spec{path}"),
         (_, _, path) => path.to_owned(),
     };
-    kind.columns
+    listing
+        .columns
         .iter()
         .map(|column| {
             let mut value = json!({
