@@ -5,6 +5,7 @@ mod support;
 
 mod command_line;
 mod crash;
+mod definitions;
 mod deploy;
 mod end_to_end;
 mod examples;
