@@ -142,7 +142,9 @@ impl Admission {
 
     fn answer(&self, endpoint: Endpoint, request: &Request<'_>) -> ReviewAnswer {
         match (endpoint, request.target()) {
-            (_, Target::Foreign) => answer::allow(request, endpoint),
+            (_, Target::Foreign)
+            | (Endpoint::Mutate | Endpoint::Validate, Target::Status(_))
+            | (Endpoint::ValidateStatus, Target::Object(_)) => answer::allow(request, endpoint),
             (Endpoint::Mutate, Target::Object(question)) => match request.change() {
                 Ok(change) => self.mutate(request, question, change),
                 // The mutating webhook never stands in the way; the validating one will say what is wrong.
@@ -156,8 +158,6 @@ impl Admission {
                 Ok(change) => self.warn_about_status(request, question, change),
                 Err(_) => answer::allow(request, endpoint),
             },
-            (Endpoint::Mutate | Endpoint::Validate, Target::Status(_))
-            | (Endpoint::ValidateStatus, Target::Object(_)) => answer::allow(request, endpoint),
         }
     }
 

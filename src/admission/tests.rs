@@ -1,5 +1,7 @@
 //! The protocol: cases of spec/api-and-admission §12.4 by their numbers, §4.1, §4.6, and hostile bytes.
 
+#![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
+
 use std::sync::Arc;
 
 use base64::{Engine, engine::general_purpose::STANDARD};

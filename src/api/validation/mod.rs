@@ -140,7 +140,7 @@ pub enum Change<'a> {
 
 impl<'a> Change<'a> {
     /// The object as it is to be.
-    pub const fn new(self) -> Option<&'a Value> {
+    pub const fn new_object(self) -> Option<&'a Value> {
         match self {
             Self::Create { new } | Self::Update { new, .. } => Some(new),
             Self::Delete { .. } => None,
@@ -148,7 +148,7 @@ impl<'a> Change<'a> {
     }
 
     /// The object as it is stored.
-    pub const fn old(self) -> Option<&'a Value> {
+    pub const fn old_object(self) -> Option<&'a Value> {
         match self {
             Self::Create { .. } => None,
             Self::Update { old, .. } => Some(old),
@@ -326,7 +326,7 @@ fn static_rules(object: &Object<'_>, request: &ValidationRequest<'_>, found: &mu
 fn honour_skips(request: &ValidationRequest<'_>, new: &Value, found: &mut Findings) {
     let skips = Node::of(new).at(&["metadata", "annotations"]).get(annotation::ADMISSION_SKIP).text();
     let Some(skips) = skips else { return };
-    debug_assert!(request.change.new().is_some());
+    debug_assert!(request.change.new_object().is_some());
     let asked = |rule: &str| metadata::skip_list(skips).any(|id| id == rule);
     for finding in found.iter_mut() {
         if finding.severity == Severity::Deny && rules::is_skippable(finding.rule) && asked(finding.rule) {
