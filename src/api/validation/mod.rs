@@ -33,6 +33,7 @@ mod fixtures;
 
 use std::collections::BTreeSet;
 
+use serde::Serialize;
 use serde_json::Value;
 
 pub use self::{
@@ -273,6 +274,19 @@ pub fn reconcile_findings(kind: Kind, object: &Value) -> Findings {
     let all = static_findings(kind, object).into_iter();
     stopping.extend(all.filter(|finding| finding.denies() && rules::stops_controllers(finding.rule)));
     stopping
+}
+
+/// The same for a typed object. What cannot be decoded never gets here, so that only the rules about meaning can find
+/// anything.
+pub fn reconcile_findings_of(kind: Kind, object: &impl Serialize) -> Findings {
+    match serde_json::to_value(object) {
+        Ok(object) => reconcile_findings(kind, &object),
+        Err(error) => {
+            let mut found = Findings::new();
+            found.invalid(types::TYPE, FieldPath::default(), Value::Null, error.to_string());
+            found
+        }
+    }
 }
 
 /// An object under inspection.
