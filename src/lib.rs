@@ -6,4 +6,9 @@
 pub mod admission;
 pub mod api;
 pub mod cli;
+pub mod cluster;
+pub mod controllers;
 pub mod driver;
+pub mod metrics;
+pub mod server;
+pub mod settings;

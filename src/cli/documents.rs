@@ -57,17 +57,13 @@ impl Document {
 
     /// How messages name an object of this document: `file.yaml: document 0, item 2: Machine "shoot/m1"`.
     pub fn describe(&self, object: ObjectRef<'_>) -> String {
-        let mut text = format!("{}: document {}", self.source, self.index);
-        if let Some(item) = object.item {
-            text.push_str(&format!(", item {item}"));
-        }
+        let item = object.item.map(|item| format!(", item {item}")).unwrap_or_default();
+        let place = format!("{}: document {}{item}", self.source, self.index);
         let at = |pointer: &str| object.value.pointer(pointer).and_then(Value::as_str);
-        if let Some(kind) = at("/kind") {
-            let name = at("/metadata/name").or_else(|| at("/metadata/generateName")).unwrap_or_default();
-            let namespace = at("/metadata/namespace").map(|namespace| format!("{namespace}/")).unwrap_or_default();
-            text.push_str(&format!(": {kind} \"{namespace}{name}\""));
-        }
-        text
+        let Some(kind) = at("/kind") else { return place };
+        let name = at("/metadata/name").or_else(|| at("/metadata/generateName")).unwrap_or_default();
+        let namespace = at("/metadata/namespace").map(|namespace| format!("{namespace}/")).unwrap_or_default();
+        format!("{place}: {kind} \"{namespace}{name}\"")
     }
 }
 
@@ -151,6 +147,39 @@ fn explain(piece: &str, first_line: usize, error: &serde_saphyr::Error) -> Strin
         Err(error) => error.without_snippet().to_string(),
         Ok(_) => error.without_snippet().to_string(),
     }
+}
+
+/// How documents are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// YAML, `---` between documents.
+    #[default]
+    Yaml,
+    /// Indented JSON; several documents become one `List`, as kubectl prints them.
+    Json,
+}
+
+/// Why values could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// YAML cannot say it.
+    #[error("cannot be written as YAML: {0}")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+    /// JSON cannot say it.
+    #[error("cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// The documents as text that ends with a line end.
+pub fn write_documents(values: &[Value], format: Format) -> Result<String, WriteError> {
+    let text = match (format, values) {
+        (Format::Yaml, values) => return Ok(to_yaml(values)?),
+        (Format::Json, [only]) => serde_json::to_string_pretty(only)?,
+        (Format::Json, values) => {
+            serde_json::to_string_pretty(&serde_json::json!({"apiVersion": "v1", "kind": "List", "items": values}))?
+        }
+    };
+    Ok(text + "\n")
 }
 
 /// The documents as YAML, `---` between them.

@@ -15,9 +15,9 @@ impl Registry {
     }
 
     /// Adds a driver under all its provider strings; a later driver takes over strings of an earlier one.
-    pub fn register(&mut self, driver: Arc<dyn Driver>) {
+    pub fn register(&mut self, driver: &Arc<dyn Driver>) {
         for provider in &driver.info().providers {
-            self.0.insert(provider.clone(), Arc::clone(&driver));
+            self.0.insert(provider.clone(), Arc::clone(driver));
         }
     }
 
