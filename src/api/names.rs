@@ -121,6 +121,14 @@ pub mod annotation {
     pub const ROLLBACK_TO: &str = "deployment.machine.sapcloud.io/rollback-to";
     /// On a Node made by the virtual cloud.
     pub const SIMULATED_NODE: &str = "virtual.machine.sapcloud.io/simulated";
+    /// On a simulated Node: namespace of its machine.
+    pub const SIMULATED_NAMESPACE: &str = "virtual.machine.sapcloud.io/namespace";
+    /// On a simulated Node: whose VM it is, as JSON; read after a restart without memory.
+    pub const SIMULATED_OWNER: &str = "virtual.machine.sapcloud.io/owner";
+    /// On a Pod of a simulated Node: a Go duration after which it succeeds.
+    pub const SIMULATED_RUN_FOR: &str = "virtual.machine.sapcloud.io/run-for";
+    /// On a Pod of a simulated Node: `true` keeps it terminating for ever.
+    pub const SIMULATED_REFUSE_TERMINATION: &str = "virtual.machine.sapcloud.io/refuse-termination";
 }
 
 /// Taint keys.
