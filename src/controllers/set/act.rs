@@ -173,7 +173,7 @@ impl SetController {
         let (_, error) = slow_start(&all, 1, call).await;
         done.unanswered.extend(unanswered.into_inner().unwrap_or_default());
         let Some(error) = error else { return Ok(()) };
-        done.failure = Some(self.tell_failure(&seen.set, set_reason::FAILED_CREATE, "Error creating", &error));
+        done.failure = self.tell_failure(&seen.set, set_reason::FAILED_CREATE, "Error creating", &error);
         Err(error)
     }
 
@@ -208,14 +208,24 @@ impl SetController {
         let results: Vec<Result<(), ApiError>> =
             stream::iter(calls).buffer_unordered(DELETIONS_AT_ONCE).collect().await;
         let Some(error) = results.into_iter().find_map(Result::err) else { return Ok(()) };
-        done.failure = Some(self.tell_failure(&seen.set, set_reason::FAILED_DELETE, "Error deleting", &error));
+        done.failure = self.tell_failure(&seen.set, set_reason::FAILED_DELETE, "Error deleting", &error);
         Err(error)
     }
 
-    fn tell_failure(&self, set: &MachineSet, reason: &'static str, what: &str, error: &ApiError) -> ReplicaFailure {
+    /// A refusal is told; a lost answer is not one (S-MS-28), nor is the loss of the lease.
+    fn tell_failure(
+        &self,
+        set: &MachineSet,
+        reason: &'static str,
+        what: &str,
+        error: &ApiError,
+    ) -> Option<ReplicaFailure> {
+        if error.outcome_unknown() || matches!(error, ApiError::NotLeading(_)) {
+            return None;
+        }
         let message = format!("{what}: {error}");
         self.deps.recorder.note(set, EventNote::warning(reason, message.clone()));
-        ReplicaFailure { reason, message }
+        Some(ReplicaFailure { reason, message })
     }
 }
 
