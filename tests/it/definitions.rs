@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::support::{Namespace, Rig, wait_until};
 
 /// A mistake in one field, and a change of another field that it must not stand in the way of once it is stored.
+#[derive(Clone)]
 struct Mistake {
     kind: &'static str,
     pointer: &'static str,
@@ -74,138 +75,107 @@ fn sample(kind: &str) -> Sample {
     }
 }
 
+const MINIMUM: &str = "should be greater than or equal to 0";
+const STRING: &str = "must be of type string";
+
 /// Mistakes that could be stored before there were rules.
 fn mistakes() -> Vec<Mistake> {
+    [mistakes_in_machines(), mistakes_in_sets(), mistakes_in_deployments(), mistakes_in_classes()].concat()
+}
+
+fn mistakes_in_machines() -> Vec<Mistake> {
     const DURATION: &str = "should match '^[+]?(0|";
-    const QUANTITY: &str = "should match '^\\+?([0-9]+";
-    const MINIMUM: &str = "should be greater than or equal to 0";
-    const STRING: &str = "must be of type string";
-    const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%'";
-    const EMPTY_FOR_SET: &str = "empty selector is invalid for machine set";
-    const SURGE: &str = "spec.strategy.rollingUpdate.maxSurge";
-    const UNAVAILABLE: &str = "spec.strategy.rollingUpdate.maxUnavailable";
-    let case = |kind, pointer, value, field, words| Mistake { kind, pointer, value, field, words };
+    let case = |pointer, value, field, words| Mistake { kind: "Machine", pointer, value, field, words };
     vec![
+        case("/spec/class/kind", json!("AWSMachineClass"), "spec.class.kind", "supported values: \"MachineClass\""),
+        case("/spec/class/apiGroup", json!("x"), "spec.class.apiGroup", "\"machine.sapcloud.io\""),
+        case("/spec/class/name", json!("A_b"), "spec.class.name", "a lowercase RFC 1123 subdomain"),
+        case("/spec/class/name", json!(""), "spec.class.name", "Name is required"),
+        case("/spec/class/name", Value::Null, "spec.class.name", "Name is required"),
+        case("/spec/drainTimeout", json!("5 minutes"), "spec.drainTimeout", DURATION),
+        case("/spec/drainTimeout", json!("-5m"), "spec.drainTimeout", DURATION),
+        case("/spec/healthTimeout", json!("5"), "spec.healthTimeout", DURATION),
+        case("/spec/creationTimeout", json!("1d"), "spec.creationTimeout", DURATION),
+        case("/spec/inPlaceUpdateTimeout", json!("x"), "spec.inPlaceUpdateTimeout", DURATION),
+        case("/spec/machinePreserveTimeout", json!(""), "spec.machinePreserveTimeout", DURATION),
+        case("/spec/maxEvictRetries", json!(-1), "spec.maxEvictRetries", MINIMUM),
         case(
-            "Machine",
-            "/spec/class/kind",
-            json!("AWSMachineClass"),
-            "spec.class.kind",
-            "supported values: \"MachineClass\"",
-        ),
-        case("Machine", "/spec/class/apiGroup", json!("x"), "spec.class.apiGroup", "\"machine.sapcloud.io\""),
-        case("Machine", "/spec/class/name", json!("A_b"), "spec.class.name", "a lowercase RFC 1123 subdomain"),
-        case("Machine", "/spec/class/name", json!(""), "spec.class.name", "Name is required"),
-        case("Machine", "/spec/class/name", Value::Null, "spec.class.name", "Name is required"),
-        case("Machine", "/spec/drainTimeout", json!("5 minutes"), "spec.drainTimeout", DURATION),
-        case("Machine", "/spec/drainTimeout", json!("-5m"), "spec.drainTimeout", DURATION),
-        case("Machine", "/spec/healthTimeout", json!("5"), "spec.healthTimeout", DURATION),
-        case("Machine", "/spec/creationTimeout", json!("1d"), "spec.creationTimeout", DURATION),
-        case("Machine", "/spec/inPlaceUpdateTimeout", json!("x"), "spec.inPlaceUpdateTimeout", DURATION),
-        case("Machine", "/spec/machinePreserveTimeout", json!(""), "spec.machinePreserveTimeout", DURATION),
-        case("Machine", "/spec/maxEvictRetries", json!(-1), "spec.maxEvictRetries", MINIMUM),
-        case(
-            "Machine",
             "/spec/nodeTemplate",
             json!({"metadata": {"labels": {"a": 1}}}),
             "spec.nodeTemplate.metadata.labels.a",
             STRING,
         ),
-        case("MachineSet", "/spec/selector", Value::Null, "spec.selector", "must be specified"),
-        case("MachineSet", "/spec/selector", json!({}), "spec.selector", EMPTY_FOR_SET),
-        case("MachineSet", "/spec/selector", json!({"matchLabels": {}}), "spec.selector", EMPTY_FOR_SET),
+    ]
+}
+
+fn mistakes_in_sets() -> Vec<Mistake> {
+    const EMPTY_FOR_SET: &str = "empty selector is invalid for machine set";
+    let case = |pointer, value, field, words| Mistake { kind: "MachineSet", pointer, value, field, words };
+    vec![
+        case("/spec/selector", Value::Null, "spec.selector", "must be specified"),
+        case("/spec/selector", json!({}), "spec.selector", EMPTY_FOR_SET),
+        case("/spec/selector", json!({"matchLabels": {}}), "spec.selector", EMPTY_FOR_SET),
         case(
-            "MachineSet",
             "/spec/template/spec/providerID",
             json!("x"),
             "spec.template.spec.providerID",
             "may not be set in a template",
         ),
+        case("/spec/template/spec/class/kind", json!("X"), "spec.template.spec.class.kind", "\"MachineClass\""),
+        case("/spec/template/metadata/labels/q", json!(5), "spec.template.metadata.labels.q", STRING),
+        case("/spec/template/metadata/finalizers", json!([1]), "spec.template.metadata.finalizers[0]", STRING),
+        case("/spec/autoPreserveFailedMachineMax", json!(-1), "spec.autoPreserveFailedMachineMax", MINIMUM),
+    ]
+}
+
+fn mistakes_in_deployments() -> Vec<Mistake> {
+    const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%'";
+    const SURGE: &str = "spec.strategy.rollingUpdate.maxSurge";
+    const UNAVAILABLE: &str = "spec.strategy.rollingUpdate.maxUnavailable";
+    let case = |pointer, value, field, words| Mistake { kind: "MachineDeployment", pointer, value, field, words };
+    vec![
+        case("/spec/selector", json!({}), "spec.selector", "empty selector is invalid for machine deployment"),
         case(
-            "MachineSet",
-            "/spec/template/spec/class/kind",
-            json!("X"),
-            "spec.template.spec.class.kind",
-            "\"MachineClass\"",
-        ),
-        case("MachineSet", "/spec/template/metadata/labels/q", json!(5), "spec.template.metadata.labels.q", STRING),
-        case(
-            "MachineSet",
-            "/spec/template/metadata/finalizers",
-            json!([1]),
-            "spec.template.metadata.finalizers[0]",
-            STRING,
-        ),
-        case(
-            "MachineSet",
-            "/spec/autoPreserveFailedMachineMax",
-            json!(-1),
-            "spec.autoPreserveFailedMachineMax",
-            MINIMUM,
-        ),
-        case(
-            "MachineDeployment",
-            "/spec/selector",
-            json!({}),
-            "spec.selector",
-            "empty selector is invalid for machine deployment",
-        ),
-        case(
-            "MachineDeployment",
             "/spec/progressDeadlineSeconds",
             json!(0),
             "spec.progressDeadlineSeconds",
             "must be greater than minReadySeconds",
         ),
         case(
-            "MachineDeployment",
             "/spec/minReadySeconds",
             json!(600),
             "spec.progressDeadlineSeconds",
             "must be greater than minReadySeconds",
         ),
+        case("/spec/strategy/type", json!("Canary"), "spec.strategy.type", "supported values: \"\", \"Recreate\""),
+        case("/spec/strategy/rollingUpdate/maxSurge", json!("x"), SURGE, PERCENT),
+        case("/spec/strategy/rollingUpdate/maxSurge", json!(-1), SURGE, "must be greater than or equal to 0"),
+        case("/spec/strategy/rollingUpdate/maxUnavailable", json!("-5%"), UNAVAILABLE, PERCENT),
         case(
-            "MachineDeployment",
-            "/spec/strategy/type",
-            json!("Canary"),
-            "spec.strategy.type",
-            "supported values: \"\", \"Recreate\"",
-        ),
-        case("MachineDeployment", "/spec/strategy/rollingUpdate/maxSurge", json!("x"), SURGE, PERCENT),
-        case(
-            "MachineDeployment",
-            "/spec/strategy/rollingUpdate/maxSurge",
-            json!(-1),
-            SURGE,
-            "must be greater than or equal to 0",
-        ),
-        case("MachineDeployment", "/spec/strategy/rollingUpdate/maxUnavailable", json!("-5%"), UNAVAILABLE, PERCENT),
-        case(
-            "MachineDeployment",
             "/spec/strategy/inPlaceUpdate",
             json!({"orchestrationType": "auto"}),
             "spec.strategy.inPlaceUpdate.orchestrationType",
             "supported values: \"\", \"Auto\", \"Manual\"",
         ),
-        case("MachineDeployment", "/spec/revisionHistoryLimit", json!(-1), "spec.revisionHistoryLimit", MINIMUM),
-        case("MachineDeployment", "/spec/rollbackTo", json!({"revision": -1}), "spec.rollbackTo.revision", MINIMUM),
+        case("/spec/revisionHistoryLimit", json!(-1), "spec.revisionHistoryLimit", MINIMUM),
+        case("/spec/rollbackTo", json!({"revision": -1}), "spec.rollbackTo.revision", MINIMUM),
+    ]
+}
+
+fn mistakes_in_classes() -> Vec<Mistake> {
+    const QUANTITY: &str = "should match '^\\+?([0-9]+";
+    let case = |pointer, value, field, words| Mistake { kind: "MachineClass", pointer, value, field, words };
+    vec![
         case(
-            "MachineClass",
             "/nodeTemplate/capacity/gpu",
             Value::Null,
             "nodeTemplate.capacity[gpu]",
             "should mandatorily have CPU, GPU and Memory",
         ),
-        case("MachineClass", "/nodeTemplate/capacity/cpu", json!(-1), "nodeTemplate.capacity.cpu", MINIMUM),
-        case("MachineClass", "/nodeTemplate/capacity/memory", json!("8Gib"), "nodeTemplate.capacity.memory", QUANTITY),
-        case("MachineClass", "/nodeTemplate/capacity/memory", json!("1e1.5"), "nodeTemplate.capacity.memory", QUANTITY),
-        case(
-            "MachineClass",
-            "/nodeTemplate/virtualCapacity",
-            json!({"hana": "-1"}),
-            "nodeTemplate.virtualCapacity.hana",
-            QUANTITY,
-        ),
+        case("/nodeTemplate/capacity/cpu", json!(-1), "nodeTemplate.capacity.cpu", MINIMUM),
+        case("/nodeTemplate/capacity/memory", json!("8Gib"), "nodeTemplate.capacity.memory", QUANTITY),
+        case("/nodeTemplate/capacity/memory", json!("1e1.5"), "nodeTemplate.capacity.memory", QUANTITY),
+        case("/nodeTemplate/virtualCapacity", json!({"hana": "-1"}), "nodeTemplate.virtualCapacity.hana", QUANTITY),
     ]
 }
 

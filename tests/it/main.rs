@@ -4,6 +4,7 @@
 mod support;
 
 mod command_line;
+mod conversion;
 mod crash;
 mod definitions;
 mod deploy;
