@@ -92,7 +92,9 @@ fn parse_json(source_name: &str, text: &str) -> Result<Vec<Document>, DocumentEr
             index,
             reason: format!("is no JSON: {error}"),
         })?;
-        documents.push(Document { source: source_name.to_owned(), index, value: value.0 });
+        let mut value = value.0;
+        write_whole_numbers_as_integers(&mut value);
+        documents.push(Document { source: source_name.to_owned(), index, value });
     }
     Ok(documents)
 }
@@ -100,7 +102,7 @@ fn parse_json(source_name: &str, text: &str) -> Result<Vec<Document>, DocumentEr
 fn parse_yaml(source_name: &str, text: &str) -> Result<Vec<Document>, DocumentError> {
     let mut documents = Vec::new();
     for (index, (first_line, piece)) in pieces(text).into_iter().enumerate() {
-        let read = serde_saphyr::from_multiple::<Value>(piece).map_err(|error| DocumentError {
+        let read = read_piece(piece).map_err(|error| DocumentError {
             source_name: source_name.to_owned(),
             index,
             reason: format!("is no YAML: {}", explain(piece, first_line, &error)),
@@ -143,9 +145,35 @@ fn pieces(text: &str) -> Vec<(usize, &str)> {
 /// The parser's message with the line numbers of the whole text, without the picture of the lines around.
 fn explain(piece: &str, first_line: usize, error: &serde_saphyr::Error) -> String {
     let padded = "\n".repeat(first_line) + piece;
-    match serde_saphyr::from_multiple::<Value>(&padded) {
+    match read_piece(&padded) {
         Err(error) => error.without_snippet().to_string(),
         Ok(_) => error.without_snippet().to_string(),
+    }
+}
+
+/// Reads scalars as kubectl does, whose YAML is that of Go's `sigs.k8s.io/yaml`: `yes` is a boolean and `0644` octal.
+fn read_piece(piece: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
+    let mut values: Vec<Value> =
+        serde_saphyr::from_multiple_with_options(piece, serde_saphyr::options! { legacy_octal_numbers: true })?;
+    values.iter_mut().for_each(write_whole_numbers_as_integers);
+    Ok(values)
+}
+
+/// Go writes the number `3.0` as `3` into JSON, and an API server takes it for an integer.
+fn write_whole_numbers_as_integers(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            // Beyond 2^53 a float says nothing about the last digits.
+            const EXACT: f64 = 9_007_199_254_740_992.0;
+            let whole = number.as_f64().filter(|_| number.is_f64()).filter(|it| it.fract() == 0.0 && it.abs() <= EXACT);
+            #[allow(clippy::cast_possible_truncation)]
+            if let Some(whole) = whole {
+                *number = (whole as i64).into();
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(write_whole_numbers_as_integers),
+        Value::Object(map) => map.values_mut().for_each(write_whole_numbers_as_integers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
 
@@ -264,6 +292,7 @@ impl<'de> Visitor<'de> for UniqueKeysVisitor {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use rstest::rstest;
     use serde_json::json;
 
@@ -289,6 +318,29 @@ mod tests {
     #[case::a_byte_order_mark("\u{feff}a: 1\n", vec![(0, json!({"a": 1}))])]
     fn documents_are_read(#[case] text: &str, #[case] expected: Vec<(usize, Value)>) {
         assert_eq!(read(text), expected);
+    }
+
+    #[rstest]
+    #[case::a_word_for_true("yes", json!(true))]
+    #[case::a_letter_for_false("n", json!(false))]
+    #[case::octal("0644", json!(420))]
+    #[case::hexadecimal("0x1F", json!(31))]
+    #[case::a_whole_float("3.0", json!(3))]
+    #[case::an_exponent("1e3", json!(1000))]
+    #[case::a_fraction(".5", json!(0.5))]
+    #[case::more_than_a_float_holds("12345678901234567890", json!(12_345_678_901_234_567_890_u64))]
+    #[case::a_time_is_text("12:30", json!("12:30"))]
+    #[case::a_date_is_text("2026-01-01", json!("2026-01-01"))]
+    #[case::a_duration_is_text("5m", json!("5m"))]
+    #[case::quoted("\"5\"", json!("5"))]
+    #[case::nothing("", json!(null))]
+    fn scalars_mean_what_kubectl_takes_them_for(#[case] text: &str, #[case] value: Value) {
+        assert_eq!(read(&format!("a: {text}\n")), [(0, json!({ "a": value }))]);
+    }
+
+    #[test]
+    fn whole_floats_in_json_are_integers_too() {
+        assert_eq!(read("{\"a\": [3.0, 0.5, -0.0]}"), [(0, json!({"a": [3, 0.5, 0]}))]);
     }
 
     #[rstest]
@@ -320,12 +372,23 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let value = json!({
-            "words": ["yes", "on", "null", "~", "1", "1.5", "0x1f", "", " padded ", "a: b", "#c", "- d", "---", "é\tü"],
+            "words": ["yes", "on", "y", "null", "~", "1", "1.5", "0x1f", "0644", "1_000", "0o17", "+1", "0b11", ".5", "1e3", "", " padded ", "a: b", "#c", "- d", "---", "é\tü"],
             "text": "line one\nline two\n", "no final line end": "a\nb", "empty": {}, "none": [], "null": null,
             "nested": [[1, 2], [{"a": [1]}]], "number": -5, "float": 0.5, "big": 18_446_744_073_709_551_615_u64,
         });
         let text = to_yaml([&value, &json!({"b": 1})]).unwrap();
         let values: Vec<_> = read(&text).into_iter().map(|(_, value)| value).collect();
         assert_eq!(values, [value, json!({"b": 1})]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_written_so_that_it_is_read_back(
+            words in proptest::collection::vec("[-+0-9a-fonysexbE_.:#,~!&*%@`'\"|>?\\[\\]{} \t\n]{0,8}|\\PC{0,8}", 0..4),
+            key in "[-0-9a-zYN.:#/ ]{1,6}",
+        ) {
+            let value = json!({ "list": words, "map": { (key.as_str()): words } });
+            prop_assert_eq!(read(&to_yaml([&value]).unwrap()), [(0, value)]);
+        }
     }
 }
