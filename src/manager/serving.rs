@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::{Common, clusters::Clusters, drivers, reviewer::AdmissionReviewer, stream};
+use super::{Common, clusters::Clusters, drivers::Drivers, reviewer::AdmissionReviewer, stream};
 use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
@@ -26,7 +26,12 @@ use crate::{
 };
 
 /// Takes all ports, prepares the certificate and starts answering.
-pub(super) async fn start(common: &Arc<Common>, clusters: &Clusters, tasks: &mut Supervisor) -> anyhow::Result<()> {
+pub(super) async fn start(
+    common: &Arc<Common>,
+    clusters: &Clusters,
+    drivers: &Drivers,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<()> {
     let settings = &common.settings;
     let certificates = CertificateManager::new(
         Some(clusters.control.client(Purpose::ControlCore)),
@@ -48,7 +53,7 @@ pub(super) async fn start(common: &Arc<Common>, clusters: &Clusters, tasks: &mut
         ..ServerOptions::default()
     };
     let server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
-    let reviewer = Arc::new(AdmissionReviewer::new(admission(common)?, common.metrics.clone()));
+    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers), common.metrics.clone()));
     let serve_stop = tasks.stop_of(Stage::Serve);
     tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));
     let support_stop = tasks.stop_of(Stage::Support);
@@ -56,7 +61,7 @@ pub(super) async fn start(common: &Arc<Common>, clusters: &Clusters, tasks: &mut
     Ok(())
 }
 
-fn admission(common: &Common) -> anyhow::Result<Admission> {
+fn admission(common: &Common, drivers: &Drivers) -> Admission {
     let settings = &common.settings;
     let policy = Policy {
         profile: match settings.admission.profile {
@@ -70,10 +75,10 @@ fn admission(common: &Common) -> anyhow::Result<Admission> {
         DriverSelection::All => Coverage::All,
         DriverSelection::Only(_) => Coverage::Some,
     };
-    let registered = RegisteredDrivers::new(drivers::for_admission(common)?, coverage);
-    Ok(Admission::new(policy)
+    let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
+    Admission::new(policy)
         .with_providers(Arc::new(registered))
-        .with_converter(|object, to| conversion::convert(object, to).map_err(|error| error.to_string())))
+        .with_converter(|object, to| conversion::convert(object, to).map_err(|error| error.to_string()))
 }
 
 fn plain_addresses(http: &settings::HttpSettings) -> Vec<SocketAddr> {
