@@ -14,6 +14,8 @@ pub const V1ALPHA1: &str = "v1alpha1";
 pub const V1BETA1: &str = "v1beta1";
 /// `group/version` of the stored kinds, as owner references carry it.
 pub const API_VERSION_V1ALPHA1: &str = "machine.sapcloud.io/v1alpha1";
+/// `group/version` of the successor version.
+pub const API_VERSION_V1BETA1: &str = "machine.sapcloud.io/v1beta1";
 
 /// Finalizers.
 pub mod finalizer {
@@ -39,6 +41,8 @@ pub mod label {
     pub const FORCE_DELETION: &str = "force-deletion";
     /// On a Machine: exactly `True`; in-place and preservation drains by force.
     pub const FORCE_DRAIN: &str = "force-drain";
+    /// On a Node: its host name, written by the kubelet.
+    pub const HOSTNAME: &str = "kubernetes.io/hostname";
     /// On a Node: the machine behind it.
     pub const MACHINE_NAME: &str = "node.gardener.cloud/machine-name";
     /// On a Node: it belongs to an old set of an in-place rollout.
@@ -63,6 +67,8 @@ pub mod annotation {
     pub const MACHINE_JOIN_DURATION: &str = "node.machine.sapcloud.io/machine-join-duration";
     /// On Machine and Node: `now`, `when-failed`, `auto-preserved` or `false`.
     pub const PRESERVE: &str = "node.machine.sapcloud.io/preserve";
+    /// What all annotations begin with in which the controllers remember what they last applied.
+    pub const LAST_APPLIED_PREFIX: &str = "node.machine.sapcloud.io/last-applied-";
     /// On a Machine: the node's preserve value last obeyed.
     pub const LAST_APPLIED_NODE_PRESERVE_VALUE: &str = "node.machine.sapcloud.io/last-applied-node-preserve-value";
     /// On a Node: the machine's node template as last applied, as JSON.
@@ -171,6 +177,46 @@ pub mod stage_text {
     pub const INITIALIZE_VM: &str = "Initialize VM Instance";
     /// Informational: an in-place drain is over.
     pub const READY_FOR_UPDATE: &str = "Node drain successful. Node is ready for update";
+}
+
+/// Event and condition reasons of sets.
+pub mod set_reason {
+    /// Event and `ReplicaFailure`: machines could not be created.
+    pub const FAILED_CREATE: &str = "FailedCreate";
+    /// Event and `ReplicaFailure`: machines could not be deleted.
+    pub const FAILED_DELETE: &str = "FailedDelete";
+    /// Event and condition `Valid`: the object cannot be acted on. Also of deployments.
+    pub const FAILED_VALIDATION: &str = "FailedValidation";
+}
+
+/// Event and condition reasons of deployments, with the texts that never vary.
+pub mod deployment_reason {
+    /// `Available` is true.
+    pub const MINIMUM_AVAILABLE: &str = "MinimumReplicasAvailable";
+    /// `Available` is false.
+    pub const MINIMUM_UNAVAILABLE: &str = "MinimumReplicasUnavailable";
+    /// `Progressing`: the newest set was there already.
+    pub const FOUND_NEW_SET: &str = "FoundNewMachineSet";
+    /// `Progressing`: the newest set was made.
+    pub const NEW_SET_CREATED: &str = "NewMachineSetCreated";
+    /// `Progressing`: the rollout is complete.
+    pub const NEW_SET_AVAILABLE: &str = "NewMachineSetAvailable";
+    /// `Progressing`: machines came or became ready.
+    pub const SET_UPDATED: &str = "MachineSetUpdated";
+    /// Event and `Progressing`: the newest set could not be made.
+    pub const SET_CREATE_ERROR: &str = "MachineSetCreateError";
+    /// `Progressing`: nothing moved within `progressDeadlineSeconds`.
+    pub const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+    /// `Progressing`: rollouts are paused.
+    pub const PAUSED: &str = "DeploymentPaused";
+    /// `Progressing`: rollouts go on after a pause.
+    pub const RESUMED: &str = "DeploymentResumed";
+    /// Event: the selector selects everything.
+    pub const SELECTING_ALL: &str = "SelectingAll";
+    /// Event: a set was scaled.
+    pub const SCALING_SET: &str = "ScalingMachineSet";
+    /// Event and `Progressing`: a rollout of this strategy is not carried out by this version. Not in the original.
+    pub const STRATEGY_NOT_SUPPORTED: &str = "StrategyNotSupported";
 }
 
 /// Priority of a machine without the annotation.

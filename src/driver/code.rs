@@ -89,7 +89,7 @@ pub struct Status {
     /// State to remember in spite of the failure.
     pub last_known_state: Option<String>,
     /// What is known of the VM although the call failed; `Uninitialized` brings it.
-    pub partial: Option<VmIdentity>,
+    pub partial: Option<Box<VmIdentity>>,
 }
 
 impl Status {
@@ -101,7 +101,7 @@ impl Status {
     /// The same failure, with what is known of the VM.
     #[must_use]
     pub fn with_partial(mut self, partial: VmIdentity) -> Self {
-        self.partial = Some(partial);
+        self.partial = Some(Box::new(partial));
         self
     }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{
     VirtualCloud,
     cloud::{Admission, MachineCall, Verdict},
-    config::Scope,
+    config::{Scope, SimulationConfig},
     reader::RULE,
     rules::Operation,
     shared::Knowledge,
@@ -57,6 +57,19 @@ pub(super) fn driver_info(impersonated: Vec<String>) -> DriverInfo {
         providers,
         schema: Some(schema),
         capabilities: Capabilities { create_is_idempotent: true, lists_creation_time: true },
+    }
+}
+
+/// The rules over a class; `base` is the configuration that the class's `sim` is laid over.
+pub(super) fn validate_class(base: &SimulationConfig, class: &MachineClass, found: &mut Findings) {
+    let path = FieldPath::new("providerSpec");
+    let spec = &class.provider_spec;
+    if !spec.is_object() && !spec.is_null() {
+        found.invalid(RULE, path, spec.clone(), "must be an object");
+        return;
+    }
+    if let Some(sim) = spec.get("sim") {
+        drop(base.overlaid(sim, &path.child("sim"), Scope::Class, found));
     }
 }
 
@@ -116,16 +129,8 @@ impl Driver for VirtualCloud {
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        let path = FieldPath::new("providerSpec");
-        let spec = &class.provider_spec;
-        if !spec.is_object() && !spec.is_null() {
-            found.invalid(RULE, path, spec.clone(), "must be an object");
-            return;
-        }
-        if let Some(sim) = spec.get("sim") {
-            let base = self.shared.with(|cloud, _| Arc::clone(cloud.config()));
-            drop(base.overlaid(sim, &path.child("sim"), Scope::Class, found));
-        }
+        let base = self.shared.with(|cloud, _| Arc::clone(cloud.config()));
+        validate_class(&base, class, found);
     }
 
     async fn create_machine(&self, _cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {

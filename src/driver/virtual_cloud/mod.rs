@@ -19,6 +19,7 @@ mod reader;
 mod reload;
 mod rules;
 mod shared;
+mod standby;
 mod template;
 
 use std::{
@@ -39,6 +40,7 @@ pub use config::{
 };
 pub use distribution::Distribution;
 pub use persistence::{InvalidStatePlace, StateError, StatePlace};
+pub use standby::Standby;
 
 use self::{
     clock::Clock,
@@ -176,15 +178,7 @@ pub async fn start(
     target: Option<kube::Client>,
     shutdown: CancellationToken,
 ) -> Result<Arc<VirtualCloud>, SimulationError> {
-    let (config, text) = match &options.config {
-        None => (options.defaults.clone(), String::new()),
-        Some(path) => {
-            let source = |source| SimulationError::ConfigFile { path: path.clone(), source };
-            let text = tokio::fs::read_to_string(path).await.map_err(source)?;
-            let problems = |problems| SimulationError::Config { path: path.clone(), problems };
-            (options.defaults.overlaid_by_text(&text).map_err(problems)?, text)
-        }
-    };
+    let (config, text) = configuration(&options)?;
     let impersonated = impersonated(&options, &config)?;
     let seed = if config.seed == 0 { options.entropy } else { config.seed };
     tracing::info!(seed, impersonated = impersonated.join(","), "virtual cloud starts");
@@ -217,6 +211,15 @@ pub async fn start(
     }
     let info = driver::driver_info(impersonated);
     Ok(Arc::new(VirtualCloud { info, shared, tasks: Mutex::new(tasks) }))
+}
+
+/// The configuration that holds at the start, and the text of the file it came from.
+fn configuration(options: &SimulationOptions) -> Result<(SimulationConfig, String), SimulationError> {
+    let Some(path) = &options.config else { return Ok((options.defaults.clone(), String::new())) };
+    let source = |source| SimulationError::ConfigFile { path: path.clone(), source };
+    let text = std::fs::read_to_string(path).map_err(source)?;
+    let problems = |problems| SimulationError::Config { path: path.clone(), problems };
+    Ok((options.defaults.overlaid_by_text(&text).map_err(problems)?, text))
 }
 
 /// Which providers are impersonated.
