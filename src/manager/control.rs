@@ -86,7 +86,12 @@ impl Writers {
         Self {
             machines: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.machines)), prune::common),
             sets: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.sets)), prune::common),
-            deployments: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.deployments)), prune::common),
+            deployments: Objects::new(
+                client.clone(),
+                gate.clone(),
+                Some(Arc::clone(&views.deployments)),
+                prune::common,
+            ),
             classes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.classes)), prune::common),
         }
     }
@@ -238,12 +243,7 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
 }
 
 /// The drivers begin with leadership: a simulated cloud must not live twice.
-fn start_drivers(
-    parts: &Arc<Parts>,
-    clusters: &Clusters,
-    live: watch::Sender<bool>,
-    tasks: &mut Supervisor,
-) {
+fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: watch::Sender<bool>, tasks: &mut Supervisor) {
     let stop = tasks.stop_of(Stage::Support);
     let target = clusters.target.as_ref().map(|target| target.client(Purpose::Simulation));
     let parts = Arc::clone(parts);

@@ -31,16 +31,18 @@ type Queue = Arc<WorkQueue<ObjectKey>>;
 /// Attaches the queues to the views and starts the loops.
 pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) {
     let mut starting = Starting { parts, tasks, listeners: Listeners::default() };
-    let loops: [(Controller, fn(&mut Starting<'_>)); 5] = [
-        (Controller::MachineDeployment, Starting::deployments),
-        (Controller::MachineSet, Starting::sets),
-        (Controller::Machine, Starting::machines),
-        (Controller::MachineClass, Starting::classes),
-        (Controller::Secret, Starting::secrets),
-    ];
-    for (controller, start) in loops {
-        if parts.common.settings.controllers.contains(controller) {
-            start(&mut starting);
+    for controller in parts.common.settings.controllers.iter() {
+        match controller {
+            Controller::MachineDeployment => starting.deployments(),
+            Controller::MachineSet => starting.sets(),
+            Controller::Machine => starting.machines(),
+            Controller::MachineClass => starting.classes(),
+            Controller::Secret => starting.secrets(),
+            // A Node's events wake its machine; the finalizer of the Node is part of the machine's own pass.
+            Controller::Node
+            | Controller::MachineSafetyOvershooting
+            | Controller::MachineSafetyOrphanVms
+            | Controller::MachineSafetyApiServer => {}
         }
     }
     starting.listeners.attach(parts);
@@ -57,9 +59,9 @@ impl Starting<'_> {
         let parts = self.parts;
         let queue = self.queue(Controller::MachineDeployment);
         let views = &parts.views;
-        self.listeners.deployments.push(wakes(&queue, views, |change, _| {
-            deployment::routing::deployments_of_deployment(change)
-        }));
+        self.listeners
+            .deployments
+            .push(wakes(&queue, views, |change, _| deployment::routing::deployments_of_deployment(change)));
         self.listeners.sets.push(wakes(&queue, views, deployment::routing::deployments_of_set));
         self.listeners.machines.push(wakes(&queue, views, deployment::routing::deployments_of_machine));
         self.listeners.nodes.push(wakes(&queue, views, deployment::routing::deployments_of_node));
@@ -165,10 +167,8 @@ impl Starting<'_> {
         let queue = self.queue(Controller::Secret);
         self.listeners.secrets.push(wakes(&queue, &parts.views, |change, _| secret::after_secret(change)));
         self.listeners.classes.push(wakes(&queue, &parts.views, |change, _| secret::after_class(change)));
-        let controller = Arc::new(SecretController::new(SecretDeps {
-            views: parts.views.clone(),
-            secrets: parts.secrets.clone(),
-        }));
+        let controller =
+            Arc::new(SecretController::new(SecretDeps { views: parts.views.clone(), secrets: parts.secrets.clone() }));
         self.run(Controller::Secret, queue, move |key| {
             let controller = Arc::clone(&controller);
             async move { controller.reconcile(key).await }

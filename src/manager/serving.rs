@@ -10,7 +10,7 @@ use crate::{
     api::{
         conversion,
         names::{CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
-        validation::{ControllerUsers, Coverage, Policy, Profile},
+        validation::{ControllerUsers, Coverage, Policy},
     },
     cluster::{
         clients::Purpose,
@@ -19,10 +19,11 @@ use crate::{
     server::{
         ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions,
         tls::{
-            CertMode, CertificateManager, CertificateSettings, PairFiles, PlanSettings, Target, files, serving_names,
+            CertMode, CertificateManager, CertificateSettings, POLL_INTERVAL, PairFiles, Target, plan::PlanSettings,
+            serving_names,
         },
     },
-    settings::{self, AdmissionProfile, DriverSelection},
+    settings::{self, DriverSelection},
 };
 
 /// Takes all ports, prepares the certificate and starts answering.
@@ -64,10 +65,7 @@ pub(super) async fn start(
 fn admission(common: &Common, drivers: &Drivers) -> Admission {
     let settings = &common.settings;
     let policy = Policy {
-        profile: match settings.admission.profile {
-            AdmissionProfile::Compat => Profile::Compat,
-            AdmissionProfile::Strict => Profile::Strict,
-        },
+        profile: settings.admission.profile,
         controllers: ControllerUsers::named(settings.admission.controller_users.clone()),
     };
     // A process that was told which drivers to serve may not know them all.
@@ -83,18 +81,14 @@ fn admission(common: &Common, drivers: &Drivers) -> Admission {
 
 fn plain_addresses(http: &settings::HttpSettings) -> Vec<SocketAddr> {
     let port = Some(http.port);
-    [port, http.compat_port]
-        .into_iter()
-        .flatten()
-        .map(|port| SocketAddr::new(http.address, port.get()))
-        .collect()
+    [port, http.compat_port].into_iter().flatten().map(|port| SocketAddr::new(http.address, port.get())).collect()
 }
 
 fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> {
     let settings = &common.settings;
     let service = &settings.service;
     let plan = || -> anyhow::Result<PlanSettings> {
-        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names)?;
+        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names, None)?;
         Ok(PlanSettings::for_names(names))
     };
     let targets = || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, None) } else { Vec::new() };
@@ -107,7 +101,7 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
         },
         settings::CertMode::Files { certificate, private_key } => CertMode::Files {
             files: PairFiles { certificate: certificate.clone(), key: private_key.clone() },
-            interval: files::POLL_INTERVAL,
+            interval: POLL_INTERVAL,
         },
         settings::CertMode::Dev => CertMode::Dev { settings: plan()?, targets: targets() },
     };

@@ -37,10 +37,12 @@ pub enum Purpose {
     Watches,
     /// Discovery, versions, access reviews; not throttled.
     Discovery,
+    /// Simulated kubelets, each of which would be a client of its own in the world; not throttled.
+    Simulation,
 }
 
 impl Purpose {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Rollout,
         Self::Machines,
         Self::ControlCore,
@@ -49,6 +51,7 @@ impl Purpose {
         Self::Events,
         Self::Watches,
         Self::Discovery,
+        Self::Simulation,
     ];
 
     /// The last part of the user agent, as the original's clients have it (spec/machine-controller §12.3).
@@ -62,6 +65,7 @@ impl Purpose {
             Self::Events => "event-recorder",
             Self::Watches => "shared-informers",
             Self::Discovery => "controller-discovery",
+            Self::Simulation => "virtual-cloud",
         }
     }
 

@@ -17,16 +17,13 @@ use super::{
     tokens,
 };
 use crate::{
-    api::{
-        names::finalizer,
-        v1alpha1::Machine,
-    },
+    api::{names::finalizer, v1alpha1::Machine},
     cluster::{
         error::ApiError,
         events::EventNote,
         gate::Destruction,
         key::{ObjectKey, Target},
-        objects::{Deleted, DeleteHow, Part, Patch},
+        objects::{DeleteHow, Deleted, Part, Patch},
     },
 };
 

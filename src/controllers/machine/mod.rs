@@ -11,9 +11,9 @@ pub(in crate::controllers) use act::without as without_finalizer;
 pub mod bootstrap_token;
 pub mod class_state;
 pub mod creation;
+pub mod creation_errors;
 #[cfg(test)]
 mod creation_tests;
-pub mod creation_errors;
 pub mod decide;
 pub mod deletion;
 pub mod deletion_stage;
@@ -70,6 +70,9 @@ use crate::{
     },
     driver::{Registry, SecretData},
 };
+
+/// Component name of the machine half's events.
+pub const COMPONENT: &str = "machine-controller";
 
 /// A source of randomness that is shared and passed in; cryptographic, since tokens are made from it.
 pub type SharedRng = Arc<Mutex<dyn CryptoRng + Send>>;
