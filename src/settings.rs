@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use crate::api::names;
+use crate::api::{names, validation::Profile};
 
 /// Everything `mcm serve` is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,18 +167,9 @@ pub struct ServiceReference {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionSettings {
     /// How strict the rules with two levels are.
-    pub profile: AdmissionProfile,
+    pub profile: Profile,
     /// User names that the webhooks treat as controllers.
     pub controller_users: Vec<String>,
-}
-
-/// How rules with two levels are answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdmissionProfile {
-    /// Such a rule warns.
-    Compat,
-    /// Such a rule denies.
-    Strict,
 }
 
 /// One control loop, by the name of its queue.

@@ -121,6 +121,14 @@ pub mod annotation {
     pub const ROLLBACK_TO: &str = "deployment.machine.sapcloud.io/rollback-to";
     /// On a Node made by the virtual cloud.
     pub const SIMULATED_NODE: &str = "virtual.machine.sapcloud.io/simulated";
+    /// On a simulated Node: namespace of its machine.
+    pub const SIMULATED_NAMESPACE: &str = "virtual.machine.sapcloud.io/namespace";
+    /// On a simulated Node: whose VM it is, as JSON; read after a restart without memory.
+    pub const SIMULATED_OWNER: &str = "virtual.machine.sapcloud.io/owner";
+    /// On a Pod of a simulated Node: a Go duration after which it succeeds.
+    pub const SIMULATED_RUN_FOR: &str = "virtual.machine.sapcloud.io/run-for";
+    /// On a Pod of a simulated Node: `true` keeps it terminating for ever.
+    pub const SIMULATED_REFUSE_TERMINATION: &str = "virtual.machine.sapcloud.io/refuse-termination";
 }
 
 /// Taint keys.
@@ -169,6 +177,46 @@ pub mod stage_text {
     pub const INITIALIZE_VM: &str = "Initialize VM Instance";
     /// Informational: an in-place drain is over.
     pub const READY_FOR_UPDATE: &str = "Node drain successful. Node is ready for update";
+}
+
+/// Event and condition reasons of sets.
+pub mod set_reason {
+    /// Event and `ReplicaFailure`: machines could not be created.
+    pub const FAILED_CREATE: &str = "FailedCreate";
+    /// Event and `ReplicaFailure`: machines could not be deleted.
+    pub const FAILED_DELETE: &str = "FailedDelete";
+    /// Event and condition `Valid`: the object cannot be acted on. Also of deployments.
+    pub const FAILED_VALIDATION: &str = "FailedValidation";
+}
+
+/// Event and condition reasons of deployments, with the texts that never vary.
+pub mod deployment_reason {
+    /// `Available` is true.
+    pub const MINIMUM_AVAILABLE: &str = "MinimumReplicasAvailable";
+    /// `Available` is false.
+    pub const MINIMUM_UNAVAILABLE: &str = "MinimumReplicasUnavailable";
+    /// `Progressing`: the newest set was there already.
+    pub const FOUND_NEW_SET: &str = "FoundNewMachineSet";
+    /// `Progressing`: the newest set was made.
+    pub const NEW_SET_CREATED: &str = "NewMachineSetCreated";
+    /// `Progressing`: the rollout is complete.
+    pub const NEW_SET_AVAILABLE: &str = "NewMachineSetAvailable";
+    /// `Progressing`: machines came or became ready.
+    pub const SET_UPDATED: &str = "MachineSetUpdated";
+    /// Event and `Progressing`: the newest set could not be made.
+    pub const SET_CREATE_ERROR: &str = "MachineSetCreateError";
+    /// `Progressing`: nothing moved within `progressDeadlineSeconds`.
+    pub const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+    /// `Progressing`: rollouts are paused.
+    pub const PAUSED: &str = "DeploymentPaused";
+    /// `Progressing`: rollouts go on after a pause.
+    pub const RESUMED: &str = "DeploymentResumed";
+    /// Event: the selector selects everything.
+    pub const SELECTING_ALL: &str = "SelectingAll";
+    /// Event: a set was scaled.
+    pub const SCALING_SET: &str = "ScalingMachineSet";
+    /// Event and `Progressing`: a rollout of this strategy is not carried out by this version. Not in the original.
+    pub const STRATEGY_NOT_SUPPORTED: &str = "StrategyNotSupported";
 }
 
 /// Priority of a machine without the annotation.

@@ -10,6 +10,7 @@ pub mod logging;
 pub mod manifests;
 pub mod manifests_crds;
 pub mod manifests_webhooks;
+pub mod offline;
 pub mod output;
 pub mod rbac;
 pub mod serve;
@@ -41,6 +42,10 @@ pub enum Command {
     Serve(Box<serve::args::ServeArgs>),
     /// Print the manifests that a cluster needs
     Manifests(manifests::ManifestsArgs),
+    /// Check manifests with the rules of admission, without a cluster
+    Validate(offline::ValidateArgs),
+    /// Convert manifests between versions
+    Convert(offline::ConvertArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -63,6 +68,9 @@ pub enum Failure {
     /// What was given to the command is bad; the text says what, where and what to do.
     #[error("{0}")]
     Input(String),
+    /// What was given to the command is bad, and the command's own output has said so.
+    #[error("")]
+    Reported,
     /// The run failed.
     #[error("{0:#}")]
     Run(anyhow::Error),
@@ -77,7 +85,7 @@ impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(2),
-            Self::Input(_) | Self::Run(_) => ExitCode::FAILURE,
+            Self::Input(_) | Self::Reported | Self::Run(_) => ExitCode::FAILURE,
         }
     }
 }
@@ -117,6 +125,8 @@ impl Command {
         match self {
             Self::Serve(args) => serve::run(args),
             Self::Manifests(args) => manifests::run(args, out),
+            Self::Validate(args) => args.run(out),
+            Self::Convert(args) => args.run(out),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.

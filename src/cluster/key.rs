@@ -5,7 +5,7 @@ use std::fmt;
 use kube::Resource;
 
 /// Namespace and name of an object; the namespace is empty for cluster-scoped kinds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct ObjectKey {
     /// Namespace, or empty.
     pub namespace: String,
@@ -38,7 +38,7 @@ impl fmt::Display for ObjectKey {
 }
 
 /// An object that an effect is meant for: its key, and the UID without which a write could hit a namesake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Target {
     /// Namespace and name.
     pub key: ObjectKey,

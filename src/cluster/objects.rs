@@ -20,7 +20,7 @@ use super::{
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which part of an object a patch is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub enum Part {
     /// Metadata and specification.
     Main,
@@ -29,7 +29,7 @@ pub enum Part {
 }
 
 /// A change to an object.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub enum Patch {
     /// A JSON merge patch (RFC 7386). Lists are replaced whole: add [`Patch::guarded_by`] when one is computed from a
     /// read object.

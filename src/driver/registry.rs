@@ -21,6 +21,11 @@ impl Registry {
         }
     }
 
+    /// Adds a driver under one of its provider strings.
+    pub fn register_as(&mut self, provider: &str, driver: &Arc<dyn Driver>) {
+        self.0.insert(provider.to_owned(), Arc::clone(driver));
+    }
+
     /// The driver of a class's `provider` string.
     ///
     /// # Errors

@@ -17,20 +17,15 @@ use crate::api::v1alpha1::{
 };
 
 /// What is known of one kind at the moment of a scrape.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub enum Listing<T> {
     /// These objects exist.
     Of(Vec<Arc<T>>),
     /// This process does not watch the kind; it has nothing to say.
+    #[default]
     NotWatched,
     /// The objects could not be listed; counted in `mcm_misc_scrape_failure_total`.
     Failed,
-}
-
-impl<T> Default for Listing<T> {
-    fn default() -> Self {
-        Self::NotWatched
-    }
 }
 
 /// The objects that the per-object gauges show.
@@ -139,15 +134,21 @@ impl Collector for FleetCollector {
         listed(ScrapeKind::MachineDeployment, matches!(snapshot.deployments, Listing::Failed));
         if let Listing::Of(machines) = snapshot.machines {
             scrape.gauge(&MACHINES, [], count(machines.len()));
-            machines.iter().for_each(|machine| scrape.machine(machine));
+            for machine in &machines {
+                scrape.machine(machine);
+            }
         }
         if let Listing::Of(sets) = snapshot.sets {
             scrape.gauge(&SETS, [], count(sets.len()));
-            sets.iter().for_each(|set| scrape.set(set));
+            for set in &sets {
+                scrape.set(set);
+            }
         }
         if let Listing::Of(deployments) = snapshot.deployments {
             scrape.gauge(&DEPLOYMENTS, [], count(deployments.len()));
-            deployments.iter().for_each(|deployment| scrape.deployment(deployment));
+            for deployment in &deployments {
+                scrape.deployment(deployment);
+            }
         }
         scrape.into_families()
     }

@@ -292,7 +292,8 @@ async fn answer(router: Router, peer: Peer, request: Request<Incoming>) -> Resul
         }
     };
     let status = response.status().as_u16();
-    if status >= 500 {
+    // A health check that answers "no" has done its work.
+    if status >= 500 && !matches!(uri.path(), "/healthz" | "/livez" | "/readyz") {
         warn!(peer = %address, %method, path = uri.path(), status, took = ?began.elapsed(), "request failed");
     } else {
         debug!(peer = %address, %method, path = uri.path(), status, took = ?began.elapsed(), "request");

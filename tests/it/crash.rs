@@ -53,6 +53,7 @@ async fn a_rollout_survives_kills_at_any_moment() {
     let options = ManagerOptions {
         simulation: SLOW_CLOUD.to_owned(),
         flags: vec![format!("--simulation-state=json:{}", state.display())],
+        ..ManagerOptions::default()
     };
     let mut manager = TestManager::start(&rig, &namespace, &options).await;
     let witness = Witness::of(&state);

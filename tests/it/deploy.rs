@@ -14,6 +14,19 @@ fn the_committed_rbac_is_what_the_code_generates() {
     assert_eq!(committed, generated, "run: cargo run -- manifests rbac > deploy/base/rbac.yaml");
 }
 
+#[test]
+fn the_certificate_of_cert_manager_carries_the_name_that_api_servers_verify() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/certs/cert-manager.yaml");
+    let yaml = std::fs::read_to_string(path).expect("readable");
+    let service_yaml = std::fs::read_to_string(format!("{BASE}/service.yaml")).expect("readable");
+    let service = parse_documents("service", &service_yaml).expect("YAML").remove(0).value;
+    let wanted = format!("{}.{}.svc", text(&service, "/metadata/name"), text(&service, "/metadata/namespace"));
+    let documents = parse_documents("certs", &yaml).expect("YAML");
+    let serving = documents.iter().find(|document| document.value.pointer("/spec/dnsNames").is_some());
+    let names = serving.expect("a certificate with names").value["spec"]["dnsNames"].clone();
+    assert!(names.as_array().expect("a list").iter().any(|name| name == wanted.as_str()), "{names}");
+}
+
 #[tokio::test]
 async fn the_base_applies_to_a_real_api_server() {
     let Some(rig) = Rig::own("deploy::the_base_applies_to_a_real_api_server").await else { return };

@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{
     process::Process,
-    rig::{Namespace, Rig, free_port},
+    rig::{Namespace, Rig, Rights, free_port},
     wait_until,
 };
 
@@ -28,11 +28,13 @@ pub struct ManagerOptions {
     pub simulation: String,
     /// Further flags; a later flag wins over an earlier one.
     pub flags: Vec<String>,
+    /// What it may do.
+    pub rights: Rights,
 }
 
 impl Default for ManagerOptions {
     fn default() -> Self {
-        Self { simulation: SWIFT_CLOUD.to_owned(), flags: Vec::new() }
+        Self { simulation: SWIFT_CLOUD.to_owned(), flags: Vec::new(), rights: Rights::Everything }
     }
 }
 
@@ -65,7 +67,7 @@ impl TestManager {
         let name = format!("mcm-{}", namespace.name);
         let simulation = rig.folder.join(format!("{name}.simulation.yaml"));
         std::fs::write(&simulation, &options.simulation).expect("the rig's folder is writable");
-        let kubeconfig = rig.manager_kubeconfig().display().to_string();
+        let kubeconfig = rig.manager_kubeconfig(namespace, options.rights).await.display().to_string();
         let mut arguments = [
             "serve".to_owned(),
             format!("--control-kubeconfig={kubeconfig}"),

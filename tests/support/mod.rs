@@ -14,5 +14,5 @@ pub mod scratch;
 pub mod wait;
 
 pub use manager::{ManagerOptions, TestManager};
-pub use rig::{Namespace, Rig};
+pub use rig::{Namespace, Rig, Rights};
 pub use wait::wait_until;

@@ -14,6 +14,7 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use machine_controller_manager::cli::documents::{parse_documents, to_yaml};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType};
 use serde_json::{Value, json};
 
@@ -28,8 +29,20 @@ struct User {
 
 /// Who runs kubectl.
 const ADMIN: User = User { name: "admin", group: "system:masters", token: "rig-admin-token" };
-/// Who runs `mcm`: a user of its own, so that admission judges its requests like anybody's; RBAC lets it do everything.
+/// Who runs `mcm`: users of their own, so that admission judges their requests like anybody's. This one may do everything.
 const MANAGER: User = User { name: "mcm-under-test", group: "rig-managers", token: "rig-manager-token" };
+/// This one may do what `mcm manifests rbac` grants in the namespaces of [`Rig::grant`], and nothing else.
+const RESTRICTED: User = User { name: "mcm-restricted", group: "rig-restricted", token: "rig-restricted-token" };
+const USERS: [&User; 3] = [&ADMIN, &MANAGER, &RESTRICTED];
+
+/// What `mcm` may do in a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Everything.
+    Everything,
+    /// What `mcm manifests rbac --simulation` grants.
+    Generated,
+}
 
 /// A running control plane.
 pub struct Rig {
@@ -98,7 +111,7 @@ impl Rig {
         );
         let url = format!("https://127.0.0.1:{api_port}");
         let authority = write_credentials(folder);
-        for user in [&ADMIN, &MANAGER] {
+        for user in USERS {
             fs::write(kubeconfig_path(folder, user), kubeconfig(&url, &authority, user)).expect("writable");
         }
         let file = |name: &str| folder.join(name).display().to_string();
@@ -231,9 +244,29 @@ impl Rig {
         }
     }
 
-    /// Kubeconfig of the user that `mcm` runs as.
-    pub fn manager_kubeconfig(&self) -> PathBuf {
-        kubeconfig_path(&self.folder, &MANAGER)
+    /// Kubeconfig of the user that `mcm` runs as in a namespace.
+    pub async fn manager_kubeconfig(&self, namespace: &Namespace, rights: Rights) -> PathBuf {
+        match rights {
+            Rights::Everything => kubeconfig_path(&self.folder, &MANAGER),
+            Rights::Generated => {
+                self.grant(namespace).await;
+                kubeconfig_path(&self.folder, &RESTRICTED)
+            }
+        }
+    }
+
+    /// Grants what the code says that it needs, to a user in place of the service account.
+    async fn grant(&self, namespace: &Namespace) {
+        let generated = super::manager::mcm(&["manifests", "rbac", "--simulation", "--namespace", &namespace.name]);
+        let mut documents = parse_documents("rbac", &generated).expect("mcm prints YAML");
+        for document in &mut documents {
+            if let Some(subjects) = document.value.get_mut("subjects") {
+                let user = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": RESTRICTED.name });
+                *subjects = json!([user]);
+            }
+        }
+        let granted = to_yaml(documents.iter().map(|document| &document.value)).expect("JSON has a YAML form");
+        self.apply(&granted).await.succeed();
     }
 
     /// A client with the rights of the admin. It belongs to the runtime of the test that asks for it.
@@ -331,7 +364,7 @@ fn write_credentials(folder: &Path) -> String {
     write("service-account.pub", service_account.public_key_pem());
 
     let token = |user: &User| format!("{},{},{},\"{}\"\n", user.token, user.name, user.name, user.group);
-    write("tokens.csv", [&ADMIN, &MANAGER].map(token).concat());
+    write("tokens.csv", USERS.map(token).concat());
     ca.pem()
 }
 

@@ -16,12 +16,12 @@ use super::args::{
     ControllerArgs, DriverArgs, ElectionArgs, HttpArgs, MachineArgs, SafetyArgs, ServeArgs, ServingArgs,
 };
 use crate::{
-    api::duration::GoDuration,
+    api::{duration::GoDuration, validation::Profile},
     settings::{
-        AdmissionProfile, AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller,
-        ControllerSet, DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, Profiling,
-        RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings, SimulationAdmin,
-        SimulationSettings, SimulationState, TargetCluster, Workers,
+        AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
+        DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, Profiling, RolloutSettings,
+        SafetySettings, ServiceReference, Settings, ShutdownSettings, SimulationAdmin, SimulationSettings,
+        SimulationState, TargetCluster, Workers,
     },
 };
 
@@ -189,11 +189,11 @@ fn certificates(args: &ServingArgs, problems: &mut Problems) -> CertMode {
 
 fn admission(args: &ServingArgs, problems: &mut Problems) -> AdmissionSettings {
     let profile = match args.admission_profile.as_str() {
-        "compat" => AdmissionProfile::Compat,
-        "strict" => AdmissionProfile::Strict,
+        "compat" => Profile::Compat,
+        "strict" => Profile::Strict,
         other => {
             problems.add(format!("--admission-profile: unknown profile {other:?}: must be compat or strict"));
-            AdmissionProfile::Compat
+            Profile::Compat
         }
     };
     AdmissionSettings { profile, controller_users: problems.entries("--controller-users", &args.controller_users) }

@@ -13,7 +13,7 @@ use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 
 /// Whether an event tells of normal progress or of something to look at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub enum EventKind {
     /// Progress.
     Normal,
@@ -22,7 +22,7 @@ pub enum EventKind {
 }
 
 /// What an event says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct EventNote {
     /// Progress or trouble.
     pub kind: EventKind,

@@ -93,6 +93,7 @@ fn params(now: Timestamp, lifetime: SignedDuration, serial: [u8; 16]) -> Result<
     Ok(params)
 }
 
+#[allow(clippy::needless_pass_by_value)] // The shape that `map_err` wants.
 fn making(error: rcgen::Error) -> MaterialError {
     MaterialError::Making(error.to_string())
 }

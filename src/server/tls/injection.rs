@@ -22,7 +22,7 @@ use super::{
     Entropy, Shared, WallClock,
     bundle::{Haste, TargetKind, Verdict, verdict},
     calls::{CallError, back_off, call},
-    plan::Publication,
+    plan::Published,
 };
 use crate::api::names;
 
@@ -95,6 +95,14 @@ struct Watched {
     /// When to repair it, once it drifted.
     repair_at: Option<Instant>,
     failures: u32,
+    /// A refusal is reported once, not at each change of the object.
+    refusal: Refusal,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    NotReported,
+    Reported,
 }
 
 pub(super) struct Injection {
@@ -109,7 +117,7 @@ type Events = BoxStream<'static, (usize, Result<Option<Box<DynamicObject>>, Call
 
 impl Injection {
     /// Keeps the bundles in order until `shutdown`; `published` hears when all of them are.
-    pub(super) async fn run(self, published: watch::Sender<Publication>, shutdown: CancellationToken) {
+    pub(super) async fn run(self, published: watch::Sender<Option<Published>>, shutdown: CancellationToken) {
         let mut bundle = self.shared.bundle();
         let mut watched: Vec<Watched> = self.targets.iter().map(|target| self.watched(target.clone())).collect();
         let events = watched.iter().enumerate().map(|(place, watched)| Self::events(place, watched));
@@ -136,7 +144,7 @@ impl Injection {
 
     fn watched(&self, target: Target) -> Watched {
         let api = Api::all_with(self.client.clone(), &target.resource());
-        Watched { target, api, sight: Sight::Unknown, repair_at: None, failures: 0 }
+        Watched { target, api, sight: Sight::Unknown, repair_at: None, failures: 0, refusal: Refusal::NotReported }
     }
 
     fn events(place: usize, watched: &Watched) -> Events {
@@ -173,6 +181,7 @@ impl Injection {
         match call(watched.api.patch(&watched.target.name, &params, &patch)).await {
             Ok(written) => {
                 info!(object = %watched.target, "wrote the CA bundle");
+                watched.refusal = Refusal::NotReported;
                 self.shared.count_repair();
                 watched.failures = 0;
                 watched.see(Ok(Some(Box::new(written))));
@@ -193,7 +202,7 @@ impl Injection {
     }
 
     /// Tells whether every target that we see holds the bundle, and since when.
-    fn tell(&self, watched: &[Watched], pem: &str, published: &watch::Sender<Publication>) {
+    fn tell(&self, watched: &[Watched], pem: &Arc<str>, published: &watch::Sender<Option<Published>>) {
         let mut waiting: BTreeMap<String, &str> = BTreeMap::new();
         for watched in watched {
             match &watched.sight {
@@ -216,14 +225,15 @@ impl Injection {
         }
         let now: Timestamp = (self.clock)();
         published.send_if_modified(|published| {
-            let next = match (waiting.is_empty(), *published) {
-                (true, Publication::CompleteSince(since)) => Publication::CompleteSince(since),
-                (true, Publication::Incomplete) => Publication::CompleteSince(now),
-                (false, _) => Publication::Incomplete,
-            };
-            let changed = *published != next;
-            *published = next;
-            changed
+            let holds = published.as_ref().is_some_and(|published| published.bundle == *pem);
+            match (waiting.is_empty(), holds) {
+                (true, true) => false,
+                (true, false) => {
+                    *published = Some(Published { bundle: Arc::clone(pem), since: now });
+                    true
+                }
+                (false, _) => published.take().is_some(),
+            }
         });
     }
 }
@@ -246,7 +256,8 @@ impl Watched {
             // The resource itself is not served, as on a server without aggregation.
             Err(CallError::NotFound) => self.sight = Sight::Absent,
             Err(CallError::Forbidden(why)) => {
-                if !matches!(self.sight, Sight::Forbidden) {
+                if self.refusal == Refusal::NotReported {
+                    self.refusal = Refusal::Reported;
                     warn!(
                         object = %target,
                         "may not keep its CA bundle right: {why}; grant get, list, watch and patch on it, or set the \

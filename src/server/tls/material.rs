@@ -67,7 +67,7 @@ impl Certificate {
             .map(|extension| extension.value.general_names.iter().filter_map(name_text).collect())
             .unwrap_or_default();
         let public_key = read.public_key().subject_public_key.data.to_vec();
-        Ok(Self { not_before, not_after, names, public_key, der })
+        Ok(Self { der, not_before, not_after, names, public_key })
     }
 
     /// Reads all certificates of a PEM text; text around them is ignored.
@@ -162,8 +162,7 @@ fn pem(label: &str, der: &[u8]) -> String {
         text.push('\n');
         rest = after;
     }
-    text.push_str(&format!("-----END {label}-----\n"));
-    text
+    text + "-----END " + label + "-----\n"
 }
 
 /// A certificate chain with the key of its first certificate: what a TLS server presents.

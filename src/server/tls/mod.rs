@@ -33,7 +33,7 @@ use self::{
     authority::CertSecret,
     injection::{Bundle, Injection},
     material::{KeyPair, MaterialError},
-    plan::{CertPlan, PlanSettings, Publication, carry_out, plan},
+    plan::{CertPlan, PlanSettings, Publication, Published, carry_out, plan},
     resolver::ServingCertificate,
     self_managed::SelfManaged,
 };
@@ -240,7 +240,7 @@ impl CertificateManager {
     /// Works until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let Self { client, settings: CertificateSettings { mode, clock, entropy }, shared, .. } = self;
-        let (published, publication) = watch::channel(Publication::Incomplete);
+        let (published, publication) = watch::channel(None);
         let inject = |targets: Vec<Target>| {
             let client = client.clone().filter(|_| !targets.is_empty());
             let (clock, entropy, shared) = (Arc::clone(&clock), Arc::clone(&entropy), shared.clone());
@@ -249,9 +249,17 @@ impl CertificateManager {
                 if let Some(client) = client {
                     Injection { client, targets, clock, entropy, shared }.run(published, shutdown).await;
                 } else {
+                    // There is nobody to tell.
                     shared.bundles_are_in_order();
-                    published.send_replace(Publication::CompleteSince((clock)()));
-                    shutdown.cancelled().await;
+                    let mut bundle = shared.bundle();
+                    loop {
+                        let held = bundle.borrow_and_update().clone();
+                        published.send_replace(held.map(|bundle| Published { bundle, since: (clock)() }));
+                        tokio::select! {
+                            () = shutdown.cancelled() => return,
+                            Ok(()) = bundle.changed() => {}
+                        }
+                    }
                 }
             }
         };
@@ -288,13 +296,14 @@ async fn keep_in_memory(
     clock: &WallClock,
     entropy: &Entropy,
     shared: &Shared,
-    mut published: watch::Receiver<Publication>,
+    mut published: watch::Receiver<Option<Published>>,
     shutdown: CancellationToken,
 ) {
     let mut content: Option<CertSecret> = None;
     loop {
         let now = (clock)();
-        let step = plan(content.as_ref(), *published.borrow_and_update(), now, &settings);
+        let publication = Publication::of(published.borrow_and_update().as_ref(), content.as_ref());
+        let step = plan(content.as_ref(), publication, now, &settings);
         let mut wait = Duration::ZERO;
         match (&step, carry_out(&step, content.clone(), now, &settings, || (entropy)())) {
             (CertPlan::Keep { until }, _) => wait = Duration::try_from(until.duration_since(now)).unwrap_or_default(),

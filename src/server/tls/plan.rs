@@ -5,7 +5,7 @@
 //! (iii) once no replica can serve a certificate of the old one any more, the old one leaves the bundle. Each call of
 //! [`plan`] answers one step. Source: spec/api-and-admission §11.4.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -50,6 +50,28 @@ pub enum Publication {
     Incomplete,
     /// All do, and have since this moment.
     CompleteSince(Timestamp),
+}
+
+/// Which bundle every `caBundle` in our care holds, and since when. The bundle is part of it: what is known of an older
+/// bundle says nothing about the authority that was just added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// The bundle, as PEM.
+    pub bundle: Arc<str>,
+    /// Since when all hold it.
+    pub since: Timestamp,
+}
+
+impl Publication {
+    /// What a report means for the Secret's present content.
+    pub fn of(published: Option<&Published>, secret: Option<&CertSecret>) -> Self {
+        match (published, secret) {
+            (Some(published), Some(secret)) if *published.bundle == *secret.bundle_pem() => {
+                Self::CompleteSince(published.since)
+            }
+            _ => Self::Incomplete,
+        }
+    }
 }
 
 /// Why a serving certificate is renewed.

@@ -97,6 +97,15 @@ fn a_new_authority_signs(#[case] published: Publication, #[case] signs: bool) {
 }
 
 #[test]
+fn what_was_published_before_says_nothing_about_a_new_authority() {
+    let published = Published { bundle: created().bundle_pem().into(), since: start() };
+    let known = |secret: &CertSecret| Publication::of(Some(&published), Some(secret));
+    assert_eq!(known(&with_a_new_authority(start())), Publication::Incomplete);
+    let same = Published { bundle: with_a_new_authority(start()).bundle_pem().into(), since: start() };
+    assert_eq!(Publication::of(Some(&same), None), Publication::Incomplete);
+}
+
+#[test]
 fn while_the_new_authority_is_not_published_the_old_one_goes_on_signing() {
     let now = start() + DAY * 300;
     let decided = plan(Some(&with_a_new_authority(now)), Publication::Incomplete, now, &settings());
@@ -119,31 +128,28 @@ fn in_twenty_five_years_no_caller_ever_meets_a_certificate_that_it_does_not_trus
     let step = SignedDuration::from_hours(100);
     let (settings, mut serials) = (settings(), serials());
     let mut secret: Option<CertSecret> = None;
-    let mut bundle_of_callers = String::new();
-    let mut changed = start();
+    let mut callers: Option<Published> = None;
     let mut rotations = BTreeSet::new();
     let mut now = start();
     while now < start() + DAY * 365 * 25 {
         for _ in 0..3 {
-            let published = match &secret {
-                Some(secret) if secret.bundle_pem() == bundle_of_callers => Publication::CompleteSince(changed),
-                _ => Publication::Incomplete,
-            };
+            let published = Publication::of(callers.as_ref(), secret.as_ref());
             let step = plan(secret.as_ref(), published, now, &settings);
             let next = carry_out(&step, secret.clone(), now, &settings, &mut serials).unwrap();
             secret = next.or(secret);
         }
         let held = secret.clone().unwrap();
-        let trusted = Certificate::read_all(bundle_of_callers.as_bytes(), "bundle").unwrap_or_default();
-        if now > start() {
+        if let Some(callers) = &callers {
+            let trusted = Certificate::read_all(callers.bundle.as_bytes(), "bundle").unwrap();
             let leaf = held.serving.leaf();
             assert!(leaf.not_after > now, "expired at {now}");
             assert!(trusted.iter().any(|ca| now < ca.not_after && leaf.is_signed_by(ca)), "not trusted at {now}");
         }
         assert!(held.authorities.len() <= 2, "old authorities pile up at {now}");
         rotations.insert(held.authorities[0].certificate.to_pem());
-        if held.bundle_pem() != bundle_of_callers {
-            (bundle_of_callers, changed) = (held.bundle_pem(), now);
+        let bundle = held.bundle_pem();
+        if callers.as_ref().is_none_or(|callers| *callers.bundle != *bundle) {
+            callers = Some(Published { bundle: bundle.into(), since: now });
         }
         now += step;
     }

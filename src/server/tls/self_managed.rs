@@ -22,7 +22,7 @@ use super::{
     authority::CertSecret,
     calls::{CallError, back_off, call, fraction_of},
     injection::FIELD_MANAGER,
-    plan::{CertPlan, PlanSettings, Publication, carry_out, plan},
+    plan::{CertPlan, PlanSettings, Publication, Published, carry_out, plan},
 };
 
 /// Steps that can wait do so for a random part of this, so that replicas rarely race.
@@ -56,19 +56,20 @@ pub(super) struct SelfManaged {
 
 impl SelfManaged {
     /// Keeps the Secret and what is served in order until `shutdown`.
-    pub(super) async fn run(self, mut published: watch::Receiver<Publication>, shutdown: CancellationToken) {
+    pub(super) async fn run(self, mut published: watch::Receiver<Option<Published>>, shutdown: CancellationToken) {
         let mut events = std::pin::pin!(watch_object(self.api.clone(), &self.name).default_backoff());
         let mut seen = Seen::Unknown;
         let mut intended: Option<Intended> = None;
         let mut last_good: Option<CertSecret> = None;
         let mut look_again = Instant::now();
         let mut failures = 0;
+        let mut reported = None;
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 event = events.next() => match event {
-                    Some(Ok(found)) => seen = Seen::Known(found.map(Box::new)),
-                    Some(Err(error)) => seen = self.read_without_watch(&CallError::from(&error)).await,
+                    Some(Ok(found)) => (seen, reported) = (Seen::Known(found.map(Box::new)), None),
+                    Some(Err(error)) => seen = self.read_without_watch(CallError::from(&error), &mut reported).await,
                     None => return,
                 },
                 Ok(()) = published.changed() => {}
@@ -83,7 +84,8 @@ impl SelfManaged {
                 last_good.clone_from(&read);
             }
             let now = (self.clock)();
-            let step = plan(last_good.as_ref(), *published.borrow(), now, &self.settings);
+            let publication = Publication::of(published.borrow_and_update().as_ref(), last_good.as_ref());
+            let step = plan(last_good.as_ref(), publication, now, &self.settings);
             let desired = match &step {
                 CertPlan::Keep { until } if !restore => {
                     intended = None;
@@ -120,8 +122,11 @@ impl SelfManaged {
                 Err(problem) => {
                     failures += 1;
                     self.report(&problem, "write");
-                    tokio::time::sleep(back_off(failures, (self.entropy)())).await;
-                    seen = self.read_without_watch(&problem).await;
+                    tokio::select! {
+                        () = shutdown.cancelled() => return,
+                        () = tokio::time::sleep(back_off(failures, (self.entropy)())) => {}
+                    }
+                    seen = self.read_without_watch(problem, &mut reported).await;
                     look_again = Instant::now();
                 }
             }
@@ -176,12 +181,15 @@ impl SelfManaged {
         }
     }
 
-    /// Reads the Secret once, because the watch or a write failed.
-    async fn read_without_watch(&self, problem: &CallError) -> Seen {
+    /// Reads the Secret once, because the watch or a write failed. The same problem is reported once.
+    async fn read_without_watch(&self, problem: CallError, reported: &mut Option<CallError>) -> Seen {
         match call(self.api.get_opt(&self.name)).await {
             Ok(found) => Seen::Known(found.map(Box::new)),
             Err(error) => {
-                self.report(problem, "watch");
+                if reported.as_ref() != Some(&problem) {
+                    self.report(&problem, "watch");
+                    *reported = Some(problem);
+                }
                 self.shared.certificate_is_missing(&format!("Secret {} cannot be read: {error}", self.display()));
                 Seen::Unknown
             }
