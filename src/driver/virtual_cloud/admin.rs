@@ -186,9 +186,8 @@ async fn act_on_vm(State(shared): State<Arc<Shared>>, Path(rest): Path<String>) 
 
 fn find(cloud: &Cloud, id: &str) -> Option<VmRef> {
     cloud.find(id).or_else(|| {
-        let mut named = cloud.vms().filter(|(_, vm, _)| {
-            vm.provider_id.rsplit('/').next() == Some(id) || vm.machine() == id
-        });
+        let mut named =
+            cloud.vms().filter(|(_, vm, _)| vm.provider_id.rsplit('/').next() == Some(id) || vm.machine() == id);
         named.next().map(|(vm, ..)| vm)
     })
 }
@@ -247,7 +246,10 @@ async fn make_orphan(
 }
 
 /// Replaces the failure rules; body is the list as in the configuration, JSON.
-async fn replace_failures(State(shared): State<Arc<Shared>>, Json(rules): Json<Vec<Value>>) -> Result<Json<Value>, Refusal> {
+async fn replace_failures(
+    State(shared): State<Arc<Shared>>,
+    Json(rules): Json<Vec<Value>>,
+) -> Result<Json<Value>, Refusal> {
     let mut found = Findings::new();
     let rules = FailureRule::read_all(&rules, &FieldPath::new("failures"), &mut found);
     if found.denies() {
@@ -267,7 +269,10 @@ async fn advance_clock(State(shared): State<Arc<Shared>>, Json(body): Json<Value
     let mut found = Findings::new();
     let by = body.get("by").and_then(|by| duration_of(by, &FieldPath::new("by"), &mut found));
     let by: Duration = by.ok_or_else(|| {
-        Refusal(StatusCode::UNPROCESSABLE_ENTITY, "body must be {\"by\": DURATION}, such as {\"by\": \"2m\"}".to_owned())
+        Refusal(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "body must be {\"by\": DURATION}, such as {\"by\": \"2m\"}".to_owned(),
+        )
     })?;
     let now = shared.clock.advance(by).map_err(|error| Refusal(StatusCode::CONFLICT, error.to_string()))?;
     shared.with(|cloud, now| cloud.advance(now));

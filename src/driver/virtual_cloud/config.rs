@@ -388,9 +388,7 @@ impl ClockMode {
         let rate = match value {
             Value::String(word) if word == "real" => return Some(Self::Real),
             Value::String(word) if word == "virtual" => 0.0,
-            Value::String(word) => {
-                word.strip_prefix("virtual(rate:")?.strip_suffix(')')?.trim().parse::<f64>().ok()?
-            }
+            Value::String(word) => word.strip_prefix("virtual(rate:")?.strip_suffix(')')?.trim().parse::<f64>().ok()?,
             Value::Object(map) if map.len() == 1 => match map.get("virtual")? {
                 Value::Null => 0.0,
                 Value::Object(inner) if inner.is_empty() => 0.0,
@@ -471,7 +469,12 @@ impl NodeSettings {
             for (name, value) in map {
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 if quantity::parse(&text).is_none() {
-                    found.invalid(RULE, path.child(name), value.clone(), "must be a quantity such as \"80m\" or \"1Gi\"");
+                    found.invalid(
+                        RULE,
+                        path.child(name),
+                        value.clone(),
+                        "must be a quantity such as \"80m\" or \"1Gi\"",
+                    );
                 }
                 self.allocatable_reserved.insert(name.clone(), Quantity(text));
             }

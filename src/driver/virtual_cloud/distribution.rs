@@ -5,7 +5,10 @@ use std::{f64::consts::TAU, time::Duration};
 use rand::Rng;
 use serde_json::Value;
 
-use super::{draw::unit, reader::{Section, duration_of}};
+use super::{
+    draw::unit,
+    reader::{Section, duration_of},
+};
 use crate::api::field::{FieldPath, Findings};
 
 /// The standard normal distribution's 99th percentile.
@@ -144,7 +147,10 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    use super::{super::draw::{Draws, Question}, *};
+    use super::{
+        super::draw::{Draws, Question},
+        *,
+    };
 
     fn median(distribution: Distribution) -> f64 {
         let mut lengths: Vec<f64> = (0..2001)

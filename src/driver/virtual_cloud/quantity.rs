@@ -40,8 +40,7 @@ fn scaled(number: &str, exponent: i32) -> Option<i128> {
     let value: i128 = all.parse().ok()?;
     let power = exponent - i32::try_from(fraction.len()).ok()?;
     let factor = 10_i128.checked_pow(power.unsigned_abs())?;
-    let value =
-        if power >= 0 { value.checked_mul(factor)? } else { value / factor + i128::from(value % factor != 0) };
+    let value = if power >= 0 { value.checked_mul(factor)? } else { value / factor + i128::from(value % factor != 0) };
     Some(if negative { -value } else { value })
 }
 

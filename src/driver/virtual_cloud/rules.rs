@@ -379,7 +379,8 @@ mod tests {
 
     #[test]
     fn the_message_names_what_the_call_was_about() {
-        let rule = rule(&json!({"op": "any", "code": "ResourceExhausted", "message": "out of {machineType} in {zone}"}));
+        let rule =
+            rule(&json!({"op": "any", "code": "ResourceExhausted", "message": "out of {machineType} in {zone}"}));
         let status = rule.status(Operation::Create, SUBJECT);
         assert_eq!(status, Status::new(Code::ResourceExhausted, "out of spot.large in sim-1b"));
     }

@@ -100,7 +100,11 @@ impl VmTemplate {
         let (scheme, rest) = provider_id.split_once("://").unwrap_or(("", provider_id));
         let parts: Vec<&str> = rest.trim_start_matches('/').split('/').collect();
         let part = |at: usize, default: &str| {
-            parts.get(at).filter(|part| parts.len() > at + 1 && !part.is_empty()).map_or(default, |part| *part).to_owned()
+            parts
+                .get(at)
+                .filter(|part| parts.len() > at + 1 && !part.is_empty())
+                .map_or(default, |part| *part)
+                .to_owned()
         };
         let (provider, region, zone, project) = match scheme {
             "aws" => ("AWS", part(0, "sim-1"), "sim-1a".to_owned(), String::new()),
@@ -218,7 +222,9 @@ fn tag(spec: &Value, kind: &str) -> Option<String> {
     let tags = spec.get("tags").or_else(|| spec.pointer("/spec/tags"))?;
     let keys: Vec<&String> = match tags {
         Value::Object(map) => map.keys().collect(),
-        Value::Array(list) => list.iter().filter_map(|tag| if let Value::String(tag) = tag { Some(tag) } else { None }).collect(),
+        Value::Array(list) => {
+            list.iter().filter_map(|tag| if let Value::String(tag) = tag { Some(tag) } else { None }).collect()
+        }
         _ => return None,
     };
     keys.into_iter().find(|key| spellings.iter().any(|spelling| key.contains(spelling.as_str()))).cloned()
@@ -232,8 +238,7 @@ mod tests {
     use super::*;
 
     fn class(provider: &str, spec: Value) -> MachineClass {
-        let mut class =
-            MachineClass { provider: provider.to_owned(), provider_spec: spec, ..MachineClass::default() };
+        let mut class = MachineClass { provider: provider.to_owned(), provider_spec: spec, ..MachineClass::default() };
         class.metadata.name = Some("pool".to_owned());
         class.metadata.namespace = Some("shoot".to_owned());
         class

@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{
-    vm::{Vm, VmRef},
     super::{config::SimulationConfig, draw::Fingerprint, rules::Operation, template::VmTemplate},
+    vm::{Vm, VmRef},
 };
 
 /// Machines without a VM whose call counters are remembered.
@@ -200,7 +200,8 @@ impl Fleet {
 
     /// Gives a VM another machine and template, once they are known.
     pub fn rebind(&mut self, vm: VmRef, key: &Arc<str>, template: u32) {
-        let Some((old_key, old_template, next)) = self.get(vm).map(|vm| (Arc::clone(&vm.key), vm.template, vm.twin)) else {
+        let Some((old_key, old_template, next)) = self.get(vm).map(|vm| (Arc::clone(&vm.key), vm.template, vm.twin))
+        else {
             return;
         };
         if old_key != *key {
@@ -237,11 +238,7 @@ impl Fleet {
     }
 
     /// The number of an equal template, added when there is none. `config` makes the configuration of a new one.
-    pub fn intern(
-        &mut self,
-        template: VmTemplate,
-        config: impl FnOnce(&VmTemplate) -> Arc<SimulationConfig>,
-    ) -> u32 {
+    pub fn intern(&mut self, template: VmTemplate, config: impl FnOnce(&VmTemplate) -> Arc<SimulationConfig>) -> u32 {
         let newest_first = self.templates.iter().enumerate().rev();
         let mut unused = None;
         for (at, entry) in newest_first {

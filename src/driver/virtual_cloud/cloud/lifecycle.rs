@@ -178,7 +178,8 @@ impl Cloud {
     }
 
     fn tell(&mut self, vm: VmRef, wish: NodeWish) {
-        if let Some(node) = self.fleet.get(vm).filter(|vm| vm.joining == Joining::Joins).map(|vm| vm.node_name().into()) {
+        if let Some(node) = self.fleet.get(vm).filter(|vm| vm.joining == Joining::Joins).map(|vm| vm.node_name().into())
+        {
             self.notices.push(NodeNotice { vm, node, wish });
         }
     }

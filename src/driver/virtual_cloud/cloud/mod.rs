@@ -209,7 +209,9 @@ impl Cloud {
             namespace: vm.namespace().to_owned(),
             provider_id: vm.provider_id.to_string(),
             address: address_of(vm.address),
-            pod_network: Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(100, 64, 0, 0)) + ((reference.slot % (1 << 14)) << 8)),
+            pod_network: Ipv4Addr::from_bits(
+                u32::from(Ipv4Addr::new(100, 64, 0, 0)) + ((reference.slot % (1 << 14)) << 8),
+            ),
             stage: vm.node,
             heartbeat: vm.heartbeat,
             template: self.fleet.template(vm.template),

@@ -103,9 +103,7 @@ impl Cloud {
             }
             let used = self.fleet.usage().filter(|(used, _)| quota.pattern.matches(used.subject("")));
             let (exceeded, what) = match quota.limit {
-                QuotaLimit::Machines(max) => {
-                    (used.map(|(_, vms)| vms).sum::<u64>() >= max, format!("{max} VMs"))
-                }
+                QuotaLimit::Machines(max) => (used.map(|(_, vms)| vms).sum::<u64>() >= max, format!("{max} VMs")),
                 QuotaLimit::Vcpus(max) => {
                     let milli: u64 = used.map(|(used, vms)| used.milli_cores() * vms).sum();
                     (milli + template.milli_cores() > max * 1000, format!("{max} cores"))

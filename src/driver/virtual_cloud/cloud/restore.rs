@@ -152,7 +152,8 @@ impl Cloud {
                 vms.push(Entry::Vm(entry));
             }
         }
-        entries.extend(templates.into_iter().map(|(id, template)| Entry::Template { id, template: Box::new(template) }));
+        entries
+            .extend(templates.into_iter().map(|(id, template)| Entry::Template { id, template: Box::new(template) }));
         entries.extend(machines);
         entries.push(Entry::Hits { hits: self.hits.iter().map(|(rule, hits)| (*rule, *hits)).collect() });
         entries.extend(vms);

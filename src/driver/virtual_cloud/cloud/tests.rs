@@ -34,12 +34,7 @@ fn a_call(machine: &str) -> MachineCall {
         role: "class pool".to_owned(),
         ..VmTemplate::default()
     };
-    MachineCall {
-        namespace: "shoot".to_owned(),
-        machine: machine.to_owned(),
-        template,
-        ..MachineCall::default()
-    }
+    MachineCall { namespace: "shoot".to_owned(), machine: machine.to_owned(), template, ..MachineCall::default() }
 }
 
 /// Creates as the driver does, rules included, without waiting.
@@ -237,9 +232,8 @@ fn answers_lag_behind_the_state() {
     let mut cloud = a_cloud("consistency: {getLag: 5s, listLag: 10s}");
     let call = a_call("m");
     cloud.create(&call, START).unwrap();
-    let seen = |cloud: &mut Cloud, seconds| {
-        (code(cloud.status(&call, at(seconds))), cloud.list(&call, at(seconds)).len())
-    };
+    let seen =
+        |cloud: &mut Cloud, seconds| (code(cloud.status(&call, at(seconds))), cloud.list(&call, at(seconds)).len());
     assert_eq!(seen(&mut cloud, 4), (Code::NotFound, 0));
     assert_eq!(seen(&mut cloud, 5), (Code::OK, 0));
     assert_eq!(seen(&mut cloud, 10), (Code::OK, 1));
@@ -415,11 +409,14 @@ fn events_tell_the_story_of_a_machine() {
     let id: Box<str> = create(&mut cloud, "m", START).unwrap().into();
     let happenings: Vec<Happening> = cloud.events().into_iter().map(|event| event.happening).collect();
     let failed = Happening::CallFailed { operation: "create", attempt: 1, code: "ResourceExhausted" };
-    assert_eq!(happenings, [
-        failed,
-        Happening::Ordered { id: id.clone() },
-        Happening::Running { id },
-        Happening::NodeRegisters,
-        Happening::NodeReady,
-    ]);
+    assert_eq!(
+        happenings,
+        [
+            failed,
+            Happening::Ordered { id: id.clone() },
+            Happening::Running { id },
+            Happening::NodeRegisters,
+            Happening::NodeReady,
+        ]
+    );
 }

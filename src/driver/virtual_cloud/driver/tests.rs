@@ -15,7 +15,9 @@ use crate::{
     },
     driver::{
         Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, VolumeIdsRequest,
-        virtual_cloud::{Impersonation, SimulationConfig, SimulationError, SimulationOptions, StatePlace, VirtualCloud, start},
+        virtual_cloud::{
+            Impersonation, SimulationConfig, SimulationError, SimulationOptions, StatePlace, VirtualCloud, start,
+        },
     },
 };
 

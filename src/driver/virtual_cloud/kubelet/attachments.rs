@@ -9,7 +9,9 @@ use futures::{FutureExt, future::BoxFuture};
 use kube::runtime::watcher;
 use serde_json::json;
 
-use super::{CallError, Done, Job, Kubelet, back_off, brief::AttachmentBrief, log_call_error, log_watch_error, target::PatchKind};
+use super::{
+    CallError, Done, Job, Kubelet, back_off, brief::AttachmentBrief, log_call_error, log_watch_error, target::PatchKind,
+};
 use crate::driver::virtual_cloud::{
     cloud::{MachineCall, Verdict},
     rules::Operation,
@@ -96,9 +98,7 @@ impl Kubelet {
         let path = format!("/apis/storage.k8s.io/v1/volumeattachments/{name}");
         let others: Vec<String> = brief.finalizers.iter().filter(|other| **other != finalizer).cloned().collect();
         let held = others.len() != brief.finalizers.len();
-        let with_finalizers = move |finalizers: Vec<String>| {
-            json!({"metadata": {"uid": brief.uid(), "resourceVersion": brief.resource_version(), "finalizers": finalizers}})
-        };
+        let with_finalizers = move |finalizers: Vec<String>| json!({"metadata": {"uid": brief.uid(), "resourceVersion": brief.resource_version(), "finalizers": finalizers}});
         let work = async move {
             let result = match step {
                 Attaching::Attach => {

@@ -14,7 +14,10 @@ use serde::Deserialize;
 
 use crate::{
     api::names::{annotation, label},
-    driver::virtual_cloud::{cloud::{KnownNode, NodeStage}, template::VmTemplate},
+    driver::virtual_cloud::{
+        cloud::{KnownNode, NodeStage},
+        template::VmTemplate,
+    },
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -398,6 +401,9 @@ mod tests {
             "status": {}
         }))
         .unwrap();
-        assert_eq!((brief.path().as_str(), brief.deleting, brief.refuses), ("/api/v1/namespaces/ns/pods/p", Some(7), true));
+        assert_eq!(
+            (brief.path().as_str(), brief.deleting, brief.refuses),
+            ("/api/v1/namespaces/ns/pods/p", Some(7), true)
+        );
     }
 }

@@ -44,12 +44,7 @@ use self::{
     pods::{PodRecord, PodStep},
     target::{CallError, Target},
 };
-use super::{
-    cloud::NodeNotice,
-    config::SimulationConfig,
-    draw::Fingerprint,
-    shared::Shared,
-};
+use super::{cloud::NodeNotice, config::SimulationConfig, draw::Fingerprint, shared::Shared};
 
 /// Calls to the target cluster at a time.
 const CONCURRENCY: usize = 64;

@@ -202,7 +202,8 @@ impl Kubelet {
         if rebuilds {
             let mut found: Vec<&NodeBrief> = self.found.values().collect();
             found.sort_by(|a, b| a.name().cmp(b.name()));
-            self.shared.with(|cloud, now| cloud.adopt_once(found.iter().filter_map(|node| node.known(now)).collect(), now));
+            self.shared
+                .with(|cloud, now| cloud.adopt_once(found.iter().filter_map(|node| node.known(now)).collect(), now));
         }
         self.shared.knows_its_vms();
     }

@@ -82,7 +82,9 @@ fn owner_of(template: &VmTemplate) -> String {
 
 fn allocatable(view: &NodeView) -> BTreeMap<&str, Quantity> {
     let reserved = &view.config.nodes.allocatable_reserved;
-    let left = |name: &String, have: &Quantity| reserved.get(name).map_or_else(|| have.clone(), |less| quantity::minus(have, less));
+    let left = |name: &String, have: &Quantity| {
+        reserved.get(name).map_or_else(|| have.clone(), |less| quantity::minus(have, less))
+    };
     view.template.capacity.iter().map(|(name, have)| (name.as_str(), left(name, have))).collect()
 }
 

@@ -97,7 +97,13 @@ impl Kubelet {
         if !settings.run {
             return;
         }
-        let new = || PodRecord { uid: pod.uid().into(), node: Arc::clone(&node), stage: Stage::New, failures: 0, brief: None };
+        let new = || PodRecord {
+            uid: pod.uid().into(),
+            node: Arc::clone(&node),
+            stage: Stage::New,
+            failures: 0,
+            brief: None,
+        };
         let record = self.pods.entry(Arc::clone(&path)).or_insert_with(new);
         if &*record.uid != pod.uid() {
             *record = new();
@@ -112,7 +118,11 @@ impl Kubelet {
                 record.stage = Stage::Ending;
                 record.brief = None;
                 let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-                let after = if settings.honour_termination_grace { grace.min(settings.termination_latency) } else { Duration::ZERO };
+                let after = if settings.honour_termination_grace {
+                    grace.min(settings.termination_latency)
+                } else {
+                    Duration::ZERO
+                };
                 (PodStep::End, after)
             }
             (None, "Pending" | "", Stage::New) => {

@@ -10,11 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    StateError,
-    exchange::replace,
-    lock::WriterLock,
-};
+use super::{StateError, exchange::replace, lock::WriterLock};
 use crate::driver::virtual_cloud::cloud::Entry;
 
 /// After so many records a snapshot takes their place.

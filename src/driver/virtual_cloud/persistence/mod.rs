@@ -91,7 +91,9 @@ pub enum StateError {
         problem: String,
     },
     /// Another process writes it.
-    #[error("another process uses the simulation's state {path:?} (it holds {path:?}.lock); stop it, or use another file")]
+    #[error(
+        "another process uses the simulation's state {path:?} (it holds {path:?}.lock); stop it, or use another file"
+    )]
     InUse {
         /// The file.
         path: PathBuf,
