@@ -4,7 +4,9 @@
 mod support;
 
 mod command_line;
+mod conversion;
 mod crash;
+mod definitions;
 mod deploy;
 mod end_to_end;
 mod examples;
