@@ -135,15 +135,16 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                 }
             });
         }
-        shutdown.cancelled().await;
+        // Nothing ends before the shutdown, except by a panic: then the whole queue ends with it, at once and not at the
+        // shutdown, or a key would stay "running" for ever.
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            Some(ended) = tasks.join_next() => pass_panic_on(ended),
+        }
         self.lock().closed = true;
         self.work.notify_waiters();
         while let Some(ended) = tasks.join_next().await {
-            if let Err(error) = ended
-                && error.is_panic()
-            {
-                std::panic::resume_unwind(error.into_panic());
-            }
+            pass_panic_on(ended);
         }
     }
 
@@ -242,6 +243,14 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn pass_panic_on(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        std::panic::resume_unwind(error.into_panic());
     }
 }
 
@@ -365,6 +374,14 @@ mod tests {
         let pauses: Vec<u128> = passes.windows(2).map(|pair| pair[1].1 - pair[0].1 - 100).collect();
         assert_eq!(passes.len(), 4);
         assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panicking_pass_ends_the_queue_at_once() {
+        let rig = rig(|_| panic!("a defect"));
+        rig.queue.add("a".to_owned());
+        let ended = tokio::time::timeout(Duration::from_secs(1), rig.worker).await.unwrap();
+        assert!(ended.unwrap_err().is_panic());
     }
 
     #[tokio::test(start_paused = true)]
