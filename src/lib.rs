@@ -6,5 +6,10 @@
 pub mod admission;
 pub mod api;
 pub mod cli;
+pub mod cluster;
+pub mod controllers;
 pub mod driver;
+pub mod manager;
+pub mod metrics;
+pub mod server;
 pub mod settings;

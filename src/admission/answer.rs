@@ -102,7 +102,8 @@ struct Status<'a> {
     kind: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     api_version: Option<&'static str>,
-    status: &'static str,
+    #[serde(rename = "status")]
+    outcome: &'static str,
     code: u16,
     reason: &'static str,
     message: Cow<'a, str>,
@@ -139,7 +140,7 @@ fn failure(code: u16, reason: &'static str, message: &str) -> ReviewAnswer {
     let status = Status {
         kind: Some("Status"),
         api_version: Some("v1"),
-        status: "Failure",
+        outcome: "Failure",
         code,
         reason,
         message: Cow::Borrowed(message),
@@ -231,7 +232,7 @@ fn denial<'a>(name: &'a str, kind: Kind, found: &'a Findings) -> Status<'a> {
     Status {
         kind: None,
         api_version: None,
-        status: "Failure",
+        outcome: "Failure",
         code: 422,
         reason: "Invalid",
         message: Cow::Owned(format!("{kind}.{GROUP} {name:?} is invalid: {}", found.aggregate())),

@@ -125,7 +125,7 @@ impl WebhookManifests {
             &[("not-deleting", NOT_DELETING), ("changed", &changed)],
         );
         webhook.insert("reinvocationPolicy".to_owned(), json!("IfNeeded"));
-        self.configuration("MutatingWebhookConfiguration", vec![webhook])
+        self.configuration("MutatingWebhookConfiguration", &[webhook])
     }
 
     /// The validating configuration. Creations need an answer; updates, deletions and status writes go on without one.
@@ -161,7 +161,7 @@ impl WebhookManifests {
             let name = "status.validate.machine.sapcloud.io";
             webhooks.push(self.webhook(name, Endpoint::ValidateStatus, &["UPDATE"], FailurePolicy::Ignore, 2, &[]));
         }
-        self.configuration("ValidatingWebhookConfiguration", webhooks)
+        self.configuration("ValidatingWebhookConfiguration", &webhooks)
     }
 
     /// The name of both configurations.
@@ -172,7 +172,7 @@ impl WebhookManifests {
         }
     }
 
-    fn configuration(&self, kind: &str, webhooks: Vec<Map<String, Value>>) -> Value {
+    fn configuration(&self, kind: &str, webhooks: &[Map<String, Value>]) -> Value {
         json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": kind,

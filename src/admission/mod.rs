@@ -14,10 +14,7 @@ mod review;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -123,41 +120,32 @@ impl Admission {
         self
     }
 
-    /// Answers an `AdmissionReview` of `admission.k8s.io/v1`. Any bytes are answered; a rule that panics costs its own
-    /// request a 500.
+    /// Answers an `AdmissionReview` of `admission.k8s.io/v1`. Any bytes are answered. A panic (a defect in a rule, or in a
+    /// driver's) is the caller's to catch.
     pub fn review(&self, endpoint: Endpoint, body: &[u8]) -> ReviewAnswer {
-        catch_unwind(AssertUnwindSafe(|| match review::read(body) {
+        match review::read(body) {
             Ok(request) => self.answer(endpoint, &request),
             Err(refusal) => answer::bad_request(&refusal),
-        }))
-        .unwrap_or_else(|_| answer::internal_error("the review could not be judged because of a defect in a rule"))
+        }
     }
 
     /// Answers a `ConversionReview` of `apiextensions.k8s.io/v1`. One object that cannot be converted fails the whole
     /// review, as the API server wants it.
     pub fn convert(&self, body: &[u8]) -> ReviewAnswer {
-        catch_unwind(AssertUnwindSafe(|| conversion_review::answer(body, &*self.converter)))
-            .unwrap_or_else(|_| answer::internal_error("the objects could not be converted because of a defect"))
+        conversion_review::answer(body, &*self.converter)
     }
 
     fn answer(&self, endpoint: Endpoint, request: &Request<'_>) -> ReviewAnswer {
-        match (endpoint, request.target()) {
-            (_, Target::Foreign) => answer::allow(request, endpoint),
-            (Endpoint::Mutate, Target::Object(question)) => match request.change() {
-                Ok(change) => self.mutate(request, question, change),
-                // The mutating webhook never stands in the way; the validating one will say what is wrong.
-                Err(_) => answer::allow(request, endpoint),
-            },
-            (Endpoint::Validate, Target::Object(question)) => match request.change() {
-                Ok(change) => self.validate(request, question, change),
-                Err(refusal) => answer::bad_request(&refusal),
-            },
-            (Endpoint::ValidateStatus, Target::Status(question)) => match request.change() {
-                Ok(change) => self.warn_about_status(request, question, change),
-                Err(_) => answer::allow(request, endpoint),
-            },
-            (Endpoint::Mutate | Endpoint::Validate, Target::Status(_))
-            | (Endpoint::ValidateStatus, Target::Object(_)) => answer::allow(request, endpoint),
+        match (endpoint, request.target(), request.change()) {
+            (Endpoint::Mutate, Target::Object(question), Ok(change)) => self.mutate(request, question, change),
+            (Endpoint::Validate, Target::Object(question), Ok(change)) => self.validate(request, question, change),
+            (Endpoint::Validate, Target::Object(_), Err(refusal)) => answer::bad_request(&refusal),
+            (Endpoint::Validate | Endpoint::ValidateStatus, Target::Status(question), Ok(change)) => {
+                self.warn_about_status(request, question, change)
+            }
+            // Neither defaults nor warnings may stand in the way; what is wrong will be said by validation.
+            (Endpoint::Mutate | Endpoint::ValidateStatus, _, _)
+            | (Endpoint::Validate, Target::Status(_) | Target::Foreign, _) => answer::allow(request, endpoint),
         }
     }
 

@@ -43,7 +43,7 @@ pub struct DefaultingRequest<'a> {
 /// or it cannot be understood.
 pub fn default_patch(request: &DefaultingRequest<'_>) -> Patch {
     let mut edits = Edits::default();
-    let Some(new) = request.change.new() else { return edits.patch };
+    let Some(new) = request.change.new_object() else { return edits.patch };
     let metadata = Node::of(new).get("metadata");
     if !new.is_object() || metadata.get("deletionTimestamp").is_present() {
         return edits.patch;

@@ -2,7 +2,8 @@
 //!
 //! Source: k8s.io/apimachinery/pkg/api/resource `ParseQuantity` and `CanonicalizeBytes`. Exactly what Go accepts is
 //! accepted, with Go's value: finer than a nano rounds away from zero, binary amounts are capped at 2^63-1. Values are
-//! exact decimals of any size, so that `1e400`, which Go accepts, compares as it should and never overflows.
+//! exact decimals of any size, so that `1e400`, which Go accepts, compares as it should and never overflows. One
+//! difference is intended: for decimal amounts of 10^21 and above Go forgets to print the suffix.
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 
@@ -118,12 +119,11 @@ impl FromStr for Quantity {
             Some(rest) => split_digits(rest),
             None => ("", rest),
         };
-        let suffix = checked_suffix(rest)?;
+        let (factor, exponent, format) = checked_suffix(rest)?;
         let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).map(|byte| byte - b'0').collect();
         let fraction_len = i64::try_from(fraction.len()).map_err(|_| InvalidQuantity::Number)?;
-        let (factor, exponent, format) = suffix;
-        // Go's exact path for such amounts refuses a dot without digits, its quick one doesn't.
-        if digits.is_empty() && factor > 1 << 50 {
+        // A suffix without any digit: Go's quick path reads nothing, its exact path for extreme suffixes refuses.
+        if digits.is_empty() && (factor > 1 << 40 || exponent < NANO) {
             return Err(InvalidQuantity::Number);
         }
         let amount = Decimal::new(negative, times(&digits, factor), exponent - fraction_len).rounded_to_nano();

@@ -57,17 +57,13 @@ impl Document {
 
     /// How messages name an object of this document: `file.yaml: document 0, item 2: Machine "shoot/m1"`.
     pub fn describe(&self, object: ObjectRef<'_>) -> String {
-        let mut text = format!("{}: document {}", self.source, self.index);
-        if let Some(item) = object.item {
-            text.push_str(&format!(", item {item}"));
-        }
+        let item = object.item.map(|item| format!(", item {item}")).unwrap_or_default();
+        let place = format!("{}: document {}{item}", self.source, self.index);
         let at = |pointer: &str| object.value.pointer(pointer).and_then(Value::as_str);
-        if let Some(kind) = at("/kind") {
-            let name = at("/metadata/name").or_else(|| at("/metadata/generateName")).unwrap_or_default();
-            let namespace = at("/metadata/namespace").map(|namespace| format!("{namespace}/")).unwrap_or_default();
-            text.push_str(&format!(": {kind} \"{namespace}{name}\""));
-        }
-        text
+        let Some(kind) = at("/kind") else { return place };
+        let name = at("/metadata/name").or_else(|| at("/metadata/generateName")).unwrap_or_default();
+        let namespace = at("/metadata/namespace").map(|namespace| format!("{namespace}/")).unwrap_or_default();
+        format!("{place}: {kind} \"{namespace}{name}\"")
     }
 }
 

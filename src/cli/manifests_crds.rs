@@ -1,4 +1,4 @@
-//! `mcm manifests crds`: the CustomResourceDefinitions as YAML.
+//! `mcm manifests crds`: the definitions of the four kinds as YAML.
 
 use serde_json::Value;
 

@@ -17,7 +17,10 @@ mod scaling;
 use serde_json::{Map, Value};
 
 use self::residue::Residue;
-use crate::api::names::{self, annotation};
+use crate::api::{
+    kind::{ApiVersion, Kind},
+    names::{self, annotation},
+};
 
 type Object = Map<String, Value>;
 
@@ -63,20 +66,6 @@ pub enum Loss {
     OmittedResidue,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
-    V1Alpha1,
-    V1Beta1,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Machine,
-    MachineSet,
-    MachineDeployment,
-    MachineClass,
-}
-
 /// Converts an object of ours to `desired`, a `group/version`. Fails only for unknown kinds and versions.
 pub fn convert(object: &Value, desired: &str) -> Result<Value, ConversionError> {
     convert_counting_losses(object, desired).map(|converted| converted.object)
@@ -84,10 +73,10 @@ pub fn convert(object: &Value, desired: &str) -> Result<Value, ConversionError> 
 
 /// As [`convert`], and says what was lost.
 pub fn convert_counting_losses(object: &Value, desired: &str) -> Result<Converted, ConversionError> {
-    let to = Version::parse(desired).ok_or_else(|| ConversionError::UnknownVersion(desired.to_owned()))?;
+    let to = parse_version(desired).ok_or_else(|| ConversionError::UnknownVersion(desired.to_owned()))?;
     let fields = object.as_object().ok_or(ConversionError::NotAnObject)?;
     let word = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (Some(from), Some(kind)) = (Version::parse(word("apiVersion")), Kind::parse(word("kind"))) else {
+    let (Some(from), Some(kind)) = (parse_version(word("apiVersion")), Kind::from_name(word("kind"))) else {
         return Err(ConversionError::UnknownKind {
             api_version: word("apiVersion").to_owned(),
             kind: word("kind").to_owned(),
@@ -99,12 +88,12 @@ pub fn convert_counting_losses(object: &Value, desired: &str) -> Result<Converte
     Ok(convert_fields(kind, fields, from, to))
 }
 
-fn convert_fields(kind: Kind, fields: &Object, from: Version, to: Version) -> Converted {
+fn convert_fields(kind: Kind, fields: &Object, from: ApiVersion, to: ApiVersion) -> Converted {
     let mut losses = Vec::new();
     let mut source = canonical(kind, fields);
-    let carried = remove_annotation(&mut source, from.residue_annotation());
-    remove_annotation(&mut source, to.residue_annotation());
-    if (kind, from) == (Kind::Machine, Version::V1Beta1) {
+    let carried = remove_annotation(&mut source, residue_annotation(from));
+    remove_annotation(&mut source, residue_annotation(to));
+    if (kind, from) == (Kind::Machine, ApiVersion::V1beta1) {
         machine::mirror_node_label(&mut source);
     }
 
@@ -126,17 +115,17 @@ fn convert_fields(kind: Kind, fields: &Object, from: Version, to: Version) -> Co
 }
 
 /// Maps the fields that both versions can express and leaves out the rest.
-fn map_fields(kind: Kind, mut object: Object, to: Version) -> Object {
-    object.insert("apiVersion".to_owned(), Value::from(to.api_version()));
+fn map_fields(kind: Kind, mut object: Object, to: ApiVersion) -> Object {
+    object.insert("apiVersion".to_owned(), Value::from(api_version(to)));
     match (kind, to) {
-        (Kind::Machine, Version::V1Beta1) => machine::up(&mut object),
-        (Kind::Machine, Version::V1Alpha1) => machine::down(&mut object),
-        (Kind::MachineSet, Version::V1Beta1) => scaling::set_up(&mut object),
-        (Kind::MachineSet, Version::V1Alpha1) => scaling::set_down(&mut object),
-        (Kind::MachineDeployment, Version::V1Beta1) => scaling::deployment_up(&mut object),
-        (Kind::MachineDeployment, Version::V1Alpha1) => scaling::deployment_down(&mut object),
-        (Kind::MachineClass, Version::V1Beta1) => class::up(&mut object),
-        (Kind::MachineClass, Version::V1Alpha1) => class::down(&mut object),
+        (Kind::Machine, ApiVersion::V1beta1) => machine::up(&mut object),
+        (Kind::Machine, ApiVersion::V1alpha1) => machine::down(&mut object),
+        (Kind::MachineSet, ApiVersion::V1beta1) => scaling::set_up(&mut object),
+        (Kind::MachineSet, ApiVersion::V1alpha1) => scaling::set_down(&mut object),
+        (Kind::MachineDeployment, ApiVersion::V1beta1) => scaling::deployment_up(&mut object),
+        (Kind::MachineDeployment, ApiVersion::V1alpha1) => scaling::deployment_down(&mut object),
+        (Kind::MachineClass, ApiVersion::V1beta1) => class::up(&mut object),
+        (Kind::MachineClass, ApiVersion::V1alpha1) => class::down(&mut object),
     }
     object
 }
@@ -211,45 +200,28 @@ fn put_annotation(object: &mut Object, name: &str, text: String) -> bool {
     true
 }
 
-fn annotate(object: &mut Object, version: Version, text: String) -> bool {
-    put_annotation(object, version.residue_annotation(), text)
+fn annotate(object: &mut Object, version: ApiVersion, text: String) -> bool {
+    put_annotation(object, residue_annotation(version), text)
 }
 
-impl Version {
-    fn parse(api_version: &str) -> Option<Self> {
-        let (group, version) = api_version.split_once('/')?;
-        match version {
-            names::V1ALPHA1 if group == names::GROUP => Some(Self::V1Alpha1),
-            names::V1BETA1 if group == names::GROUP => Some(Self::V1Beta1),
-            _ => None,
-        }
-    }
+/// The version in a `group/version` of ours.
+fn parse_version(api_version: &str) -> Option<ApiVersion> {
+    let (group, version) = api_version.split_once('/')?;
+    if group == names::GROUP { ApiVersion::from_name(version) } else { None }
+}
 
-    const fn api_version(self) -> &'static str {
-        match self {
-            Self::V1Alpha1 => names::API_VERSION_V1ALPHA1,
-            Self::V1Beta1 => names::API_VERSION_V1BETA1,
-        }
-    }
-
-    /// The annotation that an object of this version carries; named after the version whose data it holds.
-    const fn residue_annotation(self) -> &'static str {
-        match self {
-            Self::V1Alpha1 => annotation::CONVERSION_V1BETA1,
-            Self::V1Beta1 => annotation::CONVERSION_V1ALPHA1,
-        }
+const fn api_version(version: ApiVersion) -> &'static str {
+    match version {
+        ApiVersion::V1alpha1 => names::API_VERSION_V1ALPHA1,
+        ApiVersion::V1beta1 => names::API_VERSION_V1BETA1,
     }
 }
 
-impl Kind {
-    fn parse(kind: &str) -> Option<Self> {
-        match kind {
-            "Machine" => Some(Self::Machine),
-            "MachineSet" => Some(Self::MachineSet),
-            "MachineDeployment" => Some(Self::MachineDeployment),
-            "MachineClass" => Some(Self::MachineClass),
-            _ => None,
-        }
+/// The annotation that an object of this version carries; named after the version whose data it holds.
+const fn residue_annotation(version: ApiVersion) -> &'static str {
+    match version {
+        ApiVersion::V1alpha1 => annotation::CONVERSION_V1BETA1,
+        ApiVersion::V1beta1 => annotation::CONVERSION_V1ALPHA1,
     }
 }
 

@@ -89,7 +89,9 @@ impl Residue {
         let before = differences(&mapped);
 
         let mut restored = mapped.clone();
-        valid.iter().for_each(|edit| edit.write(&mut restored));
+        for edit in &valid {
+            edit.write(&mut restored);
+        }
         if !covered(&differences(&restored), &before) {
             // Some edit shows. Keep those that don't, one by one.
             restored = mapped;

@@ -1,4 +1,4 @@
-//! The four CustomResourceDefinitions, made from the Rust types (spec/api-and-admission §2, §6).
+//! The four definitions (`CustomResourceDefinition`), made from the Rust types (spec/api-and-admission §2, §6).
 //!
 //! [`shape`] turns a type into a schema, [`nodes`] holds the nodes where a type says too much or too little, [`rules`]
 //! the bounds and CEL rules. Names, columns and subresources are here. The files below `crds/` are what
@@ -11,7 +11,10 @@ mod shape;
 pub use rules::rule_ids;
 use serde_json::{Value, json};
 
-use crate::api::{names, v1alpha1, v1beta1};
+use crate::api::{
+    kind::{ApiVersion, Kind},
+    names, v1alpha1, v1beta1,
+};
 
 /// What the definitions depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,11 +63,9 @@ pub enum OldestServer {
     NotRatcheting,
 }
 
-/// A kind's names and columns.
-struct Kind {
-    kind: &'static str,
-    singular: &'static str,
-    plural: &'static str,
+/// How a kind is listed.
+struct Listing {
+    kind: Kind,
     short: &'static str,
     columns: &'static [Column],
     scale: bool,
@@ -72,7 +73,7 @@ struct Kind {
 
 struct Column {
     name: &'static str,
-    column_type: &'static str,
+    value_type: &'static str,
     path: &'static str,
     description: &'static str,
     /// Columns of priority 1 appear with `-o wide` only.
@@ -81,20 +82,18 @@ struct Column {
 
 const fn column(
     name: &'static str,
-    column_type: &'static str,
+    value_type: &'static str,
     path: &'static str,
     priority: u8,
     description: &'static str,
 ) -> Column {
-    Column { name, column_type, path, description, priority }
+    Column { name, value_type, path, description, priority }
 }
 
 const AGE: Column = column("Age", "date", ".metadata.creationTimestamp", 0, "Time since the object was created.");
 
-const MACHINE: Kind = Kind {
-    kind: "Machine",
-    singular: "machine",
-    plural: "machines",
+const MACHINE: Listing = Listing {
+    kind: Kind::Machine,
     short: "mc",
     columns: &[
         column("Status", "string", ".status.currentStatus.phase", 0, "Current status of the machine."),
@@ -105,10 +104,8 @@ const MACHINE: Kind = Kind {
     scale: false,
 };
 
-const MACHINE_SET: Kind = Kind {
-    kind: "MachineSet",
-    singular: "machineset",
-    plural: "machinesets",
+const MACHINE_SET: Listing = Listing {
+    kind: Kind::MachineSet,
     short: "mcs",
     columns: &[
         column("Desired", "integer", ".spec.replicas", 0, "Wanted machines."),
@@ -119,10 +116,8 @@ const MACHINE_SET: Kind = Kind {
     scale: true,
 };
 
-const MACHINE_DEPLOYMENT: Kind = Kind {
-    kind: "MachineDeployment",
-    singular: "machinedeployment",
-    plural: "machinedeployments",
+const MACHINE_DEPLOYMENT: Listing = Listing {
+    kind: Kind::MachineDeployment,
     short: "mcd",
     columns: &[
         column("Ready", "integer", ".status.readyReplicas", 0, "Machines that are Running."),
@@ -134,10 +129,8 @@ const MACHINE_DEPLOYMENT: Kind = Kind {
     scale: true,
 };
 
-const MACHINE_CLASS: Kind = Kind {
-    kind: "MachineClass",
-    singular: "machineclass",
-    plural: "machineclasses",
+const MACHINE_CLASS: Listing = Listing {
+    kind: Kind::MachineClass,
     short: "mcc",
     columns: &[
         column("Provider", "string", ".provider", 0, "Driver that makes the VMs."),
@@ -151,38 +144,44 @@ const MACHINE_CLASS: Kind = Kind {
 /// The four definitions, in the order `Machine`, `MachineSet`, `MachineDeployment`, `MachineClass`.
 pub fn definitions(options: &CrdOptions) -> Vec<Value> {
     vec![
-        definition(&MACHINE, options, machine_v1alpha1(options.servers), machine_v1beta1(options.servers)),
-        definition(&MACHINE_SET, options, machine_set_v1alpha1(options.servers), machine_set_v1beta1(options.servers)),
+        definition(&MACHINE, options, &machine_v1alpha1(options.servers), &machine_v1beta1(options.servers)),
+        definition(
+            &MACHINE_SET,
+            options,
+            &machine_set_v1alpha1(options.servers),
+            &machine_set_v1beta1(options.servers),
+        ),
         definition(
             &MACHINE_DEPLOYMENT,
             options,
-            machine_deployment_v1alpha1(options.servers),
-            machine_deployment_v1beta1(options.servers),
+            &machine_deployment_v1alpha1(options.servers),
+            &machine_deployment_v1beta1(options.servers),
         ),
         definition(
             &MACHINE_CLASS,
             options,
-            machine_class_v1alpha1(options.servers),
-            machine_class_v1beta1(options.servers),
+            &machine_class_v1alpha1(options.servers),
+            &machine_class_v1beta1(options.servers),
         ),
     ]
 }
 
-fn definition(kind: &Kind, options: &CrdOptions, v1alpha1: Value, v1beta1: Value) -> Value {
+fn definition(listing: &Listing, options: &CrdOptions, v1alpha1: &Value, v1beta1: &Value) -> Value {
+    let kind = listing.kind;
     let served = options.v1beta1 != V1Beta1::NotServed;
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{}.{}", kind.plural, names::GROUP)},
+        "metadata": {"name": format!("{}.{}", kind.plural(), names::GROUP)},
         "spec": {
             "group": names::GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": kind.kind,
-                "listKind": format!("{}List", kind.kind),
-                "singular": kind.singular,
-                "plural": kind.plural,
-                "shortNames": [kind.short],
+                "kind": kind.as_str(),
+                "listKind": format!("{kind}List"),
+                "singular": kind.as_str().to_lowercase(),
+                "plural": kind.plural(),
+                "shortNames": [listing.short],
                 "categories": ["mcm"],
             },
             "conversion": conversion(&options.v1beta1),
@@ -192,26 +191,20 @@ fn definition(kind: &Kind, options: &CrdOptions, v1alpha1: Value, v1beta1: Value
                     "served": true,
                     "storage": true,
                     "schema": {"openAPIV3Schema": v1alpha1},
-                    "subresources": subresources(kind, Version::V1Alpha1),
-                    "additionalPrinterColumns": columns(kind, Version::V1Alpha1),
+                    "subresources": subresources(listing, ApiVersion::V1alpha1),
+                    "additionalPrinterColumns": columns(listing, ApiVersion::V1alpha1),
                 },
                 {
                     "name": names::V1BETA1,
                     "served": served,
                     "storage": false,
                     "schema": {"openAPIV3Schema": v1beta1},
-                    "subresources": subresources(kind, Version::V1Beta1),
-                    "additionalPrinterColumns": columns(kind, Version::V1Beta1),
+                    "subresources": subresources(listing, ApiVersion::V1beta1),
+                    "additionalPrinterColumns": columns(listing, ApiVersion::V1beta1),
                 },
             ],
         },
     })
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Version {
-    V1Alpha1,
-    V1Beta1,
 }
 
 fn conversion(v1beta1: &V1Beta1) -> Value {
@@ -228,8 +221,8 @@ fn conversion(v1beta1: &V1Beta1) -> Value {
     })
 }
 
-fn subresources(kind: &Kind, version: Version) -> Value {
-    if kind.scale {
+fn subresources(listing: &Listing, version: ApiVersion) -> Value {
+    if listing.scale {
         return json!({
             "status": {},
             "scale": {
@@ -240,21 +233,26 @@ fn subresources(kind: &Kind, version: Version) -> Value {
         });
     }
     // In v1alpha1 the payload of a class is at the top level, as the original has it: every write may change all of it.
-    if kind.kind == MACHINE_CLASS.kind && version == Version::V1Alpha1 { json!({}) } else { json!({"status": {}}) }
+    if listing.kind == Kind::MachineClass && version == ApiVersion::V1alpha1 {
+        json!({})
+    } else {
+        json!({"status": {}})
+    }
 }
 
-fn columns(kind: &Kind, version: Version) -> Value {
-    let moved = |path: &str| match (version, kind.kind, path) {
-        (Version::V1Beta1, "Machine", ".status.currentStatus.phase") => ".status.phase".to_owned(),
-        (Version::V1Beta1, "MachineClass", path) if !path.starts_with(".metadata") => format!(".spec{path}"),
+fn columns(listing: &Listing, version: ApiVersion) -> Value {
+    let moved = |path: &str| match (version, listing.kind, path) {
+        (ApiVersion::V1beta1, Kind::Machine, ".status.currentStatus.phase") => ".status.phase".to_owned(),
+        (ApiVersion::V1beta1, Kind::MachineClass, path) if !path.starts_with(".metadata") => format!(".spec{path}"),
         (_, _, path) => path.to_owned(),
     };
-    kind.columns
+    listing
+        .columns
         .iter()
         .map(|column| {
             let mut value = json!({
                 "name": column.name,
-                "type": column.column_type,
+                "type": column.value_type,
                 "jsonPath": moved(column.path),
                 "description": column.description,
             });

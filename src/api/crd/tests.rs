@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use super::*;
 
 /// One object per kind, every field set.
-fn every_field(version: Version) -> Vec<Value> {
+fn every_field(version: ApiVersion) -> Vec<Value> {
     let text = match version {
-        Version::V1Alpha1 => include_str!("../../../tests/fixtures/every-field-v1alpha1.yaml"),
-        Version::V1Beta1 => include_str!("../../../tests/fixtures/every-field-v1beta1.yaml"),
+        ApiVersion::V1alpha1 => include_str!("../../../tests/fixtures/every-field-v1alpha1.yaml"),
+        ApiVersion::V1beta1 => include_str!("../../../tests/fixtures/every-field-v1beta1.yaml"),
     };
     serde_saphyr::from_multiple(text).unwrap()
 }
 
-fn schema(definitions: &[Value], kind: &str, version: Version) -> Value {
+fn schema(definitions: &[Value], kind: &str, version: ApiVersion) -> Value {
     let definition = definitions.iter().find(|it| it["spec"]["names"]["kind"] == kind).unwrap();
-    let place = if version == Version::V1Alpha1 { 0 } else { 1 };
+    let place = usize::from(version == ApiVersion::V1beta1);
     definition["spec"]["versions"][place]["schema"]["openAPIV3Schema"].clone()
 }
 
@@ -63,9 +63,9 @@ fn unset(schema: &Value, values: &[&Value], path: &str, found: &mut BTreeSet<Str
 }
 
 #[rstest]
-#[case::v1alpha1(Version::V1Alpha1)]
-#[case::v1beta1(Version::V1Beta1)]
-fn every_field_is_declared(#[case] version: Version) {
+#[case::v1alpha1(ApiVersion::V1alpha1)]
+#[case::v1beta1(ApiVersion::V1beta1)]
+fn every_field_is_declared(#[case] version: ApiVersion) {
     let definitions = definitions(&CrdOptions::default());
     for object in every_field(version) {
         let kind = object["kind"].as_str().unwrap();
@@ -79,9 +79,9 @@ fn every_field_is_declared(#[case] version: Version) {
 
 /// Otherwise [`every_field_is_declared`] and the round trips of the conversion would overlook a new field.
 #[rstest]
-#[case::v1alpha1(Version::V1Alpha1)]
-#[case::v1beta1(Version::V1Beta1)]
-fn every_declared_field_is_in_the_fixtures(#[case] version: Version) {
+#[case::v1alpha1(ApiVersion::V1alpha1)]
+#[case::v1beta1(ApiVersion::V1beta1)]
+fn every_declared_field_is_in_the_fixtures(#[case] version: ApiVersion) {
     let definitions = definitions(&CrdOptions::default());
     let mut found = BTreeSet::new();
     for object in every_field(version) {
@@ -104,8 +104,8 @@ fn reread<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
 
 #[test]
 fn the_types_hold_every_field_of_the_fixtures() {
-    let alpha = every_field(Version::V1Alpha1);
-    let beta = every_field(Version::V1Beta1);
+    let alpha = every_field(ApiVersion::V1alpha1);
+    let beta = every_field(ApiVersion::V1beta1);
     assert_eq!(reread::<v1alpha1::Machine>(&alpha[0]), alpha[0]);
     assert_eq!(reread::<v1alpha1::MachineSet>(&alpha[1]), alpha[1]);
     assert_eq!(reread::<v1alpha1::MachineDeployment>(&alpha[2]), alpha[2]);
@@ -186,7 +186,7 @@ fn older_servers_get_no_demands_but_the_default_of_replicas() {
         assert!(!text.contains(word), "{word}");
     }
     for kind in ["MachineSet", "MachineDeployment"] {
-        let schema = schema(&definitions, kind, Version::V1Alpha1);
+        let schema = schema(&definitions, kind, ApiVersion::V1alpha1);
         assert_eq!(schema["properties"]["spec"]["properties"]["replicas"]["default"], json!(0));
     }
 }

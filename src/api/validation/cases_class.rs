@@ -1,4 +1,6 @@
-//! The cases of spec/api-and-admission §12.1 by their numbers: MachineClass, references and deletions.
+//! The cases of spec/api-and-admission §12.1 by their numbers: classes, references and deletions.
+
+#![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
 use rstest::rstest;
 use serde_json::{Value, json};

@@ -1,5 +1,7 @@
 //! The base objects of spec/api-and-admission §12 and a question built from what differs.
 
+#![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
+
 use serde_json::{Value, json};
 
 use super::*;

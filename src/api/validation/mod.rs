@@ -33,6 +33,7 @@ mod fixtures;
 
 use std::collections::BTreeSet;
 
+use serde::Serialize;
 use serde_json::Value;
 
 pub use self::{
@@ -140,7 +141,7 @@ pub enum Change<'a> {
 
 impl<'a> Change<'a> {
     /// The object as it is to be.
-    pub const fn new(self) -> Option<&'a Value> {
+    pub const fn new_object(self) -> Option<&'a Value> {
         match self {
             Self::Create { new } | Self::Update { new, .. } => Some(new),
             Self::Delete { .. } => None,
@@ -148,7 +149,7 @@ impl<'a> Change<'a> {
     }
 
     /// The object as it is stored.
-    pub const fn old(self) -> Option<&'a Value> {
+    pub const fn old_object(self) -> Option<&'a Value> {
         match self {
             Self::Create { .. } => None,
             Self::Update { old, .. } => Some(old),
@@ -275,6 +276,19 @@ pub fn reconcile_findings(kind: Kind, object: &Value) -> Findings {
     stopping
 }
 
+/// The same for a typed object. What cannot be decoded never gets here, so that only the rules about meaning can find
+/// anything.
+pub fn reconcile_findings_of(kind: Kind, object: &impl Serialize) -> Findings {
+    match serde_json::to_value(object) {
+        Ok(object) => reconcile_findings(kind, &object),
+        Err(error) => {
+            let mut found = Findings::new();
+            found.invalid(types::TYPE, FieldPath::default(), Value::Null, error.to_string());
+            found
+        }
+    }
+}
+
 /// An object under inspection.
 #[derive(Clone, Copy)]
 struct Object<'a> {
@@ -326,7 +340,7 @@ fn static_rules(object: &Object<'_>, request: &ValidationRequest<'_>, found: &mu
 fn honour_skips(request: &ValidationRequest<'_>, new: &Value, found: &mut Findings) {
     let skips = Node::of(new).at(&["metadata", "annotations"]).get(annotation::ADMISSION_SKIP).text();
     let Some(skips) = skips else { return };
-    debug_assert!(request.change.new().is_some());
+    debug_assert!(request.change.new_object().is_some());
     let asked = |rule: &str| metadata::skip_list(skips).any(|id| id == rule);
     for finding in found.iter_mut() {
         if finding.severity == Severity::Deny && rules::is_skippable(finding.rule) && asked(finding.rule) {

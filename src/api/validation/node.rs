@@ -29,6 +29,7 @@ impl<'a> Node<'a> {
     }
 
     /// The member of this name.
+    #[must_use]
     pub fn get(self, key: &str) -> Self {
         match self {
             Self::Is(Value::Object(members)) => Self::of_option(members.get(key)),
@@ -38,6 +39,7 @@ impl<'a> Node<'a> {
     }
 
     /// The member at the end of these names.
+    #[must_use]
     pub fn at(self, keys: &[&str]) -> Self {
         keys.iter().fold(self, |node, key| node.get(key))
     }

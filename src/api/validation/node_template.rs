@@ -78,7 +78,7 @@ fn other_fields_have_no_effect(
     spec_path: &FieldPath,
     found: &mut Findings,
 ) {
-    let set = |value: &Value| !value.is_null() && *value != Value::from("");
+    let set = |value: &Value| !value.is_null() && value != "";
     for (key, value) in metadata.members().into_iter().flatten() {
         if !matches!(key.as_str(), "labels" | "annotations") && set(value) {
             let detail = "is ignored: only labels and annotations are applied to nodes";

@@ -71,8 +71,8 @@ impl References for NoReferences {}
 
 /// Runs all reference rules of a creation or update. Controllers are exempt.
 pub fn rules(request: &ValidationRequest<'_>, found: &mut Findings) {
-    let Some(new) = request.change.new().filter(|_| !request.comes_from_controller()) else { return };
-    let step = Facts { request, old: Node::of_option(request.change.old()), new: Node::of(new) };
+    let Some(new) = request.change.new_object().filter(|_| !request.comes_from_controller()) else { return };
+    let step = Facts { request, old: Node::of_option(request.change.old_object()), new: Node::of(new) };
     match request.kind {
         Kind::Machine => {
             step.class_exists(&["spec"], found);

@@ -51,22 +51,18 @@ fn is_empty(selector: Node<'_>) -> bool {
 /// SEL-3, SEL-4, SEL-5.
 fn expression_is_wellformed(expression: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let values = expression.get("values");
+    let are_missing = values.value().is_none_or(|values| values.as_array().is_some_and(Vec::is_empty));
     match expression.get("operator").text_or_empty() {
-        Some("In" | "NotIn") => {
-            if values.elements().is_empty() && !matches!(values.value(), Some(value) if !value.is_array()) {
-                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
-                found.required("SEL-4", path.child("values"), detail);
-            }
+        Some("In" | "NotIn") if are_missing => {
+            found.required("SEL-4", path.child("values"), "must be specified when `operator` is 'In' or 'NotIn'");
         }
-        Some("Exists" | "DoesNotExist") => {
-            if !values.elements().is_empty() {
-                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                found.forbidden("SEL-4", path.child("values"), detail);
-                found.depends_on(values.value_or_null());
-            }
+        Some("Exists" | "DoesNotExist") if !values.elements().is_empty() => {
+            let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            found.forbidden("SEL-4", path.child("values"), detail);
+            found.depends_on(values.value_or_null());
         }
+        Some("In" | "NotIn" | "Exists" | "DoesNotExist") | None => {}
         Some(other) => found.invalid("SEL-3", path.child("operator"), other, "not a valid selector operator"),
-        None => {}
     }
     if let Some(key) = expression.get("key").text_or_empty() {
         for objection in syntax::qualified_name(key) {

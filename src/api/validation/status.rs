@@ -12,7 +12,7 @@ use crate::api::{
 /// All that is suspicious about a status write.
 pub fn status_findings(request: &ValidationRequest<'_>) -> Findings {
     let mut found = Findings::new();
-    let Some(new) = request.change.new().map(Node::of) else { return found };
+    let Some(new) = request.change.new_object().map(Node::of) else { return found };
     if !request.comes_from_controller() {
         let detail = "is written by the machine controller manager";
         found.warn("STS-1", FieldPath::new("status"), Value::Null, detail);

@@ -1,0 +1,225 @@
+//! Every metric that is counted where things happen: name, help, type, labels.
+//!
+//! Names, types and labels of the original are a contract; do not rename. What the original does not have is marked
+//! "ours". Per-object gauges are in [`super::fleet`], the work queues' in [`super::queue`].
+
+use prometheus::{DEFAULT_BUCKETS, Opts, Registry, exponential_buckets};
+
+#[allow(clippy::wildcard_imports)]
+use super::labels::*;
+use super::{Counters, Gauges, Histograms};
+
+/// Calls to clouds (spec/providers §2.1).
+pub struct CloudMetrics {
+    /// `mcm_cloud_api_requests_total`: successful low-level calls.
+    pub requests: Counters<CloudCall<'static>>,
+    /// `mcm_cloud_api_requests_failed_total`: failed ones.
+    pub requests_failed: Counters<CloudCall<'static>>,
+    /// `mcm_cloud_api_api_request_duration_seconds`: time of the successful ones.
+    pub request_duration: Histograms<CloudCall<'static>>,
+    /// `mcm_cloud_api_driver_request_duration_seconds`: time of successful driver methods.
+    pub driver_request_duration: Histograms<DriverCall<'static>>,
+    /// `mcm_cloud_api_driver_requests_failed_total`: failed driver methods by code.
+    pub driver_requests_failed: Counters<FailedDriverCall<'static>>,
+}
+
+/// What happens to machines (spec/machine-controller §13.1). Durations are whole seconds, the last machine wins.
+pub struct MachineMetrics {
+    /// `mcm_machine_controller_frozen`: 1 while the machine controllers are frozen.
+    pub controller_frozen: Gauges<()>,
+    /// `mcm_machine_create_duration_seconds`: from the machine's creation to the driver's answer.
+    pub create_duration: Gauges<PlacedMachine<'static>>,
+    /// `mcm_machine_initialize_duration_seconds`: length of the initialisation.
+    pub initialize_duration: Gauges<PlacedMachine<'static>>,
+    /// `mcm_machine_join_duration_seconds`: from the machine's creation to the first Running.
+    pub join_duration: Gauges<PlacedMachine<'static>>,
+    /// `mcm_machine_drain_duration_seconds`: length of the drain that succeeded.
+    pub drain_duration: Gauges<OfDeployment<'static>>,
+    /// `mcm_machine_delete_duration_seconds`: from the deletion request to the VM's end.
+    pub delete_duration: Gauges<PlacedMachine<'static>>,
+    /// `mcm_machine_num_failed_join`: machines that ran into the creation timeout. A counter, in spite of its name.
+    pub num_failed_join: Counters<PlacedMachine<'static>>,
+    /// `mcm_machine_stale_machines_total`: deleted Failed machines whose last operation was a health check.
+    pub stale_machines: Counters<()>,
+    /// `mcm_machine_stage_duration_seconds` (ours): time spent in a stage.
+    pub stage_duration: Histograms<Stage<'static>>,
+    /// `mcm_machine_api_writes_total` (ours): writes to a Kubernetes API by object and rule.
+    pub api_writes: Counters<ApiWrite<'static>>,
+    /// `mcm_orphan_vms_deleted_total` (ours): VMs without a machine that were deleted.
+    pub orphan_vms_deleted: Counters<OfClass<'static>>,
+    /// `mcm_bootstrap_token_collisions_total` (ours): bootstrap tokens whose name was taken.
+    pub bootstrap_token_collisions: Counters<()>,
+}
+
+/// Failed parts of scrapes, one counter per half of the original (they differ in the constant label `binary`).
+#[derive(Clone)]
+pub struct ScrapeFailures {
+    /// Of sets and deployments.
+    pub manager: Counters<ScrapeFailure>,
+    /// Of machines.
+    pub provider: Counters<ScrapeFailure>,
+}
+
+impl ScrapeFailures {
+    /// Adds to the counter of the half that lists this kind; 0 makes the series appear.
+    pub fn add(&self, kind: ScrapeKind, more: u64) {
+        let half = match kind {
+            ScrapeKind::Machine => &self.provider,
+            ScrapeKind::MachineSet | ScrapeKind::MachineDeployment => &self.manager,
+        };
+        half.add(&ScrapeFailure { kind }, more);
+    }
+}
+
+/// Calls to Kubernetes APIs (spec/deployment-and-set §18).
+pub struct RestClientMetrics {
+    /// `rest_client_request_latency_seconds`.
+    pub latency: Histograms<RestLatency<'static>>,
+    /// `rest_client_requests_total`.
+    pub requests: Counters<RestResult<'static>>,
+}
+
+/// Admission (spec/api-and-admission §9.14). Ours.
+pub struct AdmissionMetrics {
+    /// `mcm_admission_requests_total`: answered reviews.
+    pub requests: Counters<Reviewed>,
+    /// `mcm_admission_duration_seconds`: time from the request's head to the answer.
+    pub duration: Histograms<OfWebhook>,
+    /// `mcm_admission_rule_total`: rules that hit.
+    pub rules: Counters<RuleHit<'static>>,
+}
+
+/// Conversion (spec/api-and-admission §9.14). Ours.
+pub struct ConversionMetrics {
+    /// `mcm_conversion_requests_total`: answered reviews.
+    pub requests: Counters<Conversion>,
+    /// `mcm_conversion_objects_total`: converted objects.
+    pub objects: Counters<()>,
+    /// `mcm_conversion_duration_seconds`: time from the request's head to the answer.
+    pub duration: Histograms<()>,
+}
+
+/// Certificates (spec/api-and-admission §11). Ours.
+pub struct CertificateMetrics {
+    /// `mcm_certificate_expiry_seconds`: Unix time at which a certificate ends.
+    pub expiry: Gauges<Certificate<'static>>,
+    /// `mcm_certificate_reload_failures_total`: pairs that were refused while the old one stayed.
+    pub reload_failures: Counters<Certificate<'static>>,
+    /// `mcm_certificate_ca_bundle_repairs_total`: CA bundles written into webhook configurations, CRDs or the `APIService`.
+    pub ca_bundle_repairs: Counters<()>,
+}
+
+/// The HTTP server. Ours.
+pub struct ServerMetrics {
+    /// `mcm_server_connections`: open connections.
+    pub connections: Gauges<OfListener>,
+    /// `mcm_server_rejected_total`: what was turned away before a handler saw it.
+    pub rejected: Counters<Rejected>,
+    /// `mcm_server_panics_total`: panics in handlers.
+    pub panics: Counters<Panicked>,
+}
+
+/// All metrics that are counted where things happen.
+pub struct Catalogue {
+    /// Calls to clouds.
+    pub cloud: CloudMetrics,
+    /// What happens to machines.
+    pub machine: MachineMetrics,
+    /// Failed parts of scrapes.
+    pub scrape_failures: ScrapeFailures,
+    /// Calls to Kubernetes APIs.
+    pub rest_client: RestClientMetrics,
+    /// Admission.
+    pub admission: AdmissionMetrics,
+    /// Conversion.
+    pub conversion: ConversionMetrics,
+    /// Certificates.
+    pub certificate: CertificateMetrics,
+    /// The HTTP server.
+    pub server: ServerMetrics,
+}
+
+impl Catalogue {
+    /// Declares everything in `registry`.
+    #[rustfmt::skip]
+    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let r = registry;
+        // 100 µs to 1.6 s: an answer above a second has lost its caller.
+        let answer_buckets = exponential_buckets(0.0001, 2.0, 15)?;
+        // 1 s to 4.5 h: stages wait for clouds and for pods.
+        let stage_buckets = exponential_buckets(1.0, 2.0, 15)?;
+        let catalogue = Self {
+            cloud: CloudMetrics {
+                requests: Counters::register(r, "mcm_cloud_api_requests_total", "Number of cloud API requests that succeeded, by provider and service.")?,
+                requests_failed: Counters::register(r, "mcm_cloud_api_requests_failed_total", "Number of cloud API requests that failed, by provider and service.")?,
+                request_duration: Histograms::register(r, "mcm_cloud_api_api_request_duration_seconds", "Duration of successful cloud API requests in seconds.", DEFAULT_BUCKETS)?,
+                driver_request_duration: Histograms::register(r, "mcm_cloud_api_driver_request_duration_seconds", "Duration of successful driver calls in seconds, by provider and operation.", DEFAULT_BUCKETS)?,
+                driver_requests_failed: Counters::register(r, "mcm_cloud_api_driver_requests_failed_total", "Number of driver calls that failed, by provider, operation and code.")?,
+            },
+            machine: MachineMetrics {
+                controller_frozen: Gauges::register(r, "mcm_machine_controller_frozen", "Whether the machine controllers are frozen.")?,
+                create_duration: Gauges::register(r, "mcm_machine_create_duration_seconds", "Seconds from the creation of the machine object to the creation of its VM.")?,
+                initialize_duration: Gauges::register(r, "mcm_machine_initialize_duration_seconds", "Seconds that the initialisation of the VM took.")?,
+                join_duration: Gauges::register(r, "mcm_machine_join_duration_seconds", "Seconds from the creation of the machine object to its node's joining.")?,
+                drain_duration: Gauges::register(r, "mcm_machine_drain_duration_seconds", "Seconds that the successful drain of the node took.")?,
+                delete_duration: Gauges::register(r, "mcm_machine_delete_duration_seconds", "Seconds from the deletion of the machine object to the deletion of its VM.")?,
+                num_failed_join: Counters::register(r, "mcm_machine_num_failed_join", "Number of machines whose node did not join within the creation timeout.")?,
+                stale_machines: Counters::register(r, "mcm_machine_stale_machines_total", "Number of failed machines that were deleted after failed health checks.")?,
+                stage_duration: Histograms::register(r, "mcm_machine_stage_duration_seconds", "Seconds that machines spent in a stage of their creation or deletion.", &stage_buckets)?,
+                api_writes: Counters::register(r, "mcm_machine_api_writes_total", "Number of writes to a Kubernetes API, by object and rule.")?,
+                orphan_vms_deleted: Counters::register(r, "mcm_orphan_vms_deleted_total", "Number of VMs without a machine that were deleted.")?,
+                bootstrap_token_collisions: Counters::register(r, "mcm_bootstrap_token_collisions_total", "Number of bootstrap tokens whose name was taken.")?,
+            },
+            scrape_failures: ScrapeFailures {
+                manager: Counters::register_opts(r, scrape_failure_opts("machine-controller-manager"))?,
+                provider: Counters::register_opts(r, scrape_failure_opts("machine-controller-manager-provider"))?,
+            },
+            rest_client: RestClientMetrics {
+                latency: Histograms::register(r, "rest_client_request_latency_seconds", "Request latency in seconds, by verb and URL.", &exponential_buckets(0.001, 2.0, 10)?)?,
+                requests: Counters::register(r, "rest_client_requests_total", "Number of HTTP requests, by status code, method and host.")?,
+            },
+            admission: AdmissionMetrics {
+                requests: Counters::register(r, "mcm_admission_requests_total", "Number of admission reviews answered.")?,
+                duration: Histograms::register(r, "mcm_admission_duration_seconds", "Duration of admission reviews in seconds.", &answer_buckets)?,
+                rules: Counters::register(r, "mcm_admission_rule_total", "Number of hits of admission rules, by what they did.")?,
+            },
+            conversion: ConversionMetrics {
+                requests: Counters::register(r, "mcm_conversion_requests_total", "Number of conversion reviews answered.")?,
+                objects: Counters::register(r, "mcm_conversion_objects_total", "Number of objects converted.")?,
+                duration: Histograms::register(r, "mcm_conversion_duration_seconds", "Duration of conversion reviews in seconds.", &answer_buckets)?,
+            },
+            certificate: CertificateMetrics {
+                expiry: Gauges::register(r, "mcm_certificate_expiry_seconds", "Unix time in seconds at which the certificate ends.")?,
+                reload_failures: Counters::register(r, "mcm_certificate_reload_failures_total", "Number of certificate pairs that were refused while the old one stayed in use.")?,
+                ca_bundle_repairs: Counters::register(r, "mcm_certificate_ca_bundle_repairs_total", "Number of objects whose CA bundle was written.")?,
+            },
+            server: ServerMetrics {
+                connections: Gauges::register(r, "mcm_server_connections", "Open connections, by listener.")?,
+                rejected: Counters::register(r, "mcm_server_rejected_total", "Number of connections and requests turned away before a handler saw them.")?,
+                panics: Counters::register(r, "mcm_server_panics_total", "Number of panics in request handlers.")?,
+            },
+        };
+        catalogue.show_from_the_start();
+        Ok(catalogue)
+    }
+
+    /// Series whose absence and 0 mean the same appear at once, so that alerts on their increase see the first one.
+    fn show_from_the_start(&self) {
+        self.machine.controller_frozen.set(&(), 0.0);
+        self.machine.stale_machines.add(&(), 0);
+        self.machine.bootstrap_token_collisions.add(&(), 0);
+        self.conversion.objects.add(&(), 0);
+        self.certificate.ca_bundle_repairs.add(&(), 0);
+        for kind in ScrapeKind::ALL {
+            self.scrape_failures.add(*kind, 0);
+        }
+        for webhook in Webhook::ALL {
+            self.server.panics.add(&Panicked { webhook: *webhook }, 0);
+        }
+    }
+}
+
+fn scrape_failure_opts(binary: &str) -> Opts {
+    Opts::new("mcm_misc_scrape_failure_total", "Number of times a part of the metrics could not be collected.")
+        .const_label("binary", binary)
+}

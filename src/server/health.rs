@@ -1,0 +1,172 @@
+//! What makes this replica ready, and what it only tells about.
+//!
+//! Readiness gates nothing but what its absence would break: an unready pod takes admission with it. So missing CRDs, cold
+//! caches or an unreachable API server are told in `/readyz?verbose` and gate nothing. Source: decisions on readiness;
+//! spec/extension-apiserver §2.12, §4.6.
+
+use std::{
+    fmt::{self, Write},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Whether a check decides on readiness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// While it fails, the replica is not ready.
+    Readiness,
+    /// It is shown, and decides nothing.
+    None,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Failing(String),
+    Passing,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    gate: Gate,
+    state: State,
+    has_passed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Board {
+    entries: Mutex<Vec<Entry>>,
+    dead: Mutex<Option<String>>,
+}
+
+/// The checks of a process. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<Board>);
+
+/// One check; whoever holds it says how it stands.
+#[derive(Clone)]
+pub struct Check {
+    board: Arc<Board>,
+    name: Arc<str>,
+}
+
+/// How readiness stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Requests may come.
+    Ready,
+    /// They should not.
+    NotReady,
+}
+
+impl Health {
+    /// Adds a check that fails with `reason` until it is told otherwise. A check of the same name is replaced.
+    pub fn check(&self, name: &str, gate: Gate, reason: &str) -> Check {
+        let mut entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|entry| entry.name != name);
+        let state = State::Failing(reason.to_owned());
+        entries.push(Entry { name: name.to_owned(), gate, state, has_passed: false });
+        Check { board: Arc::clone(&self.0), name: name.into() }
+    }
+
+    /// The process can do nothing useful any more and should be started anew; `/healthz` answers 500 from now on.
+    pub fn declare_dead(&self, reason: &str) {
+        *self.0.dead.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+    }
+
+    /// Whether the process is alive.
+    pub fn is_alive(&self) -> bool {
+        self.0.dead.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Whether all checks that gate readiness pass.
+    pub fn readiness(&self) -> Readiness {
+        let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.iter().all(|entry| entry.gate == Gate::None || matches!(entry.state, State::Passing)) {
+            Readiness::Ready
+        } else {
+            Readiness::NotReady
+        }
+    }
+
+    /// All checks, one per line, in the format of Kubernetes' own components.
+    pub fn report(&self) -> String {
+        let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = "[+]ping ok\n".to_owned();
+        for Entry { name, gate, state, .. } in entries.iter() {
+            let aside = if *gate == Gate::None { " (does not gate readiness)" } else { "" };
+            // Writing to a string cannot fail.
+            let _ = match state {
+                State::Passing => writeln!(text, "[+]{name} ok"),
+                State::Failing(reason) => writeln!(text, "[-]{name} failed: {reason}{aside}"),
+            };
+        }
+        drop(entries);
+        text.push_str(match self.readiness() {
+            Readiness::Ready => "readyz check passed\n",
+            Readiness::NotReady => "readyz check failed\n",
+        });
+        text
+    }
+}
+
+impl Check {
+    /// It is as it should be.
+    pub fn pass(&self) {
+        self.set(State::Passing);
+    }
+
+    /// It is not, and this is why.
+    pub fn fail(&self, reason: &str) {
+        self.set(State::Failing(reason.to_owned()));
+    }
+
+    /// Whether it ever passed.
+    pub fn has_passed(&self) -> bool {
+        let entries = self.board.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().any(|entry| entry.name == *self.name && entry.has_passed)
+    }
+
+    fn set(&self, state: State) {
+        let mut entries = self.board.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.name == *self.name) {
+            entry.has_passed |= matches!(state, State::Passing);
+            entry.state = state;
+        }
+    }
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Check({})", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_waits_for_every_gate_and_for_nothing_else() {
+        let health = Health::default();
+        let certificate = health.check("certificate", Gate::Readiness, "none is loaded yet");
+        let _caches = health.check("caches", Gate::None, "machines are not listed yet");
+        assert_eq!(health.readiness(), Readiness::NotReady);
+        certificate.pass();
+        assert_eq!(health.readiness(), Readiness::Ready);
+        assert_eq!(
+            health.report(),
+            "[+]ping ok\n[+]certificate ok\n[-]caches failed: machines are not listed yet (does not gate readiness)\nreadyz check passed\n"
+        );
+        certificate.fail("expired");
+        assert!(certificate.has_passed());
+        assert!(health.report().ends_with("readyz check failed\n"));
+    }
+
+    #[test]
+    fn a_dead_process_says_so() {
+        let health = Health::default();
+        assert!(health.is_alive());
+        health.declare_dead("lease lost");
+        assert!(!health.is_alive());
+    }
+}

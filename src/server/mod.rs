@@ -1,0 +1,221 @@
+//! The process's network face: listeners, routing, certificates, health, readiness and metrics.
+//!
+//! One TLS port answers admission and conversion reviews (HTTP/2 and HTTP/1.1); plain ports answer `/healthz`, `/readyz`,
+//! `/metrics` and `/configz`. What lives here: accepting, limits, timeouts, draining, certificates. What does not: the
+//! reviews themselves (`admission/`), which come in as a [`Reviewer`] over bytes.
+//! Sources: spec/api-and-admission §9, §11, spec/extension-apiserver §4, spec/deployment-and-set §1.3.
+
+mod body;
+pub mod health;
+mod limits;
+mod listener;
+mod plain;
+mod status;
+pub mod tls;
+mod webhooks;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{net::TcpListener, time::Instant};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+pub use health::{Check, Gate, Health, Readiness};
+pub use limits::{ConnectionLimits, RequestLimits};
+pub use listener::{ClientCertificates, Peer, TlsVersion};
+pub use plain::Profiling;
+pub use webhooks::{Answer, Reviewer};
+
+use self::{
+    listener::{Acceptor, Stop},
+    tls::CertificateHandle,
+    webhooks::Webhooks,
+};
+use crate::metrics::{Listener, Metrics};
+
+/// Where and how to listen.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// TLS listener of webhooks and conversion (`--secure-address`, `--secure-port`); none switches it off. Port 0 takes
+    /// any free port.
+    pub secure: Option<SocketAddr>,
+    /// Plain listeners (`--address` with `--port` and `--compat-port`).
+    pub plain: Vec<SocketAddr>,
+    /// Limits of connections.
+    pub connections: ConnectionLimits,
+    /// Limits of requests.
+    pub requests: RequestLimits,
+    /// Oldest TLS version that is spoken (`--tls-min-version`).
+    pub tls_min_version: TlsVersion,
+    /// Whether callers of webhooks must show a certificate (`--webhook-client-ca`).
+    pub client_certificates: ClientCertificates,
+    /// Whether `/debug/pprof` is asked for (`--profiling`).
+    pub profiling: Profiling,
+    /// How long requests are still served as usual after readiness has gone (`--shutdown-delay-duration`, 5 s): callers
+    /// must learn first that this replica is going.
+    pub shutdown_delay: Duration,
+    /// How long requests in flight may take to finish after that (`--shutdown-timeout`, 30 s).
+    pub shutdown_timeout: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            secure: Some(SocketAddr::from(([0, 0, 0, 0], 9443))),
+            plain: vec![SocketAddr::from(([0, 0, 0, 0], 10258)), SocketAddr::from(([0, 0, 0, 0], 10259))],
+            connections: ConnectionLimits::default(),
+            requests: RequestLimits::default(),
+            tls_min_version: TlsVersion::V1_2,
+            client_certificates: ClientCertificates::NotAsked,
+            profiling: Profiling::Off,
+            shutdown_delay: Duration::from_secs(5),
+            shutdown_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why the server cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address} for {purpose}: {error}; free the port or choose another one with {flag}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What was to be served there.
+        purpose: &'static str,
+        /// What the system said.
+        error: std::io::Error,
+        /// How to choose another address.
+        flag: &'static str,
+    },
+    /// The TLS settings contradict each other or cannot be read.
+    #[error("TLS: {0}")]
+    Tls(String),
+}
+
+/// A server whose ports are taken but which does not answer yet.
+pub struct Server {
+    options: ServerOptions,
+    secure: Option<(TcpListener, SocketAddr, tokio_rustls::TlsAcceptor)>,
+    plain: Vec<(TcpListener, SocketAddr)>,
+    health: Health,
+    metrics: Metrics,
+    accepting: Option<Check>,
+    staying: Check,
+}
+
+impl Server {
+    /// Takes all ports, so that a busy one is found before anything else starts. Registers the readiness checks
+    /// `tls-listener` and `shutdown`.
+    ///
+    /// # Errors
+    /// When a port is taken or the TLS settings are wrong.
+    pub async fn bind(
+        options: ServerOptions,
+        certificate: &CertificateHandle,
+        health: &Health,
+        metrics: &Metrics,
+    ) -> Result<Self, BindError> {
+        let mut plain = Vec::new();
+        for address in &options.plain {
+            plain.push(listen(*address, "health and metrics", "--port or --compat-port").await?);
+        }
+        let secure = match options.secure {
+            None => None,
+            Some(address) => {
+                let (listener, local) = listen(address, "webhooks", "--secure-port").await?;
+                let acceptor = listener::tls_acceptor(
+                    certificate.resolver(),
+                    options.tls_min_version,
+                    &options.client_certificates,
+                )?;
+                Some((listener, local, acceptor))
+            }
+        };
+        let accepting = secure.as_ref().map(|_| health.check("tls-listener", Gate::Readiness, "not accepting yet"));
+        let staying = health.check("shutdown", Gate::Readiness, "not started");
+        let (health, metrics) = (health.clone(), metrics.clone());
+        Ok(Self { options, secure, plain, health, metrics, accepting, staying })
+    }
+
+    /// Where webhooks are served.
+    pub fn secure_address(&self) -> Option<SocketAddr> {
+        self.secure.as_ref().map(|(_, local, _)| *local)
+    }
+
+    /// Where health and metrics are served, in the order of the options.
+    pub fn plain_addresses(&self) -> Vec<SocketAddr> {
+        self.plain.iter().map(|(_, local)| *local).collect()
+    }
+
+    /// Serves until `shutdown`, then drains: readiness goes first, requests go on being served for the delay, then no
+    /// connection is accepted and requests in flight finish, bounded by the timeout. The plain listeners stay to the end.
+    pub async fn run(self, reviewer: Arc<dyn Reviewer>, shutdown: CancellationToken) {
+        let Self { options, secure, plain, health, metrics, accepting, staying } = self;
+        let (secure_stop, plain_stop) = (Stop::default(), Stop::default());
+        let (secure_tasks, plain_tasks) = (TaskTracker::new(), TaskTracker::new());
+        let plain_router = plain::router(health.clone(), metrics.clone(), options.profiling);
+        for (listener, local) in plain {
+            info!(address = %local, "serving health and metrics");
+            let acceptor = Acceptor::new(
+                listener,
+                Listener::Plain,
+                None,
+                options.connections,
+                metrics.clone(),
+                plain_tasks.clone(),
+            );
+            plain_tasks.spawn(acceptor.run(plain_router.clone(), plain_stop.clone()));
+        }
+        if let Some((listener, local, tls)) = secure {
+            info!(address = %local, "serving webhooks");
+            let webhooks = Webhooks::new(reviewer, options.requests, &options.client_certificates, metrics.clone());
+            let router = webhooks::router(webhooks, health.clone());
+            let acceptor = Acceptor::new(
+                listener,
+                Listener::Secure,
+                Some(tls),
+                options.connections,
+                metrics,
+                secure_tasks.clone(),
+            );
+            secure_tasks.spawn(acceptor.run(router, secure_stop.clone()));
+        }
+        if let Some(accepting) = accepting {
+            accepting.pass();
+        }
+        staying.pass();
+        shutdown.cancelled().await;
+        staying.fail("the process is shutting down");
+        tokio::time::sleep(options.shutdown_delay).await;
+        let deadline = Instant::now() + options.shutdown_timeout;
+        drain(&secure_tasks, &secure_stop, deadline, "webhooks").await;
+        drain(&plain_tasks, &plain_stop, deadline.max(Instant::now() + Duration::from_secs(1)), "health and metrics")
+            .await;
+    }
+}
+
+async fn listen(
+    address: SocketAddr,
+    purpose: &'static str,
+    flag: &'static str,
+) -> Result<(TcpListener, SocketAddr), BindError> {
+    let failed = |error| BindError::Listen { address, purpose, error, flag };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let local = listener.local_addr().map_err(failed)?;
+    Ok((listener, local))
+}
+
+async fn drain(tasks: &TaskTracker, stop: &Stop, deadline: Instant, what: &str) {
+    tasks.close();
+    stop.graceful.cancel();
+    if tokio::time::timeout_at(deadline, tasks.wait()).await.is_err() {
+        warn!(connections = tasks.len(), "requests to {what} did not finish in time and are cut off");
+        stop.abort.cancel();
+        tasks.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

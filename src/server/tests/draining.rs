@@ -1,0 +1,49 @@
+//! How serving ends.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::net::TcpStream;
+
+use super::rig::{Rig, options, soon, until};
+use crate::server::{Readiness, ServerOptions};
+
+#[tokio::test]
+async fn a_request_in_flight_is_finished_and_then_the_server_ends() {
+    let mut rig = Rig::start(options()).await;
+    let idle = rig.h2().await;
+    let mut busy = rig.h1().await;
+    busy.begin_review("/validate").await;
+
+    rig.shutdown.cancel();
+    until(|| rig.health.readiness() == Readiness::NotReady).await;
+    assert!(rig.health.report().contains("[-]shutdown failed"));
+    until(|| idle.is_closed()).await;
+    soon(async { while TcpStream::connect(rig.secure).await.is_ok() {} }).await;
+    let (code, _) = rig.get("/readyz").await;
+    assert_eq!(code, 500, "health is answered to the end");
+    busy.send("{}").await;
+    let response = busy.response().await;
+    assert!(response.starts_with("HTTP/1.1 200 ") && response.contains("connection: close"), "{response}");
+    soon(&mut rig.running).await.unwrap();
+    assert!(TcpStream::connect(rig.plain).await.is_err());
+}
+
+#[tokio::test]
+async fn a_request_that_does_not_end_is_cut_off() {
+    let options = ServerOptions { shutdown_timeout: Duration::from_millis(50), ..options() };
+    let mut rig = Rig::start(options).await;
+    let mut stuck = rig.h1().await;
+    stuck.begin_review("/validate").await;
+    rig.shutdown.cancel();
+    soon(&mut rig.running).await.unwrap();
+    assert_eq!(stuck.rest().await, "");
+}
+
+#[tokio::test]
+async fn during_the_delay_requests_are_served_as_usual() {
+    let rig = Rig::start(ServerOptions { shutdown_delay: Duration::from_secs(3600), ..options() }).await;
+    rig.shutdown.cancel();
+    until(|| rig.health.readiness() == Readiness::NotReady).await;
+    assert_eq!(rig.h2().await.post("/validate", "{}").await.0, StatusCode::OK);
+}

@@ -1,0 +1,142 @@
+//! Callers that are slow, broken or too many.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::rig::{Rig, client_config, connect, connect_with, head, names, options, soon, until};
+use crate::server::{ClientCertificates, ConnectionLimits, RequestLimits, ServerOptions, tls::authority::Authority};
+
+fn with(connections: ConnectionLimits) -> ServerOptions {
+    ServerOptions { connections, ..options() }
+}
+
+async fn still_answers(rig: &Rig) {
+    assert_eq!(rig.h2().await.post("/validate", "{}").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_handshake_that_breaks_off_or_is_none_harms_nobody() {
+    let rig = Rig::start(options()).await;
+    for garbage in [&b""[..], b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\nHost: mcm\r\n\r\n"] {
+        let mut stream = TcpStream::connect(rig.secure).await.unwrap();
+        stream.write_all(garbage).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        let _ = soon(stream.read_to_end(&mut answer)).await;
+    }
+    still_answers(&rig).await;
+    until(|| {
+        rig.metrics.render().unwrap().contains(r#"mcm_server_rejected_total{listener="secure",reason="handshake"} 3"#)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_never_comes_is_given_up() {
+    let rig =
+        Rig::start(with(ConnectionLimits { handshake: Duration::from_millis(50), ..ConnectionLimits::default() }))
+            .await;
+    let mut stream = TcpStream::connect(rig.secure).await.unwrap();
+    assert_eq!(soon(stream.read(&mut [0; 1])).await.unwrap(), 0, "closed by the server");
+    still_answers(&rig).await;
+}
+
+#[tokio::test]
+async fn a_head_that_trickles_is_given_up() {
+    let limits = ConnectionLimits { header: Duration::from_millis(50), ..ConnectionLimits::default() };
+    let rig = Rig::start(with(limits)).await;
+    let mut raw = rig.h1().await;
+    raw.send("POST /validate HTT").await;
+    let rest = raw.rest().await;
+    assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 408 "), "{rest}");
+    still_answers(&rig).await;
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_given_up() {
+    let requests = RequestLimits { body_grace: Duration::from_millis(50), ..RequestLimits::default() };
+    let rig = Rig::start(ServerOptions { requests, ..options() }).await;
+    let mut raw = rig.h1().await;
+    raw.send(&head("/validate", 100)).await;
+    raw.send("{").await;
+    let response = raw.rest().await;
+    assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
+    assert!(rig.metrics.render().unwrap().contains(r#"reason="body_too_slow"} 1"#));
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_ends_its_connection_only() {
+    let rig = Rig::start(options()).await;
+    let mut raw = rig.h1().await;
+    raw.send(&head("/validate", 100)).await;
+    raw.0.shutdown().await.unwrap();
+    raw.rest().await;
+    still_answers(&rig).await;
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_refused() {
+    let rig = Rig::start(options()).await;
+    let mut raw = rig.h1().await;
+    let padding = "x".repeat(256 * 1024);
+    // The server may close before all of it is written.
+    let _ = raw
+        .0
+        .write_all(format!("POST /validate HTTP/1.1\r\nHost: mcm\r\nX-Padding: {padding}\r\n\r\n").as_bytes())
+        .await;
+    let response = raw.rest().await;
+    assert!(response.is_empty() || response.starts_with("HTTP/1.1 431 "), "{response}");
+    still_answers(&rig).await;
+}
+
+#[tokio::test]
+async fn connections_above_the_limit_are_closed_and_places_come_back() {
+    let rig = Rig::start(with(ConnectionLimits { connections: 2, ..ConnectionLimits::default() })).await;
+    let (first, _second) = (rig.h1().await, rig.h1().await);
+    let bundle = rig.certificate.ca_bundle().unwrap();
+    assert!(soon(connect(rig.secure, bundle.as_bytes(), "h2")).await.is_err(), "a third one is closed");
+    assert_eq!(rig.get("/healthz").await.0, 200, "health has a listener of its own");
+    drop(first);
+    soon(async { while connect(rig.secure, bundle.as_bytes(), "h2").await.is_err() {} }).await;
+}
+
+#[tokio::test]
+async fn an_old_connection_is_ended_gracefully() {
+    let limits = ConnectionLimits { max_age: Duration::from_millis(50), ..ConnectionLimits::default() };
+    let rig = Rig::start(with(limits)).await;
+    let client = rig.h2().await;
+    until(|| client.is_closed()).await;
+    still_answers(&rig).await;
+}
+
+#[tokio::test]
+async fn webhooks_can_demand_a_client_certificate() {
+    let now = jiff::Timestamp::now();
+    let day = jiff::SignedDuration::from_hours(24);
+    let authority = Authority::generate(now, day, [7; 16]).unwrap();
+    let authorities = authority.certificate.to_pem().into_bytes();
+    let client_certificates = ClientCertificates::DemandedByWebhooks { authorities };
+    let rig = Rig::start(ServerOptions { client_certificates, ..options() }).await;
+    assert_eq!(rig.h2().await.post("/validate", "{}").await.0, StatusCode::UNAUTHORIZED);
+
+    let key = rcgen::KeyPair::generate().unwrap();
+    let signing = rcgen::KeyPair::try_from(authority.key.as_ref().unwrap().der()).unwrap();
+    let issuer = rcgen::Issuer::from_ca_cert_der(authority.certificate.der(), signing).unwrap();
+    let mut params = rcgen::CertificateParams::new(Vec::from_iter(names())).unwrap();
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = params.signed_by(&key, &issuer).unwrap();
+    let bundle = rig.certificate.ca_bundle().unwrap();
+    let mut config = client_config(bundle.as_bytes(), "h2");
+    let mine = rustls::sign::CertifiedKey::new(
+        vec![certificate.into()],
+        rustls::crypto::ring::sign::any_supported_type(&key.into()).unwrap(),
+    );
+    config.client_auth_cert_resolver = std::sync::Arc::new(rustls::sign::SingleCertAndKey::from(mine));
+    let client = super::rig::H2::over(soon(connect_with(rig.secure, config)).await.unwrap()).await;
+    assert_eq!(client.post("/validate", "{}").await.0, StatusCode::OK);
+}

@@ -1,0 +1,8 @@
+//! The server on loopback, driven through real sockets.
+
+mod certificates;
+mod draining;
+mod endpoints;
+mod hostile;
+mod reviews;
+mod rig;

@@ -1,0 +1,220 @@
+//! Where callers learn whom to trust: the `caBundle` fields of webhook configurations, CRDs and the `APIService`.
+//!
+//! Pure: looks at an object as it is stored and answers the patch that puts its field right. Only that field is ever
+//! patched, with the object's UID and resourceVersion, so that no patch lands on another object or revives an old one.
+//! Source: spec/api-and-admission §11.5.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Map, Value, json};
+
+use crate::api::names::annotation;
+
+/// A kind of object that carries a CA bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TargetKind {
+    /// `MutatingWebhookConfiguration`.
+    MutatingWebhooks,
+    /// `ValidatingWebhookConfiguration`.
+    ValidatingWebhooks,
+    /// `CustomResourceDefinition` with a conversion webhook.
+    Definition,
+    /// `APIService` of the views.
+    ApiService,
+}
+
+/// How soon a drift is repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Haste {
+    /// Nobody can call: the field is empty or broken.
+    AtOnce,
+    /// The field holds something else, perhaps what another replica wrote from a newer Secret that is about to arrive here.
+    AfterAMoment,
+}
+
+/// What is to be done with an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// The bundle is there, or the object has no place for it.
+    InOrder,
+    /// Its owner wants to do it himself.
+    OptedOut,
+    /// This patch puts it right.
+    Drifted {
+        /// Strategic merge patch for webhook configurations, merge patch for the others.
+        patch: Value,
+        /// How soon.
+        haste: Haste,
+    },
+}
+
+/// Judges a stored object against the bundle (PEM) that it should hold.
+pub fn verdict(kind: TargetKind, object: &Value, bundle_pem: &str) -> Verdict {
+    if opted_out(object) {
+        return Verdict::OptedOut;
+    }
+    let wanted = BASE64_STANDARD.encode(bundle_pem);
+    match kind {
+        TargetKind::MutatingWebhooks | TargetKind::ValidatingWebhooks => webhooks(object, &wanted),
+        TargetKind::Definition => definition(object, &wanted),
+        TargetKind::ApiService => api_service(object, &wanted),
+    }
+}
+
+fn opted_out(object: &Value) -> bool {
+    let annotations = &object["metadata"]["annotations"];
+    annotations[annotation::INJECT_CA].as_str() == Some("false")
+        || annotations[annotation::CERT_MANAGER_INJECT_CA_FROM].is_string()
+}
+
+/// Every entry, whether it names a Service or a URL.
+fn webhooks(object: &Value, wanted: &str) -> Verdict {
+    let mut entries = Vec::new();
+    let mut haste = Haste::AfterAMoment;
+    for entry in object["webhooks"].as_array().into_iter().flatten() {
+        let present = &entry["clientConfig"]["caBundle"];
+        if let (false, Some(name)) = (holds(present, wanted), entry["name"].as_str()) {
+            entries.push(json!({ "name": name, "clientConfig": { "caBundle": wanted } }));
+            if is_useless(present) {
+                haste = Haste::AtOnce;
+            }
+        }
+    }
+    if entries.is_empty() { Verdict::InOrder } else { drifted(object, "webhooks", Value::Array(entries), haste) }
+}
+
+fn definition(object: &Value, wanted: &str) -> Verdict {
+    let conversion = &object["spec"]["conversion"];
+    let present = &conversion["webhook"]["clientConfig"]["caBundle"];
+    if conversion["strategy"].as_str() != Some("Webhook") || holds(present, wanted) {
+        return Verdict::InOrder;
+    }
+    let spec = json!({ "conversion": { "webhook": { "clientConfig": { "caBundle": wanted } } } });
+    drifted(object, "spec", spec, haste_for(present))
+}
+
+fn api_service(object: &Value, wanted: &str) -> Verdict {
+    let spec = &object["spec"];
+    // A local service is not called over TLS; one that skips verification may not have a bundle beside that.
+    if !spec["service"].is_object() || spec["insecureSkipTLSVerify"].as_bool() == Some(true) {
+        return Verdict::OptedOut;
+    }
+    if holds(&spec["caBundle"], wanted) {
+        return Verdict::InOrder;
+    }
+    drifted(object, "spec", json!({ "caBundle": wanted }), haste_for(&spec["caBundle"]))
+}
+
+fn holds(present: &Value, wanted: &str) -> bool {
+    present.as_str() == Some(wanted)
+}
+
+fn haste_for(present: &Value) -> Haste {
+    if is_useless(present) { Haste::AtOnce } else { Haste::AfterAMoment }
+}
+
+/// Empty, absent, or no PEM at all.
+fn is_useless(present: &Value) -> bool {
+    let pem = present.as_str().and_then(|text| BASE64_STANDARD.decode(text).ok()).unwrap_or_default();
+    super::material::Certificate::read_all(&pem, "caBundle").is_err()
+}
+
+fn drifted(object: &Value, field: &str, value: Value, haste: Haste) -> Verdict {
+    let metadata = json!({
+        "uid": object["metadata"]["uid"],
+        "resourceVersion": object["metadata"]["resourceVersion"],
+    });
+    let mut patch = Map::new();
+    patch.insert("metadata".to_owned(), metadata);
+    patch.insert(field.to_owned(), value);
+    Verdict::Drifted { patch: Value::Object(patch), haste }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::server::tls::{
+        authority::Authority,
+        bundle::TargetKind::{ApiService, Definition, MutatingWebhooks, ValidatingWebhooks},
+    };
+
+    fn a_bundle() -> String {
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        Authority::generate(now, jiff::SignedDuration::from_hours(10), [1; 16]).unwrap().certificate.to_pem()
+    }
+
+    fn webhooks_with(bundles: &[Value]) -> Value {
+        let entry = |(number, bundle): (usize, &Value)| {
+            let client = json!({ "url": "https://127.0.0.1/validate", "caBundle": bundle });
+            json!({ "name": format!("hook-{number}"), "clientConfig": client, "sideEffects": "None" })
+        };
+        let entries: Vec<Value> = bundles.iter().enumerate().map(entry).collect();
+        json!({ "metadata": { "uid": "u", "resourceVersion": "7" }, "webhooks": entries })
+    }
+
+    #[test]
+    fn every_entry_that_drifted_is_put_right_and_no_other_field() {
+        let (ours, other) = (a_bundle(), a_bundle());
+        let good = json!(BASE64_STANDARD.encode(&ours));
+        let object = webhooks_with(&[json!(""), good.clone(), json!(BASE64_STANDARD.encode(&other))]);
+        let patch = json!({
+            "metadata": { "uid": "u", "resourceVersion": "7" },
+            "webhooks": [
+                { "name": "hook-0", "clientConfig": { "caBundle": good } },
+                { "name": "hook-2", "clientConfig": { "caBundle": good } },
+            ],
+        });
+        let expected = Verdict::Drifted { patch, haste: Haste::AtOnce };
+        assert_eq!(verdict(ValidatingWebhooks, &object, &ours), expected);
+        assert_eq!(verdict(MutatingWebhooks, &object, &ours), expected);
+    }
+
+    #[rstest]
+    #[case::absent(Value::Null, Haste::AtOnce)]
+    #[case::empty(json!(""), Haste::AtOnce)]
+    #[case::no_pem(json!("aGVsbG8="), Haste::AtOnce)]
+    #[case::foreign(json!(BASE64_STANDARD.encode(a_bundle())), Haste::AfterAMoment)]
+    fn a_bundle_that_nobody_can_use_is_replaced_at_once(#[case] present: Value, #[case] expected: Haste) {
+        let object = webhooks_with(&[present]);
+        assert!(
+            matches!(verdict(ValidatingWebhooks, &object, &a_bundle()), Verdict::Drifted { haste, .. } if haste == expected)
+        );
+    }
+
+    #[rstest]
+    #[case::by_our_annotation(json!({ "admission.machine.sapcloud.io/inject-ca": "false" }), true)]
+    #[case::by_cert_managers(json!({ "cert-manager.io/inject-ca-from": "ns/cert" }), true)]
+    #[case::not_by_other_values(json!({ "admission.machine.sapcloud.io/inject-ca": "true" }), false)]
+    fn an_owner_may_opt_out(#[case] annotations: Value, #[case] out: bool) {
+        let mut object = webhooks_with(&[json!("")]);
+        object["metadata"]["annotations"] = annotations;
+        assert_eq!(verdict(MutatingWebhooks, &object, &a_bundle()) == Verdict::OptedOut, out);
+    }
+
+    #[test]
+    fn a_definition_without_conversion_webhook_has_no_place_for_a_bundle() {
+        let object = json!({ "metadata": {}, "spec": { "conversion": { "strategy": "None" } } });
+        assert_eq!(verdict(Definition, &object, &a_bundle()), Verdict::InOrder);
+    }
+
+    #[test]
+    fn a_definitions_conversion_stanza_is_put_right() {
+        let object = json!({ "metadata": { "uid": "u", "resourceVersion": "7" }, "spec": { "conversion": {
+            "strategy": "Webhook", "webhook": { "clientConfig": { "service": { "name": "mcm" } } } } } });
+        let bundle = a_bundle();
+        let wanted = BASE64_STANDARD.encode(&bundle);
+        let patch = json!({ "metadata": { "uid": "u", "resourceVersion": "7" },
+            "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": wanted } } } } });
+        assert_eq!(verdict(Definition, &object, &bundle), Verdict::Drifted { patch, haste: Haste::AtOnce });
+    }
+
+    #[rstest]
+    #[case::ours(json!({ "service": { "name": "mcm" } }), false)]
+    #[case::a_local_one(json!({}), true)]
+    #[case::one_that_skips_verification(json!({ "service": { "name": "mcm" }, "insecureSkipTLSVerify": true }), true)]
+    fn an_api_service_is_put_right(#[case] spec: Value, #[case] left_alone: bool) {
+        let object = json!({ "metadata": { "uid": "u", "resourceVersion": "7" }, "spec": spec });
+        assert_eq!(verdict(ApiService, &object, &a_bundle()) == Verdict::OptedOut, left_alone);
+    }
+}

@@ -1,0 +1,330 @@
+//! Certificates of the TLS listener: where they come from, how long they live, and how callers learn to trust them.
+//!
+//! What lives here: the three modes ([`CertMode`]), the pure rules of the self-managed one ([`plan`], [`bundle`]), the
+//! loops that carry them out, and the pair that the next handshake gets. What does not: the listener (`server/`) and the
+//! manifests of webhooks and CRDs. Source: spec/api-and-admission §11, spec/extension-apiserver §4.2.
+
+pub mod authority;
+pub mod bundle;
+mod calls;
+mod files;
+mod injection;
+pub mod material;
+mod names;
+pub mod plan;
+mod resolver;
+mod self_managed;
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use rustls::server::ResolvesServerCert;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+pub use files::{POLL_INTERVAL, PairFiles};
+pub use injection::{FIELD_MANAGER, Target};
+pub use names::{InvalidServingName, serving_names};
+
+use self::{
+    authority::CertSecret,
+    injection::{Bundle, Injection},
+    material::{KeyPair, MaterialError},
+    plan::{CertPlan, PlanSettings, Publication, Published, carry_out, plan},
+    resolver::ServingCertificate,
+    self_managed::SelfManaged,
+};
+use super::health::{Check, Gate, Health};
+use crate::metrics::{Certificate, Metrics};
+
+/// The wall clock.
+pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+/// 128 random bits per call, for serial numbers and jitter.
+pub type Entropy = Arc<dyn Fn() -> [u8; 16] + Send + Sync>;
+
+/// Where the certificate comes from. `--cert-mode`.
+#[derive(Clone, Debug)]
+pub enum CertMode {
+    /// The process makes and rotates it in a Secret, and keeps `caBundle` fields right.
+    SelfManaged {
+        /// Namespace of the Secret.
+        namespace: String,
+        /// Its name, `machine-controller-manager-certs`.
+        name: String,
+        /// Names and lifetimes.
+        settings: PlanSettings,
+        /// Objects whose `caBundle` is kept right.
+        targets: Vec<Target>,
+    },
+    /// Somebody else provides files.
+    Files {
+        /// Which.
+        files: PairFiles,
+        /// How often they are read; [`POLL_INTERVAL`].
+        interval: Duration,
+    },
+    /// As self-managed, but kept in memory only and lost with the process.
+    Dev {
+        /// Names and lifetimes.
+        settings: PlanSettings,
+        /// Objects whose `caBundle` is kept right, if there is a cluster.
+        targets: Vec<Target>,
+    },
+}
+
+/// What the certificate manager works with.
+#[derive(Clone)]
+pub struct CertificateSettings {
+    /// Where the certificate comes from.
+    pub mode: CertMode,
+    /// The wall clock.
+    pub clock: WallClock,
+    /// Randomness.
+    pub entropy: Entropy,
+}
+
+/// The mode cannot work as it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// Self-managed certificates live in the control cluster.
+    #[error("--cert-mode=self-managed needs the control cluster; without one use --cert-mode=files or --cert-mode=dev")]
+    NoCluster,
+    /// The ephemeral certificate could not be made.
+    #[error("--cert-mode=dev: {0}")]
+    Making(#[from] MaterialError),
+}
+
+/// The certificate as the rest of the process sees it. Clones see the same.
+#[derive(Clone)]
+pub struct CertificateHandle {
+    serving: Arc<ServingCertificate>,
+    bundle: watch::Receiver<Bundle>,
+}
+
+impl CertificateHandle {
+    /// For the TLS configuration of a listener.
+    pub fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
+        Arc::clone(&self.serving) as _
+    }
+
+    /// The authorities (PEM) that callers must trust; none in mode `files`, or as long as there are none.
+    pub fn ca_bundle(&self) -> Option<Arc<str>> {
+        self.bundle.borrow().clone()
+    }
+
+    /// Whether handshakes can succeed.
+    pub fn is_loaded(&self) -> bool {
+        self.serving.current().is_some()
+    }
+}
+
+/// What the loops of this room have in common.
+#[derive(Clone)]
+struct Shared {
+    serving: Arc<ServingCertificate>,
+    bundle: Arc<watch::Sender<Bundle>>,
+    loaded: Check,
+    bundles: Check,
+    metrics: Metrics,
+}
+
+impl Shared {
+    /// Takes a pair into use for the next handshakes; answers when it ends. The pair in use already is left as it is.
+    fn load(&self, pair: &KeyPair) -> Result<Timestamp, MaterialError> {
+        let certified = pair.certified_key()?;
+        if self.serving.current().is_none_or(|current| current.cert != certified.cert) {
+            self.serving.replace(certified);
+        }
+        let expires = pair.leaf().not_after;
+        self.metrics.certificate.expiry.set(&Certificate { name: "serving" }, seconds(expires));
+        self.loaded.pass();
+        Ok(expires)
+    }
+
+    /// Tells callers whom to trust.
+    fn publish(&self, content: &CertSecret) {
+        if let Some(newest) = content.authorities.first() {
+            let expires = seconds(newest.certificate.not_after);
+            self.metrics.certificate.expiry.set(&Certificate { name: "ca" }, expires);
+        }
+        let pem: Arc<str> = content.bundle_pem().into();
+        self.bundle.send_if_modified(|bundle| {
+            let changed = bundle.as_deref() != Some(&*pem);
+            if changed {
+                *bundle = Some(pem);
+            }
+            changed
+        });
+    }
+
+    fn bundle(&self) -> watch::Receiver<Bundle> {
+        let mut receiver = self.bundle.subscribe();
+        receiver.mark_changed();
+        receiver
+    }
+
+    fn certificate_is_missing(&self, why: &str) {
+        if self.serving.current().is_none() {
+            self.loaded.fail(why);
+        }
+    }
+
+    fn count_refusal(&self) {
+        self.metrics.certificate.reload_failures.inc(&Certificate { name: "serving" });
+    }
+
+    fn count_repair(&self) {
+        self.metrics.certificate.ca_bundle_repairs.inc(&());
+    }
+
+    fn bundles_are_in_order(&self) {
+        self.bundles.pass();
+    }
+
+    /// Once all bundles were seen, a later drift does not take the replica out of service: it can't be helped by that.
+    fn bundles_are_missing(&self, why: &str) {
+        if !self.bundles.has_passed() {
+            self.bundles.fail(why);
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // Unix seconds stay far below 2^52.
+fn seconds(time: Timestamp) -> f64 {
+    time.as_second() as f64
+}
+
+/// Keeps the serving certificate, and what callers trust, in order.
+pub struct CertificateManager {
+    client: Option<Client>,
+    settings: CertificateSettings,
+    shared: Shared,
+    handle: CertificateHandle,
+}
+
+impl CertificateManager {
+    /// Prepares the mode. Registers the readiness checks `certificate` and, where bundles are in our care, `ca-bundles`.
+    ///
+    /// # Errors
+    /// When the mode needs a cluster and there is none.
+    pub fn new(
+        client: Option<Client>,
+        settings: CertificateSettings,
+        metrics: &Metrics,
+        health: &Health,
+    ) -> Result<Self, CertificateError> {
+        if matches!(settings.mode, CertMode::SelfManaged { .. }) && client.is_none() {
+            return Err(CertificateError::NoCluster);
+        }
+        let serving = Arc::new(ServingCertificate::default());
+        let (sender, bundle) = watch::channel(None);
+        let shared = Shared {
+            serving: Arc::clone(&serving),
+            bundle: Arc::new(sender),
+            loaded: health.check("certificate", Gate::Readiness, "no serving certificate is loaded yet"),
+            bundles: health.check("ca-bundles", Gate::Readiness, "the webhook configurations were not seen yet"),
+            metrics: metrics.clone(),
+        };
+        let handle = CertificateHandle { serving, bundle };
+        Ok(Self { client, settings, shared, handle })
+    }
+
+    /// What listeners need.
+    pub fn handle(&self) -> CertificateHandle {
+        self.handle.clone()
+    }
+
+    /// Works until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let Self { client, settings: CertificateSettings { mode, clock, entropy }, shared, .. } = self;
+        let (published, publication) = watch::channel(None);
+        let inject = |targets: Vec<Target>| {
+            let client = client.clone().filter(|_| !targets.is_empty());
+            let (clock, entropy, shared) = (Arc::clone(&clock), Arc::clone(&entropy), shared.clone());
+            let shutdown = shutdown.clone();
+            async move {
+                if let Some(client) = client {
+                    Injection { client, targets, clock, entropy, shared }.run(published, shutdown).await;
+                } else {
+                    // There is nobody to tell.
+                    shared.bundles_are_in_order();
+                    let mut bundle = shared.bundle();
+                    loop {
+                        let held = bundle.borrow_and_update().clone();
+                        published.send_replace(held.map(|bundle| Published { bundle, since: (clock)() }));
+                        tokio::select! {
+                            () = shutdown.cancelled() => return,
+                            Ok(()) = bundle.changed() => {}
+                        }
+                    }
+                }
+            }
+        };
+        match mode {
+            CertMode::Files { files, interval } => {
+                shared.bundles_are_in_order();
+                files::run(files, interval, shared, shutdown).await;
+            }
+            CertMode::Dev { settings, targets } => {
+                let keep = keep_in_memory(settings, &clock, &entropy, &shared, publication, shutdown.clone());
+                tokio::join!(keep, inject(targets));
+            }
+            CertMode::SelfManaged { namespace, name, settings, targets } => {
+                let Some(client) = client.clone() else { return };
+                let api: Api<Secret> = Api::namespaced(client, &namespace);
+                let secret = SelfManaged {
+                    api,
+                    namespace,
+                    name,
+                    settings,
+                    clock: Arc::clone(&clock),
+                    entropy: Arc::clone(&entropy),
+                    shared: shared.clone(),
+                };
+                tokio::join!(secret.run(publication, shutdown.clone()), inject(targets));
+            }
+        }
+    }
+}
+
+/// Mode `dev`: the same steps as the Secret's, on a value.
+async fn keep_in_memory(
+    settings: PlanSettings,
+    clock: &WallClock,
+    entropy: &Entropy,
+    shared: &Shared,
+    mut published: watch::Receiver<Option<Published>>,
+    shutdown: CancellationToken,
+) {
+    let mut content: Option<CertSecret> = None;
+    loop {
+        let now = (clock)();
+        let publication = Publication::of(published.borrow_and_update().as_ref(), content.as_ref());
+        let step = plan(content.as_ref(), publication, now, &settings);
+        let mut wait = Duration::ZERO;
+        match (&step, carry_out(&step, content.clone(), now, &settings, || (entropy)())) {
+            (CertPlan::Keep { until }, _) => wait = Duration::try_from(until.duration_since(now)).unwrap_or_default(),
+            (_, Ok(Some(next))) => {
+                if let Err(error) = shared.load(&next.serving) {
+                    error!("the ephemeral certificate cannot be used: {error}");
+                }
+                shared.publish(&next);
+                info!("made an ephemeral certificate; callers must trust this authority:\n{}", next.bundle_pem());
+                content = Some(next);
+            }
+            (_, Ok(None)) => wait = Duration::from_secs(3600),
+            (_, Err(error)) => {
+                error!("{error}; trying again in a minute");
+                wait = Duration::from_secs(60);
+            }
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(wait.min(Duration::from_secs(3600))) => {}
+            Ok(()) = published.changed() => {}
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The TLS listener's paths: `/mutate`, `/validate`, `/validate-status`, `/convert`.
+//!
+//! What lives here: everything around a review that is the same for all of them, namely type, size, number, deadline and
+//! panics. What does not: the review itself, which comes in as a [`Reviewer`] over bytes.
+//! Source: spec/api-and-admission §9, cases §12.4.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    response::Response,
+    routing::post,
+};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
+use tracing::error;
+
+use super::{ClientCertificates, Health, Peer, RequestLimits, body, plain::health_routes, status::Refusal};
+use crate::{
+    api::duration::GoDuration,
+    metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection, Webhook},
+};
+
+/// What a reviewer answers. The body is JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status; 200 also for a denial.
+    pub status: u16,
+    /// The review, or a `Status` that says why there is none.
+    pub body: Vec<u8>,
+}
+
+/// Answers reviews. Called with whole bodies of bounded size; must not block on anything but the CPU.
+pub trait Reviewer: Send + Sync + 'static {
+    /// Answers an `AdmissionReview` to `/mutate`.
+    fn mutate(&self, body: &[u8]) -> Answer;
+
+    /// Answers an `AdmissionReview` to `/validate` or `/validate-status`.
+    fn validate(&self, body: &[u8]) -> Answer;
+
+    /// Answers a `ConversionReview` to `/convert`.
+    fn convert(&self, body: &[u8]) -> Answer;
+}
+
+/// Subtracted from a caller's timeout, so that the answer still reaches it.
+const ANSWER_MARGIN: Duration = Duration::from_millis(200);
+
+pub(super) struct Webhooks {
+    reviewer: Arc<dyn Reviewer>,
+    admission: Semaphore,
+    conversion: Semaphore,
+    limits: RequestLimits,
+    callers: Callers,
+    metrics: Metrics,
+}
+
+/// Who may call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Callers {
+    Anybody,
+    HoldersOfACertificate,
+}
+
+impl Webhooks {
+    pub(super) fn new(
+        reviewer: Arc<dyn Reviewer>,
+        limits: RequestLimits,
+        client_certificates: &ClientCertificates,
+        metrics: Metrics,
+    ) -> Arc<Self> {
+        let callers = match client_certificates {
+            ClientCertificates::NotAsked => Callers::Anybody,
+            ClientCertificates::DemandedByWebhooks { .. } => Callers::HoldersOfACertificate,
+        };
+        Arc::new(Self {
+            reviewer,
+            admission: Semaphore::new(limits.admission_in_flight),
+            conversion: Semaphore::new(limits.conversion_in_flight),
+            limits,
+            callers,
+            metrics,
+        })
+    }
+}
+
+pub(super) fn router(webhooks: Arc<Webhooks>, health: Health) -> Router {
+    let mut router = Router::new();
+    for (path, webhook) in [
+        ("/mutate", Webhook::Mutate),
+        ("/validate", Webhook::Validate),
+        ("/validate-status", Webhook::ValidateStatus),
+        ("/convert", Webhook::Convert),
+    ] {
+        let review = move |State(webhooks): State<Arc<Webhooks>>, request: Request| review(webhooks, webhook, request);
+        router = router.route(path, post(review).fallback(async || Refusal::MethodNotAllowed));
+    }
+    router.with_state(webhooks).merge(health_routes(health)).fallback(async || Refusal::NotFound)
+}
+
+/// One review from head to answer.
+async fn review(webhooks: Arc<Webhooks>, webhook: Webhook, request: Request) -> Response {
+    let began = Instant::now();
+    let version = request.version();
+    let answer = answer(&webhooks, webhook, request, began).await;
+    match webhook {
+        Webhook::Convert => webhooks.metrics.conversion.duration.observe(&(), began.elapsed()),
+        _ => webhooks.metrics.admission.duration.observe(&OfWebhook { webhook }, began.elapsed()),
+    }
+    match answer {
+        Ok(answer) => answer_response(answer),
+        Err(refusal) => {
+            count(&webhooks.metrics, refusal);
+            refusal.response(version)
+        }
+    }
+}
+
+async fn answer(
+    webhooks: &Arc<Webhooks>,
+    webhook: Webhook,
+    request: Request,
+    began: Instant,
+) -> Result<Answer, Refusal> {
+    let certificate = request.extensions().get::<Peer>().and_then(|peer| peer.certificate.as_ref());
+    if webhooks.callers == Callers::HoldersOfACertificate && certificate.is_none() {
+        return Err(Refusal::Unauthorized);
+    }
+    if !is_json(request.headers().get(CONTENT_TYPE)) {
+        return Err(Refusal::UnsupportedMediaType);
+    }
+    let (in_flight, limit) = match webhook {
+        Webhook::Convert => (&webhooks.conversion, webhooks.limits.conversion_bytes),
+        Webhook::Mutate | Webhook::Validate | Webhook::ValidateStatus => {
+            (&webhooks.admission, webhooks.limits.admission_bytes)
+        }
+    };
+    let _permit = in_flight.try_acquire().map_err(|_| Refusal::Busy)?;
+    let deadline = began + budget(request.uri().query(), webhooks.limits.default_timeout);
+    let body = body::collect(request.into_body(), limit, deadline, &webhooks.limits).await?;
+    if Instant::now() >= deadline {
+        return Err(Refusal::Timeout);
+    }
+    if body.len() <= webhooks.limits.inline_bytes {
+        return guarded(webhooks, webhook, &body);
+    }
+    let behind = Arc::clone(webhooks);
+    let work = tokio::task::spawn_blocking(move || guarded(&behind, webhook, &body));
+    match timeout_at(deadline, work).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(Refusal::Panic),
+        Err(_) => Err(Refusal::Timeout),
+    }
+}
+
+/// Asks the reviewer; a panic there ends this request and nothing else.
+fn guarded(webhooks: &Webhooks, webhook: Webhook, body: &Bytes) -> Result<Answer, Refusal> {
+    let reviewer = &webhooks.reviewer;
+    let asked = catch_unwind(AssertUnwindSafe(|| match webhook {
+        Webhook::Mutate => reviewer.mutate(body),
+        Webhook::Validate | Webhook::ValidateStatus => reviewer.validate(body),
+        Webhook::Convert => reviewer.convert(body),
+    }));
+    asked.map_err(|_| {
+        error!(?webhook, "a review panicked; the caller gets a failure and the process goes on");
+        webhooks.metrics.server.panics.inc(&Panicked { webhook });
+        Refusal::Panic
+    })
+}
+
+/// `application/json`, with or without parameters.
+fn is_json(content_type: Option<&HeaderValue>) -> bool {
+    let essence = content_type.and_then(|value| value.to_str().ok()).and_then(|text| text.split(';').next());
+    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// How long the answer may take: the caller's `timeout`, which the API server sends with every call, less the margin.
+fn budget(query: Option<&str>, default: Duration) -> Duration {
+    let asked = query
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .find_map(|pair| pair.strip_prefix("timeout="))
+        .and_then(|text| text.parse::<GoDuration>().ok())
+        .map(GoDuration::to_std)
+        .filter(|timeout| !timeout.is_zero());
+    let timeout = asked.unwrap_or(default).min(default);
+    timeout.saturating_sub(ANSWER_MARGIN).max(timeout / 2)
+}
+
+fn answer_response(answer: Answer) -> Response {
+    let mut response = Response::new(Body::from(answer.body));
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn count(metrics: &Metrics, refusal: Refusal) {
+    let reason = match refusal {
+        Refusal::Busy => Rejection::InFlightLimit,
+        Refusal::TooLarge { .. } => Rejection::BodyTooLarge,
+        Refusal::RequestTimeout => Rejection::BodyTooSlow,
+        _ => return,
+    };
+    metrics.server.rejected.inc(&Rejected { listener: Listener::Secure, reason });
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::none_means_the_default(None, 29_800)]
+    #[case::the_callers_less_a_margin(Some("timeout=5s"), 4_800)]
+    #[case::beside_other_parameters(Some("a=b&timeout=2s"), 1_800)]
+    #[case::a_short_one_is_halved(Some("timeout=100ms"), 50)]
+    #[case::nobody_waits_longer_than_the_default(Some("timeout=10m"), 29_800)]
+    #[case::nonsense_means_the_default(Some("timeout=soon"), 29_800)]
+    fn the_caller_says_how_long_an_answer_may_take(#[case] query: Option<&str>, #[case] millis: u64) {
+        assert_eq!(budget(query, Duration::from_secs(30)), Duration::from_millis(millis));
+    }
+
+    #[rstest]
+    #[case::plain("application/json", true)]
+    #[case::with_parameters("Application/JSON; charset=utf-8", true)]
+    #[case::text("text/plain", false)]
+    #[case::something_like_it("application/json-patch+json", false)]
+    fn only_json_is_read(#[case] value: &'static str, #[case] read: bool) {
+        assert_eq!(is_json(Some(&HeaderValue::from_static(value))), read);
+    }
+}
