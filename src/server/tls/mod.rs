@@ -7,6 +7,7 @@
 pub mod authority;
 pub mod bundle;
 mod calls;
+pub mod expiry;
 mod files;
 mod injection;
 pub mod material;
@@ -31,6 +32,7 @@ pub use names::{InvalidServingName, serving_names};
 
 use self::{
     authority::CertSecret,
+    expiry::Audience,
     injection::{Bundle, Injection},
     material::{KeyPair, MaterialError},
     plan::{CertPlan, PlanSettings, Publication, Published, carry_out, plan},
@@ -135,12 +137,12 @@ impl Shared {
     /// Takes a pair into use for the next handshakes; answers when it ends. The pair in use already is left as it is.
     fn load(&self, pair: &KeyPair) -> Result<Timestamp, MaterialError> {
         let certified = pair.certified_key()?;
-        if self.serving.current().is_none_or(|current| current.cert != certified.cert) {
-            self.serving.replace(certified);
-        }
         let expires = pair.leaf().not_after;
+        if self.serving.current().is_none_or(|current| current.cert != certified.cert) {
+            self.serving.replace(certified, expires);
+            self.loaded.pass();
+        }
         self.metrics.certificate.expiry.set(&Certificate { name: "serving" }, seconds(expires));
-        self.loaded.pass();
         Ok(expires)
     }
 
@@ -170,6 +172,11 @@ impl Shared {
         if self.serving.current().is_none() {
             self.loaded.fail(why);
         }
+    }
+
+    /// The check passes again when another certificate is loaded.
+    fn certificate_has_ended(&self, why: &str) {
+        self.loaded.fail(why);
     }
 
     fn count_refusal(&self) {
@@ -240,6 +247,13 @@ impl CertificateManager {
     /// Works until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let Self { client, settings: CertificateSettings { mode, clock, entropy }, shared, .. } = self;
+        let audience = match (&mode, &client) {
+            (CertMode::SelfManaged { namespace, name, .. }, Some(client)) => {
+                Some(Audience::of_secret(client.clone(), namespace, name))
+            }
+            _ => None,
+        };
+        let expiry = expiry::run(shared.clone(), Arc::clone(&clock), audience, shutdown.clone());
         let (published, publication) = watch::channel(None);
         let inject = |targets: Vec<Target>| {
             let client = client.clone().filter(|_| !targets.is_empty());
@@ -266,11 +280,11 @@ impl CertificateManager {
         match mode {
             CertMode::Files { files, interval } => {
                 shared.bundles_are_in_order();
-                files::run(files, interval, shared, shutdown).await;
+                tokio::join!(files::run(files, interval, shared, shutdown), expiry);
             }
             CertMode::Dev { settings, targets } => {
                 let keep = keep_in_memory(settings, &clock, &entropy, &shared, publication, shutdown.clone());
-                tokio::join!(keep, inject(targets));
+                tokio::join!(keep, inject(targets), expiry);
             }
             CertMode::SelfManaged { namespace, name, settings, targets } => {
                 let Some(client) = client.clone() else { return };
@@ -284,7 +298,7 @@ impl CertificateManager {
                     entropy: Arc::clone(&entropy),
                     shared: shared.clone(),
                 };
-                tokio::join!(secret.run(publication, shutdown.clone()), inject(targets));
+                tokio::join!(secret.run(publication, shutdown.clone()), inject(targets), expiry);
             }
         }
     }
@@ -328,3 +342,8 @@ async fn keep_in_memory(
         }
     }
 }
+
+#[cfg(test)]
+mod fake_api;
+#[cfg(test)]
+mod life_tests;

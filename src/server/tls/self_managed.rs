@@ -61,7 +61,8 @@ impl SelfManaged {
         let mut seen = Seen::Unknown;
         let mut intended: Option<Intended> = None;
         let mut last_good: Option<CertSecret> = None;
-        let mut look_again = Instant::now();
+        // The watch brings the Secret; only if it does not is it read.
+        let mut look_again = Instant::now() + Duration::from_secs(5);
         let mut failures = 0;
         let mut reported = None;
         loop {
@@ -69,14 +70,24 @@ impl SelfManaged {
                 () = shutdown.cancelled() => return,
                 event = events.next() => match event {
                     Some(Ok(found)) => (seen, reported) = (Seen::Known(found.map(Box::new)), None),
-                    Some(Err(error)) => seen = self.read_without_watch(CallError::from(&error), &mut reported).await,
+                    Some(Err(error)) => {
+                        self.report_once(CallError::from(&error), "watch", &mut reported);
+                        seen = self.read(&mut reported).await;
+                    }
                     None => return,
                 },
                 Ok(()) = published.changed() => {}
-                () = tokio::time::sleep_until(look_again) => {}
+                () = tokio::time::sleep_until(look_again) => if matches!(seen, Seen::Unknown) {
+                    seen = self.read(&mut reported).await;
+                }
             }
             look_again = Instant::now() + Duration::from_secs(3600);
-            let Seen::Known(found) = &seen else { continue };
+            let Seen::Known(found) = &seen else {
+                // A healthy watch of an unchanged Secret says nothing: ask again.
+                failures += 1;
+                look_again = Instant::now() + back_off(failures, (self.entropy)());
+                continue;
+            };
             let read = found.as_deref().and_then(|secret| self.load(secret));
             // A Secret that was lost or spoilt is put back as it was, so that nobody's trust is broken.
             let restore = read.is_none();
@@ -126,7 +137,7 @@ impl SelfManaged {
                         () = shutdown.cancelled() => return,
                         () = tokio::time::sleep(back_off(failures, (self.entropy)())) => {}
                     }
-                    seen = self.read_without_watch(problem, &mut reported).await;
+                    seen = self.read(&mut reported).await;
                     look_again = Instant::now();
                 }
             }
@@ -181,18 +192,23 @@ impl SelfManaged {
         }
     }
 
-    /// Reads the Secret once, because the watch or a write failed. The same problem is reported once.
-    async fn read_without_watch(&self, problem: CallError, reported: &mut Option<CallError>) -> Seen {
+    /// Reads the Secret, because the watch or a write failed.
+    async fn read(&self, reported: &mut Option<CallError>) -> Seen {
         match call(self.api.get_opt(&self.name)).await {
             Ok(found) => Seen::Known(found.map(Box::new)),
             Err(error) => {
-                if reported.as_ref() != Some(&problem) {
-                    self.report(&problem, "watch");
-                    *reported = Some(problem);
-                }
                 self.shared.certificate_is_missing(&format!("Secret {} cannot be read: {error}", self.display()));
+                self.report_once(error, "read", reported);
                 Seen::Unknown
             }
+        }
+    }
+
+    /// Reports a problem unless it is the one reported last.
+    fn report_once(&self, problem: CallError, verb: &str, reported: &mut Option<CallError>) {
+        if reported.as_ref() != Some(&problem) {
+            self.report(&problem, verb);
+            *reported = Some(problem);
         }
     }
 
