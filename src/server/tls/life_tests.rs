@@ -128,6 +128,20 @@ async fn bundles_that_are_emptied_or_appear_later_are_filled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_certificate_is_valid_for_the_urls_that_webhooks_name() {
+    let api = FakeApi::new();
+    let replicas = [replica(&api), replica(&api)];
+    until(&api, || replicas.iter().all(|replica| replica.health.readiness() == Readiness::Ready)).await;
+    let mut object = webhooks();
+    object["webhooks"][0]["clientConfig"]["url"] = json!("https://127.0.0.1:9443/validate");
+    api.put(VALIDATING, object);
+    let wanted = ["127.0.0.1", "mcm", "mcm.ns.svc"].map(str::to_owned);
+    until(&api, || stored(&api).is_some_and(|content| content.serving.leaf().names == wanted.clone().into())).await;
+    let leaf = stored(&api).unwrap().serving.leaf().der().clone();
+    until(&api, || replicas.iter().all(|r| r.handle.serving.current().is_some_and(|now| now.cert[0] == leaf))).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_object_whose_owner_opted_out_is_left_alone() {
     let api = FakeApi::new();
     let mut object = webhooks();

@@ -16,7 +16,7 @@ pub mod plan;
 mod resolver;
 mod self_managed;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -128,6 +128,8 @@ impl CertificateHandle {
 struct Shared {
     serving: Arc<ServingCertificate>,
     bundle: Arc<watch::Sender<Bundle>>,
+    /// Hosts of the URLs that the objects in our care call us by.
+    hosts: Arc<watch::Sender<BTreeSet<String>>>,
     loaded: Check,
     bundles: Check,
     metrics: Metrics,
@@ -166,6 +168,15 @@ impl Shared {
         let mut receiver = self.bundle.subscribe();
         receiver.mark_changed();
         receiver
+    }
+
+    /// From now on the certificate should be valid for these hosts, too.
+    fn called_by(&self, hosts: BTreeSet<String>) {
+        self.hosts.send_if_modified(|known| {
+            let changed = *known != hosts;
+            *known = hosts;
+            changed
+        });
     }
 
     fn certificate_is_missing(&self, why: &str) {
@@ -231,6 +242,7 @@ impl CertificateManager {
         let shared = Shared {
             serving: Arc::clone(&serving),
             bundle: Arc::new(sender),
+            hosts: Arc::new(watch::Sender::default()),
             loaded: health.check("certificate", Gate::Readiness, "no serving certificate is loaded yet"),
             bundles: health.check("ca-bundles", Gate::Readiness, "the webhook configurations were not seen yet"),
             metrics: metrics.clone(),
@@ -314,8 +326,10 @@ async fn keep_in_memory(
     shutdown: CancellationToken,
 ) {
     let mut content: Option<CertSecret> = None;
+    let mut hosts = shared.hosts.subscribe();
     loop {
         let now = (clock)();
+        let settings = settings.including(&hosts.borrow_and_update());
         let publication = Publication::of(published.borrow_and_update().as_ref(), content.as_ref());
         let step = plan(content.as_ref(), publication, now, &settings);
         let mut wait = Duration::ZERO;
@@ -339,6 +353,7 @@ async fn keep_in_memory(
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(wait.min(Duration::from_secs(3600))) => {}
             Ok(()) = published.changed() => {}
+            Ok(()) = hosts.changed() => {}
         }
     }
 }

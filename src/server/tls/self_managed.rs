@@ -22,11 +22,13 @@ use super::{
     authority::CertSecret,
     calls::{CallError, back_off, call, fraction_of},
     injection::FIELD_MANAGER,
-    plan::{CertPlan, PlanSettings, Publication, Published, carry_out, plan},
+    plan::{CertPlan, PlanSettings, Publication, Published, RenewReason, carry_out, plan},
 };
 
 /// Steps that can wait do so for a random part of this, so that replicas rarely race.
 const SPREAD: Duration = Duration::from_secs(15);
+/// The same for steps that should not wait.
+const SHORT_SPREAD: Duration = Duration::from_millis(300);
 /// Counts the writes of the Secret, for people.
 const GENERATION: &str = "machine-controller-manager/certificate-generation";
 
@@ -58,6 +60,7 @@ impl SelfManaged {
     /// Keeps the Secret and what is served in order until `shutdown`.
     pub(super) async fn run(self, mut published: watch::Receiver<Option<Published>>, shutdown: CancellationToken) {
         let mut events = std::pin::pin!(watch_object(self.api.clone(), &self.name).default_backoff());
+        let mut hosts = self.shared.hosts.subscribe();
         let mut seen = Seen::Unknown;
         let mut intended: Option<Intended> = None;
         let mut last_good: Option<CertSecret> = None;
@@ -77,6 +80,7 @@ impl SelfManaged {
                     None => return,
                 },
                 Ok(()) = published.changed() => {}
+                Ok(()) = hosts.changed() => {}
                 () = tokio::time::sleep_until(look_again) => if matches!(seen, Seen::Unknown) {
                     seen = self.read(&mut reported).await;
                 }
@@ -95,8 +99,9 @@ impl SelfManaged {
                 last_good.clone_from(&read);
             }
             let now = (self.clock)();
+            let settings = self.settings.including(&hosts.borrow_and_update());
             let publication = Publication::of(published.borrow_and_update().as_ref(), last_good.as_ref());
-            let step = plan(last_good.as_ref(), publication, now, &self.settings);
+            let step = plan(last_good.as_ref(), publication, now, &settings);
             let desired = match &step {
                 CertPlan::Keep { until } if !restore => {
                     intended = None;
@@ -111,7 +116,7 @@ impl SelfManaged {
                         (intended, look_again) = (Some(Intended { step: step.clone(), at }), at);
                         continue;
                     }
-                    carry_out(step, last_good.clone(), now, &self.settings, || (self.entropy)())
+                    carry_out(step, last_good.clone(), now, &settings, || (self.entropy)())
                 }
             };
             intended = None;
@@ -166,6 +171,10 @@ impl SelfManaged {
         match (step, intended) {
             (CertPlan::Create, _) => Instant::now(),
             (step, Some(intended)) if intended.step == *step => intended.at,
+            // Somebody cannot call until it is done.
+            (CertPlan::RenewServing { reason: RenewReason::NameMissing | RenewReason::Unusable, .. }, _) => {
+                Instant::now() + fraction_of(SHORT_SPREAD, (self.entropy)())
+            }
             _ => Instant::now() + fraction_of(SPREAD, (self.entropy)()),
         }
     }
