@@ -107,6 +107,8 @@ pub mod annotation {
     pub const INJECT_CA: &str = "admission.machine.sapcloud.io/inject-ca";
     /// cert-manager writes the CA bundle; we keep off.
     pub const CERT_MANAGER_INJECT_CA_FROM: &str = "cert-manager.io/inject-ca-from";
+    /// On the certificate Secret: how often it was written.
+    pub const CERTIFICATE_GENERATION: &str = "certificates.machine.sapcloud.io/generation";
     /// On v1beta1 objects: what v1alpha1 had and v1beta1 cannot say.
     pub const CONVERSION_V1ALPHA1: &str = "conversion.machine.sapcloud.io/v1alpha1";
     /// On v1alpha1 objects: what v1beta1 had and v1alpha1 cannot say.
@@ -177,3 +179,7 @@ pub const LEASE_MACHINE_CONTROLLER: &str = "machine-controller";
 pub const WEBHOOK_CONFIGURATION: &str = "machine-controller-manager";
 /// The Secret that holds CA and serving certificate.
 pub const CERTIFICATE_SECRET: &str = "machine-controller-manager-certs";
+/// Field manager of CA bundles and of the certificate Secret.
+pub const CERTIFICATE_FIELD_MANAGER: &str = "mcm-certs";
+/// Event reason on the certificate Secret: the serving certificate is about to end, or has ended.
+pub const REASON_CERTIFICATE_NOT_RENEWED: &str = "CertificateNotRenewed";
