@@ -113,6 +113,8 @@ pub mod annotation {
     pub const INJECT_CA: &str = "admission.machine.sapcloud.io/inject-ca";
     /// cert-manager writes the CA bundle; we keep off.
     pub const CERT_MANAGER_INJECT_CA_FROM: &str = "cert-manager.io/inject-ca-from";
+    /// On the certificate Secret: how often it was written.
+    pub const CERTIFICATE_GENERATION: &str = "certificates.machine.sapcloud.io/generation";
     /// On v1beta1 objects: what v1alpha1 had and v1beta1 cannot say.
     pub const CONVERSION_V1ALPHA1: &str = "conversion.machine.sapcloud.io/v1alpha1";
     /// On v1alpha1 objects: what v1beta1 had and v1alpha1 cannot say.
@@ -297,3 +299,7 @@ pub mod machine_condition {
 /// First part of the description while a deletion is under way, when the machine had failed before
 /// (spec/machine-controller §14, M-06).
 pub const WAS_FAILED_TEXT: &str = "Machine was Failed. ";
+/// Field manager of CA bundles and of the certificate Secret.
+pub const CERTIFICATE_FIELD_MANAGER: &str = "mcm-certs";
+/// Event reason on the certificate Secret: the serving certificate is about to end, or has ended.
+pub const REASON_CERTIFICATE_NOT_RENEWED: &str = "CertificateNotRenewed";
