@@ -9,6 +9,7 @@ pub mod cli;
 pub mod cluster;
 pub mod controllers;
 pub mod driver;
+pub mod manager;
 pub mod metrics;
 pub mod server;
 pub mod settings;

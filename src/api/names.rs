@@ -113,6 +113,8 @@ pub mod annotation {
     pub const INJECT_CA: &str = "admission.machine.sapcloud.io/inject-ca";
     /// cert-manager writes the CA bundle; we keep off.
     pub const CERT_MANAGER_INJECT_CA_FROM: &str = "cert-manager.io/inject-ca-from";
+    /// On the certificate Secret: how often it was written.
+    pub const CERTIFICATE_GENERATION: &str = "certificates.machine.sapcloud.io/generation";
     /// On v1beta1 objects: what v1alpha1 had and v1beta1 cannot say.
     pub const CONVERSION_V1ALPHA1: &str = "conversion.machine.sapcloud.io/v1alpha1";
     /// On v1alpha1 objects: what v1beta1 had and v1alpha1 cannot say.
@@ -231,3 +233,73 @@ pub const LEASE_MACHINE_CONTROLLER: &str = "machine-controller";
 pub const WEBHOOK_CONFIGURATION: &str = "machine-controller-manager";
 /// The Secret that holds CA and serving certificate.
 pub const CERTIFICATE_SECRET: &str = "machine-controller-manager-certs";
+
+/// Reasons of events and `Progressing` conditions of the machine controller (spec/machine-controller §13.2).
+pub mod machine_reason {
+    /// The driver refused to create the VM, or to tell about it.
+    pub const CREATE_FAILED: &str = "CreateFailed";
+    /// The driver could not initialise the VM.
+    pub const INITIALIZE_FAILED: &str = "InitializeFailed";
+    /// The class is missing or can't be used.
+    pub const CLASS_NOT_USABLE: &str = "ClassNotUsable";
+    /// The node template of the class is incomplete.
+    pub const NODE_TEMPLATE_INVALID: &str = "NodeTemplateInvalid";
+    /// A Secret that the class names is missing.
+    pub const SECRET_NOT_USABLE: &str = "SecretNotUsable";
+    /// The Secrets of the class hold no user data.
+    pub const USER_DATA_MISSING: &str = "UserDataMissing";
+    /// The new VM would use the Node of an older one.
+    pub const STALE_NODE: &str = "StaleNode";
+    /// The Node of a running machine vanished.
+    pub const NODE_MISSING: &str = "NodeMissing";
+    /// The Node of a running machine is unhealthy.
+    pub const NODE_UNHEALTHY: &str = "NodeUnhealthy";
+    /// The machine did not join in time.
+    pub const CREATION_TIMEOUT: &str = "CreationTimeout";
+    /// The machine was unhealthy for too long.
+    pub const HEALTH_TIMEOUT: &str = "HealthTimeout";
+    /// The machine was unhealthy for too long, but another one is being replaced.
+    pub const HEALTH_TIMEOUT_REPLACEMENT_DEFERRED: &str = "HealthTimeoutReplacementDeferred";
+    /// Evictions are refused.
+    pub const DRAIN_BLOCKED: &str = "DrainBlocked";
+    /// Pods are deleted by force.
+    pub const DRAIN_FORCED: &str = "DrainForced";
+    /// A volume does not detach.
+    pub const VOLUME_STILL_ATTACHED: &str = "VolumeStillAttached";
+    /// The driver could not delete the VM.
+    pub const VM_DELETION_FAILED: &str = "VMDeletionFailed";
+    /// A Node of the machine's name belongs to something else and was left alone.
+    pub const FOREIGN_NODE_KEPT: &str = "ForeignNodeKept";
+    /// The memory of the last template on a Node can't be read.
+    pub const LAST_APPLIED_UNREADABLE: &str = "LastAppliedUnreadable";
+    /// A class that is being deleted is still used.
+    pub const STILL_REFERENCED: &str = "StillReferenced";
+    /// The machine has recovered.
+    pub const REJOINED: &str = "Rejoined";
+    /// A VM that existed already was taken over.
+    pub const ADOPTED: &str = "Adopted";
+}
+
+/// Types and reasons of `status.machineConditions` (decisions.md 30).
+pub mod machine_condition {
+    /// Whether the machine is on its way somewhere, and whom it waits for.
+    pub const PROGRESSING: &str = "Progressing";
+    /// Waits for the Node of the VM that was made.
+    pub const REASON_WAITING_FOR_NODE: &str = "WaitingForNode";
+    /// Waits for the Node of a VM that existed already.
+    pub const REASON_WAITING_FOR_NODE_OF_ADOPTED_VM: &str = "WaitingForNodeOfAdoptedVM";
+    /// Nothing to wait for.
+    pub const REASON_SETTLED: &str = "Settled";
+    /// The Node is being drained.
+    pub const REASON_DRAINING: &str = "Draining";
+    /// The VM is being deleted.
+    pub const REASON_DELETING_VM: &str = "DeletingVM";
+}
+
+/// First part of the description while a deletion is under way, when the machine had failed before
+/// (spec/machine-controller §14, M-06).
+pub const WAS_FAILED_TEXT: &str = "Machine was Failed. ";
+/// Field manager of CA bundles and of the certificate Secret.
+pub const CERTIFICATE_FIELD_MANAGER: &str = "mcm-certs";
+/// Event reason on the certificate Secret: the serving certificate is about to end, or has ended.
+pub const REASON_CERTIFICATE_NOT_RENEWED: &str = "CertificateNotRenewed";

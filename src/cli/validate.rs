@@ -2,10 +2,11 @@
 //!
 //! The same defaults and the same rules as the webhooks run over every object of ours in the input; the other documents
 //! of the input stand in for the caches ([`inventory`]), and `--old` turns a creation into an update. What an API server
-//! checks by itself (syntax of metadata) is checked here too; schemas are not.
+//! or kubectl checks by itself is checked here too: syntax of metadata, and fields nobody knows ([`unknown_fields`]).
 
 mod inventory;
 mod report;
+mod unknown_fields;
 
 use std::{
     fs,
@@ -15,8 +16,11 @@ use std::{
 
 use serde_json::Value;
 
-use self::inventory::{Identity, Inventory};
 pub use self::report::{ObjectReport, OutputFormat, Report};
+use self::{
+    inventory::{Identity, Inventory},
+    unknown_fields::Schemas,
+};
 use super::documents::{Document, ObjectRef, parse_documents};
 use crate::api::{
     defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
@@ -79,6 +83,7 @@ pub fn check(
 ) -> Report {
     let everything = documents.iter().flat_map(Document::objects).map(|object| object.value);
     let inventory = Inventory::of(everything, &options.namespace);
+    let schemas = Schemas::of_definitions();
     let stored: Vec<_> = old.iter().flat_map(Document::objects).map(|object| object.value).collect();
     let check_one = |document: &Document, object: ObjectRef<'_>| {
         let question = question(object.value)?;
@@ -86,7 +91,9 @@ pub fn check(
             Ok((kind, version)) => {
                 let identity = Identity::of(object.value, &options.namespace);
                 let old = stored.iter().find(|old| Identity::of(old, &options.namespace) == identity);
-                findings(kind, version, object.value, old.copied(), options, &inventory, providers)
+                let mut found = findings(kind, version, object.value, old.copied(), options, &inventory, providers);
+                schemas.find_unknown_fields(kind, version, object.value, &mut found);
+                found
             }
             Err(refusal) => refusal,
         };

@@ -89,7 +89,8 @@ fn from_status(status: &kube::core::Status) -> ApiError {
 
 /// An error with its causes, outermost first; libraries tend to hide the telling part in a source.
 pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+    // What kube puts before any error of the connection says nothing.
+    let mut text = error.to_string().trim_start_matches("ServiceError: ").to_owned();
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();

@@ -12,6 +12,7 @@ use k8s_openapi::{
 use tokio::time::Instant;
 
 use super::{
+    clients::{Cluster, Purpose},
     error::{ApiError, chain},
     objects::CALL_TIMEOUT,
 };
@@ -26,8 +27,8 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 pub enum PreflightError {
     /// No answer, or none that is well.
     #[error(
-        "the API server of the {cluster} cluster is not healthy: {cause} (asked for {within:?}); check the server address \
-         in the kubeconfig, the network, and the server itself"
+        "the API server of cluster {cluster} is not healthy: {cause} (asked for {within:?}); check address and \
+         certificate authority in the kubeconfig, the network, and the server itself"
     )]
     Unreachable {
         /// Which cluster, such as `control`.
@@ -39,7 +40,7 @@ pub enum PreflightError {
     },
     /// The server does not know who we are.
     #[error(
-        "the API server of the {cluster} cluster does not accept our credentials: {cause}; renew the token or certificate \
+        "the API server of cluster {cluster} does not accept our credentials: {cause}; renew the token or certificate \
          in the kubeconfig"
     )]
     Unauthorized {
@@ -50,7 +51,7 @@ pub enum PreflightError {
     },
     /// Kinds are not served.
     #[error(
-        "the {cluster} cluster does not serve {}; install the CRDs: `mcm manifests crds | kubectl apply -f -`",
+        "cluster {cluster} does not serve {}; install the CRDs: `mcm manifests crds | kubectl apply -f -`",
         missing.join(", ")
     )]
     MissingKinds {
@@ -60,7 +61,7 @@ pub enum PreflightError {
         missing: Vec<String>,
     },
     /// Permissions are missing.
-    #[error("forbidden in the {cluster} cluster: {}; grant it, see `mcm manifests rbac`", join(missing))]
+    #[error("forbidden in cluster {cluster}: {}; grant it, see `mcm manifests rbac`", join(missing))]
     Forbidden {
         /// Which cluster.
         cluster: String,
@@ -68,7 +69,7 @@ pub enum PreflightError {
         missing: Vec<Permission>,
     },
     /// A question could not be asked.
-    #[error("cannot ask the API server of the {cluster} cluster for {what}: {error}")]
+    #[error("cannot ask the API server of cluster {cluster} for {what}: {error}")]
     Unanswered {
         /// Which cluster.
         cluster: String,
@@ -117,8 +118,12 @@ pub struct Preflight {
 }
 
 impl Preflight {
-    /// Checks through a client that is not throttled ([`super::clients::Purpose::Discovery`]); `cluster` is `control` or
-    /// `target`.
+    /// Checks a cluster; `name` is `control` or `target`.
+    pub fn of(name: &str, cluster: &Cluster) -> Self {
+        Self::new(format!("{name} ({})", cluster.host()), cluster.client(Purpose::Discovery))
+    }
+
+    /// Checks through a client that is not throttled.
     pub fn new(cluster: impl Into<String>, client: kube::Client) -> Self {
         Self { cluster: cluster.into(), client }
     }
@@ -305,7 +310,7 @@ mod tests {
     async fn a_server_that_stays_unwell_is_given_up_after_ten_seconds() {
         let began = Instant::now();
         let error = server(|_, _| (500, "etcd".to_owned())).reachable().await.unwrap_err().to_string();
-        assert!(error.contains("control cluster") && error.contains("500") && error.contains("kubeconfig"), "{error}");
+        assert!(error.contains("cluster control") && error.contains("500") && error.contains("kubeconfig"), "{error}");
         assert!(began.elapsed() <= REACHABLE_WITHIN);
     }
 

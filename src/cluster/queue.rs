@@ -14,6 +14,8 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics::{QueueMetrics, Waiting};
+
 /// What a pass over a key ended with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -32,13 +34,14 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(1000);
 /// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
 pub struct WorkQueue<K> {
     name: &'static str,
+    metrics: QueueMetrics,
     state: Mutex<State<K>>,
     work: Notify,
     timer: Notify,
 }
 
 struct State<K> {
-    ready: VecDeque<K>,
+    ready: VecDeque<(K, Waiting)>,
     /// In `ready`, or to run again once the running pass ends.
     wanted: BTreeSet<K>,
     running: BTreeSet<K>,
@@ -50,10 +53,11 @@ struct State<K> {
 }
 
 impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
-    /// An empty queue; the name is the metric label.
-    pub fn new(name: &'static str) -> Self {
+    /// An empty queue that reports through `metrics`.
+    pub fn new(name: &'static str, metrics: QueueMetrics) -> Self {
         Self {
             name,
+            metrics,
             state: Mutex::new(State {
                 ready: VecDeque::new(),
                 wanted: BTreeSet::new(),
@@ -77,7 +81,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
     /// Wants a pass over the key now.
     pub fn add(&self, key: K) {
         let mut state = self.lock();
-        if state.want(key) {
+        if state.want(key, &self.metrics) {
             drop(state);
             self.work.notify_one();
         }
@@ -123,26 +127,29 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         for _ in 0..workers.max(1) {
             let (queue, pass) = (Arc::clone(&self), Arc::clone(&pass));
             tasks.spawn(async move {
-                while let Some(key) = queue.next().await {
+                while let Some((key, waited)) = queue.next().await {
+                    let working = waited.started();
                     let outcome = pass(key.clone()).await;
+                    drop(working);
                     queue.done(&key, outcome);
                 }
             });
         }
-        shutdown.cancelled().await;
+        // Nothing ends before the shutdown, except by a panic: then the whole queue ends with it, at once and not at the
+        // shutdown, or a key would stay "running" for ever.
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            Some(ended) = tasks.join_next() => pass_panic_on(ended),
+        }
         self.lock().closed = true;
         self.work.notify_waiters();
         while let Some(ended) = tasks.join_next().await {
-            if let Err(error) = ended
-                && error.is_panic()
-            {
-                std::panic::resume_unwind(error.into_panic());
-            }
+            pass_panic_on(ended);
         }
     }
 
     /// The next key to work on; `None` once the queue is closed.
-    async fn next(&self) -> Option<K> {
+    async fn next(&self) -> Option<(K, Waiting)> {
         loop {
             let notified = self.work.notified();
             tokio::pin!(notified);
@@ -153,11 +160,11 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                 if state.closed {
                     return None;
                 }
-                if let Some(key) = state.ready.pop_front() {
+                if let Some((key, waited)) = state.ready.pop_front() {
                     state.wanted.remove(&key);
                     state.unschedule(&key);
                     state.running.insert(key.clone());
-                    return Some(key);
+                    return Some((key, waited));
                 }
             }
             notified.await;
@@ -178,6 +185,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                 wake_timer = state.schedule(key.clone(), Instant::now() + delay);
             }
             Outcome::Retry(error) => {
+                self.metrics.retried();
                 let failures = state.failures.entry(key.clone()).or_insert(0);
                 let delay = backoff(*failures);
                 *failures = failures.saturating_add(1);
@@ -187,7 +195,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         }
         let again = state.wanted.contains(key);
         if again {
-            state.ready.push_back(key.clone());
+            state.ready.push_back((key.clone(), self.metrics.added()));
         }
         drop(state);
         if again {
@@ -210,7 +218,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                     }
                     let key = entry.remove();
                     state.deadline_of.remove(&key);
-                    due += usize::from(state.want(key));
+                    due += usize::from(state.want(key, &self.metrics));
                 }
                 let next = state.deadlines.first_key_value().map(|((at, _), _)| *at);
                 drop(state);
@@ -238,17 +246,25 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
     }
 }
 
+fn pass_panic_on(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        std::panic::resume_unwind(error.into_panic());
+    }
+}
+
 fn backoff(failures: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.min(31))).min(LONGEST_BACKOFF)
 }
 
 impl<K: Clone + Ord + Hash> State<K> {
     /// Marks the key as wanted; `true` when a worker has to be woken for it.
-    fn want(&mut self, key: K) -> bool {
+    fn want(&mut self, key: K, metrics: &QueueMetrics) -> bool {
         if self.closed || !self.wanted.insert(key.clone()) || self.running.contains(&key) {
             return false;
         }
-        self.ready.push_back(key);
+        self.ready.push_back((key, metrics.added()));
         true
     }
 
@@ -292,8 +308,12 @@ mod tests {
         worker: tokio::task::JoinHandle<()>,
     }
 
+    fn test_metrics() -> QueueMetrics {
+        crate::metrics::Metrics::new(Arc::new(|| Duration::ZERO)).unwrap().queue("test")
+    }
+
     fn rig(outcome: impl Fn(usize) -> Outcome + Send + Sync + 'static) -> Rig {
-        let queue = Arc::new(WorkQueue::new("test"));
+        let queue = Arc::new(WorkQueue::new("test", test_metrics()));
         let passes = Arc::new(Mutex::new(Vec::new()));
         let shutdown = CancellationToken::new();
         let log = Arc::clone(&passes);
@@ -354,6 +374,14 @@ mod tests {
         let pauses: Vec<u128> = passes.windows(2).map(|pair| pair[1].1 - pair[0].1 - 100).collect();
         assert_eq!(passes.len(), 4);
         assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panicking_pass_ends_the_queue_at_once() {
+        let rig = rig(|_| panic!("a defect"));
+        rig.queue.add("a".to_owned());
+        let ended = tokio::time::timeout(Duration::from_secs(1), rig.worker).await.unwrap();
+        assert!(ended.unwrap_err().is_panic());
     }
 
     #[tokio::test(start_paused = true)]

@@ -35,7 +35,8 @@ impl<K> Change<K> {
     }
 }
 
-type Listener<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
+/// Is told of every change, under no lock; must be quick.
+pub type Listener<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 
 /// All objects of a kind that this process may see.
 pub struct Store<K> {

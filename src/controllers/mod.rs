@@ -4,6 +4,10 @@
 //! to a plan; `act` carries the plan out through `cluster/` and `driver/` and decides nothing. What wakes a key is in each
 //! room's `routing`. The views that several rooms read are in [`views`].
 
+pub mod class;
 pub mod deployment;
+pub mod drain;
+pub mod machine;
+pub mod secret;
 pub mod set;
 pub mod views;

@@ -8,7 +8,7 @@ use kube::{Resource, ResourceExt};
 use crate::{
     api::{
         names::label,
-        v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet, controller_of},
+        v1alpha1::{Machine, MachineClass, MachineDeployment, MachinePhase, MachineSet, controller_of},
     },
     cluster::store::{IndexName, Store},
 };
@@ -23,6 +23,8 @@ pub const BY_CLASS: IndexName = "class";
 pub const BY_NODE: IndexName = "node";
 /// Index: machines by `namespace/label name`, the group of the failure permit.
 pub const BY_NAME_LABEL: IndexName = "name-label";
+/// Index: machines whose health timeout may be waiting for its turn, by `namespace/label name`.
+pub const UNHEALTHY_BY_NAME_LABEL: IndexName = "unhealthy-name-label";
 /// Index: sets and deployments by the `namespace/class name` of their template.
 pub const BY_TEMPLATE_CLASS: IndexName = "template-class";
 /// Index: nodes by the machine name on their label.
@@ -64,6 +66,14 @@ impl Default for ControlViews {
                 (BY_NODE, |machine| label_of(machine, label::NODE)),
                 (BY_NAME_LABEL, |machine| {
                     label_of(machine, label::NAME).iter().map(|name| qualified(&namespace(machine), name)).collect()
+                }),
+                (UNHEALTHY_BY_NAME_LABEL, |machine| {
+                    let waits = matches!(
+                        machine.status.current_status.phase,
+                        MachinePhase::Unknown | MachinePhase::InPlaceUpdateFailed
+                    );
+                    let name = if waits { label_of(machine, label::NAME) } else { Vec::new() };
+                    name.iter().map(|name| qualified(&namespace(machine), name)).collect()
                 }),
                 (BY_NAMESPACE, |machine| vec![namespace(machine)]),
             ])),

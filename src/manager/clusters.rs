@@ -28,12 +28,12 @@ impl Clusters {
         };
         let control_source = match &common.settings.control {
             ControlCluster::InCluster => Source::InCluster,
-            ControlCluster::Kubeconfig(path) => Source::Kubeconfig(path.clone()),
+            ControlCluster::Kubeconfig(path) => Source::File(path.clone()),
         };
         let target_source = match &common.settings.target {
             TargetCluster::None => None,
             TargetCluster::InCluster => Some(Source::InCluster),
-            TargetCluster::Kubeconfig(path) => Some(Source::Kubeconfig(path.clone())),
+            TargetCluster::Kubeconfig(path) => Some(Source::File(path.clone())),
         };
         let control = Cluster::connect(&config::load(&control_source).await?, &settings)?;
         let target = match target_source {

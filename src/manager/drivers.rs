@@ -14,37 +14,43 @@ use crate::{
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
 };
 
-/// The drivers' rules over classes, without their clouds: what every replica needs.
-pub(super) fn for_admission(common: &Common) -> anyhow::Result<Registry> {
-    let rules: Arc<dyn Driver> = Arc::new(Standby::new(&options(common))?);
-    Ok(selected(common, &rules))
+/// The drivers of this process. Admission asks them about classes on every replica; their clouds live with the leader.
+#[derive(Clone)]
+pub(super) struct Drivers {
+    pub(super) registry: Registry,
+    simulation: Arc<Standby>,
+    options: SimulationOptions,
 }
 
-/// The drivers themselves, and the tasks that must run for them. Only for the leader: a simulation reads its state and
-/// begins to live.
-pub(super) async fn start(
-    common: &Common,
-    target: Option<kube::Client>,
-    shutdown: CancellationToken,
-) -> anyhow::Result<(Registry, Vec<SimulationTask>)> {
-    let cloud = virtual_cloud::start(options(common), target, shutdown).await?;
-    let tasks = cloud.take_tasks();
-    let driver: Arc<dyn Driver> = cloud;
-    Ok((selected(common, &driver), tasks))
-}
-
-fn selected(common: &Common, driver: &Arc<dyn Driver>) -> Registry {
-    let mut registry = Registry::new();
-    for provider in &driver.info().providers {
-        let wanted = match &common.settings.drivers {
-            DriverSelection::All => true,
-            DriverSelection::Only(providers) => providers.contains(provider),
-        };
-        if wanted {
-            registry.register_as(provider, driver);
+impl Drivers {
+    pub(super) fn new(common: &super::Common) -> anyhow::Result<Self> {
+        let options = options(common);
+        let simulation = Arc::new(Standby::new(&options)?);
+        let driver: Arc<dyn Driver> = Arc::<Standby>::clone(&simulation);
+        let mut registry = Registry::new();
+        for provider in &driver.info().providers {
+            let wanted = match &common.settings.drivers {
+                DriverSelection::All => true,
+                DriverSelection::Only(providers) => providers.contains(provider),
+            };
+            if wanted {
+                registry.register_as(provider, &driver);
+            }
         }
+        Ok(Self { registry, simulation, options })
     }
-    registry
+
+    /// Begins what only the leader has; answers the tasks that must run for it.
+    pub(super) async fn lead(
+        &self,
+        target: Option<kube::Client>,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<Vec<SimulationTask>> {
+        let cloud = virtual_cloud::start(self.options.clone(), target, shutdown).await?;
+        let tasks = cloud.take_tasks();
+        self.simulation.lead(cloud);
+        Ok(tasks)
+    }
 }
 
 fn options(common: &Common) -> SimulationOptions {

@@ -8,11 +8,12 @@
 mod clusters;
 mod control;
 mod drivers;
-mod leadership;
+mod listeners;
 mod loops;
 mod observers;
 mod reviewer;
 mod serving;
+mod target;
 
 use std::{sync::Arc, time::Instant};
 
@@ -83,9 +84,10 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     });
     let clusters = clusters::Clusters::connect(&common).await?;
     let mut tasks = Supervisor::new();
-    serving::start(&common, &clusters, &mut tasks).await?;
+    let drivers = drivers::Drivers::new(&common)?;
+    serving::start(&common, &clusters, &drivers, &mut tasks).await?;
     if !common.settings.controllers.is_empty() {
-        control::start(&common, &clusters, &mut tasks).await?;
+        control::start(&common, &clusters, drivers, &mut tasks).await?;
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

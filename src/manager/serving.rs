@@ -4,13 +4,13 @@ use std::{net::SocketAddr, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::{Common, clusters::Clusters, drivers, reviewer::AdmissionReviewer, stream};
+use super::{Common, clusters::Clusters, drivers::Drivers, reviewer::AdmissionReviewer, stream};
 use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
         conversion,
         names::{CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
-        validation::{ControllerUsers, Coverage, Policy, Profile},
+        validation::{ControllerUsers, Coverage, Policy},
     },
     cluster::{
         clients::Purpose,
@@ -19,14 +19,20 @@ use crate::{
     server::{
         ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions,
         tls::{
-            CertMode, CertificateManager, CertificateSettings, PairFiles, PlanSettings, Target, files, serving_names,
+            CertMode, CertificateManager, CertificateSettings, POLL_INTERVAL, PairFiles, Target, plan::PlanSettings,
+            serving_names,
         },
     },
-    settings::{self, AdmissionProfile, DriverSelection},
+    settings::{self, DriverSelection},
 };
 
 /// Takes all ports, prepares the certificate and starts answering.
-pub(super) async fn start(common: &Arc<Common>, clusters: &Clusters, tasks: &mut Supervisor) -> anyhow::Result<()> {
+pub(super) async fn start(
+    common: &Arc<Common>,
+    clusters: &Clusters,
+    drivers: &Drivers,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<()> {
     let settings = &common.settings;
     let certificates = CertificateManager::new(
         Some(clusters.control.client(Purpose::ControlCore)),
@@ -48,7 +54,7 @@ pub(super) async fn start(common: &Arc<Common>, clusters: &Clusters, tasks: &mut
         ..ServerOptions::default()
     };
     let server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
-    let reviewer = Arc::new(AdmissionReviewer::new(admission(common)?, common.metrics.clone()));
+    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers), common.metrics.clone()));
     let serve_stop = tasks.stop_of(Stage::Serve);
     tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));
     let support_stop = tasks.stop_of(Stage::Support);
@@ -56,13 +62,10 @@ pub(super) async fn start(common: &Arc<Common>, clusters: &Clusters, tasks: &mut
     Ok(())
 }
 
-fn admission(common: &Common) -> anyhow::Result<Admission> {
+fn admission(common: &Common, drivers: &Drivers) -> Admission {
     let settings = &common.settings;
     let policy = Policy {
-        profile: match settings.admission.profile {
-            AdmissionProfile::Compat => Profile::Compat,
-            AdmissionProfile::Strict => Profile::Strict,
-        },
+        profile: settings.admission.profile,
         controllers: ControllerUsers::named(settings.admission.controller_users.clone()),
     };
     // A process that was told which drivers to serve may not know them all.
@@ -70,26 +73,22 @@ fn admission(common: &Common) -> anyhow::Result<Admission> {
         DriverSelection::All => Coverage::All,
         DriverSelection::Only(_) => Coverage::Some,
     };
-    let registered = RegisteredDrivers::new(drivers::for_admission(common)?, coverage);
-    Ok(Admission::new(policy)
+    let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
+    Admission::new(policy)
         .with_providers(Arc::new(registered))
-        .with_converter(|object, to| conversion::convert(object, to).map_err(|error| error.to_string())))
+        .with_converter(|object, to| conversion::convert(object, to).map_err(|error| error.to_string()))
 }
 
 fn plain_addresses(http: &settings::HttpSettings) -> Vec<SocketAddr> {
     let port = Some(http.port);
-    [port, http.compat_port]
-        .into_iter()
-        .flatten()
-        .map(|port| SocketAddr::new(http.address, port.get()))
-        .collect()
+    [port, http.compat_port].into_iter().flatten().map(|port| SocketAddr::new(http.address, port.get())).collect()
 }
 
 fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> {
     let settings = &common.settings;
     let service = &settings.service;
     let plan = || -> anyhow::Result<PlanSettings> {
-        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names)?;
+        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names, None)?;
         Ok(PlanSettings::for_names(names))
     };
     let targets = || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, None) } else { Vec::new() };
@@ -102,7 +101,7 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
         },
         settings::CertMode::Files { certificate, private_key } => CertMode::Files {
             files: PairFiles { certificate: certificate.clone(), key: private_key.clone() },
-            interval: files::POLL_INTERVAL,
+            interval: POLL_INTERVAL,
         },
         settings::CertMode::Dev => CertMode::Dev { settings: plan()?, targets: targets() },
     };

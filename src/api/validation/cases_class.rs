@@ -146,3 +146,21 @@ fn in_use(fields: Value) -> Question {
 fn facts_about_other_objects(#[case] question: Question, #[case] denials: &[&str], #[case] warnings: &[&str]) {
     question.knowing(Known).gives(denials, warnings);
 }
+
+#[test]
+fn a_driver_is_asked_about_a_v1beta1_class_in_its_own_shape() {
+    let class = json!({"metadata": {"name": "c1"}, "spec": {"provider": "AWS", "providerSpec": {}}});
+    let policy = super::Policy::default();
+    let found = super::validate(&super::ValidationRequest {
+        kind: MachineClass,
+        version: super::ApiVersion::V1beta1,
+        change: super::Change::Create { new: &class },
+        namespace: "default",
+        user: super::User::default(),
+        policy: &policy,
+        providers: &TwoDrivers(Coverage::All),
+        references: &super::NoReferences,
+    });
+    let texts: Vec<_> = found.errors().map(ToString::to_string).collect();
+    assert_eq!(texts, ["spec.providerSpec.ami: Required value: AMI is required"]);
+}

@@ -66,9 +66,35 @@ pub fn rules(object: &Object<'_>, namespace: &str, providers: &dyn Providers, fo
         secret_reference_is_complete(class.get(field), &path.child(field), namespace, found);
     }
     node_template(class.get("nodeTemplate"), &path.child("nodeTemplate"), found);
-    if let (Some(provider), ApiVersion::V1alpha1) = (provider, object.version) {
-        providers.check(provider, object.value, found);
+    if let Some(provider) = provider {
+        driver_agrees(object, provider, &path, providers, found);
     }
+}
+
+/// CLS-6. Drivers know classes in the shape of v1alpha1; for a v1beta1 class their paths are led back to where the user
+/// wrote the fields.
+fn driver_agrees(
+    object: &Object<'_>,
+    provider: &str,
+    path: &FieldPath,
+    providers: &dyn Providers,
+    found: &mut Findings,
+) {
+    if object.version == ApiVersion::V1alpha1 {
+        return providers.check(provider, object.value, found);
+    }
+    let mut class = object.root().get("spec").members().cloned().unwrap_or_default();
+    if let Some(reference) = class.remove("userDataSecretRef") {
+        class.insert("secretRef".to_owned(), reference);
+    }
+    class.insert("metadata".to_owned(), object.root().get("metadata").value_or_null());
+    let mut own = Findings::new();
+    providers.check(provider, &Value::Object(class), &mut own);
+    found.extend(own.into_iter().map(|mut finding| {
+        let place = finding.error.path.as_str().replacen("secretRef", "userDataSecretRef", 1);
+        finding.error.path = path.child(&place);
+        finding
+    }));
 }
 
 /// CLS-1 and CLS-2; returns the provider when there is one. Names are compared case-sensitively, as the registry does.

@@ -9,6 +9,7 @@ use args::ServeArgs;
 use validate::Surroundings;
 
 use super::{Failure, logging};
+use crate::manager;
 
 /// Where a pod finds the namespace it runs in.
 const POD_NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -26,8 +27,8 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     for warning in settings.warnings() {
         tracing::warn!("{warning}");
     }
-    // The manager of the floor below takes over here: it consumes `settings` and returns when the process should end.
-    Err(Failure::Run(anyhow::anyhow!("this build has no manager yet: the flags are fine, there is nothing to run")))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::run)?;
+    runtime.block_on(manager::run(settings)).map_err(Failure::run)
 }
 
 /// What the flags don't say.

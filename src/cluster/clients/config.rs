@@ -137,7 +137,10 @@ pub async fn load(source: &Source) -> Result<kube::Config, ConfigError> {
                 return Err(invalid("(none)", "the file is empty".to_owned()));
             }
             // Read again by path: paths inside the file are relative to its folder.
-            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| invalid("(unknown)", chain(&error)))?;
+            // The first line says it; the others point into the file, which may hold credentials.
+            let first_line = |text: String| text.lines().next().unwrap_or_default().to_owned();
+            let kubeconfig =
+                Kubeconfig::read_from(path).map_err(|error| invalid("(unknown)", first_line(chain(&error))))?;
             let context =
                 kubeconfig.current_context.as_ref().map_or_else(|| "(none)".to_owned(), |name| format!("{name:?}"));
             kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
@@ -198,6 +201,15 @@ users: [{name: u, user: {}}]
         for word in words.iter().copied().chain([path.to_str().unwrap()]) {
             assert!(error.contains(word), "{word:?} missing in {error:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_broken_kubeconfig_is_not_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        std::fs::write(&path, "users: [{name: u, user: {token: secret\n").unwrap();
+        let error = load(&Source::File(path)).await.unwrap_err().to_string();
+        assert!(!error.contains("secret") && !error.contains('\n'), "{error}");
     }
 
     #[tokio::test]

@@ -26,6 +26,8 @@ pub struct Call<'a> {
     pub method: &'a Method,
     /// Host and port of the server.
     pub host: &'a str,
+    /// Path of the URL; holds names of objects.
+    pub path: &'a str,
     /// How it ended.
     pub result: CallResult,
     /// Time from sending until the answer began.
@@ -85,6 +87,7 @@ impl Lane {
     async fn send(&self, transport: &kube::Client, mut request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         request.headers_mut().entry(USER_AGENT).or_insert_with(|| self.user_agent.clone());
         let method = request.method().clone();
+        let path = request.uri().path().to_owned();
         let asked = Instant::now();
         if let Some(bucket) = &self.bucket {
             let wait = bucket.take(asked);
@@ -108,6 +111,7 @@ impl Lane {
                 purpose: self.purpose,
                 method: &method,
                 host: &self.host,
+                path: &path,
                 result,
                 took: sent.elapsed(),
                 waited: sent.duration_since(asked),

@@ -37,10 +37,12 @@ pub enum Purpose {
     Watches,
     /// Discovery, versions, access reviews; not throttled.
     Discovery,
+    /// Simulated kubelets, each of which would be a client of its own in the world; not throttled.
+    Simulation,
 }
 
 impl Purpose {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Rollout,
         Self::Machines,
         Self::ControlCore,
@@ -49,6 +51,7 @@ impl Purpose {
         Self::Events,
         Self::Watches,
         Self::Discovery,
+        Self::Simulation,
     ];
 
     /// The last part of the user agent, as the original's clients have it (spec/machine-controller §12.3).
@@ -62,6 +65,7 @@ impl Purpose {
             Self::Events => "event-recorder",
             Self::Watches => "shared-informers",
             Self::Discovery => "controller-discovery",
+            Self::Simulation => "virtual-cloud",
         }
     }
 
@@ -71,7 +75,7 @@ impl Purpose {
 }
 
 /// How many calls may be under way at once on the throttled lanes of one cluster together; each costs a connection.
-pub const PARALLEL_CALLS: usize = 64;
+pub const PARALLEL_CALLS: usize = 32;
 
 /// How long a server may take until it begins to answer. Watches answer at once, so this holds for them as well.
 pub const FIRST_ANSWER: Duration = Duration::from_secs(30);
@@ -90,6 +94,7 @@ pub struct ClientSettings {
 pub struct Cluster {
     clients: Arc<BTreeMap<Purpose, kube::Client>>,
     fallback: kube::Client,
+    host: Arc<str>,
 }
 
 impl Cluster {
@@ -116,7 +121,12 @@ impl Cluster {
                 (purpose, lane.in_front_of(transport))
             })
             .collect();
-        Self { clients: Arc::new(clients), fallback: calls.clone() }
+        Self { clients: Arc::new(clients), fallback: calls.clone(), host: host.into() }
+    }
+
+    /// Host and port of the API server.
+    pub fn host(&self) -> &str {
+        &self.host
     }
 
     /// The client for a purpose. All callers of one purpose share its rate.

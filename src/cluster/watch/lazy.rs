@@ -33,12 +33,18 @@ impl<K: Resource + Send + Sync + 'static> Lazy<K> {
         &self.store
     }
 
+    /// Begins the watch if it has not begun; answers whether its first list is complete.
+    pub fn begin(&self) -> bool {
+        self.wanted.send_if_modified(|wanted| !std::mem::replace(wanted, true));
+        self.store.is_synced()
+    }
+
     /// Begins the watch if it has not begun, and waits for its first complete list.
     ///
     /// # Errors
     /// [`ApiError::TimedOut`] when the list is not complete in time; the watch goes on.
     pub async fn ensure_started(&self, within: Duration) -> Result<&Arc<Store<K>>, ApiError> {
-        self.wanted.send_if_modified(|wanted| !std::mem::replace(wanted, true));
+        self.begin();
         tokio::time::timeout(within, self.store.wait_synced()).await.map_err(|_| ApiError::TimedOut(within))?;
         Ok(&self.store)
     }

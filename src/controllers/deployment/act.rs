@@ -1,6 +1,6 @@
 //! Carries a plan about a deployment out. Decides nothing: what fails is reported, and the next observation sees the truth.
 
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use kube::ResourceExt;
 
 use super::{
@@ -173,9 +173,13 @@ impl DeploymentController {
             Effect::PatchNode { node, patch, on_failure } => Some((node, patch, *on_failure)),
             _ => None,
         });
-        let calls = calls.map(|(node, patch, on_failure)| async move {
-            (on_failure, gone_is_fine(nodes.patch(node, Part::Main, patch.clone()).await.map(drop)))
-        });
+        // Boxed, so that their lifetime has a name and the pass may run on any worker.
+        let calls: Vec<BoxFuture<'_, (OnFailure, Result<(), ApiError>)>> = calls
+            .map(|(node, patch, on_failure)| {
+                let patched = nodes.patch(node, Part::Main, patch.clone());
+                async move { (on_failure, gone_is_fine(patched.await.map(drop))) }.boxed()
+            })
+            .collect();
         let results: Vec<_> = stream::iter(calls).buffer_unordered(NODE_PATCHES_AT_ONCE).collect().await;
         for (on_failure, result) in results {
             match (on_failure, result) {

@@ -6,6 +6,8 @@
 
 mod act;
 pub mod conditions;
+#[cfg(test)]
+mod controller_test;
 pub mod decide;
 pub mod fenceposts;
 pub mod fleet;

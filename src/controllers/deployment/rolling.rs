@@ -11,7 +11,7 @@ pub fn new_target(fleet: &Fleet<'_>, spec: i32) -> i32 {
     if spec >= replicas {
         return replicas;
     }
-    let committed = fleet.sum(|set| set.committed());
+    let committed = fleet.sum(super::fleet::SetState::committed);
     let limit = replicas.saturating_add(fleet.limits.surge);
     spec + limit.saturating_sub(committed).clamp(0, replicas - spec)
 }

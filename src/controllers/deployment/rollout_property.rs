@@ -196,7 +196,7 @@ impl World {
 }
 
 fn happenings(failures: bool) -> impl Strategy<Value = Vec<Happens>> {
-    let fails = if failures { 1 } else { 0 };
+    let fails = u32::from(failures);
     let one = prop_oneof![
         3 => Just(Happens::Deployment),
         4 => (0..8_usize).prop_map(Happens::Set),
@@ -221,7 +221,7 @@ fn turn_to(world: &mut World, class: &str) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_rolling_update_keeps_its_limits_and_ends(

@@ -1,8 +1,12 @@
 //! Carries a plan about a set out. Decides nothing: what fails is reported, and the next observation sees the truth.
 
-use std::{collections::BTreeSet, future::Future, sync::Mutex};
+use std::{collections::BTreeSet, sync::Mutex};
 
-use futures::{StreamExt, future::join_all, stream};
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, join_all},
+    stream,
+};
 
 use super::{
     SetController,
@@ -52,17 +56,17 @@ pub fn slow_start_batches(count: usize, first: usize) -> Vec<usize> {
 
 /// Makes the calls in slowly growing batches; after a batch with a failure no further one is begun. Returns how many
 /// succeeded and the first error.
-pub async fn slow_start<T, F, Fut>(items: &[T], first: usize, call: F) -> (usize, Option<ApiError>)
-where
-    F: Fn(&T) -> Fut,
-    Fut: Future<Output = Result<(), ApiError>>,
-{
+pub async fn slow_start<'a, T>(
+    items: &[T],
+    first: usize,
+    call: impl Fn(&T) -> BoxFuture<'a, Result<(), ApiError>>,
+) -> (usize, Option<ApiError>) {
     let mut rest = items;
     let mut succeeded = 0;
     for size in slow_start_batches(items.len(), first) {
         let (batch, tail) = rest.split_at(size.min(rest.len()));
         rest = tail;
-        let results = join_all(batch.iter().map(&call)).await;
+        let results = join_all(batch.iter().map(&call).collect::<Vec<_>>()).await;
         succeeded += results.iter().filter(|result| result.is_ok()).count();
         if let Some(error) = results.into_iter().find_map(Result::err) {
             return (succeeded, Some(error));
@@ -151,14 +155,14 @@ impl SetController {
 
     async fn create(&self, seen: &SetObservation, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
         let unanswered = Mutex::new(BTreeSet::new());
-        let call = |step: &&Step| {
+        let call = |step: &Step| {
             let (machine, asked_before) = match &step.effect {
                 Effect::CreateMachine(machine) => (Some(machine.clone()), false),
                 Effect::CreateUnlessThere(machine) => (Some(machine.clone()), true),
                 _ => (None, false),
             };
             let unanswered = &unanswered;
-            async move {
+            let call = async move {
                 let Some(machine) = machine else { return Ok(()) };
                 let result = self.create_one(&machine, asked_before).await;
                 if result.as_ref().is_err_and(ApiError::outcome_unknown)
@@ -167,10 +171,10 @@ impl SetController {
                     names.insert(machine.metadata.name.clone().unwrap_or_default());
                 }
                 result
-            }
+            };
+            call.boxed()
         };
-        let all: Vec<&Step> = steps.iter().collect();
-        let (_, error) = slow_start(&all, 1, call).await;
+        let (_, error) = slow_start(steps, 1, call).await;
         done.unanswered.extend(unanswered.into_inner().unwrap_or_default());
         let Some(error) = error else { return Ok(()) };
         done.failure = self.tell_failure(&seen.set, set_reason::FAILED_CREATE, "Error creating", &error);
@@ -201,10 +205,16 @@ impl SetController {
             Effect::DeleteMachine(target) => Some((step.rule, target)),
             _ => None,
         });
-        let calls = deletions.map(|(rule, target)| async move {
-            self.deps.gate.permit(Destruction::Machine, rule, target)?;
-            self.deps.machines.delete(target, DeleteHow::default()).await.map(drop)
-        });
+        // Boxed, so that their lifetime has a name and the pass may run on any worker.
+        let calls: Vec<BoxFuture<'_, Result<(), ApiError>>> = deletions
+            .map(|(rule, target)| {
+                async move {
+                    self.deps.gate.permit(Destruction::Machine, rule, target)?;
+                    self.deps.machines.delete(target, DeleteHow::default()).await.map(drop)
+                }
+                .boxed()
+            })
+            .collect();
         let results: Vec<Result<(), ApiError>> =
             stream::iter(calls).buffer_unordered(DELETIONS_AT_ONCE).collect().await;
         let Some(error) = results.into_iter().find_map(Result::err) else { return Ok(()) };
@@ -271,7 +281,7 @@ mod tests {
         let (successes, error) = slow_start(&items, first, |item| {
             calls.fetch_add(1, Ordering::Relaxed);
             let fails = *item >= succeeding;
-            async move { if fails { Err(ApiError::Other("no".to_owned())) } else { Ok(()) } }
+            async move { if fails { Err(ApiError::Other("no".to_owned())) } else { Ok(()) } }.boxed()
         })
         .await;
         assert_eq!((calls.into_inner(), successes, error.is_some()), (called, succeeded, called < count));

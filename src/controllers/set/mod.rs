@@ -7,6 +7,8 @@
 mod act;
 pub mod counts;
 pub mod decide;
+#[cfg(test)]
+pub(crate) mod fake_api;
 pub mod new_machine;
 pub mod observe;
 pub mod ownership;

@@ -219,14 +219,14 @@ mod tests {
         assert!(status.get("failedMachines").is_none());
     }
 
-    fn failing(message: &str) -> Option<ReplicaFailure> {
-        Some(ReplicaFailure { reason: set_reason::FAILED_CREATE, message: message.to_owned() })
+    fn failing(message: &str) -> ReplicaFailure {
+        ReplicaFailure { reason: set_reason::FAILED_CREATE, message: message.to_owned() }
     }
 
     #[test]
     fn s_ms_29_a_failure_is_told_s_msst_07_refreshed_and_s_ms_30_taken_back() {
         let mut seen = settled(3, vec![]);
-        seen.failure = failing("quota");
+        seen.failure = Some(failing("quota"));
         let status = written(&seen).unwrap();
         assert_eq!(status["machineSetCondition"][0]["reason"], "FailedCreate");
         assert_eq!(status["machineSetCondition"][0]["message"], "quota");
@@ -235,7 +235,7 @@ mod tests {
         told.status = wanted_status(&seen, &[], &[]);
         seen.set = Arc::new(told);
         assert_eq!(written(&seen), None);
-        seen.failure = failing("no permission");
+        seen.failure = Some(failing("no permission"));
         assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["message"], "no permission");
         seen.failure = None;
         assert_eq!(written(&seen).unwrap()["machineSetCondition"], Value::Null);

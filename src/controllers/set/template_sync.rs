@@ -38,7 +38,7 @@ fn wanted_spec(set: &MachineSet, machine: &Machine) -> Option<MachineSpec> {
     let active = is_active(machine);
     let hot_parts_differ =
         machine.spec.node_template != template.node_template || machine.spec.configuration != template.configuration;
-    if !kind_differs && !(active && hot_parts_differ) {
+    if !(kind_differs || active && hot_parts_differ) {
         return None;
     }
     let mut wanted = machine.spec.clone();

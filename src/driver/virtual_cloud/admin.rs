@@ -275,7 +275,7 @@ async fn advance_clock(State(shared): State<Arc<Shared>>, Json(body): Json<Value
         )
     })?;
     let now = shared.clock.advance(by).map_err(|error| Refusal(StatusCode::CONFLICT, error.to_string()))?;
-    shared.with(|cloud, now| cloud.advance(now));
+    shared.with(Cloud::advance);
     Ok(Json(json!({"now": now})))
 }
 

@@ -245,14 +245,9 @@ const GLOBAL_KEYS: [&str; 6] = ["seed", "clock", "quota", "rateLimit", "persiste
 impl SimulationConfig {
     /// Everything takes no time and nothing goes wrong.
     pub fn without_latency() -> Self {
-        let mut config = Self::default();
-        config.latency = Latencies {
-            create: Distribution::ZERO,
-            boot: Distribution::ZERO,
-            ready: Distribution::ZERO,
-            delete: Distribution::ZERO,
-            api: Distribution::ZERO,
-        };
+        let zero = Distribution::ZERO;
+        let latency = Latencies { create: zero, boot: zero, ready: zero, delete: zero, api: zero };
+        let mut config = Self { latency, ..Self::default() };
         config.pods.start_latency = Duration::ZERO;
         config.pods.termination_latency = Duration::ZERO;
         config.volumes.attach = Duration::ZERO;

@@ -80,14 +80,12 @@ impl Distribution {
             }
         }
         section.finish(found);
-        match read.as_slice() {
-            [one] => *one,
-            _ => {
-                let detail = "must be a duration or exactly one of constant, uniform, normal, lognormal";
-                found.invalid(super::reader::RULE, path.clone(), value.clone(), detail);
-                None
-            }
+        if let [one] = read.as_slice() {
+            return *one;
         }
+        let detail = "must be a duration or exactly one of constant, uniform, normal, lognormal";
+        found.invalid(super::reader::RULE, path.clone(), value.clone(), detail);
+        None
     }
 
     fn read_kind(word: &str, value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Self> {

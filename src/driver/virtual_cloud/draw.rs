@@ -98,7 +98,7 @@ impl Default for Fingerprint {
     }
 }
 
-/// SplitMix64: spreads a counter over all 64 bits.
+/// `SplitMix64`: spreads a counter over all 64 bits.
 fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     VirtualCloud,
-    cloud::{Admission, MachineCall, Verdict},
+    cloud::{Admission, Cloud, MachineCall, Verdict},
     config::{Scope, SimulationConfig},
     reader::RULE,
     rules::Operation,
@@ -178,7 +178,7 @@ impl Driver for VirtualCloud {
             }
         };
         self.shared.clock.sleep_until(gone_at).await;
-        self.shared.with(|cloud, now| cloud.advance(now));
+        self.shared.with(Cloud::advance);
         self.keep().await?;
         Ok(DeletedVm::default())
     }

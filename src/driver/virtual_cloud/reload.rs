@@ -1,4 +1,4 @@
-//! Takes over a changed configuration file. Polled, since a mounted ConfigMap is swapped by a link.
+//! Takes over a changed configuration file. Polled, since a mounted `ConfigMap` is swapped by a link.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! What a class and a machine ask of the simulated cloud: place, type, ownership, and what the Node will look like.
 //!
 //! Reads classes of every provider leniently, since the virtual cloud may impersonate another one: unknown fields are
-//! ignored, and each fact is looked for where AWS, Azure, GCP, OpenStack and the virtual provider keep it
+//! ignored, and each fact is looked for where AWS, Azure, GCP, `OpenStack` and the virtual provider keep it
 //! (spec/providers §3.1, §4.1, §5.1, §6.1, §7.1). Also how the impersonated provider writes a VM's identity.
 
 use std::collections::BTreeMap;

@@ -4,6 +4,8 @@
 //! patched, with the object's UID and resourceVersion, so that no patch lands on another object or revives an old one.
 //! Source: spec/api-and-admission §11.5.
 
+use std::collections::BTreeSet;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
@@ -64,6 +66,20 @@ fn opted_out(object: &Value) -> bool {
     let annotations = &object["metadata"]["annotations"];
     annotations[annotation::INJECT_CA].as_str() == Some("false")
         || annotations[annotation::CERT_MANAGER_INJECT_CA_FROM].is_string()
+}
+
+/// Hosts and addresses of the URLs that an object calls us by. The serving certificate must be valid for them: where API
+/// servers cannot reach a Service, the webhooks name URLs, and nothing else tells this process which.
+pub fn url_hosts(kind: TargetKind, object: &Value) -> BTreeSet<String> {
+    let of = |client_config: &Value| client_config["url"].as_str().and_then(super::names::url_host);
+    match kind {
+        TargetKind::MutatingWebhooks | TargetKind::ValidatingWebhooks => {
+            object["webhooks"].as_array().into_iter().flatten().filter_map(|entry| of(&entry["clientConfig"])).collect()
+        }
+        TargetKind::Definition => of(&object["spec"]["conversion"]["webhook"]["clientConfig"]).into_iter().collect(),
+        // An APIService knows Services only.
+        TargetKind::ApiService => BTreeSet::new(),
+    }
 }
 
 /// Every entry, whether it names a Service or a URL.
@@ -168,6 +184,22 @@ mod tests {
         let expected = Verdict::Drifted { patch, haste: Haste::AtOnce };
         assert_eq!(verdict(ValidatingWebhooks, &object, &ours), expected);
         assert_eq!(verdict(MutatingWebhooks, &object, &ours), expected);
+    }
+
+    #[test]
+    fn the_hosts_of_urls_are_found() {
+        let conversion = |client: Value| json!({ "spec": { "conversion": { "webhook": { "clientConfig": client } } } });
+        let hosts = |kind, object: &Value| Vec::from_iter(url_hosts(kind, object));
+        let hooks = json!({ "webhooks": [
+            { "clientConfig": { "url": "https://127.0.0.1:9443/mutate" } },
+            { "clientConfig": { "url": "https://Hooks.example.com/validate" } },
+            { "clientConfig": { "url": "nonsense" } },
+            { "clientConfig": { "service": { "name": "mcm" } } },
+        ] });
+        assert_eq!(hosts(MutatingWebhooks, &hooks), ["127.0.0.1", "hooks.example.com"]);
+        assert_eq!(hosts(Definition, &conversion(json!({ "url": "https://[::1]:9443/convert" }))), ["::1"]);
+        assert!(hosts(Definition, &conversion(Value::Null)).is_empty());
+        assert!(hosts(ApiService, &json!({ "spec": { "service": {} } })).is_empty());
     }
 
     #[rstest]

@@ -3,7 +3,11 @@
 //! One watch per object by its name (which RBAC can be restricted to); a field that drifts is repaired within seconds.
 //! What to patch is decided in [`super::bundle`]. Objects that are absent or forbidden are reported once and passed over.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{StreamExt, stream::BoxStream};
 use jiff::Timestamp;
@@ -20,7 +24,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     Entropy, Shared, WallClock,
-    bundle::{Haste, TargetKind, Verdict, verdict},
+    bundle::{Haste, TargetKind, Verdict, url_hosts, verdict},
     calls::{CallError, back_off, call},
     plan::Published,
 };
@@ -134,6 +138,7 @@ impl Injection {
                 }
                 () = sleep_until(next_repair) => {}
             }
+            self.shared.called_by(watched.iter().flat_map(Watched::url_hosts).collect());
             let Some(pem) = bundle.borrow_and_update().clone() else { continue };
             for watched in &mut watched {
                 self.tend(watched, &pem).await;
@@ -239,6 +244,13 @@ impl Injection {
 }
 
 impl Watched {
+    fn url_hosts(&self) -> BTreeSet<String> {
+        match &self.sight {
+            Sight::Present(object) => url_hosts(self.target.kind, object),
+            Sight::Unknown | Sight::Absent | Sight::Forbidden => BTreeSet::new(),
+        }
+    }
+
     /// Takes an event in; reports what changes for the worse, once.
     fn see(&mut self, event: Result<Option<Box<DynamicObject>>, CallError>) {
         let target = &self.target;

@@ -7,6 +7,7 @@
 pub mod authority;
 pub mod bundle;
 mod calls;
+pub mod expiry;
 mod files;
 mod injection;
 pub mod material;
@@ -15,7 +16,7 @@ pub mod plan;
 mod resolver;
 mod self_managed;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -31,6 +32,7 @@ pub use names::{InvalidServingName, serving_names};
 
 use self::{
     authority::CertSecret,
+    expiry::Audience,
     injection::{Bundle, Injection},
     material::{KeyPair, MaterialError},
     plan::{CertPlan, PlanSettings, Publication, Published, carry_out, plan},
@@ -126,6 +128,8 @@ impl CertificateHandle {
 struct Shared {
     serving: Arc<ServingCertificate>,
     bundle: Arc<watch::Sender<Bundle>>,
+    /// Hosts of the URLs that the objects in our care call us by.
+    hosts: Arc<watch::Sender<BTreeSet<String>>>,
     loaded: Check,
     bundles: Check,
     metrics: Metrics,
@@ -135,12 +139,12 @@ impl Shared {
     /// Takes a pair into use for the next handshakes; answers when it ends. The pair in use already is left as it is.
     fn load(&self, pair: &KeyPair) -> Result<Timestamp, MaterialError> {
         let certified = pair.certified_key()?;
-        if self.serving.current().is_none_or(|current| current.cert != certified.cert) {
-            self.serving.replace(certified);
-        }
         let expires = pair.leaf().not_after;
+        if self.serving.current().is_none_or(|current| current.cert != certified.cert) {
+            self.serving.replace(certified, expires);
+            self.loaded.pass();
+        }
         self.metrics.certificate.expiry.set(&Certificate { name: "serving" }, seconds(expires));
-        self.loaded.pass();
         Ok(expires)
     }
 
@@ -166,10 +170,24 @@ impl Shared {
         receiver
     }
 
+    /// From now on the certificate should be valid for these hosts, too.
+    fn called_by(&self, hosts: BTreeSet<String>) {
+        self.hosts.send_if_modified(|known| {
+            let changed = *known != hosts;
+            *known = hosts;
+            changed
+        });
+    }
+
     fn certificate_is_missing(&self, why: &str) {
         if self.serving.current().is_none() {
             self.loaded.fail(why);
         }
+    }
+
+    /// The check passes again when another certificate is loaded.
+    fn certificate_has_ended(&self, why: &str) {
+        self.loaded.fail(why);
     }
 
     fn count_refusal(&self) {
@@ -224,6 +242,7 @@ impl CertificateManager {
         let shared = Shared {
             serving: Arc::clone(&serving),
             bundle: Arc::new(sender),
+            hosts: Arc::new(watch::Sender::default()),
             loaded: health.check("certificate", Gate::Readiness, "no serving certificate is loaded yet"),
             bundles: health.check("ca-bundles", Gate::Readiness, "the webhook configurations were not seen yet"),
             metrics: metrics.clone(),
@@ -240,6 +259,13 @@ impl CertificateManager {
     /// Works until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let Self { client, settings: CertificateSettings { mode, clock, entropy }, shared, .. } = self;
+        let audience = match (&mode, &client) {
+            (CertMode::SelfManaged { namespace, name, .. }, Some(client)) => {
+                Some(Audience::of_secret(client.clone(), namespace, name))
+            }
+            _ => None,
+        };
+        let expiry = expiry::run(shared.clone(), Arc::clone(&clock), audience, shutdown.clone());
         let (published, publication) = watch::channel(None);
         let inject = |targets: Vec<Target>| {
             let client = client.clone().filter(|_| !targets.is_empty());
@@ -266,11 +292,11 @@ impl CertificateManager {
         match mode {
             CertMode::Files { files, interval } => {
                 shared.bundles_are_in_order();
-                files::run(files, interval, shared, shutdown).await;
+                tokio::join!(files::run(files, interval, shared, shutdown), expiry);
             }
             CertMode::Dev { settings, targets } => {
                 let keep = keep_in_memory(settings, &clock, &entropy, &shared, publication, shutdown.clone());
-                tokio::join!(keep, inject(targets));
+                tokio::join!(keep, inject(targets), expiry);
             }
             CertMode::SelfManaged { namespace, name, settings, targets } => {
                 let Some(client) = client.clone() else { return };
@@ -284,7 +310,7 @@ impl CertificateManager {
                     entropy: Arc::clone(&entropy),
                     shared: shared.clone(),
                 };
-                tokio::join!(secret.run(publication, shutdown.clone()), inject(targets));
+                tokio::join!(secret.run(publication, shutdown.clone()), inject(targets), expiry);
             }
         }
     }
@@ -300,8 +326,10 @@ async fn keep_in_memory(
     shutdown: CancellationToken,
 ) {
     let mut content: Option<CertSecret> = None;
+    let mut hosts = shared.hosts.subscribe();
     loop {
         let now = (clock)();
+        let settings = settings.including(&hosts.borrow_and_update());
         let publication = Publication::of(published.borrow_and_update().as_ref(), content.as_ref());
         let step = plan(content.as_ref(), publication, now, &settings);
         let mut wait = Duration::ZERO;
@@ -325,6 +353,12 @@ async fn keep_in_memory(
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(wait.min(Duration::from_secs(3600))) => {}
             Ok(()) = published.changed() => {}
+            Ok(()) = hosts.changed() => {}
         }
     }
 }
+
+#[cfg(test)]
+mod fake_api;
+#[cfg(test)]
+mod life_tests;

@@ -29,12 +29,16 @@ pub fn serving_names(
     ]);
     names.extend(extra.iter().cloned());
     if let Some(url) = webhook_url {
-        let invalid = || InvalidServingName::Url(url.to_owned());
-        let parsed: http::Uri = url.parse().map_err(|_| invalid())?;
-        let host = parsed.host().filter(|host| !host.is_empty() && parsed.scheme_str() == Some("https"));
-        names.insert(host.ok_or_else(invalid)?.trim_matches(['[', ']']).to_owned());
+        names.insert(url_host(url).ok_or_else(|| InvalidServingName::Url(url.to_owned()))?);
     }
     names.into_iter().map(|name| normalised(&name)).collect()
+}
+
+/// The host or address that a caller of this URL verifies; none if no certificate could be made for it.
+pub(super) fn url_host(url: &str) -> Option<String> {
+    let parsed: http::Uri = url.parse().ok()?;
+    let host = parsed.host().filter(|host| !host.is_empty() && parsed.scheme_str() == Some("https"))?;
+    normalised(host.trim_matches(['[', ']'])).ok()
 }
 
 /// As a certificate's reader prints it, so that wanted and present names compare.

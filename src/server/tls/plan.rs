@@ -41,6 +41,12 @@ impl PlanSettings {
             retirement_wait: SignedDuration::from_hours(24),
         }
     }
+
+    /// The same with further names.
+    #[must_use]
+    pub fn including(&self, names: &BTreeSet<String>) -> Self {
+        Self { names: self.names.union(names).cloned().collect(), ..self.clone() }
+    }
 }
 
 /// Whether every `caBundle` in our care holds the Secret's whole bundle.

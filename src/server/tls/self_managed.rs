@@ -22,11 +22,13 @@ use super::{
     authority::CertSecret,
     calls::{CallError, back_off, call, fraction_of},
     injection::FIELD_MANAGER,
-    plan::{CertPlan, PlanSettings, Publication, Published, carry_out, plan},
+    plan::{CertPlan, PlanSettings, Publication, Published, RenewReason, carry_out, plan},
 };
 
 /// Steps that can wait do so for a random part of this, so that replicas rarely race.
 const SPREAD: Duration = Duration::from_secs(15);
+/// The same for steps that should not wait.
+const SHORT_SPREAD: Duration = Duration::from_millis(300);
 /// Counts the writes of the Secret, for people.
 const GENERATION: &str = "machine-controller-manager/certificate-generation";
 
@@ -58,10 +60,12 @@ impl SelfManaged {
     /// Keeps the Secret and what is served in order until `shutdown`.
     pub(super) async fn run(self, mut published: watch::Receiver<Option<Published>>, shutdown: CancellationToken) {
         let mut events = std::pin::pin!(watch_object(self.api.clone(), &self.name).default_backoff());
+        let mut hosts = self.shared.hosts.subscribe();
         let mut seen = Seen::Unknown;
         let mut intended: Option<Intended> = None;
         let mut last_good: Option<CertSecret> = None;
-        let mut look_again = Instant::now();
+        // The watch brings the Secret; only if it does not is it read.
+        let mut look_again = Instant::now() + Duration::from_secs(5);
         let mut failures = 0;
         let mut reported = None;
         loop {
@@ -69,14 +73,25 @@ impl SelfManaged {
                 () = shutdown.cancelled() => return,
                 event = events.next() => match event {
                     Some(Ok(found)) => (seen, reported) = (Seen::Known(found.map(Box::new)), None),
-                    Some(Err(error)) => seen = self.read_without_watch(CallError::from(&error), &mut reported).await,
+                    Some(Err(error)) => {
+                        self.report_once(CallError::from(&error), "watch", &mut reported);
+                        seen = self.read(&mut reported).await;
+                    }
                     None => return,
                 },
                 Ok(()) = published.changed() => {}
-                () = tokio::time::sleep_until(look_again) => {}
+                Ok(()) = hosts.changed() => {}
+                () = tokio::time::sleep_until(look_again) => if matches!(seen, Seen::Unknown) {
+                    seen = self.read(&mut reported).await;
+                }
             }
             look_again = Instant::now() + Duration::from_secs(3600);
-            let Seen::Known(found) = &seen else { continue };
+            let Seen::Known(found) = &seen else {
+                // A healthy watch of an unchanged Secret says nothing: ask again.
+                failures += 1;
+                look_again = Instant::now() + back_off(failures, (self.entropy)());
+                continue;
+            };
             let read = found.as_deref().and_then(|secret| self.load(secret));
             // A Secret that was lost or spoilt is put back as it was, so that nobody's trust is broken.
             let restore = read.is_none();
@@ -84,8 +99,9 @@ impl SelfManaged {
                 last_good.clone_from(&read);
             }
             let now = (self.clock)();
+            let settings = self.settings.including(&hosts.borrow_and_update());
             let publication = Publication::of(published.borrow_and_update().as_ref(), last_good.as_ref());
-            let step = plan(last_good.as_ref(), publication, now, &self.settings);
+            let step = plan(last_good.as_ref(), publication, now, &settings);
             let desired = match &step {
                 CertPlan::Keep { until } if !restore => {
                     intended = None;
@@ -100,7 +116,7 @@ impl SelfManaged {
                         (intended, look_again) = (Some(Intended { step: step.clone(), at }), at);
                         continue;
                     }
-                    carry_out(step, last_good.clone(), now, &self.settings, || (self.entropy)())
+                    carry_out(step, last_good.clone(), now, &settings, || (self.entropy)())
                 }
             };
             intended = None;
@@ -126,7 +142,7 @@ impl SelfManaged {
                         () = shutdown.cancelled() => return,
                         () = tokio::time::sleep(back_off(failures, (self.entropy)())) => {}
                     }
-                    seen = self.read_without_watch(problem, &mut reported).await;
+                    seen = self.read(&mut reported).await;
                     look_again = Instant::now();
                 }
             }
@@ -155,6 +171,10 @@ impl SelfManaged {
         match (step, intended) {
             (CertPlan::Create, _) => Instant::now(),
             (step, Some(intended)) if intended.step == *step => intended.at,
+            // Somebody cannot call until it is done.
+            (CertPlan::RenewServing { reason: RenewReason::NameMissing | RenewReason::Unusable, .. }, _) => {
+                Instant::now() + fraction_of(SHORT_SPREAD, (self.entropy)())
+            }
             _ => Instant::now() + fraction_of(SPREAD, (self.entropy)()),
         }
     }
@@ -181,18 +201,23 @@ impl SelfManaged {
         }
     }
 
-    /// Reads the Secret once, because the watch or a write failed. The same problem is reported once.
-    async fn read_without_watch(&self, problem: CallError, reported: &mut Option<CallError>) -> Seen {
+    /// Reads the Secret, because the watch or a write failed.
+    async fn read(&self, reported: &mut Option<CallError>) -> Seen {
         match call(self.api.get_opt(&self.name)).await {
             Ok(found) => Seen::Known(found.map(Box::new)),
             Err(error) => {
-                if reported.as_ref() != Some(&problem) {
-                    self.report(&problem, "watch");
-                    *reported = Some(problem);
-                }
                 self.shared.certificate_is_missing(&format!("Secret {} cannot be read: {error}", self.display()));
+                self.report_once(error, "read", reported);
                 Seen::Unknown
             }
+        }
+    }
+
+    /// Reports a problem unless it is the one reported last.
+    fn report_once(&self, problem: CallError, verb: &str, reported: &mut Option<CallError>) {
+        if reported.as_ref() != Some(&problem) {
+            self.report(&problem, verb);
+            *reported = Some(problem);
         }
     }
 

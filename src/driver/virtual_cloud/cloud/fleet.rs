@@ -251,17 +251,11 @@ impl Fleet {
         }
         let config = config(&template);
         let entry = TemplateEntry { template: Arc::new(template), config, vms: 0, charged: 0 };
-        // One unused template is kept for the next VM of the class; more would only pile up.
-        let at = match unused.filter(|_| self.templates.len() > 64) {
-            Some(at) => at,
-            None => {
-                let at = self.templates.len();
-                self.templates.push(entry);
-                return u32::try_from(at).unwrap_or(0);
-            }
-        };
-        if let Some(place) = self.templates.get_mut(at) {
-            *place = entry;
+        // Unused templates are kept for the next VM of their class until there are many of them.
+        let at = unused.filter(|_| self.templates.len() > 64).unwrap_or(self.templates.len());
+        match self.templates.get_mut(at) {
+            Some(place) => *place = entry,
+            None => self.templates.push(entry),
         }
         u32::try_from(at).unwrap_or(0)
     }

@@ -264,7 +264,7 @@ impl Cloud {
             let node_name = Some(vm.node_name).filter(|node| !node.is_empty() && *node != vm.name);
             let template = VmTemplate::of_provider_id(&vm.provider_id);
             let created = vm.created.unwrap_or(now);
-            self.put_known(vm.provider_id, machine_key("", &vm.name), node_name, created, NodeStage::Absent, template);
+            self.put_known(vm.provider_id, &machine_key("", &vm.name), node_name, created, NodeStage::Absent, template);
         }
     }
 
@@ -303,13 +303,13 @@ impl Cloud {
         let template = node.template.unwrap_or_else(|| VmTemplate::of_provider_id(&node.provider_id));
         let machine = node.key.split_once('/').map_or(node.key.as_str(), |(_, name)| name).to_owned();
         let node_name = (node.node_name != machine).then_some(node.node_name);
-        self.put_known(node.provider_id, Arc::from(node.key), node_name, node.created, node.stage, template);
+        self.put_known(node.provider_id, &Arc::from(node.key), node_name, node.created, node.stage, template);
     }
 
     fn put_known(
         &mut self,
         provider_id: String,
-        key: Arc<str>,
+        key: &Arc<str>,
         node_name: Option<String>,
         created: Timestamp,
         node: NodeStage,
@@ -318,7 +318,7 @@ impl Cloud {
         if provider_id.is_empty() || self.fleet.by_provider_id(&provider_id).is_some() {
             return;
         }
-        let book = self.fleet.book(&key);
+        let book = self.fleet.book(key);
         book.made += 1;
         let generation = book.made;
         let address = u32::try_from(Fingerprint::of(&provider_id) & 0xf_ffff).unwrap_or(1);

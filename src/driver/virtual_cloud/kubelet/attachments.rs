@@ -1,7 +1,7 @@
-//! VolumeAttachments of simulated CSI drivers: attached after a while, and let go of after a while.
+//! `VolumeAttachment`s of simulated CSI drivers: attached after a while, and let go of after a while.
 //!
 //! This is the part of an external attacher. Volumes in the status of Nodes are not shown; what waits for a detachment
-//! sees it in the VolumeAttachment.
+//! sees it in the `VolumeAttachment`.
 
 use std::sync::Arc;
 

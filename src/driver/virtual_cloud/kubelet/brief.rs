@@ -307,7 +307,7 @@ impl PodBrief {
     }
 }
 
-/// A VolumeAttachment.
+/// A `VolumeAttachment`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "AttachmentWire")]
 pub struct AttachmentBrief {

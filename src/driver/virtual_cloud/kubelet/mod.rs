@@ -3,7 +3,7 @@
 //!
 //! What a Node should show is decided by the cloud; here every Node is compared with it and written when it differs.
 //! Watches see what others do. At most [`CONCURRENCY`] calls are in flight; all waiting is in one deadline structure.
-//! Nodes are in [`nodes`], Pods in [`pods`], VolumeAttachments in [`attachments`], the written objects in [`objects`].
+//! Nodes are in [`nodes`], Pods in [`pods`], `VolumeAttachment`s in [`attachments`], the written objects in [`objects`].
 //! Source: spec/providers §7.4–§7.6.
 
 mod attachments;

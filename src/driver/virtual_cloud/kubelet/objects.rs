@@ -73,10 +73,13 @@ pub fn node(view: &NodeView, version: &str, now: Timestamp) -> Value {
 
 /// Whose the VM is, for the time after a restart without memory; what a Node shows elsewhere is left out.
 fn owner_of(template: &VmTemplate) -> String {
-    let owner = json!({
+    let mut owner = json!({
         "provider": template.provider, "class": template.class, "region": template.region, "zone": template.zone,
-        "machineType": template.machine_type, "cluster": template.cluster, "role": template.role, "sim": template.sim,
+        "machineType": template.machine_type, "cluster": template.cluster, "role": template.role,
     });
+    if let (Some(sim), Some(fields)) = (&template.sim, owner.as_object_mut()) {
+        fields.insert("sim".to_owned(), sim.clone());
+    }
     owner.to_string()
 }
 
@@ -88,27 +91,34 @@ fn allocatable(view: &NodeView) -> BTreeMap<&str, Quantity> {
     view.template.capacity.iter().map(|(name, have)| (name.as_str(), left(name, have))).collect()
 }
 
+fn condition(kind: &str, status: &str, reason: &str, message: &str, at: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": message,
+           "lastHeartbeatTime": at, "lastTransitionTime": at})
+}
+
+fn ready(stage: NodeStage, now: Timestamp) -> Value {
+    let at = seconds(now);
+    match wanted_readiness(stage) {
+        Shown::Ready => condition("Ready", "True", "KubeletReady", "kubelet is posting ready status", &at),
+        _ => condition("Ready", "False", "KubeletNotReady", "container runtime network not ready", &at),
+    }
+}
+
 fn conditions(stage: NodeStage, now: Timestamp) -> Vec<Value> {
-    let condition = |kind: &str, status: &str, reason: &str, message: &str| {
-        json!({"type": kind, "status": status, "reason": reason, "message": message,
-               "lastHeartbeatTime": seconds(now), "lastTransitionTime": seconds(now)})
-    };
-    let ready = match wanted_readiness(stage) {
-        Shown::Ready => condition("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
-        _ => condition("Ready", "False", "KubeletNotReady", "container runtime network not ready"),
-    };
+    let at = seconds(now);
+    let condition = |kind, status, reason, message| condition(kind, status, reason, message, &at);
     vec![
         condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
         condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
         condition("NetworkUnavailable", "False", "RouteCreated", "the virtual cloud routes everything"),
-        ready,
+        ready(stage, now),
     ]
 }
 
-/// The patch that makes a Node show its stage.
+/// The patch that makes a Node show its stage. The other conditions stay as they are, transition times included.
 pub fn node_readiness(stage: NodeStage, now: Timestamp) -> Value {
-    json!({"status": {"conditions": conditions(stage, now)}})
+    json!({"status": {"conditions": [ready(stage, now)]}})
 }
 
 /// The patch that only renews the time of the conditions.

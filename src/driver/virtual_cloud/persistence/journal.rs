@@ -61,13 +61,11 @@ impl Journal {
 
     /// Adds changes, or replaces everything by a snapshot that holds them; durable on return.
     pub fn write(&mut self, changes: Vec<Entry>, snapshot: Option<Vec<Entry>>) -> Result<(), StateError> {
-        match snapshot {
-            Some(entries) => self.write_snapshot(&entries).inspect_err(|_| self.pending.extend(changes)),
-            None => {
-                self.pending.extend(changes);
-                self.append()
-            }
+        if let Some(entries) = snapshot {
+            return self.write_snapshot(&entries).inspect_err(|_| self.pending.extend(changes));
         }
+        self.pending.extend(changes);
+        self.append()
     }
 
     fn append(&mut self) -> Result<(), StateError> {

@@ -32,7 +32,7 @@ pub enum StatePlace {
     None,
     /// A journal with snapshots, in this file.
     File(PathBuf),
-    /// A ConfigMap of this name.
+    /// A `ConfigMap` of this name.
     ConfigMap(String),
     /// The exchange format, in this file.
     Json(PathBuf),
@@ -98,10 +98,13 @@ pub enum StateError {
         /// The file.
         path: PathBuf,
     },
+    /// The process ends while it writes.
+    #[error("the simulation's state was not written: the process is ending")]
+    Interrupted,
     /// Not built.
     #[error("--simulation-state=configmap:{name} is not supported by this build; use none, file:PATH or json:PATH")]
     ConfigMapUnsupported {
-        /// The ConfigMap.
+        /// The `ConfigMap`.
         name: String,
     },
 }
@@ -218,11 +221,8 @@ impl Keeper {
             }
             written
         };
-        match tokio::task::spawn_blocking(write).await {
-            Ok(written) => written,
-            // The runtime is shutting down; nobody will read the answer.
-            Err(_) => Ok(()),
-        }
+        let ended = |_| StateError::Interrupted;
+        tokio::task::spawn_blocking(write).await.map_err(ended)?
     }
 }
 

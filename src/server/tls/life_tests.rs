@@ -1,0 +1,246 @@
+//! The loops of the self-managed mode against an API server in memory: replicas, faults, drift, rotation.
+
+use std::time::Duration;
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use http::Method;
+use k8s_openapi::api::core::v1::Secret;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::{
+    fake_api::{FakeApi, SECRET, VALIDATING},
+    *,
+};
+use crate::server::Readiness;
+
+/// One process.
+struct Replica {
+    handle: CertificateHandle,
+    health: Health,
+    running: JoinHandle<()>,
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+fn names() -> std::collections::BTreeSet<String> {
+    ["mcm.ns.svc".to_owned()].into()
+}
+
+/// A replica without patience: no wait after a publication, none before an old authority goes, no jitter.
+fn replica(api: &FakeApi) -> Replica {
+    let settings = PlanSettings {
+        publication_wait: jiff::SignedDuration::ZERO,
+        retirement_wait: jiff::SignedDuration::ZERO,
+        ..PlanSettings::for_names(names())
+    };
+    let mode = CertMode::SelfManaged {
+        namespace: "ns".to_owned(),
+        name: "certs".to_owned(),
+        settings,
+        targets: Target::all("mcm", None),
+    };
+    let serial = std::sync::atomic::AtomicU8::new(1);
+    let entropy = move || {
+        // The second byte decides on waits.
+        let mut random = [serial.fetch_add(1, std::sync::atomic::Ordering::SeqCst); 16];
+        random[1] = 0;
+        random
+    };
+    let settings = CertificateSettings { mode, clock: Arc::new(Timestamp::now), entropy: Arc::new(entropy) };
+    let (health, started) = (Health::default(), tokio::time::Instant::now());
+    let metrics = Metrics::new(Arc::new(move || started.elapsed())).unwrap();
+    let manager = CertificateManager::new(Some(api.client()), settings, &metrics, &health).unwrap();
+    let handle = manager.handle();
+    Replica { handle, health, running: tokio::spawn(manager.run(CancellationToken::new())) }
+}
+
+fn stored(api: &FakeApi) -> Option<CertSecret> {
+    let secret: Secret = serde_json::from_value(api.get(SECRET)?).unwrap();
+    CertSecret::from_data(&secret.data?).ok()
+}
+
+fn webhooks() -> Value {
+    let hook = |name: &str| json!({ "name": name, "clientConfig": { "url": "https://mcm" }, "timeoutSeconds": 5 });
+    json!({ "metadata": { "name": "mcm" }, "webhooks": [hook("one"), hook("two")] })
+}
+
+/// The bundles in the entries of the validating webhooks, decoded.
+fn bundles(api: &FakeApi) -> Vec<String> {
+    let object = api.get(VALIDATING).unwrap_or_default();
+    let entries = object["webhooks"].as_array().cloned().unwrap_or_default();
+    let bundle = |entry: &Value| BASE64_STANDARD.decode(entry["clientConfig"]["caBundle"].as_str().unwrap_or_default());
+    entries.iter().map(|entry| String::from_utf8(bundle(entry).unwrap()).unwrap()).collect()
+}
+
+/// Waits until a condition on the API server holds.
+async fn until(api: &FakeApi, holds: impl Fn() -> bool) {
+    let mut changes = api.changes();
+    let waiting = async {
+        while !holds() {
+            // What a replica does after its last write is seen by nobody but itself.
+            let _ = tokio::time::timeout(Duration::from_millis(20), changes.changed()).await;
+        }
+    };
+    let happened = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+    assert!(
+        happened.is_ok(),
+        "it should have happened by now; writes: {:?}; bundles: {:?}",
+        api.writes(),
+        bundles(api)
+    );
+}
+
+fn all_hold_the_stored_bundle(api: &FakeApi) -> bool {
+    stored(api).is_some_and(|content| bundles(api) == [content.bundle_pem(), content.bundle_pem()])
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_that_start_together_agree_on_one_certificate() {
+    let api = FakeApi::new();
+    api.put(VALIDATING, webhooks());
+    let replicas = [replica(&api), replica(&api), replica(&api)];
+    let ready = || replicas.iter().all(|replica| replica.health.readiness() == Readiness::Ready);
+    until(&api, || ready() && all_hold_the_stored_bundle(&api)).await;
+    let leaf = stored(&api).unwrap().serving.leaf().der().clone();
+    for replica in &replicas {
+        assert_eq!(replica.handle.serving.current().unwrap().cert[0], leaf);
+        assert_eq!(&*replica.handle.ca_bundle().unwrap(), stored(&api).unwrap().bundle_pem());
+    }
+    assert_eq!(api.writes().iter().filter(|write| write.ends_with(SECRET)).count(), 1, "{:?}", api.writes());
+    assert_eq!(api.get(VALIDATING).unwrap()["webhooks"][1]["timeoutSeconds"], 5, "nothing else was touched");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bundles_that_are_emptied_or_appear_later_are_filled() {
+    let api = FakeApi::new();
+    let replica = replica(&api);
+    until(&api, || replica.health.readiness() == Readiness::Ready).await;
+    api.put(VALIDATING, webhooks());
+    until(&api, || all_hold_the_stored_bundle(&api)).await;
+    api.change(VALIDATING, |object| object["webhooks"][0]["clientConfig"]["caBundle"] = json!(""));
+    until(&api, || all_hold_the_stored_bundle(&api)).await;
+    assert_eq!(replica.health.readiness(), Readiness::Ready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_certificate_is_valid_for_the_urls_that_webhooks_name() {
+    let api = FakeApi::new();
+    let replicas = [replica(&api), replica(&api)];
+    until(&api, || replicas.iter().all(|replica| replica.health.readiness() == Readiness::Ready)).await;
+    let mut object = webhooks();
+    object["webhooks"][0]["clientConfig"]["url"] = json!("https://127.0.0.1:9443/validate");
+    api.put(VALIDATING, object);
+    let wanted = ["127.0.0.1", "mcm", "mcm.ns.svc"].map(str::to_owned);
+    until(&api, || stored(&api).is_some_and(|content| content.serving.leaf().names == wanted.clone().into())).await;
+    let leaf = stored(&api).unwrap().serving.leaf().der().clone();
+    until(&api, || replicas.iter().all(|r| r.handle.serving.current().is_some_and(|now| now.cert[0] == leaf))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_whose_owner_opted_out_is_left_alone() {
+    let api = FakeApi::new();
+    let mut object = webhooks();
+    object["metadata"]["annotations"] = json!({ "admission.machine.sapcloud.io/inject-ca": "false" });
+    api.put(VALIDATING, object);
+    let replica = replica(&api);
+    until(&api, || replica.health.readiness() == Readiness::Ready).await;
+    assert_eq!(bundles(&api), ["", ""]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_is_lost_or_spoilt_is_put_back_as_it_was() {
+    let api = FakeApi::new();
+    let _replica = replica(&api);
+    until(&api, || stored(&api).is_some()).await;
+    let content = stored(&api);
+    api.delete(SECRET);
+    until(&api, || stored(&api).is_some()).await;
+    assert_eq!(stored(&api), content);
+    api.change(SECRET, |secret| secret["data"]["tls.key"] = json!("aGVsbG8="));
+    until(&api, || stored(&api).is_some()).await;
+    assert_eq!(stored(&api), content);
+    api.change(SECRET, |secret| secret["data"]["mine"] = json!("aGVsbG8="));
+    api.change(SECRET, |secret| secret["data"]["ca.crt"] = json!(""));
+    until(&api, || stored(&api).is_some()).await;
+    assert_eq!(api.get(SECRET).unwrap()["data"]["mine"], "aGVsbG8=", "foreign keys stay");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_authority_signs_only_after_every_bundle_holds_it() {
+    let api = FakeApi::new();
+    api.put(VALIDATING, webhooks());
+    let _replicas = [replica(&api), replica(&api)];
+    until(&api, || all_hold_the_stored_bundle(&api)).await;
+    let old = stored(&api).unwrap();
+    let before = api.writes().len();
+    // Without its key the authority needs a successor.
+    api.change(SECRET, |secret| secret["data"]["ca.key"] = json!(""));
+    let rotated = || {
+        stored(&api).is_some_and(|content| {
+            content.authorities.len() == 1 && content.authorities[0].certificate != old.authorities[0].certificate
+        })
+    };
+    let mut trusted = vec![old.bundle_pem()];
+    let mut changes = api.changes();
+    let watching = async {
+        while !(rotated() && all_hold_the_stored_bundle(&api)) {
+            let _ = tokio::time::timeout(Duration::from_millis(20), changes.changed()).await;
+            trusted.extend(bundles(&api).into_iter().take(1));
+            let serving = stored(&api).unwrap().serving;
+            let authorities = material::Certificate::read_all(trusted.last().unwrap().as_bytes(), "bundle").unwrap();
+            assert!(
+                authorities.iter().any(|authority| serving.leaf().is_signed_by(authority)),
+                "callers would not trust it"
+            );
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), watching).await.expect("the rotation should be over by now");
+    let writes = api.writes().split_off(before);
+    let of_secret = writes.iter().filter(|write| write.ends_with(SECRET)).count();
+    assert_eq!(of_secret, 3, "add, sign, drop: {writes:?}");
+    assert_eq!(writes.first().map(String::as_str), Some("PUT /api/v1/namespaces/ns/secrets/certs"));
+    assert_eq!(
+        writes.get(1).map(String::as_str),
+        Some("PATCH /apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/mcm")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_are_outlived() {
+    let api = FakeApi::new();
+    api.put(VALIDATING, webhooks());
+    api.fail_next(Method::POST, "/secrets", 500);
+    api.fail_next(Method::POST, "/secrets", 409);
+    api.fail_next(Method::GET, "/secrets", 503);
+    for _ in 0..3 {
+        api.fail_next(Method::GET, "/secrets/certs", 500);
+    }
+    api.fail_next(Method::PATCH, "/mcm", 500);
+    api.fail_next(Method::PATCH, "/mcm", 409);
+    let replica = replica(&api);
+    until(&api, || all_hold_the_stored_bundle(&api) && replica.health.readiness() == Readiness::Ready).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_forbidden_is_passed_over() {
+    let api = FakeApi::new();
+    api.put(VALIDATING, webhooks());
+    api.forbid("webhookconfigurations");
+    let replica = replica(&api);
+    until(&api, || replica.health.readiness() == Readiness::Ready).await;
+    assert_eq!(bundles(&api), ["", ""]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_rights_on_the_secret_the_replica_says_so_and_is_not_ready() {
+    let api = FakeApi::new();
+    api.forbid("secrets");
+    let replica = replica(&api);
+    until(&api, || replica.health.report().contains("Secret ns/certs cannot be read: forbidden: not for you")).await;
+    assert_eq!(replica.health.readiness(), Readiness::NotReady);
+}
