@@ -297,3 +297,23 @@ async fn an_in_place_deployment_says_so_and_keeps_its_machines() {
     assert!(cluster.status()["conditions"].to_string().contains("StrategyNotSupported"));
     assert!(cluster.heard().iter().any(|event| event.starts_with("StrategyNotSupported")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_that_fits_is_adopted_and_not_replaced() {
+    let cluster = Cluster::new(&deployment(2, 1, 0).build());
+    cluster.settle().await;
+    let name = cluster.api.all("machines")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let orphan = cluster.api.edit("machines", &name, |machine| {
+        machine["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "Other", "name": "o", "uid": "u"}]);
+        Some(())
+    });
+    cluster.views.machines.apply(serde_json::from_value(orphan).unwrap());
+    cluster.settle().await;
+    let machines = cluster.api.all("machines");
+    assert_eq!(machines.len(), 2);
+    let adopted = machines.iter().find(|machine| machine["metadata"]["name"] == name.as_str()).unwrap();
+    assert_eq!(adopted["metadata"]["ownerReferences"][0]["kind"], "Other");
+    assert_eq!(adopted["metadata"]["ownerReferences"][1]["kind"], "MachineSet");
+    assert_eq!(cluster.api.writes()["POST machines"], 2);
+}

@@ -91,6 +91,10 @@ fn in_line(deployment: &MachineDeployment, set: &MachineSet, revision: i64) -> M
     template.class.kind.clone_from(&from.class.kind);
     wanted.spec.min_ready_seconds = deployment.spec.min_ready_seconds;
     wanted.spec.auto_preserve_failed_machine_max = deployment.spec.auto_preserve_failed_machine_max;
+    if let Some(labels) = &mut wanted.metadata.labels {
+        // Left over from the time when this was an old set of an in-place rollout; it could never grow (D-14).
+        labels.remove(label::SCALE_UP_DISABLED);
+    }
     let annotations = wanted.metadata.annotations.get_or_insert_default();
     annotations.extend(copied_annotations(deployment));
     let before = annotations.get(annotation::REVISION).cloned();
@@ -231,6 +235,13 @@ mod tests {
     fn s_md_20_an_annotation_taken_off_the_deployment_stays_on_the_set() {
         let set = Building(set_of_class("md-new", "new", 1, 0)).annotation("team", "x").build();
         assert_eq!(in_line(&deployment(1, 1, 0).build(), &set, 1), set);
+    }
+
+    #[test]
+    fn d_14_a_set_that_becomes_the_new_one_may_grow_again() {
+        let set = Building(set_of_class("md-new", "new", 1, 0)).label(label::SCALE_UP_DISABLED, "true").build();
+        let changed = in_line(&deployment(1, 1, 0).build(), &set, 1);
+        assert!(!changed.metadata.labels.unwrap().contains_key(label::SCALE_UP_DISABLED));
     }
 
     #[test]

@@ -45,7 +45,8 @@ pub fn decide(seen: &SetObservation) -> Plan {
     if left > 0 {
         plan.next = Next::After(Duration::ZERO, "more machines to create or delete");
     }
-    if let Err(text) = effective_creation_timeout(&seen.set) {
+    let creates = plan.steps.iter().any(|step| matches!(step.effect, Effect::CreateMachine(_)));
+    if let (true, Err(text)) = (creates, effective_creation_timeout(&seen.set)) {
         tracing::warn!(set = seen.set.metadata.name, text, "effective creation timeout is no duration; not applied");
     }
     plan

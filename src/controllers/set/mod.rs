@@ -125,7 +125,12 @@ impl SetController {
             memory.failure.clone_from(&done.failure);
         });
         // What was done is in the stores already: the status tells of the machines as they are now.
-        let Some(after) = self.observe(&key) else { return Outcome::Settled };
+        let after = if plan.steps.is_empty() {
+            SetObservation { failure: None, ..seen }
+        } else {
+            let Some(after) = self.observe(&key) else { return Outcome::Settled };
+            after
+        };
         let told = self.tell_status(&key, &after).await;
         match (done.error, told) {
             (Some(error), _) => Outcome::Retry(format!("machineset {key}: {error}")),
