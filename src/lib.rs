@@ -3,7 +3,13 @@
 //! The floors, from the ground up: [`api`], `driver` and `cluster`, `controllers` and `admission`, `server`, `cli`. A file
 //! imports from its own floor or from below, never from above; `docs/architecture.md` describes the house.
 
+pub mod admission;
 pub mod api;
+pub mod cli;
+pub mod cluster;
+pub mod controllers;
 pub mod driver;
+pub mod manager;
 pub mod metrics;
 pub mod server;
+pub mod settings;

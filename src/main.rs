@@ -1,3 +1,7 @@
 //! The `mcm` binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    machine_controller_manager::cli::run(std::env::args_os())
+}

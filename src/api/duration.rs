@@ -181,6 +181,20 @@ fn write_decimal(f: &mut fmt::Formatter<'_>, whole: u64, part: u64, unit: u64) -
     write!(f, ".{}", digits.trim_end_matches('0'))
 }
 
+impl schemars::JsonSchema for GoDuration {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string"})
+    }
+}
+
 impl Serialize for GoDuration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

@@ -181,6 +181,10 @@ pub enum Severity {
     Deny,
     /// The request passes with a warning.
     Warn,
+    /// It would be refused, but the stored object had the same problem before; passes with a warning.
+    Existing,
+    /// It would be refused, but the object asks to be let through (spec/api-and-admission §4.3); passes with a warning.
+    Skipped,
 }
 
 /// A field error together with the rule that found it and what it means.
@@ -192,6 +196,26 @@ pub struct Finding {
     pub severity: Severity,
     /// What it found.
     pub error: FieldError,
+    /// All values the rule looked at, when they are more than the offending one. Compared when updates are ratcheted.
+    pub inputs: Option<Value>,
+}
+
+impl Finding {
+    /// Whether this refuses the request.
+    pub fn denies(&self) -> bool {
+        self.severity == Severity::Deny
+    }
+
+    /// The text of the finding as a warning: without the words that belong to a refusal.
+    pub fn warning(&self) -> String {
+        match self.severity {
+            Severity::Deny => self.error.to_string(),
+            Severity::Existing => format!("existing problem: {}", self.error),
+            Severity::Skipped => format!("rule {} skipped", self.rule),
+            Severity::Warn if self.error.path.as_str().is_empty() => self.error.detail.to_string(),
+            Severity::Warn => format!("{}: {}", self.error.path, self.error.detail),
+        }
+    }
 }
 
 /// What all rules found in one object, in the order in which the rules ran. Rules add and never stop at the first.
@@ -210,7 +234,15 @@ impl Findings {
     }
 
     fn deny(&mut self, rule: RuleId, path: FieldPath, kind: ErrorKind, value: Value, detail: Cow<'static, str>) {
-        self.0.push(Finding { rule, severity: Severity::Deny, error: FieldError { path, kind, value, detail } });
+        let error = FieldError { path, kind, value, detail };
+        self.0.push(Finding { rule, severity: Severity::Deny, error, inputs: None });
+    }
+
+    /// Notes all values that led to the finding added last, when they are more than the value it prints.
+    pub fn depends_on(&mut self, inputs: Value) {
+        if let Some(last) = self.0.last_mut() {
+            last.inputs = Some(inputs);
+        }
     }
 
     /// The field must be there.
@@ -241,6 +273,17 @@ impl Findings {
         self.deny(rule, path, ErrorKind::Forbidden, Value::Null, detail.into());
     }
 
+    /// The field has the wrong JSON type; `expected` reads like `must be a string`.
+    pub fn mistyped(&mut self, rule: RuleId, path: FieldPath, value: &Value, expected: &'static str) {
+        self.deny(rule, path, ErrorKind::TypeInvalid, value.clone(), expected.into());
+    }
+
+    /// The field is longer than so many bytes.
+    pub fn too_long(&mut self, rule: RuleId, path: FieldPath, max_bytes: usize) {
+        let detail = format!("may not be more than {max_bytes} bytes");
+        self.deny(rule, path, ErrorKind::TooLong, Value::Null, detail.into());
+    }
+
     /// The value stands elsewhere already.
     pub fn duplicate(
         &mut self,
@@ -261,12 +304,22 @@ impl Findings {
         detail: impl Into<Cow<'static, str>>,
     ) {
         let error = FieldError { path, kind: ErrorKind::Invalid, value: value.into(), detail: detail.into() };
-        self.0.push(Finding { rule, severity: Severity::Warn, error });
+        self.0.push(Finding { rule, severity: Severity::Warn, error, inputs: None });
     }
 
     /// All findings.
     pub fn iter(&self) -> impl Iterator<Item = &Finding> {
         self.0.iter()
+    }
+
+    /// All findings, to be judged anew.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Finding> {
+        self.0.iter_mut()
+    }
+
+    /// The texts of all findings that let the request pass.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter(|finding| !finding.denies()).map(Finding::warning)
     }
 
     /// The errors that refuse the request.

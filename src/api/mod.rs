@@ -4,11 +4,18 @@
 //! the stored kinds ([`v1alpha1`]), names ([`names`]), Go-style values ([`duration`], [`int_or_percent`])
 //! and field errors ([`field`]). What does not: anything that talks to a cluster (`cluster/`) or a cloud (`driver/`).
 
+pub mod conversion;
+pub mod crd;
+pub mod defaulting;
 pub mod duration;
 pub mod field;
 pub mod int_or_percent;
+pub mod kind;
 pub mod names;
+pub mod quantity;
 pub mod selector;
 pub mod serde_helpers;
 pub mod string_enum;
 pub mod v1alpha1;
+pub mod v1beta1;
+pub mod validation;

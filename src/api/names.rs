@@ -14,6 +14,8 @@ pub const V1ALPHA1: &str = "v1alpha1";
 pub const V1BETA1: &str = "v1beta1";
 /// `group/version` of the stored kinds, as owner references carry it.
 pub const API_VERSION_V1ALPHA1: &str = "machine.sapcloud.io/v1alpha1";
+/// `group/version` of the successor version.
+pub const API_VERSION_V1BETA1: &str = "machine.sapcloud.io/v1beta1";
 
 /// Finalizers.
 pub mod finalizer {
@@ -39,6 +41,8 @@ pub mod label {
     pub const FORCE_DELETION: &str = "force-deletion";
     /// On a Machine: exactly `True`; in-place and preservation drains by force.
     pub const FORCE_DRAIN: &str = "force-drain";
+    /// On a Node: its host name, written by the kubelet.
+    pub const HOSTNAME: &str = "kubernetes.io/hostname";
     /// On a Node: the machine behind it.
     pub const MACHINE_NAME: &str = "node.gardener.cloud/machine-name";
     /// On a Node: it belongs to an old set of an in-place rollout.
@@ -63,6 +67,8 @@ pub mod annotation {
     pub const MACHINE_JOIN_DURATION: &str = "node.machine.sapcloud.io/machine-join-duration";
     /// On Machine and Node: `now`, `when-failed`, `auto-preserved` or `false`.
     pub const PRESERVE: &str = "node.machine.sapcloud.io/preserve";
+    /// What all annotations begin with in which the controllers remember what they last applied.
+    pub const LAST_APPLIED_PREFIX: &str = "node.machine.sapcloud.io/last-applied-";
     /// On a Machine: the node's preserve value last obeyed.
     pub const LAST_APPLIED_NODE_PRESERVE_VALUE: &str = "node.machine.sapcloud.io/last-applied-node-preserve-value";
     /// On a Node: the machine's node template as last applied, as JSON.
@@ -117,6 +123,14 @@ pub mod annotation {
     pub const ROLLBACK_TO: &str = "deployment.machine.sapcloud.io/rollback-to";
     /// On a Node made by the virtual cloud.
     pub const SIMULATED_NODE: &str = "virtual.machine.sapcloud.io/simulated";
+    /// On a simulated Node: namespace of its machine.
+    pub const SIMULATED_NAMESPACE: &str = "virtual.machine.sapcloud.io/namespace";
+    /// On a simulated Node: whose VM it is, as JSON; read after a restart without memory.
+    pub const SIMULATED_OWNER: &str = "virtual.machine.sapcloud.io/owner";
+    /// On a Pod of a simulated Node: a Go duration after which it succeeds.
+    pub const SIMULATED_RUN_FOR: &str = "virtual.machine.sapcloud.io/run-for";
+    /// On a Pod of a simulated Node: `true` keeps it terminating for ever.
+    pub const SIMULATED_REFUSE_TERMINATION: &str = "virtual.machine.sapcloud.io/refuse-termination";
 }
 
 /// Taint keys.
@@ -167,6 +181,46 @@ pub mod stage_text {
     pub const READY_FOR_UPDATE: &str = "Node drain successful. Node is ready for update";
 }
 
+/// Event and condition reasons of sets.
+pub mod set_reason {
+    /// Event and `ReplicaFailure`: machines could not be created.
+    pub const FAILED_CREATE: &str = "FailedCreate";
+    /// Event and `ReplicaFailure`: machines could not be deleted.
+    pub const FAILED_DELETE: &str = "FailedDelete";
+    /// Event and condition `Valid`: the object cannot be acted on. Also of deployments.
+    pub const FAILED_VALIDATION: &str = "FailedValidation";
+}
+
+/// Event and condition reasons of deployments, with the texts that never vary.
+pub mod deployment_reason {
+    /// `Available` is true.
+    pub const MINIMUM_AVAILABLE: &str = "MinimumReplicasAvailable";
+    /// `Available` is false.
+    pub const MINIMUM_UNAVAILABLE: &str = "MinimumReplicasUnavailable";
+    /// `Progressing`: the newest set was there already.
+    pub const FOUND_NEW_SET: &str = "FoundNewMachineSet";
+    /// `Progressing`: the newest set was made.
+    pub const NEW_SET_CREATED: &str = "NewMachineSetCreated";
+    /// `Progressing`: the rollout is complete.
+    pub const NEW_SET_AVAILABLE: &str = "NewMachineSetAvailable";
+    /// `Progressing`: machines came or became ready.
+    pub const SET_UPDATED: &str = "MachineSetUpdated";
+    /// Event and `Progressing`: the newest set could not be made.
+    pub const SET_CREATE_ERROR: &str = "MachineSetCreateError";
+    /// `Progressing`: nothing moved within `progressDeadlineSeconds`.
+    pub const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+    /// `Progressing`: rollouts are paused.
+    pub const PAUSED: &str = "DeploymentPaused";
+    /// `Progressing`: rollouts go on after a pause.
+    pub const RESUMED: &str = "DeploymentResumed";
+    /// Event: the selector selects everything.
+    pub const SELECTING_ALL: &str = "SelectingAll";
+    /// Event: a set was scaled.
+    pub const SCALING_SET: &str = "ScalingMachineSet";
+    /// Event and `Progressing`: a rollout of this strategy is not carried out by this version. Not in the original.
+    pub const STRATEGY_NOT_SUPPORTED: &str = "StrategyNotSupported";
+}
+
 /// Priority of a machine without the annotation.
 pub const DEFAULT_MACHINE_PRIORITY: i64 = 3;
 /// The class kind that every class reference names.
@@ -179,6 +233,72 @@ pub const LEASE_MACHINE_CONTROLLER: &str = "machine-controller";
 pub const WEBHOOK_CONFIGURATION: &str = "machine-controller-manager";
 /// The Secret that holds CA and serving certificate.
 pub const CERTIFICATE_SECRET: &str = "machine-controller-manager-certs";
+
+/// Reasons of events and `Progressing` conditions of the machine controller (spec/machine-controller §13.2).
+pub mod machine_reason {
+    /// The driver refused to create the VM, or to tell about it.
+    pub const CREATE_FAILED: &str = "CreateFailed";
+    /// The driver could not initialise the VM.
+    pub const INITIALIZE_FAILED: &str = "InitializeFailed";
+    /// The class is missing or can't be used.
+    pub const CLASS_NOT_USABLE: &str = "ClassNotUsable";
+    /// The node template of the class is incomplete.
+    pub const NODE_TEMPLATE_INVALID: &str = "NodeTemplateInvalid";
+    /// A Secret that the class names is missing.
+    pub const SECRET_NOT_USABLE: &str = "SecretNotUsable";
+    /// The Secrets of the class hold no user data.
+    pub const USER_DATA_MISSING: &str = "UserDataMissing";
+    /// The new VM would use the Node of an older one.
+    pub const STALE_NODE: &str = "StaleNode";
+    /// The Node of a running machine vanished.
+    pub const NODE_MISSING: &str = "NodeMissing";
+    /// The Node of a running machine is unhealthy.
+    pub const NODE_UNHEALTHY: &str = "NodeUnhealthy";
+    /// The machine did not join in time.
+    pub const CREATION_TIMEOUT: &str = "CreationTimeout";
+    /// The machine was unhealthy for too long.
+    pub const HEALTH_TIMEOUT: &str = "HealthTimeout";
+    /// The machine was unhealthy for too long, but another one is being replaced.
+    pub const HEALTH_TIMEOUT_REPLACEMENT_DEFERRED: &str = "HealthTimeoutReplacementDeferred";
+    /// Evictions are refused.
+    pub const DRAIN_BLOCKED: &str = "DrainBlocked";
+    /// Pods are deleted by force.
+    pub const DRAIN_FORCED: &str = "DrainForced";
+    /// A volume does not detach.
+    pub const VOLUME_STILL_ATTACHED: &str = "VolumeStillAttached";
+    /// The driver could not delete the VM.
+    pub const VM_DELETION_FAILED: &str = "VMDeletionFailed";
+    /// A Node of the machine's name belongs to something else and was left alone.
+    pub const FOREIGN_NODE_KEPT: &str = "ForeignNodeKept";
+    /// The memory of the last template on a Node can't be read.
+    pub const LAST_APPLIED_UNREADABLE: &str = "LastAppliedUnreadable";
+    /// A class that is being deleted is still used.
+    pub const STILL_REFERENCED: &str = "StillReferenced";
+    /// The machine has recovered.
+    pub const REJOINED: &str = "Rejoined";
+    /// A VM that existed already was taken over.
+    pub const ADOPTED: &str = "Adopted";
+}
+
+/// Types and reasons of `status.machineConditions` (decisions.md 30).
+pub mod machine_condition {
+    /// Whether the machine is on its way somewhere, and whom it waits for.
+    pub const PROGRESSING: &str = "Progressing";
+    /// Waits for the Node of the VM that was made.
+    pub const REASON_WAITING_FOR_NODE: &str = "WaitingForNode";
+    /// Waits for the Node of a VM that existed already.
+    pub const REASON_WAITING_FOR_NODE_OF_ADOPTED_VM: &str = "WaitingForNodeOfAdoptedVM";
+    /// Nothing to wait for.
+    pub const REASON_SETTLED: &str = "Settled";
+    /// The Node is being drained.
+    pub const REASON_DRAINING: &str = "Draining";
+    /// The VM is being deleted.
+    pub const REASON_DELETING_VM: &str = "DeletingVM";
+}
+
+/// First part of the description while a deletion is under way, when the machine had failed before
+/// (spec/machine-controller §14, M-06).
+pub const WAS_FAILED_TEXT: &str = "Machine was Failed. ";
 /// Field manager of CA bundles and of the certificate Secret.
 pub const CERTIFICATE_FIELD_MANAGER: &str = "mcm-certs";
 /// Event reason on the certificate Secret: the serving certificate is about to end, or has ended.

@@ -25,6 +25,7 @@ macro_rules! string_enum {
 
         impl $name {
             /// The words this program knows, in declaration order.
+            #[allow(dead_code)]
             pub const WORDS: &'static [&'static str] = &[$($word),+];
 
             /// The word as it is stored.
@@ -36,6 +37,7 @@ macro_rules! string_enum {
             }
 
             /// Whether the field counts as absent when it is written (Go omits empty strings).
+            #[allow(dead_code)]
             pub fn is_empty(&self) -> bool {
                 self.as_str().is_empty()
             }
@@ -60,6 +62,21 @@ macro_rules! string_enum {
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.as_str())
+            }
+        }
+
+        /// Any string: a schema that lists the words would lock out a newer writer.
+        impl schemars::JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({"type": "string"})
             }
         }
 
@@ -95,6 +112,7 @@ mod tests {
     fn an_unknown_word_survives_a_round_trip() {
         let read: Colour = serde_json::from_str("\"Blue\"").unwrap();
         assert_eq!(read, Colour::Other("Blue".to_owned()));
+        assert!(!read.is_empty() && !Colour::WORDS.contains(&read.as_str()));
         assert_eq!(serde_json::to_string(&read).unwrap(), "\"Blue\"");
     }
 

@@ -9,7 +9,7 @@ use super::VmIdentity;
 macro_rules! codes {
     ($($(#[$meta:meta])* $name:ident = $number:literal),+ $(,)?) => {
         /// What a driver's answer means; each code is a decision of the core, none is only a text.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
         pub enum Code { $($(#[$meta])* $name = $number),+ }
 
         impl Code {
@@ -80,7 +80,7 @@ impl fmt::Display for Code {
 }
 
 /// A failed driver call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Status {
     /// What it means.
     pub code: Code,
@@ -89,7 +89,7 @@ pub struct Status {
     /// State to remember in spite of the failure.
     pub last_known_state: Option<String>,
     /// What is known of the VM although the call failed; `Uninitialized` brings it.
-    pub partial: Option<VmIdentity>,
+    pub partial: Option<Box<VmIdentity>>,
 }
 
 impl Status {
@@ -101,7 +101,7 @@ impl Status {
     /// The same failure, with what is known of the VM.
     #[must_use]
     pub fn with_partial(mut self, partial: VmIdentity) -> Self {
-        self.partial = Some(partial);
+        self.partial = Some(Box::new(partial));
         self
     }
 }

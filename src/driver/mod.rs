@@ -6,6 +6,7 @@
 mod code;
 mod registry;
 mod types;
+pub mod virtual_cloud;
 
 use async_trait::async_trait;
 

@@ -15,10 +15,15 @@ impl Registry {
     }
 
     /// Adds a driver under all its provider strings; a later driver takes over strings of an earlier one.
-    pub fn register(&mut self, driver: Arc<dyn Driver>) {
+    pub fn register(&mut self, driver: &Arc<dyn Driver>) {
         for provider in &driver.info().providers {
-            self.0.insert(provider.clone(), Arc::clone(&driver));
+            self.0.insert(provider.clone(), Arc::clone(driver));
         }
+    }
+
+    /// Adds a driver under one of its provider strings.
+    pub fn register_as(&mut self, provider: &str, driver: &Arc<dyn Driver>) {
+        self.0.insert(provider.to_owned(), Arc::clone(driver));
     }
 
     /// The driver of a class's `provider` string.

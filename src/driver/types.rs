@@ -104,7 +104,7 @@ pub struct VolumeIdsRequest {
 }
 
 /// Who a VM is.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct VmIdentity {
     /// Its identity at the provider.
     pub provider_id: String,
@@ -115,7 +115,7 @@ pub struct VmIdentity {
 }
 
 /// A VM that was made or found.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct CreatedVm {
     /// Who it is.
     pub vm: VmIdentity,
@@ -124,7 +124,7 @@ pub struct CreatedVm {
 }
 
 /// A VM that is gone.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DeletedVm {
     /// State to remember.
     pub last_known_state: Option<String>,

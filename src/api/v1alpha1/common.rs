@@ -6,16 +6,20 @@ use k8s_openapi::{
     api::core::v1::NodeSpec,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::MachineSpec;
 use crate::{
-    api::serde_helpers::{is_default, null_as_default},
+    api::{
+        crd::nodes,
+        serde_helpers::{is_default, null_as_default},
+    },
     string_enum,
 };
 
 /// Names the class of a machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClassSpec {
     /// API group of the class; only metrics read it.
@@ -30,23 +34,26 @@ pub struct ClassSpec {
 }
 
 /// What is synced from a machine to its Node: labels, annotations and taints.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NodeTemplateSpec {
     /// Only `labels` and `annotations` are used.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "nodes::template_metadata")]
     pub metadata: ObjectMeta,
     /// Only `taints` are used.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "nodes::node_spec")]
     pub spec: NodeSpec,
 }
 
 /// What new machines of a set or deployment look like.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineTemplateSpec {
     /// Labels, annotations and finalizers of new machines.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "nodes::template_metadata")]
     pub metadata: ObjectMeta,
     /// Specification of new machines.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
@@ -89,7 +96,7 @@ string_enum! {
 
 /// The last thing that was done with an object. `description` is program state during a deletion
 /// (spec/machine-controller §1.8).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LastOperation {
     /// What happened, for people; during a deletion also the stage.
@@ -110,7 +117,7 @@ pub struct LastOperation {
 }
 
 /// A machine that failed, as a set's or deployment's status lists it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSummary {
     /// Name of the machine.
@@ -128,8 +135,9 @@ pub struct MachineSummary {
 }
 
 /// A reference to a Secret by name and namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct SecretReference {
     /// Name of the Secret.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]

@@ -4,11 +4,13 @@ use k8s_openapi::{
     api::core::v1::{NodeAddress, NodeCondition},
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ClassSpec, LastOperation, NodeTemplateSpec, resource};
 use crate::{
     api::{
+        crd::nodes,
         duration::GoDuration,
         serde_helpers::{is_default, null_as_default},
     },
@@ -16,10 +18,11 @@ use crate::{
 };
 
 /// One VM that joins the target cluster as one Node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Machine {
     /// Standard object metadata.
+    #[schemars(schema_with = "nodes::object_metadata")]
     pub metadata: ObjectMeta,
     /// What is wanted.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
@@ -31,7 +34,7 @@ pub struct Machine {
 resource!(Machine, "machines");
 
 /// What a machine should be. Also the `spec` of the templates of sets and deployments.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSpec {
     /// The class that says how to make the VM.
@@ -50,7 +53,7 @@ pub struct MachineSpec {
 
 /// Time limits and health settings of a machine; what is absent is decided by flags. Synced to existing machines
 /// without a rollout.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineConfiguration {
     /// After it, pods are deleted by force. Flag: `--machine-drain-timeout`.
@@ -80,7 +83,7 @@ pub struct MachineConfiguration {
 }
 
 /// What a machine is.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineStatus {
     /// Addresses of the VM; only without a target cluster.
@@ -100,6 +103,7 @@ pub struct MachineStatus {
     pub last_known_state: String,
     /// Why the machine is not where it should be: one `Progressing` condition (decisions.md 30). Not in the original.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "nodes::condition_map")]
     pub machine_conditions: Vec<Condition>,
 }
 
@@ -132,7 +136,7 @@ string_enum! {
 }
 
 /// The phase of a machine and the clock that runs in it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CurrentStatus {
     /// The phase.

@@ -4,19 +4,24 @@ use k8s_openapi::apimachinery::pkg::{
     apis::meta::v1::{LabelSelector, ObjectMeta, Time},
     util::intstr::IntOrString,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ConditionStatus, MachineSummary, MachineTemplateSpec, resource};
 use crate::{
-    api::serde_helpers::{is_default, null_as_default},
+    api::{
+        crd::nodes,
+        serde_helpers::{is_default, null_as_default},
+    },
     string_enum,
 };
 
 /// Rolls machines out and keeps their number.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineDeployment {
     /// Standard object metadata.
+    #[schemars(schema_with = "nodes::object_metadata")]
     pub metadata: ObjectMeta,
     /// What is wanted.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
@@ -28,14 +33,16 @@ pub struct MachineDeployment {
 resource!(MachineDeployment, "machinedeployments");
 
 /// What a deployment should be.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["template"]))]
 pub struct MachineDeploymentSpec {
     /// Wanted machines.
     #[serde(deserialize_with = "null_as_default")]
     pub replicas: i32,
     /// Which sets and machines belong to the deployment.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "nodes::label_selector")]
     pub selector: Option<LabelSelector>,
     /// What new machines look like.
     #[serde(deserialize_with = "null_as_default")]
@@ -90,7 +97,7 @@ string_enum! {
 }
 
 /// How machines are replaced.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDeploymentStrategy {
     /// Which way.
@@ -105,7 +112,7 @@ pub struct MachineDeploymentStrategy {
 }
 
 /// How far a rolling update may stray from the wanted number.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingUpdate {
     /// Machines that may be missing; percentages round down.
@@ -117,7 +124,7 @@ pub struct RollingUpdate {
 }
 
 /// Settings of an in-place update.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InPlaceUpdate {
     /// Machines that may be missing; percentages round down.
@@ -132,7 +139,7 @@ pub struct InPlaceUpdate {
 }
 
 /// Deprecated: a wish to return to an earlier revision.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RollbackConfig {
     /// The revision; 0 is the previous one.
@@ -141,7 +148,7 @@ pub struct RollbackConfig {
 }
 
 /// What a deployment is.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDeploymentStatus {
     /// Generation this status is about.
@@ -198,8 +205,9 @@ string_enum! {
 }
 
 /// A condition of a deployment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["status", "type"]))]
 pub struct MachineDeploymentCondition {
     /// Which condition.
     #[serde(rename = "type")]

@@ -1,19 +1,24 @@
 //! `MachineSet`: a number of equal machines.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ClassSpec, LastOperation, MachineSummary, MachineTemplateSpec, resource};
 use crate::{
-    api::serde_helpers::{is_default, null_as_default},
+    api::{
+        crd::nodes,
+        serde_helpers::{is_default, null_as_default},
+    },
     string_enum,
 };
 
 /// Keeps a number of equal machines.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineSet {
     /// Standard object metadata.
+    #[schemars(schema_with = "nodes::object_metadata")]
     pub metadata: ObjectMeta,
     /// What is wanted.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
@@ -25,7 +30,7 @@ pub struct MachineSet {
 resource!(MachineSet, "machinesets");
 
 /// What a set should be.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSetSpec {
     /// Wanted machines.
@@ -33,6 +38,7 @@ pub struct MachineSetSpec {
     pub replicas: i32,
     /// Which machines belong to the set.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "nodes::label_selector")]
     pub selector: Option<LabelSelector>,
     /// Dead field; only a metric reads it.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
@@ -49,7 +55,7 @@ pub struct MachineSetSpec {
 }
 
 /// What a set is.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSetStatus {
     /// Machines of the set, terminating ones included.
@@ -116,8 +122,9 @@ string_enum! {
 }
 
 /// A condition of a set.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["status", "type"]))]
 pub struct MachineSetCondition {
     /// Which condition.
     #[serde(rename = "type")]

@@ -20,6 +20,9 @@ pub use machine_set::*;
 /// Implements `kube::Resource` and `k8s_openapi`-style metadata access for a kind of our group.
 macro_rules! resource {
     ($kind:ident, $plural:literal) => {
+        $crate::api::v1alpha1::resource!($kind, $plural, $crate::api::names::V1ALPHA1);
+    };
+    ($kind:ident, $plural:literal, $version:expr) => {
         impl kube::Resource for $kind {
             type DynamicType = ();
             type Scope = kube::core::NamespaceResourceScope;
@@ -31,7 +34,7 @@ macro_rules! resource {
                 $crate::api::names::GROUP.into()
             }
             fn version(_: &()) -> std::borrow::Cow<'_, str> {
-                $crate::api::names::V1ALPHA1.into()
+                $version.into()
             }
             fn plural(_: &()) -> std::borrow::Cow<'_, str> {
                 $plural.into()

@@ -1,0 +1,284 @@
+//! Writing answers: what is allowed, patched, denied or could not be understood.
+//!
+//! Source: spec/api-and-admission §4.6, §9 items 3, 4 and 12. A denial is HTTP 200 with `allowed: false` and code 422;
+//! kubectl prints its causes, so every cause stands on its own.
+
+use std::borrow::Cow;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use json_patch::Patch;
+use serde::Serialize;
+
+use super::{
+    Endpoint, Operation, Question, Request,
+    review::{API_VERSION, KIND},
+};
+use crate::api::{
+    field::{Finding, Findings, RuleId, Severity},
+    kind::Kind,
+    names::GROUP,
+};
+
+/// Longest warning in characters; API servers and clients cut longer ones in places of their own.
+const WARNING_MAX: usize = 120;
+/// All warnings of an answer together, in bytes; API servers stop counting there.
+const WARNINGS_MAX: usize = 4096;
+/// Room that is kept for the note about warnings left out.
+const WARNINGS_NOTE: usize = 32;
+
+/// What goes back to the API server, and what metrics want to know about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReviewAnswer {
+    /// HTTP status code.
+    pub status: u16,
+    /// Body, JSON.
+    pub body: Vec<u8>,
+    /// For metrics and logs; holds nothing of the object.
+    pub facts: ReviewFacts,
+}
+
+/// How a review ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// The request may go on.
+    Allowed,
+    /// The request is refused.
+    Denied,
+    /// The review could not be read or judged; the failure policy decides.
+    Failed,
+}
+
+/// What metrics and logs may know of a review.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReviewFacts {
+    /// Which webhook was asked; none for a conversion or a body that could not be read.
+    pub endpoint: Option<Endpoint>,
+    /// Kind of the object, if it is ours.
+    pub kind: Option<Kind>,
+    /// What was to happen to it.
+    pub operation: Option<Operation>,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// The rules that found something, in order.
+    pub rules: Vec<(RuleId, Severity)>,
+    /// Why it failed; empty unless it did.
+    pub failure: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit_annotations: Option<AuditAnnotations>,
+}
+
+#[derive(Serialize)]
+struct AuditAnnotations {
+    skipped: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_version: Option<&'static str>,
+    #[serde(rename = "status")]
+    outcome: &'static str,
+    code: u16,
+    reason: &'static str,
+    message: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details<'a>>,
+}
+
+#[derive(Serialize)]
+struct Details<'a> {
+    group: &'static str,
+    kind: &'static str,
+    name: &'a str,
+    causes: Vec<Cause<'a>>,
+}
+
+#[derive(Serialize)]
+struct Cause<'a> {
+    reason: &'static str,
+    message: String,
+    field: &'a str,
+}
+
+/// A body that cannot be answered: 400 with a `Status` that says why.
+pub fn bad_request(reason: &str) -> ReviewAnswer {
+    failure(400, "BadRequest", reason)
+}
+
+/// A defect of ours: 500 with a `Status` that says so.
+pub fn internal_error(reason: &str) -> ReviewAnswer {
+    failure(500, "InternalError", reason)
+}
+
+fn failure(code: u16, reason: &'static str, message: &str) -> ReviewAnswer {
+    let status = Status {
+        kind: Some("Status"),
+        api_version: Some("v1"),
+        outcome: "Failure",
+        code,
+        reason,
+        message: Cow::Borrowed(message),
+        details: None,
+    };
+    let facts = ReviewFacts {
+        endpoint: None,
+        kind: None,
+        operation: None,
+        verdict: Verdict::Failed,
+        rules: Vec::new(),
+        failure: message.to_owned(),
+    };
+    ReviewAnswer { status: code, body: to_json(&status), facts }
+}
+
+/// An answer with this body that is no admission review.
+pub fn plain(body: Vec<u8>, verdict: Verdict, failure: String) -> ReviewAnswer {
+    let facts = ReviewFacts { endpoint: None, kind: None, operation: None, verdict, rules: Vec::new(), failure };
+    ReviewAnswer { status: 200, body, facts }
+}
+
+/// Nothing to say.
+pub fn allow(request: &Request<'_>, endpoint: Endpoint) -> ReviewAnswer {
+    respond(allowed(request), facts(request, endpoint, None, &Findings::new()))
+}
+
+/// Allowed, with the defaults; without any, neither patch nor its type is sent.
+pub fn patched(request: &Request<'_>, question: Question, patch: &Patch) -> ReviewAnswer {
+    let facts = facts(request, Endpoint::Mutate, Some(question.kind), &Findings::new());
+    if patch.0.is_empty() {
+        return respond(allowed(request), facts);
+    }
+    let patch = STANDARD.encode(to_json(patch));
+    respond(Response { patch: Some(patch), patch_type: Some("JSONPatch"), ..allowed(request) }, facts)
+}
+
+/// Allowed or denied by what the rules found.
+pub fn judged(request: &Request<'_>, endpoint: Endpoint, question: Question, found: &Findings) -> ReviewAnswer {
+    let facts = facts(request, endpoint, Some(question.kind), found);
+    if found.is_empty() {
+        return respond(allowed(request), facts);
+    }
+    let status = found.denies().then(|| denial(request.object_name(), question.kind, found));
+    let response = Response {
+        allowed: status.is_none(),
+        status,
+        warnings: warnings(found),
+        audit_annotations: skipped(found),
+        ..allowed(request)
+    };
+    respond(response, facts)
+}
+
+fn allowed<'a>(request: &'a Request<'_>) -> Response<'a> {
+    Response {
+        uid: &request.uid,
+        allowed: true,
+        status: None,
+        patch: None,
+        patch_type: None,
+        warnings: Vec::new(),
+        audit_annotations: None,
+    }
+}
+
+fn facts(request: &Request<'_>, endpoint: Endpoint, kind: Option<Kind>, found: &Findings) -> ReviewFacts {
+    ReviewFacts {
+        endpoint: Some(endpoint),
+        kind,
+        operation: Some(request.operation()),
+        verdict: if found.denies() { Verdict::Denied } else { Verdict::Allowed },
+        rules: found.iter().map(|finding| (finding.rule, finding.severity)).collect(),
+        failure: String::new(),
+    }
+}
+
+fn respond(response: Response<'_>, facts: ReviewFacts) -> ReviewAnswer {
+    let review = Review { api_version: API_VERSION, kind: KIND, response };
+    ReviewAnswer { status: 200, body: to_json(&review), facts }
+}
+
+fn denial<'a>(name: &'a str, kind: Kind, found: &'a Findings) -> Status<'a> {
+    let causes = found.errors().map(|error| Cause {
+        reason: error.kind.cause_reason(),
+        message: error.message(),
+        field: error.path.as_str(),
+    });
+    Status {
+        kind: None,
+        api_version: None,
+        outcome: "Failure",
+        code: 422,
+        reason: "Invalid",
+        message: Cow::Owned(format!("{kind}.{GROUP} {name:?} is invalid: {}", found.aggregate())),
+        details: Some(Details { group: GROUP, kind: kind.as_str(), name, causes: causes.collect() }),
+    }
+}
+
+/// One line each, equal ones once, none too long, and not more in all than an API server passes on.
+fn warnings(found: &Findings) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for text in found.warnings() {
+        let text = one_line(&text);
+        if !text.is_empty() && !all.contains(&text) {
+            all.push(text);
+        }
+    }
+    let mut left = WARNINGS_MAX;
+    let fitting = all.iter().take_while(|text| {
+        left = left.saturating_sub(text.len());
+        left >= WARNINGS_NOTE
+    });
+    let kept = fitting.count();
+    let dropped = all.len() - kept;
+    all.truncate(kept);
+    if dropped > 0 {
+        all.push(format!("… and {dropped} more"));
+    }
+    all
+}
+
+fn one_line(text: &str) -> String {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    if text.chars().count() <= WARNING_MAX {
+        return text.chars().map(clean).collect();
+    }
+    text.chars().map(clean).take(WARNING_MAX - 1).chain(['…']).collect()
+}
+
+fn skipped(found: &Findings) -> Option<AuditAnnotations> {
+    let skipped = |finding: &&Finding| finding.severity == Severity::Skipped;
+    let mut rules: Vec<_> = found.iter().filter(skipped).map(|finding| finding.rule).collect();
+    rules.dedup();
+    (!rules.is_empty()).then(|| AuditAnnotations { skipped: rules.join(",") })
+}
+
+/// Texts, numbers and lists always serialise; an empty body would be answered by the failure policy.
+fn to_json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}

@@ -1,0 +1,297 @@
+//! Reading an `AdmissionReview`.
+//!
+//! Texts are borrowed from the body where they hold no escapes. Of the objects, `metadata.managedFields` is skipped
+//! while reading: no rule looks at it and it is often half of an object.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::{Map, Number, Value};
+
+use crate::api::{
+    kind::{ApiVersion, Kind},
+    names,
+    validation::Change,
+};
+
+/// The version that is understood.
+pub const API_VERSION: &str = "admission.k8s.io/v1";
+/// The kind that is understood.
+pub const KIND: &str = "AdmissionReview";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    #[serde(borrow, default)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    request: Option<Request<'a>>,
+}
+
+/// What the API server asks.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Request<'a> {
+    /// Identity of the question.
+    #[serde(borrow, default)]
+    pub uid: Cow<'a, str>,
+    #[serde(borrow, default)]
+    kind: GroupVersionKind<'a>,
+    #[serde(borrow, default)]
+    sub_resource: Cow<'a, str>,
+    /// Name of the object; absent while a name is being generated.
+    #[serde(borrow, default)]
+    pub name: Cow<'a, str>,
+    /// Namespace of the object.
+    #[serde(borrow, default)]
+    pub namespace: Cow<'a, str>,
+    #[serde(borrow, default)]
+    operation: Cow<'a, str>,
+    /// Who asks.
+    #[serde(borrow, default)]
+    pub user_info: UserInfo<'a>,
+    #[serde(default)]
+    object: Option<Object>,
+    #[serde(default)]
+    old_object: Option<Object>,
+}
+
+#[derive(Default, Deserialize)]
+struct GroupVersionKind<'a> {
+    #[serde(borrow, default)]
+    group: Cow<'a, str>,
+    #[serde(borrow, default)]
+    version: Cow<'a, str>,
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+}
+
+/// Who asks.
+#[derive(Default, Deserialize)]
+pub struct UserInfo<'a> {
+    /// User name.
+    #[serde(borrow, default)]
+    pub username: Cow<'a, str>,
+    /// Groups.
+    #[serde(default)]
+    pub groups: Vec<Cow<'a, str>>,
+}
+
+/// What happens to the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// It is made.
+    Create,
+    /// It is changed.
+    Update,
+    /// It is deleted.
+    Delete,
+    /// Somebody talks to it, or something that did not exist when this was written.
+    Other,
+}
+
+impl Operation {
+    /// The API server's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Other => "OTHER",
+        }
+    }
+}
+
+/// Which of our kinds in which version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The kind.
+    pub kind: Kind,
+    /// The version.
+    pub version: ApiVersion,
+}
+
+/// What the request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// One of our objects.
+    Object(Question),
+    /// The status of one of our objects.
+    Status(Question),
+    /// Nothing that concerns us.
+    Foreign,
+}
+
+/// Reads a body. The error is a text for whoever configured the webhook.
+pub fn read(body: &[u8]) -> Result<Request<'_>, String> {
+    if body.is_empty() {
+        return Err(format!("the body is empty: want an {KIND} of {API_VERSION}"));
+    }
+    let review: Review<'_> =
+        serde_json::from_slice(body).map_err(|error| format!("the body is no {KIND} of {API_VERSION}: {error}"))?;
+    if review.kind.is_empty() {
+        return Err(format!("the body is no {KIND} of {API_VERSION}: it names no kind"));
+    }
+    if review.kind != KIND || review.api_version != API_VERSION {
+        let (kind, version) = (printable(&review.kind), printable(&review.api_version));
+        return Err(format!("cannot answer kind {kind} of apiVersion {version}: want {KIND} of {API_VERSION}"));
+    }
+    let request = review.request.ok_or_else(|| format!("the {KIND} has no request"))?;
+    if request.uid.is_empty() {
+        return Err(format!("the request of the {KIND} has no uid"));
+    }
+    Ok(request)
+}
+
+/// A foreign text for a message: quoted, and cut to what a person can read.
+fn printable(text: &str) -> String {
+    const MAX: usize = 80;
+    format!("{:?}", text.chars().take(MAX).collect::<String>())
+}
+
+impl Request<'_> {
+    /// The operation.
+    pub fn operation(&self) -> Operation {
+        match &*self.operation {
+            "CREATE" => Operation::Create,
+            "UPDATE" => Operation::Update,
+            "DELETE" => Operation::Delete,
+            _ => Operation::Other,
+        }
+    }
+
+    /// What the request is about (spec/api-and-admission §4.1 items 2 to 4).
+    pub fn target(&self) -> Target {
+        let kind = Kind::from_name(&self.kind.kind).filter(|_| self.kind.group == names::GROUP);
+        let (Some(kind), Some(version)) = (kind, ApiVersion::from_name(&self.kind.version)) else {
+            return Target::Foreign;
+        };
+        match (&*self.sub_resource, self.operation()) {
+            (_, Operation::Other) => Target::Foreign,
+            ("", _) => Target::Object(Question { kind, version }),
+            ("status", _) => Target::Status(Question { kind, version }),
+            _ => Target::Foreign,
+        }
+    }
+
+    /// What happens to the object. The error says which part of the request is missing.
+    pub fn change(&self) -> Result<Change<'_>, String> {
+        let object = self.object.as_ref().map(|object| &object.0);
+        let old = self.old_object.as_ref().map(|object| &object.0);
+        let missing = |part: &str| format!("the request is {} and has no {part}", self.operation().as_str());
+        match self.operation() {
+            Operation::Create => Ok(Change::Create { new: object.ok_or_else(|| missing("object"))? }),
+            Operation::Update => Ok(Change::Update {
+                old: old.ok_or_else(|| missing("oldObject"))?,
+                new: object.ok_or_else(|| missing("object"))?,
+            }),
+            Operation::Delete | Operation::Other => Ok(Change::Delete { old }),
+        }
+    }
+
+    /// How messages name the object: its name, else what its name will begin with.
+    pub fn object_name(&self) -> &str {
+        let of_object = |field: &str| {
+            let object = self.object.as_ref().or(self.old_object.as_ref())?;
+            object.0.get("metadata")?.get(field)?.as_str().filter(|name| !name.is_empty())
+        };
+        if self.name.is_empty() {
+            of_object("name").or_else(|| of_object("generateName")).unwrap_or_default()
+        } else {
+            &self.name
+        }
+    }
+}
+
+/// An object without its managed fields.
+struct Object(Value);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Without(Level::Object)).map(Self)
+    }
+}
+
+/// How deep in the object a value is.
+#[derive(Clone, Copy)]
+enum Level {
+    Object,
+    Metadata,
+}
+
+/// Reads any JSON value, and of an object all but `metadata.managedFields`.
+struct Without(Level);
+
+/// The same for a member that is read in place.
+struct Metadata(Value);
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Without(Level::Metadata)).map(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Without {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(element) = elements.next_element()? {
+            list.push(element);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = members.next_key::<String>()? {
+            match (self.0, key.as_str()) {
+                (Level::Object, "metadata") => {
+                    let value = members.next_value::<Metadata>()?.0;
+                    map.insert(key, value);
+                }
+                (Level::Metadata, "managedFields") => {
+                    members.next_value::<IgnoredAny>()?;
+                }
+                _ => {
+                    let value = members.next_value()?;
+                    map.insert(key, value);
+                }
+            }
+        }
+        Ok(Value::Object(map))
+    }
+}

@@ -1,0 +1,130 @@
+//! From a Rust type to the structural schema that Kubernetes wants.
+//!
+//! The types derive `JsonSchema`, so that a field added to a type is declared without another line. JSON Schema can say
+//! more than a structural schema may; what differs is rewritten here. Bounds and rules are added by [`super::rules`].
+
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+/// The schema of a kind: the type's own, with `apiVersion` and `kind`, and without anything an API server refuses.
+pub fn structural<T: JsonSchema>() -> Value {
+    let generator = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true).into_generator();
+    let mut schema = generator.into_root_schema_for::<T>().to_value();
+    rewrite(&mut schema);
+    if let Some(properties) = schema.pointer_mut("/properties").and_then(Value::as_object_mut) {
+        for (name, description) in
+            [("apiVersion", "Group and version of this representation of the object."), ("kind", "What the object is.")]
+        {
+            properties.insert(name.to_owned(), json!({"type": "string", "description": description}));
+        }
+        // The API server has its own schema for it and refuses any other word, a description included.
+        if properties.contains_key("metadata") {
+            properties.insert("metadata".to_owned(), json!({"type": "object"}));
+        }
+    }
+    schema
+}
+
+fn rewrite(schema: &mut Value) {
+    if *schema == json!(true) {
+        *schema = json!({"x-kubernetes-preserve-unknown-fields": true});
+    }
+    let Some(node) = schema.as_object_mut() else { return };
+    // A default here would change what is stored; the one that is wanted is among the rules.
+    for word in ["$schema", "title", "default", "definitions"] {
+        node.remove(word);
+    }
+    forget_null(node);
+    // Bounds of Rust's integers are not those of the field.
+    if node.get("type") == Some(&json!("integer")) {
+        node.remove("minimum");
+        node.remove("maximum");
+    }
+    if node.get("x-kubernetes-int-or-string") == Some(&json!(true)) {
+        node.insert("anyOf".to_owned(), json!([{"type": "integer"}, {"type": "string"}]));
+    }
+    if let Some(Value::String(description)) = node.get_mut("description") {
+        *description = for_users(description);
+    }
+    if let Some(properties) = node.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.values_mut().for_each(rewrite);
+    }
+    for child in ["items", "additionalProperties"] {
+        if let Some(child) = node.get_mut(child) {
+            rewrite(child);
+        }
+    }
+}
+
+/// `Option` allows null in JSON Schema. The API server drops nulls of fields that are not nullable, which is what Go's
+/// zero values mean, so that null is never declared.
+fn forget_null(node: &mut Map<String, Value>) {
+    if let Some(Value::Array(types)) = node.get("type") {
+        let others: Vec<_> = types.iter().filter(|name| **name != json!("null")).cloned().collect();
+        if let [only] = others.as_slice() {
+            node.insert("type".to_owned(), only.clone());
+        }
+    }
+    let Some(Value::Array(branches)) = node.get("anyOf") else { return };
+    let others: Vec<_> = branches.iter().filter(|branch| branch.get("type") != Some(&json!("null"))).cloned().collect();
+    if let [Value::Object(only)] = others.as_slice() {
+        node.remove("anyOf");
+        for (word, value) in only {
+            node.entry(word.clone()).or_insert_with(|| value.clone());
+        }
+    }
+}
+
+/// A doc comment as `kubectl explain` shows it: one paragraph, without links and references for developers.
+fn for_users(description: &str) -> String {
+    let mut text = description.split_whitespace().collect::<Vec<_>>().join(" ");
+    for reference in [" (spec/", " (decisions.md"] {
+        while let Some(start) = text.find(reference) {
+            let Some(len) = text[start..].find(')') else { break };
+            text.replace_range(start..=start + len, "");
+        }
+    }
+    text.replace("[`", "`").replace("`]", "`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is not said to users (spec/nowhere §1).
+    #[derive(JsonSchema)]
+    #[allow(dead_code)]
+    struct Sample {
+        /// A count.
+        count: Option<i32>,
+        nested: Option<Nested>,
+        list: Vec<Nested>,
+    }
+
+    #[derive(JsonSchema, Default)]
+    #[schemars(default)]
+    #[allow(dead_code)]
+    struct Nested {
+        size: u8,
+    }
+
+    #[test]
+    fn a_type_becomes_a_structural_schema() {
+        let nested = json!({"type": "object", "properties": {"size": {"type": "integer", "format": "uint8"}}});
+        let mut schema = structural::<Sample>();
+        schema["properties"].as_object_mut().unwrap().retain(|name, _| name != "apiVersion" && name != "kind");
+        assert_eq!(
+            schema,
+            json!({
+                "description": "What is not said to users.",
+                "type": "object",
+                "required": ["list"],
+                "properties": {
+                    "count": {"description": "A count.", "type": "integer", "format": "int32"},
+                    "nested": nested,
+                    "list": {"type": "array", "items": nested},
+                },
+            })
+        );
+    }
+}

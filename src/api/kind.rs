@@ -1,0 +1,85 @@
+//! The four kinds and their versions as values, for code that works on untyped objects.
+
+use std::fmt;
+
+use super::names;
+
+/// One of the four stored kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// One VM.
+    Machine,
+    /// A number of equal machines.
+    MachineSet,
+    /// Declarative rollouts of machines.
+    MachineDeployment,
+    /// How VMs of a kind are made.
+    MachineClass,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Machine, Self::MachineSet, Self::MachineDeployment, Self::MachineClass];
+
+    /// The word in an object's `kind` field.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Machine => "Machine",
+            Self::MachineSet => "MachineSet",
+            Self::MachineDeployment => "MachineDeployment",
+            Self::MachineClass => "MachineClass",
+        }
+    }
+
+    /// The resource name in URLs and webhook rules.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Self::Machine => "machines",
+            Self::MachineSet => "machinesets",
+            Self::MachineDeployment => "machinedeployments",
+            Self::MachineClass => "machineclasses",
+        }
+    }
+
+    /// The kind of this name, if it is ours.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A version of the kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ApiVersion {
+    /// What is stored.
+    #[default]
+    V1alpha1,
+    /// The successor, served on request.
+    V1beta1,
+}
+
+impl ApiVersion {
+    /// The version's name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::V1alpha1 => names::V1ALPHA1,
+            Self::V1beta1 => names::V1BETA1,
+        }
+    }
+
+    /// The version of this name, if it is ours.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::V1alpha1, Self::V1beta1].into_iter().find(|version| version.as_str() == name)
+    }
+}
+
+impl fmt::Display for ApiVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

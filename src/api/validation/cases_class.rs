@@ -1,0 +1,166 @@
+//! The cases of spec/api-and-admission §12.1 by their numbers: classes, references and deletions.
+
+#![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{
+    ClassFact, Coverage,
+    Kind::{Machine, MachineClass, MachineDeployment, MachineSet},
+    Providers, References, SecretFact,
+    fixtures::{Question, create, delete, update},
+};
+use crate::api::field::{FieldPath, Findings};
+
+/// Two drivers, of which AWS wants an `ami`.
+struct TwoDrivers(Coverage);
+
+impl Providers for TwoDrivers {
+    fn names(&self) -> Vec<&str> {
+        vec!["AWS", "virtual"]
+    }
+
+    fn coverage(&self) -> Coverage {
+        self.0
+    }
+
+    fn check(&self, provider: &str, class: &Value, found: &mut Findings) {
+        if provider == "AWS" && class["providerSpec"].get("ami").is_none() {
+            found.required("CLS-6", FieldPath::new("providerSpec.ami"), "AMI is required");
+        }
+    }
+}
+
+fn capacity(fields: Value) -> Value {
+    json!({"nodeTemplate": {"capacity": fields}})
+}
+
+#[rstest]
+#[case::the_base_is_fine(json!({}), &[], &[])]
+#[case::v115_no_provider(json!({"provider": null}), &["provider: Required value: name of the driver"], &[])]
+#[case::v116_the_wrong_case(json!({"provider": "aws"}), &["provider: Unsupported value: \"aws\": supported values: \"AWS\", \"virtual\""], &["provider: did you mean \"AWS\"? Names of drivers are case-sensitive"])]
+#[case::v117_no_provider_spec(json!({"providerSpec": null}), &["providerSpec: Required value"], &[])]
+#[case::v118_what_the_driver_misses(json!({"provider": "AWS", "providerSpec": {"amii": "x"}}), &["providerSpec.ami: Required value: AMI is required"], &[])]
+#[case::v120_no_gpu(capacity(json!({"gpu": null})), &["nodeTemplate.capacity[gpu]: <incomplete>"], &[])]
+#[case::no_capacity(json!({"nodeTemplate": {"capacity": null}}), &["nodeTemplate.capacity[cpu]: <incomplete>", "nodeTemplate.capacity[gpu]: <incomplete>", "nodeTemplate.capacity[memory]: <incomplete>"], &[])]
+#[case::v121_no_node_template(json!({"nodeTemplate": null}), &[], &[])]
+#[case::v122_no_zone(json!({"nodeTemplate": {"zone": ""}}), &["nodeTemplate.zone: <nowhere>"], &[])]
+#[case::v123_no_such_unit(capacity(json!({"memory": "8Gib"})), &["nodeTemplate.capacity[memory]: Invalid value: \"8Gib\": quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"], &[])]
+#[case::v124_a_poison_value(capacity(json!({"memory": "1e1.5"})), &["nodeTemplate.capacity[memory]: Invalid value: \"1e1.5\": quantities must match…"], &[])]
+#[case::v125_negative(capacity(json!({"cpu": "-1"})), &["nodeTemplate.capacity[cpu]: Invalid value: \"-1\": must be greater than or equal to 0"], &[])]
+#[case::v126_a_number(capacity(json!({"cpu": 4})), &[], &[])]
+#[case::a_list_as_amount(capacity(json!({"cpu": []})), &["nodeTemplate.capacity[cpu]: Invalid value: []: quantities must match…"], &[])]
+#[case::v127_no_extended_resource(json!({"nodeTemplate": {"virtualCapacity": {"hana": 1}}}), &[], &["nodeTemplate.virtualCapacity[hana]: is not an extended resource"])]
+#[case::v128_a_secret_without_namespace(json!({"secretRef": {"name": "s"}}), &[], &[])]
+#[case::v129_a_secret_without_name(json!({"secretRef": {"namespace": "default"}}), &["secretRef.name: Required value"], &[])]
+#[case::a_secret_elsewhere(json!({"secretRef": {"name": "s", "namespace": "x"}}), &[], &["secretRef.namespace: secrets outside the watched namespace \"default\" are not seen"])]
+#[case::an_architecture_nobody_knows(json!({"nodeTemplate": {"architecture": "riscv"}}), &[], &["nodeTemplate.architecture: unknown architecture \"riscv\""])]
+#[case::poison(json!({"providerSpec": "x", "nodeTemplate": {"capacity": [], "zone": 5}}), &["providerSpec: Invalid value: \"x\": must be an object", "nodeTemplate.capacity: Invalid value: []: must be an object", "nodeTemplate.zone: Invalid value: 5: must be a string"], &[])]
+fn a_new_class(#[case] patch: Value, #[case] denials: &[&str], #[case] warnings: &[&str]) {
+    create(MachineClass, patch).providers(TwoDrivers(Coverage::All)).gives(denials, warnings);
+}
+
+#[rstest]
+#[case::the_wrong_case("aws", &["provider: no driver for provider \"aws\" is registered here; did you mean \"AWS\"?"])]
+#[case::unknown("OpenStack", &["provider: no driver for provider \"OpenStack\" is registered here"])]
+fn a_process_that_knows_only_some_drivers_warns(#[case] provider: &str, #[case] warnings: &[&str]) {
+    create(MachineClass, json!({"provider": provider})).providers(TwoDrivers(Coverage::Some)).gives(&[], warnings);
+}
+
+#[test]
+fn v135_a_terminating_class_is_let_go() {
+    let metadata = |finalizers: Value| json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": finalizers});
+    let old =
+        json!({"metadata": metadata(json!(["machine.sapcloud.io/machine-controller-manager"])), "provider": null});
+    update(MachineClass, old, json!({"metadata": metadata(json!([])), "providerSpec": null})).gives(&[], &[]);
+}
+
+#[test]
+fn an_update_of_a_class_is_ratcheted_for_the_drivers_rules_too() {
+    let aws = |region: &str| json!({"provider": "AWS", "nodeTemplate": {"region": region}});
+    update(MachineClass, aws("r"), aws("s"))
+        .providers(TwoDrivers(Coverage::All))
+        .gives(&[], &["existing problem: providerSpec.ami: Required value: AMI is required"]);
+}
+
+/// Class `c1` is used by two machines, `gone` does not exist; machine `m0` holds `aws:///r/i-1`.
+struct Known;
+
+impl References for Known {
+    fn machine_class(&self, _namespace: &str, name: &str) -> Option<ClassFact> {
+        Some(match name {
+            "c1" => ClassFact::Present,
+            "leaving" => ClassFact::Terminating,
+            _ => ClassFact::Missing,
+        })
+    }
+
+    fn holder_of_provider_id(&self, _namespace: &str, provider_id: &str, except: &str) -> Option<Option<String>> {
+        Some((provider_id == "aws:///r/i-1" && except != "m0").then(|| "m0".to_owned()))
+    }
+
+    fn machines_of_class(&self, _namespace: &str, class: &str) -> Option<Vec<String>> {
+        Some(if class == "c1" { vec!["m0".to_owned(), "m1".to_owned()] } else { Vec::new() })
+    }
+
+    fn machines_of(&self, _kind: super::Kind, _namespace: &str, _name: &str) -> Option<Vec<String>> {
+        Some(vec!["m0".to_owned(), "m1".to_owned()])
+    }
+
+    fn secret(&self, _namespace: &str, name: &str) -> Option<SecretFact> {
+        Some(match name {
+            "s" => SecretFact::WithUserData,
+            "bare" => SecretFact::WithoutUserData,
+            _ => SecretFact::Missing,
+        })
+    }
+}
+
+fn class_named(name: &str) -> Value {
+    json!({"spec": {"class": {"name": name}}})
+}
+
+fn in_use(fields: Value) -> Question {
+    update(MachineClass, json!({}), fields)
+}
+
+#[rstest]
+#[case::v008_an_unknown_class(create(Machine, class_named("nope")), &[], &["spec.class.name: MachineClass \"nope\" not found in namespace \"default\""])]
+#[case::a_class_that_leaves(create(Machine, class_named("leaving")), &[], &["spec.class.name: MachineClass \"leaving\" is being deleted"])]
+#[case::a_class_that_was_unknown_before(update(Machine, class_named("nope"), json!({"metadata": {"labels": {"x": "y"}}, "spec": {"class": {"name": "nope"}}})), &[], &[])]
+#[case::v043_a_provider_id_of_another(create(Machine, json!({"spec": {"providerID": "aws:///r/i-1"}})), &["spec.providerID: Duplicate value: \"aws:///r/i-1\""], &[])]
+#[case::v044_its_own_provider_id(create(Machine, json!({"metadata": {"name": "m0"}, "spec": {"providerID": "aws:///r/i-1"}})), &[], &[])]
+#[case::v130_an_unknown_secret(create(MachineClass, json!({"secretRef": {"name": "gone"}})), &[], &["secretRef: Secret \"default/gone\" not found"])]
+#[case::no_user_data(create(MachineClass, json!({"secretRef": {"name": "bare"}})), &[], &["secretRef: no userData found in the referenced secrets"])]
+#[case::user_data_in_one_of_two(create(MachineClass, json!({"secretRef": {"name": "bare"}, "credentialsSecretRef": {"name": "s"}})), &[], &[])]
+#[case::v131_a_used_class_changes(in_use(json!({"providerSpec": {"x": 1}})), &[], &["providerSpec: used by 2 machines: they are not re-created, but will be deleted with the new values"])]
+#[case::v132_a_used_class_moves(in_use(json!({"provider": "AWS"})), &["provider: Invalid value: \"AWS\": field is immutable while machines use the class"], &[])]
+#[case::v132_and_may_be_made_to(in_use(json!({"provider": "AWS", "metadata": {"annotations": {"admission.machine.sapcloud.io/skip": "CLS-16"}}})), &[], &["rule CLS-16 skipped"])]
+#[case::v133_an_unused_class_moves(update(MachineClass, json!({"metadata": {"name": "c2"}}), json!({"metadata": {"name": "c2"}, "provider": "AWS"})), &[], &[])]
+#[case::v134_a_used_class_is_deleted(delete(MachineClass, json!({})), &[], &["MachineClass is used by 2 machines (m0, m1); it stays until they are gone"])]
+#[case::a_used_class_without_finalizer(delete(MachineClass, json!({"metadata": {"finalizers": null}})), &[], &["MachineClass is used by 2 machines (m0, m1) and has no finalizer: machines using it cannot be deleted afterwards"])]
+#[case::a_deployment_is_deleted(delete(MachineDeployment, json!({})), &[], &["deletes 2 machines"])]
+#[case::a_controlled_set_is_deleted(delete(MachineSet, json!({"metadata": {"ownerReferences": [{"kind": "MachineDeployment", "name": "d1", "controller": true}]}})), &[], &["deletes 2 machines", "will be created again by MachineDeployment \"d1\""])]
+#[case::a_controlled_machine_is_deleted(delete(Machine, json!({"metadata": {"ownerReferences": [{"kind": "MachineSet", "name": "s1", "controller": true}]}})), &[], &["will be replaced by MachineSet \"s1\""])]
+fn facts_about_other_objects(#[case] question: Question, #[case] denials: &[&str], #[case] warnings: &[&str]) {
+    question.knowing(Known).gives(denials, warnings);
+}
+
+#[test]
+fn a_driver_is_asked_about_a_v1beta1_class_in_its_own_shape() {
+    let class = json!({"metadata": {"name": "c1"}, "spec": {"provider": "AWS", "providerSpec": {}}});
+    let policy = super::Policy::default();
+    let found = super::validate(&super::ValidationRequest {
+        kind: MachineClass,
+        version: super::ApiVersion::V1beta1,
+        change: super::Change::Create { new: &class },
+        namespace: "default",
+        user: super::User::default(),
+        policy: &policy,
+        providers: &TwoDrivers(Coverage::All),
+        references: &super::NoReferences,
+    });
+    let texts: Vec<_> = found.errors().map(ToString::to_string).collect();
+    assert_eq!(texts, ["spec.providerSpec.ami: Required value: AMI is required"]);
+}

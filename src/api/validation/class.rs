@@ -1,0 +1,215 @@
+//! Rules over a class (spec/api-and-admission §5.4), and the seam to the drivers' own rules.
+
+use serde_json::Value;
+
+use super::{Object, node::Node, syntax};
+use crate::api::{
+    field::{FieldPath, Findings},
+    kind::ApiVersion,
+    quantity::Quantity,
+};
+
+const CAPACITY_TEXT: &str = "MachineClass NodeTemplate Capacity should mandatorily have CPU, GPU and Memory configured";
+const PLACE_TEXT: &str = "MachineClass NodeTemplate Instance Type, region and zone cannot be empty";
+const QUANTITY_TEXT: &str =
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+
+/// Whether the drivers of this process are all there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coverage {
+    /// A provider that is not served here is a mistake.
+    All,
+    /// Other processes may serve it.
+    Some,
+}
+
+/// What drivers have to say about a class. Implemented over the driver registry by whoever has one.
+pub trait Providers: Send + Sync {
+    /// The `provider` strings served, sorted.
+    fn names(&self) -> Vec<&str>;
+
+    /// Whether these are all.
+    fn coverage(&self) -> Coverage;
+
+    /// The own rules of the driver that serves this provider (CLS-6). `class` has the shape of v1alpha1; paths start at
+    /// `providerSpec`. Pure, without I/O.
+    fn check(&self, provider: &str, class: &Value, found: &mut Findings);
+}
+
+/// No drivers are known here; nothing is said about providers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoProviders;
+
+impl Providers for NoProviders {
+    fn names(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    fn coverage(&self) -> Coverage {
+        Coverage::Some
+    }
+
+    fn check(&self, _provider: &str, _class: &Value, _found: &mut Findings) {}
+}
+
+/// Runs all static rules of a class.
+pub fn rules(object: &Object<'_>, namespace: &str, providers: &dyn Providers, found: &mut Findings) {
+    let (class, path, user_data_ref) = match object.version {
+        ApiVersion::V1alpha1 => (object.root(), FieldPath::default(), "secretRef"),
+        ApiVersion::V1beta1 => (object.root().get("spec"), FieldPath::new("spec"), "userDataSecretRef"),
+    };
+    let provider = provider_is_served(class, &path, providers, found);
+    if class.get("providerSpec").is_absent() {
+        found.required("CLS-3", path.child("providerSpec"), "");
+    }
+    for field in [user_data_ref, "credentialsSecretRef"] {
+        secret_reference_is_complete(class.get(field), &path.child(field), namespace, found);
+    }
+    node_template(class.get("nodeTemplate"), &path.child("nodeTemplate"), found);
+    if let Some(provider) = provider {
+        driver_agrees(object, provider, &path, providers, found);
+    }
+}
+
+/// CLS-6. Drivers know classes in the shape of v1alpha1; for a v1beta1 class their paths are led back to where the user
+/// wrote the fields.
+fn driver_agrees(
+    object: &Object<'_>,
+    provider: &str,
+    path: &FieldPath,
+    providers: &dyn Providers,
+    found: &mut Findings,
+) {
+    if object.version == ApiVersion::V1alpha1 {
+        return providers.check(provider, object.value, found);
+    }
+    let mut class = object.root().get("spec").members().cloned().unwrap_or_default();
+    if let Some(reference) = class.remove("userDataSecretRef") {
+        class.insert("secretRef".to_owned(), reference);
+    }
+    class.insert("metadata".to_owned(), object.root().get("metadata").value_or_null());
+    let mut own = Findings::new();
+    providers.check(provider, &Value::Object(class), &mut own);
+    found.extend(own.into_iter().map(|mut finding| {
+        let place = finding.error.path.as_str().replacen("secretRef", "userDataSecretRef", 1);
+        finding.error.path = path.child(&place);
+        finding
+    }));
+}
+
+/// CLS-1 and CLS-2; returns the provider when there is one. Names are compared case-sensitively, as the registry does.
+fn provider_is_served<'a>(
+    class: Node<'a>,
+    path: &FieldPath,
+    providers: &dyn Providers,
+    found: &mut Findings,
+) -> Option<&'a str> {
+    let path = path.child("provider");
+    let provider = class.get("provider").text_or_empty()?;
+    if provider.is_empty() {
+        found.required("CLS-1", path, "name of the driver");
+        return None;
+    }
+    let names = providers.names();
+    if names.is_empty() || names.contains(&provider) {
+        return Some(provider);
+    }
+    let meant = names.iter().find(|name| name.eq_ignore_ascii_case(provider));
+    match (providers.coverage(), meant) {
+        (Coverage::All, meant) => {
+            found.not_supported("CLS-2", path.clone(), provider, &names);
+            if let Some(meant) = meant {
+                found.warn(
+                    "CLS-2",
+                    path,
+                    provider,
+                    format!("did you mean {meant:?}? Names of drivers are case-sensitive"),
+                );
+            }
+        }
+        (Coverage::Some, Some(meant)) => {
+            let detail = format!("no driver for provider {provider:?} is registered here; did you mean {meant:?}?");
+            found.warn("CLS-2", path, provider, detail);
+        }
+        (Coverage::Some, None) => {
+            let detail = format!("no driver for provider {provider:?} is registered here");
+            found.warn("CLS-2", path, provider, detail);
+        }
+    }
+    None
+}
+
+/// CLS-7 and CLS-8.
+fn secret_reference_is_complete(reference: Node<'_>, path: &FieldPath, watched: &str, found: &mut Findings) {
+    if reference.members().is_none() {
+        return;
+    }
+    if reference.get("name").text_or_empty() == Some("") {
+        found.required("CLS-7", path.child("name"), "");
+    }
+    match reference.get("namespace").text_or_empty() {
+        Some("") => found.required("CLS-8", path.child("namespace"), ""),
+        Some(namespace) if !watched.is_empty() && namespace != watched => {
+            let detail = format!("secrets outside the watched namespace {watched:?} are not seen");
+            found.warn("CLS-8", path.child("namespace"), namespace, detail);
+        }
+        Some(_) | None => {}
+    }
+}
+
+fn node_template(template: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    if template.members().is_none() {
+        return;
+    }
+    capacity_is_complete(template.get("capacity"), &path.child("capacity"), found);
+    for field in ["instanceType", "region", "zone"] {
+        if template.get(field).text_or_empty() == Some("") {
+            found.required("CLS-11", path.child(field), PLACE_TEXT);
+        }
+    }
+    for field in ["capacity", "virtualCapacity"] {
+        for (resource, value) in template.get(field).members().into_iter().flatten() {
+            let path = path.child(field).key(resource);
+            amount_is_a_quantity(value, &path, found);
+            for objection in syntax::qualified_name(resource) {
+                found.invalid("CLS-14", path.clone(), resource.as_str(), objection);
+            }
+            if field == "virtualCapacity" && !resource.contains('/') {
+                found.warn("CLS-14", path, resource.as_str(), "is not an extended resource");
+            }
+        }
+    }
+    architecture_is_known(template, path, found);
+}
+
+/// CLS-10: whoever scales from zero needs all three.
+fn capacity_is_complete(capacity: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    if matches!(capacity, Node::Mistyped) || capacity.value().is_some_and(|value| !value.is_object()) {
+        return;
+    }
+    for resource in ["cpu", "gpu", "memory"] {
+        if capacity.get(resource).is_absent() {
+            found.required("CLS-10", path.key(resource), CAPACITY_TEXT);
+        }
+    }
+}
+
+/// CLS-12 and CLS-13.
+fn amount_is_a_quantity(value: &Value, path: &FieldPath, found: &mut Findings) {
+    match Quantity::from_json(value) {
+        _ if value.is_null() => {}
+        Err(_) => found.invalid("CLS-12", path.clone(), value.clone(), QUANTITY_TEXT),
+        Ok(amount) if amount.is_negative() => {
+            found.invalid("CLS-13", path.clone(), value.clone(), "must be greater than or equal to 0");
+        }
+        Ok(_) => {}
+    }
+}
+
+/// CLS-15.
+fn architecture_is_known(template: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let architecture = template.get("architecture").text().filter(|name| !matches!(*name, "amd64" | "arm64"));
+    if let Some(name) = architecture {
+        found.warn("CLS-15", path.child("architecture"), name, format!("unknown architecture {name:?}"));
+    }
+}

@@ -1,0 +1,138 @@
+//! Syntax of names, labels and annotation keys, with the API machinery's own texts.
+//!
+//! Source: k8s.io/apimachinery/pkg/util/validation (v0.36). A checker returns every objection as a finished text, so
+//! that a finding reads exactly like one of the API server.
+
+/// Longest DNS subdomain in bytes.
+const SUBDOMAIN_MAX: usize = 253;
+/// Longest name part of a qualified name, and longest label value, in bytes.
+const NAME_MAX: usize = 63;
+
+const SUBDOMAIN_TEXT: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const NAME_PART_TEXT: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const LABEL_VALUE_TEXT: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+
+/// What is wrong with a DNS-1123 subdomain, such as an object's name.
+pub fn dns1123_subdomain(text: &str) -> Vec<String> {
+    let mut objections = Vec::new();
+    if text.len() > SUBDOMAIN_MAX {
+        objections.push(max_length(SUBDOMAIN_MAX));
+    }
+    if !is_subdomain(text) {
+        objections.push(SUBDOMAIN_TEXT.to_owned());
+    }
+    objections
+}
+
+/// What is wrong with a qualified name, such as a label key or a taint key.
+pub fn qualified_name(text: &str) -> Vec<String> {
+    let mut objections = Vec::new();
+    let mut parts = text.split('/');
+    let name = match (parts.next(), parts.next(), parts.next()) {
+        (Some(name), None, _) => name,
+        (Some(prefix), Some(name), None) => {
+            if prefix.is_empty() {
+                objections.push("prefix part must be non-empty".to_owned());
+            } else {
+                objections.extend(dns1123_subdomain(prefix).into_iter().map(|text| format!("prefix part {text}")));
+            }
+            name
+        }
+        _ => {
+            return vec![format!(
+                "a qualified name {NAME_PART_TEXT} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+            )];
+        }
+    };
+    if name.is_empty() {
+        objections.push("name part must be non-empty".to_owned());
+    } else if name.len() > NAME_MAX {
+        objections.push(format!("name part {}", max_length(NAME_MAX)));
+    }
+    if !is_name_part(name) {
+        objections.push(format!("name part {NAME_PART_TEXT}"));
+    }
+    objections
+}
+
+/// What is wrong with a label value. The empty string is fine.
+pub fn label_value(text: &str) -> Vec<String> {
+    let mut objections = Vec::new();
+    if text.len() > NAME_MAX {
+        objections.push(max_length(NAME_MAX));
+    }
+    if !text.is_empty() && !is_name_part(text) {
+        objections.push(LABEL_VALUE_TEXT.to_owned());
+    }
+    objections
+}
+
+fn max_length(bytes: usize) -> String {
+    format!("must be no more than {bytes} bytes")
+}
+
+fn is_subdomain(text: &str) -> bool {
+    text.split('.').all(|label| {
+        let bytes = label.as_bytes();
+        let edge = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+        edge(bytes.first())
+            && edge(bytes.last())
+            && bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-')
+    })
+}
+
+fn is_name_part(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::a_plain_name("c1", true)]
+    #[case::dots("a.b-c.d", true)]
+    #[case::an_upper_case_letter("C1", false)]
+    #[case::an_underscore("c_1", false)]
+    #[case::a_leading_dash("-a", false)]
+    #[case::two_dots("a..b", false)]
+    #[case::empty("", false)]
+    fn a_subdomain_is_checked(#[case] text: &str, #[case] good: bool) {
+        assert_eq!(dns1123_subdomain(text).is_empty(), good);
+    }
+
+    #[rstest]
+    #[case::a_name("MyName", &[])]
+    #[case::a_prefix("example.com/My.Name_1", &[])]
+    #[case::an_empty_prefix("/a", &["prefix part must be non-empty"])]
+    #[case::a_blank("bad key!", &["name part must consist of"])]
+    #[case::nothing_after_the_slash("a/", &["name part must be non-empty", "name part must consist of"])]
+    #[case::two_slashes("a/b/c", &["a qualified name must consist of"])]
+    #[case::a_bad_prefix("A/b", &["prefix part a lowercase RFC 1123 subdomain"])]
+    fn a_qualified_name_is_checked(#[case] text: &str, #[case] expected: &[&str]) {
+        let objections = qualified_name(text);
+        assert_eq!(objections.len(), expected.len(), "{objections:?}");
+        for (objection, start) in objections.iter().zip(expected) {
+            assert!(objection.starts_with(start), "{objection}");
+        }
+    }
+
+    #[test]
+    fn a_name_part_may_have_63_bytes_and_no_more() {
+        assert!(qualified_name(&"x".repeat(63)).is_empty());
+        assert_eq!(qualified_name(&"x".repeat(64)), ["name part must be no more than 63 bytes"]);
+        assert_eq!(label_value(&"x".repeat(64)), ["must be no more than 63 bytes"]);
+    }
+
+    #[test]
+    fn a_label_value_may_be_empty() {
+        assert!(label_value("").is_empty());
+        assert_eq!(label_value("x y"), [LABEL_VALUE_TEXT]);
+    }
+}

@@ -1,0 +1,224 @@
+//! `mcm manifests`: everything a cluster must know before the manager runs, generated from the code.
+//!
+//! Only chosen and printed here; each part comes from the room that knows it.
+
+use std::io::Write;
+
+use clap::{Args, ValueEnum};
+
+use super::{Failure, documents, manifests_crds, manifests_webhooks, rbac};
+use crate::{
+    admission::manifests::{Client, FailurePolicy, MatchConditions, Scope, StatusWebhook, WebhookManifests},
+    api::{
+        crd::{Converter, CrdOptions, OldestServer, V1Beta1},
+        names,
+    },
+};
+
+/// Flags of `mcm manifests`.
+#[derive(Clone, Debug, Args)]
+pub struct ManifestsArgs {
+    /// Which part
+    pub part: Part,
+    /// Namespace of the machine objects and of the Deployment
+    #[arg(long, default_value = manifests_webhooks::DEFAULT_NAMESPACE)]
+    pub namespace: String,
+    /// Name of the Service that API servers reach the webhooks through
+    #[arg(long, default_value = names::WEBHOOK_CONFIGURATION, value_name = "NAME")]
+    pub service_name: String,
+    /// Base URL of the webhooks instead of the Service, for API servers that reach no Services
+    #[arg(long, value_name = "URL", value_parser = webhook_url)]
+    pub webhook_url: Option<String>,
+    /// Let clients see a further version of our kinds; it needs the conversion webhook
+    #[arg(long, value_name = "VERSION")]
+    pub serve: Option<ServedVersion>,
+    /// Oldest API server that must be able to take them, such as 1.29
+    #[arg(long, default_value = "1.30", value_name = "VERSION", value_parser = kubernetes_minor)]
+    pub kube_version: KubernetesMinor,
+    /// Whose objects the webhooks judge
+    #[arg(long, default_value = "cluster", value_name = "SCOPE")]
+    pub scope: WebhookScope,
+    /// User names whose requests the webhooks don't see; unset means the service account
+    #[arg(long, value_delimiter = ',', value_name = "USERS")]
+    pub controller_users: Option<Vec<String>>,
+    /// What happens to an update while no webhook answers
+    #[arg(long, default_value = "ignore", value_name = "POLICY")]
+    pub update_failure_policy: UpdatePolicy,
+    /// With the webhook that warns of status writes by others
+    #[arg(long)]
+    pub status_webhook: bool,
+    /// With the rights that the virtual cloud needs (rbac)
+    #[arg(long)]
+    pub simulation: bool,
+}
+
+/// A part of the manifests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// `CustomResourceDefinitions` of the four kinds
+    Crds,
+    /// Admission webhooks; the process writes the CA bundle into them
+    Webhooks,
+    /// What the process may do, and its service account
+    Rbac,
+    /// All of these
+    All,
+}
+
+/// Whose objects the webhooks judge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WebhookScope {
+    /// Those of every namespace
+    Cluster,
+    /// Those of `--namespace`, by configurations of its own
+    Namespace,
+}
+
+/// What happens to an update while no webhook answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UpdatePolicy {
+    /// It goes on; the definitions still judge it
+    Ignore,
+    /// It is refused
+    Fail,
+}
+
+/// A version that is not served by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ServedVersion {
+    /// The successor of v1alpha1
+    V1beta1,
+}
+
+/// Minor version of Kubernetes 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KubernetesMinor(u32);
+
+impl KubernetesMinor {
+    /// Since then API servers forgive violations that were stored before a rule existed.
+    const RATCHETING: Self = Self(30);
+    /// Since then webhooks may have conditions.
+    const MATCH_CONDITIONS: Self = Self(28);
+}
+
+/// Prints the part as YAML documents.
+///
+/// # Errors
+/// When the part can't be made with these flags, or the stream is closed.
+pub fn run(args: &ManifestsArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    let text = match args.part {
+        Part::Crds => args.crds(),
+        Part::Webhooks => args.webhooks(),
+        Part::Rbac => args.rbac()?,
+        Part::All => [args.crds(), args.rbac()?, args.webhooks()].join("---\n"),
+    };
+    Ok(out.write_all(text.as_bytes())?)
+}
+
+impl ManifestsArgs {
+    fn crds(&self) -> String {
+        manifests_crds::crds_yaml(&self.crd_options())
+    }
+
+    fn crd_options(&self) -> CrdOptions {
+        let converter = || match &self.webhook_url {
+            Some(url) => Converter::Url(url.clone()),
+            None => Converter::Service {
+                namespace: self.namespace.clone(),
+                name: self.service_name.clone(),
+                port: SERVICE_PORT,
+            },
+        };
+        CrdOptions {
+            v1beta1: match self.serve {
+                None => V1Beta1::NotServed,
+                Some(ServedVersion::V1beta1) => V1Beta1::Served(converter()),
+            },
+            servers: if self.kube_version >= KubernetesMinor::RATCHETING {
+                OldestServer::Ratcheting
+            } else {
+                OldestServer::NotRatcheting
+            },
+        }
+    }
+
+    fn webhooks(&self) -> String {
+        let usual = WebhookManifests::in_namespace(&self.namespace);
+        manifests_webhooks::webhooks_yaml(&WebhookManifests {
+            client: match &self.webhook_url {
+                Some(url) => Client::Url(url.clone()),
+                None => Client::Service { namespace: self.namespace.clone(), name: self.service_name.clone() },
+            },
+            scope: match self.scope {
+                WebhookScope::Cluster => Scope::Cluster,
+                WebhookScope::Namespace => Scope::Namespace(self.namespace.clone()),
+            },
+            controller_users: self.controller_users.clone().unwrap_or(usual.controller_users),
+            update_failure_policy: match self.update_failure_policy {
+                UpdatePolicy::Ignore => FailurePolicy::Ignore,
+                UpdatePolicy::Fail => FailurePolicy::Fail,
+            },
+            status_webhook: if self.status_webhook { StatusWebhook::Install } else { StatusWebhook::LeaveOut },
+            match_conditions: if self.kube_version >= KubernetesMinor::MATCH_CONDITIONS {
+                MatchConditions::Supported
+            } else {
+                MatchConditions::Unsupported
+            },
+        })
+    }
+
+    fn rbac(&self) -> Result<String, Failure> {
+        let mut objects = rbac::manifests(&self.namespace);
+        if self.simulation {
+            objects.extend(rbac::simulation_manifests(&self.namespace));
+        }
+        documents::to_yaml(&objects).map_err(Failure::run)
+    }
+}
+
+/// Port of the Service in front of the TLS listener.
+const SERVICE_PORT: u16 = 443;
+
+/// API servers call webhooks over TLS only, and refuse a URL with anything behind the path.
+fn webhook_url(text: &str) -> Result<String, String> {
+    let uri: http::Uri = text.parse().map_err(|_| "must be a URL such as https://127.0.0.1:9443".to_owned())?;
+    if uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty()) && uri.query().is_none() {
+        Ok(text.to_owned())
+    } else {
+        Err("must be an https URL without a query, such as https://127.0.0.1:9443".to_owned())
+    }
+}
+
+fn kubernetes_minor(text: &str) -> Result<KubernetesMinor, String> {
+    let minor = text.trim_start_matches('v').strip_prefix("1.").and_then(|rest| rest.split('.').next());
+    minor
+        .and_then(|minor| minor.parse().ok())
+        .map(KubernetesMinor)
+        .ok_or_else(|| "must be a version such as 1.30".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::loopback("https://127.0.0.1:9443", true)]
+    #[case::a_path("https://host/mcm", true)]
+    #[case::no_tls("http://127.0.0.1:9443", false)]
+    #[case::no_scheme("127.0.0.1:9443", false)]
+    #[case::a_query("https://host/?a=b", false)]
+    fn a_webhook_url_is_one_that_api_servers_take(#[case] text: &str, #[case] taken: bool) {
+        assert_eq!(webhook_url(text).is_ok(), taken);
+    }
+
+    #[rstest]
+    #[case("1.29", Some(29))]
+    #[case("v1.36.3", Some(36))]
+    #[case("2.0", None)]
+    #[case("1.x", None)]
+    fn a_kubernetes_version_is_read(#[case] text: &str, #[case] minor: Option<u32>) {
+        assert_eq!(kubernetes_minor(text).ok(), minor.map(KubernetesMinor));
+    }
+}

@@ -1,0 +1,173 @@
+//! The subcommands. Their work is done in plain functions over text and values; only `main.rs` knows the process.
+//!
+//! Exit codes: 0 fine, 1 the input or the run is bad, 2 wrong usage. What a program may read goes to standard output,
+//! everything else to standard error.
+
+pub mod convert;
+pub mod documents;
+pub mod go_flags;
+pub mod logging;
+pub mod manifests;
+pub mod manifests_crds;
+pub mod manifests_webhooks;
+pub mod offline;
+pub mod output;
+pub mod rbac;
+pub mod serve;
+pub mod validate;
+pub mod version;
+
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Declarative virtual machines for Kubernetes.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "mcm", version, about, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Run the manager: webhooks, conversion and control loops
+    #[command(args_override_self = true)]
+    Serve(Box<serve::args::ServeArgs>),
+    /// Print the manifests that a cluster needs
+    Manifests(manifests::ManifestsArgs),
+    /// Check manifests with the rules of admission, without a cluster
+    Validate(offline::ValidateArgs),
+    /// Convert manifests between versions
+    Convert(offline::ConvertArgs),
+    /// Print version and platform
+    Version(version::VersionArgs),
+    /// Print a completion script
+    Completion(CompletionArgs),
+}
+
+/// Flags of `mcm completion`.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct CompletionArgs {
+    /// The shell that is to read it
+    pub shell: clap_complete::Shell,
+}
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The command line is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// What was given to the command is bad; the text says what, where and what to do.
+    #[error("{0}")]
+    Input(String),
+    /// What was given to the command is bad, and the command's own output has said so.
+    #[error("")]
+    Reported,
+    /// The run failed.
+    #[error("{0:#}")]
+    Run(anyhow::Error),
+}
+
+impl Failure {
+    /// A failed run, with its cause.
+    pub fn run(cause: impl Into<anyhow::Error>) -> Self {
+        Self::Run(cause.into())
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) => ExitCode::from(2),
+            Self::Input(_) | Self::Reported | Self::Run(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(cause: io::Error) -> Self {
+        Self::run(cause)
+    }
+}
+
+/// Runs the command of a command line, its first argument being the program's name.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(normalised(arguments.into_iter().collect())) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way too; clap knows which stream and code each one gets. A closed stream is no
+            // reason to fail: nobody reads.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let mut out = io::stdout().lock();
+    match cli.command.run(&mut out).and_then(|()| Ok(out.flush()?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Run(cause)) if is_closed_pipe(&cause) => ExitCode::SUCCESS,
+        Err(failure) => {
+            for line in failure.to_string().lines() {
+                eprintln!("mcm: {line}");
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+impl Command {
+    fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        match self {
+            Self::Serve(args) => serve::run(args),
+            Self::Manifests(args) => manifests::run(args, out),
+            Self::Validate(args) => args.run(out),
+            Self::Convert(args) => args.run(out),
+            Self::Version(args) => version::run(*args, out),
+            Self::Completion(args) => {
+                // Into memory first: the generator panics when its stream is closed.
+                let mut script = Vec::new();
+                clap_complete::generate(args.shell, &mut Cli::command(), "mcm", &mut script);
+                Ok(out.write_all(&script)?)
+            }
+        }
+    }
+}
+
+/// The command line with Go-style flags of `serve` brought into clap's form; other commands are new and need no such help.
+pub(crate) fn normalised(arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_none_or(|command| command != "serve") {
+        return arguments;
+    }
+    let cli = Cli::command();
+    let flags: Vec<&str> = cli
+        .find_subcommand("serve")
+        .map(|serve| serve.get_arguments().filter_map(clap::Arg::get_long).collect())
+        .unwrap_or_default();
+    go_flags::normalise(arguments, |name| flags.contains(&name))
+}
+
+/// Whether the reader of our output has gone away, as `| head` does.
+fn is_closed_pipe(cause: &anyhow::Error) -> bool {
+    cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_declared_flags_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_has_an_exit_code_of_its_own() {
+        let line = ["mcm", "serve", "--no-such-flag"].map(OsString::from);
+        assert_eq!(run(line), ExitCode::from(2));
+    }
+}

@@ -1,0 +1,130 @@
+//! The commands that work on files alone: `mcm validate` and `mcm convert`. Their flags, and where text comes from and goes.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, ValueEnum};
+
+use super::{
+    Failure,
+    convert::{ConvertError, convert_documents},
+    documents::Format,
+    output::OutputFormat,
+    validate::{self, ValidateOptions},
+};
+use crate::api::validation::{ControllerUsers, NoProviders, Policy, Profile};
+
+/// What `-f` calls the standard input.
+const STDIN: &str = "-";
+
+/// Flags of `mcm validate`.
+#[derive(Clone, Debug, Args)]
+pub struct ValidateArgs {
+    /// File or folder with manifests, or - for the standard input; may be repeated
+    #[arg(short = 'f', long = "filename", required = true, value_name = "FILE|DIR|-")]
+    pub files: Vec<PathBuf>,
+    /// File or folder with the objects as they are stored: what is found there is checked as an update
+    #[arg(long, value_name = "FILE|DIR")]
+    pub old: Vec<PathBuf>,
+    /// User who asks
+    #[arg(long = "as", default_value = "", value_name = "USER")]
+    pub user: String,
+    /// Namespace of objects that name none
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    /// How rules with two levels answer: compat (warn) or strict (deny)
+    #[arg(long, default_value = "compat", value_name = "PROFILE")]
+    pub admission_profile: Profile,
+    /// User names that count as controllers, comma separated
+    #[arg(long, value_delimiter = ',', value_name = "USERS")]
+    pub controller_users: Vec<String>,
+    /// For programs
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<OutputFormat>,
+}
+
+/// Flags of `mcm convert`.
+#[derive(Clone, Debug, Args)]
+pub struct ConvertArgs {
+    /// File with manifests, or - for the standard input
+    #[arg(short = 'f', long = "filename", value_name = "FILE|-")]
+    pub file: PathBuf,
+    /// The version wanted
+    #[arg(long, value_name = "VERSION")]
+    pub to: TargetVersion,
+    /// Shape of the result
+    #[arg(short, long, default_value = "yaml", value_name = "FORMAT")]
+    pub output: OutputFormat,
+}
+
+/// A version of our kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TargetVersion {
+    /// The stored one
+    V1alpha1,
+    /// Its successor
+    V1beta1,
+}
+
+impl ValidateArgs {
+    /// Checks the manifests and writes the report.
+    ///
+    /// # Errors
+    /// [`Failure::Input`] when an object would not be admitted or something could not be read; the report says what.
+    pub fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let options = ValidateOptions {
+            files: self.files.clone(),
+            old: self.old.clone(),
+            user: self.user.clone(),
+            namespace: self.namespace.clone(),
+            policy: Policy {
+                profile: self.admission_profile,
+                controllers: ControllerUsers::named(self.controller_users.iter().cloned()),
+            },
+            output: match self.output {
+                None => validate::OutputFormat::Text,
+                Some(OutputFormat::Json) => validate::OutputFormat::Json,
+                Some(OutputFormat::Yaml) => validate::OutputFormat::Yaml,
+            },
+        };
+        match validate::run(&options, &NoProviders, &mut io::stdin().lock(), out)? {
+            0 => Ok(()),
+            _ => Err(Failure::Reported),
+        }
+    }
+}
+
+impl ConvertArgs {
+    /// Converts the manifests and writes them; writes nothing unless all could be converted.
+    ///
+    /// # Errors
+    /// [`Failure::Input`] with every object that could not be converted.
+    pub fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let (name, text) = read(&self.file)?;
+        let to = self.to.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let format = match self.output {
+            OutputFormat::Yaml => Format::Yaml,
+            OutputFormat::Json => Format::Json,
+        };
+        let converted = convert_documents(&name, &text, &to, format).map_err(|error| match error {
+            ConvertError::Unwritable(cause) => Failure::run(cause),
+            error => Failure::Input(error.to_string()),
+        })?;
+        Ok(out.write_all(converted.as_bytes())?)
+    }
+}
+
+/// The text of a file or of the standard input, and how messages call it.
+fn read(file: &Path) -> Result<(String, String), Failure> {
+    if file.as_os_str() == STDIN {
+        let mut text = String::new();
+        io::stdin().lock().read_to_string(&mut text)?;
+        return Ok(("stdin".to_owned(), text));
+    }
+    let name = file.display().to_string();
+    let text = fs::read_to_string(file).map_err(|cause| Failure::Input(format!("{name}: {cause}")))?;
+    Ok((name, text))
+}

@@ -1,0 +1,343 @@
+//! What the process may do: one typed list, and the RBAC objects made of it.
+//!
+//! Every grant says why it exists; who writes a new kind of request adds its grant here and nowhere else. Rules with
+//! `resourceNames` are kept apart from those without, since RBAC joins what stands in one rule.
+//!
+//! Sources: spec/machine-controller §1.1, spec/api-and-admission §10 "RBAC", spec/providers §7.4–7.6 (simulation).
+
+use serde_json::{Value, json};
+
+use crate::api::names;
+
+/// Name of the service account and prefix of all roles.
+const NAME: &str = names::WEBHOOK_CONFIGURATION;
+/// The label that all of our objects carry.
+const APP_LABEL: &str = "app.kubernetes.io/name";
+/// Where bootstrap tokens live, in the target cluster.
+const TOKEN_NAMESPACE: &str = "kube-system";
+/// Where kubelets, and simulated ones, renew their Leases.
+const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// One thing the process does, and why.
+struct Grant {
+    group: &'static str,
+    resources: &'static [&'static str],
+    verbs: &'static [&'static str],
+    /// Names it is restricted to; empty means every name.
+    names: &'static [&'static str],
+    /// Why, for the reader of this list.
+    #[allow(dead_code)]
+    why: &'static str,
+}
+
+const READ: &[&str] = &["get", "list", "watch"];
+
+/// In the namespace of the machine objects (control cluster).
+const CONTROL: &[Grant] = &[
+    Grant {
+        group: names::GROUP,
+        resources: &["machines", "machinesets", "machinedeployments"],
+        verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
+        names: &[],
+        why: "deployments own sets, sets own machines",
+    },
+    Grant {
+        group: names::GROUP,
+        resources: &["machineclasses"],
+        verbs: &["get", "list", "patch", "update", "watch"],
+        names: &[],
+        why: "read by every machine; the finalizer is claimed and taken off",
+    },
+    Grant {
+        group: names::GROUP,
+        resources: &["machines/status", "machinesets/status", "machinedeployments/status"],
+        verbs: &["get", "patch", "update"],
+        names: &[],
+        why: "what was observed and done",
+    },
+    Grant {
+        group: names::GROUP,
+        resources: &["machines/finalizers", "machinesets/finalizers", "machinedeployments/finalizers"],
+        verbs: &["update"],
+        names: &[],
+        why: "owner references with blockOwnerDeletion",
+    },
+    Grant {
+        group: "",
+        resources: &["secrets"],
+        verbs: &["get", "list", "patch", "update", "watch"],
+        names: &[],
+        why: "credentials and user data of classes, and the finalizer on them",
+    },
+    Grant {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["create"],
+        names: &[],
+        why: "leader election; a create can't be restricted by name",
+    },
+    Grant {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["get", "patch", "update"],
+        names: &[names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER],
+        why: "leader election",
+    },
+    Grant {
+        group: "",
+        resources: &["events"],
+        verbs: &["create", "patch", "update"],
+        names: &[],
+        why: "what a person should see",
+    },
+    Grant {
+        group: "events.k8s.io",
+        resources: &["events"],
+        verbs: &["create", "patch", "update"],
+        names: &[],
+        why: "what a person should see",
+    },
+];
+
+/// In the namespace of the process: its certificate.
+const CERTIFICATE: &[Grant] = &[
+    Grant {
+        group: "",
+        resources: &["secrets"],
+        verbs: &["create"],
+        names: &[],
+        why: "the certificate Secret, once; a create can't be restricted by name",
+    },
+    Grant {
+        group: "",
+        resources: &["secrets"],
+        verbs: &["get", "list", "patch", "update", "watch"],
+        names: &[names::CERTIFICATE_SECRET],
+        why: "certificate and CA of the webhooks",
+    },
+];
+
+/// Cluster-wide in the control cluster: our own registrations, whose `caBundle` the process keeps right.
+const REGISTRATIONS: &[Grant] = &[
+    Grant {
+        group: "admissionregistration.k8s.io",
+        resources: &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+        verbs: &["get", "list", "patch", "update", "watch"],
+        names: &[names::WEBHOOK_CONFIGURATION],
+        why: "caBundle of the webhooks",
+    },
+    Grant {
+        group: "apiextensions.k8s.io",
+        resources: &["customresourcedefinitions"],
+        verbs: &["get", "list", "patch", "update", "watch"],
+        names: &[
+            "machineclasses.machine.sapcloud.io",
+            "machinedeployments.machine.sapcloud.io",
+            "machines.machine.sapcloud.io",
+            "machinesets.machine.sapcloud.io",
+        ],
+        why: "caBundle of the conversion webhook",
+    },
+];
+
+/// Cluster-wide in the target cluster.
+const TARGET: &[Grant] = &[
+    Grant {
+        group: "",
+        resources: &["nodes"],
+        verbs: &["delete", "get", "list", "patch", "update", "watch"],
+        names: &[],
+        why: "health, cordon, labels and taints of templates, finalizer, removal",
+    },
+    Grant {
+        group: "",
+        resources: &["nodes/status"],
+        verbs: &["patch", "update"],
+        names: &[],
+        why: "condition Terminating and virtual capacity",
+    },
+    Grant {
+        group: "",
+        resources: &["pods"],
+        verbs: &["delete", "get", "list", "watch"],
+        names: &[],
+        why: "drain; deletion once eviction is not possible any more",
+    },
+    Grant { group: "", resources: &["pods/eviction"], verbs: &["create"], names: &[], why: "drain" },
+    Grant {
+        group: "",
+        resources: &["persistentvolumeclaims", "persistentvolumes"],
+        verbs: READ,
+        names: &[],
+        why: "volumes of drained pods",
+    },
+    Grant {
+        group: "storage.k8s.io",
+        resources: &["volumeattachments"],
+        verbs: &["delete", "get", "list", "watch"],
+        names: &[],
+        why: "detach and attach of volumes; removed after a forced drain",
+    },
+    Grant {
+        group: "policy",
+        resources: &["poddisruptionbudgets"],
+        verbs: READ,
+        names: &[],
+        why: "budgets that can never allow an eviction",
+    },
+];
+
+/// In [`TOKEN_NAMESPACE`] of the target cluster.
+const TOKENS: &[Grant] = &[Grant {
+    group: "",
+    resources: &["secrets"],
+    verbs: &["create", "delete", "get", "patch"],
+    names: &[],
+    why: "one bootstrap token per machine that joins; their names are not known before",
+}];
+
+/// Cluster-wide in the target cluster, for the virtual cloud only.
+const SIMULATION: &[Grant] = &[
+    Grant {
+        group: "",
+        resources: &["nodes"],
+        verbs: &["create"],
+        names: &[],
+        why: "a simulated kubelet registers its Node",
+    },
+    Grant {
+        group: "",
+        resources: &["pods/status"],
+        verbs: &["patch", "update"],
+        names: &[],
+        why: "a simulated kubelet runs the pods bound to it",
+    },
+    Grant {
+        group: "storage.k8s.io",
+        resources: &["volumeattachments", "volumeattachments/status"],
+        verbs: &["patch", "update"],
+        names: &[],
+        why: "a simulated CSI driver attaches and detaches",
+    },
+];
+
+/// In [`NODE_LEASE_NAMESPACE`] of the target cluster, for the virtual cloud only.
+const SIMULATION_LEASES: &[Grant] = &[Grant {
+    group: "coordination.k8s.io",
+    resources: &["leases"],
+    verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
+    names: &[],
+    why: "heartbeats of simulated kubelets",
+}];
+
+/// The RBAC objects of an installation whose process and machine objects live in `namespace` of one cluster that is
+/// both control and target cluster; without the virtual cloud.
+pub fn manifests(namespace: &str) -> Vec<Value> {
+    let mut objects = vec![object("v1", "ServiceAccount", NAME, Some(namespace), json!({}))];
+    objects.extend(bound_role(NAME, namespace, CONTROL, namespace));
+    objects.extend(bound_role(&format!("{NAME}-certificate"), namespace, CERTIFICATE, namespace));
+    objects.extend(bound_role(&format!("{NAME}-tokens"), TOKEN_NAMESPACE, TOKENS, namespace));
+    objects.extend(bound_cluster_role(&format!("{NAME}-registrations"), REGISTRATIONS, namespace));
+    objects.extend(bound_cluster_role(&format!("{NAME}-target"), TARGET, namespace));
+    objects
+}
+
+/// What the virtual cloud needs on top of [`manifests`].
+pub fn simulation_manifests(namespace: &str) -> Vec<Value> {
+    let mut objects = bound_cluster_role(&format!("{NAME}-simulation"), SIMULATION, namespace);
+    objects.extend(bound_role(&format!("{NAME}-simulation"), NODE_LEASE_NAMESPACE, SIMULATION_LEASES, namespace));
+    objects
+}
+
+fn bound_role(name: &str, role_namespace: &str, grants: &[Grant], account_namespace: &str) -> Vec<Value> {
+    let place = Some(role_namespace);
+    vec![
+        object(RBAC, "Role", name, place, json!({ "rules": rules(grants) })),
+        object(RBAC, "RoleBinding", name, place, binding("Role", name, account_namespace)),
+    ]
+}
+
+fn bound_cluster_role(name: &str, grants: &[Grant], account_namespace: &str) -> Vec<Value> {
+    vec![
+        object(RBAC, "ClusterRole", name, None, json!({ "rules": rules(grants) })),
+        object(RBAC, "ClusterRoleBinding", name, None, binding("ClusterRole", name, account_namespace)),
+    ]
+}
+
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+fn rules(grants: &[Grant]) -> Vec<Value> {
+    let rule = |grant: &Grant| {
+        let mut rule = json!({ "apiGroups": [grant.group], "resources": grant.resources, "verbs": grant.verbs });
+        if !grant.names.is_empty() {
+            rule["resourceNames"] = json!(grant.names);
+        }
+        rule
+    };
+    grants.iter().map(rule).collect()
+}
+
+fn binding(role_kind: &str, role: &str, account_namespace: &str) -> Value {
+    json!({
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role },
+        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": account_namespace }],
+    })
+}
+
+/// An object with our label; `body` holds what is not metadata.
+fn object(api_version: &str, kind: &str, name: &str, namespace: Option<&str>, body: Value) -> Value {
+    let mut object = json!({
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": { "name": name, "labels": { APP_LABEL: NAME } },
+    });
+    if let Some(namespace) = namespace {
+        object["metadata"]["namespace"] = json!(namespace);
+    }
+    if let (Value::Object(object), Value::Object(body)) = (&mut object, body) {
+        object.extend(body);
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_grants() -> impl Iterator<Item = &'static Grant> {
+        [CONTROL, CERTIFICATE, REGISTRATIONS, TARGET, TOKENS, SIMULATION, SIMULATION_LEASES].into_iter().flatten()
+    }
+
+    #[test]
+    fn nothing_is_granted_by_wildcard() {
+        for grant in all_grants() {
+            let words = grant.resources.iter().chain(grant.verbs).chain(grant.names);
+            assert!(!words.chain([&grant.group]).any(|word| word.contains('*')), "{:?}", grant.resources);
+            assert!(!grant.why.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_create_is_never_restricted_by_name() {
+        // The API server does not know the name when it authorises a create, so such a rule grants nothing.
+        assert!(all_grants().all(|grant| grant.names.is_empty() || !grant.verbs.contains(&"create")));
+    }
+
+    #[test]
+    fn secrets_outside_the_own_namespaces_are_never_listed() {
+        let cluster_wide = REGISTRATIONS.iter().chain(TARGET).chain(SIMULATION);
+        assert!(cluster_wide.flat_map(|grant| grant.resources).all(|resource| *resource != "secrets"));
+        assert!(TOKENS.iter().all(|grant| !grant.verbs.contains(&"list")));
+    }
+
+    #[test]
+    fn every_role_is_bound_to_the_service_account() {
+        let objects = manifests("mcm");
+        let of_kind = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
+        assert_eq!(of_kind("Role"), of_kind("RoleBinding"));
+        assert_eq!(of_kind("ClusterRole"), of_kind("ClusterRoleBinding"));
+        assert!(objects.iter().filter(|object| object["kind"] == "ClusterRoleBinding").all(|object| {
+            object["subjects"] == json!([{ "kind": "ServiceAccount", "name": NAME, "namespace": "mcm" }])
+        }));
+    }
+}

@@ -1,0 +1,329 @@
+//! The flags of `mcm serve`: those of both Go binaries under their names and defaults, and ours.
+//!
+//! Only declared here; what they mean together is judged in [`super::validate`]. Numbers are read wider than they may
+//! be, so that a value out of range is reported with all other mistakes and not alone.
+//!
+//! Sources: spec/machine-controller §12.1, spec/deployment-and-set §1.1.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args};
+
+use crate::{
+    api::{duration::GoDuration, names},
+    cli::{go_flags::go_bool, logging::LoggingArgs},
+};
+
+/// Flags of `mcm serve`.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// Clusters and clients.
+    #[command(flatten)]
+    pub clusters: ClusterArgs,
+    /// Which loops run, and how wide.
+    #[command(flatten)]
+    pub controllers: ControllerArgs,
+    /// Timeouts of machines.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Safety loops.
+    #[command(flatten)]
+    pub safety: SafetyArgs,
+    /// Leader election.
+    #[command(flatten)]
+    pub election: ElectionArgs,
+    /// Plain HTTP listener.
+    #[command(flatten)]
+    pub http: HttpArgs,
+    /// TLS listener, certificates and admission.
+    #[command(flatten)]
+    pub serving: ServingArgs,
+    /// Drivers and the virtual cloud.
+    #[command(flatten)]
+    pub drivers: DriverArgs,
+    /// Logs.
+    #[command(flatten)]
+    pub logging: LoggingArgs,
+    /// Flags that other programs still pass.
+    #[command(flatten)]
+    pub ignored: IgnoredArgs,
+}
+
+/// Clusters and clients.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Clusters")]
+pub struct ClusterArgs {
+    /// Kubeconfig of the target cluster (Nodes); "none" switches every use of it off, empty means the pod's own cluster
+    #[arg(long, default_value = "", value_name = "FILE")]
+    pub target_kubeconfig: String,
+    /// Kubeconfig of the control cluster (machine objects); "inClusterConfig" means the pod's own cluster, empty the
+    /// target cluster
+    #[arg(long, default_value = "", value_name = "FILE")]
+    pub control_kubeconfig: String,
+    /// Namespace of the machine objects and of the Leases
+    #[arg(long, default_value = "default")]
+    pub namespace: String,
+    /// Requests per second of each client
+    #[arg(long, default_value = "20", allow_negative_numbers = true)]
+    pub kube_api_qps: f32,
+    /// Requests of each client that may go at once
+    #[arg(long, default_value = "30", allow_negative_numbers = true)]
+    pub kube_api_burst: i64,
+    /// Content type of requests; must be a media type, otherwise unused
+    #[arg(long, default_value = "application/vnd.kubernetes.protobuf", value_name = "TYPE")]
+    pub kube_api_content_type: String,
+    /// Period after which caches are listed again
+    #[arg(long, default_value = "12h", value_name = "DURATION", allow_hyphen_values = true)]
+    pub min_resync_period: GoDuration,
+}
+
+/// Which loops run, and how wide.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Controllers")]
+pub struct ControllerArgs {
+    /// Loops to run: "*" for all, a name for one, "-name" to leave one out, or "none" to only serve
+    #[arg(
+        long,
+        default_value = "*",
+        value_delimiter = ',',
+        allow_hyphen_values = true,
+        value_name = "NAMES",
+        long_help = "Loops to run: \"*\" for all, a name for one, \"-name\" to leave one out, or \"none\" to only serve.\n\
+            Names: machinedeployment, machineset, machinesafetyovershooting, machine, node, machineclass, secret, \
+            machinesafetyorphanvms, machinesafetyapiserver"
+    )]
+    pub controllers: Vec<String>,
+    /// Workers per queue; unset means 10 for deployments and sets, 50 for machines
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub concurrent_syncs: Option<i64>,
+    /// Keep cluster-autoscaler from scaling down nodes of a rollout
+    #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub autoscaler_scaledown_annotation_during_rollout: bool,
+}
+
+/// Timeouts of machines.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Machines")]
+pub struct MachineArgs {
+    /// From creation to Running before a machine fails
+    #[arg(long, default_value = "20m", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_creation_timeout: GoDuration,
+    /// From ill health to Failed
+    #[arg(long, default_value = "10m", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_health_timeout: GoDuration,
+    /// Drain before force is used
+    #[arg(long, default_value = "2h", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_drain_timeout: GoDuration,
+    /// In-place update before it fails
+    #[arg(long, default_value = "20m", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_inplace_update_timeout: GoDuration,
+    /// Refused evictions before a pod is deleted
+    #[arg(long, default_value = "360", value_name = "N", allow_negative_numbers = true)]
+    pub machine_max_evict_retries: i64,
+    /// Wait for a volume to be detached
+    #[arg(long, default_value = "2m", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_pv_detach_timeout: GoDuration,
+    /// Wait for a volume to be attached elsewhere
+    #[arg(long, default_value = "90s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_pv_reattach_timeout: GoDuration,
+    /// How long a failed machine is preserved
+    #[arg(long, default_value = "96h", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_preserve_timeout: GoDuration,
+    /// Node condition types that make a machine unhealthy, comma separated
+    #[arg(
+        long,
+        default_value = "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable",
+        value_name = "TYPES"
+    )]
+    pub node_conditions: String,
+    /// Extra groups of bootstrap tokens, comma separated
+    #[arg(long, default_value = "", value_name = "GROUPS")]
+    pub bootstrap_token_auth_extra_groups: String,
+    /// Wait after the provider ran out of capacity; 0 means 10m
+    #[arg(long, default_value = "10m", value_name = "DURATION", allow_hyphen_values = true)]
+    pub resource_exhausted_retry: GoDuration,
+}
+
+/// Safety loops.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Safety")]
+pub struct SafetyArgs {
+    /// Machines above the wanted number before a set is frozen
+    #[arg(long, default_value = "2", value_name = "N", allow_negative_numbers = true)]
+    pub safety_up: i64,
+    /// Machines that must be gone again before the freeze ends
+    #[arg(long, default_value = "1", value_name = "N", allow_negative_numbers = true)]
+    pub safety_down: i64,
+    /// Period of the overshoot check
+    #[arg(long, default_value = "1m", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_safety_overshooting_period: GoDuration,
+    /// Period of the search for VMs without a machine
+    #[arg(long, default_value = "15m", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_safety_orphan_vms_period: GoDuration,
+    /// Silence of an API server before the machine loops freeze
+    #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_safety_apiserver_statuscheck_timeout: GoDuration,
+    /// Period of that check
+    #[arg(long, default_value = "1m", value_name = "DURATION", allow_hyphen_values = true)]
+    pub machine_safety_apiserver_statuscheck_period: GoDuration,
+}
+
+/// Leader election.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Leader election")]
+pub struct ElectionArgs {
+    /// Run the loops only as the leader
+    #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub leader_elect: bool,
+    /// How long others wait before they take over
+    #[arg(long, default_value = "15s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub leader_elect_lease_duration: GoDuration,
+    /// How long the leader tries to renew before it gives up
+    #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub leader_elect_renew_deadline: GoDuration,
+    /// Wait between two tries
+    #[arg(long, default_value = "2s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub leader_elect_retry_period: GoDuration,
+    /// Kind of the lock; only "leases" exists
+    #[arg(long, default_value = "leases", value_name = "KIND")]
+    pub leader_elect_resource_lock: String,
+}
+
+/// Plain HTTP listener.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Health and metrics")]
+pub struct HttpArgs {
+    /// Port for health, readiness and metrics
+    #[arg(long, default_value = "10258", allow_negative_numbers = true)]
+    pub port: i64,
+    /// Second port, where the Go machine controller had its own; 0 = off
+    #[arg(long, default_value = "10259", value_name = "PORT", allow_negative_numbers = true)]
+    pub compat_port: i64,
+    /// Address of both
+    #[arg(long, default_value = "0.0.0.0", value_name = "IP")]
+    pub address: String,
+    /// Serve /debug/pprof
+    #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub profiling: bool,
+    /// Measure contention; needs --profiling
+    #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub contention_profiling: bool,
+}
+
+/// TLS listener, certificates and admission.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Webhooks and certificates")]
+pub struct ServingArgs {
+    /// TLS port of webhooks and conversion; 0 = off
+    #[arg(long, default_value = "9443", value_name = "PORT", allow_negative_numbers = true)]
+    pub secure_port: i64,
+    /// Address of the TLS port
+    #[arg(long, default_value = "0.0.0.0", value_name = "IP")]
+    pub secure_address: String,
+    /// Where the serving certificate comes from: self-managed, files or dev
+    #[arg(long, default_value = "self-managed", value_name = "MODE")]
+    pub cert_mode: String,
+    /// Certificate chain in PEM, with --cert-mode=files
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Private key in PEM, with --cert-mode=files
+    #[arg(long, value_name = "FILE")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// Further DNS name or IP address on the self-made certificate; may be repeated
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub cert_extra_san: Vec<String>,
+    /// Service that API servers reach the TLS port through
+    #[arg(long, default_value = names::WEBHOOK_CONFIGURATION, value_name = "NAME")]
+    pub service_name: String,
+    /// Namespace of that Service; unset means the pod's, outside a cluster --namespace
+    #[arg(long, value_name = "NAMESPACE")]
+    pub service_namespace: Option<String>,
+    /// How rules with two levels answer: compat (warn) or strict (deny)
+    #[arg(long, default_value = "compat", value_name = "PROFILE")]
+    pub admission_profile: String,
+    /// User names that admission treats as controllers, comma separated
+    #[arg(long, value_delimiter = ',', value_name = "USERS")]
+    pub controller_users: Vec<String>,
+    /// How long requests are still taken after readiness went
+    #[arg(long, default_value = "5s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub shutdown_delay_duration: GoDuration,
+    /// How long requests and effects in flight may take after that
+    #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub shutdown_timeout: GoDuration,
+}
+
+/// Drivers and the virtual cloud.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Drivers")]
+pub struct DriverArgs {
+    /// Providers that this process serves, comma separated; unset means all that are compiled in
+    #[arg(long, value_delimiter = ',', value_name = "PROVIDERS")]
+    pub drivers: Option<Vec<String>>,
+    /// Let the virtual cloud play the providers that its config names
+    #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub enable_simulation: bool,
+    /// Latencies, failures and quota of the virtual cloud; re-read when it changes
+    #[arg(long, value_name = "FILE")]
+    pub simulation_config: Option<PathBuf>,
+    /// Where the virtual cloud remembers its VMs; none rebuilds them from their Nodes
+    #[arg(long, default_value = "none", value_name = "none|file:PATH|json:PATH|configmap:NAME")]
+    pub simulation_state: String,
+    /// Where the virtual cloud can be steered from, never beyond this host
+    #[arg(long, value_name = "127.0.0.1:PORT|unix:PATH")]
+    pub simulation_admin: Option<String>,
+}
+
+/// Flags without a meaning here that deployments of the Go binaries still pass.
+#[derive(Clone, Debug, Args)]
+pub struct IgnoredArgs {
+    /// Unused, as in Go
+    #[arg(long, default_value = "", hide = true)]
+    pub cloud_provider: String,
+    /// Unused, as in Go; must not be negative
+    #[arg(long, default_value = "0s", hide = true, allow_hyphen_values = true)]
+    pub controller_start_interval: GoDuration,
+    /// Of klog
+    #[arg(long, hide = true)]
+    pub vmodule: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true)]
+    pub log_flush_frequency: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub logtostderr: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub alsologtostderr: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true)]
+    pub stderrthreshold: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true)]
+    pub log_dir: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true)]
+    pub log_file: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true)]
+    pub log_file_max_size: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub one_output: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub skip_headers: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub skip_log_headers: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub add_dir_header: Option<String>,
+    /// Of klog
+    #[arg(long, hide = true)]
+    pub log_backtrace_at: Option<String>,
+}

@@ -1,0 +1,466 @@
+//! From flags to [`Settings`]: every rule over the flags of `mcm serve`, all mistakes reported together.
+//!
+//! Pure: what the flags don't say about the process comes in as [`Surroundings`]. Each message names its flag; behind it
+//! stand the words of the Go original where it has some.
+//!
+//! Sources: spec/machine-controller §12.2, spec/deployment-and-set §1.1 "Validation".
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    num::{NonZeroU16, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
+
+use super::args::{
+    ControllerArgs, DriverArgs, ElectionArgs, HttpArgs, MachineArgs, SafetyArgs, ServeArgs, ServingArgs,
+};
+use crate::{
+    api::{duration::GoDuration, validation::Profile},
+    settings::{
+        AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
+        DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, Profiling, RolloutSettings,
+        SafetySettings, ServiceReference, Settings, ShutdownSettings, SimulationAdmin, SimulationSettings,
+        SimulationState, TargetCluster, Workers,
+    },
+};
+
+/// What the process finds around itself when it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Host name; the holder name in Leases.
+    pub host_name: String,
+    /// Namespace of the pod; nothing outside a cluster.
+    pub pod_namespace: Option<String>,
+}
+
+/// Workers of the queues of deployments and sets when the flag is not set.
+const CONTROLLER_MANAGER_WORKERS: usize = 10;
+/// Workers of the queues of machines when the flag is not set.
+const MACHINE_CONTROLLER_WORKERS: usize = 50;
+/// What `--resource-exhausted-retry=0` means.
+const DEFAULT_RESOURCE_EXHAUSTED_RETRY: Duration = Duration::from_secs(10 * 60);
+
+impl ServeArgs {
+    /// Checks all flags and makes typed settings of them.
+    ///
+    /// # Errors
+    /// One line per mistake, each naming its flag.
+    pub fn validate(&self, surroundings: &Surroundings) -> Result<Settings, Vec<String>> {
+        let mut problems = Problems::default();
+        let (control, target) = self.clusters(&mut problems);
+        let clusters = &self.clusters;
+        problems.unless(
+            is_media_type(&clusters.kube_api_content_type),
+            "--kube-api-content-type: kube api content type cannot be parsed",
+        );
+        problems.unless(clusters.kube_api_qps > 0.0, "--kube-api-qps: kube api qps should be greater than zero");
+        problems.unless(!clusters.namespace.is_empty(), "--namespace: must not be empty");
+        problems.duration(
+            self.ignored.controller_start_interval,
+            "--controller-start-interval: controller start interval should be a non negative value",
+        );
+        let settings = Settings {
+            control,
+            target,
+            namespace: clusters.namespace.clone(),
+            client_rate: ClientRate {
+                qps: clusters.kube_api_qps,
+                burst: problems
+                    .count(clusters.kube_api_burst, "--kube-api-burst: kube api burst should not be a negative value"),
+            },
+            min_resync_period: problems.duration(
+                clusters.min_resync_period,
+                "--min-resync-period: min resync period should be a non negative value",
+            ),
+            http: http(&self.http, &mut problems),
+            secure: secure_listener(&self.serving, &mut problems),
+            certificates: certificates(&self.serving, &mut problems),
+            extra_certificate_names: problems.entries("--cert-extra-san", &self.serving.cert_extra_san),
+            service: ServiceReference {
+                name: self.serving.service_name.clone(),
+                namespace: self
+                    .serving
+                    .service_namespace
+                    .clone()
+                    .or_else(|| surroundings.pod_namespace.clone())
+                    .unwrap_or_else(|| clusters.namespace.clone()),
+            },
+            admission: admission(&self.serving, &mut problems),
+            controllers: controllers(&self.controllers, &mut problems),
+            workers: workers(&self.controllers, &mut problems),
+            leader_election: leader_election(&self.election, surroundings, &mut problems),
+            machine: machine(&self.machine, &mut problems),
+            rollout: RolloutSettings {
+                autoscaler_annotation: if self.controllers.autoscaler_scaledown_annotation_during_rollout {
+                    AutoscalerAnnotation::DuringRollout
+                } else {
+                    AutoscalerAnnotation::Never
+                },
+            },
+            safety: safety(&self.safety, &mut problems),
+            drivers: match &self.drivers.drivers {
+                None => DriverSelection::All,
+                Some(names) => DriverSelection::Only(problems.entries("--drivers", names).into_iter().collect()),
+            },
+            simulation: simulation(&self.drivers, &mut problems),
+            shutdown: ShutdownSettings {
+                delay: problems.duration(
+                    self.serving.shutdown_delay_duration,
+                    "--shutdown-delay-duration: should be a non negative value",
+                ),
+                timeout: problems
+                    .duration(self.serving.shutdown_timeout, "--shutdown-timeout: should be a non negative value"),
+            },
+        };
+        problems.or(settings)
+    }
+
+    /// Both clusters; an empty control flag means the target's, an empty target flag the pod's own cluster.
+    fn clusters(&self, problems: &mut Problems) -> (ControlCluster, TargetCluster) {
+        let target = match self.clusters.target_kubeconfig.as_str() {
+            "none" => TargetCluster::None,
+            "" => TargetCluster::InCluster,
+            path => TargetCluster::Kubeconfig(PathBuf::from(path)),
+        };
+        let control = match (self.clusters.control_kubeconfig.as_str(), &target) {
+            ("", TargetCluster::Kubeconfig(path)) => ControlCluster::Kubeconfig(path.clone()),
+            ("", TargetCluster::None) => {
+                problems.add("--control-kubeconfig cannot be empty if --target-kubeconfig=none is specified");
+                ControlCluster::InCluster
+            }
+            ("" | "inClusterConfig", _) => ControlCluster::InCluster,
+            (path, _) => ControlCluster::Kubeconfig(PathBuf::from(path)),
+        };
+        (control, target)
+    }
+}
+
+fn http(args: &HttpArgs, problems: &mut Problems) -> HttpSettings {
+    problems.unless(
+        args.profiling || !args.contention_profiling,
+        "--contention-profiling: contention-profiling cannot be enabled without enabling profiling",
+    );
+    let port = u16::try_from(args.port).ok().and_then(NonZeroU16::new);
+    let compat_port = port_or_off("--compat-port", args.compat_port, problems);
+    if port.is_none() {
+        problems.add(format!("--port: invalid port number provided: got {} (1 to 65535)", args.port));
+    }
+    HttpSettings {
+        address: address("--address", &args.address, problems),
+        port: port.unwrap_or(NonZeroU16::MIN),
+        // One listener is enough when both flags name the same port.
+        compat_port: compat_port.filter(|compat| Some(*compat) != port),
+        profiling: match (args.profiling, args.contention_profiling) {
+            (false, _) => Profiling::Off,
+            (true, false) => Profiling::On,
+            (true, true) => Profiling::WithContention,
+        },
+    }
+}
+
+fn secure_listener(args: &ServingArgs, problems: &mut Problems) -> Option<SocketAddr> {
+    let port = port_or_off("--secure-port", args.secure_port, problems);
+    let address = address("--secure-address", &args.secure_address, problems);
+    port.map(|port| SocketAddr::new(address, port.get()))
+}
+
+fn certificates(args: &ServingArgs, problems: &mut Problems) -> CertMode {
+    let files = (&args.tls_cert_file, &args.tls_private_key_file);
+    if args.cert_mode != "files" && files != (&None, &None) {
+        problems.add("--tls-cert-file and --tls-private-key-file are read with --cert-mode=files only");
+    }
+    match (args.cert_mode.as_str(), files) {
+        ("self-managed", _) => CertMode::SelfManaged,
+        ("dev", _) => CertMode::Dev,
+        ("files", (Some(certificate), Some(private_key))) => {
+            CertMode::Files { certificate: certificate.clone(), private_key: private_key.clone() }
+        }
+        ("files", _) => {
+            problems.add("--cert-mode=files needs --tls-cert-file and --tls-private-key-file");
+            CertMode::SelfManaged
+        }
+        (other, _) => {
+            problems.add(format!("--cert-mode: unknown mode {other:?}: must be self-managed, files or dev"));
+            CertMode::SelfManaged
+        }
+    }
+}
+
+fn admission(args: &ServingArgs, problems: &mut Problems) -> AdmissionSettings {
+    let profile = match args.admission_profile.as_str() {
+        "compat" => Profile::Compat,
+        "strict" => Profile::Strict,
+        other => {
+            problems.add(format!("--admission-profile: unknown profile {other:?}: must be compat or strict"));
+            Profile::Compat
+        }
+    };
+    AdmissionSettings { profile, controller_users: problems.entries("--controller-users", &args.controller_users) }
+}
+
+/// `*` is every loop, a name adds one, `-name` leaves one out whatever else is said, `none` stands alone.
+fn controllers(args: &ControllerArgs, problems: &mut Problems) -> ControllerSet {
+    let words: Vec<&str> = args.controllers.iter().map(|word| word.trim()).collect();
+    if words == ["none"] {
+        return ControllerSet::none();
+    }
+    let mut chosen = ControllerSet::default();
+    let mut left_out = Vec::new();
+    for word in words {
+        let (name, off) = word.strip_prefix('-').map_or((word, false), |name| (name, true));
+        match (name, off, Controller::named(name)) {
+            ("*", false, _) => chosen = ControllerSet::all(),
+            (_, true, Some(controller)) => left_out.push(controller),
+            (_, false, Some(controller)) => chosen = chosen.iter().chain([controller]).collect(),
+            ("none", ..) => problems.add("--controllers: \"none\" must stand alone"),
+            (_, _, None) => problems.add(format!(
+                "--controllers: {name:?} is not in the list of known controllers: {}",
+                Controller::ALL.map(Controller::name).join(", ")
+            )),
+        }
+    }
+    chosen.iter().filter(|controller| !left_out.contains(controller)).collect()
+}
+
+fn workers(args: &ControllerArgs, problems: &mut Problems) -> Workers {
+    let wanted = |unset: usize| match args.concurrent_syncs {
+        None => NonZeroUsize::new(unset),
+        Some(wanted) => usize::try_from(wanted).ok().and_then(NonZeroUsize::new),
+    };
+    let both = (wanted(CONTROLLER_MANAGER_WORKERS), wanted(MACHINE_CONTROLLER_WORKERS));
+    problems.unless(both.0.is_some(), "--concurrent-syncs: concurrent syncs should be greater than zero");
+    Workers {
+        controller_manager: both.0.unwrap_or(NonZeroUsize::MIN),
+        machine_controller: both.1.unwrap_or(NonZeroUsize::MIN),
+    }
+}
+
+/// The Go original leaves the three durations to its library, which ends the process over them; the rule is the library's.
+fn leader_election(
+    args: &ElectionArgs,
+    surroundings: &Surroundings,
+    problems: &mut Problems,
+) -> Option<LeaderElection> {
+    if !args.leader_elect {
+        return None;
+    }
+    let (lease, renew, retry) =
+        (args.leader_elect_lease_duration, args.leader_elect_renew_deadline, args.leader_elect_retry_period);
+    problems.unless(
+        lease > renew,
+        "--leader-elect-lease-duration: leaseDuration must be greater than renewDeadline (--leader-elect-renew-deadline)",
+    );
+    problems.unless(
+        // retry × 1.2, without leaving whole numbers
+        renew.as_nanos() > retry.as_nanos().saturating_add(retry.as_nanos() / 5),
+        "--leader-elect-renew-deadline: renewDeadline must be greater than retryPeriod*1.2 (--leader-elect-retry-period)",
+    );
+    problems.unless(retry > GoDuration::ZERO, "--leader-elect-retry-period: retryPeriod must be greater than zero");
+    if args.leader_elect_resource_lock != "leases" {
+        problems.add(format!(
+            "--leader-elect-resource-lock: {:?} is not supported any more: only \"leases\" is",
+            args.leader_elect_resource_lock
+        ));
+    }
+    Some(LeaderElection {
+        identity: surroundings.host_name.clone(),
+        lease_duration: lease.to_std(),
+        renew_deadline: renew.to_std(),
+        retry_period: retry.to_std(),
+    })
+}
+
+fn machine(args: &MachineArgs, problems: &mut Problems) -> MachineSettings {
+    let mut timeout = |value, flag: &str, words: &str| {
+        problems.duration(value, &format!("{flag}: {words} should be a non negative number"))
+    };
+    let exhausted =
+        timeout(args.resource_exhausted_retry, "--resource-exhausted-retry", "resource exhausted retry interval");
+    MachineSettings {
+        creation_timeout: timeout(
+            args.machine_creation_timeout,
+            "--machine-creation-timeout",
+            "machine creation timeout",
+        ),
+        health_timeout: timeout(args.machine_health_timeout, "--machine-health-timeout", "machine health timeout"),
+        drain_timeout: timeout(args.machine_drain_timeout, "--machine-drain-timeout", "machine drain timeout"),
+        in_place_update_timeout: timeout(
+            args.machine_inplace_update_timeout,
+            "--machine-inplace-update-timeout",
+            "machine in-place update timeout",
+        ),
+        preserve_timeout: timeout(
+            args.machine_preserve_timeout,
+            "--machine-preserve-timeout",
+            "machine preserve timeout",
+        ),
+        pv_detach_timeout: timeout(
+            args.machine_pv_detach_timeout,
+            "--machine-pv-detach-timeout",
+            "machine PV detach timeout",
+        ),
+        pv_reattach_timeout: timeout(
+            args.machine_pv_reattach_timeout,
+            "--machine-pv-reattach-timeout",
+            "machine PV reattach timeout",
+        ),
+        max_evict_retries: problems.count(
+            args.machine_max_evict_retries,
+            "--machine-max-evict-retries: max evict retries should be a non negative number",
+        ),
+        node_conditions: args
+            .node_conditions
+            .split(',')
+            .map(str::trim)
+            .filter(|entry| !entry.is_empty())
+            .map(str::to_owned)
+            .collect(),
+        bootstrap_token_auth_extra_groups: args.bootstrap_token_auth_extra_groups.clone(),
+        resource_exhausted_retry: if exhausted.is_zero() { DEFAULT_RESOURCE_EXHAUSTED_RETRY } else { exhausted },
+    }
+}
+
+fn safety(args: &SafetyArgs, problems: &mut Problems) -> SafetySettings {
+    problems.unless(
+        args.machine_safety_apiserver_statuscheck_period >= args.machine_safety_apiserver_statuscheck_timeout,
+        "--machine-safety-apiserver-statuscheck-period: machine safety APIServer status check period should not be less \
+         than APIServer status check timeout (--machine-safety-apiserver-statuscheck-timeout)",
+    );
+    SafetySettings {
+        safety_up: problems.count(args.safety_up, "--safety-up: safety up should be a non negative value"),
+        safety_down: problems.count(args.safety_down, "--safety-down: safety down should be a non negative value"),
+        overshooting_period: problems.duration(
+            args.machine_safety_overshooting_period,
+            "--machine-safety-overshooting-period: machine safety overshooting period should be a non negative number",
+        ),
+        orphan_vms_period: problems.duration(
+            args.machine_safety_orphan_vms_period,
+            "--machine-safety-orphan-vms-period: machine safety orphan VMs period should be a non negative number",
+        ),
+        api_server_check_timeout: problems.duration(
+            args.machine_safety_apiserver_statuscheck_timeout,
+            "--machine-safety-apiserver-statuscheck-timeout: machine safety APIServer status check timeout should be a \
+             non negative number",
+        ),
+        api_server_check_period: problems.duration(
+            args.machine_safety_apiserver_statuscheck_period,
+            "--machine-safety-apiserver-statuscheck-period: machine safety APIServer status check period should be a \
+             non negative number",
+        ),
+    }
+}
+
+fn simulation(args: &DriverArgs, problems: &mut Problems) -> SimulationSettings {
+    let state = match args.simulation_state.split_once(':') {
+        None if args.simulation_state == "none" => SimulationState::None,
+        Some(("file", path)) if !path.is_empty() => SimulationState::File(PathBuf::from(path)),
+        Some(("json", path)) if !path.is_empty() => SimulationState::Json(PathBuf::from(path)),
+        Some(("configmap", name)) if !name.is_empty() => SimulationState::ConfigMap(name.to_owned()),
+        _ => {
+            problems.add(format!(
+                "--simulation-state: cannot read {:?}: must be none, file:PATH, json:PATH or configmap:NAME",
+                args.simulation_state
+            ));
+            SimulationState::None
+        }
+    };
+    SimulationSettings {
+        impersonation: if args.enable_simulation { Impersonation::Allowed } else { Impersonation::Refused },
+        config: args.simulation_config.clone(),
+        state,
+        admin: args.simulation_admin.as_deref().and_then(|text| {
+            let read = simulation_admin(text);
+            if read.is_none() {
+                problems.add(format!(
+                    "--simulation-admin: cannot read {text:?}: must be a loopback address such as 127.0.0.1:9999, or unix:PATH"
+                ));
+            }
+            read
+        }),
+    }
+}
+
+fn simulation_admin(text: &str) -> Option<SimulationAdmin> {
+    if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+        return Some(SimulationAdmin::Unix(PathBuf::from(path)));
+    }
+    let address: SocketAddr = text.parse().ok()?;
+    address.ip().is_loopback().then_some(SimulationAdmin::Loopback(address))
+}
+
+fn port_or_off(flag: &str, port: i64, problems: &mut Problems) -> Option<NonZeroU16> {
+    let read = u16::try_from(port);
+    if read.is_err() {
+        problems.add(format!("{flag}: invalid port number provided: got {port} (0 to 65535, 0 is off)"));
+    }
+    read.ok().and_then(NonZeroU16::new)
+}
+
+fn address(flag: &str, text: &str, problems: &mut Problems) -> IpAddr {
+    text.parse().unwrap_or_else(|_| {
+        problems.add(format!("{flag}: invalid IP address provided: got {text:?}"));
+        IpAddr::from([0, 0, 0, 0])
+    })
+}
+
+/// `type/subtype` of RFC 2045 tokens, with parameters behind a semicolon.
+fn is_media_type(text: &str) -> bool {
+    let is_token = |word: &str| {
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+    };
+    let mut parts = text.split(';').map(str::trim);
+    let kind = parts.next().unwrap_or_default();
+    kind.split('/').count() <= 2
+        && kind.split('/').all(is_token)
+        && parts.all(|parameter| parameter.split_once('=').is_some_and(|(key, _)| is_token(key)))
+}
+
+/// The mistakes found so far.
+#[derive(Default)]
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn add(&mut self, problem: impl Into<String>) {
+        self.0.push(problem.into());
+    }
+
+    fn unless(&mut self, fine: bool, problem: &str) {
+        if !fine {
+            self.add(problem);
+        }
+    }
+
+    /// The duration; a negative one is a problem.
+    fn duration(&mut self, value: GoDuration, problem: &str) -> Duration {
+        if value.is_negative() {
+            self.add(format!("{problem}: got {value}"));
+        }
+        value.to_std()
+    }
+
+    /// The number; one that is negative or beyond 32 bits is a problem.
+    fn count(&mut self, value: i64, problem: &str) -> u32 {
+        u32::try_from(value).unwrap_or_else(|_| {
+            self.add(format!("{problem}: got {value}"));
+            0
+        })
+    }
+
+    /// The trimmed entries of a list flag; an empty one is a problem.
+    fn entries(&mut self, flag: &str, entries: &[String]) -> Vec<String> {
+        let trimmed: Vec<String> = entries.iter().map(|entry| entry.trim().to_owned()).collect();
+        if trimmed.iter().any(String::is_empty) {
+            self.add(format!("{flag}: the list has an empty entry"));
+        }
+        trimmed
+    }
+
+    fn or(self, settings: Settings) -> Result<Settings, Vec<String>> {
+        if self.0.is_empty() { Ok(settings) } else { Err(self.0) }
+    }
+}
+
+#[cfg(test)]
+#[path = "validate_tests.rs"]
+mod tests;

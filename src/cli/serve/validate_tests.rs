@@ -1,0 +1,172 @@
+//! Scenarios MC-001…MC-006 and S-CLI-01…S-CLI-07, and the rules of our own flags.
+
+use std::path::Path;
+
+use clap::Parser;
+use rstest::rstest;
+
+use super::*;
+use crate::cli::{Cli, Command};
+use crate::settings::Half;
+
+fn minutes(minutes: u64) -> Duration {
+    Duration::from_secs(60 * minutes)
+}
+
+fn serve(flags: &[&str]) -> Result<Settings, Vec<String>> {
+    let line = ["mcm", "serve"].into_iter().chain(flags.iter().copied()).map(Into::into);
+    let cli = Cli::try_parse_from(crate::cli::normalised(line.collect())).expect("flags parse");
+    let Command::Serve(args) = cli.command else { panic!("not serve") };
+    let around = Surroundings { host_name: "host-1".to_owned(), pod_namespace: None };
+    args.validate(&around)
+}
+
+#[test]
+fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
+    let settings = serve(&["--target-kubeconfig=/kc"]).unwrap();
+    assert_eq!((settings.http.port.get(), settings.http.compat_port.map(NonZeroU16::get)), (10258, Some(10259)));
+    assert_eq!(settings.workers.controller_manager.get(), 10);
+    assert_eq!(settings.workers.machine_controller.get(), 50);
+    assert_eq!(settings.client_rate, ClientRate { qps: 20.0, burst: 30 });
+    assert_eq!(settings.min_resync_period, minutes(12 * 60));
+    assert_eq!(
+        settings.machine,
+        MachineSettings {
+            creation_timeout: minutes(20),
+            health_timeout: minutes(10),
+            drain_timeout: minutes(2 * 60),
+            in_place_update_timeout: minutes(20),
+            preserve_timeout: minutes(96 * 60),
+            max_evict_retries: 360,
+            pv_detach_timeout: minutes(2),
+            pv_reattach_timeout: Duration::from_secs(90),
+            node_conditions: ["KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"]
+                .map(str::to_owned)
+                .into(),
+            bootstrap_token_auth_extra_groups: String::new(),
+            resource_exhausted_retry: minutes(10),
+        }
+    );
+    assert_eq!(
+        settings.safety,
+        SafetySettings {
+            safety_up: 2,
+            safety_down: 1,
+            overshooting_period: minutes(1),
+            orphan_vms_period: minutes(15),
+            api_server_check_timeout: Duration::from_secs(30),
+            api_server_check_period: minutes(1),
+        }
+    );
+    assert_eq!(
+        settings.leader_election,
+        Some(LeaderElection {
+            identity: "host-1".to_owned(),
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        })
+    );
+    assert_eq!(settings.controllers, ControllerSet::all());
+    assert_eq!(settings.service.namespace, "default");
+    assert_eq!(settings.secure, Some("0.0.0.0:9443".parse().unwrap()));
+    assert_eq!(settings.warnings(), Vec::<String>::new());
+}
+
+/// Every named mistake must be in the answer, and nothing else.
+#[rstest]
+#[case::mc_002_check_period_below_its_timeout(
+    &["--machine-safety-apiserver-statuscheck-period=20s", "--machine-safety-apiserver-statuscheck-timeout=30s"],
+    &["period should not be less than APIServer status check timeout"])]
+#[case::mc_004_two_mistakes_are_both_named(
+    &["--port=0", "--machine-max-evict-retries=-1"], &["--port: ", "--machine-max-evict-retries: "])]
+#[case::mc_005_and_s_cli_04_no_cluster_at_all(
+    &["--target-kubeconfig=none"], &["--control-kubeconfig cannot be empty if --target-kubeconfig=none is specified"])]
+#[case::s_cli_02_port_and_qps(
+    &["--port=70000", "--kube-api-qps=0"],
+    &["invalid port number provided: got 70000", "kube api qps should be greater than zero"])]
+#[case::s_cli_03_contention_without_profiling(
+    &["--contention-profiling"], &["contention-profiling cannot be enabled without enabling profiling"])]
+#[case::an_address_that_is_none(&["--address=here"], &["invalid IP address provided: got \"here\""])]
+#[case::no_workers(&["--concurrent-syncs=0"], &["concurrent syncs should be greater than zero"])]
+#[case::negative_numbers(
+    &["--min-resync-period=-1s", "--kube-api-burst=-1", "--safety-up", "-1", "--machine-drain-timeout", "-5m"],
+    &["kube api burst should not be a negative value", "min resync period should be a non negative value: got -1s",
+      "machine drain timeout should be a non negative number: got -5m0s", "safety up should be a non negative value"])]
+#[case::a_content_type_that_is_none(&["--kube-api-content-type=a b/c"], &["kube api content type cannot be parsed"])]
+#[case::an_unknown_controller(&["--controllers=*,-pods"], &["\"pods\" is not in the list of known controllers"])]
+#[case::none_beside_a_controller(&["--controllers=none,machine"], &["\"none\" must stand alone"])]
+#[case::a_lease_shorter_than_its_renewal(
+    &["--leader-elect-lease-duration=5s"], &["leaseDuration must be greater than renewDeadline"])]
+#[case::an_old_lock(&["--leader-elect-resource-lock=endpoints"], &["only \"leases\" is"])]
+#[case::certificate_files_without_files(&["--cert-mode=files"], &["--cert-mode=files needs --tls-cert-file"])]
+#[case::certificate_files_in_another_mode(&["--tls-cert-file=/c"], &["with --cert-mode=files only"])]
+#[case::an_unknown_certificate_mode(&["--cert-mode=acme"], &["unknown mode \"acme\""])]
+#[case::an_unknown_profile(&["--admission-profile=lax"], &["must be compat or strict"])]
+#[case::an_unreadable_simulation_state(&["--simulation-state=json:"], &["cannot read \"json:\""])]
+#[case::a_simulation_that_the_world_could_steer(
+    &["--simulation-admin=0.0.0.0:1"], &["must be a loopback address"])]
+#[case::an_empty_list_entry(&["--drivers=virtual,"], &["--drivers: the list has an empty entry"])]
+fn a_wrong_flag_is_named(#[case] flags: &[&str], #[case] wanted: &[&str]) {
+    let problems = serve(flags).unwrap_err();
+    assert_eq!(problems.len(), wanted.len(), "{problems:#?}");
+    for wanted in wanted {
+        assert!(problems.iter().any(|problem| problem.contains(wanted)), "{problems:#?} do not say {wanted:?}");
+    }
+}
+
+#[test]
+fn mc_003_no_wait_after_exhaustion_means_ten_minutes() {
+    let settings = serve(&["--resource-exhausted-retry=0"]).unwrap();
+    assert_eq!(settings.machine.resource_exhausted_retry, minutes(10));
+}
+
+#[rstest]
+#[case::mc_006_control_without_target(
+    &["--target-kubeconfig=none", "--control-kubeconfig=/c"],
+    ControlCluster::Kubeconfig(Path::new("/c").into()), TargetCluster::None)]
+#[case::s_cli_05_control_in_cluster(
+    &["--target-kubeconfig=none", "--control-kubeconfig=inClusterConfig"], ControlCluster::InCluster, TargetCluster::None)]
+#[case::s_cli_06_control_is_the_target(
+    &["--target-kubeconfig=/t"],
+    ControlCluster::Kubeconfig(Path::new("/t").into()), TargetCluster::Kubeconfig(Path::new("/t").into()))]
+#[case::neither(&[], ControlCluster::InCluster, TargetCluster::InCluster)]
+fn the_clusters_are_told_apart(#[case] flags: &[&str], #[case] control: ControlCluster, #[case] target: TargetCluster) {
+    let settings = serve(flags).unwrap();
+    assert_eq!((settings.control, settings.target), (control, target));
+}
+
+#[test]
+fn s_cli_07_underscores_and_single_dashes_are_accepted() {
+    let settings = serve(&["--safety_up=3", "-leader-elect=false", "-v=4", "--logtostderr", "--skip_headers=true"]);
+    let settings = settings.unwrap();
+    assert_eq!((settings.safety.safety_up, settings.leader_election), (3, None));
+}
+
+#[test]
+fn an_explicit_number_of_workers_holds_for_all_queues() {
+    let workers = serve(&["--concurrent-syncs=7"]).unwrap().workers;
+    assert_eq!((workers.controller_manager.get(), workers.machine_controller.get()), (7, 7));
+}
+
+#[rstest]
+#[case::all_but_one("*,-node", 8, &Half::ALL)]
+#[case::leaving_out_wins_in_any_order("-node,*", 8, &Half::ALL)]
+#[case::one_half("machinedeployment,machineset", 2, &[Half::ControllerManager])]
+#[case::none("none", 0, &[])]
+fn the_loops_are_chosen(#[case] flag: &str, #[case] count: usize, #[case] halves: &[Half]) {
+    let controllers = serve(&["--controllers", flag]).unwrap().controllers;
+    assert_eq!((controllers.iter().count(), controllers.halves().as_slice()), (count, halves));
+}
+
+#[test]
+fn one_port_for_both_is_one_listener() {
+    assert_eq!(serve(&["--port=10259"]).unwrap().http.compat_port, None);
+    assert_eq!(serve(&["--compat-port=0", "--secure-port=0"]).unwrap().secure, None);
+}
+
+#[test]
+fn hardly_meant_values_warn() {
+    let settings = serve(&["--machine-health-timeout=0", "--machine-pv-detach-timeout=3h"]).unwrap();
+    assert_eq!(settings.warnings().len(), 2);
+}

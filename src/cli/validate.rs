@@ -1,0 +1,224 @@
+//! `mcm validate`: what admission would say about manifests, without a cluster.
+//!
+//! The same defaults and the same rules as the webhooks run over every object of ours in the input; the other documents
+//! of the input stand in for the caches ([`inventory`]), and `--old` turns a creation into an update. What an API server
+//! or kubectl checks by itself is checked here too: syntax of metadata, and fields nobody knows ([`unknown_fields`]).
+
+mod inventory;
+mod report;
+mod unknown_fields;
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+pub use self::report::{ObjectReport, OutputFormat, Report};
+use self::{
+    inventory::{Identity, Inventory},
+    unknown_fields::Schemas,
+};
+use super::documents::{Document, ObjectRef, parse_documents};
+use crate::api::{
+    defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
+    field::{FieldPath, Findings},
+    kind::{ApiVersion, Kind},
+    names,
+    validation::{
+        Change, Policy, Providers, User, ValidationRequest, forgive_what_was_there, object_metadata_syntax, validate,
+    },
+};
+
+/// What `-f` calls the standard input.
+const STDIN: &str = "-";
+/// Files that are read from a folder.
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// What is to be checked, and how.
+#[derive(Clone, Debug, Default)]
+pub struct ValidateOptions {
+    /// Files, folders, or `-`.
+    pub files: Vec<PathBuf>,
+    /// Objects as they are stored: what is found here is checked as an update.
+    pub old: Vec<PathBuf>,
+    /// Who asks; empty for nobody in particular.
+    pub user: String,
+    /// Namespace of objects that name none.
+    pub namespace: String,
+    /// Profile, and who counts as a controller.
+    pub policy: Policy,
+    /// How the report is written.
+    pub output: OutputFormat,
+}
+
+/// Runs the command: reads, checks, writes the report. Answers the exit code: 0 when all objects would be admitted, 1 when
+/// one would not or something could not be read.
+///
+/// # Errors
+/// Only when the report cannot be written.
+pub fn run(
+    options: &ValidateOptions,
+    providers: &dyn Providers,
+    stdin: &mut dyn Read,
+    out: &mut dyn Write,
+) -> io::Result<u8> {
+    let (documents, mut unreadable) = read(&options.files, stdin);
+    let (old, unreadable_old) = read(&options.old, stdin);
+    unreadable.extend(unreadable_old);
+    let report = check(&documents, &old, unreadable, options, providers);
+    report.write(options.output, out)?;
+    Ok(u8::from(!report.is_good()))
+}
+
+/// Checks all objects of ours in the documents against each other and against their old states.
+pub fn check(
+    documents: &[Document],
+    old: &[Document],
+    unreadable: Vec<String>,
+    options: &ValidateOptions,
+    providers: &dyn Providers,
+) -> Report {
+    let everything = documents.iter().flat_map(Document::objects).map(|object| object.value);
+    let inventory = Inventory::of(everything, &options.namespace);
+    let schemas = Schemas::of_definitions();
+    let stored: Vec<_> = old.iter().flat_map(Document::objects).map(|object| object.value).collect();
+    let check_one = |document: &Document, object: ObjectRef<'_>| {
+        let question = question(object.value)?;
+        let findings = match question {
+            Ok((kind, version)) => {
+                let identity = Identity::of(object.value, &options.namespace);
+                let old = stored.iter().find(|old| Identity::of(old, &options.namespace) == identity);
+                let mut found = findings(kind, version, object.value, old.copied(), options, &inventory, providers);
+                schemas.find_unknown_fields(kind, version, object.value, &mut found);
+                found
+            }
+            Err(refusal) => refusal,
+        };
+        Some(ObjectReport::new(document, object, &options.namespace, findings))
+    };
+    let objects = documents.iter().flat_map(|document| {
+        document.objects().into_iter().filter_map(|object| check_one(document, object)).collect::<Vec<_>>()
+    });
+    Report { objects: objects.collect(), unreadable }
+}
+
+/// What the object is. Nothing, if it is none of ours; an error, if it wants to be one of ours and is not.
+fn question(object: &Value) -> Option<Result<(Kind, ApiVersion), Findings>> {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    let kind = Kind::from_name(text("kind"));
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    let (ours, version) = (group == names::GROUP, ApiVersion::from_name(version));
+    let mut found = Findings::new();
+    match (kind, ours, version) {
+        (Some(kind), true, Some(version)) => return Some(Ok((kind, version))),
+        (Some(_), false, _) if text("apiVersion").is_empty() => {
+            found.required("TYPE", FieldPath::new("apiVersion"), "such as \"machine.sapcloud.io/v1alpha1\"");
+        }
+        (_, false, _) => return None,
+        (_, true, None) => {
+            let versions = [names::API_VERSION_V1ALPHA1, names::API_VERSION_V1BETA1];
+            found.not_supported("TYPE", FieldPath::new("apiVersion"), text("apiVersion"), &versions);
+        }
+        (None, true, Some(_)) => {
+            found.not_supported("TYPE", FieldPath::new("kind"), text("kind"), &Kind::ALL.map(Kind::as_str));
+        }
+    }
+    Some(Err(found))
+}
+
+fn findings(
+    kind: Kind,
+    version: ApiVersion,
+    object: &Value,
+    old: Option<&Value>,
+    options: &ValidateOptions,
+    inventory: &Inventory,
+    providers: &dyn Providers,
+) -> Findings {
+    let namespace = Identity::of(object, &options.namespace).namespace;
+    let change = |new| old.map_or(Change::Create { new }, |old| Change::Update { old, new });
+    let patch = default_patch(&DefaultingRequest {
+        kind,
+        version,
+        change: change(object),
+        namespace: &namespace,
+        finalizers: FinalizerDefault::Add,
+    });
+    let mut new = object.clone();
+    let applied = json_patch::patch(&mut new, &patch);
+    debug_assert!(applied.is_ok(), "a default patch applies to the object it was made from");
+    let mut found = Findings::new();
+    object_metadata_syntax(&new, &mut found);
+    if let Some(old) = old {
+        let mut before = Findings::new();
+        object_metadata_syntax(old, &mut before);
+        forgive_what_was_there(&mut found, &before);
+    }
+    found.extend(validate(&ValidationRequest {
+        kind,
+        version,
+        change: change(&new),
+        namespace: &namespace,
+        user: User { name: &options.user, groups: &[] },
+        policy: &options.policy,
+        providers,
+        references: inventory,
+    }));
+    found
+}
+
+/// All documents of the files, and what could not be read; one bad file does not stop the others.
+fn read(paths: &[PathBuf], stdin: &mut dyn Read) -> (Vec<Document>, Vec<String>) {
+    let (mut documents, mut unreadable) = (Vec::new(), Vec::new());
+    for path in paths {
+        if path == Path::new(STDIN) {
+            let mut text = String::new();
+            match stdin.read_to_string(&mut text) {
+                Ok(_) => parse("stdin", &text, &mut documents, &mut unreadable),
+                Err(error) => unreadable.push(format!("stdin: {error}")),
+            }
+            continue;
+        }
+        match files_below(path) {
+            Ok(files) if files.is_empty() => {
+                unreadable.push(format!("{}: the folder holds no .yaml, .yml or .json file", path.display()));
+            }
+            Ok(files) => files.iter().for_each(|file| match fs::read_to_string(file) {
+                Ok(text) => parse(&file.display().to_string(), &text, &mut documents, &mut unreadable),
+                Err(error) => unreadable.push(format!("{}: {error}", file.display())),
+            }),
+            Err(error) => unreadable.push(format!("{}: {error}", path.display())),
+        }
+    }
+    (documents, unreadable)
+}
+
+fn parse(source: &str, text: &str, documents: &mut Vec<Document>, unreadable: &mut Vec<String>) {
+    match parse_documents(source, text) {
+        Ok(read) => documents.extend(read),
+        Err(error) => unreadable.push(error.to_string()),
+    }
+}
+
+/// The file itself, or the manifests directly in a folder, by name.
+fn files_below(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        let is_manifest = file.extension().is_some_and(|have| EXTENSIONS.iter().any(|want| have == *want));
+        if is_manifest && file.is_file() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests;

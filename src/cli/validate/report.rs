@@ -1,0 +1,154 @@
+//! The report of `mcm validate`: for people one line per finding, for programs JSON or YAML.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use super::inventory::Identity;
+use crate::{
+    api::field::{Finding, Findings},
+    cli::documents::{Document, ObjectRef, to_yaml},
+};
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+/// What was found in one object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectReport {
+    /// How messages name it: file, document number, kind and name.
+    pub label: String,
+    source: String,
+    document: usize,
+    item: Option<usize>,
+    api_version: String,
+    kind: String,
+    identity: Identity,
+    /// What was found.
+    pub findings: Findings,
+}
+
+impl ObjectReport {
+    /// The report about an object of a document.
+    pub fn new(document: &Document, object: ObjectRef<'_>, default_namespace: &str, findings: Findings) -> Self {
+        let text = |field: &str| object.value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+        Self {
+            label: document.describe(object),
+            source: document.source.clone(),
+            document: document.index,
+            item: object.item,
+            api_version: text("apiVersion"),
+            kind: text("kind"),
+            identity: Identity::of(object.value, default_namespace),
+            findings,
+        }
+    }
+
+    fn to_value(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("source".to_owned(), json!(self.source));
+        object.insert("document".to_owned(), json!(self.document));
+        if let Some(item) = self.item {
+            object.insert("item".to_owned(), json!(item));
+        }
+        object.insert("apiVersion".to_owned(), json!(self.api_version));
+        object.insert("kind".to_owned(), json!(self.kind));
+        object.insert("namespace".to_owned(), json!(self.identity.namespace));
+        object.insert("name".to_owned(), json!(self.identity.name));
+        object.insert("valid".to_owned(), json!(!self.findings.denies()));
+        object.insert("findings".to_owned(), self.findings.iter().map(finding_value).collect());
+        Value::Object(object)
+    }
+}
+
+fn severity(finding: &Finding) -> &'static str {
+    if finding.denies() { "error" } else { "warning" }
+}
+
+fn finding_value(finding: &Finding) -> Value {
+    json!({
+        "severity": severity(finding),
+        "rule": finding.rule,
+        "field": finding.error.path.as_str(),
+        "reason": finding.error.kind.cause_reason(),
+        "message": finding.warning(),
+    })
+}
+
+/// What was found in an input.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The objects of ours, in their order.
+    pub objects: Vec<ObjectReport>,
+    /// What could not be read, with the reason.
+    pub unreadable: Vec<String>,
+}
+
+impl Report {
+    /// Whether everything could be read, there was something of ours, and all of it would be admitted.
+    pub fn is_good(&self) -> bool {
+        self.unreadable.is_empty() && !self.objects.is_empty() && self.errors() == 0
+    }
+
+    fn errors(&self) -> usize {
+        self.objects.iter().map(|object| object.findings.errors().count()).sum()
+    }
+
+    fn warnings(&self) -> usize {
+        self.objects.iter().map(|object| object.findings.warnings().count()).sum()
+    }
+
+    /// Writes the report.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, format: OutputFormat, out: &mut dyn Write) -> io::Result<()> {
+        match format {
+            OutputFormat::Text => self.write_text(out),
+            OutputFormat::Json => writeln!(out, "{:#}", self.to_value()),
+            OutputFormat::Yaml => out.write_all(to_yaml([&self.to_value()]).map_err(io::Error::other)?.as_bytes()),
+        }
+    }
+
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for reason in &self.unreadable {
+            writeln!(out, "{reason}")?;
+        }
+        for object in &self.objects {
+            for finding in object.findings.iter() {
+                let text = finding.warning();
+                writeln!(out, "{}: {}: {text} ({})", object.label, severity(finding), finding.rule)?;
+            }
+        }
+        if self.objects.is_empty() {
+            return writeln!(out, "no object of group machine.sapcloud.io in the input");
+        }
+        let counted = |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
+        writeln!(
+            out,
+            "{} checked: {}, {}",
+            counted(self.objects.len(), "object"),
+            counted(self.errors(), "error"),
+            counted(self.warnings(), "warning")
+        )
+    }
+
+    fn to_value(&self) -> Value {
+        json!({
+            "valid": self.is_good(),
+            "objects": self.objects.iter().map(ObjectReport::to_value).collect::<Vec<_>>(),
+            "unreadable": self.unreadable,
+            "errors": self.errors(),
+            "warnings": self.warnings(),
+        })
+    }
+}

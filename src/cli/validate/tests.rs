@@ -1,0 +1,179 @@
+//! `mcm validate` from files to report.
+
+use rstest::rstest;
+use tempfile::TempDir;
+
+use super::*;
+use crate::api::validation::NoProviders;
+
+const MACHINE: &str = "\
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: Machine
+metadata: {name: m1}
+spec:
+  class: {name: c1}
+";
+
+const BROKEN: &str = "\
+# a comment before
+---
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: Machine
+metadata: {name: m2, namespace: shoot, labels: {a: 'x y'}}
+spec:
+  drainTimeout: 5 minutes
+  maxEvictRetries: -1
+";
+
+struct Run {
+    folder: TempDir,
+    options: ValidateOptions,
+}
+
+impl Run {
+    fn of(files: &[(&str, &str)]) -> Self {
+        let folder = TempDir::new().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let options = ValidateOptions {
+            files: vec![folder.path().to_owned()],
+            namespace: "default".to_owned(),
+            ..ValidateOptions::default()
+        };
+        Self { folder, options }
+    }
+
+    /// The exit code and the report, with the folder's name taken out.
+    fn report(&self, stdin: &str) -> (u8, String) {
+        let mut out = Vec::new();
+        let code = run(&self.options, &NoProviders, &mut stdin.as_bytes(), &mut out).unwrap();
+        let folder = format!("{}/", self.folder.path().display());
+        (code, String::from_utf8(out).unwrap().replace(&folder, ""))
+    }
+}
+
+#[test]
+fn a_good_machine_is_fine() {
+    assert_eq!(Run::of(&[("m.yaml", MACHINE)]).report(""), (0, "1 object checked: 0 errors, 0 warnings\n".to_owned()));
+}
+
+#[test]
+fn every_error_is_told_with_file_document_object_and_path() {
+    let (code, report) = Run::of(&[("a.yaml", MACHINE), ("b.yaml", BROKEN)]).report("");
+    let at = "b.yaml: document 0: Machine \"shoot/m2\": error: ";
+    assert_eq!(code, 1);
+    assert_eq!(
+        report.lines().collect::<Vec<_>>(),
+        [
+            &*format!(
+                "{at}metadata.labels: Invalid value: \"x y\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?') (META)"
+            ),
+            &*format!("{at}spec.class.kind: Required value: Kind is required (MCH-1)"),
+            &*format!("{at}spec.class.name: Required value: Name is required (MCH-2)"),
+            &*format!(
+                "{at}spec.drainTimeout: Invalid value: \"5 minutes\": must be a duration such as \"30s\", \"10m\" or \"1h30m\" (MCH-7)"
+            ),
+            &*format!("{at}spec.maxEvictRetries: Invalid value: -1: must be greater than or equal to 0 (MCH-9)"),
+            "2 objects checked: 5 errors, 0 warnings",
+        ]
+    );
+}
+
+#[test]
+fn one_unreadable_file_does_not_hide_the_others() {
+    let (code, report) = Run::of(&[("a.yaml", "a: [\n"), ("b.yaml", MACHINE), ("c.txt", "a: [\n")]).report("");
+    assert_eq!(code, 1);
+    assert!(report.starts_with("a.yaml: document 0: is no YAML: "), "{report}");
+    assert!(report.ends_with("1 object checked: 0 errors, 0 warnings\n"), "{report}");
+}
+
+#[rstest]
+#[case::a_missing_file(
+    "gone.yaml",
+    "gone.yaml: No such file or directory (os error 2)\nno object of group machine.sapcloud.io in the input\n"
+)]
+#[case::an_empty_folder(
+    "",
+    ": the folder holds no .yaml, .yml or .json file\nno object of group machine.sapcloud.io in the input\n"
+)]
+fn an_input_that_is_not_there_is_an_error(#[case] name: &str, #[case] expected: &str) {
+    let mut run = Run::of(&[]);
+    run.options.files = vec![run.folder.path().join(name)];
+    assert_eq!(run.report(""), (1, expected.to_owned()));
+}
+
+#[rstest]
+#[case::foreign_objects_are_none_of_ours(
+    "apiVersion: v1\nkind: Secret\n",
+    "no object of group machine.sapcloud.io in the input\n"
+)]
+#[case::no_api_version(
+    "kind: Machine\nmetadata: {name: m}\n",
+    "stdin: document 0: Machine \"m\": error: apiVersion: Required value: such as \"machine.sapcloud.io/v1alpha1\" (TYPE)\n1 object checked: 1 error, 0 warnings\n"
+)]
+#[case::an_unknown_version(
+    "apiVersion: machine.sapcloud.io/v7\nkind: Machine\nmetadata: {name: m}\n",
+    "stdin: document 0: Machine \"m\": error: apiVersion: Unsupported value: \"machine.sapcloud.io/v7\": supported values: \"machine.sapcloud.io/v1alpha1\", \"machine.sapcloud.io/v1beta1\" (TYPE)\n1 object checked: 1 error, 0 warnings\n"
+)]
+#[case::an_unknown_kind(
+    "apiVersion: machine.sapcloud.io/v1alpha1\nkind: Mischief\nmetadata: {name: m}\n",
+    "stdin: document 0: Mischief \"m\": error: kind: Unsupported value: \"Mischief\": supported values: \"Machine\", \"MachineSet\", \"MachineDeployment\", \"MachineClass\" (TYPE)\n1 object checked: 1 error, 0 warnings\n"
+)]
+fn what_cannot_be_checked_is_told(#[case] text: &str, #[case] expected: &str) {
+    let mut run = Run::of(&[]);
+    run.options.files = vec![PathBuf::from("-")];
+    assert_eq!(run.report(text), (1, expected.to_owned()));
+}
+
+#[test]
+fn with_an_old_state_it_is_an_update() {
+    let stored = MACHINE.replace("spec:", "spec:\n  providerID: id-1\n  nodeConditions: 'A, B'");
+    let changed = stored.replace("providerID: id-1", "providerID: id-2");
+    let mut run = Run::of(&[("new.yaml", &changed), ("old.yml", &stored)]);
+    run.options.files = vec![run.folder.path().join("new.yaml")];
+    run.options.old = vec![run.folder.path().join("old.yml")];
+    let at = "new.yaml: document 0: Machine \"m1\": ";
+    let warning = format!(
+        "{at}warning: existing problem: spec.nodeConditions: Invalid value: \"A, B\": entry \" B\" must not contain whitespace (MCH-10)\n"
+    );
+    let expected = format!(
+        "{warning}{at}error: spec.providerID: Invalid value: \"id-2\": field is immutable once set (MCH-19)\n1 object checked: 1 error, 1 warning\n"
+    );
+    assert_eq!(run.report(""), (1, expected));
+    run.options.policy.controllers = crate::api::validation::ControllerUsers::named(["ctl"]);
+    run.options.user = "ctl".to_owned();
+    assert_eq!(run.report(""), (0, format!("{warning}1 object checked: 0 errors, 1 warning\n")));
+}
+
+#[test]
+fn the_other_documents_of_the_input_are_its_cache() {
+    let class = "apiVersion: machine.sapcloud.io/v1alpha1\nkind: MachineClass\nmetadata: {name: other}\nprovider: virtual\nproviderSpec: {}\n";
+    let (code, report) = Run::of(&[("c.yaml", class), ("m.yaml", MACHINE)]).report("");
+    assert_eq!(code, 0);
+    assert_eq!(
+        report,
+        "m.yaml: document 0: Machine \"m1\": warning: spec.class.name: MachineClass \"c1\" not found in namespace \"default\" (MCH-6)\n2 objects checked: 0 errors, 1 warning\n"
+    );
+}
+
+#[test]
+fn a_program_reads_json() {
+    let mut run = Run::of(&[]);
+    run.options.files = vec![PathBuf::from("-")];
+    run.options.output = OutputFormat::Json;
+    let list = serde_json::json!({"kind": "List", "items": [{"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": "m1"}, "spec": {"class": {"name": "c1"}, "maxEvictRetries": -1}}]});
+    let (code, report) = run.report(&list.to_string());
+    assert_eq!(code, 1);
+    assert_eq!(
+        serde_json::from_str::<Value>(&report).unwrap(),
+        serde_json::json!({"valid": false, "errors": 1, "warnings": 0, "unreadable": [], "objects": [{
+            "source": "stdin", "document": 0, "item": 0, "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
+            "namespace": "default", "name": "m1", "valid": false, "findings": [{
+                "severity": "error", "rule": "MCH-9", "field": "spec.maxEvictRetries", "reason": "FieldValueInvalid",
+                "message": "spec.maxEvictRetries: Invalid value: -1: must be greater than or equal to 0"}]}]})
+    );
+    run.options.output = OutputFormat::Yaml;
+    assert!(run.report(&list.to_string()).1.contains("rule: MCH-9"));
+}

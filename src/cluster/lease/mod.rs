@@ -1,0 +1,314 @@
+//! Leader election over Lease objects, compatible with client-go's, so that a Go manager and this one exclude each other.
+//!
+//! [`decide`](decide::decide) holds the rules; this file observes and acts. Leases are taken in the order given, the next
+//! only while the ones before are held: two replicas that each hold one would wait for each other for ever
+//! (spec/machine-controller §12.3). Losing one loses all.
+
+mod api;
+mod decide;
+mod leadership;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub use self::{
+    api::LeaseApi,
+    decide::{Decision, Record, Role, Seen, StepDown, Times, decide},
+    leadership::Leadership,
+};
+use super::{
+    clock::SharedClock,
+    error::ApiError,
+    events::{EventNote, Recorder},
+};
+
+/// How long giving a lease back may take.
+const RELEASE: Duration = Duration::from_secs(5);
+
+/// What an election is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElectionSettings {
+    /// Namespace of the leases.
+    pub namespace: String,
+    /// Names of the leases in the order they are taken.
+    pub leases: Vec<String>,
+    /// Who this process is; see [`host_identity`].
+    pub identity: String,
+    /// Times.
+    pub times: Times,
+}
+
+/// The identity that the Go manager has: the host's name, which in a pod is the pod's name.
+///
+/// # Errors
+/// A text for people when the host has no usable name.
+pub fn host_identity() -> Result<String, String> {
+    let name =
+        hostname::get().map_err(|error| format!("cannot read the name of this host for leader election: {error}"))?;
+    let name = name.into_string().map_err(|name| format!("the name of this host is no text: {}", name.display()))?;
+    if name.is_empty() {
+        return Err("this host has no name; leader election needs one: set it, or use --leader-elect=false".to_owned());
+    }
+    Ok(name)
+}
+
+/// How an election ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The process was asked to stop; what was held has been given back.
+    Released,
+    /// A lease was lost after it had been won; all effects have stopped.
+    Lost {
+        /// Name of the lease.
+        lease: String,
+        /// Why.
+        why: StepDown,
+    },
+}
+
+/// Takes part in the election.
+pub struct LeaderElection {
+    settings: ElectionSettings,
+    api: Arc<dyn LeaseApi>,
+    clock: SharedClock,
+    jitter: Box<dyn Fn() -> u64 + Send + Sync>,
+    recorder: Option<Recorder>,
+    leadership: Leadership,
+}
+
+impl LeaderElection {
+    /// An election that has not begun. `jitter` is a source of random numbers; `recorder` tells of a change of leaders.
+    pub fn new(
+        settings: ElectionSettings,
+        api: Arc<dyn LeaseApi>,
+        clock: SharedClock,
+        jitter: impl Fn() -> u64 + Send + Sync + 'static,
+        recorder: Option<Recorder>,
+    ) -> Self {
+        let leadership = Leadership::of_leases(settings.leases.len());
+        Self { settings, api, clock, jitter: Box::new(jitter), recorder, leadership }
+    }
+
+    /// An election through a client, which should serve nothing else ([`super::clients::Purpose::Leases`]).
+    pub fn over(
+        settings: ElectionSettings,
+        client: kube::Client,
+        clock: SharedClock,
+        jitter: impl Fn() -> u64 + Send + Sync + 'static,
+        recorder: Option<Recorder>,
+    ) -> Self {
+        let api: Arc<dyn LeaseApi> = Arc::new(kube::Api::<Lease>::namespaced(client, &settings.namespace));
+        Self::new(settings, api, clock, jitter, recorder)
+    }
+
+    /// Tells whether this process leads; the gate is made from it.
+    pub fn leadership(&self) -> Leadership {
+        self.leadership.clone()
+    }
+
+    /// Runs until a won lease is lost or `shutdown` is cancelled. Cancel `shutdown` only after all work has ended: leases
+    /// are given back then, and the next leader begins at once. The future is to be owned by the supervisor.
+    pub async fn run(self, shutdown: CancellationToken) -> Ended {
+        loop {
+            let lost = {
+                let leading = self.lead_from(0);
+                tokio::pin!(leading);
+                tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => None,
+                    lost = &mut leading => Some(lost),
+                }
+            };
+            let Some((lease, why)) = lost else { break };
+            if self.leadership.has_won() {
+                self.leadership.lose();
+                tracing::error!(lease, %why, "leadership lost; all effects have stopped");
+                return Ended::Lost { lease, why };
+            }
+            tracing::warn!(lease, %why, "a lease was lost before all were held; beginning anew");
+        }
+        // Closes the gate before the leases are free.
+        self.leadership.lose();
+        for name in self.settings.leases.iter().rev() {
+            match tokio::time::timeout(RELEASE, self.release(name)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(lease = name, %error, "the lease could not be given back; it expires"),
+                Err(_) => tracing::warn!(lease = name, "the lease could not be given back in time; it expires"),
+            }
+        }
+        Ended::Released
+    }
+
+    /// Takes and holds this lease and all after it; ends when one of them is lost.
+    fn lead_from(&self, index: usize) -> BoxFuture<'_, (String, StepDown)> {
+        Box::pin(async move {
+            let Some(name) = self.settings.leases.get(index) else {
+                self.leadership.win();
+                tracing::info!(identity = self.settings.identity, "leading");
+                return std::future::pending().await;
+            };
+            let (lease, renewed) = self.acquire(name).await;
+            self.leadership.holds(index, renewed + self.settings.times.renew_deadline);
+            tracing::info!(lease = name, identity = self.settings.identity, "lease acquired");
+            if let Some(recorder) = &self.recorder {
+                let text = format!("{} became leader", self.settings.identity);
+                recorder.note_about(reference(&lease), EventNote::normal("LeaderElection", text));
+            }
+            let why = tokio::select! {
+                biased;
+                why = self.renew(index, name, lease, renewed) => why,
+                lost = self.lead_from(index + 1) => return lost,
+            };
+            self.leadership.let_go(index);
+            (name.clone(), why)
+        })
+    }
+
+    /// Tries until the lease is ours; answers it and when the successful write was sent.
+    async fn acquire(&self, name: &str) -> (Lease, Instant) {
+        let mut seen: Option<(Lease, Instant)> = None;
+        let mut followed = String::new();
+        loop {
+            match self.try_acquire(name, &mut seen, &mut followed).await {
+                Ok(Some(won)) => return won,
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(lease = name, %error, "the lease could not be read or taken; trying again");
+                }
+            }
+            let retry = self.settings.times.retry_period;
+            #[expect(clippy::cast_precision_loss, reason = "a share of the way, not a count")]
+            let share = (self.jitter)() as f64 / u64::MAX as f64;
+            tokio::time::sleep(retry.mul_f64(decide::JITTER_FACTOR.mul_add(share, 1.0))).await;
+        }
+    }
+
+    async fn try_acquire(
+        &self,
+        name: &str,
+        seen: &mut Option<(Lease, Instant)>,
+        followed: &mut String,
+    ) -> Result<Option<(Lease, Instant)>, ApiError> {
+        let lease = self.call(self.api.get(name), self.call_timeout()).await?;
+        let now = Instant::now();
+        // Any change counts as a sign of life, whoever made it.
+        let since = match (&lease, &*seen) {
+            (Some(lease), Some((known, since))) if known.spec == lease.spec => *since,
+            _ => now,
+        };
+        let record = lease.as_ref().map(api::record_of);
+        *seen = lease.clone().map(|lease| (lease, since));
+        let decision =
+            decide(&Seen { record, since }, &self.settings.identity, Role::Candidate, &self.settings.times, now);
+        match (decision, lease) {
+            (Decision::Follow(_), Some(lease)) => {
+                let holder = api::record_of(&lease).holder;
+                if *followed != holder {
+                    tracing::info!(lease = name, holder, "somebody else leads; standing by");
+                    *followed = holder;
+                }
+                Ok(None)
+            }
+            (Decision::Take { transitions }, Some(lease)) => self.write(Some(lease), name, transitions).await.map(Some),
+            (Decision::Renew, Some(lease)) => {
+                let transitions = api::record_of(&lease).transitions;
+                self.write(Some(lease), name, transitions).await.map(Some)
+            }
+            (Decision::Create, _) => self.write(None, name, 0).await.map(Some),
+            (Decision::StepDown(_) | Decision::Follow(_) | Decision::Take { .. } | Decision::Renew, _) => Ok(None),
+        }
+    }
+
+    /// Renews until that is no longer possible.
+    async fn renew(&self, index: usize, name: &str, lease: Lease, mut renewed: Instant) -> StepDown {
+        let times = self.settings.times;
+        // `None` once the lease has been deleted; writing creates it again then.
+        let mut current = Some(lease);
+        loop {
+            let deadline = renewed + times.renew_deadline;
+            let next = (Instant::now() + times.retry_period).min(deadline);
+            tokio::time::sleep_until(next).await;
+            let now = Instant::now();
+            let seen = Seen { record: current.as_ref().map(api::record_of), since: now };
+            let decision = decide(&seen, &self.settings.identity, Role::Leader { renewed }, &times, now);
+            if let Decision::StepDown(why) = decision {
+                return why;
+            }
+            let transitions = current.as_ref().map_or(0, |lease| api::record_of(lease).transitions);
+            // No call may outlive the deadline: stepping down late is worse than stepping down needlessly.
+            let attempt = tokio::time::timeout_at(deadline, self.write(current.clone(), name, transitions)).await;
+            match attempt {
+                Ok(Ok((written, sent))) => {
+                    renewed = sent;
+                    self.leadership.holds(index, renewed + times.renew_deadline);
+                    current = Some(written);
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(lease = name, %error, "the lease could not be renewed; trying again");
+                    // The next try decides on what the lease says now.
+                    if let Ok(Ok(fresh)) =
+                        tokio::time::timeout_at(deadline, self.call(self.api.get(name), self.call_timeout())).await
+                    {
+                        current = fresh;
+                    }
+                }
+                Err(_) => return StepDown::NotRenewed(times.renew_deadline),
+            }
+        }
+    }
+
+    /// Writes the lease as ours: creates it, or updates the one given. Answers it and when the write was sent.
+    async fn write(&self, lease: Option<Lease>, name: &str, transitions: i32) -> Result<(Lease, Instant), ApiError> {
+        let ElectionSettings { namespace, identity, times, .. } = &self.settings;
+        let now = self.clock.now();
+        let sent = Instant::now();
+        let written = match lease {
+            None => {
+                let lease = api::fresh(namespace, name, identity, times.lease_duration, now);
+                self.call(self.api.create(&lease), self.call_timeout()).await?
+            }
+            Some(mut lease) => {
+                api::hold(&mut lease, identity, times.lease_duration, transitions, now);
+                self.call(self.api.update(&lease), self.call_timeout()).await?
+            }
+        };
+        Ok((written, sent))
+    }
+
+    async fn release(&self, name: &str) -> Result<(), ApiError> {
+        let Some(mut lease) = self.api.get(name).await? else { return Ok(()) };
+        if api::record_of(&lease).holder != self.settings.identity {
+            return Ok(());
+        }
+        api::release(&mut lease, self.clock.now());
+        self.api.update(&lease).await.map(|_| tracing::info!(lease = name, "lease given back"))
+    }
+
+    /// client-go gives one call half of the renew deadline.
+    fn call_timeout(&self) -> Duration {
+        self.settings.times.renew_deadline / 2
+    }
+
+    async fn call<T>(&self, call: impl Future<Output = Result<T, ApiError>>, within: Duration) -> Result<T, ApiError> {
+        tokio::time::timeout(within, call).await.map_err(|_| ApiError::TimedOut(within))?
+    }
+}
+
+fn reference(lease: &Lease) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("coordination.k8s.io/v1".to_owned()),
+        kind: Some("Lease".to_owned()),
+        name: lease.metadata.name.clone(),
+        namespace: lease.metadata.namespace.clone(),
+        resource_version: lease.metadata.resource_version.clone(),
+        uid: lease.metadata.uid.clone(),
+        field_path: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

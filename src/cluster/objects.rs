@@ -1,0 +1,265 @@
+//! Reads and writes of one kind: deadlines on every call, the leader's gate before every write, the answer into the store.
+//!
+//! Writes are patches that carry the object's UID, so that none can hit a namesake or create an empty object
+//! (decisions.md 43); whole objects are only ever created. Retrying is the work queue's business, not this room's.
+
+use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
+
+use kube::{Resource, core::response::StatusSummary};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{
+    error::ApiError,
+    gate::Gate,
+    key::{ObjectKey, Target},
+    store::Store,
+};
+
+/// How long one call may take.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Which part of an object a patch is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub enum Part {
+    /// Metadata and specification.
+    Main,
+    /// The status subresource.
+    Status,
+}
+
+/// A change to an object.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub enum Patch {
+    /// A JSON merge patch (RFC 7386). Lists are replaced whole: add [`Patch::guarded_by`] when one is computed from a
+    /// read object.
+    Merge(Value),
+    /// A JSON patch (RFC 6902); a failed `test` answers [`ApiError::Invalid`].
+    Json(Vec<Value>),
+}
+
+impl Patch {
+    /// The same merge patch, refused with [`ApiError::Conflict`] unless the object still has this resource version.
+    #[must_use]
+    pub fn guarded_by(self, resource_version: Option<&str>) -> Self {
+        match (self, resource_version) {
+            (Self::Merge(mut patch), Some(version)) => {
+                set_metadata(&mut patch, "resourceVersion", version);
+                Self::Merge(patch)
+            }
+            (patch, _) => patch,
+        }
+    }
+}
+
+fn set_metadata(patch: &mut Value, field: &str, value: &str) {
+    if let Value::Object(fields) = patch {
+        let metadata = fields.entry("metadata").or_insert_with(|| json!({}));
+        if let Value::Object(metadata) = metadata {
+            metadata.insert(field.to_owned(), Value::from(value));
+        }
+    }
+}
+
+/// What a deletion came to.
+#[derive(Clone, Debug)]
+pub enum Deleted<K> {
+    /// The object is gone.
+    Gone,
+    /// The object waits for its finalizers.
+    Marked(Arc<K>),
+}
+
+/// How an object is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeleteHow {
+    /// Seconds the object may take to end; absent leaves it to the object.
+    pub grace_seconds: Option<u32>,
+}
+
+/// Reads and writes objects of one kind in one cluster. Cheap to clone.
+pub struct Objects<K> {
+    client: kube::Client,
+    gate: Gate,
+    store: Option<Arc<Store<K>>>,
+    /// What is taken off objects before they are stored; they are never written back whole.
+    prune: fn(&mut K),
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Clone for Objects<K> {
+    fn clone(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            gate: self.gate.clone(),
+            store: self.store.clone(),
+            prune: self.prune,
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<K> Objects<K>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+{
+    /// Objects read and written through this client; answers of writes go into `store`.
+    pub fn new(client: kube::Client, gate: Gate, store: Option<Arc<Store<K>>>, prune: fn(&mut K)) -> Self {
+        Self { client, gate, store, prune, kind: PhantomData }
+    }
+
+    /// The cached view that answers of writes go into, if there is one.
+    pub fn store(&self) -> Option<&Arc<Store<K>>> {
+        self.store.as_ref()
+    }
+
+    /// Reads an object from the API server. `None` when it does not exist; the store is told in both cases.
+    pub async fn get(&self, key: &ObjectKey) -> Result<Option<Arc<K>>, ApiError> {
+        if key.name.is_empty() {
+            // An empty name would turn the read into a list.
+            return Ok(None);
+        }
+        let request = request(http::Method::GET, &Self::path(key, None), "application/json", Vec::new())?;
+        match self.call::<K>(request).await {
+            Ok(object) => Ok(Some(self.take(object))),
+            Err(ApiError::NotFound(_)) => {
+                if let Some(store) = &self.store
+                    && let Some(known) = store.get(key)
+                {
+                    store.forget(key, known.meta().uid.as_deref().unwrap_or_default());
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates an object in its namespace.
+    pub async fn create(&self, object: &K) -> Result<Arc<K>, ApiError> {
+        self.gate.may_act()?;
+        let namespace = object.meta().namespace.clone().unwrap_or_default();
+        let mut body = serde_json::to_value(object).map_err(|error| ApiError::Other(error.to_string()))?;
+        if let Value::Object(fields) = &mut body {
+            fields.insert("apiVersion".to_owned(), Value::from(K::api_version(&()).into_owned()));
+            fields.insert("kind".to_owned(), Value::from(K::kind(&()).into_owned()));
+        }
+        let path = K::url_path(&(), Some(namespace.as_str()).filter(|namespace| !namespace.is_empty()));
+        let request = request(http::Method::POST, &path, "application/json", encode(&body)?)?;
+        self.call::<K>(request).await.map(|created| self.take(created))
+    }
+
+    /// Patches an object; the patch carries the target's UID.
+    pub async fn patch(&self, target: &Target, part: Part, patch: Patch) -> Result<Arc<K>, ApiError> {
+        self.gate.may_act()?;
+        let (content_type, body) = match patch {
+            Patch::Merge(mut merge) => {
+                set_metadata(&mut merge, "uid", &target.uid);
+                ("application/merge-patch+json", encode(&merge)?)
+            }
+            Patch::Json(operations) => {
+                let mut all = vec![json!({"op": "test", "path": "/metadata/uid", "value": target.uid})];
+                all.extend(operations);
+                ("application/json-patch+json", encode(&Value::Array(all))?)
+            }
+        };
+        let subresource = match part {
+            Part::Main => None,
+            Part::Status => Some("status"),
+        };
+        let request = request(http::Method::PATCH, &Self::path(&target.key, subresource), content_type, body)?;
+        match self.call::<K>(request).await {
+            Ok(object) => Ok(self.take(object)),
+            Err(error) => {
+                self.forget_if_gone(&error, target);
+                Err(error)
+            }
+        }
+    }
+
+    /// Deletes an object if it still has the target's UID. An object that is gone already counts as deleted.
+    pub async fn delete(&self, target: &Target, how: DeleteHow) -> Result<Deleted<K>, ApiError> {
+        self.gate.may_act()?;
+        let mut options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": target.uid},
+        });
+        if let (Value::Object(fields), Some(seconds)) = (&mut options, how.grace_seconds) {
+            fields.insert("gracePeriodSeconds".to_owned(), Value::from(seconds));
+        }
+        let request =
+            request(http::Method::DELETE, &Self::path(&target.key, None), "application/json", encode(&options)?)?;
+        let answer = tokio::time::timeout(CALL_TIMEOUT, self.client.request_status::<K>(request))
+            .await
+            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
+            .map_err(ApiError::from);
+        match answer {
+            Ok(either::Either::Left(object)) => {
+                // With a finalizer or a grace period the answer is the marked object.
+                let waits = object.meta().deletion_timestamp.is_some();
+                if waits { Ok(Deleted::Marked(self.take(object))) } else { Ok(Deleted::Gone) }
+            }
+            Ok(either::Either::Right(status)) => {
+                if matches!(status.status, Some(StatusSummary::Failure)) {
+                    return Err(ApiError::Other(status.message));
+                }
+                Ok(Deleted::Gone)
+            }
+            Err(error) if error.is_not_found() => {
+                self.forget_if_gone(&error, target);
+                Ok(Deleted::Gone)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn path(key: &ObjectKey, subresource: Option<&str>) -> String {
+        let namespace = Some(key.namespace.as_str()).filter(|namespace| !namespace.is_empty());
+        let mut path = format!("{}/{}", K::url_path(&(), namespace), key.name);
+        if let Some(subresource) = subresource {
+            path.push('/');
+            path.push_str(subresource);
+        }
+        path
+    }
+
+    async fn call<T: DeserializeOwned>(&self, request: http::Request<Vec<u8>>) -> Result<T, ApiError> {
+        tokio::time::timeout(CALL_TIMEOUT, self.client.request::<T>(request))
+            .await
+            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
+            .map_err(ApiError::from)
+    }
+
+    fn take(&self, mut object: K) -> Arc<K> {
+        (self.prune)(&mut object);
+        match &self.store {
+            Some(store) => store.observe_write(object),
+            None => Arc::new(object),
+        }
+    }
+
+    fn forget_if_gone(&self, error: &ApiError, target: &Target) {
+        if error.is_not_found()
+            && let Some(store) = &self.store
+        {
+            store.forget(&target.key, &target.uid);
+        }
+    }
+}
+
+fn encode(body: &Value) -> Result<Vec<u8>, ApiError> {
+    serde_json::to_vec(body).map_err(|error| ApiError::Other(error.to_string()))
+}
+
+fn request(
+    method: http::Method,
+    path: &str,
+    content_type: &str,
+    body: Vec<u8>,
+) -> Result<http::Request<Vec<u8>>, ApiError> {
+    http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::CONTENT_TYPE, content_type)
+        .header(http::header::ACCEPT, "application/json")
+        .body(body)
+        .map_err(|error| ApiError::Other(format!("request for {path}: {error}")))
+}

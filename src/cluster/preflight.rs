@@ -1,0 +1,362 @@
+//! What is checked of a cluster before work begins, and what is said when it is not as needed.
+//!
+//! Every check answers a value that names the thing and the remedy. What to do about it is the caller's: an unreachable
+//! API server ends the start, missing kinds and missing permissions are shown and waited for (decisions.md 31).
+
+use std::{fmt, time::Duration};
+
+use k8s_openapi::{
+    api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    apimachinery::pkg::apis::meta::v1::APIResourceList,
+};
+use tokio::time::Instant;
+
+use super::{
+    clients::{Cluster, Purpose},
+    error::{ApiError, chain},
+    objects::CALL_TIMEOUT,
+};
+use crate::api::names;
+
+/// How long an API server may be silent at the start, and the pause between questions (spec/deployment-and-set §1.2).
+const REACHABLE_WITHIN: Duration = Duration::from_secs(10);
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// Why a cluster can't be worked with (yet).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PreflightError {
+    /// No answer, or none that is well.
+    #[error(
+        "the API server of cluster {cluster} is not healthy: {cause} (asked for {within:?}); check address and \
+         certificate authority in the kubeconfig, the network, and the server itself"
+    )]
+    Unreachable {
+        /// Which cluster, such as `control`.
+        cluster: String,
+        /// The last answer.
+        cause: String,
+        /// How long it was asked.
+        within: Duration,
+    },
+    /// The server does not know who we are.
+    #[error(
+        "the API server of cluster {cluster} does not accept our credentials: {cause}; renew the token or certificate \
+         in the kubeconfig"
+    )]
+    Unauthorized {
+        /// Which cluster.
+        cluster: String,
+        /// What it says.
+        cause: String,
+    },
+    /// Kinds are not served.
+    #[error(
+        "cluster {cluster} does not serve {}; install the CRDs: `mcm manifests crds | kubectl apply -f -`",
+        missing.join(", ")
+    )]
+    MissingKinds {
+        /// Which cluster.
+        cluster: String,
+        /// `plural.group` of each missing kind.
+        missing: Vec<String>,
+    },
+    /// Permissions are missing.
+    #[error("forbidden in cluster {cluster}: {}; grant it, see `mcm manifests rbac`", join(missing))]
+    Forbidden {
+        /// Which cluster.
+        cluster: String,
+        /// What is not allowed.
+        missing: Vec<Permission>,
+    },
+    /// A question could not be asked.
+    #[error("cannot ask the API server of cluster {cluster} for {what}: {error}")]
+    Unanswered {
+        /// Which cluster.
+        cluster: String,
+        /// What was asked for.
+        what: &'static str,
+        /// Why not.
+        error: ApiError,
+    },
+}
+
+fn join(permissions: &[Permission]) -> String {
+    permissions.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Something a process must be allowed to do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Permission {
+    /// Such as `patch`.
+    pub verb: &'static str,
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Plural, with the subresource after a slash.
+    pub resource: &'static str,
+    /// Where; `None` means the whole cluster.
+    pub namespace: Option<String>,
+}
+
+impl fmt::Display for Permission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
+        match &self.namespace {
+            Some(namespace) => write!(f, " in namespace {namespace}"),
+            None => f.write_str(" in the whole cluster"),
+        }
+    }
+}
+
+/// Checks one cluster.
+#[derive(Clone)]
+pub struct Preflight {
+    cluster: String,
+    client: kube::Client,
+}
+
+impl Preflight {
+    /// Checks a cluster; `name` is `control` or `target`.
+    pub fn of(name: &str, cluster: &Cluster) -> Self {
+        Self::new(format!("{name} ({})", cluster.host()), cluster.client(Purpose::Discovery))
+    }
+
+    /// Checks through a client that is not throttled.
+    pub fn new(cluster: impl Into<String>, client: kube::Client) -> Self {
+        Self { cluster: cluster.into(), client }
+    }
+
+    /// Waits until `/healthz` answers, at once and then each second, for ten seconds.
+    pub async fn reachable(&self) -> Result<(), PreflightError> {
+        let until = Instant::now() + REACHABLE_WITHIN;
+        let mut cause = "no answer".to_owned();
+        loop {
+            match tokio::time::timeout_at(until, self.healthz()).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(Health::Unauthorized(cause))) => {
+                    return Err(PreflightError::Unauthorized { cluster: self.cluster.clone(), cause });
+                }
+                Ok(Err(Health::Unwell(text))) => cause = text,
+                Err(_) => {}
+            }
+            if Instant::now() + ASK_EVERY > until {
+                let cluster = self.cluster.clone();
+                return Err(PreflightError::Unreachable { cluster, cause, within: REACHABLE_WITHIN });
+            }
+            tracing::warn!(cluster = self.cluster, cause, "API server not reachable yet");
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    }
+
+    /// Asks `/healthz` once. Also what the safety controller asks.
+    async fn healthz(&self) -> Result<(), Health> {
+        let request = http::Request::get("/healthz")
+            .body(kube::client::Body::empty())
+            .map_err(|error| Health::Unwell(error.to_string()))?;
+        let answer = self.client.send(request).await.map_err(|error| Health::Unwell(chain(&error)))?;
+        match answer.status().as_u16() {
+            // Who may not read /healthz still has found a living server.
+            200 | 403 => Ok(()),
+            401 => Err(Health::Unauthorized("401 Unauthorized".to_owned())),
+            _ => Err(Health::Unwell(format!("/healthz answers {}", answer.status()))),
+        }
+    }
+
+    /// Whether the API server is well at this moment.
+    pub async fn is_healthy(&self) -> bool {
+        self.healthz().await.is_ok()
+    }
+
+    /// Checks that the API server serves these kinds, given as plurals of one group and version.
+    pub async fn serves(&self, group: &str, version: &str, plurals: &[&str]) -> Result<(), PreflightError> {
+        let served = self.served(group, version).await?;
+        let missing: Vec<String> = plurals
+            .iter()
+            .filter(|plural| !served.iter().any(|served| served == *plural))
+            .map(|plural| format!("{plural}.{group}/{version}"))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(PreflightError::MissingKinds { cluster: self.cluster.clone(), missing })
+    }
+
+    /// Checks that all four kinds of machine objects are served.
+    pub async fn serves_machine_kinds(&self) -> Result<(), PreflightError> {
+        let kinds = ["machineclasses", "machinedeployments", "machines", "machinesets"];
+        self.serves(names::GROUP, names::V1ALPHA1, &kinds).await
+    }
+
+    /// The plurals that a group and version serve; none when the group is unknown.
+    pub async fn served(&self, group: &str, version: &str) -> Result<Vec<String>, PreflightError> {
+        let path = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+        match self.get::<APIResourceList>(&path).await {
+            Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
+            Err(ApiError::NotFound(_)) => Ok(Vec::new()),
+            Err(error) => Err(self.unanswered("the kinds it serves", error)),
+        }
+    }
+
+    /// Minor version of the API server.
+    pub async fn minor_version(&self) -> Result<u32, PreflightError> {
+        let info = self
+            .get::<k8s_openapi::apimachinery::pkg::version::Info>("/version")
+            .await
+            .map_err(|error| self.unanswered("its version", error))?;
+        let digits: String = info.minor.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().map_err(|_| {
+            self.unanswered("its version", ApiError::Other(format!("minor version {:?} is no number", info.minor)))
+        })
+    }
+
+    /// Checks that this process may do all of this.
+    pub async fn allowed(&self, wanted: &[Permission]) -> Result<(), PreflightError> {
+        let mut missing = Vec::new();
+        for permission in wanted {
+            if !self.is_allowed(permission).await.map_err(|error| self.unanswered("our permissions", error))? {
+                missing.push(permission.clone());
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(PreflightError::Forbidden { cluster: self.cluster.clone(), missing })
+    }
+
+    async fn is_allowed(&self, permission: &Permission) -> Result<bool, ApiError> {
+        let (resource, subresource) = permission
+            .resource
+            .split_once('/')
+            .map_or((permission.resource, None), |(resource, subresource)| (resource, Some(subresource.to_owned())));
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    verb: Some(permission.verb.to_owned()),
+                    group: Some(permission.group.to_owned()),
+                    resource: Some(resource.to_owned()),
+                    subresource,
+                    namespace: permission.namespace.clone(),
+                    ..ResourceAttributes::default()
+                }),
+                non_resource_attributes: None,
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let reviews = kube::Api::<SelfSubjectAccessReview>::all(self.client.clone());
+        let parameters = kube::api::PostParams::default();
+        let answer = tokio::time::timeout(CALL_TIMEOUT, reviews.create(&parameters, &review))
+            .await
+            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))??;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+
+    async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        let request = http::Request::get(path)
+            .body(Vec::new())
+            .map_err(|error| ApiError::Other(format!("request for {path}: {error}")))?;
+        tokio::time::timeout(CALL_TIMEOUT, self.client.request::<T>(request))
+            .await
+            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
+            .map_err(ApiError::from)
+    }
+
+    fn unanswered(&self, what: &'static str, error: ApiError) -> PreflightError {
+        PreflightError::Unanswered { cluster: self.cluster.clone(), what, error }
+    }
+}
+
+/// What `/healthz` said, if it was not "ok".
+enum Health {
+    Unauthorized(String),
+    Unwell(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A server that answers by path and by how often it was asked.
+    fn server(answer: impl Fn(&str, usize) -> (u16, String) + Send + Sync + 'static) -> Preflight {
+        let (answer, asked) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (answer, asked) = (Arc::clone(&answer), asked.fetch_add(1, Ordering::SeqCst));
+            async move {
+                let (code, body) = answer(request.uri().path(), asked);
+                let answer = http::Response::builder().status(code).body(Body::from(body.into_bytes())).unwrap();
+                Ok::<_, kube::Error>(answer)
+            }
+        });
+        Preflight::new("control", kube::Client::new(service, "default"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_comes_up_in_time_is_waited_for() {
+        let began = Instant::now();
+        let check = server(|_, asked| (if asked < 4 { 500 } else { 200 }, "ok".to_owned()));
+        assert_eq!(check.reachable().await, Ok(()));
+        assert_eq!(began.elapsed(), Duration::from_secs(4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_stays_unwell_is_given_up_after_ten_seconds() {
+        let began = Instant::now();
+        let error = server(|_, _| (500, "etcd".to_owned())).reachable().await.unwrap_err().to_string();
+        assert!(error.contains("cluster control") && error.contains("500") && error.contains("kubeconfig"), "{error}");
+        assert!(began.elapsed() <= REACHABLE_WITHIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_credentials_are_told_at_once() {
+        let error = server(|_, _| (401, String::new())).reachable().await.unwrap_err();
+        assert!(matches!(error, PreflightError::Unauthorized { .. }), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_may_not_read_healthz_has_reached_the_server() {
+        assert_eq!(server(|_, _| (403, String::new())).reachable().await, Ok(()));
+    }
+
+    const NOT_FOUND: &str = r#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404,"message":"no"}"#;
+
+    #[tokio::test]
+    async fn each_missing_kind_is_named_with_the_remedy() {
+        let error = server(|_, _| (404, NOT_FOUND.to_owned())).serves_machine_kinds().await.unwrap_err().to_string();
+        for word in ["machineclasses.", "machines.machine.sapcloud.io/v1alpha1", "mcm manifests crds | kubectl apply"] {
+            assert!(error.contains(word), "{word:?} missing in {error:?}");
+        }
+        let some = r#"{"groupVersion":"machine.sapcloud.io/v1alpha1","resources":[
+            {"name":"machines","singularName":"","namespaced":true,"kind":"Machine","verbs":[]},
+            {"name":"machinesets","singularName":"","namespaced":true,"kind":"MachineSet","verbs":[]},
+            {"name":"machineclasses","singularName":"","namespaced":true,"kind":"MachineClass","verbs":[]}]}"#;
+        let error = server(|_, _| (200, some.to_owned())).serves_machine_kinds().await.unwrap_err();
+        let missing = vec!["machinedeployments.machine.sapcloud.io/v1alpha1".to_owned()];
+        assert_eq!(error, PreflightError::MissingKinds { cluster: "control".to_owned(), missing });
+    }
+
+    #[tokio::test]
+    async fn a_missing_permission_is_named_by_verb_and_resource() {
+        let check = server(|_, asked| (201, format!(r#"{{"spec":{{}},"status":{{"allowed":{}}}}}"#, asked == 0)));
+        let permission =
+            |verb, resource| Permission { verb, group: names::GROUP, resource, namespace: Some("shoot".to_owned()) };
+        let wanted = [permission("list", "machines"), permission("patch", "machines/status")];
+        let error = check.allowed(&wanted).await.unwrap_err().to_string();
+        assert!(error.contains("patch machines/status.machine.sapcloud.io in namespace shoot"), "{error}");
+        assert!(!error.contains("list machines"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_minor_version_is_read_with_or_without_a_plus() {
+        let version = r#"{"major":"1","minor":"36+","gitVersion":"","gitCommit":"","gitTreeState":"","buildDate":"",
+            "goVersion":"","compiler":"","platform":""}"#;
+        assert_eq!(server(|_, _| (200, version.to_owned())).minor_version().await, Ok(36));
+    }
+}

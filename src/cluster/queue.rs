@@ -1,0 +1,396 @@
+//! The work queue of one controller.
+//!
+//! Never two passes of one key at once; a key added while it is worked on runs again afterwards. Delayed additions keep
+//! the earliest deadline of a key; failures are retried with exponential back-off per key (spec/deployment-and-set §1.4).
+//! All deadlines stand in one ordered map served by one timer: nothing sleeps per object.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    hash::Hash,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::{QueueMetrics, Waiting};
+
+/// What a pass over a key ended with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing more to do until something changes.
+    Settled,
+    /// Look again after this time, if nothing changes before; the reason is for the log.
+    LookAgain(Duration, &'static str),
+    /// The pass failed: run it again after a back-off that grows with the failures in a row.
+    Retry(String),
+}
+
+/// First and longest pause after failures (client-go's `ItemExponentialFailureRateLimiter`).
+const FIRST_BACKOFF: Duration = Duration::from_millis(5);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(1000);
+
+/// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
+pub struct WorkQueue<K> {
+    name: &'static str,
+    metrics: QueueMetrics,
+    state: Mutex<State<K>>,
+    work: Notify,
+    timer: Notify,
+}
+
+struct State<K> {
+    ready: VecDeque<(K, Waiting)>,
+    /// In `ready`, or to run again once the running pass ends.
+    wanted: BTreeSet<K>,
+    running: BTreeSet<K>,
+    deadlines: BTreeMap<(Instant, u64), K>,
+    deadline_of: HashMap<K, (Instant, u64)>,
+    failures: HashMap<K, u32>,
+    sequence: u64,
+    closed: bool,
+}
+
+impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
+    /// An empty queue that reports through `metrics`.
+    pub fn new(name: &'static str, metrics: QueueMetrics) -> Self {
+        Self {
+            name,
+            metrics,
+            state: Mutex::new(State {
+                ready: VecDeque::new(),
+                wanted: BTreeSet::new(),
+                running: BTreeSet::new(),
+                deadlines: BTreeMap::new(),
+                deadline_of: HashMap::new(),
+                failures: HashMap::new(),
+                sequence: 0,
+                closed: false,
+            }),
+            work: Notify::new(),
+            timer: Notify::new(),
+        }
+    }
+
+    /// The name given at creation.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Wants a pass over the key now.
+    pub fn add(&self, key: K) {
+        let mut state = self.lock();
+        if state.want(key, &self.metrics) {
+            drop(state);
+            self.work.notify_one();
+        }
+    }
+
+    /// Wants a pass over the key after this time, or earlier if that was wanted already.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
+        let mut state = self.lock();
+        if state.schedule(key, Instant::now() + delay) {
+            drop(state);
+            self.timer.notify_one();
+        }
+    }
+
+    /// How many keys wait for a worker.
+    pub fn depth(&self) -> usize {
+        self.lock().ready.len()
+    }
+
+    /// Whether nothing waits, runs, or is due within the given time. For tests and for draining.
+    pub fn is_idle(&self, within: Duration) -> bool {
+        let state = self.lock();
+        let soon = Instant::now() + within;
+        state.ready.is_empty()
+            && state.running.is_empty()
+            && state.deadlines.first_key_value().is_none_or(|((at, _), _)| *at > soon)
+    }
+
+    /// Works on keys with so many workers until `shutdown`; passes that run then are finished first.
+    ///
+    /// `pass` is called for one key at a time per key. The returned future is to be owned by a supervisor.
+    pub async fn run<F, Fut>(self: Arc<Self>, workers: usize, shutdown: CancellationToken, pass: F)
+    where
+        F: Fn(K) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Outcome> + Send,
+    {
+        let pass = Arc::new(pass);
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(Arc::clone(&self).serve_deadlines(shutdown.clone()));
+        for _ in 0..workers.max(1) {
+            let (queue, pass) = (Arc::clone(&self), Arc::clone(&pass));
+            tasks.spawn(async move {
+                while let Some((key, waited)) = queue.next().await {
+                    let working = waited.started();
+                    let outcome = pass(key.clone()).await;
+                    drop(working);
+                    queue.done(&key, outcome);
+                }
+            });
+        }
+        // Nothing ends before the shutdown, except by a panic: then the whole queue ends with it, at once and not at the
+        // shutdown, or a key would stay "running" for ever.
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            Some(ended) = tasks.join_next() => pass_panic_on(ended),
+        }
+        self.lock().closed = true;
+        self.work.notify_waiters();
+        while let Some(ended) = tasks.join_next().await {
+            pass_panic_on(ended);
+        }
+    }
+
+    /// The next key to work on; `None` once the queue is closed.
+    async fn next(&self) -> Option<(K, Waiting)> {
+        loop {
+            let notified = self.work.notified();
+            tokio::pin!(notified);
+            // Registered before the look, or a wake-up between look and wait would be lost.
+            notified.as_mut().enable();
+            {
+                let mut state = self.lock();
+                if state.closed {
+                    return None;
+                }
+                if let Some((key, waited)) = state.ready.pop_front() {
+                    state.wanted.remove(&key);
+                    state.unschedule(&key);
+                    state.running.insert(key.clone());
+                    return Some((key, waited));
+                }
+            }
+            notified.await;
+        }
+    }
+
+    fn done(&self, key: &K, outcome: Outcome) {
+        let mut state = self.lock();
+        state.running.remove(key);
+        let mut wake_timer = false;
+        match outcome {
+            Outcome::Settled => {
+                state.failures.remove(key);
+            }
+            Outcome::LookAgain(delay, reason) => {
+                tracing::trace!(queue = self.name, ?delay, reason, "look again");
+                state.failures.remove(key);
+                wake_timer = state.schedule(key.clone(), Instant::now() + delay);
+            }
+            Outcome::Retry(error) => {
+                self.metrics.retried();
+                let failures = state.failures.entry(key.clone()).or_insert(0);
+                let delay = backoff(*failures);
+                *failures = failures.saturating_add(1);
+                tracing::debug!(queue = self.name, ?delay, error, "retry");
+                wake_timer = state.schedule(key.clone(), Instant::now() + delay);
+            }
+        }
+        let again = state.wanted.contains(key);
+        if again {
+            state.ready.push_back((key.clone(), self.metrics.added()));
+        }
+        drop(state);
+        if again {
+            self.work.notify_one();
+        }
+        if wake_timer {
+            self.timer.notify_one();
+        }
+    }
+
+    async fn serve_deadlines(self: Arc<Self>, shutdown: CancellationToken) {
+        loop {
+            let next = {
+                let mut state = self.lock();
+                let now = Instant::now();
+                let mut due = 0_usize;
+                while let Some(entry) = state.deadlines.first_entry() {
+                    if entry.key().0 > now {
+                        break;
+                    }
+                    let key = entry.remove();
+                    state.deadline_of.remove(&key);
+                    due += usize::from(state.want(key, &self.metrics));
+                }
+                let next = state.deadlines.first_key_value().map(|((at, _), _)| *at);
+                drop(state);
+                for _ in 0..due {
+                    self.work.notify_one();
+                }
+                next
+            };
+            let sleep = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = sleep => {}
+                () = self.timer.notified() => {}
+                () = shutdown.cancelled() => return,
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State<K>> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn pass_panic_on(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        std::panic::resume_unwind(error.into_panic());
+    }
+}
+
+fn backoff(failures: u32) -> Duration {
+    FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.min(31))).min(LONGEST_BACKOFF)
+}
+
+impl<K: Clone + Ord + Hash> State<K> {
+    /// Marks the key as wanted; `true` when a worker has to be woken for it.
+    fn want(&mut self, key: K, metrics: &QueueMetrics) -> bool {
+        if self.closed || !self.wanted.insert(key.clone()) || self.running.contains(&key) {
+            return false;
+        }
+        self.ready.push_back((key, metrics.added()));
+        true
+    }
+
+    /// Sets the key's deadline unless it has an earlier one; `true` when the timer has to look again.
+    fn schedule(&mut self, key: K, at: Instant) -> bool {
+        if self.closed {
+            return false;
+        }
+        if let Some(known) = self.deadline_of.get(&key) {
+            if known.0 <= at {
+                return false;
+            }
+            let known = *known;
+            self.deadlines.remove(&known);
+        }
+        self.sequence += 1;
+        let place = (at, self.sequence);
+        let is_first = self.deadlines.first_key_value().is_none_or(|(first, _)| place < *first);
+        self.deadline_of.insert(key.clone(), place);
+        self.deadlines.insert(place, key);
+        is_first
+    }
+
+    fn unschedule(&mut self, key: &K) {
+        if let Some(place) = self.deadline_of.remove(key) {
+            self.deadlines.remove(&place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    struct Rig {
+        queue: Arc<WorkQueue<String>>,
+        passes: Arc<Mutex<Vec<(String, Duration)>>>,
+        shutdown: CancellationToken,
+        worker: tokio::task::JoinHandle<()>,
+    }
+
+    fn test_metrics() -> QueueMetrics {
+        crate::metrics::Metrics::new(Arc::new(|| Duration::ZERO)).unwrap().queue("test")
+    }
+
+    fn rig(outcome: impl Fn(usize) -> Outcome + Send + Sync + 'static) -> Rig {
+        let queue = Arc::new(WorkQueue::new("test", test_metrics()));
+        let passes = Arc::new(Mutex::new(Vec::new()));
+        let shutdown = CancellationToken::new();
+        let log = Arc::clone(&passes);
+        let start = Instant::now();
+        let outcome = Arc::new(outcome);
+        let count = Arc::new(AtomicUsize::new(0));
+        let worker = tokio::spawn(Arc::clone(&queue).run(2, shutdown.clone(), move |key: String| {
+            let (log, outcome, count) = (Arc::clone(&log), Arc::clone(&outcome), Arc::clone(&count));
+            async move {
+                log.lock().unwrap().push((key, start.elapsed()));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                outcome(count.fetch_add(1, Ordering::SeqCst))
+            }
+        }));
+        Rig { queue, passes, shutdown, worker }
+    }
+
+    impl Rig {
+        async fn settle(self) -> Vec<(String, u128)> {
+            while !self.queue.is_idle(Duration::from_secs(3600)) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            self.shutdown.cancel();
+            self.worker.await.unwrap();
+            self.passes.lock().unwrap().iter().map(|(key, at)| (key.clone(), at.as_millis())).collect()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_added_while_it_is_worked_on_runs_again_and_only_once() {
+        let rig = rig(|_| Outcome::Settled);
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        for _ in 0..5 {
+            rig.queue.add("a".to_owned());
+        }
+        let passes = rig.settle().await;
+        assert_eq!(passes, [("a".to_owned(), 0), ("a".to_owned(), 100)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_earliest_of_several_delays_wins() {
+        let rig = rig(|_| Outcome::Settled);
+        rig.queue.add_after("a".to_owned(), Duration::from_secs(60));
+        rig.queue.add_after("a".to_owned(), Duration::from_secs(10));
+        rig.queue.add_after("a".to_owned(), Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        let passes = rig.settle().await;
+        assert_eq!(passes.len(), 1);
+        assert!((10_000..10_010).contains(&passes[0].1), "{passes:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_key_is_retried_with_growing_pauses() {
+        let rig = rig(|pass| if pass < 3 { Outcome::Retry("no".to_owned()) } else { Outcome::Settled });
+        rig.queue.add("a".to_owned());
+        let passes = rig.settle().await;
+        let pauses: Vec<u128> = passes.windows(2).map(|pair| pair[1].1 - pair[0].1 - 100).collect();
+        assert_eq!(passes.len(), 4);
+        assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panicking_pass_ends_the_queue_at_once() {
+        let rig = rig(|_| panic!("a defect"));
+        rig.queue.add("a".to_owned());
+        let ended = tokio::time::timeout(Duration::from_secs(1), rig.worker).await.unwrap();
+        assert!(ended.unwrap_err().is_panic());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pass_under_way_is_finished_at_shutdown() {
+        let rig = rig(|_| Outcome::LookAgain(Duration::from_secs(1), "test"));
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        rig.shutdown.cancel();
+        rig.worker.await.unwrap();
+        assert_eq!(rig.passes.lock().unwrap().len(), 1);
+    }
+}

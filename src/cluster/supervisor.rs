@@ -1,0 +1,310 @@
+//! Owns every task of the process: named, never detached, stopped stage by stage.
+//!
+//! A task that ends before its stage is stopped, or panics, ends the process with an error that names it: half a manager
+//! is worse than a restarted one. What a stage is for decides when it is stopped (design §4: intake first, running passes
+//! end within a deadline, then leases are given back, requests in flight finish, and last what the others needed).
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// What a task belongs to, in the order in which stages are stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// Takes work in and does it: queues with their workers, periodic loops.
+    Work,
+    /// Holds the leases; given back when no work is running any more.
+    Lease,
+    /// Answers requests: webhooks, views, metrics.
+    Serve,
+    /// What the others need: watches, the event publisher, caches.
+    Support,
+}
+
+impl Stage {
+    const ALL: [Self; 4] = [Self::Work, Self::Lease, Self::Serve, Self::Support];
+
+    /// How long tasks of a stage may take to end before they are cut off.
+    fn grace(self) -> Duration {
+        match self {
+            // A driver call that has begun may finish (MC-010).
+            Self::Work => Duration::from_secs(20),
+            Self::Lease | Self::Support => Duration::from_secs(5),
+            Self::Serve => Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why the process ends although nobody asked it to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// A task ended that should have gone on.
+    #[error("task {0} ended unexpectedly")]
+    Ended(String),
+    /// A task reported that it can't go on.
+    #[error("task {name} failed: {cause}")]
+    Failed {
+        /// Name of the task.
+        name: String,
+        /// What it reported.
+        cause: String,
+    },
+    /// A task panicked; a defect of this program.
+    #[error("task {name} panicked: {message}; this is a defect, please report it")]
+    Panicked {
+        /// Name of the task.
+        name: String,
+        /// What it panicked with.
+        message: String,
+    },
+}
+
+/// Owns the tasks of the process.
+#[derive(Debug)]
+pub struct Supervisor {
+    tasks: JoinSet<Result<(), String>>,
+    running: HashMap<Id, (Stage, String, AbortHandle)>,
+    stops: BTreeMap<Stage, CancellationToken>,
+}
+
+impl Default for Supervisor {
+    fn default() -> Self {
+        Self {
+            tasks: JoinSet::new(),
+            running: HashMap::new(),
+            stops: Stage::ALL.into_iter().map(|stage| (stage, CancellationToken::new())).collect(),
+        }
+    }
+}
+
+impl Supervisor {
+    /// A supervisor without tasks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Cancelled when tasks of this stage are to end; give it to the tasks of the stage.
+    pub fn stop_of(&self, stage: Stage) -> CancellationToken {
+        // Every stage has its token from the start.
+        self.stops.get(&stage).cloned().unwrap_or_default()
+    }
+
+    /// Starts a task that ends on its own only when its stage is stopped.
+    pub fn spawn<F>(&mut self, stage: Stage, name: impl Into<String>, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.spawn_fallible(stage, name, async move {
+            task.await;
+            Ok::<(), String>(())
+        });
+    }
+
+    /// Starts a task that may report that it can't go on.
+    pub fn spawn_fallible<F, E>(&mut self, stage: Stage, name: impl Into<String>, task: F)
+    where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: std::fmt::Display,
+    {
+        let name = name.into();
+        tracing::debug!(task = name, ?stage, "start");
+        let handle = self.tasks.spawn(async move { task.await.map_err(|error| error.to_string()) });
+        self.running.insert(handle.id(), (stage, name, handle));
+    }
+
+    /// Names of the tasks that run, sorted.
+    pub fn running(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.running.values().map(|(_, name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Runs until `asked` ends or a task fails, then stops stage by stage. Ends when no task is left. After a failure of
+    /// the lease, work is cut off at once: another replica may begin before it would end by itself.
+    ///
+    /// # Errors
+    /// [`Failure`] names the task that ended the process.
+    pub async fn run(mut self, asked: impl Future<Output = ()>) -> Result<(), Failure> {
+        let failed = tokio::select! {
+            biased;
+            failed = self.next_failure() => Some(failed),
+            () = asked => None,
+        };
+        let lease_failed = matches!(failed, Some((Stage::Lease, _)));
+        let mut outcome = failed.map_or(Ok(()), |(_, failure)| Err(failure));
+        if let Err(failure) = &outcome {
+            tracing::error!(error = %failure, "stopping");
+        } else {
+            tracing::info!("asked to stop");
+        }
+        for stage in Stage::ALL {
+            self.stop_of(stage).cancel();
+            let grace = if lease_failed && stage == Stage::Work { Duration::ZERO } else { stage.grace() };
+            match tokio::time::timeout(grace, self.stage_ends(stage)).await {
+                Ok(Some(failure)) => outcome = outcome.and(Err(failure)),
+                Ok(None) => {}
+                Err(_) => self.cut_off(stage),
+            }
+        }
+        self.tasks.shutdown().await;
+        outcome
+    }
+
+    /// The first task that ends.
+    async fn next_failure(&mut self) -> (Stage, Failure) {
+        match self.join_next().await {
+            Some((stage, name, ended)) => (stage, failure_of(name, ended).unwrap_or_else(Failure::Ended)),
+            // Without tasks there is nothing that could fail.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until no task of the stage is left; answers the first failure among all tasks that end meanwhile.
+    async fn stage_ends(&mut self, stage: Stage) -> Option<Failure> {
+        let mut failure = None;
+        while self.running.values().any(|(of, ..)| *of == stage) {
+            let Some((of, name, ended)) = self.join_next().await else { break };
+            let this = match failure_of(name, ended) {
+                Err(name) if of > stage => Some(Failure::Ended(name)),
+                Err(_) => None,
+                Ok(failure) => Some(failure),
+            };
+            if let Some(this) = this {
+                tracing::error!(error = %this, "while stopping");
+                failure.get_or_insert(this);
+            }
+        }
+        failure
+    }
+
+    async fn join_next(&mut self) -> Option<(Stage, String, Result<Result<(), String>, JoinError>)> {
+        let (id, ended) = match self.tasks.join_next_with_id().await? {
+            Ok((id, ended)) => (id, Ok(ended)),
+            Err(error) => (error.id(), Err(error)),
+        };
+        let (stage, name) = match self.running.remove(&id) {
+            Some((stage, name, _)) => (stage, name),
+            // All tasks are started here, so all are known.
+            None => (Stage::Support, "unknown".to_owned()),
+        };
+        Some((stage, name, ended))
+    }
+
+    fn cut_off(&self, stage: Stage) {
+        let mut names = Vec::new();
+        for (of, name, handle) in self.running.values() {
+            if *of == stage {
+                handle.abort();
+                names.push(name.as_str());
+            }
+        }
+        names.sort_unstable();
+        tracing::warn!(?stage, tasks = names.join(", "), "did not end in time; cut off");
+    }
+}
+
+/// What went wrong with a task that ended; `Err` gives the name back when it just ended.
+fn failure_of(name: String, ended: Result<Result<(), String>, JoinError>) -> Result<Failure, String> {
+    match ended {
+        Ok(Err(cause)) => Ok(Failure::Failed { name, cause }),
+        Err(error) if error.is_panic() => {
+            let panic = error.into_panic();
+            let message = panic
+                .downcast_ref::<&str>()
+                .map(ToString::to_string)
+                .or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "no message".to_owned());
+            Ok(Failure::Panicked { name, message })
+        }
+        Ok(Ok(())) | Err(_) => Err(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn stages_stop_in_order_and_each_waits_for_its_tasks() {
+        let mut supervisor = Supervisor::new();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        for stage in Stage::ALL.into_iter().rev() {
+            let (stop, log) = (supervisor.stop_of(stage), Arc::clone(&log));
+            supervisor.spawn(stage, format!("{stage:?}"), async move {
+                stop.cancelled().await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                log.lock().unwrap().push(stage);
+            });
+        }
+        assert_eq!(supervisor.running(), ["Lease", "Serve", "Support", "Work"]);
+        let began = Instant::now();
+        assert_eq!(supervisor.run(async {}).await, Ok(()));
+        assert_eq!(*log.lock().unwrap(), Stage::ALL);
+        assert_eq!(began.elapsed(), Duration::from_secs(8));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_ends_early_ends_the_process_by_name() {
+        let mut supervisor = Supervisor::new();
+        supervisor.spawn(Stage::Support, "watch of machines", async {});
+        let stop = supervisor.stop_of(Stage::Work);
+        supervisor.spawn(Stage::Work, "machine queue", stop.cancelled_owned());
+        let outcome = supervisor.run(std::future::pending()).await;
+        assert_eq!(outcome, Err(Failure::Ended("watch of machines".to_owned())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_told_with_name_and_cause() {
+        let mut supervisor = Supervisor::new();
+        supervisor.spawn_fallible(Stage::Lease, "leader election", async { Err::<(), _>("lease lost") });
+        let error = supervisor.run(std::future::pending()).await.unwrap_err();
+        assert_eq!(error.to_string(), "task leader election failed: lease lost");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_lease_cuts_work_off_at_once() {
+        let mut supervisor = Supervisor::new();
+        supervisor.spawn_fallible(Stage::Lease, "leader election", async { Err::<(), _>("lease lost") });
+        supervisor.spawn(Stage::Work, "machine queue", std::future::pending());
+        let began = Instant::now();
+        assert!(supervisor.run(std::future::pending()).await.is_err());
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_is_told_by_name() {
+        let mut supervisor = Supervisor::new();
+        supervisor.spawn(Stage::Work, "machine queue", async { panic!("index {}", 3) });
+        let error = supervisor.run(std::future::pending()).await.unwrap_err();
+        assert_eq!(error, Failure::Panicked { name: "machine queue".to_owned(), message: "index 3".to_owned() });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_does_not_end_is_cut_off() {
+        let mut supervisor = Supervisor::new();
+        supervisor.spawn(Stage::Work, "stuck", std::future::pending());
+        let began = Instant::now();
+        assert_eq!(supervisor.run(async {}).await, Ok(()));
+        assert_eq!(began.elapsed(), Stage::Work.grace());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_while_stopping_is_not_lost() {
+        let mut supervisor = Supervisor::new();
+        let stop = supervisor.stop_of(Stage::Work);
+        supervisor.spawn(Stage::Work, "machine queue", async move {
+            stop.cancelled().await;
+            panic!("late");
+        });
+        let error = supervisor.run(async {}).await.unwrap_err();
+        assert!(error.to_string().contains("machine queue panicked: late"), "{error}");
+    }
+}

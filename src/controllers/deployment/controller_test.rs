@@ -1,0 +1,299 @@
+//! Both controllers together against an API server in a map: what they write, and what lost answers do to them.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{DeploymentController, DeploymentDeps, DeploymentSettings, testing::deployment};
+use crate::{
+    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
+    cluster::{
+        clock::{SharedClock, TokioClock},
+        events::{Pending, Recorder},
+        gate::{Destruction, Gate},
+        key::ObjectKey,
+        objects::Objects,
+        queue::Outcome,
+    },
+    controllers::{
+        set::{
+            SetController, SetDeps,
+            fake_api::{FakeApi, Fault},
+            testing::now,
+        },
+        views::ControlViews,
+    },
+};
+
+struct Cluster {
+    api: FakeApi,
+    views: ControlViews,
+    gate: Gate,
+    deployments: DeploymentController,
+    sets: SetController,
+    events: mpsc::Receiver<Pending>,
+}
+
+const MD: &str = "machinedeployments";
+
+impl Cluster {
+    fn new(deployment: &MachineDeployment) -> Self {
+        let api = FakeApi::default();
+        let views = ControlViews::default();
+        let gate = Gate::open_until(CancellationToken::new());
+        let client = api.client();
+        let clock: SharedClock = std::sync::Arc::new(TokioClock::starting_at(now()));
+        let (sender, events) = mpsc::channel(1000);
+        let recorder = Recorder::new("test", sender);
+        let machines: Objects<Machine> =
+            Objects::new(client.clone(), gate.clone(), Some(views.machines.clone()), |_| {});
+        let sets: Objects<MachineSet> = Objects::new(client.clone(), gate.clone(), Some(views.sets.clone()), |_| {});
+        let deployments = DeploymentController::new(DeploymentDeps {
+            views: views.clone(),
+            deployments: Objects::new(client, gate.clone(), Some(views.deployments.clone()), |_| {}),
+            sets: sets.clone(),
+            machines: machines.clone(),
+            nodes: None,
+            clock: clock.clone(),
+            gate: gate.clone(),
+            recorder: recorder.clone(),
+            settings: DeploymentSettings::default(),
+        });
+        let sets = SetController::new(SetDeps {
+            views: views.clone(),
+            machines,
+            sets,
+            nodes: None,
+            clock,
+            gate: gate.clone(),
+            recorder,
+            name_seed: 1,
+        });
+        let cluster = Self { api, views, gate, deployments, sets, events };
+        cluster.change_deployment(|stored| *stored = serde_json::to_value(deployment).unwrap());
+        cluster
+    }
+
+    /// Changes the deployment as a user would.
+    fn change_deployment(&self, change: impl FnOnce(&mut Value)) {
+        let stored = self.api.edit(MD, "md", |stored| {
+            change(stored);
+            let generation = stored["metadata"]["generation"].as_i64().unwrap_or(0);
+            stored["metadata"]["generation"] = (generation + 1).into();
+            Some(())
+        });
+        self.views.deployments.apply(serde_json::from_value(stored).unwrap());
+    }
+
+    /// What the watch would bring, when an answer was lost.
+    fn watch(&self) {
+        for machine in self.api.all("machines") {
+            self.views.machines.apply(serde_json::from_value(machine).unwrap());
+        }
+        for set in self.api.all("machinesets") {
+            self.views.sets.apply(serde_json::from_value(set).unwrap());
+        }
+    }
+
+    /// One pass over everything; whether nobody wants another one at once.
+    async fn pass(&self) -> bool {
+        let mut settled = true;
+        let mut note = |outcome: Outcome| match outcome {
+            Outcome::Settled => {}
+            Outcome::LookAgain(after, _) => settled &= !after.is_zero(),
+            Outcome::Retry(_) => settled = false,
+        };
+        note(self.deployments.reconcile(ObjectKey::new("ns", "md")).await);
+        for set in self.views.sets.snapshot() {
+            note(self.sets.reconcile(ObjectKey::of(&*set)).await);
+        }
+        settled
+    }
+
+    /// New machines run, deleted ones end; whether anything happened.
+    fn machines_move(&self) -> bool {
+        let mut moved = false;
+        for machine in self.api.all("machines") {
+            let name = machine["metadata"]["name"].as_str().unwrap();
+            if machine["metadata"]["deletionTimestamp"].is_string() {
+                let gone = self.api.edit("machines", name, |_| None);
+                self.views.machines.delete(&serde_json::from_value(gone).unwrap());
+                moved = true;
+            } else if machine["status"]["currentStatus"]["phase"] != "Running" {
+                let runs = self.api.edit("machines", name, |machine| {
+                    machine["status"] = json!({ "currentStatus": { "phase": "Running" } });
+                    Some(())
+                });
+                self.views.machines.apply(serde_json::from_value(runs).unwrap());
+                moved = true;
+            }
+        }
+        for set in self.views.sets.snapshot() {
+            if self
+                .api
+                .all("machinesets")
+                .iter()
+                .all(|known| known["metadata"]["name"] != set.metadata.name.clone().unwrap())
+            {
+                self.views.sets.delete(&set);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    async fn settle(&self) {
+        for _ in 0..200 {
+            let settled = self.pass().await;
+            if !self.machines_move() && settled {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                if self.pass().await {
+                    return;
+                }
+            }
+        }
+        panic!("no rest: {:#?}", self.api.writes());
+    }
+
+    fn status(&self) -> Value {
+        self.api.all(MD).remove(0)["status"].clone()
+    }
+
+    fn heard(&mut self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        while let Ok(event) = self.events.try_recv() {
+            reasons.push(format!("{}: {}", event.note.reason, event.note.message));
+        }
+        reasons
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_machines_cost_little_more_than_their_creation() {
+    let mut cluster = Cluster::new(&deployment(1000, 1, 0).build());
+    cluster.settle().await;
+    let writes = cluster.api.writes();
+    assert_eq!(writes["POST machines"], 1000);
+    let others: usize = writes.iter().filter(|(what, _)| *what != "POST machines").map(|(_, count)| count).sum();
+    assert!(others <= 50, "{writes:?}");
+    let status = cluster.status();
+    assert_eq!((&status["availableReplicas"], &status["updatedReplicas"]), (&json!(1000), &json!(1000)));
+    assert_eq!(status["conditions"][1]["reason"], "NewMachineSetAvailable");
+    assert_eq!(cluster.heard().len(), 1);
+
+    cluster.change_deployment(|deployment| deployment["spec"]["replicas"] = 0.into());
+    cluster.settle().await;
+    assert_eq!(cluster.api.writes()["DELETE machines"], 1000);
+    assert_eq!(cluster.gate.passed()[&(Destruction::Machine, "replicas/surplus")], 1000);
+    assert_eq!(cluster.status()["replicas"], Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s_hash_12_a_rollout_leaves_the_objects_as_the_original_would() {
+    let mut cluster = Cluster::new(&deployment(4, 1, 0).build());
+    cluster.settle().await;
+    cluster.change_deployment(|deployment| deployment["spec"]["template"]["spec"]["class"]["name"] = "other".into());
+    cluster.settle().await;
+    let sets = cluster.api.all("machinesets");
+    assert_eq!(sets.len(), 2);
+    for set in &sets {
+        let annotations = &set["metadata"]["annotations"];
+        let is_new = set["spec"]["template"]["spec"]["class"]["name"] == "other";
+        assert_eq!(set["spec"]["replicas"], if is_new { 4 } else { 0 });
+        assert_eq!(annotations["deployment.kubernetes.io/revision"], if is_new { "2" } else { "1" });
+        assert_eq!(annotations["deployment.kubernetes.io/desired-replicas"], "4");
+        assert_eq!(annotations["deployment.kubernetes.io/max-replicas"], "5");
+        assert_eq!(set["status"]["observedGeneration"], set["metadata"]["generation"]);
+    }
+    assert_eq!(cluster.api.all(MD)[0]["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "2");
+    let heard = cluster.heard();
+    assert!(heard.iter().any(|event| event.starts_with("ScalingMachineSet: Scaled down machine set")), "{heard:?}");
+}
+
+#[rstest]
+#[case::s_ms_28_the_answer_is_lost("POST machines", Fault::LoseAnswer)]
+#[case::the_request_is_lost("POST machines", Fault::LoseRequest)]
+#[case::the_answer_about_the_set_is_lost("POST machinesets", Fault::LoseAnswer)]
+#[case::a_status_is_lost("PATCH machinesets/status", Fault::LoseAnswer)]
+#[case::the_status_of_the_deployment_is_lost("PATCH machinedeployments/status", Fault::LoseRequest)]
+#[tokio::test(start_paused = true)]
+async fn nothing_is_made_twice_when_calls_get_lost(#[case] what: &str, #[case] fault: Fault) {
+    let mut cluster = Cluster::new(&deployment(3, 1, 0).build());
+    for _ in 0..3 {
+        cluster.api.fail_next(what, fault);
+    }
+    for _ in 0..20 {
+        cluster.pass().await;
+        if what.contains("status") {
+            cluster.watch();
+        }
+    }
+    cluster.settle().await;
+    assert_eq!((cluster.api.all("machines").len(), cluster.api.all("machinesets").len()), (3, 1));
+    assert_eq!(cluster.gate.passed().len(), 0);
+    let heard = cluster.heard();
+    assert!(heard.iter().all(|event| event.starts_with("ScalingMachineSet")), "{heard:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s_ms_29_and_30_a_refusal_is_told_and_taken_back() {
+    let mut cluster = Cluster::new(&deployment(3, 1, 0).build());
+    cluster.api.fail_next("POST machines", Fault::Refuse);
+    cluster.pass().await;
+    let set = cluster.api.all("machinesets").remove(0);
+    assert_eq!(set["status"]["machineSetCondition"][0]["reason"], "FailedCreate");
+    assert_eq!(cluster.api.writes()["POST machines"], 1);
+    assert!(cluster.heard().iter().any(|event| event.starts_with("FailedCreate: Error creating: ")));
+    cluster.settle().await;
+    let set = cluster.api.all("machinesets").remove(0);
+    assert_eq!(set["status"]["machineSetCondition"], Value::Null);
+    assert_eq!(set["status"]["readyReplicas"], 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s_md_04_a_deleted_deployment_takes_everything_along() {
+    let cluster = Cluster::new(&deployment(3, 1, 0).build());
+    cluster.settle().await;
+    cluster.change_deployment(|deployment| deployment["metadata"]["deletionTimestamp"] = now().to_string().into());
+    for _ in 0..6 {
+        cluster.pass().await;
+        cluster.machines_move();
+    }
+    assert_eq!(cluster.api.all("machines"), Vec::<Value>::new());
+    assert_eq!(cluster.api.all("machinesets"), Vec::<Value>::new());
+    assert_eq!(cluster.api.all(MD), Vec::<Value>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn s_own_10_a_machine_that_does_not_fit_any_more_is_released_and_replaced() {
+    let cluster = Cluster::new(&deployment(2, 1, 0).build());
+    cluster.settle().await;
+    let name = cluster.api.all("machines")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let changed = cluster.api.edit("machines", &name, |machine| {
+        machine["metadata"]["labels"]["set"] = "y".into();
+        Some(())
+    });
+    cluster.views.machines.apply(serde_json::from_value(changed).unwrap());
+    cluster.settle().await;
+    let machines = cluster.api.all("machines");
+    assert_eq!(machines.len(), 3);
+    let released = machines.iter().find(|machine| machine["metadata"]["name"] == name.as_str()).unwrap();
+    assert_eq!(released["metadata"]["ownerReferences"], json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_in_place_deployment_says_so_and_keeps_its_machines() {
+    use super::testing::in_place;
+    use crate::api::v1alpha1::OrchestrationType::Auto;
+    let mut cluster = Cluster::new(&deployment(2, 1, 0).with(|d| d.spec.strategy = in_place(0, 1, Auto)).build());
+    cluster.settle().await;
+    cluster.change_deployment(|deployment| deployment["spec"]["template"]["spec"]["class"]["name"] = "other".into());
+    cluster.settle().await;
+    assert_eq!((cluster.api.all("machines").len(), cluster.api.all("machinesets").len()), (2, 1));
+    assert_eq!(cluster.gate.passed().len(), 0);
+    assert!(cluster.status()["conditions"].to_string().contains("StrategyNotSupported"));
+    assert!(cluster.heard().iter().any(|event| event.starts_with("StrategyNotSupported")));
+}

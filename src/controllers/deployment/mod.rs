@@ -1,0 +1,155 @@
+//! The deployment controller: rolls new machines out and keeps their number.
+//!
+//! What lives here: the set that the present template asks for, rolling and recreating updates, scaling, pausing, the
+//! history of sets, what rollouts do to Nodes, the deployment's status. What does not: machines (`set`, `machine`),
+//! freezing (`safety`). Source: spec/deployment-and-set §7–§10, §13–§16.
+
+mod act;
+pub mod conditions;
+#[cfg(test)]
+mod controller_test;
+pub mod decide;
+pub mod fenceposts;
+pub mod fleet;
+pub mod history;
+pub mod in_place;
+pub mod node_side_effects;
+pub mod observe;
+pub mod plan;
+pub mod recreate;
+pub mod revision;
+pub mod rolling;
+#[cfg(test)]
+mod rollout_property;
+pub mod routing;
+pub mod scaling;
+pub mod settings;
+pub mod sizing;
+pub mod status;
+#[cfg(test)]
+mod takeover_test;
+pub mod template_equality;
+pub mod template_hash;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod trigger;
+pub mod validity;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+
+pub use self::settings::{AutoscalerAnnotations, DeploymentSettings};
+use self::{
+    observe::DeploymentObservation,
+    plan::{Effect, Next},
+    status::{Report, decide_status},
+};
+use super::views::ControlViews;
+use crate::{
+    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
+    cluster::{
+        clock::SharedClock,
+        error::ApiError,
+        events::Recorder,
+        gate::Gate,
+        key::ObjectKey,
+        objects::{Objects, Part},
+        queue::Outcome,
+    },
+};
+
+/// Component name of the deployment controller's events.
+pub const COMPONENT: &str = "machine-controller-manager";
+
+/// What the deployment controller works with.
+#[derive(Clone)]
+pub struct DeploymentDeps {
+    /// Cached views of the control cluster; machines, sets and deployments must have synced before the first pass.
+    pub views: ControlViews,
+    /// Writes deployments; its store must be `views.deployments`.
+    pub deployments: Objects<MachineDeployment>,
+    /// Writes sets; its store must be `views.sets`.
+    pub sets: Objects<MachineSet>,
+    /// Writes machines (marks of the scaler only); its store must be `views.machines`.
+    pub machines: Objects<Machine>,
+    /// Writes Nodes of the target cluster, if there is one; needs a store, synced before the first pass.
+    pub nodes: Option<Objects<Node>>,
+    /// The time.
+    pub clock: SharedClock,
+    /// Asked before each deletion.
+    pub gate: Gate,
+    /// Takes events; made with [`COMPONENT`].
+    pub recorder: Recorder,
+    /// What the command line decides.
+    pub settings: DeploymentSettings,
+}
+
+/// Brings deployments to what they want to be.
+pub struct DeploymentController {
+    deps: DeploymentDeps,
+    /// When the status of a deployment was last written, with the deployment's UID.
+    status_written: Mutex<BTreeMap<ObjectKey, (Option<String>, Timestamp)>>,
+}
+
+impl DeploymentController {
+    /// A controller that works with these.
+    pub fn new(deps: DeploymentDeps) -> Self {
+        Self { deps, status_written: Mutex::default() }
+    }
+
+    /// One pass over one deployment.
+    pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        let Some(seen) = self.observe(&key) else {
+            self.status_written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            return Outcome::Settled;
+        };
+        let plan = decide::decide(&seen);
+        let done = self.act(&seen, &plan.steps).await;
+        // What was done is in the stores already: the status tells of the sets as they are now.
+        let told = match self.observe(&key) {
+            Some(after) => self.tell_status(&key, &after, &done.report).await,
+            None => Ok(Next::OnChange),
+        };
+        match (done.error, told) {
+            (Some(error), _) => Outcome::Retry(format!("machinedeployment {key}: {error}")),
+            (None, Err(error)) => Outcome::Retry(format!("status of machinedeployment {key}: {error}")),
+            (None, Ok(next)) => plan.next.or_earlier(next).into(),
+        }
+    }
+
+    async fn tell_status(
+        &self,
+        key: &ObjectKey,
+        seen: &DeploymentObservation,
+        report: &Report,
+    ) -> Result<Next, ApiError> {
+        let plan = decide_status(seen, report);
+        let is_write = |effect: &Effect| matches!(effect, Effect::PatchDeployment { part: Part::Status, .. });
+        let writes = plan.steps.iter().any(|step| is_write(&step.effect));
+        let done = self.act(seen, &plan.steps).await;
+        if let Some(error) = done.error {
+            return Err(error);
+        }
+        if writes {
+            let entry = (seen.deployment.metadata.uid.clone(), seen.now);
+            self.status_written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), entry);
+        }
+        Ok(plan.next)
+    }
+
+    fn observe(&self, key: &ObjectKey) -> Option<DeploymentObservation> {
+        let now = self.deps.clock.now();
+        let nodes = self.deps.nodes.as_ref().and_then(|nodes| nodes.store());
+        let mut seen = DeploymentObservation::look_up(&self.deps.views, nodes.map(AsRef::as_ref), key, now)?;
+        seen.settings = self.deps.settings;
+        let written = self.status_written.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.status_written =
+            written.get(key).filter(|(uid, _)| *uid == seen.deployment.metadata.uid).map(|(_, written)| *written);
+        Some(seen)
+    }
+}

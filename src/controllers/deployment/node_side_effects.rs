@@ -1,0 +1,244 @@
+//! What a rollout does to Nodes: old ones repel new pods, and cluster-autoscaler is kept from scaling down meanwhile.
+//!
+//! Level-based: each pass looks at what is on the Nodes (D-41), so a Node that joins an old set late is tainted too.
+//! Source: spec/deployment-and-set §15 with D-41, D-49. Pure.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use serde_json::{Value, json};
+
+use super::{
+    fleet::{Fleet, SetState},
+    observe::DeploymentObservation,
+    plan::{Effect, OnFailure, Plan},
+    settings::AutoscalerAnnotations,
+};
+use crate::{
+    api::{
+        names::{annotation, label, taint},
+        v1alpha1::Machine,
+    },
+    cluster::{key::Target, objects::Patch},
+    controllers::set::counts::label_of,
+};
+
+const MARKER_VALUE: &str = "True";
+const EFFECT: &str = "PreferNoSchedule";
+
+fn nodes_of<'a>(
+    set: &'a SetState<'_>,
+    nodes: &'a BTreeMap<String, Arc<Node>>,
+) -> impl Iterator<Item = (&'a Arc<Machine>, &'a Arc<Node>)> {
+    set.machines.iter().filter_map(|machine| Some((machine, nodes.get(label_of(machine, label::NODE)?)?)))
+}
+
+fn our_taint(node: &Node) -> Option<(usize, &Taint)> {
+    let taints = node.spec.as_ref()?.taints.as_ref()?;
+    taints.iter().enumerate().find(|(_, found)| found.key == taint::PREFER_NO_SCHEDULE && found.effect == EFFECT)
+}
+
+/// Adds the taint to the Nodes of old sets and takes it off those of the new one.
+pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let Some(nodes) = &seen.nodes else { return };
+    for set in &fleet.old {
+        for (_, node) in nodes_of(set, nodes) {
+            if let Some(patch) = with_taint(node) {
+                patch_node("taint/old", node, patch, OnFailure::GoOn, plan);
+            }
+        }
+    }
+    if let Some(new) = &fleet.new {
+        for (_, node) in nodes_of(new, nodes) {
+            if let Some((index, found)) = our_taint(node) {
+                let path = format!("/spec/taints/{index}");
+                let patch = Patch::Json(vec![
+                    json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
+                    json!({"op": "remove", "path": path}),
+                ]);
+                patch_node("taint/new", node, patch, OnFailure::GoOn, plan);
+            }
+        }
+    }
+}
+
+/// Writes down on sets which of them have tainted Nodes, as the original does. Not guarded: nobody else writes this.
+pub fn mark_sets(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let Some(nodes) = &seen.nodes else { return };
+    let mut mark = |set: &SetState<'_>, value: Value| {
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } }));
+        plan.push("taint/marker", Effect::PatchSet { set: Target::of(&**set.set), patch });
+    };
+    for set in fleet.old.iter().filter(|set| set.annotation(annotation::PREFER_NO_SCHEDULE).is_none()) {
+        let mut all = nodes_of(set, nodes).peekable();
+        if all.peek().is_some() && all.all(|(_, node)| with_taint(node).is_none()) {
+            mark(set, MARKER_VALUE.into());
+        }
+    }
+    if let Some(new) = fleet.new.as_ref().filter(|new| new.annotation(annotation::PREFER_NO_SCHEDULE).is_some())
+        && nodes_of(new, nodes).all(|(_, node)| our_taint(node).is_none())
+    {
+        mark(new, Value::Null);
+    }
+}
+
+/// The patch that gives a Node the taint; `None` when it has it.
+fn with_taint(node: &Node) -> Option<Patch> {
+    let wanted = json!({"key": taint::PREFER_NO_SCHEDULE, "value": MARKER_VALUE, "effect": EFFECT});
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).filter(|taints| !taints.is_empty());
+    let operations = match our_taint(node) {
+        Some((_, found)) if found.value.as_deref() == Some(MARKER_VALUE) => return None,
+        Some((index, found)) => {
+            let path = format!("/spec/taints/{index}");
+            vec![
+                json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
+                json!({"op": "replace", "path": path, "value": wanted}),
+            ]
+        }
+        None if taints.is_some() => vec![json!({"op": "add", "path": "/spec/taints/-", "value": wanted})],
+        None => vec![
+            json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.metadata.resource_version}),
+            json!({"op": "add", "path": "/spec/taints", "value": [wanted]}),
+        ],
+    };
+    Some(Patch::Json(operations))
+}
+
+/// Keeps cluster-autoscaler from scaling down the Nodes of all sets. A Node whose user has said so before is left alone.
+pub fn disable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let Some(nodes) = enabled(seen) else { return };
+    for set in fleet.all() {
+        for (_, node) in nodes_of(set, nodes) {
+            let has = |key: &str| node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(key));
+            if !has(annotation::SCALE_DOWN_DISABLED) {
+                let annotations = json!({
+                    annotation::SCALE_DOWN_DISABLED: "true", annotation::SCALE_DOWN_DISABLED_BY_MCM: "true",
+                });
+                let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+                patch_node("autoscaler/disable", node, patch, OnFailure::EndPlan, plan);
+            }
+        }
+    }
+}
+
+/// Takes our annotations off again. A user's own stay, and those of machines that are being preserved.
+pub fn enable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let Some(nodes) = enabled(seen) else { return };
+    for set in fleet.all() {
+        for (machine, node) in nodes_of(set, nodes) {
+            let all = node.metadata.annotations.as_ref();
+            let is_ours = all.is_some_and(|all| all.contains_key(annotation::SCALE_DOWN_DISABLED_BY_MCM));
+            if is_ours && machine.status.current_status.preserve_expiry_time.is_none() {
+                let annotations = json!({
+                    annotation::SCALE_DOWN_DISABLED: null, annotation::SCALE_DOWN_DISABLED_BY_MCM: null,
+                });
+                let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+                patch_node("autoscaler/enable", node, patch, OnFailure::EndPlan, plan);
+            }
+        }
+    }
+}
+
+fn enabled(seen: &DeploymentObservation) -> Option<&BTreeMap<String, Arc<Node>>> {
+    let wanted = seen.settings.autoscaler_annotations == AutoscalerAnnotations::DuringRollouts;
+    seen.nodes.as_ref().filter(|_| wanted)
+}
+
+fn patch_node(rule: &'static str, node: &Node, patch: Patch, on_failure: OnFailure, plan: &mut Plan) {
+    plan.push(rule, Effect::PatchNode { node: Target::of(node), patch, on_failure });
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::controllers::{
+        deployment::{observe::SetSeen, testing::*},
+        set::testing::meta,
+    };
+
+    fn node(annotations: &[&str], tainted: bool) -> Node {
+        let mut node = Node { metadata: meta("node"), ..Node::default() };
+        node.metadata.annotations =
+            Some(annotations.iter().map(|key| ((*key).to_owned(), "true".to_owned())).collect());
+        if tainted {
+            let ours = Taint {
+                key: taint::PREFER_NO_SCHEDULE.to_owned(),
+                value: Some(MARKER_VALUE.to_owned()),
+                effect: EFFECT.to_owned(),
+                time_added: None,
+            };
+            node.spec.get_or_insert_default().taints = Some(vec![ours]);
+        }
+        node
+    }
+
+    /// The first machine of the set runs on `node`.
+    fn on_node(mut set: SetSeen, node: Node) -> DeploymentObservation {
+        let machine = Arc::make_mut(&mut set.machines[0]);
+        machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node".to_owned());
+        let mut seen = seeing_sets(deployment(1, 1, 0).build(), vec![set]);
+        seen.nodes = Some(BTreeMap::from([("node".to_owned(), Arc::new(node))]));
+        seen
+    }
+
+    fn rules(
+        decide: fn(&DeploymentObservation, &Fleet<'_>, &mut Plan),
+        seen: &DeploymentObservation,
+    ) -> Vec<&'static str> {
+        let mut plan = Plan::default();
+        decide(seen, &Fleet::of(seen), &mut plan);
+        plan.steps.iter().map(|step| step.rule).collect()
+    }
+
+    const PLAIN: &str = annotation::SCALE_DOWN_DISABLED;
+    const OURS: &str = annotation::SCALE_DOWN_DISABLED_BY_MCM;
+
+    #[rstest]
+    #[case::s_node_01_and_15_a_node_of_an_old_set_is_tainted(on_node(old(1, 1), node(&[], false)), &["taint/old"])]
+    #[case::a_tainted_node_is_left_alone(on_node(old(1, 1), node(&[], true)), &[])]
+    #[case::s_node_02_a_node_of_the_new_set_is_untainted(on_node(new(1, 1), node(&[], true)), &["taint/new"])]
+    fn nodes_are_tainted(#[case] seen: DeploymentObservation, #[case] expected: &[&str]) {
+        assert_eq!(rules(taint_nodes, &seen), expected);
+    }
+
+    #[rstest]
+    #[case::s_node_01_all_nodes_are_tainted(on_node(old(1, 1), node(&[], true)), &["taint/marker"])]
+    #[case::a_node_is_not_yet_tainted(on_node(old(1, 1), node(&[], false)), &[])]
+    fn sets_with_tainted_nodes_are_marked(#[case] seen: DeploymentObservation, #[case] expected: &[&str]) {
+        assert_eq!(rules(mark_sets, &seen), expected);
+    }
+
+    #[rstest]
+    #[case::s_node_04_a_plain_node(node(&[], false), &["autoscaler/disable"])]
+    #[case::s_node_05_already_annotated(node(&[PLAIN, OURS], false), &[])]
+    #[case::a_users_own_annotation(node(&[PLAIN], false), &[])]
+    fn scale_down_is_disabled(#[case] node: Node, #[case] expected: &[&str]) {
+        assert_eq!(rules(disable_scale_down, &on_node(old(1, 1), node)), expected);
+    }
+
+    #[rstest]
+    #[case::s_node_08_both_are_there(node(&[PLAIN, OURS], false), &["autoscaler/enable"])]
+    #[case::s_node_09_a_users_own_annotation(node(&[PLAIN], false), &[])]
+    #[case::s_node_10_none_is_there(node(&[], false), &[])]
+    fn scale_down_is_enabled_again(#[case] node: Node, #[case] expected: &[&str]) {
+        assert_eq!(rules(enable_scale_down, &on_node(new(1, 1), node)), expected);
+    }
+
+    #[test]
+    fn s_node_12_a_preserved_machine_keeps_its_annotation() {
+        let mut seen = on_node(new(1, 1), node(&[PLAIN, OURS], false));
+        Arc::make_mut(&mut seen.sets[0].machines[0]).status.current_status.preserve_expiry_time =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seen.now));
+        assert_eq!(rules(enable_scale_down, &seen), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn s_node_13_nothing_is_annotated_when_switched_off() {
+        let mut seen = on_node(old(1, 1), node(&[OURS], false));
+        seen.settings.autoscaler_annotations = AutoscalerAnnotations::Never;
+        assert_eq!(rules(disable_scale_down, &seen), Vec::<&str>::new());
+        assert_eq!(rules(enable_scale_down, &seen), Vec::<&str>::new());
+    }
+}

@@ -1,0 +1,33 @@
+//! Old machines go first, then new ones come.
+//!
+//! Source: spec/deployment-and-set §10. Pure.
+
+use super::{fleet::Fleet, observe::DeploymentObservation, plan::Plan, revision};
+
+/// Where a recreation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Something is to be done or waited for.
+    UnderWay,
+    /// The old machines are gone and the new set has its size.
+    Reached,
+}
+
+/// Adds the next step of a recreation.
+pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) -> Stage {
+    let mut shrinks = false;
+    for set in fleet.old.iter().filter(|set| set.is_active()) {
+        shrinks |= fleet.resize_set("recreate/old", set, 0, plan);
+    }
+    if shrinks || fleet.old.iter().any(|set| set.counts.replicas > 0) {
+        return Stage::UnderWay;
+    }
+    match &fleet.new {
+        None => {
+            revision::make(seen, fleet, fleet.replicas(), plan);
+            Stage::UnderWay
+        }
+        Some(new) if fleet.resize_set("recreate/new", new, fleet.replicas(), plan) => Stage::UnderWay,
+        Some(_) => Stage::Reached,
+    }
+}

@@ -1,0 +1,264 @@
+//! The set that the present template asks for: found, kept in line, or made; and the revisions of sets.
+//!
+//! Source: spec/deployment-and-set §7.2, §7.5 with D-13 (history grows only with the revision). Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use serde_json::json;
+
+use super::{
+    fleet::{Fleet, SetState, owner},
+    observe::DeploymentObservation,
+    plan::{Effect, Next, Plan},
+    template_hash::new_set_identity,
+};
+use crate::{
+    api::{
+        names::{annotation, finalizer, label},
+        v1alpha1::{MachineDeployment, MachineSet, MachineSetSpec},
+    },
+    cluster::{
+        key::Target,
+        objects::{Part, Patch},
+    },
+    controllers::set::patches::merge_difference,
+};
+
+/// Annotations that are never copied between deployment and set (spec/deployment-and-set §2.3).
+const NOT_COPIED: [&str; 8] = [
+    annotation::KUBECTL_LAST_APPLIED,
+    annotation::REVISION,
+    annotation::REVISION_HISTORY,
+    annotation::DESIRED_REPLICAS,
+    annotation::MAX_REPLICAS,
+    annotation::PREFER_NO_SCHEDULE,
+    annotation::UNFREEZE,
+    annotation::TRIGGER_DELETION,
+];
+/// Longest history of revisions, in bytes; the oldest entries go first (D-13).
+const LONGEST_HISTORY: usize = 2000;
+
+/// What became of the new set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewSet {
+    /// It is there and in line; the pass goes on.
+    InLine,
+    /// It is about to be made or changed; the next pass sees it.
+    Pending,
+}
+
+/// The revision of a set; absent means 0, unreadable means none.
+pub fn revision_of(meta: &ObjectMeta) -> Option<i64> {
+    match meta.annotations.as_ref().and_then(|all| all.get(annotation::REVISION)) {
+        None => Some(0),
+        Some(text) => text.parse().ok(),
+    }
+}
+
+/// The revision that the new set has at least: one more than the highest of the old ones.
+pub fn next_revision(old: &[SetState<'_>]) -> i64 {
+    old.iter().filter_map(|set| revision_of(&set.set.metadata)).max().unwrap_or(0).max(0).saturating_add(1)
+}
+
+/// Brings an existing new set and the deployment's revision in line.
+pub fn keep_in_line(fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> NewSet {
+    let wanted = in_line(fleet.deployment, new.set, next_revision(&fleet.old));
+    if wanted != **new.set {
+        let seen = json!({ "metadata": new.set.metadata, "spec": new.set.spec });
+        let wanted = json!({ "metadata": wanted.metadata, "spec": wanted.spec });
+        if let Some(change) = merge_difference(&seen, &wanted) {
+            let patch = Patch::Merge(change).guarded_by(new.set.metadata.resource_version.as_deref());
+            plan.push("revision/sync", Effect::PatchSet { set: Target::of(&**new.set), patch });
+            return NewSet::Pending;
+        }
+    }
+    let revision = new.annotation(annotation::REVISION);
+    let told = fleet.deployment.metadata.annotations.as_ref().and_then(|all| all.get(annotation::REVISION));
+    if let Some(revision) = revision.filter(|revision| told.map(String::as_str) != Some(revision)) {
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::REVISION: revision } } }));
+        plan.push("revision/deployment", Effect::PatchDeployment { part: Part::Main, patch });
+    }
+    NewSet::InLine
+}
+
+/// The set as it should be: hot parts of the template, annotations, revision.
+fn in_line(deployment: &MachineDeployment, set: &MachineSet, revision: i64) -> MachineSet {
+    let mut wanted = set.clone();
+    let (template, from) = (&mut wanted.spec.template.spec, &deployment.spec.template.spec);
+    template.node_template = from.node_template.clone();
+    template.configuration = from.configuration.clone();
+    template.class.kind.clone_from(&from.class.kind);
+    wanted.spec.min_ready_seconds = deployment.spec.min_ready_seconds;
+    wanted.spec.auto_preserve_failed_machine_max = deployment.spec.auto_preserve_failed_machine_max;
+    let annotations = wanted.metadata.annotations.get_or_insert_default();
+    annotations.extend(copied_annotations(deployment));
+    let before = annotations.get(annotation::REVISION).cloned();
+    match before.as_deref().map(str::parse::<i64>) {
+        Some(Ok(known)) if known < revision => {
+            let history = annotations.entry(annotation::REVISION_HISTORY.to_owned()).or_default();
+            *history = with_entry(history, &known.to_string());
+            annotations.insert(annotation::REVISION.to_owned(), revision.to_string());
+        }
+        // Unreadable: somebody else's business, left as it is.
+        Some(_) => {}
+        None => {
+            annotations.insert(annotation::REVISION.to_owned(), revision.to_string());
+        }
+    }
+    wanted
+}
+
+/// A history with one more entry: without repetitions, and without its oldest entries when it grows too long.
+fn with_entry(history: &str, entry: &str) -> String {
+    let mut entries: Vec<&str> = Vec::new();
+    for known in history.split(',').chain([entry]).filter(|known| !known.is_empty()) {
+        if entries.last() != Some(&known) {
+            entries.push(known);
+        }
+    }
+    let mut text = entries.join(",");
+    while text.len() > LONGEST_HISTORY {
+        match text.split_once(',') {
+            Some((_, rest)) => text = rest.to_owned(),
+            None => break,
+        }
+    }
+    text
+}
+
+fn copied_annotations(deployment: &MachineDeployment) -> BTreeMap<String, String> {
+    let all = deployment.metadata.annotations.clone().unwrap_or_default();
+    all.into_iter().filter(|(key, _)| !NOT_COPIED.contains(&key.as_str())).collect()
+}
+
+/// Plans the set that the present template asks for, with so many machines. When its name is taken by something else, the
+/// collision is counted and the next pass finds another name.
+pub fn make(seen: &DeploymentObservation, fleet: &Fleet<'_>, replicas: i32, plan: &mut Plan) -> NewSet {
+    if seen.namesake.is_some() {
+        // A namesake of ours with this template would have been found as the new set.
+        let collisions = fleet.deployment.status.collision_count.unwrap_or(0).saturating_add(1);
+        let patch = Patch::Merge(json!({ "status": { "collisionCount": collisions } }))
+            .guarded_by(fleet.deployment.metadata.resource_version.as_deref());
+        plan.push("revision/collision", Effect::PatchDeployment { part: Part::Status, patch });
+        plan.next = Next::After(std::time::Duration::ZERO, "the name of the new set is taken");
+        return NewSet::Pending;
+    }
+    plan.push("revision/create", Effect::CreateSet(Box::new(new_set(fleet, replicas))));
+    NewSet::Pending
+}
+
+fn new_set(fleet: &Fleet<'_>, replicas: i32) -> MachineSet {
+    let deployment = fleet.deployment;
+    let (name, hash) = new_set_identity(deployment);
+    let mut template = deployment.spec.template.clone();
+    let mut labels = template.metadata.labels.clone().unwrap_or_default();
+    labels.insert(label::MACHINE_TEMPLATE_HASH.to_owned(), hash.clone());
+    template.metadata.labels = Some(labels.clone());
+    let base = deployment.spec.selector.clone().unwrap_or_default();
+    let mut match_labels = base.match_labels.unwrap_or_default();
+    match_labels.insert(label::MACHINE_TEMPLATE_HASH.to_owned(), hash);
+    let mut annotations = copied_annotations(deployment);
+    annotations.insert(annotation::REVISION.to_owned(), next_revision(&fleet.old).to_string());
+    annotations.extend(fleet.size_annotations().map(|(key, value)| (key.to_owned(), value)));
+    MachineSet {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: deployment.metadata.namespace.clone(),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            finalizers: Some(vec![finalizer::MACHINE.to_owned()]),
+            owner_references: Some(vec![owner(deployment).reference()]),
+            ..ObjectMeta::default()
+        },
+        spec: MachineSetSpec {
+            replicas,
+            selector: Some(LabelSelector { match_labels: Some(match_labels), ..base }),
+            template,
+            min_ready_seconds: deployment.spec.min_ready_seconds,
+            auto_preserve_failed_machine_max: deployment.spec.auto_preserve_failed_machine_max,
+            ..MachineSetSpec::default()
+        },
+        ..MachineSet::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::controllers::{deployment::testing::*, set::testing::Building};
+
+    fn revised(name: &str, revision: &str) -> MachineSet {
+        Building(set_of_class(name, "old", 0, -2000)).annotation(annotation::REVISION, revision).build()
+    }
+
+    #[test]
+    fn s_rev_03_the_next_revision_is_one_more_than_the_highest_readable() {
+        let sets = [revised("a", "1"), revised("b", "4"), revised("c", "x")];
+        let seen = seeing_sets(deployment(1, 1, 0).build(), sets.map(|set| seen_set(set, 0)).into());
+        assert_eq!(next_revision(&Fleet::of(&seen).old), 5);
+    }
+
+    #[test]
+    fn s_rev_01_hot_parts_and_the_revision_reach_the_new_set() {
+        let mut wanted =
+            deployment(1, 1, 0).annotation("team", "x").annotation(annotation::TRIGGER_DELETION, "m~t").build();
+        wanted.spec.template.spec.node_template.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+        let changed = in_line(&wanted, &set_of_class("md-new", "new", 1, 0), 2);
+        let annotations = changed.metadata.annotations.unwrap();
+        assert_eq!(changed.spec.template.spec.node_template, wanted.spec.template.spec.node_template);
+        assert_eq!(annotations[annotation::REVISION], "2");
+        assert_eq!(annotations[annotation::REVISION_HISTORY], "1");
+        assert_eq!(annotations["team"], "x");
+        assert!(!annotations.contains_key(annotation::TRIGGER_DELETION));
+    }
+
+    #[rstest]
+    #[case::s_rev_02_nothing_to_change("1", 1, "1", None)]
+    #[case::s_rev_05_an_unreadable_revision_is_left_alone("abc", 4, "abc", None)]
+    #[case::d_13_a_lower_revision_than_known_adds_nothing("5", 2, "5", None)]
+    #[case::a_raised_revision_is_remembered("1", 3, "3", Some("1"))]
+    fn revisions_only_grow(#[case] known: &str, #[case] next: i64, #[case] then: &str, #[case] history: Option<&str>) {
+        let annotations =
+            in_line(&deployment(1, 1, 0).build(), &revised("md-new", known), next).metadata.annotations.unwrap();
+        assert_eq!(annotations[annotation::REVISION], then);
+        assert_eq!(annotations.get(annotation::REVISION_HISTORY).map(String::as_str), history);
+    }
+
+    #[test]
+    fn s_md_20_an_annotation_taken_off_the_deployment_stays_on_the_set() {
+        let set = Building(set_of_class("md-new", "new", 1, 0)).annotation("team", "x").build();
+        assert_eq!(in_line(&deployment(1, 1, 0).build(), &set, 1), set);
+    }
+
+    #[test]
+    fn repetitions_in_a_history_are_compacted() {
+        assert_eq!(with_entry("1,1,1,2,2", "3"), "1,2,3");
+        assert!(with_entry("12345", &"9".repeat(3000)).starts_with('9'));
+    }
+
+    #[test]
+    fn s_rev_09_a_new_set_remembers_the_size_of_its_deployment() {
+        let seen = seeing_sets(deployment(5, 1, 1).build(), vec![]);
+        let made = new_set(&Fleet::of(&seen), 5);
+        let annotations = made.metadata.annotations.unwrap();
+        assert_eq!(
+            (annotations[annotation::DESIRED_REPLICAS].as_str(), annotations[annotation::MAX_REPLICAS].as_str()),
+            ("5", "6")
+        );
+        let labels = made.metadata.labels.unwrap();
+        let selector = made.spec.selector.unwrap().match_labels.unwrap();
+        assert_eq!(labels[label::MACHINE_TEMPLATE_HASH], selector[label::MACHINE_TEMPLATE_HASH]);
+        assert_eq!(made.spec.template.metadata.labels.unwrap(), labels);
+    }
+
+    #[test]
+    fn s_rev_10_surge_of_an_in_place_update_is_not_remembered() {
+        use crate::api::v1alpha1::OrchestrationType::Auto;
+        let built = deployment(5, 1, 1).with(|d| d.spec.strategy = in_place(2, 1, Auto)).build();
+        let seen = seeing_sets(built, vec![]);
+        assert_eq!(new_set(&Fleet::of(&seen), 5).metadata.annotations.unwrap()[annotation::MAX_REPLICAS], "5");
+    }
+}

@@ -1,0 +1,127 @@
+//! How many machines the new and the old sets have in the next step of a rolling update.
+//!
+//! Source: spec/deployment-and-set §9.2, §9.4 with D-12 and decisions.md 39: machines neither Terminating nor deleting
+//! never exceed the wanted number and the surge; available ones never fall below the least number through us. Pure.
+
+use super::{fleet::Fleet, plan::Plan};
+
+/// The number of machines of the new set. `spec` is what it wants now, 0 when it is yet to be made.
+pub fn new_target(fleet: &Fleet<'_>, spec: i32) -> i32 {
+    let replicas = fleet.replicas();
+    if spec >= replicas {
+        return replicas;
+    }
+    let committed = fleet.sum(super::fleet::SetState::committed);
+    let limit = replicas.saturating_add(fleet.limits.surge);
+    spec + limit.saturating_sub(committed).clamp(0, replicas - spec)
+}
+
+/// The number of machines of each old set, in the order of the fleet.
+pub fn old_targets(fleet: &Fleet<'_>) -> Vec<i32> {
+    let mut targets: Vec<i32> = fleet.old.iter().map(super::fleet::SetState::spec).collect();
+    let min_available = fleet.min_available();
+    let new_unavailable = fleet.new.as_ref().map_or(0, |new| (new.spec() - new.kept_available).max(0));
+    let most = fleet.sum(super::fleet::SetState::spec) - min_available - new_unavailable;
+    if most <= 0 {
+        return targets;
+    }
+    // First those that are no use anyway.
+    let mut left = most;
+    for (set, target) in fleet.old.iter().zip(&mut targets) {
+        let cleaned = (set.spec() - set.kept_available).clamp(0, left);
+        *target -= cleaned;
+        left -= cleaned;
+    }
+    // Then as many as can be spared.
+    let mut budget = (fleet.sum(|set| set.kept_available) - min_available).max(0);
+    for target in &mut targets {
+        let spared = budget.min(*target).max(0);
+        *target -= spared;
+        budget -= spared;
+    }
+    targets
+}
+
+/// Adds the next step of a rolling update: grows the new set, or else shrinks old ones. Whether there is a step.
+pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) -> bool {
+    let Some(new) = &fleet.new else { return false };
+    if fleet.resize_set("rolling/new", new, new_target(fleet, new.spec()), plan) {
+        return true;
+    }
+    let mut shrinks = false;
+    for (set, target) in fleet.old.iter().zip(old_targets(fleet)) {
+        shrinks |= fleet.resize_set("rolling/old", set, target, plan);
+    }
+    shrinks
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::controllers::deployment::{observe::SetSeen, testing::*};
+
+    #[rstest]
+    #[case::s_roll_13(5, 2, vec![old(4, 4), new(2, 2)], 2, 3)]
+    #[case::s_roll_14(5, 2, vec![old(4, 4), new(3, 3)], 3, 3)]
+    #[case::s_roll_22_no_surge_no_growth(3, 0, vec![old(3, 3), new(0, 0)], 0, 0)]
+    #[case::s_roll_26_too_many(5, 1, vec![new(7, 7)], 7, 5)]
+    #[case::d_12_the_surge_is_given_once(5, 1, vec![old(5, 5), new(1, 0)], 1, 1)]
+    #[case::a_set_yet_to_be_made(5, 1, vec![old(5, 5)], 0, 1)]
+    #[case::the_first_set(5, 1, vec![], 0, 5)]
+    fn the_new_set_grows_within_the_limit(
+        #[case] replicas: i32,
+        #[case] surge: i32,
+        #[case] sets: Vec<SetSeen>,
+        #[case] spec: i32,
+        #[case] expected: i32,
+    ) {
+        let seen = seeing_sets(deployment(replicas, surge, 1).build(), sets);
+        assert_eq!(new_target(&Fleet::of(&seen), spec), expected);
+    }
+
+    #[test]
+    fn d_12_a_new_set_whose_machines_do_not_exist_yet_has_used_its_surge() {
+        let mut fresh = new(1, 0);
+        fresh.machines.clear();
+        let seen = seeing_sets(deployment(5, 1, 0).build(), vec![old(5, 5), fresh]);
+        assert_eq!(new_target(&Fleet::of(&seen), 1), 1);
+    }
+
+    #[test]
+    fn s_roll_23_capacity_must_really_be_free() {
+        let mut terminating = old(3, 3);
+        std::sync::Arc::make_mut(&mut terminating.set).spec.replicas = 2;
+        let seen = seeing_sets(deployment(3, 0, 1).build(), vec![terminating, new(0, 0)]);
+        assert_eq!(new_target(&Fleet::of(&seen), 0), 0);
+        let seen = seeing_sets(deployment(3, 0, 1).build(), vec![old(2, 2), new(0, 0)]);
+        assert_eq!(new_target(&Fleet::of(&seen), 0), 1);
+    }
+
+    #[rstest]
+    #[case::s_roll_20_nothing_to_spare(3, 1, 0, vec![old(3, 3), new(1, 0)], &[3])]
+    #[case::s_roll_21_one_to_spare(3, 1, 0, vec![old(3, 3), new(1, 1)], &[2])]
+    #[case::s_roll_22_one_may_be_missing(3, 0, 1, vec![old(3, 3), new(0, 0)], &[2])]
+    #[case::s_roll_24_worked_example(10, 3, 2, vec![old(10, 10), new(3, 0)], &[8])]
+    #[case::unhealthy_ones_go_first(10, 3, 2, vec![old(10, 7), new(3, 0)], &[8])]
+    #[case::more_are_missing_than_may_be(10, 0, 2, vec![old(10, 5), new(0, 0)], &[8])]
+    fn old_sets_shrink_as_far_as_they_may(
+        #[case] replicas: i32,
+        #[case] surge: i32,
+        #[case] unavailable: i32,
+        #[case] sets: Vec<SetSeen>,
+        #[case] expected: &[i32],
+    ) {
+        let seen = seeing_sets(deployment(replicas, surge, unavailable).build(), sets);
+        assert_eq!(old_targets(&Fleet::of(&seen)), expected);
+    }
+
+    #[test]
+    fn machines_that_are_going_anyway_are_not_spent_twice() {
+        let mut shrunk = old(10, 10);
+        std::sync::Arc::make_mut(&mut shrunk.set).spec.replicas = 8;
+        let seen = seeing_sets(deployment(10, 3, 2).build(), vec![shrunk, new(3, 3)]);
+        assert_eq!(old_targets(&Fleet::of(&seen)), [5]);
+    }
+}

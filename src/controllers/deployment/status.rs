@@ -1,0 +1,313 @@
+//! What a deployment's status says, and when it is written.
+//!
+//! Source: spec/deployment-and-set §14 with D-08, D-28 (everything that differs is written), paced as
+//! [`crate::controllers::set::pacing`] says. Pure.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::{
+    conditions::{self, Says},
+    fleet::Fleet,
+    in_place,
+    observe::DeploymentObservation,
+    plan::{Effect, Next, Plan},
+    scaling, validity,
+};
+use crate::{
+    api::{
+        names::{deployment_reason as reason, set_reason},
+        selector,
+        v1alpha1::{
+            ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType as Kind,
+            MachineDeploymentStatus, MachineSetCondition, MachineSetConditionType, StrategyType,
+        },
+    },
+    cluster::{
+        events::EventNote,
+        objects::{Part, Patch},
+    },
+    controllers::set::{
+        pacing::{News, Pace, pace},
+        patches::{has_finalizer, merge_difference},
+        status::failed_machines,
+    },
+};
+
+/// What the pass has done that a status tells of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Name of the set that was made.
+    pub created_set: Option<String>,
+    /// Why the set could not be made.
+    pub create_error: Option<String>,
+}
+
+/// Decides whether and how the status is written.
+pub fn decide_status(seen: &DeploymentObservation, report: &Report) -> Plan {
+    let deployment = &*seen.deployment;
+    let deleting = deployment.metadata.deletion_timestamp.is_some();
+    if deleting && !has_finalizer(&deployment.metadata) {
+        return Plan::default();
+    }
+    let errors = if deleting { Vec::new() } else { validity::deployment_errors(deployment) };
+    let wanted = if errors.is_empty() { valid_status(seen, report) } else { invalid_status(seen, &errors) };
+    let mut plan = Plan::default();
+    match pace(news(deployment, &wanted), seen.status_written, seen.now) {
+        Pace::Hold(next) => plan.next = next,
+        Pace::Write => write(deployment, &wanted, &errors, &mut plan),
+    }
+    if errors.is_empty()
+        && !deleting
+        && let Some(after) = conditions::timeout_check(deployment, &wanted, seen.now)
+    {
+        plan.next = plan.next.or_earlier(Next::After(after, "the progress deadline"));
+    }
+    plan
+}
+
+fn invalid_status(seen: &DeploymentObservation, errors: &[String]) -> MachineDeploymentStatus {
+    let mut status = seen.deployment.status.clone();
+    status.observed_generation = seen.deployment.metadata.generation.unwrap_or_default();
+    let says = Says::new(ConditionStatus::False, set_reason::FAILED_VALIDATION, errors.join("; "));
+    if conditions::find(&status, &Kind::Valid).is_none_or(|known| known.message != says.message) {
+        conditions::replace(&mut status, Kind::Valid, says, seen.now);
+    }
+    status
+}
+
+fn valid_status(seen: &DeploymentObservation, report: &Report) -> MachineDeploymentStatus {
+    let deployment = &*seen.deployment;
+    let fleet = Fleet::of(seen);
+    let mut status = deployment.status.clone();
+    status.observed_generation = deployment.metadata.generation.unwrap_or_default();
+    status.replicas = fleet.sum(|set| set.counts.replicas);
+    status.updated_replicas = fleet.new.as_ref().map_or(0, |new| new.counts.replicas);
+    status.ready_replicas = fleet.sum(|set| set.counts.ready);
+    status.available_replicas = fleet.sum(|set| set.counts.available);
+    status.preserved_failed_replicas = fleet.sum(|set| set.counts.preserved_failed);
+    status.unavailable_replicas =
+        fleet.sum(super::fleet::SetState::spec).saturating_sub(status.available_replicas).max(0);
+    status.failed_machines = fleet.all().flat_map(|set| failed_machines(set.machines)).collect();
+    status.selector = deployment.spec.selector.as_ref().map(selector::to_query).unwrap_or_default();
+    conditions::remove(&mut status, &Kind::Valid);
+    tell_conditions(seen, &fleet, report, &mut status);
+    status
+}
+
+fn tell_conditions(
+    seen: &DeploymentObservation,
+    fleet: &Fleet<'_>,
+    report: &Report,
+    status: &mut MachineDeploymentStatus,
+) {
+    let (deployment, now) = (&*seen.deployment, seen.now);
+    conditions::tell_available(status, fleet, now);
+    tell_replica_failure(seen, fleet, status);
+    if deployment.metadata.deletion_timestamp.is_some() {
+        return;
+    }
+    conditions::tell_paused(status, deployment, now);
+    if let Some(name) = &report.created_set {
+        let message = format!("Created new machine set \"{name}\"");
+        conditions::put(
+            status,
+            Kind::Progressing,
+            Says::new(ConditionStatus::True, reason::NEW_SET_CREATED, message),
+            now,
+        );
+    } else if let Some(error) = &report.create_error {
+        let says = Says::new(ConditionStatus::False, reason::SET_CREATE_ERROR, error.clone());
+        conditions::put(status, Kind::Progressing, says, now);
+    } else if let Some(new) = &fleet.new
+        && conditions::find(status, &Kind::Progressing).is_none()
+    {
+        let message = format!("Found new machine set \"{}\"", new.name());
+        conditions::put(
+            status,
+            Kind::Progressing,
+            Says::new(ConditionStatus::True, reason::FOUND_NEW_SET, message),
+            now,
+        );
+    }
+    if deployment.spec.paused {
+        return;
+    }
+    if deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate && in_place::waits(fleet) {
+        let says = Says::new(ConditionStatus::False, reason::STRATEGY_NOT_SUPPORTED, in_place::text(fleet));
+        conditions::put(status, Kind::Progressing, says, now);
+    } else if !scaling::is_due(fleet) {
+        conditions::tell_progress(status, fleet, now);
+    }
+}
+
+fn tell_replica_failure(seen: &DeploymentObservation, fleet: &Fleet<'_>, status: &mut MachineDeploymentStatus) {
+    let of_set = |conditions: &[MachineSetCondition]| {
+        conditions.iter().find(|found| found.condition_type == MachineSetConditionType::ReplicaFailure).cloned()
+    };
+    let found = fleet.new.iter().chain(&fleet.old).find_map(|set| of_set(&set.set.status.conditions));
+    match found {
+        Some(failure) => {
+            let says = Says { status: failure.status, reason: failure.reason, message: failure.message };
+            conditions::put(status, Kind::ReplicaFailure, says, seen.now);
+        }
+        None => conditions::remove(status, &Kind::ReplicaFailure),
+    }
+}
+
+/// What a condition says, without its times.
+fn said(condition: &MachineDeploymentCondition) -> (Kind, ConditionStatus, String) {
+    (condition.condition_type.clone(), condition.status.clone(), condition.reason.clone())
+}
+
+fn news(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus) -> News {
+    let stored = &deployment.status;
+    if stored == wanted {
+        return News::None;
+    }
+    let all_said = |status: &'_ MachineDeploymentStatus| status.conditions.iter().map(said).collect::<BTreeSet<_>>();
+    let says_the_same = all_said(stored) == all_said(wanted);
+    let at_rest = conditions::is_complete(deployment, wanted) && wanted.ready_replicas == wanted.replicas;
+    if !says_the_same || at_rest || stored.observed_generation != wanted.observed_generation {
+        News::Milestone
+    } else {
+        News::Churn
+    }
+}
+
+fn write(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus, errors: &[String], plan: &mut Plan) {
+    if let Some(change) = merge_difference(&deployment.status, wanted) {
+        // Lists are replaced whole, so nobody may have changed them meanwhile.
+        let patch =
+            Patch::Merge(json!({ "status": change })).guarded_by(deployment.metadata.resource_version.as_deref());
+        plan.push("status/deployment", Effect::PatchDeployment { part: Part::Status, patch });
+    }
+    let news_of = |kind: &Kind, reason: &str| {
+        let is = |status: &MachineDeploymentStatus| conditions::find(status, kind).is_some_and(|c| c.reason == reason);
+        is(wanted) && !is(&deployment.status)
+    };
+    if !errors.is_empty() && deployment.status.conditions != wanted.conditions {
+        let selects_all = deployment.spec.selector.as_ref().is_some_and(selector::is_empty);
+        let reason = if selects_all { reason::SELECTING_ALL } else { set_reason::FAILED_VALIDATION };
+        plan.push("validity/deployment", Effect::Tell(EventNote::warning(reason, errors.join("; "))));
+    }
+    if news_of(&Kind::Progressing, reason::STRATEGY_NOT_SUPPORTED)
+        && let Some(condition) = conditions::find(wanted, &Kind::Progressing)
+    {
+        let note = EventNote::warning(reason::STRATEGY_NOT_SUPPORTED, condition.message.clone());
+        plan.push("in-place/not-supported", Effect::Tell(note));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{
+        api::v1alpha1::OrchestrationType,
+        controllers::{
+            deployment::testing::*,
+            set::testing::{now, selector},
+        },
+    };
+
+    fn written(seen: &DeploymentObservation, report: &Report) -> Option<Value> {
+        decide_status(seen, report).steps.into_iter().find_map(|step| match step.effect {
+            Effect::PatchDeployment { part: Part::Status, patch: Patch::Merge(patch) } => Some(patch["status"].clone()),
+            _ => None,
+        })
+    }
+
+    fn reasons(status: &Value) -> Vec<&str> {
+        status["conditions"].as_array().unwrap().iter().map(|c| c["reason"].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn counts_are_sums_over_the_sets() {
+        let status = written(&seeing_sets(deployment(5, 1, 1).build(), vec![old(3, 3), new(3, 1)]), &Report::default());
+        let status = status.unwrap();
+        assert_eq!(
+            [
+                &status["replicas"],
+                &status["updatedReplicas"],
+                &status["availableReplicas"],
+                &status["unavailableReplicas"]
+            ],
+            [6, 3, 4, 2]
+        );
+        assert_eq!(status["observedGeneration"], 1);
+        assert_eq!(status["selector"], "set=x");
+        assert_eq!(reasons(&status), ["MinimumReplicasAvailable", "MachineSetUpdated"]);
+    }
+
+    #[test]
+    fn a_new_set_is_told_of() {
+        let report = Report { created_set: Some("md-new".to_owned()), create_error: None };
+        let status = written(&seeing_sets(deployment(5, 1, 1).build(), vec![old(5, 5)]), &report).unwrap();
+        assert!(reasons(&status).contains(&"MinimumReplicasAvailable"));
+        let mut empty = new(5, 0);
+        empty.machines.clear();
+        let status = written(&seeing_sets(deployment(5, 1, 1).build(), vec![empty]), &report).unwrap();
+        assert_eq!(reasons(&status), ["MinimumReplicasUnavailable", "NewMachineSetCreated"]);
+    }
+
+    #[test]
+    fn s_prog_09_the_failure_of_the_new_set_comes_first() {
+        let failing = |mut seen: super::super::observe::SetSeen, message: &str| {
+            Arc::make_mut(&mut seen.set).status.conditions.push(MachineSetCondition {
+                condition_type: MachineSetConditionType::ReplicaFailure,
+                status: ConditionStatus::True,
+                reason: "FailedCreate".to_owned(),
+                message: message.to_owned(),
+                last_transition_time: None,
+            });
+            seen
+        };
+        let sets = vec![failing(old(1, 1), "old"), failing(new(1, 1), "new")];
+        let status = written(&seeing_sets(deployment(2, 1, 1).build(), sets), &Report::default()).unwrap();
+        let failure = status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "ReplicaFailure").unwrap();
+        assert_eq!(failure["message"], "new");
+    }
+
+    #[test]
+    fn an_in_place_deployment_says_that_its_machines_wait() {
+        let built = deployment(2, 1, 0).with(|d| d.spec.strategy = in_place(0, 1, OrchestrationType::Auto)).build();
+        let seen = seeing_sets(built, vec![old(2, 2)]);
+        let plan = decide_status(&seen, &Report::default());
+        assert!(
+            plan.steps
+                .iter()
+                .any(|step| matches!(&step.effect, Effect::Tell(note) if note.reason == "StrategyNotSupported"))
+        );
+        assert!(reasons(&written(&seen, &Report::default()).unwrap()).contains(&"StrategyNotSupported"));
+    }
+
+    #[test]
+    fn s_md_03_an_empty_selector_is_told_and_observed() {
+        let built = deployment(2, 1, 0).with(|d| d.spec.selector = Some(selector(&[]))).build();
+        let seen = seeing_sets(built, vec![]);
+        let plan = decide_status(&seen, &Report::default());
+        assert!(
+            plan.steps.iter().any(|step| matches!(&step.effect, Effect::Tell(note) if note.reason == "SelectingAll"))
+        );
+        assert_eq!(written(&seen, &Report::default()).unwrap()["observedGeneration"], 1);
+    }
+
+    #[test]
+    fn what_was_written_is_not_written_again_and_churn_is_paced() {
+        let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
+        let told = valid_status(&seen, &Report::default());
+        Arc::make_mut(&mut seen.deployment).status = told;
+        assert_eq!(decide_status(&seen, &Report::default()).steps, []);
+
+        seen.sets[0].machines = machines_of(&seen.sets[0].set, 5, 4);
+        seen.status_written = Some(now());
+        let plan = decide_status(&seen, &Report::default());
+        assert_eq!(plan.steps, []);
+        assert_ne!(plan.next, Next::OnChange);
+    }
+}

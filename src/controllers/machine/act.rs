@@ -1,0 +1,325 @@
+//! Carries plans out: patches, driver calls, tokens, events. Decides nothing.
+//!
+//! The first effect that fails ends the list. What a failure means for the pass is in [`Acted`].
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{
+    MachineController, TargetDeps,
+    memory::{Memory, Pass},
+    observation::{Call, NodeStep, Observation, Pause, Trouble},
+    plan::{Effect, Memo, Plan, VersionGuard},
+    tokens,
+};
+use crate::{
+    api::{names::finalizer, v1alpha1::Machine},
+    cluster::{
+        error::ApiError,
+        events::EventNote,
+        gate::Destruction,
+        key::{ObjectKey, Target},
+        objects::{DeleteHow, Deleted, Part, Patch},
+    },
+};
+
+/// What came of a plan.
+#[derive(Debug)]
+pub enum Acted {
+    /// All effects happened.
+    Done,
+    /// The world is not what was observed: observe and decide again.
+    Void,
+    /// An effect on the target cluster failed: decide again, knowing it.
+    Trouble(Trouble),
+    /// An effect on the control cluster failed.
+    Failed(ApiError),
+}
+
+/// The objects of a plan in their newest form: every answer of a write replaces what was observed.
+struct Newest {
+    machine: Arc<Machine>,
+    node: Option<Arc<Node>>,
+}
+
+impl MachineController {
+    /// Carries the effects of a plan out.
+    pub(super) async fn act(&self, plan: &Plan, seen: &Observation, memory: &mut Memory, pass: &mut Pass) -> Acted {
+        let mut newest = Newest { machine: Arc::clone(&seen.machine), node: seen.node.ours().cloned() };
+        for effect in &plan.effects {
+            match self.effect(plan.rule, effect, seen, &mut newest, memory).await {
+                Acted::Done => {}
+                Acted::Failed(error) => return self.failed(effect, error, seen, memory, pass).await,
+                other => return other,
+            }
+        }
+        Acted::Done
+    }
+
+    async fn effect(
+        &self,
+        rule: &'static str,
+        effect: &Effect,
+        seen: &Observation,
+        newest: &mut Newest,
+        memory: &mut Memory,
+    ) -> Acted {
+        let outcome = match effect {
+            Effect::PatchMachine { patch, guard } => {
+                self.patch_machine(newest, Part::Main, guarded(patch, *guard, newest.machine.resource_version())).await
+            }
+            Effect::PatchStatus(patch) => self.patch_machine(newest, Part::Status, Patch::Merge(patch.clone())).await,
+            Effect::RemoveMachineFinalizer => match without(newest.machine.finalizers(), finalizer::MACHINE) {
+                Some(patch) => match self.patch_machine(newest, Part::Main, patch).await {
+                    Err(error) if error.is_not_found() => Ok(()),
+                    other => other,
+                },
+                None => Ok(()),
+            },
+            Effect::DeleteMachine => self.delete_machine(rule, newest).await,
+            Effect::RereadMachine => return self.reread(seen).await,
+            Effect::PatchNode { patch, guard, .. } => {
+                let version = newest.node.as_ref().and_then(|node| node.resource_version());
+                self.patch_node(newest, Part::Main, guarded(patch, *guard, version)).await
+            }
+            Effect::AddNodeCondition(condition) => {
+                let patch = added_condition(newest.node.as_deref(), condition);
+                self.patch_node(newest, Part::Status, patch).await
+            }
+            Effect::PatchNodeStatus(patch) => self.patch_node(newest, Part::Status, Patch::Merge(patch.clone())).await,
+            Effect::RemoveNodeFinalizer => {
+                let patch = newest.node.as_ref().and_then(|node| without(node.finalizers(), finalizer::NODE));
+                match patch {
+                    Some(patch) => match self.patch_node(newest, Part::Main, patch).await {
+                        Err(error) if error.is_not_found() => Ok(()),
+                        other => other,
+                    },
+                    None => Ok(()),
+                }
+            }
+            Effect::DeleteNode { uid } => self.delete_node(rule, uid, newest).await,
+            Effect::DeleteAttachment { name, uid } => match &self.target {
+                Some(target) => target.drainer.evictor().detach(name, uid).await,
+                None => Ok(()),
+            },
+            Effect::EnsureToken => return self.ensure_token(seen, memory).await,
+            Effect::DeleteToken => {
+                if let Some(target) = &self.target {
+                    tokens::delete(&target.tokens, seen, memory).await;
+                }
+                Ok(())
+            }
+            Effect::Start(call) => return self.start(rule, *call, seen, memory),
+            Effect::Warn { reason, message } => {
+                if memory.is_news(reason, message) {
+                    self.recorder.note(&*newest.machine, EventNote::warning(reason, message.clone()));
+                }
+                Ok(())
+            }
+            Effect::Tell { reason, message } => {
+                if memory.is_news(reason, message) {
+                    self.recorder.note(&*newest.machine, EventNote::normal(reason, message.clone()));
+                }
+                Ok(())
+            }
+            Effect::Remember(memo) => {
+                remember(*memo, seen, memory);
+                Ok(())
+            }
+        };
+        match outcome {
+            Ok(()) => Acted::Done,
+            Err(error) => Acted::Failed(error),
+        }
+    }
+
+    async fn patch_machine(&self, newest: &mut Newest, part: Part, patch: Patch) -> Result<(), ApiError> {
+        newest.machine = self.machines.patch(&Target::of(&*newest.machine), part, patch).await?;
+        Ok(())
+    }
+
+    async fn patch_node(&self, newest: &mut Newest, part: Part, patch: Patch) -> Result<(), ApiError> {
+        let (Some(target), Some(node)) = (&self.target, &newest.node) else { return Ok(()) };
+        newest.node = Some(target.nodes.patch(&Target::of(&**node), part, patch).await?);
+        Ok(())
+    }
+
+    async fn delete_machine(&self, rule: &'static str, newest: &mut Newest) -> Result<(), ApiError> {
+        let target = Target::of(&*newest.machine);
+        self.gate.permit(Destruction::Machine, rule, &target)?;
+        if let Deleted::Marked(machine) = self.machines.delete(&target, DeleteHow::default()).await? {
+            newest.machine = machine;
+        }
+        Ok(())
+    }
+
+    async fn delete_node(&self, rule: &'static str, uid: &str, newest: &mut Newest) -> Result<(), ApiError> {
+        let (Some(deps), Some(node)) = (&self.target, &newest.node) else { return Ok(()) };
+        let target = Target { key: ObjectKey::of(&**node), uid: uid.to_owned() };
+        self.gate.permit(Destruction::Node, rule, &target)?;
+        newest.node = match deps.nodes.delete(&target, DeleteHow::default()).await? {
+            Deleted::Marked(node) => Some(node),
+            Deleted::Gone => None,
+        };
+        Ok(())
+    }
+
+    /// The last look before a VM is made for the first time. It is the one call that costs money.
+    async fn reread(&self, seen: &Observation) -> Acted {
+        match self.machines.get(&ObjectKey::of(&*seen.machine)).await {
+            Err(error) => Acted::Failed(error),
+            Ok(Some(machine))
+                if machine.metadata.uid == seen.machine.metadata.uid
+                    && machine.metadata.deletion_timestamp.is_none() =>
+            {
+                Acted::Done
+            }
+            Ok(_) => Acted::Void,
+        }
+    }
+
+    /// A token that can't be had is a failed creation: it is written, and counts for the creation timeout.
+    async fn ensure_token(&self, seen: &Observation, memory: &mut Memory) -> Acted {
+        let Some(target) = &self.target else { return Acted::Done };
+        let made = tokens::ensure(&target.tokens, &self.rng, &self.settings, seen, memory).await;
+        match made {
+            Ok(()) => Acted::Done,
+            Err(error @ ApiError::NotLeading(_)) => Acted::Failed(error),
+            Err(error) => {
+                let code = if error.outcome_unknown() {
+                    crate::driver::Code::Unavailable
+                } else {
+                    crate::driver::Code::FailedPrecondition
+                };
+                let text = format!("cannot make a bootstrap token in the target cluster: {error}");
+                let call = if seen.flow.vm.is_some() { Call::Initialize } else { Call::Create };
+                memory.flow.learn(super::driver_calls::failed(call, crate::driver::Status::new(code, text)));
+                Acted::Void
+            }
+        }
+    }
+
+    /// What a failed effect means for the pass.
+    async fn failed(
+        &self,
+        effect: &Effect,
+        error: ApiError,
+        seen: &Observation,
+        memory: &mut Memory,
+        pass: &mut Pass,
+    ) -> Acted {
+        if matches!(error, ApiError::NotLeading(_)) {
+            return Acted::Failed(error);
+        }
+        let step = node_step(effect);
+        // A JSON patch whose test failed is a conflict, too; whether it was one is seen by looking again.
+        let is_conflict = match effect {
+            Effect::RemoveMachineFinalizer | Effect::RemoveNodeFinalizer | Effect::AddNodeCondition(_) => {
+                matches!(error, ApiError::Conflict(_) | ApiError::Invalid(_))
+            }
+            _ => matches!(error, ApiError::Conflict(_)),
+        };
+        if error.is_not_found() && !matches!(effect, Effect::DeleteAttachment { .. }) {
+            return Acted::Void;
+        }
+        if is_conflict && pass.conflicts == 0 {
+            pass.conflicts += 1;
+            let read = match (step, &self.target) {
+                (Some(_), Some(TargetDeps { nodes, .. })) => {
+                    nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await.map(drop)
+                }
+                _ => self.machines.get(&ObjectKey::of(&*seen.machine)).await.map(drop),
+            };
+            if read.is_ok() {
+                return Acted::Void;
+            }
+        }
+        match step {
+            Some(step) if !is_conflict => {
+                if error.outcome_unknown()
+                    && let Some(target) = &self.target
+                {
+                    // Only to know better next time; the trouble is told in any case.
+                    let _ = target.nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await;
+                }
+                Acted::Trouble(Trouble { step, error: error.to_string() })
+            }
+            _ => {
+                memory.reread |= error.outcome_unknown();
+                Acted::Failed(error)
+            }
+        }
+    }
+}
+
+/// The step on the target cluster that an effect is.
+fn node_step(effect: &Effect) -> Option<NodeStep> {
+    match effect {
+        Effect::PatchNode { step, .. } => Some(*step),
+        Effect::AddNodeCondition(_) => Some(NodeStep::TerminatingCondition),
+        Effect::PatchNodeStatus(_) => Some(NodeStep::Metadata),
+        Effect::RemoveNodeFinalizer => Some(NodeStep::Finalizer),
+        Effect::DeleteNode { .. } => Some(NodeStep::Delete),
+        Effect::DeleteAttachment { .. } => Some(NodeStep::Attachments),
+        Effect::PatchMachine { .. }
+        | Effect::PatchStatus(_)
+        | Effect::RemoveMachineFinalizer
+        | Effect::DeleteMachine
+        | Effect::RereadMachine
+        | Effect::EnsureToken
+        | Effect::DeleteToken
+        | Effect::Start(_)
+        | Effect::Warn { .. }
+        | Effect::Tell { .. }
+        | Effect::Remember(_) => None,
+    }
+}
+
+fn guarded(patch: &Value, guard: VersionGuard, version: Option<String>) -> Patch {
+    let patch = Patch::Merge(patch.clone());
+    match guard {
+        VersionGuard::Any => patch,
+        VersionGuard::Observed => patch.guarded_by(version.as_deref()),
+    }
+}
+
+/// Takes one finalizer off, wherever it stands, without touching others.
+pub(in crate::controllers) fn without(finalizers: &[String], name: &str) -> Option<Patch> {
+    let place = finalizers.iter().position(|finalizer| finalizer == name)?;
+    let path = format!("/metadata/finalizers/{place}");
+    Some(Patch::Json(vec![
+        json!({ "op": "test", "path": path, "value": name }),
+        json!({ "op": "remove", "path": path }),
+    ]))
+}
+
+fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
+    let has_any = node.is_some_and(|node| !super::observation::conditions_of(node).is_empty());
+    let operation = if has_any {
+        json!({ "op": "add", "path": "/status/conditions/-", "value": condition })
+    } else {
+        json!({ "op": "add", "path": "/status/conditions", "value": [condition] })
+    };
+    Patch::Json(vec![operation])
+}
+
+/// Changes the memory of the flow.
+pub(super) fn remember(memo: Memo, seen: &Observation, memory: &mut Memory) {
+    match memo {
+        Memo::AnswerDone => memory.flow.answer = None,
+        Memo::FlowDone => {
+            memory.flow.answer = None;
+            memory.flow.vm = None;
+            memory.pause = None;
+        }
+        Memo::Pause(purpose, until) => pause(purpose, until, seen, memory),
+    }
+}
+
+fn pause(purpose: super::observation::Purpose, until: Timestamp, seen: &Observation, memory: &mut Memory) {
+    memory.pause = Some(Pause { purpose, until, inputs: seen.inputs.clone() });
+}

@@ -1,0 +1,341 @@
+//! From a machine to a VM: ask, make, record, initialise, Pending.
+//!
+//! Source: spec/machine-controller §4. One step at a time; the answer of a driver call is part of the next observation.
+//! What a failure is written as lives in `creation_errors`; whether a create may be sent at all is decided here.
+
+use kube::ResourceExt;
+use serde_json::{Map, json};
+
+use super::{
+    creation_errors::{CreationFailure, InputFault, input_fault, report, report_input_fault},
+    observation::{
+        Answer, Call, ClassState, CreationGuarantee, Flow, KnownVm, NodeView, Observation, Purpose, SecretView,
+        TargetCluster, UserData, VmOrigin, union,
+    },
+    plan::{Effect, Memo, Next, Say, VersionGuard},
+    retry::RetryPeriod,
+    status_change::{Moving, StatusChange, TimeoutClock},
+};
+use crate::{
+    api::{
+        names::{DEFAULT_MACHINE_PRIORITY, annotation, label, machine_condition, machine_reason, stage_text},
+        v1alpha1::{MachinePhase, OperationState, OperationType, controller_of},
+    },
+    driver::{Code, Status, VmIdentity},
+};
+
+/// What the last operation says while a VM is made, and when it has been made.
+const CREATING: &str = "Creating machine on cloud provider";
+const CREATED: &str = "Created machine on cloud provider";
+/// What the last operation says when a new VM took the name of an old Node.
+const STALE_NODE: &str = "VM using old node obj";
+
+/// The next step towards a VM.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CreationStep {
+    /// Ask the driver whether there is a VM already.
+    AskStatus,
+    /// Make the VM.
+    Create,
+    /// Remove the new VM: a Node of its name exists and belongs to an older one.
+    DeleteStaleVm,
+    /// Write node label, priority and provider ID.
+    RecordIdentity(VmIdentity),
+    /// Initialise the VM.
+    Initialise,
+    /// Write the first phase of a machine with a VM.
+    RecordPhase,
+    /// Nothing is left to do.
+    Done,
+    /// Report a failure.
+    Fail(CreationFailure),
+}
+
+/// Whether a machine is on its way to a VM (spec §3.1, 13), and what to do about it.
+pub fn creation(seen: &Observation) -> Say {
+    if !is_wanted(seen) {
+        return Say::NOTHING;
+    }
+    if seen.flow.in_flight.is_some() {
+        return Say::act("creation-awaits-driver", Vec::new(), Next::AwaitCall);
+    }
+    // What a driver has answered is dealt with even if the inputs have become bad meanwhile: a VM may exist.
+    if seen.flow.answer.is_none() {
+        if let Some(pause) = seen.paused(Purpose::Creation) {
+            return Say::Pass(Some(pause));
+        }
+        match input_fault(seen) {
+            Some(InputFault::NotReady(rule)) => {
+                return Say::act(
+                    rule,
+                    Vec::new(),
+                    Next::LookAgain(RetryPeriod::Short.length(seen.limits.resource_exhausted_retry), rule),
+                );
+            }
+            Some(InputFault::Fault(fault)) => return Say::Act(report_input_fault(seen, &fault)),
+            None => {}
+        }
+    }
+    match next_creation_step(seen) {
+        CreationStep::AskStatus => Say::act("ask-vm-status", vec![Effect::Start(Call::Status)], Next::AwaitCall),
+        CreationStep::Create => Say::act("create-vm", create(seen), Next::AwaitCall),
+        CreationStep::DeleteStaleVm => {
+            Say::act("delete-stale-vm", vec![Effect::Start(Call::DeleteStale)], Next::AwaitCall)
+        }
+        CreationStep::RecordIdentity(vm) => {
+            let mut effects = Vec::new();
+            if matches!(seen.flow.answer, Some(Answer::Status(Ok(_)))) && seen.machine.spec.provider_id.is_empty() {
+                effects.push(Effect::Tell {
+                    reason: machine_reason::ADOPTED,
+                    message: format!("VM {} existed already and was taken over", vm.provider_id),
+                });
+            }
+            effects.insert(0, record_identity(seen, &vm));
+            Say::act("record-identity", effects, Next::Again)
+        }
+        CreationStep::Initialise => {
+            let mut effects: Vec<Effect> = needs_token(seen).then_some(Effect::EnsureToken).into_iter().collect();
+            effects.push(Effect::Start(Call::Initialize));
+            Say::act("initialise-vm", effects, Next::AwaitCall)
+        }
+        CreationStep::RecordPhase => {
+            Say::act("record-phase", vec![record_phase(seen), Effect::Remember(Memo::FlowDone)], Next::Again)
+        }
+        CreationStep::Done => Say::act("vm-known", vec![Effect::Remember(Memo::FlowDone)], Next::Again),
+        CreationStep::Fail(failure) => Say::Act(report(seen, &failure)),
+    }
+}
+
+/// Whether the machine needs a VM, or has one that is not fully recorded.
+fn is_wanted(seen: &Observation) -> bool {
+    let without_vm = seen.machine.spec.provider_id.is_empty();
+    match seen.phase() {
+        MachinePhase::Unset | MachinePhase::CrashLoopBackOff => true,
+        MachinePhase::Terminating => false,
+        MachinePhase::Failed => without_vm && (seen.flow != Flow::default() || failed_may_create(seen)),
+        MachinePhase::Pending
+        | MachinePhase::Available
+        | MachinePhase::Running
+        | MachinePhase::Unknown
+        | MachinePhase::InPlaceUpdating
+        | MachinePhase::InPlaceUpdateSuccessful
+        | MachinePhase::InPlaceUpdateFailed
+        | MachinePhase::Other(_) => without_vm,
+    }
+}
+
+/// A Failed machine without a VM never creates again when a controller owns it; a standalone one only when its
+/// specification changed since it failed (decisions.md 10).
+fn failed_may_create(seen: &Observation) -> bool {
+    if controller_of(&seen.machine.metadata).is_some() {
+        return false;
+    }
+    let failed_at = seen
+        .machine
+        .status
+        .machine_conditions
+        .iter()
+        .find(|condition| condition.type_ == machine_condition::PROGRESSING)
+        .and_then(|condition| condition.observed_generation);
+    match (failed_at, seen.machine.metadata.generation) {
+        (Some(failed_at), Some(now)) => now > failed_at,
+        _ => false,
+    }
+}
+
+/// The next step towards a VM.
+pub fn next_creation_step(seen: &Observation) -> CreationStep {
+    let has_provider_id = !seen.machine.spec.provider_id.is_empty();
+    match &seen.flow.answer {
+        None => CreationStep::AskStatus,
+        Some(Answer::Status(Err(status))) => match status.code {
+            Code::NotFound | Code::Unimplemented if has_provider_id => with_vm(seen, &trusted(seen)),
+            Code::NotFound | Code::Unimplemented
+                if *seen.phase() == MachinePhase::Failed && !failed_may_create(seen) =>
+            {
+                CreationStep::Done
+            }
+            Code::NotFound | Code::Unimplemented => CreationStep::Create,
+            Code::Uninitialized => match &seen.flow.vm {
+                Some(vm) => with_vm(seen, vm),
+                None => CreationStep::Fail(CreationFailure::driver(&Status::new(
+                    Code::Internal,
+                    "the driver reports an uninitialised VM but not which",
+                ))),
+            },
+            _ => CreationStep::Fail(CreationFailure::driver(status)),
+        },
+        Some(Answer::Created(Err(status))) => CreationStep::Fail(CreationFailure::driver(status)),
+        Some(Answer::Initialized(Err(status))) if status.code != Code::Unimplemented => {
+            CreationStep::Fail(CreationFailure::initialisation(status))
+        }
+        Some(Answer::DeletedStale(_)) => CreationStep::Fail(CreationFailure::stale_node(STALE_NODE)),
+        // A deletion has been called off only by a namesake; its answer says nothing about this machine.
+        Some(Answer::Deleted(_)) => CreationStep::AskStatus,
+        Some(Answer::Status(Ok(_)) | Answer::Created(Ok(_)) | Answer::Initialized(_)) => match &seen.flow.vm {
+            Some(vm) => with_vm(seen, vm),
+            None => CreationStep::AskStatus,
+        },
+    }
+}
+
+/// What is left to do once the VM is known.
+fn with_vm(seen: &Observation, vm: &KnownVm) -> CreationStep {
+    let identity = &vm.identity;
+    let node_name_missing = seen.target == TargetCluster::Present && identity.node_name.is_empty();
+    if node_name_missing || identity.provider_id.is_empty() {
+        return CreationStep::Fail(CreationFailure::driver(&Status::new(
+            Code::Internal,
+            format!(
+                "nodeName ({}) or providerID ({}) is empty after creation flow",
+                identity.node_name, identity.provider_id
+            ),
+        )));
+    }
+    if matches!(seen.flow.answer, Some(Answer::Created(Ok(_)))) && is_stale_node(seen, identity) {
+        return CreationStep::DeleteStaleVm;
+    }
+    if !is_recorded(seen) {
+        return CreationStep::RecordIdentity(identity.clone());
+    }
+    let is_initialised = matches!(seen.flow.answer, Some(Answer::Initialized(_)));
+    let must_initialise = match vm.origin {
+        VmOrigin::Created | VmOrigin::FoundUninitialized => true,
+        VmOrigin::Found => initialisation_is_pending(seen),
+    };
+    if must_initialise && !is_initialised {
+        return CreationStep::Initialise;
+    }
+    match seen.phase() {
+        MachinePhase::Unset | MachinePhase::CrashLoopBackOff => CreationStep::RecordPhase,
+        _ => CreationStep::Done,
+    }
+}
+
+/// The VM that a restored machine names while the driver does not find it.
+fn trusted(seen: &Observation) -> KnownVm {
+    KnownVm {
+        identity: VmIdentity {
+            provider_id: seen.machine.spec.provider_id.clone(),
+            node_name: seen.node_label().to_owned(),
+            addresses: Vec::new(),
+        },
+        origin: VmOrigin::Found,
+        last_known_state: None,
+    }
+}
+
+/// Whether the last operation says that an initialisation failed and has to be repeated (M-14).
+fn initialisation_is_pending(seen: &Observation) -> bool {
+    let last = &seen.machine.status.last_operation;
+    last.operation == OperationType::Create
+        && last.state == OperationState::Failed
+        && last.description.contains(stage_text::INITIALIZE_VM)
+}
+
+/// Whether a Node with the new VM's name exists that is not the new VM's. A Node named like the machine is never stale:
+/// some clouds let the VM join before the create call answers. The machine is not linked yet, so observation tells of
+/// the Node by the name the driver answered.
+fn is_stale_node(seen: &Observation, vm: &VmIdentity) -> bool {
+    if vm.node_name == seen.name() {
+        return false;
+    }
+    let NodeView::NotLinked { namesake: Some(provider_id), .. } = &seen.node else { return false };
+    !provider_id.eq_ignore_ascii_case(&vm.provider_id)
+}
+
+/// Whether node label, priority and provider ID are all there.
+fn is_recorded(seen: &Observation) -> bool {
+    let has_label = seen.target == TargetCluster::None || !seen.node_label().is_empty();
+    let has_priority =
+        seen.machine.annotations().get(annotation::MACHINE_PRIORITY).is_some_and(|value| !value.is_empty());
+    has_label && has_priority && !seen.machine.spec.provider_id.is_empty()
+}
+
+/// One write of node label, priority (unless there is one) and provider ID.
+fn record_identity(seen: &Observation, vm: &VmIdentity) -> Effect {
+    let mut metadata = Map::new();
+    if seen.target == TargetCluster::Present {
+        metadata.insert("labels".to_owned(), json!({ label::NODE: vm.node_name }));
+    }
+    let has_priority =
+        seen.machine.annotations().get(annotation::MACHINE_PRIORITY).is_some_and(|value| !value.is_empty());
+    let mut guard = VersionGuard::Any;
+    if !has_priority {
+        // Somebody may set a priority at this very moment; theirs must win.
+        guard = VersionGuard::Observed;
+        metadata.insert(
+            "annotations".to_owned(),
+            json!({ annotation::MACHINE_PRIORITY: DEFAULT_MACHINE_PRIORITY.to_string() }),
+        );
+    }
+    Effect::PatchMachine { patch: json!({ "metadata": metadata, "spec": { "providerID": vm.provider_id } }), guard }
+}
+
+/// Pending with its clock, or Available without a target cluster.
+fn record_phase(seen: &Observation) -> Effect {
+    let vm = seen.flow.vm.as_ref();
+    let change = StatusChange::new().last_known_state(vm.and_then(|vm| vm.last_known_state.clone()));
+    let change = match seen.target {
+        TargetCluster::Present => {
+            let minutes = seen.limits.creation.as_secs() / 60;
+            let (reason, vm_is) = match vm.map(|vm| vm.origin) {
+                Some(VmOrigin::Created) => (machine_condition::REASON_WAITING_FOR_NODE, "was made"),
+                Some(VmOrigin::Found | VmOrigin::FoundUninitialized) | None => {
+                    (machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM, "existed already")
+                }
+            };
+            let message = format!(
+                "the VM {vm_is}; waiting for Node {} to become Ready, at most {minutes} minutes",
+                seen.node_label()
+            );
+            change
+                .phase(MachinePhase::Pending, TimeoutClock::Active)
+                .operation(OperationType::Create, OperationState::Processing, CREATING.to_owned())
+                .progress(Moving::Yes, reason, message)
+        }
+        TargetCluster::None => change
+            .phase(MachinePhase::Available, TimeoutClock::Inactive)
+            .operation(OperationType::Create, OperationState::Successful, CREATED.to_owned())
+            .addresses(all_addresses(seen))
+            .progress(Moving::No, machine_condition::REASON_SETTLED, "the VM exists"),
+    };
+    change.effect(seen)
+}
+
+/// Stored and answered addresses, with the node name as `Hostname` (spec §4.11).
+fn all_addresses(seen: &Observation) -> Vec<k8s_openapi::api::core::v1::NodeAddress> {
+    let vm = seen.flow.vm.as_ref().map(|vm| vm.identity.clone()).unwrap_or_default();
+    let mut more = vm.addresses;
+    if !vm.node_name.is_empty() {
+        more.push(k8s_openapi::api::core::v1::NodeAddress { type_: "Hostname".to_owned(), address: vm.node_name });
+    }
+    union(&seen.machine.status.addresses, &more)
+}
+
+/// The effects that lead to a `CreateMachine`: a last look at the machine before the first one, the intent where the
+/// driver needs it, the token where the user data asks for it.
+fn create(seen: &Observation) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    let is_first = *seen.phase() == MachinePhase::Unset;
+    if is_first {
+        effects.push(Effect::RereadMachine);
+    }
+    if seen.class.creation == CreationGuarantee::RecordIntent && is_first {
+        let intent =
+            StatusChange::new().operation(OperationType::Create, OperationState::Processing, CREATING.to_owned());
+        effects.extend(intent.effect_unless_similar(seen));
+    }
+    if needs_token(seen) {
+        effects.push(Effect::EnsureToken);
+    }
+    effects.push(Effect::Start(Call::Create));
+    effects
+}
+
+/// Whether the user data of a call has to hold a bootstrap token.
+fn needs_token(seen: &Observation) -> bool {
+    seen.target == TargetCluster::Present
+        && matches!(seen.secrets, SecretView::Present(UserData::NeedsToken))
+        && seen.class.state == ClassState::Usable
+}

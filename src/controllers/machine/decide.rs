@@ -1,0 +1,127 @@
+//! The decision about one machine: which rule speaks first.
+//!
+//! Pure. Source: spec/machine-controller §3.1. Rooms for in-place update and preservation stand where the order of §3.1
+//! has them.
+
+use serde_json::json;
+
+use super::{
+    creation::creation,
+    deletion::deletion,
+    health::health,
+    health_timeout::timeouts,
+    node_capacity, node_metadata,
+    observation::{Freeze, NodeStep, NodeView, Observation},
+    plan::{Effect, Next, Plan, Say, VersionGuard, sooner},
+};
+use crate::api::{
+    names::{finalizer, machine_reason},
+    v1alpha1::MachinePhase,
+};
+use kube::ResourceExt;
+
+/// What to do about a machine now.
+pub fn decide(seen: &Observation) -> Plan {
+    if seen.machine.metadata.deletion_timestamp.is_some() {
+        return deletion(seen);
+    }
+    let rules: [fn(&Observation) -> Say; 7] =
+        [own_finalizer, frozen, node_was_deleted, health, timeouts, node_is_dressed, creation];
+    let mut wake: Option<std::time::Duration> = None;
+    for rule in rules {
+        match rule(seen) {
+            Say::Act(mut plan) => {
+                // A rule that waits must not make an earlier deadline of another one late.
+                if let (Next::LookAgain(after, _), Some(earlier)) = (&mut plan.next, wake) {
+                    *after = earlier.min(*after);
+                }
+                return plan;
+            }
+            Say::Pass(at) => wake = sooner(wake, at),
+        }
+    }
+    let next = wake.map_or(Next::Settled, |after| Next::LookAgain(after, "deadline"));
+    Plan::wait("nothing-to-do", next)
+}
+
+/// Our finalizer first: without it the machine could vanish and leave its VM behind.
+fn own_finalizer(seen: &Observation) -> Say {
+    if seen.has_finalizer() {
+        return Say::NOTHING;
+    }
+    let mut all = seen.machine.finalizers().to_vec();
+    all.push(finalizer::MACHINE.to_owned());
+    let claim =
+        Effect::PatchMachine { patch: json!({ "metadata": { "finalizers": all } }), guard: VersionGuard::Observed };
+    Say::act("claim-finalizer", vec![claim], Next::Again)
+}
+
+/// While an API server can't be reached nothing is decided on what may be an old view.
+fn frozen(seen: &Observation) -> Say {
+    match seen.freeze {
+        Freeze::Flowing => Say::NOTHING,
+        Freeze::Frozen => Say::act("frozen", Vec::new(), Next::Settled),
+    }
+}
+
+/// Somebody deleted the Node: the machine goes with it (spec §2.3, MC-026, MC-027).
+fn node_was_deleted(seen: &Observation) -> Say {
+    let goes = match &seen.node {
+        NodeView::Ours(node) => node.metadata.deletion_timestamp.is_some(),
+        NodeView::Vanished => *seen.phase() != MachinePhase::Unset,
+        NodeView::NoTarget | NodeView::NotLinked { .. } | NodeView::Absent | NodeView::Foreign { .. } => false,
+    };
+    if goes { Say::act("node-was-deleted", vec![Effect::DeleteMachine], Next::Again) } else { Say::NOTHING }
+}
+
+/// Finalizer, machine name, template, memories and capacity of the Node (spec §8). Trouble is retried and does not stop
+/// the rules that follow.
+fn node_is_dressed(seen: &Observation) -> Say {
+    let NodeView::Ours(node) = &seen.node else { return Say::NOTHING };
+    if *seen.phase() == MachinePhase::Unset {
+        return Say::NOTHING;
+    }
+    if seen.trouble.as_ref().is_some_and(|trouble| trouble.step == NodeStep::Metadata) {
+        return Say::Pass(Some(std::time::Duration::from_secs(5)));
+    }
+    let wanted = node_metadata::wanted(seen.name(), &seen.machine.spec.node_template, node);
+    let capacity =
+        seen.class.virtual_capacity.as_ref().map(|wanted| node_capacity::change(wanted, node)).unwrap_or_default();
+    let mut effects: Vec<Effect> = capacity.status.map(Effect::PatchNodeStatus).into_iter().collect();
+    if let Some(patch) = both(wanted.patch, capacity.memory) {
+        effects.push(Effect::PatchNode { step: NodeStep::Metadata, patch, guard: VersionGuard::Observed });
+    }
+    if wanted.memory == node_metadata::Memory::Unreadable {
+        effects.push(Effect::Warn {
+            reason: machine_reason::LAST_APPLIED_UNREADABLE,
+            message: format!(
+                "the memory of the last template on Node {} can't be read and is written anew; labels, annotations and taints \
+                 that were removed from the template meanwhile stay on the Node",
+                seen.node_label()
+            ),
+        });
+    }
+    if effects.is_empty() { Say::NOTHING } else { Say::act("dress-node", effects, Next::Again) }
+}
+
+/// Both merge patches in one.
+fn both(one: Option<serde_json::Value>, other: Option<serde_json::Value>) -> Option<serde_json::Value> {
+    match (one, other) {
+        (Some(mut one), Some(other)) => {
+            merge(&mut one, other);
+            Some(one)
+        }
+        (one, other) => one.or(other),
+    }
+}
+
+fn merge(into: &mut serde_json::Value, from: serde_json::Value) {
+    match (into, from) {
+        (serde_json::Value::Object(into), serde_json::Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(serde_json::Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}

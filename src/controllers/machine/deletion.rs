@@ -1,0 +1,564 @@
+//! From a machine to nothing: mark, drain, detach, delete the VM, delete the Node, let go.
+//!
+//! Source: spec/machine-controller §6. A step never starts while a driver call for the machine is in flight. Steps that
+//! need no outside wait follow each other in one pass; the status is written where the flow rests (§16.4).
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::{
+    creation_errors::{Fault, InputFault, class_fault, secret_fault},
+    deletion_stage::{DeletionStage, was_failed},
+    node_steps::{has_node_finalizer, is_cordoned, terminating_condition},
+    observation::{
+        Answer, Call, DrainState, Force, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster, condition,
+        conditions_of, since,
+    },
+    plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
+    retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
+    status_change::{Moving, StatusChange, TimeoutClock},
+};
+use crate::{
+    api::{
+        names::{WAS_FAILED_TEXT, label, machine_condition, machine_reason, node_condition},
+        v1alpha1::{MachinePhase, OperationState, OperationType},
+    },
+    driver::Code,
+};
+
+/// A node that is NotReady or read-only this long is drained by force.
+const UNHEALTHY_FORCES_AFTER: Duration = Duration::from_secs(5 * 60);
+/// A forced drain may take this long.
+const FORCED_DRAIN: Duration = Duration::from_secs(60);
+/// Attachments that can't be deleted hold a forced deletion this long beyond the drain timeout (M-02).
+const ATTACHMENTS_HOLD: Duration = Duration::from_secs(10 * 60);
+/// Pause while the views of pods and attachments fill.
+const VIEWS_WAIT: Duration = Duration::from_millis(500);
+/// At most one progress text per this time (spec §7.9).
+const PROGRESS_EVERY: Duration = Duration::from_secs(30);
+
+/// The next step of a deletion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeletionStep {
+    /// Nothing: our finalizer is gone, what is left is somebody else's.
+    NotOurs,
+    /// A driver call of this machine is in flight.
+    AwaitCall,
+    /// Enter this stage; the machine becomes Terminating.
+    MarkTerminating(DeletionStage),
+    /// Link the Node whose label names the machine, and become Terminating.
+    LinkNode(String),
+    /// Find out which Node the VM has.
+    AskStatus,
+    /// Drain the Node.
+    DrainNode,
+    /// Detach volumes by force.
+    Detach,
+    /// Delete the VM.
+    DeleteVm,
+    /// Delete the Node and let go.
+    DeleteNode,
+    /// Let go.
+    RemoveFinalizer,
+}
+
+/// The next step of a deletion. What the driver has answered in this flow counts like a stage that has been written.
+pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
+    if !seen.has_finalizer() {
+        return DeletionStep::NotOurs;
+    }
+    if seen.flow.in_flight.is_some() {
+        return DeletionStep::AwaitCall;
+    }
+    let Some(stage) = DeletionStage::of(&seen.machine) else {
+        return match (&seen.node, seen.target) {
+            (_, TargetCluster::None) => DeletionStep::MarkTerminating(DeletionStage::DeleteVm),
+            (NodeView::NotLinked { candidate: Some(node), .. }, _) => DeletionStep::LinkNode(node.clone()),
+            (NodeView::NotLinked { candidate: None, .. }, _) => {
+                DeletionStep::MarkTerminating(DeletionStage::GetVmStatus)
+            }
+            _ => DeletionStep::MarkTerminating(DeletionStage::Drain),
+        };
+    };
+    if vm_is_gone(seen) && stage <= DeletionStage::DeleteVm {
+        return DeletionStep::DeleteNode;
+    }
+    match stage {
+        DeletionStage::GetVmStatus => match &seen.node {
+            NodeView::NotLinked { candidate: Some(node), .. } => DeletionStep::LinkNode(node.clone()),
+            NodeView::NotLinked { candidate: None, .. } => DeletionStep::AskStatus,
+            NodeView::NoTarget => DeletionStep::DeleteVm,
+            NodeView::Absent | NodeView::Vanished | NodeView::Ours(_) | NodeView::Foreign { .. } => {
+                DeletionStep::DrainNode
+            }
+        },
+        DeletionStage::Drain => DeletionStep::DrainNode,
+        DeletionStage::DeleteVolumeAttachments => DeletionStep::Detach,
+        DeletionStage::DeleteVm => DeletionStep::DeleteVm,
+        DeletionStage::DeleteNode => DeletionStep::DeleteNode,
+        DeletionStage::RemoveFinalizer => DeletionStep::RemoveFinalizer,
+    }
+}
+
+/// What to do about a machine that is being deleted.
+pub fn deletion(seen: &Observation) -> Plan {
+    match next_deletion_step(seen) {
+        DeletionStep::NotOurs => Plan::wait("deletion-not-ours", Next::Settled),
+        DeletionStep::AwaitCall => Plan::wait("deletion-awaits-driver", Next::AwaitCall),
+        DeletionStep::MarkTerminating(stage) => mark_terminating(seen, stage),
+        DeletionStep::LinkNode(node) => link_node(seen, &node),
+        DeletionStep::AskStatus => ask_status(seen),
+        DeletionStep::DrainNode => drain_node(seen),
+        DeletionStep::Detach => detach(seen),
+        DeletionStep::DeleteVm => delete_vm(seen),
+        DeletionStep::DeleteNode => delete_node(seen),
+        DeletionStep::RemoveFinalizer => Plan::new("let-go", vec![Effect::RemoveMachineFinalizer], Next::Settled),
+    }
+}
+
+/// Whether the driver has said in this flow that nothing is left of the VM.
+fn vm_is_gone(seen: &Observation) -> bool {
+    match &seen.flow.answer {
+        Some(Answer::Deleted(Ok(_))) => true,
+        Some(Answer::Deleted(Err(status))) => after_failed_deletion(status.code) == DeleteReaction::Gone,
+        _ => false,
+    }
+}
+
+/// A status that keeps the flow at a stage: free text first, the stage's marker last.
+struct Rest {
+    stage: DeletionStage,
+    state: OperationState,
+    text: String,
+    code: Option<Code>,
+}
+
+impl Rest {
+    fn at(stage: DeletionStage, text: impl Into<String>) -> Self {
+        Self { stage, state: OperationState::Processing, text: text.into(), code: None }
+    }
+
+    fn failed(stage: DeletionStage, text: impl Into<String>, code: Option<Code>) -> Self {
+        Self { stage, state: OperationState::Failed, text: text.into(), code }
+    }
+
+    fn change(&self, seen: &Observation) -> StatusChange {
+        // What the machine was before is needed once more, for the Node's condition.
+        let before = if was_failed(&seen.machine) && self.stage <= DeletionStage::Drain { WAS_FAILED_TEXT } else { "" };
+        let blank = if self.text.is_empty() { "" } else { " " };
+        let (reason, waits_for) = match self.stage {
+            DeletionStage::GetVmStatus => (machine_condition::REASON_DELETING_VM, "the provider to tell its node"),
+            DeletionStage::Drain => (machine_condition::REASON_DRAINING, "its node to be drained"),
+            DeletionStage::DeleteVolumeAttachments => (machine_condition::REASON_DRAINING, "volumes to be detached"),
+            DeletionStage::DeleteVm => (machine_condition::REASON_DELETING_VM, "the provider to delete the VM"),
+            DeletionStage::DeleteNode => (machine_condition::REASON_DELETING_VM, "its Node to be deleted"),
+            DeletionStage::RemoveFinalizer => (machine_condition::REASON_DELETING_VM, "nothing"),
+        };
+        let message = if self.text.is_empty() {
+            format!("being deleted; waiting for {waits_for}")
+        } else {
+            format!("being deleted; waiting for {waits_for}. {}", self.text)
+        };
+        StatusChange::new()
+            .phase(MachinePhase::Terminating, TimeoutClock::Inactive)
+            .operation(
+                OperationType::Delete,
+                self.state.clone(),
+                format!("{before}{}{blank}{}", self.text, self.stage.marker()),
+            )
+            .code(self.code)
+            .preservation_ends()
+            .progress(Moving::Yes, reason, message)
+    }
+
+    fn effect(&self, seen: &Observation) -> Effect {
+        self.change(seen).effect(seen)
+    }
+}
+
+fn pause_of(period: RetryPeriod, seen: &Observation) -> Duration {
+    period.length(seen.limits.resource_exhausted_retry)
+}
+
+/// The stages that need a write of their own before anything is done.
+fn mark_terminating(seen: &Observation, stage: DeletionStage) -> Plan {
+    let text = if stage == DeletionStage::DeleteVm {
+        "Running without target cluster, skipping node drain and volume attachment deletion."
+    } else {
+        ""
+    };
+    let mut effects = vec![Effect::Remember(Memo::FlowDone), Rest::at(stage, text).effect(seen)];
+    effects.extend(forget_token(seen));
+    Plan::new("mark-terminating", effects, Next::Again)
+}
+
+/// A machine that never became Running may have a token left.
+fn forget_token(seen: &Observation) -> Option<Effect> {
+    let joined = matches!(
+        seen.phase(),
+        MachinePhase::Running
+            | MachinePhase::Unknown
+            | MachinePhase::Available
+            | MachinePhase::InPlaceUpdating
+            | MachinePhase::InPlaceUpdateSuccessful
+            | MachinePhase::InPlaceUpdateFailed
+    );
+    (!joined && seen.target == TargetCluster::Present).then_some(Effect::DeleteToken)
+}
+
+fn link_node(seen: &Observation, node: &str) -> Plan {
+    let link = Effect::PatchMachine {
+        patch: json!({ "metadata": { "labels": { label::NODE: node } } }),
+        guard: VersionGuard::Any,
+    };
+    let mut effects = vec![link, Rest::at(DeletionStage::Drain, "").effect(seen)];
+    effects.extend(forget_token(seen));
+    Plan::new("link-node", effects, Next::Again)
+}
+
+/// The driver knows which Node a VM has that was never recorded.
+fn ask_status(seen: &Observation) -> Plan {
+    let by_force = seen.force_deletion() == Force::Yes;
+    let stage = DeletionStage::GetVmStatus;
+    match &seen.flow.answer {
+        Some(Answer::Status(Ok(vm))) if !vm.node_name.is_empty() => link_node(seen, &vm.node_name),
+        Some(Answer::Status(Ok(_))) => skip_drain(seen),
+        Some(Answer::Status(Err(status))) => match after_failed_status_in_deletion(status.code) {
+            StatusReaction::MoveOn => match status.partial.as_ref().filter(|vm| !vm.node_name.is_empty()) {
+                Some(vm) => link_node(seen, &vm.node_name.clone()),
+                None => skip_drain(seen),
+            },
+            StatusReaction::AskAgain(_) if by_force => skip_drain(seen),
+            StatusReaction::AskAgain(period) => {
+                let text = if period == RetryPeriod::Short {
+                    format!(
+                        "Error occurred with decoding machine error status while getting VM status, aborting with retry. {status}."
+                    )
+                } else {
+                    format!("Error occurred while getting VM status, aborting without retry. machine code: {status}.")
+                };
+                failed_call(
+                    seen,
+                    &Rest::failed(stage, text, Some(status.code)),
+                    period,
+                    machine_reason::VM_DELETION_FAILED,
+                )
+            }
+        },
+        _ => match (fault_of(seen), seen.paused(Purpose::Deletion)) {
+            (Some(_), _) if by_force => skip_drain(seen),
+            (Some(fault), _) => blocked(seen, stage, &fault),
+            (None, Some(pause)) => Plan::wait("deletion-paused", Next::LookAgain(pause, "retry of the VM's status")),
+            (None, None) => Plan::new("ask-vm-status", vec![Effect::Start(Call::Status)], Next::AwaitCall),
+        },
+    }
+}
+
+/// Without the name of a Node there is nothing to drain.
+fn skip_drain(seen: &Observation) -> Plan {
+    let rest = Rest::at(DeletionStage::DeleteVm, "Skipping drain as nodeName is not a valid one for machine.");
+    Plan::new("drain-skipped", vec![rest.effect(seen), Effect::Remember(Memo::AnswerDone)], Next::Again)
+}
+
+/// Why and how hard a drain is forced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainMode {
+    /// Pods are evicted.
+    Normal,
+    /// Pods are deleted at once, and whatever fails does not stop the deletion.
+    Forced,
+}
+
+/// How the Node is to be drained now, from the label, the time since the deletion, and the Node's own conditions (M-05).
+pub fn drain_mode(seen: &Observation) -> DrainMode {
+    let late = seen.deleting_for().is_some_and(|elapsed| elapsed > seen.limits.drain);
+    let conditions = seen.node.ours().map(|node| conditions_of(node)).unwrap_or_default();
+    let lasting = |kind: &str, bad: fn(&str) -> bool| {
+        condition(conditions, kind).is_some_and(|condition| {
+            let began = condition.last_transition_time.as_ref().map(|time| time.0);
+            bad(&condition.status) && began.is_some_and(|began| since(seen.now, began) > UNHEALTHY_FORCES_AFTER)
+        })
+    };
+    let unhealthy =
+        lasting("Ready", |status| status != "True") || lasting("ReadonlyFilesystem", |status| status != "False");
+    if seen.force_deletion() == Force::Yes || late || unhealthy { DrainMode::Forced } else { DrainMode::Normal }
+}
+
+/// Cordon, mark and drain the Node.
+fn drain_node(seen: &Observation) -> Plan {
+    let node = match &seen.node {
+        NodeView::NoTarget | NodeView::NotLinked { .. } => return skip_drain(seen),
+        NodeView::Absent | NodeView::Vanished => return to_delete_vm(seen, "Drain successful.", Vec::new()),
+        NodeView::Foreign { name, why } => {
+            let kept = Effect::Warn {
+                reason: machine_reason::FOREIGN_NODE_KEPT,
+                message: format!("Node {name} is left alone: {why}"),
+            };
+            return to_delete_vm(seen, "Node belongs to something else and is left alone.", vec![kept]);
+        }
+        NodeView::Ours(node) => node,
+    };
+    let mode = drain_mode(seen);
+    match (&seen.trouble, mode) {
+        (Some(trouble), DrainMode::Normal) => {
+            let cause = match trouble.step {
+                NodeStep::TerminatingCondition => {
+                    format!(
+                        "Drain failed due to failure in update of node conditions - {}. Will retry in next sync.",
+                        trouble.error
+                    )
+                }
+                _ => format!("Drain failed due to - {}. Will retry in next sync.", trouble.error),
+            };
+            return failed_drain(seen, &cause);
+        }
+        (Some(trouble), DrainMode::Forced) if trouble.step == NodeStep::Cordon => {
+            return to_attachments(seen, &forced_on(&trouble.error));
+        }
+        _ => {}
+    }
+    let mut effects = Vec::new();
+    if !is_cordoned(node) {
+        effects.push(Effect::PatchNode {
+            step: NodeStep::Cordon,
+            patch: json!({ "spec": { "unschedulable": true } }),
+            guard: VersionGuard::Any,
+        });
+    }
+    let condition_failed = seen.trouble.as_ref().is_some_and(|trouble| trouble.step == NodeStep::TerminatingCondition);
+    if condition(conditions_of(node), node_condition::TERMINATING).is_none() && !condition_failed {
+        effects.push(Effect::AddNodeCondition(terminating_condition(was_failed(&seen.machine), seen.now)));
+    }
+    if !effects.is_empty() {
+        return Plan::new("mark-node", effects, Next::Again);
+    }
+    match &seen.drain {
+        DrainState::Due => Plan::wait("step-drain", Next::StepDrain(drain_order(seen, node.name_any(), mode))),
+        DrainState::Warming => {
+            Plan::wait("drain-awaits-views", Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"))
+        }
+        DrainState::Running { progress, blocked_by, wake } => {
+            drain_running(seen, progress, blocked_by.as_deref(), *wake)
+        }
+        DrainState::Drained => match mode {
+            DrainMode::Normal => to_delete_vm(seen, "Drain successful.", Vec::new()),
+            DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
+        },
+        DrainState::Failed(error) => match mode {
+            DrainMode::Normal => {
+                failed_drain(seen, &format!("Drain failed due to - {error}. Will retry in next sync."))
+            }
+            DrainMode::Forced => to_attachments(seen, &forced_on(error)),
+        },
+    }
+}
+
+fn forced_on(error: &str) -> String {
+    format!("Drain failed due to - {error}. However, since it's a force deletion shall continue deletion of VM.")
+}
+
+/// A normal attempt ends when the drain timeout does; a forced one gets its own minute.
+fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
+    let (force, left) = match mode {
+        DrainMode::Normal => (Force::No, seen.limits.drain.saturating_sub(seen.deleting_for().unwrap_or_default())),
+        DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
+    };
+    let left = jiff::SignedDuration::try_from(left).unwrap_or_default();
+    DrainOrder { node, force, deadline: seen.now.checked_add(left).unwrap_or(seen.now) }
+}
+
+/// A drain under way: how far it is gets written rarely, and only when it says something new.
+fn drain_running(seen: &Observation, progress: &str, blocked_by: Option<&str>, wake: Duration) -> Plan {
+    let mut effects = Vec::new();
+    let last = &seen.machine.status.last_operation;
+    let written = last.last_update_time.as_ref().map(|time| since(seen.now, time.0));
+    let rest = Rest::at(DeletionStage::Drain, progress);
+    if written.is_none_or(|ago| ago >= PROGRESS_EVERY) && !last.description.contains(progress) {
+        effects.push(rest.effect(seen));
+    }
+    if let Some(budget) = blocked_by {
+        effects.push(Effect::Warn {
+            reason: machine_reason::DRAIN_BLOCKED,
+            message: format!(
+                "evictions are refused by PodDisruptionBudget {budget}; pods are deleted by force once {} minutes have passed since the deletion",
+                seen.limits.drain.as_secs() / 60
+            ),
+        });
+    }
+    Plan::new("drain-running", effects, Next::LookAgain(wake, "drain"))
+}
+
+fn failed_drain(seen: &Observation, text: &str) -> Plan {
+    let rest = Rest::failed(DeletionStage::Drain, text, None);
+    let effects = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+    Plan::new("drain-failed", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), "retry of the drain"))
+}
+
+/// On to the VM: written before the driver is asked, so that a restart does not drain again.
+fn to_delete_vm(seen: &Observation, text: &str, more: Vec<Effect>) -> Plan {
+    let mut effects = vec![Rest::at(DeletionStage::DeleteVm, text).effect(seen), Effect::Remember(Memo::FlowDone)];
+    effects.extend(more);
+    Plan::new("drained", effects, Next::Again)
+}
+
+/// After a forced drain come the attachments; without any, the VM.
+fn to_attachments(seen: &Observation, text: &str) -> Plan {
+    let forced = Effect::Warn { reason: machine_reason::DRAIN_FORCED, message: text.to_owned() };
+    if seen.attachments.as_ref().is_some_and(|all| all.iter().all(|attachment| attachment.deleting)) {
+        return to_delete_vm(seen, text, vec![forced]);
+    }
+    let rest = Rest::at(DeletionStage::DeleteVolumeAttachments, text);
+    Plan::new("drained-by-force", vec![rest.effect(seen), forced], Next::Again)
+}
+
+/// Delete the Node's attachments; those that are being deleted already are not waited for.
+fn detach(seen: &Observation) -> Plan {
+    if !matches!(seen.node, NodeView::Ours(_)) {
+        return to_delete_vm(
+            seen,
+            "Skipping deleteNodeVolAttachments as the node is gone. Moving to VM Deletion.",
+            Vec::new(),
+        );
+    }
+    let Some(attachments) = &seen.attachments else {
+        return Plan::wait("detach-awaits-views", Next::LookAgain(VIEWS_WAIT, "attachments are not all known yet"));
+    };
+    let alive: Vec<_> = attachments.iter().filter(|attachment| !attachment.deleting).collect();
+    if alive.is_empty() {
+        return to_delete_vm(seen, "No Live VolumeAttachments for node. Moving to VM Deletion.", Vec::new());
+    }
+    if let Some(trouble) = seen.trouble.as_ref().filter(|trouble| trouble.step == NodeStep::Attachments) {
+        let overdue = seen.deleting_for().is_some_and(|elapsed| elapsed > seen.limits.drain + ATTACHMENTS_HOLD);
+        if overdue {
+            let kept = Effect::Warn {
+                reason: machine_reason::VOLUME_STILL_ATTACHED,
+                message: format!("the VM is deleted although volume attachments can't be: {}", trouble.error),
+            };
+            return to_delete_vm(seen, "Volume attachments could not be deleted. Moving to VM Deletion.", vec![kept]);
+        }
+        let text = format!("Deletion of volume attachments failed due to - {}.", trouble.error);
+        let rest = Rest::failed(DeletionStage::DeleteVolumeAttachments, text, None);
+        let effects = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+        return Plan::new("detach-failed", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), "detach"));
+    }
+    let effects = alive
+        .into_iter()
+        .map(|attachment| Effect::DeleteAttachment { name: attachment.name.clone(), uid: attachment.uid.clone() })
+        .collect();
+    // What was deleted is seen through the view; until then the next pass would delete it twice.
+    Plan::new(
+        "detach-by-force",
+        effects,
+        Next::LookAgain(pause_of(RetryPeriod::Short, seen), "attachments are deleted"),
+    )
+}
+
+/// What is missing for a driver call, unless what was good before may still serve (decisions.md 15).
+fn fault_of(seen: &Observation) -> Option<Fault> {
+    if seen.class.last_good == LastGood::Remembered {
+        return None;
+    }
+    match class_fault(seen) {
+        Some(InputFault::Fault(fault)) if fault.reason != machine_reason::NODE_TEMPLATE_INVALID => Some(fault),
+        // Neither a missing finalizer nor a bad node template matters for a VM that is to go.
+        Some(InputFault::Fault(_) | InputFault::NotReady(_)) | None => secret_fault(seen),
+    }
+}
+
+/// Waits at a stage for class or Secret, and says so.
+fn blocked(seen: &Observation, stage: DeletionStage, fault: &Fault) -> Plan {
+    let rest = Rest::failed(stage, format!("{}.", fault.message), Some(fault.code));
+    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+    effects.push(Effect::Warn { reason: fault.reason, message: fault.message.clone() });
+    Plan::new(
+        "deletion-blocked",
+        effects,
+        Next::LookAgain(pause_of(RetryPeriod::Long, seen), "class or Secret missing"),
+    )
+}
+
+/// Delete the VM. Called again after a restart, which costs an answer NotFound.
+fn delete_vm(seen: &Observation) -> Plan {
+    let stage = DeletionStage::DeleteVm;
+    match &seen.flow.answer {
+        Some(Answer::Deleted(Err(status))) => {
+            let (text, period) = match after_failed_deletion(status.code) {
+                DeleteReaction::Gone => return delete_node(seen),
+                DeleteReaction::SoonAgain => (
+                    format!("VM deletion failed due to - {status}. However, will re-try in the next resync."),
+                    RetryPeriod::Short,
+                ),
+                DeleteReaction::LaterAgain => {
+                    (format!("VM deletion failed due to - {status}. Aborting operation."), RetryPeriod::Long)
+                }
+            };
+            let rest = Rest::failed(stage, text, Some(status.code));
+            failed_call(seen, &rest, period, machine_reason::VM_DELETION_FAILED)
+        }
+        Some(Answer::Deleted(Ok(_))) => delete_node(seen),
+        _ => match (fault_of(seen), seen.paused(Purpose::Deletion)) {
+            (Some(fault), _) => blocked(seen, stage, &fault),
+            (None, Some(pause)) => Plan::wait("deletion-paused", Next::LookAgain(pause, "retry of the VM's deletion")),
+            (None, None) => Plan::new("delete-vm", vec![Effect::Start(Call::Delete)], Next::AwaitCall),
+        },
+    }
+}
+
+/// Writes what a driver call failed with, and pauses.
+fn failed_call(seen: &Observation, rest: &Rest, period: RetryPeriod, reason: &'static str) -> Plan {
+    let memory = match &seen.flow.answer {
+        Some(Answer::Deleted(Err(status))) => status.last_known_state.clone(),
+        _ => None,
+    };
+    let pause = pause_of(period, seen);
+    let until = seen.now.checked_add(jiff::SignedDuration::try_from(pause).unwrap_or_default()).unwrap_or(seen.now);
+    let mut effects: Vec<Effect> = Vec::new();
+    if let Some(write) = rest.change(seen).last_known_state(memory).effect_unless_similar(seen) {
+        effects.push(write);
+        effects.push(Effect::Warn { reason, message: rest.text.clone() });
+    }
+    effects.push(Effect::Remember(Memo::FlowDone));
+    effects.push(Effect::Remember(Memo::Pause(Purpose::Deletion, until)));
+    Plan::new("driver-failed-in-deletion", effects, Next::LookAgain(pause, "retry of the driver call"))
+}
+
+/// Delete the Node (first, so that nobody puts the finalizer back on), take our finalizer off it, and let go.
+fn delete_node(seen: &Observation) -> Plan {
+    if let Some(trouble) = &seen.trouble {
+        let node = seen.node_label();
+        let text = match trouble.step {
+            NodeStep::Finalizer => format!(
+                "Removal of finalizers from Node Object \"{node}\" failed due to error: {}, Retrying.",
+                trouble.error
+            ),
+            _ => format!("Deletion of Node Object \"{node}\" failed due to error: {}.", trouble.error),
+        };
+        let rest = Rest::failed(DeletionStage::DeleteNode, text, None);
+        let effects = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+        return Plan::new(
+            "node-deletion-failed",
+            effects,
+            Next::LookAgain(pause_of(RetryPeriod::Short, seen), "retry of the node's deletion"),
+        );
+    }
+    let mut effects = Vec::new();
+    match &seen.node {
+        NodeView::Ours(node) => {
+            if node.metadata.deletion_timestamp.is_none() {
+                effects.push(Effect::DeleteNode { uid: node.metadata.uid.clone().unwrap_or_default() });
+            }
+            if has_node_finalizer(node) {
+                effects.push(Effect::RemoveNodeFinalizer);
+            }
+        }
+        NodeView::Foreign { name, why } => effects.push(Effect::Warn {
+            reason: machine_reason::FOREIGN_NODE_KEPT,
+            message: format!("Node {name} is left alone: {why}"),
+        }),
+        NodeView::NoTarget | NodeView::NotLinked { .. } | NodeView::Absent | NodeView::Vanished => {}
+    }
+    effects.push(Effect::RemoveMachineFinalizer);
+    Plan::new("delete-node-and-let-go", effects, Next::Settled)
+}

@@ -1,0 +1,474 @@
+//! Scenarios of spec/machine-controller §17.9 on the pure decision.
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::ResourceExt;
+use rstest::rstest;
+
+use super::{
+    decide::decide,
+    deletion::{DeletionStep, next_deletion_step},
+    deletion_stage::DeletionStage,
+    observation::{
+        Answer, AttachmentView, Call, ClassState, DrainState, Flow, Force, LastGood, NodeStep, NodeView, Observation,
+        Pause, Purpose, TargetCluster, Trouble,
+    },
+    plan::{Effect, Next, Plan},
+    testing::*,
+};
+use crate::{
+    api::{
+        names::{finalizer, label, machine_reason, node_condition, stage_text},
+        v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
+    },
+    driver::{Code, DeletedVm, Status, VmIdentity},
+};
+
+/// A machine that is being deleted and rests at a stage since second 100.
+fn resting(stage: DeletionStage) -> Machine {
+    let mut machine = in_phase(MachinePhase::Terminating, 100, OperationType::Delete, OperationState::Processing);
+    machine.status.last_operation.description = stage.marker().to_owned();
+    deleted_at(machine, 100)
+}
+
+fn cordoned(conditions: Vec<NodeCondition>) -> Node {
+    let mut node = node(conditions);
+    node.spec.get_or_insert_default().unschedulable = Some(true);
+    node.status
+        .get_or_insert_default()
+        .conditions
+        .get_or_insert_default()
+        .push(condition(node_condition::TERMINATING, "True"));
+    node
+}
+
+fn draining(second: i64) -> Observation {
+    with_node(seen(resting(DeletionStage::Drain), second), cordoned(vec![condition("Ready", "True")]))
+}
+
+fn stage_after(seen: &Observation) -> Option<DeletionStage> {
+    DeletionStage::of(&after(&decide(seen), &seen.machine))
+}
+
+fn answered(mut seen: Observation, answer: Answer) -> Observation {
+    seen.flow.learn(answer);
+    seen
+}
+
+fn starts(plan: &Plan) -> Option<Call> {
+    plan.effects.iter().find_map(|effect| match effect {
+        Effect::Start(call) => Some(*call),
+        _ => None,
+    })
+}
+
+fn deletes(code: Code) -> Answer {
+    Answer::Deleted(Err(Status::new(code, "no")))
+}
+
+fn no_label(mut machine: Machine) -> Machine {
+    machine.labels_mut().clear();
+    machine
+}
+
+#[test]
+fn mc_159_a_deleted_machine_becomes_terminating_at_the_drain_in_one_write() {
+    let seen = with_node(seen(deleted_at(running(), 100), 100), node(vec![condition("Ready", "True")]));
+    let plan = decide(&seen);
+    assert_eq!(machine_writes(&plan), ["status"]);
+    let status = after(&plan, &seen.machine).status;
+    assert_eq!(status.current_status.phase, MachinePhase::Terminating);
+    assert_eq!(status.last_operation.description, stage_text::DRAIN);
+    assert_eq!(status.last_operation.operation, OperationType::Delete);
+    assert_eq!(status.last_operation.state, OperationState::Processing);
+    assert!(!plan.effects.contains(&Effect::DeleteToken), "it has joined");
+}
+
+#[test]
+fn mc_102_a_machine_that_never_joined_loses_its_token() {
+    let plan = decide(&seen(deleted_at(pending(), 100), 100));
+    assert!(plan.effects.contains(&Effect::DeleteToken));
+}
+
+#[test]
+fn mc_035_without_our_finalizer_nothing_is_done() {
+    let mut machine = resting(DeletionStage::DeleteVm);
+    machine.metadata.finalizers = Some(vec!["other".to_owned()]);
+    assert_eq!(decide(&seen(machine, 200)), Plan::wait("deletion-not-ours", Next::Settled));
+}
+
+#[test]
+fn mc_017_mc_086_a_deletion_begins_only_after_the_create_call_returned() {
+    let mut seen = seen(deleted_at(machine(), 1), 1);
+    seen.flow = Flow { in_flight: Some(Call::Create), ..Flow::default() };
+    assert_eq!(next_deletion_step(&seen), DeletionStep::AwaitCall);
+}
+
+#[test]
+fn mc_037_a_freeze_does_not_stop_a_deletion() {
+    let mut seen = seen(resting(DeletionStage::DeleteVm), 200);
+    seen.freeze = super::observation::Freeze::Frozen;
+    assert_eq!(starts(&decide(&seen)), Some(Call::Delete));
+}
+
+#[test]
+fn the_node_is_cordoned_before_it_is_marked_and_both_before_the_drain() {
+    let fresh = with_node(seen(resting(DeletionStage::Drain), 100), node(vec![condition("Ready", "True")]));
+    let plan = decide(&fresh);
+    assert!(matches!(
+        plan.effects.as_slice(),
+        [Effect::PatchNode { step: NodeStep::Cordon, .. }, Effect::AddNodeCondition(_)]
+    ));
+    let Next::StepDrain(order) = decide(&draining(100)).next else { panic!("no drain") };
+    assert_eq!((order.force, order.deadline), (Force::No, at(7300)));
+}
+
+#[rstest]
+#[case::scaled_down(running(), node_condition::REASON_SCALE_DOWN)]
+#[case::failed(
+    in_phase(MachinePhase::Failed, 1, OperationType::HealthCheck, OperationState::Failed),
+    node_condition::REASON_UNHEALTHY
+)]
+fn the_node_tells_why_it_goes(#[case] machine: Machine, #[case] reason: &str) {
+    let first = with_node(seen(deleted_at(machine, 100), 100), node(vec![]));
+    let marked = after(&decide(&first), &first.machine);
+    let plan = decide(&with_node(seen(marked, 100), node(vec![])));
+    let condition = plan.effects.iter().find_map(|effect| match effect {
+        Effect::AddNodeCondition(condition) => Some(condition),
+        _ => None,
+    });
+    assert_eq!(condition.unwrap()["reason"], reason);
+}
+
+#[test]
+fn mc_160_a_node_that_names_the_machine_is_linked_without_asking_the_driver() {
+    let mut seen = seen(deleted_at(no_label(running()), 100), 100);
+    seen.node = NodeView::NotLinked { candidate: Some("n7".to_owned()), namesake: None };
+    let plan = decide(&seen);
+    let machine = after(&plan, &seen.machine);
+    assert_eq!(machine.labels()[label::NODE], "n7");
+    assert_eq!(DeletionStage::of(&machine), Some(DeletionStage::Drain));
+    assert_eq!(starts(&plan), None);
+}
+
+#[test]
+fn mc_161_the_driver_tells_the_node() {
+    let seen = seen(no_label(resting(DeletionStage::GetVmStatus)), 100);
+    assert_eq!(starts(&decide(&seen)), Some(Call::Status));
+    let vm = VmIdentity { node_name: "n".to_owned(), ..VmIdentity::default() };
+    let told = answered(seen, Answer::Status(Ok(vm)));
+    let machine = after(&decide(&told), &told.machine);
+    assert_eq!((machine.labels()[label::NODE].as_str(), DeletionStage::of(&machine)), ("n", Some(DeletionStage::Drain)));
+}
+
+#[rstest]
+#[case::mc_162_not_found(Code::NotFound, Force::No, Some(DeletionStage::DeleteVm))]
+#[case::unimplemented(Code::Unimplemented, Force::No, Some(DeletionStage::DeleteVm))]
+#[case::mc_163_bad_permissions(Code::PermissionDenied, Force::No, Some(DeletionStage::GetVmStatus))]
+#[case::mc_164_bad_permissions_by_force(Code::PermissionDenied, Force::Yes, Some(DeletionStage::DeleteVm))]
+fn an_unanswered_status(#[case] code: Code, #[case] force: Force, #[case] stage: Option<DeletionStage>) {
+    let mut machine = no_label(resting(DeletionStage::GetVmStatus));
+    if force == Force::Yes {
+        machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned());
+    }
+    let told = answered(seen(machine, 100), Answer::Status(Err(Status::new(code, "x"))));
+    assert_eq!(stage_after(&told), stage);
+    if stage == Some(DeletionStage::GetVmStatus) {
+        let status = after(&decide(&told), &told.machine).status;
+        assert_eq!((status.last_operation.state, status.last_operation.error_code.as_str()), (OperationState::Failed, "PermissionDenied"));
+        assert!(matches!(decide(&told).next, Next::LookAgain(after, _) if after.as_secs() == 180));
+    }
+}
+
+#[rstest]
+#[case::mc_165_not_ready_for_long(vec![condition("Ready", "False")], 301, Force::Yes)]
+#[case::mc_165_not_ready_for_five_minutes(vec![condition("Ready", "False")], 300, Force::No)]
+#[case::mc_167_read_only_for_long(vec![condition("Ready", "True"), condition("ReadonlyFilesystem", "True")], 360, Force::Yes)]
+#[case::healthy(vec![condition("Ready", "True")], 360, Force::No)]
+#[case::mc_169_the_drain_took_too_long(vec![condition("Ready", "True")], 7301, Force::Yes)]
+#[case::mc_170_not_yet(vec![condition("Ready", "True")], 7300, Force::No)]
+fn a_drain_is_forced(#[case] conditions: Vec<NodeCondition>, #[case] second: i64, #[case] force: Force) {
+    let seen = with_node(seen(resting(DeletionStage::Drain), second), cordoned(conditions));
+    let Next::StepDrain(order) = decide(&seen).next else { panic!("no drain") };
+    assert_eq!(order.force, force);
+}
+
+#[rstest]
+#[case::mc_013_mc_168_a_go_boolean("T", Force::Yes)]
+#[case::mc_168_no_go_boolean("yes", Force::No)]
+fn a_label_forces_the_drain(#[case] value: &str, #[case] force: Force) {
+    let mut machine = resting(DeletionStage::Drain);
+    machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), value.to_owned());
+    let seen = with_node(seen(machine, 100), cordoned(vec![]));
+    let Next::StepDrain(order) = decide(&seen).next else { panic!("no drain") };
+    assert_eq!(order.force, force);
+}
+
+#[test]
+fn mc_170_an_attempt_ends_when_the_drain_timeout_does() {
+    let Next::StepDrain(order) = decide(&draining(7240)).next else { panic!("no drain") };
+    assert_eq!(order.deadline, at(7300));
+}
+
+#[rstest]
+#[case::mc_171_gently(200, Some(DeletionStage::Drain))]
+#[case::mc_172_by_force(7400, Some(DeletionStage::DeleteVolumeAttachments))]
+fn a_refused_cordon(#[case] second: i64, #[case] stage: Option<DeletionStage>) {
+    let mut seen = with_node(seen(resting(DeletionStage::Drain), second), node(vec![condition("Ready", "True")]));
+    seen.trouble = Some(Trouble { step: NodeStep::Cordon, error: "forbidden".to_owned() });
+    seen.attachments = Some(vec![attachment(false)]);
+    assert_eq!(stage_after(&seen), stage);
+    if second == 200 {
+        let status = after(&decide(&seen), &seen.machine).status;
+        assert_eq!(status.last_operation.description, "Drain failed due to - forbidden. Will retry in next sync. Initiate node drain");
+    }
+}
+
+fn attachment(deleting: bool) -> AttachmentView {
+    AttachmentView { name: "va".to_owned(), uid: "va-uid".to_owned(), deleting }
+}
+
+#[rstest]
+#[case::gently(200, DrainState::Drained, vec![attachment(false)], "Drain successful. Initiate VM deletion")]
+#[case::by_force(7400, DrainState::Drained, vec![attachment(false)], "Force Drain successful. Delete Volume Attachments")]
+#[case::mc_174_by_force_with_nothing_left_to_detach(
+    7400, DrainState::Drained, vec![attachment(true)], "Force Drain successful. Initiate VM deletion"
+)]
+#[case::gently_in_vain(
+    200, DrainState::Failed("x".to_owned()), vec![], "Drain failed due to - x. Will retry in next sync. Initiate node drain"
+)]
+#[case::mc_215_by_force_in_vain(
+    7400,
+    DrainState::Failed("x".to_owned()),
+    vec![attachment(false)],
+    "Drain failed due to - x. However, since it's a force deletion shall continue deletion of VM. Delete Volume Attachments"
+)]
+fn after_the_drain(
+    #[case] second: i64,
+    #[case] drain: DrainState,
+    #[case] attachments: Vec<AttachmentView>,
+    #[case] text: &str,
+) {
+    let mut seen = draining(second);
+    seen.drain = drain;
+    seen.attachments = Some(attachments);
+    assert_eq!(after(&decide(&seen), &seen.machine).status.last_operation.description, text);
+}
+
+#[rstest]
+#[case::mc_173_live_ones_are_deleted(false, 1)]
+#[case::mc_174_others_are_not_deleted_twice(true, 0)]
+fn attachments_are_deleted_by_force(#[case] deleting: bool, #[case] deletions: usize) {
+    let mut seen = with_node(seen(resting(DeletionStage::DeleteVolumeAttachments), 7500), cordoned(vec![]));
+    seen.attachments = Some(vec![attachment(deleting)]);
+    let plan = decide(&seen);
+    let deleted = plan.effects.iter().filter(|effect| matches!(effect, Effect::DeleteAttachment { .. })).count();
+    assert_eq!(deleted, deletions);
+    assert_eq!(stage_after(&seen), Some(if deleting { DeletionStage::DeleteVm } else { DeletionStage::DeleteVolumeAttachments }));
+}
+
+#[rstest]
+#[case::still_waiting(7899, Some(DeletionStage::DeleteVolumeAttachments))]
+#[case::mc_175_given_up(7901, Some(DeletionStage::DeleteVm))]
+fn attachments_that_can_not_be_deleted(#[case] second: i64, #[case] stage: Option<DeletionStage>) {
+    let mut seen = with_node(seen(resting(DeletionStage::DeleteVolumeAttachments), second), cordoned(vec![]));
+    seen.attachments = Some(vec![attachment(false)]);
+    seen.trouble = Some(Trouble { step: NodeStep::Attachments, error: "forbidden".to_owned() });
+    assert_eq!(stage_after(&seen), stage);
+}
+
+#[rstest]
+#[case::done(Answer::Deleted(Ok(DeletedVm::default())))]
+#[case::mc_176_mc_287_not_found(deletes(Code::NotFound))]
+fn after_the_vm_node_and_finalizer_go_without_a_status_write(#[case] answer: Answer) {
+    let seen = with_node(seen(resting(DeletionStage::DeleteVm), 200), cordoned(vec![]));
+    let plan = decide(&answered(seen.clone(), answer));
+    assert_eq!(
+        plan.effects,
+        [
+            Effect::DeleteNode { uid: "node-uid".to_owned() },
+            Effect::RemoveNodeFinalizer,
+            Effect::RemoveMachineFinalizer
+        ]
+    );
+}
+
+#[rstest]
+#[case::mc_177_unavailable(Code::Unavailable, 5, "However, will re-try in the next resync. Initiate VM deletion")]
+#[case::mc_178_a_precondition(Code::FailedPrecondition, 600, "Aborting operation. Initiate VM deletion")]
+fn a_failed_vm_deletion_is_told_and_repeated(#[case] code: Code, #[case] pause: u64, #[case] end: &str) {
+    let mut machine = resting(DeletionStage::DeleteVm);
+    machine.status.last_known_state = "k".to_owned();
+    let seen = answered(seen(machine, 200), deletes(code));
+    let plan = decide(&seen);
+    let status = after(&plan, &seen.machine).status;
+    assert!(status.last_operation.description.ends_with(end), "{}", status.last_operation.description);
+    assert_eq!(status.last_operation.error_code, code.as_str());
+    assert_eq!(status.last_known_state, "k", "mc_180");
+    assert!(matches!(plan.next, Next::LookAgain(after, _) if after.as_secs() == pause));
+}
+
+#[test]
+fn mc_179_a_marker_in_the_providers_text_does_not_move_the_stage() {
+    let answer = Answer::Deleted(Err(Status::new(Code::Internal, stage_text::DRAIN)));
+    let seen = answered(seen(resting(DeletionStage::DeleteVm), 200), answer);
+    assert_eq!(stage_after(&seen), Some(DeletionStage::DeleteVm));
+}
+
+#[test]
+fn mc_181_without_a_node_only_the_finalizer_goes() {
+    let plan = decide(&seen(resting(DeletionStage::DeleteNode), 200));
+    assert_eq!(plan.effects, [Effect::RemoveMachineFinalizer]);
+}
+
+#[rstest]
+#[case::at_the_drain(DeletionStage::Drain, Some(DeletionStage::DeleteVm))]
+#[case::mc_182_at_the_node(DeletionStage::DeleteNode, Some(DeletionStage::DeleteNode))]
+fn a_foreign_node_is_left_alone(#[case] stage: DeletionStage, #[case] then: Option<DeletionStage>) {
+    let mut seen = seen(resting(stage), 200);
+    seen.node = NodeView::Foreign { name: "n".to_owned(), why: "another VM".to_owned() };
+    let plan = decide(&seen);
+    assert_eq!(node_writes(&plan), 0);
+    assert!(plan.effects.iter().any(
+        |effect| matches!(effect, Effect::Warn { reason, .. } if *reason == machine_reason::FOREIGN_NODE_KEPT)
+    ));
+    assert_eq!(stage_after(&seen), then);
+}
+
+#[test]
+fn mc_183_a_node_with_somebody_elses_finalizer_is_not_waited_for() {
+    let mut going = cordoned(vec![]);
+    going.metadata.deletion_timestamp = Some(Time(at(150)));
+    going.metadata.finalizers = Some(vec!["other".to_owned()]);
+    let plan = decide(&with_node(seen(resting(DeletionStage::DeleteNode), 200), going));
+    assert_eq!(plan.effects, [Effect::RemoveMachineFinalizer]);
+}
+
+#[test]
+fn mc_184_only_our_finalizer_is_taken_off() {
+    let mut machine = resting(DeletionStage::RemoveFinalizer);
+    machine.finalizers_mut().push("other".to_owned());
+    assert_eq!(after(&decide(&seen(machine.clone(), 200)), &machine).finalizers(), ["other"]);
+    assert!(machine.finalizers().contains(&finalizer::MACHINE.to_owned()));
+}
+
+#[rstest]
+#[case::mc_185_overwritten_by_hand("gone fishing")]
+#[case::mc_186_written_by_the_set_controller("Machine deletion is triggered")]
+fn a_terminating_machine_without_stage_starts_anew(#[case] text: &str) {
+    let mut machine = resting(DeletionStage::DeleteVm);
+    machine.status.last_operation.description = text.to_owned();
+    let seen = with_node(seen(machine, 200), node(vec![]));
+    assert_eq!(stage_after(&seen), Some(DeletionStage::Drain));
+}
+
+#[test]
+fn mc_188_a_machine_that_never_had_a_vm_still_asks_the_driver_to_delete_it() {
+    let machine = in_phase(MachinePhase::CrashLoopBackOff, 1, OperationType::Create, OperationState::Failed);
+    let mut machine = no_label(deleted_at(machine, 100));
+    machine.spec.provider_id.clear();
+    let first = seen(machine, 100);
+    let marked = after(&decide(&first), &first.machine);
+    let asked = seen(marked, 100);
+    assert_eq!(starts(&decide(&asked)), Some(Call::Status));
+    let told = answered(asked, Answer::Status(Err(Status::new(Code::NotFound, ""))));
+    let skipped = after(&decide(&told), &told.machine);
+    assert_eq!(starts(&decide(&seen(skipped, 100))), Some(Call::Delete));
+}
+
+#[test]
+fn mc_190_without_target_the_vm_goes_at_once() {
+    let mut seen = seen(deleted_at(no_label(running()), 100), 100);
+    seen.target = TargetCluster::None;
+    seen.node = NodeView::NoTarget;
+    assert_eq!(stage_after(&seen), Some(DeletionStage::DeleteVm));
+    seen.machine = Arc::new(after(&decide(&seen), &seen.machine));
+    assert_eq!(starts(&decide(&seen)), Some(Call::Delete));
+    let plan = decide(&answered(seen, Answer::Deleted(Ok(DeletedVm::default()))));
+    assert_eq!(plan.effects, [Effect::RemoveMachineFinalizer]);
+}
+
+#[rstest]
+#[case::mc_043_mc_191_nothing_is_remembered(ClassState::Absent, LastGood::Unknown, None)]
+#[case::what_was_good_still_serves(ClassState::Absent, LastGood::Remembered, Some(Call::Delete))]
+#[case::mc_042_a_bad_node_template_does_not_matter(
+    ClassState::NodeTemplateInvalid(String::new()),
+    LastGood::Unknown,
+    Some(Call::Delete)
+)]
+#[case::a_missing_finalizer_does_not_matter(ClassState::WithoutFinalizer, LastGood::Unknown, Some(Call::Delete))]
+fn a_class_is_needed_for_the_vm(#[case] state: ClassState, #[case] last_good: LastGood, #[case] call: Option<Call>) {
+    let mut seen = seen(resting(DeletionStage::DeleteVm), 200);
+    seen.class.state = state;
+    seen.class.last_good = last_good;
+    let plan = decide(&seen);
+    assert_eq!(starts(&plan), call);
+    if call.is_none() {
+        let status = after(&plan, &seen.machine).status;
+        assert_eq!(status.last_operation.error_code, "FailedPrecondition");
+        assert_eq!(stage_after(&seen), Some(DeletionStage::DeleteVm));
+        assert!(status.machine_conditions[0].message.contains("create it"));
+    }
+}
+
+#[test]
+fn mc_043_a_missing_class_does_not_stop_the_drain() {
+    let mut seen = draining(200);
+    seen.class.state = ClassState::Absent;
+    assert!(matches!(decide(&seen).next, Next::StepDrain(_)));
+}
+
+#[test]
+fn a_vm_deletion_that_failed_is_not_repeated_before_its_time() {
+    let mut seen = seen(resting(DeletionStage::DeleteVm), 200);
+    seen.pause = Some(Pause { purpose: Purpose::Deletion, until: at(500), inputs: seen.inputs.clone() });
+    assert_eq!(starts(&decide(&seen)), None);
+    seen.inputs.force = Force::Yes;
+    assert_eq!(starts(&decide(&seen)), Some(Call::Delete));
+}
+
+#[test]
+fn a_pause_of_the_creation_does_not_hold_the_deletion() {
+    let mut seen = seen(resting(DeletionStage::DeleteVm), 200);
+    seen.pause = Some(Pause { purpose: Purpose::Creation, until: at(500), inputs: seen.inputs.clone() });
+    assert_eq!(starts(&decide(&seen)), Some(Call::Delete));
+}
+
+#[rstest]
+#[case::soon_after_the_last_write(110, false)]
+#[case::after_half_a_minute(130, true)]
+fn progress_of_a_drain_is_written_rarely(#[case] second: i64, #[case] written: bool) {
+    let mut seen = draining(second);
+    seen.drain = DrainState::Running {
+        progress: "1 of 3 pods left, 1 blocked by PodDisruptionBudget ns/web.".to_owned(),
+        blocked_by: Some("ns/web".to_owned()),
+        wake: MINUTE,
+    };
+    let plan = decide(&seen);
+    assert_eq!(status_patch(&plan).is_some(), written);
+    if written {
+        let machine = after(&plan, &seen.machine);
+        assert_eq!(DeletionStage::of(&machine), Some(DeletionStage::Drain));
+        seen.machine = Arc::new(machine);
+        seen.now = at(second + 60);
+        assert_eq!(status_patch(&decide(&seen)), None, "the same text is not written twice");
+    }
+}
+
+#[test]
+fn a_node_that_can_not_be_deleted_is_told() {
+    let mut seen = answered(
+        with_node(seen(resting(DeletionStage::DeleteVm), 200), cordoned(vec![])),
+        Answer::Deleted(Ok(DeletedVm::default())),
+    );
+    seen.trouble = Some(Trouble { step: NodeStep::Delete, error: "forbidden".to_owned() });
+    let status = after(&decide(&seen), &seen.machine).status;
+    assert_eq!(
+        status.last_operation.description,
+        "Deletion of Node Object \"n\" failed due to error: forbidden. Initiate node object deletion"
+    );
+}

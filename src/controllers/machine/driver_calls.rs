@@ -1,0 +1,159 @@
+//! Driver calls under way: at most one per machine name, none of them holding a worker.
+//!
+//! A call runs as a task of its own with a deadline; its answer is kept until the machine's next pass takes it, and wakes
+//! the machine. A name counts, not a UID: while a call for a machine runs, no call for a namesake begins. Source:
+//! spec/machine-controller §2.5, §4.1; spec/providers §2.3.
+
+use std::{
+    collections::BTreeMap,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::FutureExt;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use super::observation::{Answer, Call};
+use crate::{
+    cluster::{
+        key::{ObjectKey, Target},
+        queue::WorkQueue,
+    },
+    driver::{Code, Driver, MachineRequest, OpContext, Status},
+};
+
+/// How long a stopping process lets calls run (M-55).
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(25);
+
+/// What is known of a machine's call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Tracked {
+    /// There is none.
+    None,
+    /// It has not answered yet.
+    InFlight(Call),
+    /// It answered; from here on it is forgotten.
+    Answered(Answer),
+}
+
+/// Driver calls under way.
+pub struct DriverCalls {
+    calls: Arc<Mutex<BTreeMap<ObjectKey, Entry>>>,
+    slots: Arc<Semaphore>,
+    tasks: TaskTracker,
+    queue: Arc<WorkQueue<ObjectKey>>,
+}
+
+struct Entry {
+    uid: String,
+    call: Call,
+    answer: Option<Answer>,
+}
+
+impl DriverCalls {
+    /// Runs so many calls at once, and wakes machines through this queue.
+    pub fn new(at_once: usize, queue: Arc<WorkQueue<ObjectKey>>) -> Self {
+        Self {
+            calls: Arc::default(),
+            slots: Arc::new(Semaphore::new(at_once.max(1))),
+            tasks: TaskTracker::new(),
+            queue,
+        }
+    }
+
+    /// Starts a call; `false` when one for this name is under way.
+    pub fn start(
+        &self,
+        target: &Target,
+        call: Call,
+        driver: Arc<dyn Driver>,
+        request: MachineRequest,
+        deadline: Duration,
+    ) -> bool {
+        {
+            let mut calls = lock(&self.calls);
+            if calls.get(&target.key).is_some_and(|entry| entry.answer.is_none()) {
+                return false;
+            }
+            calls.insert(target.key.clone(), Entry { uid: target.uid.clone(), call, answer: None });
+        }
+        let (calls, slots, queue) = (Arc::clone(&self.calls), Arc::clone(&self.slots), Arc::clone(&self.queue));
+        let key = target.key.clone();
+        self.tasks.spawn(async move {
+            // The semaphore is never closed; without a slot the call would only be less bounded.
+            let _slot = slots.acquire_owned().await.ok();
+            let work = AssertUnwindSafe(perform(call, &*driver, request, deadline)).catch_unwind();
+            let answer = match tokio::time::timeout(deadline, work).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_panic)) => failed(call, Status::new(Code::Internal, "the driver crashed during this call")),
+                Err(_) => failed(
+                    call,
+                    Status::new(Code::DeadlineExceeded, format!("no answer within {} s", deadline.as_secs())),
+                ),
+            };
+            if let Some(entry) = lock(&calls).get_mut(&key) {
+                entry.answer = Some(answer);
+            }
+            queue.add(key);
+        });
+        true
+    }
+
+    /// What is known of this machine's call. An answer for a namesake is thrown away.
+    pub fn take(&self, target: &Target) -> Tracked {
+        let mut calls = lock(&self.calls);
+        match calls.get(&target.key) {
+            None => Tracked::None,
+            Some(entry) if entry.answer.is_none() => Tracked::InFlight(entry.call),
+            Some(_) => match calls.remove(&target.key) {
+                Some(Entry { uid, answer: Some(answer), .. }) if uid == target.uid => Tracked::Answered(answer),
+                _ => Tracked::None,
+            },
+        }
+    }
+
+    /// Forgets the answer for a machine that is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        let mut calls = lock(&self.calls);
+        if calls.get(key).is_some_and(|entry| entry.answer.is_some()) {
+            calls.remove(key);
+        }
+    }
+
+    /// Waits until all calls have ended, at most [`SHUTDOWN_GRACE`]; returns the names whose answer nobody took yet.
+    pub async fn finish(&self) -> Vec<ObjectKey> {
+        self.tasks.close();
+        if tokio::time::timeout(SHUTDOWN_GRACE, self.tasks.wait()).await.is_err() {
+            tracing::warn!("driver calls were cut off by the end of the process; their VMs are found by name later");
+        }
+        lock(&self.calls).iter().filter(|(_, entry)| entry.answer.is_some()).map(|(key, _)| key.clone()).collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn perform(call: Call, driver: &dyn Driver, request: MachineRequest, deadline: Duration) -> Answer {
+    let cx = OpContext { deadline };
+    match call {
+        Call::Status => Answer::Status(driver.get_machine_status(&cx, request).await),
+        Call::Create => Answer::Created(driver.create_machine(&cx, request).await),
+        Call::Initialize => Answer::Initialized(driver.initialize_machine(&cx, request).await),
+        Call::Delete => Answer::Deleted(driver.delete_machine(&cx, request).await),
+        Call::DeleteStale => Answer::DeletedStale(driver.delete_machine(&cx, request).await),
+    }
+}
+
+/// The answer of a call that failed with this status.
+pub fn failed(call: Call, status: Status) -> Answer {
+    match call {
+        Call::Status => Answer::Status(Err(status)),
+        Call::Create => Answer::Created(Err(status)),
+        Call::Initialize => Answer::Initialized(Err(status)),
+        Call::Delete => Answer::Deleted(Err(status)),
+        Call::DeleteStale => Answer::DeletedStale(Err(status)),
+    }
+}

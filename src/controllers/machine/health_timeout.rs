@@ -1,0 +1,154 @@
+//! Time limits of machines that are not Running, and the permit that keeps a meltdown from replacing everything at once.
+//!
+//! Source: spec/machine-controller §5.4; decisions.md 10. Pure; the permit's mutual exclusion is the controller's.
+
+use std::time::Duration;
+
+use super::{
+    health::in_words,
+    observation::{Observation, Permit, Sibling, since},
+    plan::{Effect, Next, Say},
+    settings::HealthTimeout,
+    status_change::{Moving, StatusChange, TimeoutClock},
+};
+use crate::api::{
+    duration::GoDuration,
+    names::{label, machine_condition, machine_reason},
+    v1alpha1::{MachinePhase, OperationState},
+};
+use kube::ResourceExt;
+
+/// Whether a machine's health timeout may make it Failed now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MayFail {
+    /// Yes.
+    Yes,
+    /// No: these siblings are being replaced.
+    No(Vec<String>),
+}
+
+/// Whether a machine may be declared Failed for its health, given its siblings (itself excluded): none of them may be
+/// in a phase other than Running or Unknown, unless it is preserved; a Terminating one counts even then. A machine
+/// without a group has no siblings.
+pub fn may_fail(siblings: &[Sibling]) -> MayFail {
+    let in_progress: Vec<String> = siblings
+        .iter()
+        .filter(|sibling| {
+            let phase = MachinePhase::from(sibling.phase.as_str());
+            let settled = matches!(phase, MachinePhase::Running | MachinePhase::Unknown);
+            phase == MachinePhase::Terminating || (!settled && !sibling.preserved)
+        })
+        .map(|sibling| sibling.name.clone())
+        .collect();
+    if in_progress.is_empty() { MayFail::Yes } else { MayFail::No(in_progress) }
+}
+
+/// What follows from the time a machine has spent in its phase.
+pub fn timeouts(seen: &Observation) -> Say {
+    if seen.node_label().is_empty() {
+        return Say::NOTHING;
+    }
+    match seen.phase() {
+        MachinePhase::Pending => pending(seen),
+        MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed => {
+            unhealthy(seen)
+        }
+        MachinePhase::Unset
+        | MachinePhase::Available
+        | MachinePhase::Running
+        | MachinePhase::Terminating
+        | MachinePhase::Failed
+        | MachinePhase::CrashLoopBackOff
+        | MachinePhase::InPlaceUpdating
+        | MachinePhase::Other(_) => Say::NOTHING,
+    }
+}
+
+/// A Pending machine has its creation timeout, from its creation on; if the VM was taken over, from then on (M-13).
+fn pending(seen: &Observation) -> Say {
+    let status = &seen.machine.status;
+    let adopted = status.machine_conditions.iter().any(|condition| {
+        condition.type_ == machine_condition::PROGRESSING
+            && condition.reason == machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM
+    });
+    let in_phase = status.current_status.last_update_time.as_ref().map(|began| since(seen.now, began.0));
+    let elapsed = match in_phase {
+        Some(in_phase) if adopted => in_phase.min(seen.age()),
+        _ => seen.age(),
+    };
+    if elapsed <= seen.limits.creation {
+        return Say::Pass(Some(just_after(seen.limits.creation, elapsed)));
+    }
+    let limit = duration(seen.limits.creation);
+    let text = format!("Machine {} failed to join the cluster in {limit}.", seen.name());
+    Say::act("creation-timeout", failed(seen, machine_reason::CREATION_TIMEOUT, text), Next::Again)
+}
+
+/// An unhealthy machine has its health timeout, and waits for its turn when that has passed.
+fn unhealthy(seen: &Observation) -> Say {
+    let HealthTimeout::After(limit) = seen.limits.health else { return Say::NOTHING };
+    let began = seen.machine.status.current_status.last_update_time.as_ref().map(|began| began.0);
+    let elapsed = began.map(|began| since(seen.now, began)).unwrap_or_default();
+    if elapsed <= limit {
+        return Say::Pass(Some(just_after(limit, elapsed)));
+    }
+    // Cheap look first, without the permit: a blocked machine must not stand in the way of the others.
+    if let Some(siblings) = &seen.siblings
+        && let MayFail::No(in_progress) = may_fail(siblings)
+    {
+        return deferred(seen, &in_progress);
+    }
+    if seen.permit == Permit::NotHeld {
+        return Say::act("health-timeout", Vec::new(), Next::TakePermit);
+    }
+    let text = format!(
+        "Machine {} health checks failing since last {}. Updating machine phase to Failed. Node Conditions: {}",
+        seen.name(),
+        duration(limit),
+        in_words(&seen.machine.status.conditions)
+    );
+    Say::act("health-timeout", failed(seen, machine_reason::HEALTH_TIMEOUT, text), Next::Again)
+}
+
+/// The phase Failed; the type of the last operation stays.
+fn failed(seen: &Observation, reason: &'static str, text: String) -> Vec<Effect> {
+    let operation = seen.machine.status.last_operation.operation.clone();
+    let change = StatusChange::new()
+        .phase(MachinePhase::Failed, TimeoutClock::Inactive)
+        .operation(operation, OperationState::Failed, text.clone())
+        .progress(Moving::No, reason, format!("{text} The machine waits to be replaced or to recover"));
+    vec![change.effect(seen), Effect::Warn { reason, message: text }]
+}
+
+/// Others are being replaced: say so once, and let their changes wake the machine.
+fn deferred(seen: &Observation, in_progress: &[String]) -> Say {
+    let reason = machine_reason::HEALTH_TIMEOUT_REPLACEMENT_DEFERRED;
+    let group = seen.machine.labels().get(label::NAME).map(String::as_str).unwrap_or_default();
+    let text = format!(
+        "the health timeout has passed; waiting for {} machine(s) of {group} that are being replaced, such as {}",
+        in_progress.len(),
+        in_progress.first().map(String::as_str).unwrap_or_default()
+    );
+    let is_said = seen
+        .machine
+        .status
+        .machine_conditions
+        .iter()
+        .any(|condition| condition.type_ == machine_condition::PROGRESSING && condition.reason == reason);
+    let mut effects = Vec::new();
+    if !is_said {
+        effects.push(StatusChange::new().progress(Moving::Yes, reason, text.clone()).effect(seen));
+        effects.push(Effect::Warn { reason, message: text });
+    }
+    // Sibling changes wake the machine; the minute is for a change that got lost.
+    Say::act("health-timeout-deferred", effects, Next::LookAgain(Duration::from_secs(60), "waiting for siblings"))
+}
+
+/// The comparison is "elapsed > limit", so the limit itself is still too early.
+fn just_after(limit: Duration, elapsed: Duration) -> Duration {
+    limit.saturating_sub(elapsed) + Duration::from_millis(1)
+}
+
+fn duration(limit: Duration) -> GoDuration {
+    GoDuration::from(limit)
+}

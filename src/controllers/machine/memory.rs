@@ -1,0 +1,85 @@
+//! What this process remembers of a machine between passes. Nothing here has to survive a restart.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::{
+    bootstrap_token::Token,
+    observation::{DrainState, Flow, Force, Pause, Permit, Trouble},
+    status_change::masked,
+};
+use crate::{cluster::key::Target, controllers::drain::progress::Progress};
+
+/// What this process remembers of a machine.
+#[derive(Debug)]
+pub struct Memory {
+    /// UID of the machine; a namesake starts afresh.
+    pub uid: String,
+    /// When the machine was first seen.
+    pub first_seen: Timestamp,
+    /// When it was first seen being deleted.
+    pub first_seen_deleting: Option<Timestamp>,
+    /// What the driver answered.
+    pub flow: Flow,
+    /// A pause before the next driver call.
+    pub pause: Option<Pause>,
+    /// The drain and its mode.
+    pub drain: Option<(Force, Progress)>,
+    /// Since when the Node's conditions differ from the stored ones.
+    pub conditions_differ_since: Option<Timestamp>,
+    /// The machine's bootstrap token.
+    pub token: Option<HeldToken>,
+    /// What was last said by reason, without what changes from time to time.
+    said: BTreeMap<&'static str, String>,
+    /// The outcome of a write is unknown: read the machine before deciding again.
+    pub reread: bool,
+}
+
+/// A bootstrap token in memory.
+#[derive(Debug)]
+pub struct HeldToken {
+    /// Its Secret.
+    pub secret: Target,
+    /// The token.
+    pub token: Token,
+    /// When it expires.
+    pub expires: Timestamp,
+}
+
+impl Memory {
+    /// Nothing is known yet of the machine with this UID.
+    pub fn new(uid: String, now: Timestamp) -> Self {
+        Self {
+            uid,
+            first_seen: now,
+            first_seen_deleting: None,
+            flow: Flow::default(),
+            pause: None,
+            drain: None,
+            conditions_differ_since: None,
+            token: None,
+            said: BTreeMap::new(),
+            reread: false,
+        }
+    }
+
+    /// Whether this message is news.
+    pub fn is_news(&mut self, reason: &'static str, message: &str) -> bool {
+        let text = masked(message);
+        self.said.insert(reason, text.clone()).is_none_or(|before| before != text)
+    }
+}
+
+/// What is known only within one pass.
+#[derive(Debug, Default)]
+pub struct Pass {
+    /// The drain, once stepped.
+    pub drain: DrainState,
+    /// An effect on the target cluster that failed.
+    pub trouble: Option<Trouble>,
+    /// Whether the failure permit is held.
+    pub permit: Permit,
+    /// Writes of this pass that were refused because somebody else was faster.
+    pub conflicts: u32,
+}

@@ -1,0 +1,207 @@
+//! The machine controller: from a Machine to a VM and a healthy Node, and back to nothing.
+//!
+//! A pass is `observe` → [`decide`](decide::decide) → `act`, repeated until nothing more can be done at once. Decisions
+//! are pure and live in files named after what they decide; driver calls run beside the passes ([`driver_calls`]) and
+//! wake the machine when they answer. Source: spec/machine-controller §3–6, §8, §11.
+//!
+//! Not here: in-place updates, preservation, orphaned VMs and the API server freeze's detection.
+
+mod act;
+pub(in crate::controllers) use act::without as without_finalizer;
+pub mod bootstrap_token;
+pub mod class_state;
+pub mod creation;
+pub mod creation_errors;
+#[cfg(test)]
+mod creation_tests;
+pub mod decide;
+pub mod deletion;
+pub mod deletion_stage;
+#[cfg(test)]
+mod deletion_tests;
+mod driver_calls;
+pub mod health;
+#[cfg(test)]
+mod health_tests;
+pub mod health_timeout;
+#[cfg(test)]
+mod lifecycle_tests;
+mod memory;
+pub mod node_capacity;
+pub mod node_metadata;
+#[cfg(test)]
+mod node_metadata_tests;
+pub mod node_ownership;
+mod node_steps;
+pub mod observation;
+mod observe;
+pub mod plan;
+mod reconcile;
+pub mod retry;
+pub mod routing;
+pub mod settings;
+pub mod status_change;
+#[cfg(test)]
+mod testing;
+mod tokens;
+pub mod user_data;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use k8s_openapi::api::core::v1::{Node, Secret};
+use rand::CryptoRng;
+
+use self::{driver_calls::DriverCalls, memory::Memory, observation::Freeze, settings::MachineSettings};
+use crate::{
+    api::v1alpha1::{Machine, MachineClass},
+    cluster::{
+        clock::SharedClock, events::Recorder, gate::Gate, key::ObjectKey, objects::Objects, queue::WorkQueue,
+        store::Store,
+    },
+    controllers::{
+        drain::{Drainer, act::Evictor, observe::DrainViews},
+        views::ControlViews,
+    },
+    driver::{Registry, SecretData},
+};
+
+/// Component name of the machine half's events.
+pub const COMPONENT: &str = "machine-controller";
+
+/// A source of randomness that is shared and passed in; cryptographic, since tokens are made from it.
+pub type SharedRng = Arc<Mutex<dyn CryptoRng + Send>>;
+
+/// Whether verdicts are suspended because an API server cannot be reached. Cheap to clone; all clones are one switch.
+#[derive(Clone, Debug, Default)]
+pub struct FreezeSwitch(Arc<AtomicBool>);
+
+impl FreezeSwitch {
+    /// Freezes or thaws.
+    pub fn set(&self, freeze: Freeze) {
+        self.0.store(freeze == Freeze::Frozen, Ordering::Release);
+    }
+
+    /// How it stands.
+    pub fn get(&self) -> Freeze {
+        if self.0.load(Ordering::Acquire) { Freeze::Frozen } else { Freeze::Flowing }
+    }
+}
+
+/// What the machine controller needs.
+pub struct MachineDeps {
+    /// The stores of the control cluster.
+    pub views: ControlViews,
+    /// Machines, read and written.
+    pub machines: Objects<Machine>,
+    /// The target cluster, unless there is none.
+    pub target: Option<TargetParts>,
+    /// The drivers of this process.
+    pub drivers: Registry,
+    /// The queue whose keys [`MachineController::reconcile`] works on.
+    pub queue: Arc<WorkQueue<ObjectKey>>,
+    /// Tells the time.
+    pub clock: SharedClock,
+    /// Passes or stops destructive effects.
+    pub gate: Gate,
+    /// Takes events.
+    pub recorder: Recorder,
+    /// Randomness for tokens.
+    pub rng: SharedRng,
+    /// Whether verdicts are suspended.
+    pub freeze: FreezeSwitch,
+    /// Limits.
+    pub settings: MachineSettings,
+}
+
+/// What the machine controller needs of the target cluster.
+pub struct TargetParts {
+    /// Nodes, read and written; its store must be `node_store`.
+    pub nodes: Objects<Node>,
+    /// The store of Nodes.
+    pub node_store: Arc<Store<Node>>,
+    /// Secrets of `kube-system`, not cached.
+    pub tokens: Objects<Secret>,
+    /// The views that drains need.
+    pub drain_views: Arc<dyn DrainViews>,
+    /// A client of the target cluster, for evictions.
+    pub client: kube::Client,
+}
+
+/// The target cluster as the controller uses it.
+struct TargetDeps {
+    nodes: Objects<Node>,
+    node_store: Arc<Store<Node>>,
+    tokens: Objects<Secret>,
+    drainer: Drainer,
+}
+
+/// Makes VMs for machines, watches over them, and takes them away again.
+pub struct MachineController {
+    views: ControlViews,
+    machines: Objects<Machine>,
+    target: Option<TargetDeps>,
+    drivers: Registry,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    clock: SharedClock,
+    gate: Gate,
+    recorder: Recorder,
+    rng: SharedRng,
+    freeze: FreezeSwitch,
+    settings: MachineSettings,
+    calls: DriverCalls,
+    memories: Mutex<BTreeMap<ObjectKey, Memory>>,
+    /// Machines whose Node's removal was seen.
+    vanished: Mutex<BTreeSet<ObjectKey>>,
+    /// Classes and their Secrets as the last driver call used them (decisions.md 15).
+    last_good: Mutex<BTreeMap<ObjectKey, GoodClass>>,
+    /// The failure permit of each group of machines.
+    permits: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// A class and its Secrets that a driver call used.
+#[derive(Clone)]
+struct GoodClass {
+    class: Arc<MachineClass>,
+    secrets: SecretData,
+}
+
+impl MachineController {
+    /// A controller; it does nothing until its queue runs [`Self::reconcile`].
+    pub fn new(deps: MachineDeps) -> Self {
+        let settings = deps.settings;
+        let target = deps.target.map(|parts| TargetDeps {
+            drainer: Drainer::new(
+                parts.drain_views,
+                Evictor::new(parts.client, deps.gate.clone(), settings.concurrent_evictions),
+                settings.deadlines.volumes,
+            ),
+            nodes: parts.nodes,
+            node_store: parts.node_store,
+            tokens: parts.tokens,
+        });
+        Self {
+            calls: DriverCalls::new(settings.concurrent_driver_calls, Arc::clone(&deps.queue)),
+            views: deps.views,
+            machines: deps.machines,
+            target,
+            drivers: deps.drivers,
+            queue: deps.queue,
+            clock: deps.clock,
+            gate: deps.gate,
+            recorder: deps.recorder,
+            rng: deps.rng,
+            freeze: deps.freeze,
+            settings,
+            memories: Mutex::default(),
+            vanished: Mutex::default(),
+            last_good: Mutex::default(),
+            permits: Mutex::default(),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Builds the observation of a machine from the stores and from memory. No API call, no decision.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::ResourceExt;
+
+use super::{
+    TargetDeps,
+    class_state::class_state,
+    health::conditions_changed,
+    memory::{Memory, Pass},
+    node_ownership::{Owner, owner},
+    observation::{
+        AttachmentView, ClassView, CreationGuarantee, Freeze, Inputs, LastGood, NodeView, OBSERVATION_VERSION,
+        Observation, SecretView, Sibling, TargetCluster, conditions_of, force_deletion, since,
+    },
+    settings::{HealthTimeout, Limits, MachineSettings},
+    user_data::{SecretsNamed, wants},
+};
+use crate::{
+    api::{
+        names::label,
+        v1alpha1::{Machine, MachineClass, MachinePhase, SecretReference},
+    },
+    cluster::{key::ObjectKey, store::Store},
+    controllers::views::{BY_MACHINE, BY_NAME_LABEL, BY_NODE, ControlViews, qualified},
+    driver::{Registry, SecretData},
+};
+
+/// Where an observation comes from.
+pub struct Sources<'a> {
+    /// The control cluster.
+    pub views: &'a ControlViews,
+    /// The target cluster.
+    pub target: Option<&'a TargetDeps>,
+    /// The drivers.
+    pub drivers: &'a Registry,
+    /// The settings.
+    pub settings: &'a MachineSettings,
+    /// Whether verdicts are suspended.
+    pub freeze: Freeze,
+    /// Whether an earlier form of class and Secrets is remembered.
+    pub last_good: LastGood,
+    /// Whether the removal of the machine's Node was seen.
+    pub node_vanished: bool,
+}
+
+/// The Secrets of a class.
+pub struct ClassSecrets {
+    /// Their data, merged.
+    pub data: SecretData,
+    /// Whether any is named.
+    pub named: SecretsNamed,
+    /// Names and versions.
+    pub versions: Vec<(String, Option<String>)>,
+    /// Those that are missing.
+    pub missing: Vec<String>,
+}
+
+/// The observation of this machine.
+pub fn observe(
+    sources: &Sources<'_>,
+    machine: Arc<Machine>,
+    memory: &mut Memory,
+    pass: &Pass,
+    now: Timestamp,
+) -> Observation {
+    let limits = sources.settings.limits_of(&machine);
+    let class = class_of(sources.views, &machine);
+    let secrets = secrets_of(&sources.views.secrets, &machine, class.as_deref());
+    let node = node_view(sources, &machine, memory);
+    note_conditions(&machine, &node, memory, now);
+    if machine.metadata.deletion_timestamp.is_some() {
+        memory.first_seen_deleting.get_or_insert(now);
+    }
+    Observation {
+        version: OBSERVATION_VERSION,
+        now,
+        first_seen: memory.first_seen,
+        first_seen_deleting: memory.first_seen_deleting,
+        freeze: sources.freeze,
+        target: if sources.target.is_some() { TargetCluster::Present } else { TargetCluster::None },
+        class: ClassView {
+            state: class_state(&machine.spec.class, class.as_deref()),
+            virtual_capacity: class.as_ref().map(|class| {
+                class.node_template.as_ref().map(|template| template.virtual_capacity.clone()).unwrap_or_default()
+            }),
+            creation: class
+                .as_ref()
+                .and_then(|class| sources.drivers.driver_for(&class.provider).ok())
+                .filter(|driver| !driver.info().capabilities.create_is_idempotent)
+                .map_or(CreationGuarantee::Idempotent, |_| CreationGuarantee::RecordIntent),
+            last_good: sources.last_good,
+        },
+        inputs: Inputs {
+            machine: machine.metadata.generation,
+            class: class.as_ref().map(|class| (class.uid().unwrap_or_default(), class.metadata.generation)),
+            secrets: secrets.versions,
+            force: force_deletion(&machine),
+        },
+        secrets: if secrets.missing.is_empty() {
+            SecretView::Present(wants(&secrets.data, secrets.named))
+        } else {
+            SecretView::Missing(secrets.missing)
+        },
+        attachments: attachments(sources, &machine),
+        siblings: siblings(sources.views, &machine, &limits, now),
+        limits,
+        node,
+        flow: memory.flow.clone(),
+        pause: memory.pause.clone(),
+        drain: pass.drain.clone(),
+        permit: pass.permit,
+        trouble: pass.trouble.clone(),
+        conditions_differ_since: memory.conditions_differ_since,
+        machine,
+    }
+}
+
+/// The class that a machine names.
+pub fn class_of(views: &ControlViews, machine: &Machine) -> Option<Arc<MachineClass>> {
+    let namespace = machine.namespace().unwrap_or_default();
+    views.classes.get(&ObjectKey::new(namespace, machine.spec.class.name.clone()))
+}
+
+/// The Secrets that a class names; the data of `credentialsSecretRef` wins.
+pub fn secrets_of(secrets: &Store<Secret>, machine: &Machine, class: Option<&MachineClass>) -> ClassSecrets {
+    let mut found = ClassSecrets {
+        data: SecretData::default(),
+        named: SecretsNamed::None,
+        versions: Vec::new(),
+        missing: Vec::new(),
+    };
+    let Some(class) = class else { return found };
+    let own = machine.namespace().unwrap_or_default();
+    let mut data_of = |reference: &Option<SecretReference>| {
+        let Some(reference) = reference else { return BTreeMap::new() };
+        let namespace = if reference.namespace.is_empty() { own.clone() } else { reference.namespace.clone() };
+        let key = ObjectKey::new(namespace, reference.name.clone());
+        found.named = SecretsNamed::Some;
+        let secret = secrets.get(&key);
+        found.versions.push((key.to_string(), secret.as_ref().and_then(|secret| secret.resource_version())));
+        match secret {
+            Some(secret) => secret.data.clone().unwrap_or_default(),
+            None => {
+                found.missing.push(key.to_string());
+                BTreeMap::new()
+            }
+        }
+    };
+    let base = data_of(&class.secret_ref);
+    let over = data_of(&class.credentials_secret_ref);
+    found.data = SecretData::merged(base, over);
+    found
+}
+
+fn node_view(sources: &Sources<'_>, machine: &Machine, memory: &Memory) -> NodeView {
+    let Some(target) = sources.target else { return NodeView::NoTarget };
+    let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
+    if name.is_empty() {
+        return not_linked(&target.node_store, machine, memory);
+    }
+    match target.node_store.get(&ObjectKey::cluster_scoped(name)) {
+        None if sources.node_vanished => NodeView::Vanished,
+        None => NodeView::Absent,
+        Some(node) => {
+            let rivals = sources.views.machines.by_index(BY_NODE, name);
+            match owner(machine, &node, rivals.iter().map(|rival| &**rival)) {
+                Owner::Ours => NodeView::Ours(node),
+                Owner::Foreign(why) => NodeView::Foreign { name: name.to_owned(), why },
+            }
+        }
+    }
+}
+
+fn not_linked(nodes: &Store<Node>, machine: &Machine, memory: &Memory) -> NodeView {
+    let candidates = nodes.by_index(BY_MACHINE, machine.metadata.name.as_deref().unwrap_or_default());
+    let candidate = candidates
+        .iter()
+        .find(|node| owner(machine, node, std::iter::empty()) == Owner::Ours)
+        .map(|node| node.name_any());
+    let answered = memory.flow.vm.as_ref().map(|vm| vm.identity.node_name.as_str()).unwrap_or_default();
+    let namesake = (!answered.is_empty())
+        .then(|| nodes.get(&ObjectKey::cluster_scoped(answered)))
+        .flatten()
+        .map(|node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default());
+    NodeView::NotLinked { candidate, namesake }
+}
+
+/// Since when the Node of a machine that has not joined says something that is not written yet.
+fn note_conditions(machine: &Machine, node: &NodeView, memory: &mut Memory, now: Timestamp) {
+    let status = &machine.status;
+    let joining = matches!(status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
+    let differs =
+        joining && node.ours().is_some_and(|node| conditions_changed(&status.conditions, conditions_of(node)));
+    memory.conditions_differ_since = differs.then(|| memory.conditions_differ_since.unwrap_or(now));
+}
+
+fn attachments(sources: &Sources<'_>, machine: &Machine) -> Option<Vec<AttachmentView>> {
+    let (Some(target), Some(_)) = (sources.target, &machine.metadata.deletion_timestamp) else { return None };
+    let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
+    if name.is_empty() || !target.drainer.views().ready() {
+        return None;
+    }
+    let all = target.drainer.views().attachments_on(name);
+    let views = all
+        .iter()
+        .map(|attachment| AttachmentView {
+            name: attachment.name_any(),
+            uid: attachment.uid().unwrap_or_default(),
+            deleting: attachment.metadata.deletion_timestamp.is_some(),
+        })
+        .collect();
+    Some(views)
+}
+
+/// The machine's group, but only when its health timeout may have passed: it can be large.
+fn siblings(views: &ControlViews, machine: &Machine, limits: &Limits, now: Timestamp) -> Option<Vec<Sibling>> {
+    let HealthTimeout::After(limit) = limits.health else { return None };
+    let current = &machine.status.current_status;
+    let timed = matches!(
+        current.phase,
+        MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed
+    );
+    let began = current.last_update_time.as_ref().map(|began| began.0)?;
+    if !timed || since(now, began) <= limit {
+        return None;
+    }
+    let Some(group) = machine.labels().get(label::NAME).filter(|name| !name.is_empty()) else {
+        return Some(Vec::new());
+    };
+    let all = views.machines.by_index(BY_NAME_LABEL, &qualified(&machine.namespace().unwrap_or_default(), group));
+    Some(
+        all.iter()
+            .filter(|sibling| sibling.metadata.uid != machine.metadata.uid)
+            .map(|sibling| Sibling {
+                name: sibling.name_any(),
+                phase: sibling.status.current_status.phase.as_str().to_owned(),
+                preserved: sibling.status.current_status.preserve_expiry_time.is_some(),
+            })
+            .collect(),
+    )
+}

@@ -1,0 +1,179 @@
+//! What a decision wants done: typed effects in order, and when to look again.
+//!
+//! Every plan carries the name of its rule. Effects are idempotent or carry a precondition; the first that fails ends the
+//! list, and the next observation sees the truth. Source: spec/machine-controller §15.3.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::observation::{Call, Force, NodeStep, Purpose};
+
+/// What a decision wants done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// Name of the rule that decided.
+    pub rule: &'static str,
+    /// What to do, in order.
+    pub effects: Vec<Effect>,
+    /// What comes afterwards.
+    pub next: Next,
+}
+
+/// What comes after the effects of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Next {
+    /// Observe and decide again in the same pass.
+    Again,
+    /// Nothing, until something changes.
+    Settled,
+    /// Look again after this time.
+    LookAgain(Duration, &'static str),
+    /// The answer of the driver call in flight wakes the machine.
+    AwaitCall,
+    /// Step the drain, then decide again in the same pass.
+    StepDrain(DrainOrder),
+    /// Take the failure permit of the machine's group, then decide again under it.
+    TakePermit,
+}
+
+/// How a node is to be drained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DrainOrder {
+    /// Name of the node.
+    pub node: String,
+    /// Whether pods are deleted at once.
+    pub force: Force,
+    /// When the attempt has failed.
+    pub deadline: Timestamp,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Effect {
+    /// Patches metadata or specification of the machine.
+    PatchMachine {
+        /// Merge patch.
+        patch: Value,
+        /// Whether the patch may only hit the observed version.
+        guard: VersionGuard,
+    },
+    /// Patches single fields of the machine's status.
+    PatchStatus(Value),
+    /// Takes our finalizer off the machine.
+    RemoveMachineFinalizer,
+    /// Deletes the Machine object, because its Node was deleted.
+    DeleteMachine,
+    /// Reads the machine from the API server; if it is gone or being deleted, the rest of the plan is void.
+    RereadMachine,
+    /// Patches the Node.
+    PatchNode {
+        /// What for.
+        step: NodeStep,
+        /// Merge patch.
+        patch: Value,
+        /// Whether the patch may only hit the observed version.
+        guard: VersionGuard,
+    },
+    /// Adds a condition to the Node (JSON patch).
+    AddNodeCondition(Value),
+    /// Patches the Node's status.
+    PatchNodeStatus(Value),
+    /// Takes our finalizer off the Node.
+    RemoveNodeFinalizer,
+    /// Deletes the Node with this UID.
+    DeleteNode {
+        /// UID the Node must have.
+        uid: String,
+    },
+    /// Deletes a volume attachment.
+    DeleteAttachment {
+        /// Its name.
+        name: String,
+        /// UID it must have.
+        uid: String,
+    },
+    /// Makes sure that the machine has a bootstrap token of its own.
+    EnsureToken,
+    /// Deletes the machine's bootstrap token, if there is one. Failure does not matter: it expires.
+    DeleteToken,
+    /// Starts a driver call.
+    Start(Call),
+    /// Tells people of trouble, once until it changes.
+    Warn {
+        /// Reason in CamelCase.
+        reason: &'static str,
+        /// What happened and what to do.
+        message: String,
+    },
+    /// Tells people of progress.
+    Tell {
+        /// Reason in CamelCase.
+        reason: &'static str,
+        /// What happened.
+        message: String,
+    },
+    /// Changes what this process remembers of the flow.
+    Remember(Memo),
+}
+
+/// Whether a patch may hit another version than the observed one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum VersionGuard {
+    /// Any version: the patch does not depend on what was read.
+    Any,
+    /// Only the observed one.
+    Observed,
+}
+
+/// A change of what this process remembers of a machine's flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Memo {
+    /// The last answer has been dealt with.
+    AnswerDone,
+    /// The flow is over.
+    FlowDone,
+    /// No driver call before this time, unless its inputs change.
+    Pause(Purpose, Timestamp),
+}
+
+impl Plan {
+    /// A plan of this rule.
+    pub fn new(rule: &'static str, effects: Vec<Effect>, next: Next) -> Self {
+        Self { rule, effects, next }
+    }
+
+    /// A plan that does nothing.
+    pub fn wait(rule: &'static str, next: Next) -> Self {
+        Self::new(rule, Vec::new(), next)
+    }
+}
+
+/// What one part of the decision says: act now, or let the next part speak.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Say {
+    /// This is to be done now.
+    Act(Plan),
+    /// Nothing now; perhaps look again at the latest after this time.
+    Pass(Option<Duration>),
+}
+
+impl Say {
+    /// Nothing to do and nothing to wait for.
+    pub const NOTHING: Self = Self::Pass(None);
+
+    /// Act by this rule.
+    pub fn act(rule: &'static str, effects: Vec<Effect>, next: Next) -> Self {
+        Self::Act(Plan::new(rule, effects, next))
+    }
+}
+
+/// The earlier of two times to look again.
+pub fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}

@@ -1,0 +1,312 @@
+//! The pass over one machine: observe, decide, act, again, until nothing more can be done at once.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use kube::ResourceExt;
+
+use super::{
+    GoodClass, MachineController,
+    act::Acted,
+    decide::decide,
+    driver_calls::{Tracked, failed},
+    memory::{Memory, Pass},
+    observation::{Call, DrainState, LastGood, Observation, Permit},
+    observe::{ClassSecrets, Sources, class_of, observe, secrets_of},
+    plan::{DrainOrder, Next},
+    retry::RetryPeriod,
+    settings::CallDeadlines,
+    user_data::filled_in,
+};
+use crate::{
+    api::{names::label, v1alpha1::Machine},
+    cluster::{
+        error::ApiError,
+        gate::Destruction,
+        key::{ObjectKey, Target},
+        queue::Outcome,
+    },
+    controllers::drain::{Drain, observe::DrainLimits, progress::Progress, step::DrainResult},
+    driver::{Code, Driver, MachineRequest, Status},
+};
+
+/// More steps than any flow has; a pass that needs more is going in circles.
+const MOST_STEPS: usize = 32;
+
+impl MachineController {
+    /// One pass over a machine. Never called for the same key twice at once.
+    pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        let Some(machine) = self.views.machines.get(&key) else {
+            self.forget(&key);
+            return Outcome::Settled;
+        };
+        let mut memory = self.recall(&key, &machine);
+        let outcome = self.pass(&key, &mut memory).await;
+        if self.views.machines.get(&key).is_some() {
+            lock(&self.memories).insert(key, memory);
+        } else {
+            self.forget(&key);
+        }
+        outcome
+    }
+
+    /// Lets driver calls end (at most 25 s) and records what they answered. Called after the queue has stopped and while
+    /// the lease is still held.
+    pub async fn finish(&self) {
+        for key in self.calls.finish().await {
+            if let Outcome::Retry(error) = self.reconcile(key.clone()).await {
+                tracing::warn!(machine = %key, error, "what the driver answered is not recorded; it is found by name later");
+            }
+        }
+    }
+
+    async fn pass(&self, key: &ObjectKey, memory: &mut Memory) -> Outcome {
+        if memory.reread {
+            if let Err(error) = self.machines.get(key).await {
+                return Outcome::Retry(format!("machine {key} can't be read again after a lost answer: {error}"));
+            }
+            memory.reread = false;
+        }
+        let mut pass = Pass::default();
+        let mut permit = None;
+        for _ in 0..MOST_STEPS {
+            let Some(machine) = self.views.machines.get(key) else { return Outcome::Settled };
+            if machine.metadata.uid.as_deref() != Some(memory.uid.as_str()) {
+                // A namesake; its own pass is on the way.
+                self.queue.add(key.clone());
+                return Outcome::Settled;
+            }
+            self.take_answer(&machine, memory);
+            let seen = self.observe(&machine, memory, &pass);
+            let plan = decide(&seen);
+            tracing::debug!(machine = %key, rule = plan.rule, effects = plan.effects.len(), "decided");
+            match self.act(&plan, &seen, memory, &mut pass).await {
+                Acted::Done => {}
+                Acted::Void => continue,
+                Acted::Trouble(trouble) => {
+                    tracing::debug!(machine = %key, rule = plan.rule, ?trouble, "effect failed");
+                    pass.trouble = Some(trouble);
+                    continue;
+                }
+                Acted::Failed(error) => return failure(key, plan.rule, &error),
+            }
+            match plan.next {
+                Next::Again => {}
+                Next::Settled | Next::AwaitCall => return Outcome::Settled,
+                Next::LookAgain(after, why) => return Outcome::LookAgain(after, why),
+                Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory).await,
+                Next::TakePermit => {
+                    permit = Some(self.permit_of(&machine).lock_owned().await);
+                    pass.permit = Permit::Held;
+                }
+            }
+        }
+        drop(permit);
+        Outcome::Retry(format!(
+            "the pass over machine {key} did not come to an end; this is a defect of the controller"
+        ))
+    }
+
+    fn recall(&self, key: &ObjectKey, machine: &Machine) -> Memory {
+        let uid = machine.metadata.uid.clone().unwrap_or_default();
+        let known = lock(&self.memories).remove(key).filter(|memory| memory.uid == uid);
+        known.unwrap_or_else(|| {
+            // What was seen of a namesake's Node says nothing about this machine.
+            lock(&self.vanished).remove(key);
+            Memory::new(uid, self.clock.now())
+        })
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        lock(&self.memories).remove(key);
+        lock(&self.vanished).remove(key);
+        self.calls.forget(key);
+    }
+
+    fn take_answer(&self, machine: &Machine, memory: &mut Memory) {
+        match self.calls.take(&Target::of(machine)) {
+            Tracked::None => memory.flow.in_flight = None,
+            Tracked::InFlight(call) => memory.flow.in_flight = Some(call),
+            Tracked::Answered(answer) => memory.flow.learn(answer),
+        }
+    }
+
+    fn observe(&self, machine: &Arc<Machine>, memory: &mut Memory, pass: &Pass) -> Observation {
+        let class = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
+        let remembered = lock(&self.last_good).contains_key(&class);
+        let key = ObjectKey::of(&**machine);
+        let sources = Sources {
+            views: &self.views,
+            target: self.target.as_ref(),
+            drivers: &self.drivers,
+            settings: &self.settings,
+            freeze: self.freeze.get(),
+            last_good: if remembered { LastGood::Remembered } else { LastGood::Unknown },
+            node_vanished: lock(&self.vanished).contains(&key),
+        };
+        observe(&sources, Arc::clone(machine), memory, pass, self.clock.now())
+    }
+
+    /// The failure permit of the machine's group. Permits that nobody holds are dropped on the way.
+    fn permit_of(&self, machine: &Machine) -> Arc<tokio::sync::Mutex<()>> {
+        let group = machine.labels().get(label::NAME).cloned().unwrap_or_default();
+        let group = format!("{}/{group}", machine.namespace().unwrap_or_default());
+        let mut permits = lock(&self.permits);
+        permits.retain(|_, permit| Arc::strong_count(permit) > 1);
+        Arc::clone(permits.entry(group).or_default())
+    }
+
+    /// Starts a driver call. What keeps it from starting is an answer like a driver's.
+    pub(super) fn start(&self, rule: &'static str, call: Call, seen: &Observation, memory: &mut Memory) -> Acted {
+        let target = Target::of(&*seen.machine);
+        if let Err(error) = self.gate.may_act() {
+            return Acted::Failed(error);
+        }
+        let (driver, request) = match self.request(call, seen, memory) {
+            Ok(ready) => ready,
+            Err(status) => {
+                memory.flow.learn(failed(call, status));
+                return Acted::Void;
+            }
+        };
+        if matches!(call, Call::Delete | Call::DeleteStale)
+            && let Err(error) = self.gate.permit(Destruction::Vm, rule, &target)
+        {
+            return Acted::Failed(error);
+        }
+        memory.flow.answer = None;
+        memory.flow.in_flight = Some(call);
+        if !self.calls.start(&target, call, driver, request, deadline(call, self.settings.deadlines)) {
+            tracing::debug!(machine = %target, ?call, "a call for a machine of this name is still under way");
+        }
+        Acted::Done
+    }
+
+    fn request(
+        &self,
+        call: Call,
+        seen: &Observation,
+        memory: &Memory,
+    ) -> Result<(Arc<dyn Driver>, MachineRequest), Status> {
+        let good = self.class_for(call, seen)?;
+        let driver = Arc::clone(self.drivers.driver_for(&good.class.provider)?);
+        let secret = match call {
+            Call::Create | Call::Initialize => {
+                let token = memory.token.as_ref().map(|held| held.token.value());
+                filled_in(&good.secrets, seen.name(), token.as_deref())
+            }
+            Call::Status | Call::Delete | Call::DeleteStale => good.secrets,
+        };
+        let mut machine = Arc::clone(&seen.machine);
+        if call == Call::DeleteStale
+            && let Some(vm) = &memory.flow.vm
+        {
+            Arc::make_mut(&mut machine).spec.provider_id.clone_from(&vm.identity.provider_id);
+        }
+        Ok((driver, MachineRequest { machine, class: good.class, secret }))
+    }
+
+    /// Class and Secrets for a call: as they stand, or for the end of a VM as they were when last used.
+    fn class_for(&self, call: Call, seen: &Observation) -> Result<GoodClass, Status> {
+        let machine = &seen.machine;
+        let key = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
+        let class = class_of(&self.views, machine);
+        let ClassSecrets { data, missing, .. } = secrets_of(&self.views.secrets, machine, class.as_deref());
+        match class {
+            Some(class) if missing.is_empty() => {
+                let good = GoodClass { class, secrets: data };
+                lock(&self.last_good).insert(key, good.clone());
+                Ok(good)
+            }
+            _ => {
+                let remembered = lock(&self.last_good).get(&key).cloned();
+                remembered.filter(|_| machine.metadata.deletion_timestamp.is_some()).ok_or_else(|| {
+                    Status::new(
+                        Code::FailedPrecondition,
+                        format!("{call:?} needs MachineClass {key} and its Secrets; {} missing", missing.join(" and ")),
+                    )
+                })
+            }
+        }
+    }
+
+    async fn step_drain(&self, order: &DrainOrder, seen: &Observation, memory: &mut Memory) -> DrainState {
+        let Some(target) = &self.target else { return DrainState::Drained };
+        if !target.drainer.views().ready() {
+            return DrainState::Warming;
+        }
+        let progress = match memory.drain.take() {
+            Some((force, progress)) if force == order.force => progress,
+            Some((_, progress)) => progress.next_attempt(),
+            None => Progress::default(),
+        };
+        let driver = class_of(&self.views, &seen.machine)
+            .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
+        let drain = Drain {
+            node_name: &order.node,
+            node: seen.node.ours().map(|node| &**node),
+            limits: DrainLimits {
+                force: order.force,
+                deadline: order.deadline,
+                timeout: seen.limits.drain,
+                retries: seen.limits.evict_retries,
+                detach: seen.limits.detach,
+                reattach: seen.limits.reattach,
+                parallel: self.settings.evictions_per_node,
+            },
+            driver: driver.as_ref(),
+            now: seen.now,
+        };
+        let (progress, result) = target.drainer.step(&drain, progress).await;
+        let (keep, state) = match result {
+            DrainResult::Running { progress: text, blocked_by, wake } => {
+                (Some(progress), DrainState::Running { progress: text, blocked_by, wake })
+            }
+            DrainResult::Drained => (None, DrainState::Drained),
+            DrainResult::Failed(error) => (Some(progress.next_attempt()), DrainState::Failed(error)),
+        };
+        memory.drain = keep.map(|progress| (order.force, progress));
+        state
+    }
+
+    /// Notes that a Node was removed while this process watched: its machines go with it (spec §2.3).
+    pub fn node_vanished(&self, machine: &ObjectKey) {
+        lock(&self.vanished).insert(machine.clone());
+    }
+
+    /// Notes that a machine's Node is there (again).
+    pub fn node_appeared(&self, machine: &ObjectKey) {
+        lock(&self.vanished).remove(machine);
+    }
+
+    /// The queue this controller works on.
+    pub fn queue(&self) -> &Arc<crate::cluster::queue::WorkQueue<ObjectKey>> {
+        &self.queue
+    }
+}
+
+/// How long a call may take.
+fn deadline(call: Call, deadlines: CallDeadlines) -> Duration {
+    match call {
+        Call::Status => deadlines.status,
+        Call::Create => deadlines.create,
+        Call::Initialize => deadlines.initialize,
+        Call::Delete | Call::DeleteStale => deadlines.delete,
+    }
+}
+
+/// What a failed write of the control cluster means for the key.
+fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
+    match error {
+        ApiError::NotLeading(_) => Outcome::Settled,
+        ApiError::Conflict(_) => Outcome::LookAgain(RetryPeriod::Conflict.length(Duration::ZERO), "conflict"),
+        ApiError::TooManyRequests(Some(after)) => Outcome::LookAgain(*after, "the API server is busy"),
+        _ => Outcome::Retry(format!("machine {key}: {rule}: {error}")),
+    }
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

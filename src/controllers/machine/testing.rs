@@ -1,0 +1,211 @@
+//! Observations for the tests of this room, and what a plan makes of a machine.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::{
+    memory::Memory,
+    observation::{
+        ClassState, ClassView, CreationGuarantee, DrainState, Flow, Freeze, Inputs, LastGood, NodeView,
+        OBSERVATION_VERSION, Observation, Permit, SecretView, TargetCluster, UserData,
+    },
+    plan::{Effect, Plan},
+    settings::MachineSettings,
+};
+use crate::api::{
+    names::{annotation, finalizer, label},
+    v1alpha1::{LastOperation, Machine, MachinePhase, OperationState, OperationType},
+};
+
+pub const MINUTE: Duration = Duration::from_secs(60);
+
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+/// A machine of age zero with our finalizer, its class usable, its node unknown.
+pub fn machine() -> Machine {
+    let mut machine = Machine::default();
+    machine.metadata.name = Some("m-abcde".to_owned());
+    machine.metadata.namespace = Some("ns".to_owned());
+    machine.metadata.uid = Some("uid-1".to_owned());
+    machine.metadata.resource_version = Some("1".to_owned());
+    machine.metadata.generation = Some(1);
+    machine.metadata.creation_timestamp = Some(Time(at(0)));
+    machine.metadata.finalizers = Some(vec![finalizer::MACHINE.to_owned()]);
+    machine.spec.class.kind = "MachineClass".to_owned();
+    machine.spec.class.name = "c".to_owned();
+    machine
+}
+
+/// The machine with its VM and Node recorded.
+pub fn recorded() -> Machine {
+    let mut machine = machine();
+    machine.labels_mut().insert(label::NODE.to_owned(), "n".to_owned());
+    machine.annotations_mut().insert(annotation::MACHINE_PRIORITY.to_owned(), "3".to_owned());
+    machine.spec.provider_id = "cloud:///n".to_owned();
+    machine
+}
+
+/// The recorded machine in a phase, entered at this second, by an operation of this type and state.
+pub fn in_phase(phase: MachinePhase, since: i64, operation: OperationType, state: OperationState) -> Machine {
+    let mut machine = recorded();
+    machine.status.current_status.phase = phase;
+    machine.status.current_status.last_update_time = Some(Time(at(since)));
+    machine.status.last_operation =
+        LastOperation { operation, state, last_update_time: Some(Time(at(since))), ..LastOperation::default() };
+    machine
+}
+
+pub fn running() -> Machine {
+    let mut machine = in_phase(MachinePhase::Running, 60, OperationType::Create, OperationState::Successful);
+    machine.status.conditions = vec![condition("Ready", "True")];
+    machine
+}
+
+pub fn pending() -> Machine {
+    let mut machine = in_phase(MachinePhase::Pending, 1, OperationType::Create, OperationState::Processing);
+    machine.status.current_status.timeout_active = true;
+    machine
+}
+
+pub fn deleted_at(mut machine: Machine, second: i64) -> Machine {
+    machine.metadata.deletion_timestamp = Some(Time(at(second)));
+    machine
+}
+
+pub fn condition(kind: &str, status: &str) -> NodeCondition {
+    NodeCondition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        last_transition_time: Some(Time(at(0))),
+        ..NodeCondition::default()
+    }
+}
+
+/// The machine's node with these conditions, dressed as the machine wants it.
+pub fn node(conditions: Vec<NodeCondition>) -> Node {
+    let mut node = Node::default();
+    node.metadata.name = Some("n".to_owned());
+    node.metadata.uid = Some("node-uid".to_owned());
+    node.metadata.resource_version = Some("5".to_owned());
+    node.metadata.finalizers = Some(vec![finalizer::NODE.to_owned()]);
+    node.labels_mut().insert(label::MACHINE_NAME.to_owned(), "m-abcde".to_owned());
+    node.spec = Some(NodeSpec { provider_id: Some("cloud:///n".to_owned()), ..NodeSpec::default() });
+    node.status = Some(NodeStatus { conditions: Some(conditions), ..NodeStatus::default() });
+    node
+}
+
+pub fn tainted(mut node: Node, key: &str) -> Node {
+    let taint = Taint { key: key.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
+    node.spec.get_or_insert_default().taints.get_or_insert_default().push(taint);
+    node
+}
+
+/// What is seen of a machine at this second: target cluster present, class usable, nothing in memory.
+pub fn seen(machine: Machine, second: i64) -> Observation {
+    let linked = machine.labels().contains_key(label::NODE);
+    let deleting = machine.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    Observation {
+        version: OBSERVATION_VERSION,
+        now: at(second),
+        first_seen: at(0),
+        first_seen_deleting: deleting,
+        freeze: Freeze::Flowing,
+        target: TargetCluster::Present,
+        limits: MachineSettings::default().limits_of(&machine),
+        class: ClassView {
+            state: ClassState::Usable,
+            virtual_capacity: Some(BTreeMap::new()),
+            creation: CreationGuarantee::Idempotent,
+            last_good: LastGood::Unknown,
+        },
+        secrets: SecretView::Present(UserData::WithoutToken),
+        node: if linked { NodeView::Absent } else { NodeView::NotLinked { candidate: None, namesake: None } },
+        flow: Flow::default(),
+        pause: None,
+        inputs: Inputs { machine: machine.metadata.generation, ..Inputs::default() },
+        drain: DrainState::Due,
+        attachments: Some(Vec::new()),
+        siblings: None,
+        permit: Permit::NotHeld,
+        trouble: None,
+        conditions_differ_since: None,
+        machine: Arc::new(machine),
+    }
+}
+
+pub fn with_node(mut seen: Observation, node: Node) -> Observation {
+    seen.node = NodeView::Ours(Arc::new(node));
+    seen
+}
+
+/// The machine after the writes of a plan.
+pub fn after(plan: &Plan, machine: &Machine) -> Machine {
+    let mut object = serde_json::to_value(machine).unwrap();
+    for effect in &plan.effects {
+        match effect {
+            Effect::PatchStatus(patch) | Effect::PatchMachine { patch, .. } => json_patch::merge(&mut object, patch),
+            Effect::RemoveMachineFinalizer => {
+                if let Some(all) = object["metadata"]["finalizers"].as_array_mut() {
+                    all.retain(|name| name != finalizer::MACHINE);
+                }
+            }
+            _ => {}
+        }
+    }
+    serde_json::from_value(object).unwrap()
+}
+
+/// The writes of a plan on the machine: `status` or `machine`.
+pub fn machine_writes(plan: &Plan) -> Vec<&'static str> {
+    plan.effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::PatchStatus(_) => Some("status"),
+            Effect::PatchMachine { .. } | Effect::RemoveMachineFinalizer => Some("machine"),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The writes of a plan on the Node.
+pub fn node_writes(plan: &Plan) -> usize {
+    plan.effects
+        .iter()
+        .filter(|effect| {
+            matches!(
+                effect,
+                Effect::PatchNode { .. }
+                    | Effect::AddNodeCondition(_)
+                    | Effect::PatchNodeStatus(_)
+                    | Effect::RemoveNodeFinalizer
+                    | Effect::DeleteNode { .. }
+            )
+        })
+        .count()
+}
+
+/// The status patch of a plan.
+pub fn status_patch(plan: &Plan) -> Option<&Value> {
+    plan.effects.iter().find_map(|effect| match effect {
+        Effect::PatchStatus(patch) => Some(&patch["status"]),
+        _ => None,
+    })
+}
+
+/// Applies what a plan remembers.
+pub fn remember_all(plan: &Plan, seen: &Observation, memory: &mut Memory) {
+    for effect in &plan.effects {
+        if let Effect::Remember(memo) = effect {
+            super::act::remember(*memo, seen, memory);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Keeps our finalizer on Secrets while machine classes refer to them.
+//!
+//! Source: spec/machine-controller §10.2. Referred to means by namespace and name, in either reference (M-36).
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::{
+    api::{
+        names::finalizer,
+        v1alpha1::{MachineClass, SecretReference},
+    },
+    cluster::{
+        key::{ObjectKey, Target},
+        objects::{Objects, Part},
+        queue::Outcome,
+        store::Change,
+    },
+    controllers::{
+        class::{settle, with_finalizer},
+        machine::without_finalizer,
+        views::{BY_SECRET, ControlViews, qualified},
+    },
+};
+
+/// What is to become of the finalizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum FinalizerVerdict {
+    /// It is to be put on.
+    Add,
+    /// It is to be taken off.
+    Remove,
+    /// It is as it should be, or can't be changed.
+    Keep,
+}
+
+/// What is to become of the finalizer of this Secret, referred to by so many classes.
+pub fn secret_finalizer(secret: &Secret, references: usize) -> FinalizerVerdict {
+    let has = secret.finalizers().iter().any(|name| name == finalizer::SECRET);
+    let deleting = secret.metadata.deletion_timestamp.is_some();
+    match (references > 0, has, deleting) {
+        (true, false, false) => FinalizerVerdict::Add,
+        (false, true, _) => FinalizerVerdict::Remove,
+        (true, true, _) | (false, false, _) | (true, false, true) => FinalizerVerdict::Keep,
+    }
+}
+
+/// What the Secret controller needs.
+pub struct SecretDeps {
+    /// The stores of the control cluster.
+    pub views: ControlViews,
+    /// Secrets of the control namespace, read and written.
+    pub secrets: Objects<Secret>,
+}
+
+/// Keeps the finalizers of Secrets right.
+pub struct SecretController(SecretDeps);
+
+impl SecretController {
+    /// A controller; it does nothing until its queue runs [`Self::reconcile`].
+    pub fn new(deps: SecretDeps) -> Self {
+        Self(deps)
+    }
+
+    /// One pass over a Secret.
+    pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        let SecretDeps { views, secrets } = &self.0;
+        let Some(secret) = views.secrets.get(&key) else { return Outcome::Settled };
+        let references = views.classes.by_index(BY_SECRET, &qualified(&key.namespace, &key.name)).len();
+        let patch = match secret_finalizer(&secret, references) {
+            FinalizerVerdict::Keep => return Outcome::Settled,
+            FinalizerVerdict::Add => with_finalizer(&*secret, finalizer::SECRET),
+            FinalizerVerdict::Remove => match without_finalizer(secret.finalizers(), finalizer::SECRET) {
+                Some(patch) => patch,
+                None => return Outcome::Settled,
+            },
+        };
+        settle(secrets.patch(&Target::of(&*secret), Part::Main, patch).await.map(drop), &key, || async {
+            secrets.get(&key).await.map(drop)
+        })
+        .await
+    }
+}
+
+/// Secrets to look at after a change of a Secret. Its data does not matter here.
+pub fn after_secret(change: &Change<Secret>) -> BTreeSet<ObjectKey> {
+    let matters = match (&change.old, &change.new) {
+        (Some(old), Some(new)) => old.metadata.finalizers != new.metadata.finalizers,
+        (None, Some(_)) => true,
+        (_, None) => false,
+    };
+    change.new.iter().filter(|_| matters).map(|secret| ObjectKey::of(&**secret)).collect()
+}
+
+/// Secrets to look at after a change of a class: those it referred to and those it refers to, where that differs.
+pub fn after_class(change: &Change<MachineClass>) -> BTreeSet<ObjectKey> {
+    let of = |class: Option<&Arc<MachineClass>>| class.map(|class| references(class)).unwrap_or_default();
+    let (before, now) = (of(change.old.as_ref()), of(change.new.as_ref()));
+    before.symmetric_difference(&now).cloned().collect()
+}
+
+fn references(class: &MachineClass) -> BTreeSet<ObjectKey> {
+    let own = class.namespace().unwrap_or_default();
+    let key = |reference: &SecretReference| {
+        let namespace = if reference.namespace.is_empty() { own.clone() } else { reference.namespace.clone() };
+        ObjectKey::new(namespace, reference.name.clone())
+    };
+    [&class.secret_ref, &class.credentials_secret_ref].into_iter().flatten().map(key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+    use rstest::rstest;
+
+    use super::*;
+
+    fn secret(has: bool, deleting: bool) -> Secret {
+        let mut secret = Secret::default();
+        if has {
+            secret.finalizers_mut().push(finalizer::SECRET.to_owned());
+        }
+        secret.metadata.deletion_timestamp = deleting.then_some(Time(Timestamp::UNIX_EPOCH));
+        secret
+    }
+
+    #[rstest]
+    #[case::mc_266_referenced(false, false, 1, FinalizerVerdict::Add)]
+    #[case::mc_266_no_longer_referenced(true, false, 0, FinalizerVerdict::Remove)]
+    #[case::mc_269_never_added_while_deleting(false, true, 1, FinalizerVerdict::Keep)]
+    #[case::mc_270_deleted_while_referenced(true, true, 1, FinalizerVerdict::Keep)]
+    #[case::somebody_elses(false, false, 0, FinalizerVerdict::Keep)]
+    fn the_finalizer_of_a_secret(
+        #[case] has: bool,
+        #[case] deleting: bool,
+        #[case] references: usize,
+        #[case] verdict: FinalizerVerdict,
+    ) {
+        assert_eq!(secret_finalizer(&secret(has, deleting), references), verdict);
+    }
+
+    fn class(secret: Option<&str>, credentials: Option<&str>) -> Arc<MachineClass> {
+        let reference = |name: &str| SecretReference { name: name.to_owned(), namespace: String::new() };
+        let mut class = MachineClass {
+            secret_ref: secret.map(reference),
+            credentials_secret_ref: credentials.map(reference),
+            ..MachineClass::default()
+        };
+        class.metadata.namespace = Some("ns".to_owned());
+        Arc::new(class)
+    }
+
+    #[rstest]
+    #[case::mc_268_only_credentials(None, Some(class(None, Some("c"))), &["c"])]
+    #[case::a_changed_reference(Some(class(Some("a"), None)), Some(class(Some("b"), None)), &["a", "b"])]
+    #[case::nothing_changed(Some(class(Some("a"), None)), Some(class(Some("a"), None)), &[])]
+    #[case::the_class_is_gone(Some(class(Some("a"), None)), None, &["a"])]
+    fn a_class_wakes_secrets(
+        #[case] old: Option<Arc<MachineClass>>,
+        #[case] new: Option<Arc<MachineClass>>,
+        #[case] woken: &[&str],
+    ) {
+        let keys = after_class(&Change { old, new });
+        assert_eq!(keys.iter().map(|key| key.name.as_str()).collect::<Vec<_>>(), woken);
+    }
+}

@@ -1,0 +1,289 @@
+//! Carries a plan about a set out. Decides nothing: what fails is reported, and the next observation sees the truth.
+
+use std::{collections::BTreeSet, sync::Mutex};
+
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, join_all},
+    stream,
+};
+
+use super::{
+    SetController,
+    observe::{ReplicaFailure, SetObservation},
+    plan::{Effect, Step},
+};
+use crate::{
+    api::{
+        names::set_reason,
+        v1alpha1::{Machine, MachineSet, controller_of},
+    },
+    cluster::{
+        error::ApiError,
+        events::EventNote,
+        gate::Destruction,
+        key::{ObjectKey, Target},
+        objects::{DeleteHow, Part, Patch},
+    },
+};
+
+/// Deletions under way at once (D-31); the client's rate limits them beyond that.
+const DELETIONS_AT_ONCE: usize = 25;
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// The first error.
+    pub error: Option<ApiError>,
+    /// Set when machines could not be created or deleted.
+    pub failure: Option<ReplicaFailure>,
+    /// Names of machines whose creation got no answer.
+    pub unanswered: BTreeSet<String>,
+}
+
+/// Sizes of the batches in which so many calls are made: one first, then twice as many as before.
+pub fn slow_start_batches(count: usize, first: usize) -> Vec<usize> {
+    let mut batches = Vec::new();
+    let (mut left, mut size) = (count, first);
+    while left > 0 && size > 0 {
+        let batch = size.min(left);
+        batches.push(batch);
+        left -= batch;
+        size = size.saturating_mul(2);
+    }
+    batches
+}
+
+/// Makes the calls in slowly growing batches; after a batch with a failure no further one is begun. Returns how many
+/// succeeded and the first error.
+pub async fn slow_start<'a, T>(
+    items: &[T],
+    first: usize,
+    call: impl Fn(&T) -> BoxFuture<'a, Result<(), ApiError>>,
+) -> (usize, Option<ApiError>) {
+    let mut rest = items;
+    let mut succeeded = 0;
+    for size in slow_start_batches(items.len(), first) {
+        let (batch, tail) = rest.split_at(size.min(rest.len()));
+        rest = tail;
+        let results = join_all(batch.iter().map(&call).collect::<Vec<_>>()).await;
+        succeeded += results.iter().filter(|result| result.is_ok()).count();
+        if let Some(error) = results.into_iter().find_map(Result::err) {
+            return (succeeded, Some(error));
+        }
+    }
+    (succeeded, None)
+}
+
+fn is_creation(step: &Step) -> bool {
+    matches!(step.effect, Effect::CreateMachine(_) | Effect::CreateUnlessThere(_))
+}
+
+fn is_deletion(step: &Step) -> bool {
+    matches!(step.effect, Effect::DeleteMachine(_))
+}
+
+impl SetController {
+    /// Carries the steps out in their order. Creations and deletions that follow each other run together.
+    pub(super) async fn act(&self, seen: &SetObservation, steps: &[Step]) -> Done {
+        let mut done = Done::default();
+        let mut reread = false;
+        let mut rest = steps;
+        while let Some(step) = rest.first() {
+            tracing::debug!(set = %ObjectKey::of(&*seen.set), rule = step.rule, "act");
+            let run = match &step.effect {
+                Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => {
+                    rest.iter().take_while(|step| is_creation(step)).count()
+                }
+                Effect::DeleteMachine(_) => rest.iter().take_while(|step| is_deletion(step)).count(),
+                _ => 1,
+            };
+            let (these, tail) = rest.split_at(run.min(rest.len()));
+            rest = tail;
+            let result = match &step.effect {
+                Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => self.create(seen, these, &mut done).await,
+                Effect::DeleteMachine(_) => self.delete(seen, these, &mut done).await,
+                Effect::PatchSet { part, patch } => self.patch_set(&seen.set, *part, patch.clone()).await,
+                Effect::PatchMachine { machine, patch } => gone_is_fine(self.patch(machine, patch).await),
+                Effect::ReleaseMachine { machine, patch } => {
+                    // A failed test means that the reference is not ours any more.
+                    match gone_is_fine(self.patch(machine, patch).await) {
+                        Err(ApiError::Invalid(_)) => Ok(()),
+                        other => other,
+                    }
+                }
+                Effect::AdoptMachine { machine, patch } => {
+                    let allowed = if reread { Ok(()) } else { self.may_adopt(&seen.set).await };
+                    reread = true;
+                    match allowed {
+                        Ok(()) => gone_is_fine(self.patch(machine, patch).await),
+                        refused => refused,
+                    }
+                }
+                Effect::Tell(note) => {
+                    self.deps.recorder.note(&*seen.set, note.clone());
+                    Ok(())
+                }
+            };
+            if let Err(error) = result {
+                done.error = Some(error);
+                return done;
+            }
+        }
+        done
+    }
+
+    async fn patch_set(&self, set: &MachineSet, part: Part, patch: Patch) -> Result<(), ApiError> {
+        gone_is_fine(self.deps.sets.patch(&Target::of(set), part, patch).await.map(drop))
+    }
+
+    async fn patch(&self, machine: &Target, patch: &Patch) -> Result<(), ApiError> {
+        self.deps.machines.patch(machine, Part::Main, patch.clone()).await.map(drop)
+    }
+
+    /// An orphan is only taken over by a set that exists and stays (spec/deployment-and-set §5).
+    async fn may_adopt(&self, set: &MachineSet) -> Result<(), ApiError> {
+        let key = ObjectKey::of(set);
+        let fresh = self.deps.sets.get(&key).await?;
+        let stays = fresh
+            .is_some_and(|fresh| fresh.metadata.uid == set.metadata.uid && fresh.metadata.deletion_timestamp.is_none());
+        if stays {
+            return Ok(());
+        }
+        Err(ApiError::Conflict(format!("machineset {key} adopts no machines: it was replaced or is being deleted")))
+    }
+
+    async fn create(&self, seen: &SetObservation, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
+        let unanswered = Mutex::new(BTreeSet::new());
+        let call = |step: &Step| {
+            let (machine, asked_before) = match &step.effect {
+                Effect::CreateMachine(machine) => (Some(machine.clone()), false),
+                Effect::CreateUnlessThere(machine) => (Some(machine.clone()), true),
+                _ => (None, false),
+            };
+            let unanswered = &unanswered;
+            let call = async move {
+                let Some(machine) = machine else { return Ok(()) };
+                let result = self.create_one(&machine, asked_before).await;
+                if result.as_ref().is_err_and(ApiError::outcome_unknown)
+                    && let Ok(mut names) = unanswered.lock()
+                {
+                    names.insert(machine.metadata.name.clone().unwrap_or_default());
+                }
+                result
+            };
+            call.boxed()
+        };
+        let (_, error) = slow_start(steps, 1, call).await;
+        done.unanswered.extend(unanswered.into_inner().unwrap_or_default());
+        let Some(error) = error else { return Ok(()) };
+        done.failure = self.tell_failure(&seen.set, set_reason::FAILED_CREATE, "Error creating", &error);
+        Err(error)
+    }
+
+    async fn create_one(&self, machine: &Machine, asked_before: bool) -> Result<(), ApiError> {
+        let key = ObjectKey::of(machine);
+        if asked_before && self.deps.machines.get(&key).await?.is_some() {
+            return Ok(());
+        }
+        match self.deps.machines.create(machine).await {
+            Ok(_) => Ok(()),
+            Err(ApiError::AlreadyExists(message)) => {
+                // The answer to an earlier attempt was lost, or the name belongs to somebody else.
+                let there = self.deps.machines.get(&key).await?;
+                let mine = controller_of(&machine.metadata).map(|owner| owner.uid.as_str());
+                let is_ours =
+                    there.is_some_and(|there| controller_of(&there.metadata).map(|owner| owner.uid.as_str()) == mine);
+                if is_ours { Ok(()) } else { Err(ApiError::AlreadyExists(message)) }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn delete(&self, seen: &SetObservation, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
+        let deletions = steps.iter().filter_map(|step| match &step.effect {
+            Effect::DeleteMachine(target) => Some((step.rule, target)),
+            _ => None,
+        });
+        // Boxed, so that their lifetime has a name and the pass may run on any worker.
+        let calls: Vec<BoxFuture<'_, Result<(), ApiError>>> = deletions
+            .map(|(rule, target)| {
+                async move {
+                    self.deps.gate.permit(Destruction::Machine, rule, target)?;
+                    self.deps.machines.delete(target, DeleteHow::default()).await.map(drop)
+                }
+                .boxed()
+            })
+            .collect();
+        let results: Vec<Result<(), ApiError>> =
+            stream::iter(calls).buffer_unordered(DELETIONS_AT_ONCE).collect().await;
+        let Some(error) = results.into_iter().find_map(Result::err) else { return Ok(()) };
+        done.failure = self.tell_failure(&seen.set, set_reason::FAILED_DELETE, "Error deleting", &error);
+        Err(error)
+    }
+
+    /// A refusal is told; a lost answer is not one (S-MS-28), nor is the loss of the lease.
+    fn tell_failure(
+        &self,
+        set: &MachineSet,
+        reason: &'static str,
+        what: &str,
+        error: &ApiError,
+    ) -> Option<ReplicaFailure> {
+        if error.outcome_unknown() || matches!(error, ApiError::NotLeading(_)) {
+            return None;
+        }
+        let message = format!("{what}: {error}");
+        self.deps.recorder.note(set, EventNote::warning(reason, message.clone()));
+        Some(ReplicaFailure { reason, message })
+    }
+}
+
+fn gone_is_fine(result: Result<(), ApiError>) -> Result<(), ApiError> {
+    match result {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::a_hundred(100, 1, &[1, 2, 4, 8, 16, 32, 37])]
+    #[case::seven(7, 1, &[1, 2, 4])]
+    #[case::s_ms_31_ten_from_two(10, 2, &[2, 4, 4])]
+    #[case::s_ms_32_no_first_batch(10, 0, &[])]
+    fn batches_double(#[case] count: usize, #[case] first: usize, #[case] expected: &[usize]) {
+        assert_eq!(slow_start_batches(count, first), expected);
+    }
+
+    #[rstest]
+    #[case::s_ms_31_all_succeed(10, 2, usize::MAX, 10, 10)]
+    #[case::s_ms_33_all_fail_in_the_first_batch(10, 2, 0, 2, 0)]
+    #[case::s_ms_29_one_call_when_the_first_fails(10, 1, 0, 1, 0)]
+    #[case::a_failure_in_the_third_batch_ends_there(10, 1, 4, 7, 4)]
+    #[tokio::test]
+    async fn calls_start_slowly(
+        #[case] count: usize,
+        #[case] first: usize,
+        #[case] succeeding: usize,
+        #[case] called: usize,
+        #[case] succeeded: usize,
+    ) {
+        let calls = AtomicUsize::new(0);
+        let items: Vec<usize> = (0..count).collect();
+        let (successes, error) = slow_start(&items, first, |item| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            let fails = *item >= succeeding;
+            async move { if fails { Err(ApiError::Other("no".to_owned())) } else { Ok(()) } }.boxed()
+        })
+        .await;
+        assert_eq!((calls.into_inner(), successes, error.is_some()), (called, succeeded, called < count));
+    }
+}

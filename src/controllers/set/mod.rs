@@ -1,0 +1,181 @@
+//! The set controller: keeps the number of equal machines that a `MachineSet` wants.
+//!
+//! What lives here: claiming machines, creating and deleting them, syncing hot parts of the template, the set's status.
+//! What does not: rollouts (`deployment`), making VMs (`machine`), freezing (`safety`), who annotates machines for
+//! preservation. Source: spec/deployment-and-set §5, §6, §14.1.
+
+mod act;
+pub mod counts;
+pub mod decide;
+#[cfg(test)]
+pub(crate) mod fake_api;
+pub mod new_machine;
+pub mod observe;
+pub mod ownership;
+pub mod pacing;
+pub mod patches;
+pub mod plan;
+pub mod preservation;
+pub mod ranking;
+pub mod replicas;
+pub mod routing;
+pub mod status;
+pub mod template_sync;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod validity;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+
+pub use self::act::{slow_start, slow_start_batches};
+use self::{
+    observe::{ReplicaFailure, SetObservation},
+    plan::{Effect, Plan},
+};
+use super::views::ControlViews;
+use crate::{
+    api::v1alpha1::{Machine, MachineSet},
+    cluster::{
+        clock::SharedClock,
+        events::Recorder,
+        gate::Gate,
+        key::ObjectKey,
+        objects::{Objects, Part},
+        queue::Outcome,
+        store::Store,
+    },
+};
+
+/// Component name of the set controller's events.
+pub const COMPONENT: &str = "machineset-controller";
+
+/// What the set controller works with.
+#[derive(Clone)]
+pub struct SetDeps {
+    /// Cached views of the control cluster; machines and sets must have synced before the first pass.
+    pub views: ControlViews,
+    /// Writes machines; its store must be `views.machines`.
+    pub machines: Objects<Machine>,
+    /// Writes sets; its store must be `views.sets`.
+    pub sets: Objects<MachineSet>,
+    /// Nodes of the target cluster, if there is one.
+    pub nodes: Option<Arc<Store<Node>>>,
+    /// The time.
+    pub clock: SharedClock,
+    /// Asked before each deletion.
+    pub gate: Gate,
+    /// Takes events; made with [`COMPONENT`].
+    pub recorder: Recorder,
+    /// Where names of machines are drawn from.
+    pub name_seed: u64,
+}
+
+/// What is remembered of a set between passes. Losing it costs a status write or a name, never a machine.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    uid: Option<String>,
+    status_written: Option<Timestamp>,
+    unanswered: BTreeSet<String>,
+    failure: Option<ReplicaFailure>,
+}
+
+/// Brings sets to what they want to be.
+pub struct SetController {
+    deps: SetDeps,
+    random: Mutex<ChaCha8Rng>,
+    memory: Mutex<BTreeMap<ObjectKey, Memory>>,
+}
+
+impl SetController {
+    /// A controller that works with these.
+    pub fn new(deps: SetDeps) -> Self {
+        let random = Mutex::new(ChaCha8Rng::seed_from_u64(deps.name_seed));
+        Self { deps, random, memory: Mutex::default() }
+    }
+
+    /// One pass over one set.
+    pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        let Some(seen) = self.observe(&key) else {
+            self.memory().remove(&key);
+            return Outcome::Settled;
+        };
+        let plan = decide::decide(&seen);
+        let done = self.act(&seen, &plan.steps).await;
+        self.remember(&key, |memory| {
+            let answered = plan.steps.iter().filter_map(|step| match &step.effect {
+                Effect::CreateUnlessThere(machine) => machine.metadata.name.as_deref(),
+                _ => None,
+            });
+            if done.error.is_none() {
+                for name in answered {
+                    memory.unanswered.remove(name);
+                }
+            }
+            memory.unanswered.extend(done.unanswered.iter().cloned());
+            memory.failure.clone_from(&done.failure);
+        });
+        // What was done is in the stores already: the status tells of the machines as they are now.
+        let Some(after) = self.observe(&key) else { return Outcome::Settled };
+        let told = self.tell_status(&key, &after).await;
+        match (done.error, told) {
+            (Some(error), _) => Outcome::Retry(format!("machineset {key}: {error}")),
+            (None, Err(error)) => Outcome::Retry(format!("status of machineset {key}: {error}")),
+            (None, Ok(status)) => plan.next.or_earlier(status.next).into(),
+        }
+    }
+
+    async fn tell_status(
+        &self,
+        key: &ObjectKey,
+        seen: &SetObservation,
+    ) -> Result<Plan, crate::cluster::error::ApiError> {
+        let plan = status::decide_status(seen);
+        let writes = plan.steps.iter().any(|step| matches!(step.effect, Effect::PatchSet { part: Part::Status, .. }));
+        let done = self.act(seen, &plan.steps).await;
+        if let Some(error) = done.error {
+            return Err(error);
+        }
+        if writes {
+            self.remember(key, |memory| memory.status_written = Some(seen.now));
+        }
+        Ok(plan)
+    }
+
+    fn observe(&self, key: &ObjectKey) -> Option<SetObservation> {
+        let now = self.deps.clock.now();
+        let mut seen = SetObservation::look_up(&self.deps.views, self.deps.nodes.as_deref(), key, now)?;
+        seen.name_seed = self.random.lock().unwrap_or_else(PoisonError::into_inner).next_u64();
+        self.remember(key, |memory| {
+            if memory.uid != seen.set.metadata.uid {
+                *memory = Memory { uid: seen.set.metadata.uid.clone(), ..Memory::default() };
+            }
+            for machine in &seen.machines {
+                if !memory.unanswered.is_empty() {
+                    memory.unanswered.remove(machine.metadata.name.as_deref().unwrap_or_default());
+                }
+            }
+            seen.unanswered.clone_from(&memory.unanswered);
+            seen.status_written = memory.status_written;
+            seen.failure.clone_from(&memory.failure);
+        });
+        Some(seen)
+    }
+
+    fn remember(&self, key: &ObjectKey, change: impl FnOnce(&mut Memory)) {
+        change(self.memory().entry(key.clone()).or_default());
+    }
+
+    fn memory(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

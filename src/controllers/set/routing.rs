@@ -1,0 +1,189 @@
+//! Which sets are looked at again when something changes. Pure over the stores.
+//!
+//! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). A change that no decision about a
+//! set reads wakes nobody.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use crate::{
+    api::{
+        names::annotation,
+        selector,
+        v1alpha1::{Machine, MachineSet, controller_of},
+    },
+    cluster::{key::ObjectKey, store::Change},
+    controllers::views::{BY_NAMESPACE, BY_NODE, ControlViews},
+};
+
+/// The pause before a pass in which further changes may gather.
+pub const SOON: Duration = Duration::from_millis(20);
+
+/// A key to look at, and how soon: machines come and go in crowds, and one pass can deal with many of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wake {
+    /// The key.
+    pub key: ObjectKey,
+    /// After this time.
+    pub after: Duration,
+}
+
+impl Wake {
+    /// A wake-up without delay.
+    pub fn now(key: ObjectKey) -> Self {
+        Self { key, after: Duration::ZERO }
+    }
+
+    /// A wake-up in which further changes may gather.
+    pub fn soon(key: ObjectKey) -> Self {
+        Self { key, after: SOON }
+    }
+}
+
+/// The set itself.
+pub fn sets_of_set(change: &Change<MachineSet>) -> Vec<Wake> {
+    change.newest().map(|set| Wake::now(ObjectKey::of(&**set))).into_iter().collect()
+}
+
+/// The set that controls the machine, or controlled it before; for an orphan the sets that it fits.
+pub fn sets_of_machine(change: &Change<Machine>, views: &ControlViews) -> Vec<Wake> {
+    let (old, new) = (change.old.as_deref(), change.new.as_deref());
+    if let (Some(old), Some(new)) = (old, new)
+        && !matters(old, new)
+    {
+        return Vec::new();
+    }
+    let mut keys: BTreeSet<ObjectKey> = [old, new]
+        .into_iter()
+        .flatten()
+        .filter_map(|machine| set_of(machine, views))
+        .map(|set| ObjectKey::of(&*set))
+        .collect();
+    if let Some(machine) = new
+        && controller_of(&machine.metadata).is_none()
+        && machine.metadata.deletion_timestamp.is_none()
+        && old.is_none_or(|old| {
+            old.metadata.labels != machine.metadata.labels
+                || old.metadata.owner_references != machine.metadata.owner_references
+        })
+    {
+        keys.extend(sets_that_fit(machine, views));
+    }
+    keys.into_iter().map(Wake::soon).collect()
+}
+
+/// The sets of Failed machines whose Node says something new about their preservation.
+pub fn sets_of_node(change: &Change<Node>, views: &ControlViews) -> Vec<Wake> {
+    let preserve = |node: &Node| node.annotations().get(annotation::PRESERVE).cloned();
+    let (old, new) = (change.old.as_deref(), change.new.as_deref());
+    if let (Some(old), Some(new)) = (old, new)
+        && preserve(old) == preserve(new)
+    {
+        return Vec::new();
+    }
+    let Some(node) = change.newest() else { return Vec::new() };
+    let machines = views.machines.by_index(BY_NODE, &node.name_any());
+    let sets: BTreeSet<ObjectKey> = machines
+        .iter()
+        .filter(|machine| super::counts::is_failed(machine))
+        .filter_map(|machine| set_of(machine, views))
+        .map(|set| ObjectKey::of(&*set))
+        .collect();
+    sets.into_iter().map(Wake::soon).collect()
+}
+
+/// The set that controls a machine: of the right kind, in its namespace, with the UID that the reference names.
+pub fn set_of(machine: &Machine, views: &ControlViews) -> Option<std::sync::Arc<MachineSet>> {
+    let owner = controller_of(&machine.metadata).filter(|owner| owner.kind == "MachineSet")?;
+    let key = ObjectKey::new(machine.metadata.namespace.clone().unwrap_or_default(), owner.name.clone());
+    views.sets.get(&key).filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid))
+}
+
+fn sets_that_fit(machine: &Machine, views: &ControlViews) -> Vec<ObjectKey> {
+    let Some(labels) = machine.metadata.labels.as_ref().filter(|labels| !labels.is_empty()) else { return Vec::new() };
+    let namespace = machine.metadata.namespace.clone().unwrap_or_default();
+    views
+        .sets
+        .by_index(BY_NAMESPACE, &namespace)
+        .iter()
+        .filter(|set| {
+            let wanted = set.spec.selector.as_ref();
+            wanted.is_some_and(|wanted| !selector::is_empty(wanted) && selector::matches(wanted, labels))
+        })
+        .map(|set| ObjectKey::of(&**set))
+        .collect()
+}
+
+/// Whether anything differs that a decision about a set or a deployment reads.
+pub fn matters(old: &Machine, new: &Machine) -> bool {
+    let (before, after) = (&old.metadata, &new.metadata);
+    let (was, is) = (&old.status, &new.status);
+    before.uid != after.uid
+        || before.deletion_timestamp != after.deletion_timestamp
+        || before.labels != after.labels
+        || before.annotations != after.annotations
+        || before.owner_references != after.owner_references
+        || was.current_status.phase != is.current_status.phase
+        || was.current_status.preserve_expiry_time != is.current_status.preserve_expiry_time
+        || was.last_operation.state != is.last_operation.state
+        || was.last_operation.description != is.last_operation.description
+        || old.spec != new.spec
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::controllers::set::testing::*;
+
+    fn views() -> ControlViews {
+        let views = ControlViews::default();
+        views.sets.apply(set(1).build());
+        views
+    }
+
+    fn woken(old: Option<Machine>, new: Option<Machine>) -> Vec<String> {
+        let change = Change { old: old.map(Arc::new), new: new.map(Arc::new) };
+        sets_of_machine(&change, &views()).into_iter().map(|wake| wake.key.name).collect()
+    }
+
+    fn owned_by(kind: &str, uid: &str) -> Building<Machine> {
+        let reference = controller_reference(kind, "set", uid);
+        machine("m").with(|machine| machine.metadata.owner_references = Some(vec![reference]))
+    }
+
+    #[rstest]
+    #[case::s_evt_20_owned_and_added(None, Some(machine("m")), true)]
+    #[case::s_evt_21_an_orphan_that_fits(None, Some(machine("m").no_owner()), true)]
+    #[case::s_evt_22_deleting_at_first_sight(None, Some(machine("m").deleting()), true)]
+    #[case::s_evt_23_owned_by_nobody_known(None, Some(owned_by("MachineSet", "uid-other")), false)]
+    #[case::s_own_02_owner_of_another_kind(None, Some(owned_by("MachineDeployment", "uid-set")), false)]
+    #[case::s_evt_24_nothing_changed(Some(machine("m")), Some(machine("m")), false)]
+    #[case::s_evt_25_deletion_begins(Some(machine("m")), Some(machine("m").deleting()), true)]
+    #[case::s_evt_25_labels_change(Some(machine("m")), Some(machine("m").label("a", "b")), true)]
+    #[case::s_evt_25_owner_removed(Some(machine("m")), Some(machine("m").no_owner()), true)]
+    #[case::s_evt_25_owner_changed(Some(machine("m")), Some(owned_by("MachineSet", "uid-other")), true)]
+    #[case::s_evt_26_an_orphans_status(Some(machine("m").no_owner()), Some(running("m").no_owner()), false)]
+    #[case::removed(Some(machine("m")), None, true)]
+    fn a_machine_wakes_its_set(
+        #[case] old: Option<Building<Machine>>,
+        #[case] new: Option<Building<Machine>>,
+        #[case] wakes: bool,
+    ) {
+        let names = woken(old.map(Building::build), new.map(Building::build));
+        assert_eq!(names, if wakes { vec!["set"] } else { vec![] });
+    }
+
+    #[test]
+    fn s_own_12_an_empty_selector_fits_no_orphan() {
+        let views = ControlViews::default();
+        views.sets.apply(set(1).with(|set| set.spec.selector = Some(selector(&[]))).build());
+        let change = Change { old: None, new: Some(Arc::new(machine("m").no_owner().build())) };
+        assert_eq!(sets_of_machine(&change, &views), []);
+    }
+}

@@ -1,0 +1,298 @@
+//! The remote control of a simulation, for tests: loopback or Unix socket only (spec/providers §7.8).
+
+use std::{fmt, io, net::SocketAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post, put},
+};
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    cloud::{Cloud, MachineCall, Vm, VmRef},
+    config::SimulationConfig,
+    reader::duration_of,
+    rules::FailureRule,
+    shared::Shared,
+    template::VmTemplate,
+};
+use crate::api::{
+    field::{FieldPath, Findings},
+    v1alpha1::MachineClass,
+};
+
+/// Where the admin API listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminAddress {
+    /// A port of the loopback interface.
+    Loopback(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// A text is no address for the admin API.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be 127.0.0.1:PORT or unix:PATH")]
+pub struct InvalidAdminAddress;
+
+impl FromStr for AdminAddress {
+    type Err = InvalidAdminAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            return Ok(Self::Unix(path.into()));
+        }
+        let address: SocketAddr = text.parse().map_err(|_| InvalidAdminAddress)?;
+        if address.ip().is_loopback() { Ok(Self::Loopback(address)) } else { Err(InvalidAdminAddress) }
+    }
+}
+
+impl fmt::Display for AdminAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loopback(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Binds the address; the future serves it until the end.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub async fn serve(
+    address: &AdminAddress,
+    shared: Arc<Shared>,
+    shutdown: CancellationToken,
+) -> io::Result<BoxFuture<'static, ()>> {
+    let router = router(shared);
+    let log = |result: io::Result<()>| {
+        if let Err(error) = result {
+            tracing::error!(%error, "the simulation's admin API has ended");
+        }
+    };
+    Ok(match address {
+        AdminAddress::Loopback(address) => {
+            let listener = TcpListener::bind(address).await?;
+            tracing::info!(address = %listener.local_addr()?, "simulation admin API");
+            Box::pin(async move {
+                log(axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await);
+            })
+        }
+        AdminAddress::Unix(path) => {
+            // A socket that a killed process left behind is in nobody's use.
+            if path.exists() && tokio::net::UnixStream::connect(path).await.is_err() {
+                std::fs::remove_file(path)?;
+            }
+            let listener = UnixListener::bind(path)?;
+            let path = path.clone();
+            Box::pin(async move {
+                log(axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await);
+                drop(std::fs::remove_file(path));
+            })
+        }
+    })
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/vms", get(list_vms))
+        // Identities of VMs contain slashes, so the whole rest of the path is taken and parted by hand.
+        .route("/vms/{*rest}", post(act_on_vm))
+        .route("/orphans", post(make_orphan))
+        .route("/failures", put(replace_failures))
+        .route("/events", get(list_events))
+        .route("/clock/advance", post(advance_clock))
+        .with_state(shared)
+}
+
+/// What a request failed with.
+struct Refusal(StatusCode, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(json!({"error": self.1}))).into_response()
+    }
+}
+
+fn vm_of(cloud: &Cloud, reference: VmRef) -> Option<Value> {
+    let (_, vm, template) = cloud.vms().find(|(found, ..)| *found == reference)?;
+    Some(shown(vm, &template))
+}
+
+fn shown(vm: &Vm, template: &VmTemplate) -> Value {
+    json!({
+        "providerID": vm.provider_id,
+        "namespace": vm.namespace(),
+        "machine": vm.machine(),
+        "nodeName": vm.node_name(),
+        "class": template.class,
+        "region": template.region,
+        "zone": template.zone,
+        "machineType": template.machine_type,
+        "created": vm.created,
+        "life": vm.life,
+        "node": vm.node,
+        "heartbeat": vm.heartbeat,
+        "initialisation": vm.initialisation,
+        "joining": vm.joining,
+    })
+}
+
+async fn list_vms(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let vms = shared.with(|cloud, now| {
+        cloud.advance(now);
+        cloud.vms().map(|(_, vm, template)| shown(vm, &template)).collect::<Vec<_>>()
+    });
+    Json(json!({"vms": vms}))
+}
+
+async fn list_events(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(json!({"events": shared.with(|cloud, _| cloud.events())}))
+}
+
+/// `POST /vms/{id}/interrupt|vanish|notready|freeze-heartbeat`; the id is a provider id, its last part, or a machine name.
+async fn act_on_vm(State(shared): State<Arc<Shared>>, Path(rest): Path<String>) -> Result<Json<Value>, Refusal> {
+    let (id, action) = rest.rsplit_once('/').unwrap_or((&rest, ""));
+    let done = shared.with(|cloud, now| {
+        cloud.advance(now);
+        let Some(vm) = find(cloud, id) else {
+            return Err(Refusal(StatusCode::NOT_FOUND, format!("there is no VM {id:?}")));
+        };
+        match action {
+            "interrupt" => cloud.is_interrupted(vm, now),
+            "vanish" => cloud.vanishes(vm, now),
+            "notready" => cloud.breaks(vm, now),
+            "freeze-heartbeat" => cloud.freeze(vm, now),
+            other => {
+                let message =
+                    format!("unknown action {other:?}: must be interrupt, vanish, notready or freeze-heartbeat");
+                return Err(Refusal(StatusCode::NOT_FOUND, message));
+            }
+        }
+        cloud.advance(now);
+        Ok(vm_of(cloud, vm).unwrap_or(Value::Null))
+    })?;
+    keep(&shared).await?;
+    Ok(Json(done))
+}
+
+fn find(cloud: &Cloud, id: &str) -> Option<VmRef> {
+    cloud.find(id).or_else(|| {
+        let mut named =
+            cloud.vms().filter(|(_, vm, _)| vm.provider_id.rsplit('/').next() == Some(id) || vm.machine() == id);
+        named.next().map(|(vm, ..)| vm)
+    })
+}
+
+async fn keep(shared: &Shared) -> Result<(), Refusal> {
+    shared.commit().await.map_err(|error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+}
+
+/// A VM to be made without a machine.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct OrphanOrder {
+    namespace: String,
+    name: String,
+    class: String,
+    provider: String,
+    provider_spec: Value,
+}
+
+impl Default for OrphanOrder {
+    fn default() -> Self {
+        Self {
+            namespace: "default".to_owned(),
+            name: String::new(),
+            class: String::new(),
+            provider: super::template::VIRTUAL.to_owned(),
+            provider_spec: json!({}),
+        }
+    }
+}
+
+async fn make_orphan(
+    State(shared): State<Arc<Shared>>,
+    Json(order): Json<OrphanOrder>,
+) -> Result<(StatusCode, Json<Value>), Refusal> {
+    if order.name.is_empty() || order.class.is_empty() {
+        let message = "name (of the machine that never was) and class must be set".to_owned();
+        return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, message));
+    }
+    let mut class =
+        MachineClass { provider: order.provider, provider_spec: order.provider_spec, ..MachineClass::default() };
+    class.metadata.name = Some(order.class);
+    class.metadata.namespace = Some(order.namespace.clone());
+    let call = MachineCall {
+        namespace: order.namespace,
+        machine: order.name,
+        template: VmTemplate::of_class(&class),
+        ..MachineCall::default()
+    };
+    let made = shared.with(|cloud, now| {
+        let vm = cloud.make_orphan(&call, now);
+        vm_of(cloud, vm).unwrap_or(Value::Null)
+    });
+    keep(&shared).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Replaces the failure rules; body is the list as in the configuration, JSON.
+async fn replace_failures(
+    State(shared): State<Arc<Shared>>,
+    Json(rules): Json<Vec<Value>>,
+) -> Result<Json<Value>, Refusal> {
+    let mut found = Findings::new();
+    let rules = FailureRule::read_all(&rules, &FieldPath::new("failures"), &mut found);
+    if found.denies() {
+        return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, found.aggregate()));
+    }
+    let count = rules.len();
+    shared.with(|cloud, _| {
+        let config = SimulationConfig { failures: rules, ..(**cloud.config()).clone() };
+        cloud.forget_hits();
+        cloud.reconfigure(Arc::new(config));
+    });
+    Ok(Json(json!({"failures": count})))
+}
+
+/// Body `{"by": "2m"}`; only for a virtual clock.
+async fn advance_clock(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> Result<Json<Value>, Refusal> {
+    let mut found = Findings::new();
+    let by = body.get("by").and_then(|by| duration_of(by, &FieldPath::new("by"), &mut found));
+    let by: Duration = by.ok_or_else(|| {
+        Refusal(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "body must be {\"by\": DURATION}, such as {\"by\": \"2m\"}".to_owned(),
+        )
+    })?;
+    let now = shared.clock.advance(by).map_err(|error| Refusal(StatusCode::CONFLICT, error.to_string()))?;
+    shared.with(Cloud::advance);
+    Ok(Json(json!({"now": now})))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::loopback("127.0.0.1:8080", true)]
+    #[case::a_socket("unix:/run/sim.sock", true)]
+    #[case::the_world("0.0.0.0:8080", false)]
+    #[case::another_host("10.0.0.1:8080", false)]
+    #[case::no_port("127.0.0.1", false)]
+    #[case::no_path("unix:", false)]
+    fn only_this_host_may_be_named(#[case] text: &str, #[case] accepted: bool) {
+        assert_eq!(text.parse::<AdminAddress>().is_ok(), accepted);
+    }
+}

@@ -1,0 +1,190 @@
+//! How long things take: constant, uniform, normal or log-normal (spec/providers §7.2 `latency`).
+
+use std::{f64::consts::TAU, time::Duration};
+
+use rand::Rng;
+use serde_json::Value;
+
+use super::{
+    draw::unit,
+    reader::{Section, duration_of},
+};
+use crate::api::field::{FieldPath, Findings};
+
+/// The standard normal distribution's 99th percentile.
+const NORMAL_P99: f64 = 2.326_347_874_040_841;
+
+/// A length of time that may vary.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Distribution {
+    /// Always the same.
+    Constant(Duration),
+    /// Anything between two bounds, equally likely.
+    Uniform {
+        /// The shortest.
+        min: Duration,
+        /// The longest.
+        max: Duration,
+    },
+    /// Around a mean; never below zero.
+    Normal {
+        /// The mean.
+        mean: Duration,
+        /// The standard deviation.
+        sd: Duration,
+    },
+    /// Mostly short with a long tail.
+    LogNormal {
+        /// Half are shorter.
+        p50: Duration,
+        /// One in a hundred is longer.
+        p99: Duration,
+    },
+}
+
+impl Distribution {
+    /// No time at all.
+    pub const ZERO: Self = Self::Constant(Duration::ZERO);
+
+    /// Whether it never takes any time.
+    pub const fn is_zero(&self) -> bool {
+        matches!(self, Self::Constant(length) if length.is_zero())
+    }
+
+    /// A length drawn from the distribution.
+    pub fn sample(&self, generator: &mut impl Rng) -> Duration {
+        match *self {
+            Self::Constant(length) => length,
+            Self::Uniform { min, max } => min + max.saturating_sub(min).mul_f64(unit(generator)),
+            Self::Normal { mean, sd } => seconds(mean.as_secs_f64() + sd.as_secs_f64() * standard_normal(generator)),
+            Self::LogNormal { p50, p99 } => {
+                if p50.is_zero() {
+                    return Duration::ZERO;
+                }
+                let sigma = (p99.as_secs_f64() / p50.as_secs_f64()).ln() / NORMAL_P99;
+                seconds(p50.as_secs_f64() * (sigma * standard_normal(generator)).exp())
+            }
+        }
+    }
+
+    /// Reads `2s`, `{constant: 2s}`, `{uniform: [1s, 2s]}`, `{normal: {mean: 25s, sd: 5s}}` or
+    /// `{lognormal: {p50: 2s, p99: 8s}}`.
+    pub(super) fn read(value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Self> {
+        let Value::Object(_) = value else { return duration_of(value, path, found).map(Self::Constant) };
+        let mut section = Section::of(value, path, found)?;
+        let known = ["constant", "uniform", "normal", "lognormal"];
+        let mut read = Vec::new();
+        for word in known {
+            if let Some((value, path)) = section.take(word) {
+                read.push(Self::read_kind(word, value, &path, found));
+            }
+        }
+        section.finish(found);
+        if let [one] = read.as_slice() {
+            return *one;
+        }
+        let detail = "must be a duration or exactly one of constant, uniform, normal, lognormal";
+        found.invalid(super::reader::RULE, path.clone(), value.clone(), detail);
+        None
+    }
+
+    fn read_kind(word: &str, value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Self> {
+        match word {
+            "constant" => duration_of(value, path, found).map(Self::Constant),
+            "uniform" => {
+                let bounds: Option<Vec<Duration>> = value.as_array().and_then(|bounds| {
+                    bounds.iter().enumerate().map(|(at, bound)| duration_of(bound, &path.index(at), found)).collect()
+                });
+                match bounds.as_deref() {
+                    Some(&[min, max]) if min <= max => Some(Self::Uniform { min, max }),
+                    _ => {
+                        let detail = "must be a list of two durations, the shorter one first";
+                        found.invalid(super::reader::RULE, path.clone(), value.clone(), detail);
+                        None
+                    }
+                }
+            }
+            "normal" => two(value, path, ["mean", "sd"], found).map(|[mean, sd]| Self::Normal { mean, sd }),
+            _ => {
+                let [p50, p99] = two(value, path, ["p50", "p99"], found)?;
+                if p99 < p50 {
+                    found.invalid(super::reader::RULE, path.child("p99"), value.clone(), "must not be less than p50");
+                    return None;
+                }
+                Some(Self::LogNormal { p50, p99 })
+            }
+        }
+    }
+}
+
+/// Reads two durations that must both be there.
+fn two(value: &Value, path: &FieldPath, names: [&str; 2], found: &mut Findings) -> Option<[Duration; 2]> {
+    let mut section = Section::of(value, path, found)?;
+    let [first, second] = names.map(|name| section.required_duration(name, found));
+    section.finish(found);
+    Some([first?, second?])
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+/// One value of the standard normal distribution (Box and Muller).
+fn standard_normal(generator: &mut impl Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - unit(generator)).ln()).sqrt();
+    radius * (TAU * unit(generator)).cos()
+}
+
+/// One value of the exponential distribution with this mean.
+pub fn exponential(mean: Duration, generator: &mut impl Rng) -> Duration {
+    seconds(-mean.as_secs_f64() * (1.0 - unit(generator)).ln())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::{
+        super::draw::{Draws, Question},
+        *,
+    };
+
+    fn median(distribution: Distribution) -> f64 {
+        let mut lengths: Vec<f64> = (0..2001)
+            .map(|attempt| {
+                let question = Question { operation: "create", subject: "ns/m", attempt, purpose: "latency" };
+                distribution.sample(&mut Draws::new(3).generator(question)).as_secs_f64()
+            })
+            .collect();
+        lengths.sort_by(f64::total_cmp);
+        lengths[1000]
+    }
+
+    #[rstest]
+    #[case::a_bare_duration(json!("2s"), 2.0)]
+    #[case::a_bare_zero(json!(0), 0.0)]
+    #[case::constant(json!({"constant": "1m"}), 60.0)]
+    #[case::uniform(json!({"uniform": ["2s", "4s"]}), 3.0)]
+    #[case::normal(json!({"normal": {"mean": "25s", "sd": "5s"}}), 25.0)]
+    #[case::lognormal(json!({"lognormal": {"p50": "2s", "p99": "8s"}}), 2.0)]
+    fn a_distribution_is_read_and_has_the_wanted_middle(#[case] written: Value, #[case] middle: f64) {
+        let mut found = Findings::new();
+        let distribution = Distribution::read(&written, &FieldPath::new("latency.create"), &mut found);
+        assert_eq!(found.aggregate(), "[]");
+        let median = median(distribution.unwrap());
+        assert!((median - middle).abs() <= middle * 0.05, "median {median} instead of about {middle}");
+    }
+
+    #[rstest]
+    #[case::no_unit(json!("5"), "latency.create: Invalid value: \"5\"")]
+    #[case::bounds_reversed(json!({"uniform": ["4s", "2s"]}), "latency.create.uniform: Invalid value")]
+    #[case::one_of_two_missing(json!({"normal": {"mean": "2s"}}), "latency.create.normal.sd: Required value")]
+    #[case::an_unknown_kind(json!({"gamma": "2s"}), "latency.create.gamma")]
+    #[case::two_kinds(json!({"constant": "2s", "uniform": ["1s", "2s"]}), "exactly one of")]
+    fn a_wrong_distribution_is_refused_with_its_key(#[case] written: Value, #[case] words: &str) {
+        let mut found = Findings::new();
+        assert_eq!(Distribution::read(&written, &FieldPath::new("latency.create"), &mut found), None);
+        assert!(found.aggregate().contains(words), "{}", found.aggregate());
+    }
+}

@@ -1,0 +1,148 @@
+//! What the driver, the kubelet, the timers and the admin API share: the cloud behind one lock, its clock, its memory.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    clock::Clock,
+    cloud::{Cloud, NodeNotice},
+    persistence::{Keeper, StateError},
+};
+
+/// How long a driver call waits for the VMs to be rebuilt after the start.
+const REBUILD_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether the cloud knows its VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// Its VMs are being rebuilt from the Nodes of the target cluster.
+    Rebuilding,
+    /// It does.
+    Complete,
+}
+
+/// One simulation.
+#[derive(Debug)]
+pub struct Shared {
+    cloud: Mutex<Cloud>,
+    /// Its clock.
+    pub clock: Clock,
+    keeper: Keeper,
+    deadline_moved: Notify,
+    notices: Option<mpsc::UnboundedSender<NodeNotice>>,
+    knowledge: watch::Sender<Knowledge>,
+}
+
+impl Shared {
+    /// Puts a simulation together; `notices` goes to the kubelet, if there is one.
+    pub fn new(
+        cloud: Cloud,
+        clock: Clock,
+        keeper: Keeper,
+        notices: Option<mpsc::UnboundedSender<NodeNotice>>,
+        knowledge: Knowledge,
+    ) -> Self {
+        Self {
+            cloud: Mutex::new(cloud),
+            clock,
+            keeper,
+            deadline_moved: Notify::new(),
+            notices,
+            knowledge: watch::Sender::new(knowledge),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cloud> {
+        // A panic inside leaves single VMs odd at worst; losing the whole cloud would be worse.
+        self.cloud.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the cloud at the present time and passes on what follows from it.
+    pub fn with<R>(&self, act: impl FnOnce(&mut Cloud, Timestamp) -> R) -> R {
+        let mut cloud = self.lock();
+        let before = cloud.next_deadline();
+        let result = act(&mut cloud, self.clock.now());
+        // Sent under the lock, so that notices keep their order.
+        for notice in cloud.take_notices() {
+            if let Some(notices) = &self.notices {
+                // The kubelet may have ended already.
+                drop(notices.send(notice));
+            }
+        }
+        let after = cloud.next_deadline();
+        drop(cloud);
+        if after.is_some_and(|after| before.is_none_or(|before| after < before)) {
+            self.deadline_moved.notify_one();
+        }
+        result
+    }
+
+    /// Waits until everything that has happened is on disk.
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub async fn commit(&self) -> Result<(), StateError> {
+        if !self.keeper.keeps() {
+            return Ok(());
+        }
+        let revision = self.lock().revision();
+        self.keeper.commit(revision, |take| take(&mut self.lock())).await
+    }
+
+    /// Whether VMs are remembered over a restart.
+    pub const fn keeps(&self) -> bool {
+        self.keeper.keeps()
+    }
+
+    /// The cloud knows its VMs from now on.
+    pub fn knows_its_vms(&self) {
+        self.knowledge.send_replace(Knowledge::Complete);
+    }
+
+    /// Waits a while until the cloud knows its VMs; answers whether it does.
+    pub async fn known(&self) -> Knowledge {
+        let mut knowledge = self.knowledge.subscribe();
+        let complete = knowledge.wait_for(|knowledge| *knowledge == Knowledge::Complete);
+        match tokio::time::timeout(REBUILD_PATIENCE, complete).await {
+            Ok(Ok(_)) => Knowledge::Complete,
+            _ => Knowledge::Rebuilding,
+        }
+    }
+
+    /// Waits by the simulation's clock. Safe to drop.
+    pub async fn sleep(&self, length: Duration) {
+        if !length.is_zero() {
+            self.clock.sleep_until(super::clock::later(self.clock.now(), length)).await;
+        }
+    }
+}
+
+/// Lets due things happen until the end. All VMs share this one task.
+pub async fn run_timers(shared: Arc<Shared>, shutdown: CancellationToken) {
+    loop {
+        let next = shared.with(|cloud, now| {
+            cloud.advance(now);
+            cloud.next_deadline()
+        });
+        if let Err(error) = shared.commit().await {
+            tracing::error!(%error, "the simulation's state is not kept");
+        }
+        let due = async {
+            match next {
+                Some(next) => shared.clock.sleep_until(next).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = due => {}
+            () = shared.deadline_moved.notified() => {}
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The control and the target cluster as the flags name them.
+
+use std::sync::Arc;
+
+use super::{Common, observers::CallMetrics};
+use crate::{
+    cluster::{
+        clients::{ClientSettings, Cluster, Rate, Source, config},
+        preflight::Preflight,
+    },
+    settings::{ControlCluster, TargetCluster},
+};
+
+/// Clients of both clusters.
+pub(super) struct Clusters {
+    /// Where the machine objects live.
+    pub(super) control: Cluster,
+    /// Where the Nodes live; none without a target.
+    pub(super) target: Option<Cluster>,
+}
+
+impl Clusters {
+    /// Makes the clients. Nothing is asked of the servers yet.
+    pub(super) async fn connect(common: &Common) -> anyhow::Result<Self> {
+        let settings = ClientSettings {
+            rate: Rate { qps: common.settings.client_rate.qps, burst: common.settings.client_rate.burst },
+            observer: Some(Arc::new(CallMetrics::new(common.metrics.clone()))),
+        };
+        let control_source = match &common.settings.control {
+            ControlCluster::InCluster => Source::InCluster,
+            ControlCluster::Kubeconfig(path) => Source::File(path.clone()),
+        };
+        let target_source = match &common.settings.target {
+            TargetCluster::None => None,
+            TargetCluster::InCluster => Some(Source::InCluster),
+            TargetCluster::Kubeconfig(path) => Some(Source::File(path.clone())),
+        };
+        let control = Cluster::connect(&config::load(&control_source).await?, &settings)?;
+        let target = match target_source {
+            None => None,
+            Some(source) => Some(Cluster::connect(&config::load(&source).await?, &settings)?),
+        };
+        Ok(Self { control, target })
+    }
+
+    /// Checks of the control cluster.
+    pub(super) fn control_preflight(&self) -> Preflight {
+        Preflight::new("control", self.control.client(crate::cluster::clients::Purpose::Discovery))
+    }
+
+    /// Checks of the target cluster.
+    pub(super) fn target_preflight(&self) -> Option<Preflight> {
+        let target = self.target.as_ref()?;
+        Some(Preflight::new("target", target.client(crate::cluster::clients::Purpose::Discovery)))
+    }
+}

@@ -1,0 +1,261 @@
+//! The control loops of one process: views kept by watches, queues woken by changes, leadership, and the loops themselves.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use tokio::sync::watch;
+
+use super::{Common, clusters::Clusters, drivers::Drivers, loops, stream, target::TargetViews};
+use crate::{
+    api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
+    cluster::{
+        clients::Purpose,
+        events::{self, EventNote, Publisher, Recorder},
+        gate::Gate,
+        lease::{ElectionSettings, Ended, LeaderElection, Leadership, Times},
+        objects::Objects,
+        preflight::Preflight,
+        supervisor::{Stage, Supervisor},
+        watch::{Poison, Scope, Watches, Watching, prune},
+    },
+    controllers::views::ControlViews,
+    metrics::{FleetSnapshot, Listing},
+    settings::Half,
+};
+
+/// Component of events that no controller tells.
+const COMPONENT: &str = "machine-controller-manager";
+/// Reason of the event about an object that can't be decoded.
+const UNDECODABLE: &str = "Undecodable";
+
+/// What every loop works with.
+pub(super) struct Parts {
+    pub(super) common: Arc<Common>,
+    pub(super) views: ControlViews,
+    pub(super) target: Option<TargetViews>,
+    pub(super) gate: Gate,
+    pub(super) leadership: Leadership,
+    pub(super) notes: tokio::sync::mpsc::Sender<events::Pending>,
+    /// Machine objects, each half through a client with a rate of its own.
+    pub(super) rollout: Writers,
+    pub(super) machines: Writers,
+    /// Secrets of the control namespace.
+    pub(super) secrets: Objects<Secret>,
+    /// The drivers; their clouds live once `drivers_live` says so.
+    pub(super) drivers: Drivers,
+    drivers_live: watch::Receiver<bool>,
+}
+
+impl Parts {
+    /// Waits until this process leads, its drivers live and its views are complete.
+    pub(super) async fn ready_to_work(&self) {
+        self.leadership.won().await;
+        let views = &self.views;
+        tokio::join!(
+            views.machines.wait_synced(),
+            views.sets.wait_synced(),
+            views.deployments.wait_synced(),
+            views.classes.wait_synced(),
+            views.secrets.wait_synced(),
+            async {
+                if let Some(target) = &self.target {
+                    target.node_store.wait_synced().await;
+                }
+            },
+        );
+        // The sender lives as long as the process, or the process ends with it.
+        let _ = self.drivers_live.clone().wait_for(|live| *live).await;
+    }
+
+    /// A recorder for a component.
+    pub(super) fn recorder(&self, component: &'static str) -> Recorder {
+        Recorder::new(component, self.notes.clone())
+    }
+}
+
+/// Writes the four kinds through one client.
+pub(super) struct Writers {
+    pub(super) machines: Objects<Machine>,
+    pub(super) sets: Objects<MachineSet>,
+    pub(super) deployments: Objects<MachineDeployment>,
+    pub(super) classes: Objects<MachineClass>,
+}
+
+impl Writers {
+    fn new(client: &kube::Client, gate: &Gate, views: &ControlViews) -> Self {
+        Self {
+            machines: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.machines)), prune::common),
+            sets: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.sets)), prune::common),
+            deployments: Objects::new(
+                client.clone(),
+                gate.clone(),
+                Some(Arc::clone(&views.deployments)),
+                prune::common,
+            ),
+            classes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.classes)), prune::common),
+        }
+    }
+}
+
+/// Starts watches, leadership and loops.
+pub(super) async fn start(
+    common: &Arc<Common>,
+    clusters: &Clusters,
+    drivers: Drivers,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<()> {
+    // Webhooks answer already; without an API server no loop can do anything useful.
+    clusters.control_preflight().reachable().await?;
+    tell_what_is_missing(clusters).await;
+
+    let (notes, pending) = events::channel();
+    let stop = tasks.stop_of(Stage::Support);
+    let publisher = Publisher::new(pending, clusters.control.client(Purpose::Events), Arc::clone(&common.clock));
+    tasks.spawn(Stage::Support, "events", publisher.run(stop));
+
+    let leadership = lead(common, clusters, &notes, tasks);
+    let gate = Gate::open_while(leadership.clone());
+    let views = ControlViews::default();
+    let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
+    observe_fleet(common, &views)?;
+
+    let (live, drivers_live) = watch::channel(false);
+    let parts = Arc::new(Parts {
+        common: Arc::clone(common),
+        rollout: Writers::new(&clusters.control.client(Purpose::Rollout), &gate, &views),
+        machines: Writers::new(&clusters.control.client(Purpose::Machines), &gate, &views),
+        secrets: Objects::new(
+            clusters.control.client(Purpose::ControlCore),
+            gate.clone(),
+            Some(Arc::clone(&views.secrets)),
+            prune::common,
+        ),
+        views,
+        target,
+        gate,
+        leadership,
+        notes,
+        drivers,
+        drivers_live,
+    });
+    // Listeners first: a change that comes before them would wake nobody.
+    loops::start(&parts, tasks);
+    keep_views(&parts, clusters, tasks);
+    start_drivers(&parts, clusters, live, tasks);
+    Ok(())
+}
+
+/// What is missing is told and waited for: it may be installed at any moment.
+async fn tell_what_is_missing(clusters: &Clusters) {
+    if let Err(error) = clusters.control_preflight().serves_machine_kinds().await {
+        tracing::error!("{error}");
+    }
+    if let Some(target) = clusters.target_preflight()
+        && let Err(error) = Preflight::reachable(&target).await
+    {
+        tracing::error!("{error}");
+    }
+}
+
+fn lead(
+    common: &Arc<Common>,
+    clusters: &Clusters,
+    notes: &tokio::sync::mpsc::Sender<events::Pending>,
+    tasks: &mut Supervisor,
+) -> Leadership {
+    let settings = &common.settings;
+    let Some(election) = &settings.leader_election else {
+        return Leadership::without_election(tasks.stop_of(Stage::Lease));
+    };
+    let election = LeaderElection::over(
+        ElectionSettings {
+            namespace: settings.namespace.clone(),
+            leases: settings.controllers.halves().into_iter().map(Half::lease_name).map(str::to_owned).collect(),
+            identity: election.identity.clone(),
+            times: Times {
+                lease_duration: election.lease_duration,
+                renew_deadline: election.renew_deadline,
+                retry_period: election.retry_period,
+            },
+        },
+        clusters.control.client(Purpose::Leases),
+        Arc::clone(&common.clock),
+        common.random_source(stream::LEASES),
+        Some(Recorder::new(COMPONENT, notes.clone())),
+    );
+    let leadership = election.leadership();
+    let stop = tasks.stop_of(Stage::Lease);
+    tasks.spawn_fallible(Stage::Lease, "leader election", async move {
+        match election.run(stop).await {
+            Ended::Released => Ok(()),
+            Ended::Lost { lease, why } => Err(format!("lease {lease} is lost: {why}")),
+        }
+    });
+    leadership
+}
+
+fn observe_fleet(common: &Common, views: &ControlViews) -> anyhow::Result<()> {
+    let views = views.clone();
+    common.metrics.observe_fleet(move || FleetSnapshot {
+        machines: Listing::Of(views.machines.snapshot()),
+        sets: Listing::Of(views.sets.snapshot()),
+        deployments: Listing::Of(views.deployments.snapshot()),
+    })?;
+    Ok(())
+}
+
+/// Keeps all views equal to what the API servers hold, on every replica: a standby is warm when it begins to lead.
+fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
+    let notes = parts.notes.clone();
+    let on_poison = move |poison: &Poison| {
+        let text = format!("the object can't be decoded and is left as it is: {}", poison.error);
+        Recorder::new(COMPONENT, notes.clone())
+            .note_about(poison.object.clone(), EventNote::warning(UNDECODABLE, text));
+    };
+    let watches = Watches::new(Arc::new(on_poison), parts.common.random_source(stream::WATCHES));
+    let namespace = || Scope::Namespace(parts.common.settings.namespace.clone());
+    let client = || clusters.control.client(Purpose::Watches);
+    let stop = tasks.stop_of(Stage::Support);
+    let views = &parts.views;
+    macro_rules! keep {
+        ($kind:literal, $store:expr) => {
+            tasks.spawn(
+                Stage::Support,
+                concat!("watch of ", $kind),
+                watches.clone().keep(
+                    $kind,
+                    client(),
+                    Watching::objects(namespace(), prune::common),
+                    Arc::clone($store),
+                    stop.clone(),
+                ),
+            );
+        };
+    }
+    keep!("machines", &views.machines);
+    keep!("machinesets", &views.sets);
+    keep!("machinedeployments", &views.deployments);
+    keep!("machineclasses", &views.classes);
+    keep!("secrets", &views.secrets);
+    if let (Some(target), Some(cluster)) = (&parts.target, &clusters.target) {
+        target.keep(&watches, cluster, tasks);
+    }
+}
+
+/// The drivers begin with leadership: a simulated cloud must not live twice.
+fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: watch::Sender<bool>, tasks: &mut Supervisor) {
+    let stop = tasks.stop_of(Stage::Support);
+    let target = clusters.target.as_ref().map(|target| target.client(Purpose::Simulation));
+    let parts = Arc::clone(parts);
+    tasks.spawn_fallible(Stage::Support, "drivers", async move {
+        if stop.run_until_cancelled(parts.leadership.won()).await.is_none() {
+            return Ok(());
+        }
+        let simulation = parts.drivers.lead(target, stop.clone()).await?;
+        live.send_replace(true);
+        let running = simulation.into_iter().map(|task| task.future);
+        futures::future::join_all(running).await;
+        stop.cancelled().await;
+        Ok::<(), anyhow::Error>(())
+    });
+}

@@ -1,0 +1,226 @@
+//! The loops: which changes wake which queue, and which controller works on it.
+//!
+//! A loop begins when this process leads, its drivers live and its views are complete.
+
+use std::sync::{Arc, Mutex};
+
+use super::{
+    control::Parts,
+    listeners::{Listeners, wakes},
+    stream,
+    target::TargetViews,
+};
+use crate::{
+    cluster::{
+        key::ObjectKey,
+        queue::{Outcome, WorkQueue},
+        supervisor::{Stage, Supervisor},
+    },
+    controllers::{
+        class::{self, ClassController, ClassDeps},
+        deployment::{self, AutoscalerAnnotations, DeploymentController, DeploymentDeps, DeploymentSettings},
+        machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts},
+        secret::{self, SecretController, SecretDeps},
+        set::{self, SetController, SetDeps},
+    },
+    settings::{AutoscalerAnnotation, Controller, Half},
+};
+
+type Queue = Arc<WorkQueue<ObjectKey>>;
+
+/// Attaches the queues to the views and starts the loops.
+pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) {
+    let mut starting = Starting { parts, tasks, listeners: Listeners::default() };
+    for controller in parts.common.settings.controllers.iter() {
+        match controller {
+            Controller::MachineDeployment => starting.deployments(),
+            Controller::MachineSet => starting.sets(),
+            Controller::Machine => starting.machines(),
+            Controller::MachineClass => starting.classes(),
+            Controller::Secret => starting.secrets(),
+            // A Node's events wake its machine; the finalizer of the Node is part of the machine's own pass.
+            Controller::Node
+            | Controller::MachineSafetyOvershooting
+            | Controller::MachineSafetyOrphanVms
+            | Controller::MachineSafetyApiServer => {}
+        }
+    }
+    starting.listeners.attach(parts);
+}
+
+struct Starting<'a> {
+    parts: &'a Arc<Parts>,
+    tasks: &'a mut Supervisor,
+    listeners: Listeners,
+}
+
+impl Starting<'_> {
+    fn deployments(&mut self) {
+        let parts = self.parts;
+        let queue = self.queue(Controller::MachineDeployment);
+        let views = &parts.views;
+        self.listeners
+            .deployments
+            .push(wakes(&queue, views, |change, _| deployment::routing::deployments_of_deployment(change)));
+        self.listeners.sets.push(wakes(&queue, views, deployment::routing::deployments_of_set));
+        self.listeners.machines.push(wakes(&queue, views, deployment::routing::deployments_of_machine));
+        self.listeners.nodes.push(wakes(&queue, views, deployment::routing::deployments_of_node));
+        let controller = DeploymentController::new(DeploymentDeps {
+            views: views.clone(),
+            deployments: parts.rollout.deployments.clone(),
+            sets: parts.rollout.sets.clone(),
+            machines: parts.rollout.machines.clone(),
+            nodes: parts.target.as_ref().map(|target| target.nodes.clone()),
+            clock: Arc::clone(&parts.common.clock),
+            gate: parts.gate.clone(),
+            recorder: parts.recorder(deployment::COMPONENT),
+            settings: DeploymentSettings {
+                autoscaler_annotations: match parts.common.settings.rollout.autoscaler_annotation {
+                    AutoscalerAnnotation::DuringRollout => AutoscalerAnnotations::DuringRollouts,
+                    AutoscalerAnnotation::Never => AutoscalerAnnotations::Never,
+                },
+            },
+        });
+        let controller = Arc::new(controller);
+        self.run(Controller::MachineDeployment, queue, move |key| {
+            let controller = Arc::clone(&controller);
+            async move { controller.reconcile(key).await }
+        });
+    }
+
+    fn sets(&mut self) {
+        let parts = self.parts;
+        let queue = self.queue(Controller::MachineSet);
+        let views = &parts.views;
+        self.listeners.sets.push(wakes(&queue, views, |change, _| set::routing::sets_of_set(change)));
+        self.listeners.machines.push(wakes(&queue, views, set::routing::sets_of_machine));
+        self.listeners.nodes.push(wakes(&queue, views, set::routing::sets_of_node));
+        let controller = SetController::new(SetDeps {
+            views: views.clone(),
+            machines: parts.rollout.machines.clone(),
+            sets: parts.rollout.sets.clone(),
+            nodes: parts.target.as_ref().map(|target| Arc::clone(&target.node_store)),
+            clock: Arc::clone(&parts.common.clock),
+            gate: parts.gate.clone(),
+            recorder: parts.recorder(set::COMPONENT),
+            name_seed: parts.common.random_source(stream::SET_NAMES)(),
+        });
+        let controller = Arc::new(controller);
+        self.run(Controller::MachineSet, queue, move |key| {
+            let controller = Arc::clone(&controller);
+            async move { controller.reconcile(key).await }
+        });
+    }
+
+    fn machines(&mut self) {
+        let parts = self.parts;
+        let queue = self.queue(Controller::Machine);
+        let controller = Arc::new(MachineController::new(MachineDeps {
+            views: parts.views.clone(),
+            machines: parts.machines.machines.clone(),
+            target: parts.target.as_ref().map(target_parts),
+            drivers: parts.drivers.registry.clone(),
+            queue: Arc::clone(&queue),
+            clock: Arc::clone(&parts.common.clock),
+            gate: parts.gate.clone(),
+            recorder: parts.recorder(machine::COMPONENT),
+            rng: Arc::new(Mutex::new(parts.common.random(stream::MACHINES))),
+            freeze: FreezeSwitch::default(),
+            settings: machine_settings(&parts.common.settings.machine),
+        }));
+        let listener = Arc::clone(&controller);
+        self.listeners.machines.push(Box::new(move |change| listener.machine_changed(change)));
+        let listener = Arc::clone(&controller);
+        self.listeners.nodes.push(Box::new(move |change| listener.node_changed(change)));
+        let listener = Arc::clone(&controller);
+        self.listeners.classes.push(Box::new(move |change| listener.class_changed(change)));
+        let listener = Arc::clone(&controller);
+        self.listeners.secrets.push(Box::new(move |change| listener.secret_changed(change)));
+        let listener = Arc::clone(&controller);
+        self.listeners.pods.push(Box::new(move |change| listener.pod_changed(change)));
+        let listener = Arc::clone(&controller);
+        self.listeners.attachments.push(Box::new(move |change| listener.attachment_changed(change)));
+        self.run(Controller::Machine, queue, move |key| {
+            let controller = Arc::clone(&controller);
+            async move { controller.reconcile(key).await }
+        });
+    }
+
+    fn classes(&mut self) {
+        let parts = self.parts;
+        let queue = self.queue(Controller::MachineClass);
+        self.listeners.classes.push(wakes(&queue, &parts.views, |change, _| class::after_class(change)));
+        self.listeners.machines.push(wakes(&queue, &parts.views, |change, _| class::after_machine(change)));
+        let controller = Arc::new(ClassController::new(ClassDeps {
+            views: parts.views.clone(),
+            classes: parts.machines.classes.clone(),
+            recorder: parts.recorder(machine::COMPONENT),
+        }));
+        self.run(Controller::MachineClass, queue, move |key| {
+            let controller = Arc::clone(&controller);
+            async move { controller.reconcile(key).await }
+        });
+    }
+
+    fn secrets(&mut self) {
+        let parts = self.parts;
+        let queue = self.queue(Controller::Secret);
+        self.listeners.secrets.push(wakes(&queue, &parts.views, |change, _| secret::after_secret(change)));
+        self.listeners.classes.push(wakes(&queue, &parts.views, |change, _| secret::after_class(change)));
+        let controller =
+            Arc::new(SecretController::new(SecretDeps { views: parts.views.clone(), secrets: parts.secrets.clone() }));
+        self.run(Controller::Secret, queue, move |key| {
+            let controller = Arc::clone(&controller);
+            async move { controller.reconcile(key).await }
+        });
+    }
+
+    fn queue(&self, controller: Controller) -> Queue {
+        let name = controller.name();
+        Arc::new(WorkQueue::new(name, self.parts.common.metrics.queue(name)))
+    }
+
+    fn run<F, Fut>(&mut self, controller: Controller, queue: Queue, pass: F)
+    where
+        F: Fn(ObjectKey) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Outcome> + Send + 'static,
+    {
+        let stop = self.tasks.stop_of(Stage::Work);
+        let parts = Arc::clone(self.parts);
+        let workers = match controller.half() {
+            Half::ControllerManager => parts.common.settings.workers.controller_manager,
+            Half::MachineController => parts.common.settings.workers.machine_controller,
+        };
+        self.tasks.spawn(Stage::Work, controller.name(), async move {
+            if stop.run_until_cancelled(parts.ready_to_work()).await.is_some() {
+                tracing::info!(controller = controller.name(), workers, "working");
+                queue.run(workers.get(), stop, pass).await;
+            }
+        });
+    }
+}
+
+fn target_parts(target: &TargetViews) -> TargetParts {
+    TargetParts {
+        nodes: target.nodes.clone(),
+        node_store: Arc::clone(&target.node_store),
+        tokens: target.bootstrap_tokens.clone(),
+        drain_views: Arc::new(target.clone()),
+        client: target.client.clone(),
+    }
+}
+
+fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settings::MachineSettings {
+    machine::settings::MachineSettings {
+        creation_timeout: flags.creation_timeout,
+        health_timeout: flags.health_timeout,
+        drain_timeout: flags.drain_timeout,
+        max_evict_retries: flags.max_evict_retries,
+        pv_detach_timeout: flags.pv_detach_timeout,
+        pv_reattach_timeout: flags.pv_reattach_timeout,
+        node_conditions: flags.node_conditions.join(","),
+        bootstrap_token_auth_extra_groups: flags.bootstrap_token_auth_extra_groups.clone(),
+        resource_exhausted_retry: flags.resource_exhausted_retry,
+        ..machine::settings::MachineSettings::default()
+    }
+}

@@ -1,0 +1,103 @@
+//! One manager: its clusters, views, servers and control loops, and the tasks that keep them going.
+//!
+//! This room only puts parts together; what any part does is decided in its own room. Everything hangs off one call of
+//! [`run`]: there is no process-wide state, so that several managers in one process stay possible. Order of the start:
+//! configuration, ports, certificates, webhooks, then clusters, watches, leadership and loops; webhooks are served before
+//! and without leadership (design: who runs where).
+
+mod clusters;
+mod control;
+mod drivers;
+mod listeners;
+mod loops;
+mod observers;
+mod reviewer;
+mod serving;
+mod target;
+
+use std::{sync::Arc, time::Instant};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    cluster::{
+        clock::{SharedClock, TokioClock},
+        supervisor::Supervisor,
+    },
+    metrics::Metrics,
+    server::Health,
+    settings::Settings,
+};
+
+/// What all parts of one manager share.
+struct Common {
+    settings: Settings,
+    clock: SharedClock,
+    metrics: Metrics,
+    health: Health,
+    /// Where all randomness of the process comes from: names, jitter, serial numbers.
+    seed: u64,
+}
+
+impl Common {
+    /// A random generator of its own for a part; parts do not disturb each other.
+    fn random(&self, part: u64) -> ChaCha8Rng {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        random.set_stream(part);
+        random
+    }
+
+    /// A source of random numbers that may be called from anywhere.
+    fn random_source(&self, part: u64) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let random = std::sync::Mutex::new(self.random(part));
+        move || random.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next_u64()
+    }
+}
+
+/// The parts that draw random numbers.
+mod stream {
+    pub const WATCHES: u64 = 1;
+    pub const LEASES: u64 = 2;
+    pub const CERTIFICATES: u64 = 3;
+    pub const SET_NAMES: u64 = 4;
+    pub const MACHINES: u64 = 5;
+    pub const SIMULATION: u64 = 6;
+}
+
+/// Runs a manager until SIGTERM or SIGINT, then drains it.
+///
+/// # Errors
+/// When it can't do anything useful: bad configuration, a busy port, an API server that can't be reached at the start, a
+/// lost lease, or a task that failed.
+pub async fn run(settings: Settings) -> anyhow::Result<()> {
+    // The first one wins, and a second call tells nothing new.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let started = Instant::now();
+    let common = Arc::new(Common {
+        clock: Arc::new(TokioClock::system()),
+        metrics: Metrics::new(Arc::new(move || started.elapsed()))?,
+        health: Health::default(),
+        seed: rand::random(),
+        settings,
+    });
+    let clusters = clusters::Clusters::connect(&common).await?;
+    let mut tasks = Supervisor::new();
+    let drivers = drivers::Drivers::new(&common)?;
+    serving::start(&common, &clusters, &drivers, &mut tasks).await?;
+    if !common.settings.controllers.is_empty() {
+        control::start(&common, &clusters, drivers, &mut tasks).await?;
+    }
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let asked = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    tasks.run(asked).await?;
+    tracing::info!("stopped");
+    Ok(())
+}

@@ -1,0 +1,28 @@
+//! Where the runtime of the controllers tells metrics what it does.
+
+use crate::{
+    cluster::clients::{Call, CallResult, ObserveCall},
+    metrics::{Metrics, RestLatency, RestResult, url_pattern},
+};
+
+/// Counts calls to Kubernetes APIs.
+pub(super) struct CallMetrics(Metrics);
+
+impl CallMetrics {
+    pub(super) fn new(metrics: Metrics) -> Self {
+        Self(metrics)
+    }
+}
+
+impl ObserveCall for CallMetrics {
+    fn observe(&self, call: &Call<'_>) {
+        let code = match call.result {
+            CallResult::Answered(status) => status.as_u16().to_string(),
+            CallResult::Failed => "<error>".to_owned(),
+        };
+        let rest = &self.0.rest_client;
+        rest.requests.inc(&RestResult { code: &code, method: call.method.as_str(), host: call.host });
+        let url = url_pattern(&format!("https://{}", call.host), call.path);
+        rest.latency.observe(&RestLatency { verb: call.method.as_str(), url: &url }, call.took);
+    }
+}

@@ -1,0 +1,117 @@
+//! The network face: ports, certificates, admission, conversion, health and metrics. Needs no leadership.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use jiff::Timestamp;
+
+use super::{Common, clusters::Clusters, drivers::Drivers, reviewer::AdmissionReviewer, stream};
+use crate::{
+    admission::{Admission, RegisteredDrivers},
+    api::{
+        conversion,
+        names::{CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
+        validation::{ControllerUsers, Coverage, Policy},
+    },
+    cluster::{
+        clients::Purpose,
+        supervisor::{Stage, Supervisor},
+    },
+    server::{
+        ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions,
+        tls::{
+            CertMode, CertificateManager, CertificateSettings, POLL_INTERVAL, PairFiles, Target, plan::PlanSettings,
+            serving_names,
+        },
+    },
+    settings::{self, DriverSelection},
+};
+
+/// Takes all ports, prepares the certificate and starts answering.
+pub(super) async fn start(
+    common: &Arc<Common>,
+    clusters: &Clusters,
+    drivers: &Drivers,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<()> {
+    let settings = &common.settings;
+    let certificates = CertificateManager::new(
+        Some(clusters.control.client(Purpose::ControlCore)),
+        certificate_settings(common)?,
+        &common.metrics,
+        &common.health,
+    )?;
+    let options = ServerOptions {
+        secure: settings.secure,
+        plain: plain_addresses(&settings.http),
+        connections: ConnectionLimits::default(),
+        requests: RequestLimits::default(),
+        profiling: match settings.http.profiling {
+            settings::Profiling::Off => Profiling::Off,
+            settings::Profiling::On | settings::Profiling::WithContention => Profiling::On,
+        },
+        shutdown_delay: settings.shutdown.delay,
+        shutdown_timeout: settings.shutdown.timeout,
+        ..ServerOptions::default()
+    };
+    let server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
+    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers), common.metrics.clone()));
+    let serve_stop = tasks.stop_of(Stage::Serve);
+    tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));
+    let support_stop = tasks.stop_of(Stage::Support);
+    tasks.spawn(Stage::Support, "certificates", certificates.run(support_stop));
+    Ok(())
+}
+
+fn admission(common: &Common, drivers: &Drivers) -> Admission {
+    let settings = &common.settings;
+    let policy = Policy {
+        profile: settings.admission.profile,
+        controllers: ControllerUsers::named(settings.admission.controller_users.clone()),
+    };
+    // A process that was told which drivers to serve may not know them all.
+    let coverage = match settings.drivers {
+        DriverSelection::All => Coverage::All,
+        DriverSelection::Only(_) => Coverage::Some,
+    };
+    let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
+    Admission::new(policy)
+        .with_providers(Arc::new(registered))
+        .with_converter(|object, to| conversion::convert(object, to).map_err(|error| error.to_string()))
+}
+
+fn plain_addresses(http: &settings::HttpSettings) -> Vec<SocketAddr> {
+    let port = Some(http.port);
+    [port, http.compat_port].into_iter().flatten().map(|port| SocketAddr::new(http.address, port.get())).collect()
+}
+
+fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> {
+    let settings = &common.settings;
+    let service = &settings.service;
+    let plan = || -> anyhow::Result<PlanSettings> {
+        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names, None)?;
+        Ok(PlanSettings::for_names(names))
+    };
+    let targets = || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, None) } else { Vec::new() };
+    let mode = match &settings.certificates {
+        settings::CertMode::SelfManaged => CertMode::SelfManaged {
+            namespace: service.namespace.clone(),
+            name: CERTIFICATE_SECRET.to_owned(),
+            settings: plan()?,
+            targets: targets(),
+        },
+        settings::CertMode::Files { certificate, private_key } => CertMode::Files {
+            files: PairFiles { certificate: certificate.clone(), key: private_key.clone() },
+            interval: POLL_INTERVAL,
+        },
+        settings::CertMode::Dev => CertMode::Dev { settings: plan()?, targets: targets() },
+    };
+    let entropy = common.random_source(stream::CERTIFICATES);
+    Ok(CertificateSettings {
+        mode,
+        clock: Arc::new(Timestamp::now),
+        entropy: Arc::new(move || {
+            let (high, low) = (u128::from(entropy()), u128::from(entropy()));
+            (high << 64 | low).to_be_bytes()
+        }),
+    })
+}

@@ -1,0 +1,156 @@
+//! Views of the target cluster, and what writes to it.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret},
+    policy::v1::PodDisruptionBudget,
+    storage::v1::VolumeAttachment,
+};
+
+use kube::ResourceExt;
+
+use crate::{
+    cluster::{
+        clients::{Cluster, Purpose},
+        gate::Gate,
+        key::ObjectKey,
+        objects::Objects,
+        store::{IndexName, Store},
+        supervisor::{Stage, Supervisor},
+        watch::{Lazy, SMALL_PAGE, Scope, Watches, Watching, prune},
+    },
+    controllers::{
+        drain::{observe::DrainViews, pods::claims_of},
+        views::{node_store, qualified},
+    },
+};
+
+/// Index: pods and attachments by the name of their node.
+const ON_NODE: IndexName = "on-node";
+/// Index: pods by the `namespace/name` of the claims they use.
+const OF_CLAIM: IndexName = "of-claim";
+/// Index: attachments by the name of their volume.
+const OF_VOLUME: IndexName = "of-volume";
+/// Index: budgets by namespace.
+const IN_NAMESPACE: IndexName = "in-namespace";
+
+fn node_of_pod(pod: &Pod) -> Vec<String> {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).into_iter().collect()
+}
+
+fn claims_of_pod(pod: &Pod) -> Vec<String> {
+    claims_of(pod).iter().map(|claim| qualified(&claim.namespace, &claim.name)).collect()
+}
+
+fn node_of_attachment(attachment: &VolumeAttachment) -> Vec<String> {
+    vec![attachment.spec.node_name.clone()]
+}
+
+fn volume_of_attachment(attachment: &VolumeAttachment) -> Vec<String> {
+    attachment.spec.source.persistent_volume_name.clone().into_iter().collect()
+}
+
+/// What is known of the target cluster. What only drains need is watched from the first drain on.
+#[derive(Clone)]
+pub(super) struct TargetViews {
+    pub(super) client: kube::Client,
+    pub(super) node_store: Arc<Store<Node>>,
+    pub(super) nodes: Objects<Node>,
+    pub(super) bootstrap_tokens: Objects<Secret>,
+    pub(super) pods: Lazy<Pod>,
+    pub(super) volumes: Lazy<PersistentVolume>,
+    pub(super) claims: Lazy<PersistentVolumeClaim>,
+    pub(super) attachments: Lazy<VolumeAttachment>,
+    pub(super) budgets: Lazy<PodDisruptionBudget>,
+}
+
+impl TargetViews {
+    pub(super) fn new(cluster: &Cluster, gate: &Gate) -> Self {
+        let client = cluster.client(Purpose::TargetCore);
+        let node_store = node_store();
+        Self {
+            nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&node_store)), prune::node),
+            bootstrap_tokens: Objects::new(client.clone(), gate.clone(), None, prune::common),
+            pods: Lazy::new(Arc::new(Store::new(vec![(ON_NODE, node_of_pod), (OF_CLAIM, claims_of_pod)]))),
+            volumes: Lazy::new(Arc::new(Store::new(Vec::new()))),
+            claims: Lazy::new(Arc::new(Store::new(Vec::new()))),
+            attachments: Lazy::new(Arc::new(Store::new(vec![
+                (ON_NODE, node_of_attachment),
+                (OF_VOLUME, volume_of_attachment),
+            ]))),
+            budgets: Lazy::new(Arc::new(Store::new(vec![(IN_NAMESPACE, |budget| {
+                budget.namespace().into_iter().collect()
+            })]))),
+            node_store,
+            client,
+        }
+    }
+
+    /// Starts the watches.
+    pub(super) fn keep(&self, watches: &Watches, cluster: &Cluster, tasks: &mut Supervisor) {
+        let stop = tasks.stop_of(Stage::Support);
+        let client = || cluster.client(Purpose::Watches);
+        let nodes = Watching::objects(Scope::Cluster, prune::node).page(SMALL_PAGE);
+        tasks.spawn(
+            Stage::Support,
+            "watch of nodes",
+            watches.clone().keep("nodes", client(), nodes, Arc::clone(&self.node_store), stop.clone()),
+        );
+        macro_rules! keep {
+            ($kind:literal, $lazy:expr, $watching:expr) => {
+                tasks.spawn(
+                    Stage::Support,
+                    concat!("watch of ", $kind),
+                    $lazy.clone().keep(watches.clone(), $kind, client(), $watching, stop.clone()),
+                );
+            };
+        }
+        let cluster_wide = Scope::Cluster;
+        let pods = Watching::objects(cluster_wide.clone(), prune::pod).page(SMALL_PAGE).with_fields("spec.nodeName!=");
+        keep!("pods", self.pods, pods);
+        keep!("persistentvolumes", self.volumes, Watching::objects(cluster_wide.clone(), prune::persistent_volume));
+        keep!(
+            "persistentvolumeclaims",
+            self.claims,
+            Watching::objects(cluster_wide.clone(), prune::persistent_volume_claim)
+        );
+        keep!("volumeattachments", self.attachments, Watching::objects(cluster_wide.clone(), prune::volume_attachment));
+        keep!("poddisruptionbudgets", self.budgets, Watching::objects(cluster_wide, prune::pod_disruption_budget));
+    }
+}
+
+impl DrainViews for TargetViews {
+    fn ready(&self) -> bool {
+        // All are asked, so that all begin.
+        self.pods.begin() & self.volumes.begin() & self.claims.begin() & self.attachments.begin() & self.budgets.begin()
+    }
+
+    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+        self.pods.store().by_index(ON_NODE, node)
+    }
+
+    fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>> {
+        self.pods.store().by_index(OF_CLAIM, &qualified(&claim.namespace, &claim.name))
+    }
+
+    fn budgets_in(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
+        self.budgets.store().by_index(IN_NAMESPACE, namespace)
+    }
+
+    fn claim(&self, key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
+        self.claims.store().get(key)
+    }
+
+    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+        self.volumes.store().get(&ObjectKey::cluster_scoped(name))
+    }
+
+    fn attachments_on(&self, node: &str) -> Vec<Arc<VolumeAttachment>> {
+        self.attachments.store().by_index(ON_NODE, node)
+    }
+
+    fn attachments_of(&self, volume: &str) -> Vec<Arc<VolumeAttachment>> {
+        self.attachments.store().by_index(OF_VOLUME, volume)
+    }
+}

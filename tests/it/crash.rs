@@ -1,0 +1,147 @@
+//! The manager is killed without warning, again and again, in the middle of rollouts.
+//!
+//! The cloud outlives it, as a real one would: its VMs stand in a JSON file that each start reads. Whatever the moment,
+//! there is at most one VM per machine, and in the end there are exactly the wanted machines and no VM beside theirs.
+//! `MCM_TEST_SEED` replays the moments of a run.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+use crate::{
+    fleet,
+    support::{
+        ManagerOptions, Namespace, Rig, TestManager,
+        cluster_object::{name, number, text},
+        wait::expect,
+        wait_until,
+    },
+};
+
+const MACHINES: u32 = 20;
+const KILLS: usize = 10;
+/// Slow enough that a kill meets creations and deletions under way.
+const SLOW_CLOUD: &str = "\
+seed: 7
+latency:
+  create: {constant: 400ms}
+  boot: {constant: 300ms}
+  ready: {constant: 100ms}
+  delete: {constant: 400ms}
+  api: {constant: 5ms}
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollout_survives_kills_at_any_moment() {
+    let Some(rig) = Rig::own("crash::a_rollout_survives_kills_at_any_moment").await else { return };
+    let seed = std::env::var("MCM_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
+    println!("MCM_TEST_SEED={seed}");
+    let mut chance = ChaCha8Rng::seed_from_u64(seed);
+
+    rig.with_controller_manager().await;
+    rig.install_crds().await;
+    let namespace = rig.namespace("crash").await;
+    let state = rig.folder.join("vms.json");
+    let options = ManagerOptions {
+        simulation: SLOW_CLOUD.to_owned(),
+        flags: vec![format!("--simulation-state=json:{}", state.display())],
+        ..ManagerOptions::default()
+    };
+    let mut manager = TestManager::start(&rig, &namespace, &options).await;
+    let witness = Witness::of(&state);
+
+    namespace.apply(&fleet::manifests(&namespace.name, "crash", MACHINES, "class-a")).await.succeed();
+    fleet::running_machines(&namespace, MACHINES as usize, Duration::from_secs(180)).await;
+
+    let mut class = "class-a";
+    for _ in 0..KILLS {
+        if is_rolled_out(&namespace, class).await.is_ok() {
+            class = if class == "class-a" { "class-b" } else { "class-a" };
+            namespace.apply(&fleet::manifests(&namespace.name, "crash", MACHINES, class)).await.succeed();
+        }
+        tokio::time::sleep(Duration::from_millis(chance.random_range(50..1500))).await;
+        manager.kill();
+        manager.restart();
+    }
+    manager.wait_until_ready().await;
+
+    wait_until("the rollout to end", Duration::from_secs(300), || is_rolled_out(&namespace, class)).await;
+    wait_until("every VM to have its machine, and only one", Duration::from_secs(60), || async {
+        let machines = namespace.list("machines").await;
+        let wanted: BTreeMap<String, String> = machines
+            .iter()
+            .map(|machine| (name(machine).to_owned(), text(machine, "/spec/providerID").to_owned()))
+            .collect();
+        let vms = vms_in(&state);
+        let found: BTreeMap<String, String> = vms.iter().cloned().collect();
+        expect(wanted == found && vms.len() == MACHINES as usize, || format!("machines {wanted:#?}\nVMs {vms:#?}"))
+    })
+    .await;
+    for (machine, provider_ids) in witness.seen() {
+        assert_eq!(provider_ids.len(), 1, "machine {machine} had several VMs: {provider_ids:?}");
+    }
+    assert_eq!(manager.terminate(), 0, "{}", manager.log());
+}
+
+/// Whether all machines, and only the wanted ones, run with a class.
+async fn is_rolled_out(namespace: &Namespace, class: &str) -> Result<(), String> {
+    let deployment = namespace.get("machinedeployment", "crash").await;
+    fleet::rolled_out(&deployment, i64::from(MACHINES))?;
+    expect(number(&deployment, "/status/availableReplicas") == i64::from(MACHINES), || {
+        deployment["status"].to_string()
+    })?;
+    let machines = namespace.list("machines").await;
+    let fine = |machine: &Value| fleet::phase(machine) == "Running" && text(machine, "/spec/class/name") == class;
+    expect(machines.len() == MACHINES as usize && machines.iter().all(fine), || {
+        machines.iter().map(|machine| fleet::describe(machine) + "\n").collect()
+    })
+}
+
+/// Name and provider id of every VM of the cloud.
+fn vms_in(state: &Path) -> Vec<(String, String)> {
+    let text_of = fs::read_to_string(state).unwrap_or_default();
+    let document: Value = serde_json::from_str(&text_of).unwrap_or(json!({}));
+    let vms = document.get("vms").and_then(Value::as_array).cloned().unwrap_or_default();
+    vms.iter().map(|vm| (text(vm, "/name").to_owned(), text(vm, "/providerID").to_owned())).collect()
+}
+
+/// Looks at the cloud all the time and remembers every VM that each machine ever had.
+struct Witness {
+    seen: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
+    watching: tokio::task::JoinHandle<()>,
+}
+
+impl Witness {
+    fn of(state: &Path) -> Self {
+        let seen = Arc::new(Mutex::new(BTreeMap::<String, BTreeSet<String>>::new()));
+        let (memory, state): (_, PathBuf) = (Arc::clone(&seen), state.to_path_buf());
+        let watching = tokio::spawn(async move {
+            loop {
+                for (machine, provider_id) in vms_in(&state) {
+                    let mut memory = memory.lock().expect("the witness does not panic");
+                    memory.entry(machine).or_default().insert(provider_id);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        Self { seen, watching }
+    }
+
+    fn seen(&self) -> BTreeMap<String, BTreeSet<String>> {
+        self.seen.lock().expect("the witness does not panic").clone()
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}

@@ -1,0 +1,282 @@
+//! Manifests that must be refused at `kubectl apply`, and the words that a person reads then.
+//!
+//! Each case is one of the design notes' manifests with one mistake. Whether the schema, a CEL rule or the webhook refuses
+//! it is not asked: path and reason must stand in what kubectl prints.
+
+use serde_json::{Value, json};
+
+use crate::support::{Namespace, Rig};
+
+/// One of the manifests of the design notes.
+#[derive(Clone, Copy)]
+pub enum Seed {
+    Class,
+    Set,
+    Deployment,
+}
+
+impl Seed {
+    /// Its text as it is applied.
+    pub fn yaml(self) -> &'static str {
+        match self {
+            Self::Class => include_str!("../manifests/machineclass.yaml"),
+            Self::Set => include_str!("../manifests/machineset.yaml"),
+            Self::Deployment => include_str!("../manifests/machinedeployment.yaml"),
+        }
+    }
+
+    /// The object it describes.
+    pub fn object(self) -> Value {
+        let documents = machine_controller_manager::cli::documents::parse_documents("seed", self.yaml());
+        documents.expect("the seed is YAML").remove(0).value
+    }
+}
+
+/// A mistake and how it is called.
+struct Refusal {
+    mistake: &'static str,
+    seed: Seed,
+    pointer: &'static str,
+    /// What stands there instead; `None` leaves the field out.
+    value: Option<Value>,
+    path: &'static str,
+    words: &'static str,
+    judge: Judge,
+}
+
+/// Who refuses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judge {
+    /// The definition of the kind: also while no webhook answers.
+    Definition,
+    /// The webhook alone.
+    Webhook,
+}
+
+fn refusals() -> Vec<Refusal> {
+    [refused_deployments(), refused_sets(), refused_classes()].into_iter().flatten().collect()
+}
+
+fn refused_deployments() -> Vec<Refusal> {
+    let case = |mistake, pointer, value, path, words, judge| Refusal {
+        mistake,
+        seed: Seed::Deployment,
+        pointer,
+        value,
+        path,
+        words,
+        judge,
+    };
+    vec![
+        case(
+            "a surge that is a word",
+            "/spec/strategy/rollingUpdate/maxSurge",
+            Some(json!("one")),
+            "spec.strategy.rollingUpdate.maxSurge",
+            "a valid percent string must be a numeric string followed by an ending '%'",
+            Judge::Definition,
+        ),
+        case(
+            "a negative surge",
+            "/spec/strategy/rollingUpdate/maxSurge",
+            Some(json!(-1)),
+            "spec.strategy.rollingUpdate.maxSurge",
+            "greater than or equal to 0",
+            Judge::Definition,
+        ),
+        case(
+            "more unavailable than there are",
+            "/spec/strategy/rollingUpdate/maxUnavailable",
+            Some(json!("150%")),
+            "spec.strategy.rollingUpdate.maxUnavailable",
+            "must not be greater than 100%",
+            Judge::Webhook,
+        ),
+        case(
+            "an empty selector",
+            "/spec/selector",
+            Some(json!({})),
+            "spec.selector",
+            "empty selector is invalid",
+            Judge::Definition,
+        ),
+        case(
+            "a template that the selector does not select",
+            "/spec/template/metadata/labels/name",
+            Some(json!("other")),
+            "spec.template.metadata.labels",
+            "`selector` does not match template `labels`",
+            Judge::Webhook,
+        ),
+        case(
+            "fewer machines than none",
+            "/spec/replicas",
+            Some(json!(-3)),
+            "spec.replicas",
+            "greater than or equal to 0",
+            Judge::Definition,
+        ),
+        case(
+            "a strategy that does not exist",
+            "/spec/strategy/type",
+            Some(json!("Rolling")),
+            "spec.strategy.type",
+            "\"RollingUpdate\"",
+            Judge::Definition,
+        ),
+        case(
+            "a class name that no object can have",
+            "/spec/template/spec/class/name",
+            Some(json!("Not A Name")),
+            "spec.template.spec.class.name",
+            "RFC 1123 subdomain",
+            Judge::Definition,
+        ),
+        case(
+            "a duration in words",
+            "/spec/template/spec/drainTimeout",
+            Some(json!("5 minutes")),
+            "spec.template.spec.drainTimeout",
+            "5 minutes",
+            Judge::Definition,
+        ),
+    ]
+}
+
+fn refused_sets() -> Vec<Refusal> {
+    let case = |mistake, pointer, value, path, words, judge| Refusal {
+        mistake,
+        seed: Seed::Set,
+        pointer,
+        value,
+        path,
+        words,
+        judge,
+    };
+    vec![
+        case(
+            "an in-tree class kind",
+            "/spec/template/spec/class/kind",
+            Some(json!("AWSMachineClass")),
+            "spec.template.spec.class.kind",
+            "MachineClass",
+            Judge::Definition,
+        ),
+        case(
+            "a class without a name",
+            "/spec/template/spec/class/name",
+            None,
+            "spec.template.spec.class",
+            "Name is required",
+            Judge::Definition,
+        ),
+        case(
+            "one VM for every machine of a template",
+            "/spec/template/spec/providerID",
+            Some(json!("aws:///eu-west-1/i-1")),
+            "spec.template.spec.providerID",
+            "may not be set in a template",
+            Judge::Definition,
+        ),
+    ]
+}
+
+fn refused_classes() -> Vec<Refusal> {
+    let case = |mistake, pointer, value, path, words, judge| Refusal {
+        mistake,
+        seed: Seed::Class,
+        pointer,
+        value,
+        path,
+        words,
+        judge,
+    };
+    vec![
+        case(
+            "a class whose machines have no GPU count",
+            "/nodeTemplate/capacity/gpu",
+            None,
+            "nodeTemplate",
+            "should mandatorily have CPU, GPU and Memory configured",
+            Judge::Definition,
+        ),
+        case(
+            "a class without a zone",
+            "/nodeTemplate/zone",
+            Some(json!("")),
+            "nodeTemplate.zone",
+            "MachineClass NodeTemplate Instance Type, region and zone cannot be empty",
+            Judge::Webhook,
+        ),
+        case(
+            "a class without a driver",
+            "/provider",
+            Some(json!("")),
+            "provider",
+            "name of the driver",
+            Judge::Webhook,
+        ),
+        case("a class without a spec", "/providerSpec", None, "providerSpec", "Required value", Judge::Definition),
+    ]
+}
+
+/// Tries every case; each must be refused with its path and words, and leave no object.
+pub async fn are_refused(namespace: &Namespace) {
+    try_all(namespace, &refusals()).await;
+}
+
+async fn try_all(namespace: &Namespace, refusals: &[Refusal]) {
+    for refusal in refusals {
+        let mut object = refusal.object();
+        object["metadata"]["namespace"] = json!(namespace.name);
+        let said = namespace.apply(&object.to_string()).await.fail();
+        for wanted in [refusal.path, refusal.words] {
+            assert!(said.contains(wanted), "{}: {wanted:?} is missing in:\n{said}", refusal.mistake);
+        }
+    }
+    for resource in ["machineclasses", "machinesets", "machinedeployments"] {
+        assert!(namespace.list(resource).await.is_empty(), "a refused object of {resource} was stored");
+    }
+}
+
+impl Refusal {
+    /// The seed with its mistake.
+    fn object(&self) -> Value {
+        let mut object = self.seed.object();
+        set(&mut object, self.pointer, self.value.clone());
+        object
+    }
+}
+
+/// Sets or removes the value at a pointer; its parent must be there.
+fn set(object: &mut Value, pointer: &str, value: Option<Value>) {
+    let (parent, key) = pointer.rsplit_once('/').expect("a pointer has a slash");
+    let parent = object.pointer_mut(parent).and_then(Value::as_object_mut).expect("the parent is an object");
+    match value {
+        Some(value) => parent.insert(key.to_owned(), value),
+        None => parent.remove(key),
+    };
+}
+
+#[test]
+fn every_case_changes_its_seed() {
+    for refusal in refusals() {
+        assert_ne!(refusal.object(), refusal.seed.object(), "{}", refusal.mistake);
+    }
+}
+
+#[tokio::test]
+async fn most_hold_while_no_webhook_answers() {
+    let Some(rig) = Rig::shared("refusals::most_hold_while_no_webhook_answers").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("refusals").await;
+    let (by_definition, by_webhook): (Vec<_>, Vec<_>) =
+        refusals().into_iter().partition(|refusal| refusal.judge == Judge::Definition);
+    try_all(&namespace, &by_definition).await;
+    // Should one of these be refused too, it belongs to the others.
+    for refusal in by_webhook {
+        let mut object = refusal.object();
+        object["metadata"]["namespace"] = json!(namespace.name);
+        namespace.apply(&object.to_string()).await.succeed();
+    }
+}

@@ -1,0 +1,85 @@
+//! The rig itself: it starts, keeps tests apart and leaves nothing behind.
+
+use std::{path::Path, time::Duration};
+
+use crate::{
+    guard,
+    support::{Rig, process::Process, scratch, wait_until},
+};
+
+#[tokio::test]
+async fn the_api_server_answers_kubectl() {
+    let Some(rig) = Rig::shared("rig::the_api_server_answers_kubectl").await else { return };
+    let version = rig.kubectl(&["version", "-o", "json"]).await.json();
+    assert_eq!(version["serverVersion"]["major"], "1");
+}
+
+#[tokio::test]
+async fn a_client_of_our_library_reaches_it() {
+    let Some(rig) = Rig::shared("rig::a_client_of_our_library_reaches_it").await else { return };
+    let version = rig.client().await.apiserver_version().await.expect("the API server answers");
+    assert_eq!(version.major, "1");
+}
+
+#[tokio::test]
+async fn namespaces_keep_tests_apart() {
+    let Some(rig) = Rig::shared("rig::namespaces_keep_tests_apart").await else { return };
+    let (mine, yours) = (rig.namespace("apart").await, rig.namespace("apart").await);
+    assert_ne!(mine.name, yours.name);
+    mine.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}}").await.succeed();
+    assert_eq!(mine.get("configmap", "mine").await["metadata"]["namespace"], mine.name.as_str());
+    assert!(yours.list("configmaps").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_namespace_is_deleted_by_the_controller_manager() {
+    let Some(rig) = Rig::shared("rig::a_namespace_is_deleted_by_the_controller_manager").await else { return };
+    rig.with_controller_manager().await;
+    let namespace = rig.namespace("deleted").await;
+    rig.kubectl(&["delete", "namespace", &namespace.name, "--wait=false"]).await.succeed();
+    wait_until("the namespace to go", Duration::from_secs(60), || async {
+        let answer = rig.kubectl(&["get", "namespace", &namespace.name]).await;
+        if answer.stderr.contains("NotFound") { Ok(()) } else { Err(answer.stdout) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_budget_refuses_evictions_without_any_kubelet() {
+    let Some(rig) = Rig::shared("rig::a_budget_refuses_evictions_without_any_kubelet").await else { return };
+    rig.with_controller_manager().await;
+    let namespace = rig.namespace("budget").await;
+    guard::a_pod_on(&namespace, "no-such-node").await;
+    let eviction = rig.folder.join("eviction.json");
+    let body = r#"{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "guarded"}}"#;
+    std::fs::write(&eviction, body).expect("the rig's folder is writable");
+    let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", namespace.name, guard::NAME);
+    let evict = ["create", "--raw", path.as_str(), "-f", eviction.to_str().expect("UTF-8")];
+    let refusal = rig.kubectl(&evict).await.fail();
+    assert!(refusal.contains("disruption budget"), "{refusal}");
+    namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
+    rig.kubectl(&evict).await.succeed();
+    assert!(namespace.list("pods").await.is_empty());
+}
+
+#[test]
+fn a_process_ends_when_its_rope_is_let_go() {
+    let folder = scratch::subfolder("rope");
+    let process = Process::start(&folder, "sleep", Path::new("/bin/sleep"), &["1000".to_owned()]);
+    let proc_entry = format!("/proc/{}/cmdline", process.pid());
+    assert!(std::fs::read_to_string(&proc_entry).expect("it runs").contains("1000"));
+    drop(process);
+    assert!(std::fs::read_to_string(&proc_entry).unwrap_or_default().is_empty());
+}
+
+#[test]
+fn a_process_reports_its_end() {
+    let folder = scratch::subfolder("end");
+    let arguments = ["-c".to_owned(), "echo done; exit 7".to_owned()];
+    let mut process = Process::start(&folder, "sh", Path::new("/bin/sh"), &arguments);
+    assert_eq!(process.wait(Duration::from_secs(10)), 7);
+    assert_eq!(process.log(), "done\n");
+    let mut sleep = Process::start(&folder, "sleep", Path::new("/bin/sleep"), &["1000".to_owned()]);
+    sleep.signal("TERM");
+    assert_eq!(sleep.wait(Duration::from_secs(10)), 128 + 15);
+}

@@ -1,0 +1,177 @@
+//! `mcm serve` as a process of its own, the way it runs in production: killed, restarted, terminated.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{
+    process::Process,
+    rig::{Namespace, Rig, Rights, free_port},
+    wait_until,
+};
+
+/// The binary under test.
+const MCM: &str = env!("CARGO_BIN_EXE_mcm");
+
+/// What a manager is started with, beside clusters, namespace and ports.
+#[derive(Clone, Debug)]
+pub struct ManagerOptions {
+    /// Text of the simulation config; the default has no latency at all and plays AWS.
+    pub simulation: String,
+    /// Further flags; a later flag wins over an earlier one.
+    pub flags: Vec<String>,
+    /// What it may do.
+    pub rights: Rights,
+}
+
+impl Default for ManagerOptions {
+    fn default() -> Self {
+        Self { simulation: SWIFT_CLOUD.to_owned(), flags: Vec::new(), rights: Rights::Everything }
+    }
+}
+
+/// A cloud without latencies, which plays AWS beside `virtual`.
+pub const SWIFT_CLOUD: &str = "\
+seed: 1
+impersonate: [AWS]
+latency:
+  create: {constant: 0s}
+  boot: {constant: 0s}
+  ready: {constant: 0s}
+  delete: {constant: 0s}
+  api: {constant: 0s}
+";
+
+/// A running `mcm serve`.
+pub struct TestManager {
+    process: Process,
+    folder: PathBuf,
+    name: String,
+    arguments: Vec<String>,
+    http_port: u16,
+    pub secure_port: u16,
+}
+
+impl TestManager {
+    /// Starts the manager of a namespace and waits until it answers `/readyz`.
+    pub async fn start(rig: &Arc<Rig>, namespace: &Namespace, options: &ManagerOptions) -> Self {
+        let (http_port, secure_port) = (free_port(), free_port());
+        let name = format!("mcm-{}", namespace.name);
+        let simulation = rig.folder.join(format!("{name}.simulation.yaml"));
+        std::fs::write(&simulation, &options.simulation).expect("the rig's folder is writable");
+        let kubeconfig = rig.manager_kubeconfig(namespace, options.rights).await.display().to_string();
+        let mut arguments = [
+            "serve".to_owned(),
+            format!("--control-kubeconfig={kubeconfig}"),
+            format!("--target-kubeconfig={kubeconfig}"),
+            format!("--namespace={}", namespace.name),
+            "--leader-elect=false".to_owned(),
+            "--address=127.0.0.1".to_owned(),
+            format!("--port={http_port}"),
+            "--compat-port=0".to_owned(),
+            "--secure-address=127.0.0.1".to_owned(),
+            format!("--secure-port={secure_port}"),
+            "--cert-mode=self-managed".to_owned(),
+            "--shutdown-delay-duration=0s".to_owned(),
+            "--enable-simulation".to_owned(),
+            format!("--simulation-config={}", simulation.display()),
+            "--kube-api-qps=150".to_owned(),
+            "--kube-api-burst=200".to_owned(),
+            "-v=4".to_owned(),
+        ]
+        .to_vec();
+        arguments.extend(options.flags.iter().cloned());
+        let process = Process::start(&rig.folder, &name, Path::new(MCM), &arguments);
+        let mut manager = Self { process, folder: rig.folder.clone(), name, arguments, http_port, secure_port };
+        manager.wait_until_ready().await;
+        manager
+    }
+
+    /// Waits until `/readyz` is 200; panics with the log if the process ends before.
+    pub async fn wait_until_ready(&mut self) {
+        let port = self.http_port;
+        for _ in 0..600 {
+            if let Some(code) = self.process.ended() {
+                panic!("mcm serve ended with code {code}:\n{}", self.process.log_tail());
+            }
+            if get(port, "/readyz").await.is_ok_and(|(status, _)| status == 200) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("mcm serve is not ready after 60 s:\n{}", self.process.log_tail());
+    }
+
+    /// Body of a GET on the plain port.
+    pub async fn http_get(&self, path: &str) -> String {
+        let (status, body) = get(self.http_port, path).await.expect("the plain port answers");
+        assert_eq!(status, 200, "GET {path}: {body}");
+        body
+    }
+
+    /// SIGKILL: no goodbye of any kind.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts again with the same flags after [`Self::kill`] or [`Self::terminate`]; does not wait.
+    pub fn restart(&mut self) {
+        self.process = Process::start(&self.folder, &self.name, Path::new(MCM), &self.arguments);
+    }
+
+    /// SIGTERM, and the exit code of the orderly end.
+    pub fn terminate(&mut self) -> i32 {
+        self.process.signal("TERM");
+        self.process.wait(Duration::from_secs(60))
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Registers the webhooks of this manager by URL, and waits until they judge.
+    pub async fn register_webhooks(&self, rig: &Arc<Rig>, namespace: &Namespace) {
+        let url = format!("--webhook-url=https://127.0.0.1:{}", self.secure_port);
+        let manifests = mcm(&["manifests", "webhooks", "--namespace", &namespace.name, &url]);
+        rig.apply(&manifests).await.succeed();
+        // An object that only a webhook refuses: its text proves that certificate, URL and rules are in place.
+        let probe = "{apiVersion: machine.sapcloud.io/v1alpha1, kind: Machine, metadata: {name: probe, annotations: \
+                     {machinepriority.machine.sapcloud.io: high}}, spec: {class: {kind: MachineClass, name: c}}}";
+        let file = rig.folder.join("webhook-probe.yaml");
+        std::fs::write(&file, probe).expect("the rig's folder is writable");
+        let file = file.display().to_string();
+        wait_until("the webhooks to judge", Duration::from_secs(60), || async {
+            let answer = namespace.kubectl(&["create", "--dry-run=server", "-f", &file]).await;
+            if answer.stderr.contains("must be an integer") { Ok(()) } else { Err(answer.stderr + &answer.stdout) }
+        })
+        .await;
+    }
+}
+
+/// Standard output of a run of `mcm` that must succeed.
+pub fn mcm(arguments: &[&str]) -> String {
+    let run = Command::new(MCM).args(arguments).output().expect("mcm runs");
+    assert!(run.status.success(), "mcm {}: {}", arguments.join(" "), String::from_utf8_lossy(&run.stderr));
+    String::from_utf8(run.stdout).expect("mcm prints UTF-8")
+}
+
+/// Status and body of a plain GET on loopback.
+async fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).await?;
+    let mut answer = Vec::new();
+    tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut answer)).await??;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split_whitespace().nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    Ok((status, body.to_owned()))
+}

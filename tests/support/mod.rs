@@ -1,0 +1,18 @@
+//! The rig of the tests against a real API server: etcd, kube-apiserver, kube-controller-manager, kubectl and `mcm`.
+//!
+//! Nothing outlives the tests: every process hangs on a rope ([`process`]) that breaks when the test binary ends, however it
+//! ends, and the scratch folder goes with it ([`scratch`]). Without the programs ([`assets`]) a test says so and is
+//! counted as skipped.
+
+pub mod assets;
+pub mod cluster_object;
+pub mod kubectl;
+pub mod manager;
+pub mod process;
+pub mod rig;
+pub mod scratch;
+pub mod wait;
+
+pub use manager::{ManagerOptions, TestManager};
+pub use rig::{Namespace, Rig, Rights};
+pub use wait::wait_until;
