@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
 use super::{Shared, WallClock, calls::call};
+use crate::api::names::REASON_CERTIFICATE_NOT_RENEWED;
 
 /// A certificate should have been renewed months before so little of its life is left.
 const WARNING_TIME: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -66,7 +67,7 @@ impl Audience {
     async fn tell(&self, note: String) {
         let event = Event {
             type_: EventType::Warning,
-            reason: "CertificateNotRenewed".to_owned(),
+            reason: REASON_CERTIFICATE_NOT_RENEWED.to_owned(),
             note: Some(note),
             action: "Renew".to_owned(),
             secondary: None,

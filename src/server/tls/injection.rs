@@ -30,8 +30,6 @@ use super::{
 };
 use crate::api::names;
 
-/// Field manager of everything that is written here.
-pub const FIELD_MANAGER: &str = "mcm-certs";
 /// How long a bundle that is not ours but usable is left alone: the Secret it was made from may be about to arrive.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
@@ -178,7 +176,8 @@ impl Injection {
             return;
         }
         watched.repair_at = None;
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let params =
+            PatchParams { field_manager: Some(names::CERTIFICATE_FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = match watched.target.kind {
             TargetKind::MutatingWebhooks | TargetKind::ValidatingWebhooks => Patch::Strategic(patch),
             TargetKind::Definition | TargetKind::ApiService => Patch::Merge(patch),

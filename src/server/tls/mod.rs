@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 pub use files::{POLL_INTERVAL, PairFiles};
-pub use injection::{FIELD_MANAGER, Target};
+pub use injection::Target;
 pub use names::{InvalidServingName, serving_names};
 
 use self::{

@@ -21,16 +21,14 @@ use super::{
     Entropy, Shared, WallClock,
     authority::CertSecret,
     calls::{CallError, back_off, call, fraction_of},
-    injection::FIELD_MANAGER,
     plan::{CertPlan, PlanSettings, Publication, Published, RenewReason, carry_out, plan},
 };
+use crate::api::names::{CERTIFICATE_FIELD_MANAGER, annotation};
 
 /// Steps that can wait do so for a random part of this, so that replicas rarely race.
 const SPREAD: Duration = Duration::from_secs(15);
 /// The same for steps that should not wait.
 const SHORT_SPREAD: Duration = Duration::from_millis(300);
-/// Counts the writes of the Secret, for people.
-const GENERATION: &str = "machine-controller-manager/certificate-generation";
 
 /// What is known of the Secret.
 enum Seen {
@@ -180,7 +178,7 @@ impl SelfManaged {
     }
 
     async fn write(&self, found: Option<&Secret>, desired: &CertSecret) -> Result<Secret, CallError> {
-        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let params = PostParams { field_manager: Some(CERTIFICATE_FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let mut secret = found.cloned().unwrap_or_else(|| Secret {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
@@ -190,8 +188,12 @@ impl SelfManaged {
             type_: Some("Opaque".to_owned()),
             ..Secret::default()
         });
-        let generation = secret.annotations().get(GENERATION).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-        secret.annotations_mut().insert(GENERATION.to_owned(), (generation + 1).to_string());
+        let generation = secret
+            .annotations()
+            .get(annotation::CERTIFICATE_GENERATION)
+            .and_then(|text| text.parse::<u64>().ok())
+            .unwrap_or(0);
+        secret.annotations_mut().insert(annotation::CERTIFICATE_GENERATION.to_owned(), (generation + 1).to_string());
         // Keys that somebody else put there stay.
         secret.data.get_or_insert_default().extend(desired.to_data());
         match found {
