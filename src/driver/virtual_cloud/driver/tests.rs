@@ -204,7 +204,7 @@ async fn creates_at_once_are_all_on_disk() {
         let calls = names.iter().map(|name| cloud.create_machine(&CX, request(name)));
         assert!(futures::future::join_all(calls).await.iter().all(Result::is_ok));
         drop(cloud);
-        assert_eq!(machines(&*a_kept_cloud(place.clone()).await.unwrap()).await, names, "{place}");
+        assert_eq!(machines(&a_kept_cloud(place.clone()).await.unwrap()).await, names, "{place}");
     }
 }
 

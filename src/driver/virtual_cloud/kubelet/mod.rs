@@ -13,6 +13,8 @@ mod nodes;
 mod objects;
 mod pods;
 mod target;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -15,6 +15,8 @@ use crate::driver::virtual_cloud::cloud::{Happening, Heartbeat, NodeNotice, Node
 
 /// How often a Node of the same name that is in the way is looked at again.
 const OCCUPIED: Duration = Duration::from_secs(5);
+/// How often a heart that may not beat yet tries again.
+const NOT_YET: Duration = Duration::from_secs(1);
 /// How often a real Node of the same name is looked at again.
 const REFUSED: Duration = Duration::from_secs(30);
 /// After so long an emulated cloud controller manager deletes the Node of a VM that is gone.
@@ -25,10 +27,10 @@ const CCM_DELAY: Duration = Duration::from_secs(60);
 pub(super) enum NodeJob {
     /// Make it show what the cloud says.
     Show,
-    /// Renew its Lease.
-    Lease,
-    /// Post its status again.
-    Heartbeat,
+    /// Renew its Lease, for this VM.
+    Lease(VmRef),
+    /// Post its status again, for this VM.
+    Heartbeat(VmRef),
     /// Delete it, if it still belongs to the VM of this identity.
     Remove(Box<str>),
 }
@@ -258,6 +260,17 @@ impl Kubelet {
             record.beats = Beats::Frozen;
             return None;
         }
+        if let NodeJob::Lease(of) | NodeJob::Heartbeat(of) = job {
+            if *of != vm {
+                // The heart of an earlier VM of the name; this one has its own.
+                return None;
+            }
+            if record.presence == Presence::Absent || record.uid.is_empty() {
+                // A Lease must not outlive its Node, so it waits until the watch has shown whose it is.
+                self.schedule(NOT_YET, Job::Node(name, job.clone()));
+                return None;
+            }
+        }
         let done = move |name, result| Done::Node(NodeDone { name, vm: Some(vm), result });
         match job {
             NodeJob::Show if record.activity != Activity::Idle => {
@@ -289,7 +302,7 @@ impl Kubelet {
                 };
                 Some(work.boxed())
             }
-            NodeJob::Lease => {
+            NodeJob::Lease(_) => {
                 let (lease, uid) = (record.lease, record.uid.clone());
                 let duration = view.config.nodes.lease_duration.as_secs();
                 let work = async move {
@@ -311,7 +324,7 @@ impl Kubelet {
                 };
                 Some(work.boxed())
             }
-            NodeJob::Heartbeat => {
+            NodeJob::Heartbeat(_) => {
                 let patch = objects::node_heartbeat(view.stage, now);
                 let work = async move {
                     let result = target.patch(&format!("{path}/status"), PatchKind::Strategic, &patch).await;
@@ -407,24 +420,26 @@ impl Kubelet {
         let nodes = &self.config().nodes;
         let Some(record) = self.nodes.get_mut(name).filter(|record| record.beats == Beats::NotYet) else { return };
         record.beats = Beats::Regular;
+        let vm = record.vm;
         if !nodes.lease_interval.is_zero() {
             let first = nodes.lease_interval.mul_f64(spread(name, 0)).max(Duration::from_millis(1));
-            self.schedule(first, Job::Node(Arc::clone(name), NodeJob::Lease));
+            self.schedule(first, Job::Node(Arc::clone(name), NodeJob::Lease(vm)));
         }
         if !nodes.status_period.is_zero() {
             let first = nodes.status_period.mul_f64(0.9 + 0.2 * spread(name, 1));
-            self.schedule(first, Job::Node(Arc::clone(name), NodeJob::Heartbeat));
+            self.schedule(first, Job::Node(Arc::clone(name), NodeJob::Heartbeat(vm)));
         }
     }
 
     /// Sets the next heartbeat: leases within 4 %, statuses within 10 % of their interval.
-    fn next_beat(&mut self, name: &Arc<str>, job: NodeJob) {
+    fn next_beat(&mut self, name: &Arc<str>, job: impl FnOnce(VmRef) -> NodeJob) {
         let nodes = &self.config().nodes;
+        let Some(record) = self.nodes.get_mut(name) else { return };
+        let job = job(record.vm);
         let (interval, width) = match job {
-            NodeJob::Lease => (nodes.lease_interval, 0.04),
+            NodeJob::Lease(_) => (nodes.lease_interval, 0.04),
             _ => (nodes.status_period, 0.1),
         };
-        let Some(record) = self.nodes.get_mut(name) else { return };
         record.beat = record.beat.wrapping_add(1);
         if interval.is_zero() {
             // Switched off by a changed configuration; a restart takes it up again.

@@ -39,6 +39,8 @@ pub fn node(view: &NodeView, version: &str, now: Timestamp) -> Value {
         ("topology.kubernetes.io/zone", &template.zone),
         (label::MACHINE_NAME, &view.machine),
     ]);
+    // Names may be longer than the values of labels; a real kubelet could not register such a Node at all.
+    labels.retain(|_, value| value.len() <= 63);
     labels.extend(template.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     let owner = owner_of(template);
     let mut annotations = BTreeMap::from([

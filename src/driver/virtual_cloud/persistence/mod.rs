@@ -197,15 +197,12 @@ impl Keeper {
         let (mut work, mut reached) = (None, revision);
         with_cloud(&mut |cloud| {
             reached = cloud.revision();
-            work = Some(match &*store {
-                Store::Journal(journal) => Work::Journal {
-                    changes: cloud.take_changes(),
-                    snapshot: journal.wants_snapshot().then(|| cloud.snapshot()),
-                },
-                _ => {
-                    cloud.drop_changes();
-                    Work::Exchange(cloud.exchange())
-                }
+            work = Some(if let Store::Journal(journal) = &*store {
+                let snapshot = journal.wants_snapshot().then(|| cloud.snapshot());
+                Work::Journal { changes: cloud.take_changes(), snapshot }
+            } else {
+                cloud.drop_changes();
+                Work::Exchange(cloud.exchange())
             });
         });
         let Some(work) = work else { return Ok(()) };
