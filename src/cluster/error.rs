@@ -89,11 +89,10 @@ fn from_status(status: &kube::core::Status) -> ApiError {
 
 /// An error with its causes, outermost first; libraries tend to hide the telling part in a source.
 pub fn chain(error: &dyn std::error::Error) -> String {
-    // What kube puts before any error of the connection says nothing.
-    let mut text = error.to_string().trim_start_matches("ServiceError: ").to_owned();
+    let mut text = plain(error);
     let mut source = error.source();
     while let Some(cause) = source {
-        let cause_text = cause.to_string();
+        let cause_text = plain(cause);
         if !text.contains(&cause_text) {
             text.push_str(": ");
             text.push_str(&cause_text);
@@ -101,4 +100,9 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// What an error says, without the words that kube puts before any error of the connection or of the API.
+fn plain(error: &dyn std::error::Error) -> String {
+    error.to_string().replace("ServiceError: ", "").replace("ApiError: ", "")
 }

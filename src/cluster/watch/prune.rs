@@ -106,12 +106,12 @@ pub fn volume_attachment(attachment: &mut VolumeAttachment) {
     }
 }
 
-/// A disruption budget without its history.
+/// A disruption budget without its conditions. The pods whose eviction was let through stay: without them a budget that is
+/// being used looks like one that can never allow anything.
 pub fn pod_disruption_budget(budget: &mut PodDisruptionBudget) {
     common(budget);
     if let Some(status) = &mut budget.status {
         status.conditions = None;
-        status.disrupted_pods = None;
     }
 }
 
@@ -119,7 +119,8 @@ pub fn pod_disruption_budget(budget: &mut PodDisruptionBudget) {
 mod tests {
     use k8s_openapi::{
         api::core::v1::{Container, ContainerImage, NodeStatus, PersistentVolumeClaimVolumeSource, PodSpec, Volume},
-        apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry,
+        api::policy::v1::PodDisruptionBudgetStatus,
+        apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, Time},
     };
 
     use super::*;
@@ -139,6 +140,19 @@ mod tests {
         assert_eq!(subject.metadata.annotations, Some(std::collections::BTreeMap::new()));
         let status = subject.status.unwrap();
         assert_eq!((status.images, status.conditions), (None, Some(Vec::new())));
+    }
+
+    #[test]
+    fn a_budget_keeps_the_evictions_under_way() {
+        let mut subject = PodDisruptionBudget {
+            status: Some(PodDisruptionBudgetStatus {
+                disrupted_pods: Some([("pod".to_owned(), Time(jiff::Timestamp::UNIX_EPOCH))].into()),
+                ..PodDisruptionBudgetStatus::default()
+            }),
+            ..PodDisruptionBudget::default()
+        };
+        pod_disruption_budget(&mut subject);
+        assert!(subject.status.unwrap().disrupted_pods.is_some_and(|pods| pods.contains_key("pod")));
     }
 
     #[test]
