@@ -25,7 +25,7 @@ pub mod health;
 mod health_tests;
 pub mod health_timeout;
 #[cfg(test)]
-mod lifecycle_tests;
+mod controller_tests;
 mod memory;
 pub mod node_capacity;
 pub mod node_metadata;
@@ -43,6 +43,8 @@ pub mod settings;
 pub mod status_change;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod testing_cluster;
 mod tokens;
 pub mod user_data;
 
