@@ -42,7 +42,8 @@ pub fn budget_of(pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) -> BudgetState
         wanted.is_some_and(|wanted| selector::is_empty(wanted) || selector::matches(wanted, pod.labels()))
     };
     let covering: Vec<_> = budgets.iter().filter(covers).collect();
-    let name = |budget: &PodDisruptionBudget| format!("{}/{}", budget.namespace().unwrap_or_default(), budget.name_any());
+    let name =
+        |budget: &PodDisruptionBudget| format!("{}/{}", budget.namespace().unwrap_or_default(), budget.name_any());
     match covering.as_slice() {
         [] => BudgetState::None,
         [budget] if is_misconfigured(budget) => BudgetState::Misconfigured(name(budget)),

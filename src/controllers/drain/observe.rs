@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::{
     budgets::{BudgetState, budget_of},
-    pods::{PodClass, classify, claims_of, grace_of},
+    pods::{PodClass, claims_of, classify, grace_of},
     progress::Progress,
     volumes::{VolumePlace, place_of},
 };
@@ -193,4 +193,3 @@ fn shared_volumes(views: &dyn DrainViews, pods: &[Arc<Pod>]) -> Vec<String> {
     }
     seen.into_iter().filter(|(_, times)| *times > 1).map(|(name, _)| name).collect()
 }
-

@@ -195,7 +195,9 @@ fn next_for(seen: &DrainObservation, facts: &PodFacts, pod: &PodProgress) -> Nex
     if pod.next_try.is_some_and(|at| at > seen.now) {
         return NextForPod::Wait;
     }
-    if pod.refusals > 0 && let BudgetState::Misconfigured(budget) = &facts.budget {
+    if pod.refusals > 0
+        && let BudgetState::Misconfigured(budget) = &facts.budget
+    {
         return NextForPod::Fail(format!(
             "error while evicting pod \"{}\": pod disruption budget {budget} is misconfigured and requires zero voluntary evictions",
             facts.key
@@ -217,10 +219,8 @@ fn serial_group(seen: &DrainObservation, progress: &mut Progress, actions: &mut 
         wait_for_volumes(seen, uid, pod, &mut lingering);
     }
     progress.lingering.extend(lingering);
-    let one_is_moving = progress
-        .pods
-        .values()
-        .any(|pod| pod.end.is_none() && pod.accepted.is_some() && !is_plain(seen, pod));
+    let one_is_moving =
+        progress.pods.values().any(|pod| pod.end.is_none() && pod.accepted.is_some() && !is_plain(seen, pod));
     if one_is_moving {
         return;
     }
@@ -267,7 +267,8 @@ fn wait_for_volumes(seen: &DrainObservation, uid: &str, pod: &mut PodProgress, l
     if there.is_some() || !here.is_empty() {
         if since(seen.now, accepted) > grace + seen.limits.detach {
             lingering.extend(here);
-            pod.end = Some(End::Failed(format!("timeout while waiting for PVs of pod \"{}\" to detach from node", pod.name)));
+            pod.end =
+                Some(End::Failed(format!("timeout while waiting for PVs of pod \"{}\" to detach from node", pod.name)));
         }
         return;
     }
@@ -345,11 +346,12 @@ pub fn learn(progress: &mut Progress, seen: &DrainObservation, action: &PodActio
     let Some(pod) = progress.pods.get_mut(&action.uid) else { return };
     let later = |pause: Duration| now.checked_add(jiff::SignedDuration::try_from(pause).unwrap_or_default()).ok();
     match (answer, action.how) {
-        // A forced deletion is not waited for.
-        (PodAnswer::Accepted | PodAnswer::Gone, How::DeleteNow) => pod.end = Some(End::Done),
         (PodAnswer::Accepted, How::Evict | How::Delete) => pod.accepted = Some(now),
         (PodAnswer::Gone, How::Evict | How::Delete) if with_volumes => pod.accepted = Some(now),
-        (PodAnswer::Gone, How::Evict | How::Delete) => pod.end = Some(End::Done),
+        // A forced deletion is not waited for.
+        (PodAnswer::Accepted | PodAnswer::Gone, How::DeleteNow) | (PodAnswer::Gone, How::Evict | How::Delete) => {
+            pod.end = Some(End::Done);
+        }
         (PodAnswer::Busy(pause), _) => pod.next_try = later(pause),
         (PodAnswer::Refused, _) => {
             pod.refusals = pod.refusals.saturating_add(1);

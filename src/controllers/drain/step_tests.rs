@@ -46,9 +46,7 @@ impl World {
         let volumes: BTreeMap<String, VolumePlace> = pods
             .iter()
             .flat_map(|pod| pod.volumes.clone())
-            .map(|pv| {
-                (pv, VolumePlace { here: Presence::Yes, elsewhere: Presence::No, wanted: Presence::Yes })
-            })
+            .map(|pv| (pv, VolumePlace { here: Presence::Yes, elsewhere: Presence::No, wanted: Presence::Yes }))
             .collect();
         Self {
             seen: DrainObservation {
@@ -193,13 +191,19 @@ fn mc_206_a_pod_of_the_same_name_with_another_uid_is_another_pod() {
 
 #[test]
 fn mc_208_mc_209_pods_with_volumes_go_one_by_one_highest_priority_first() {
-    let mut world =
-        World::with(vec![with_volume("low", 0, "pv-1"), with_volume("high", 100, "pv-2"), with_volume("mid", 10, "pv-3")]);
+    let mut world = World::with(vec![
+        with_volume("low", 0, "pv-1"),
+        with_volume("high", 100, "pv-2"),
+        with_volume("mid", 10, "pv-3"),
+    ]);
     let mut order = Vec::new();
     for _ in 0..3 {
         let step = world.step(&PodAnswer::Accepted);
         assert_eq!(step.actions.len(), 1);
-        let (name, pv) = (step.actions[0].key.name.clone(), world.seen.pods.iter().find(|pod| pod.key == step.actions[0].key).unwrap().volumes[0].clone());
+        let (name, pv) = (
+            step.actions[0].key.name.clone(),
+            world.seen.pods.iter().find(|pod| pod.key == step.actions[0].key).unwrap().volumes[0].clone(),
+        );
         assert!(world.step(&PodAnswer::Accepted).actions.is_empty(), "one at a time");
         world.gone(&name).place(&pv, Presence::No, Presence::Yes);
         order.push(name);

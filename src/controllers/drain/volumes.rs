@@ -52,9 +52,8 @@ pub fn place_of(
         .into_iter()
         .flatten()
         .any(|attached| ids.iter().any(|id| names_volume(&attached.name, id)));
-    let of_pv = |attachment: &&Arc<VolumeAttachment>| {
-        attachment.spec.source.persistent_volume_name.as_deref() == Some(pv)
-    };
+    let of_pv =
+        |attachment: &&Arc<VolumeAttachment>| attachment.spec.source.persistent_volume_name.as_deref() == Some(pv);
     let elsewhere = attachments.iter().filter(of_pv).any(|attachment| {
         attachment.spec.node_name != node_name && attachment.status.as_ref().is_some_and(|status| status.attached)
     });

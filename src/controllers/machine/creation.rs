@@ -9,8 +9,8 @@ use serde_json::{Map, json};
 use super::{
     creation_errors::{CreationFailure, InputFault, input_fault, report, report_input_fault},
     observation::{
-        Answer, Call, ClassState, CreationGuarantee, Flow, KnownVm, NodeView, Observation, Purpose, SecretView, TargetCluster,
-        UserData, VmOrigin, union,
+        Answer, Call, ClassState, CreationGuarantee, Flow, KnownVm, NodeView, Observation, Purpose, SecretView,
+        TargetCluster, UserData, VmOrigin, union,
     },
     plan::{Effect, Memo, Next, Say, VersionGuard},
     retry::RetryPeriod,
@@ -18,9 +18,7 @@ use super::{
 };
 use crate::{
     api::{
-        names::{
-            DEFAULT_MACHINE_PRIORITY, annotation, label, machine_condition, machine_reason, stage_text,
-        },
+        names::{DEFAULT_MACHINE_PRIORITY, annotation, label, machine_condition, machine_reason, stage_text},
         v1alpha1::{MachinePhase, OperationState, OperationType, controller_of},
     },
     driver::{Code, Status, VmIdentity},
@@ -68,7 +66,11 @@ pub fn creation(seen: &Observation) -> Say {
         }
         match input_fault(seen) {
             Some(InputFault::NotReady(rule)) => {
-                return Say::act(rule, Vec::new(), Next::LookAgain(RetryPeriod::Short.length(seen.limits.resource_exhausted_retry), rule));
+                return Say::act(
+                    rule,
+                    Vec::new(),
+                    Next::LookAgain(RetryPeriod::Short.length(seen.limits.resource_exhausted_retry), rule),
+                );
             }
             Some(InputFault::Fault(fault)) => return Say::Act(report_input_fault(seen, &fault)),
             None => {}
@@ -96,11 +98,9 @@ pub fn creation(seen: &Observation) -> Say {
             effects.push(Effect::Start(Call::Initialize));
             Say::act("initialise-vm", effects, Next::AwaitCall)
         }
-        CreationStep::RecordPhase => Say::act(
-            "record-phase",
-            vec![record_phase(seen), Effect::Remember(Memo::FlowDone)],
-            Next::Again,
-        ),
+        CreationStep::RecordPhase => {
+            Say::act("record-phase", vec![record_phase(seen), Effect::Remember(Memo::FlowDone)], Next::Again)
+        }
         CreationStep::Done => Say::act("vm-known", vec![Effect::Remember(Memo::FlowDone)], Next::Again),
         CreationStep::Fail(failure) => Say::Act(report(seen, &failure)),
     }
@@ -147,10 +147,13 @@ fn failed_may_create(seen: &Observation) -> bool {
 pub fn next_creation_step(seen: &Observation) -> CreationStep {
     let has_provider_id = !seen.machine.spec.provider_id.is_empty();
     match &seen.flow.answer {
-        None => CreationStep::AskStatus,
+        // An answer about a deletion says nothing about a machine that is not being deleted.
+        None | Some(Answer::Deleted(_)) => CreationStep::AskStatus,
         Some(Answer::Status(Err(status))) => match status.code {
             Code::NotFound | Code::Unimplemented if has_provider_id => with_vm(seen, &trusted(seen)),
-            Code::NotFound | Code::Unimplemented if *seen.phase() == MachinePhase::Failed && !failed_may_create(seen) => {
+            Code::NotFound | Code::Unimplemented
+                if *seen.phase() == MachinePhase::Failed && !failed_may_create(seen) =>
+            {
                 CreationStep::Done
             }
             Code::NotFound | Code::Unimplemented => CreationStep::Create,
@@ -168,8 +171,6 @@ pub fn next_creation_step(seen: &Observation) -> CreationStep {
             CreationStep::Fail(CreationFailure::initialisation(status))
         }
         Some(Answer::DeletedStale(_)) => CreationStep::Fail(CreationFailure::stale_node(STALE_NODE)),
-        // A deletion has been called off only by a namesake; its answer says nothing about this machine.
-        Some(Answer::Deleted(_)) => CreationStep::AskStatus,
         Some(Answer::Status(Ok(_)) | Answer::Created(Ok(_)) | Answer::Initialized(_)) => match &seen.flow.vm {
             Some(vm) => with_vm(seen, vm),
             None => CreationStep::AskStatus,
@@ -320,11 +321,8 @@ fn create(seen: &Observation) -> Vec<Effect> {
         effects.push(Effect::RereadMachine);
     }
     if seen.class.creation == CreationGuarantee::RecordIntent && is_first {
-        let intent = StatusChange::new().operation(
-            OperationType::Create,
-            OperationState::Processing,
-            CREATING.to_owned(),
-        );
+        let intent =
+            StatusChange::new().operation(OperationType::Create, OperationState::Processing, CREATING.to_owned());
         effects.extend(intent.effect_unless_similar(seen));
     }
     if needs_token(seen) {

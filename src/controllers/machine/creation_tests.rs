@@ -1,7 +1,5 @@
 //! Scenarios of spec/machine-controller §17.3 and §17.4 on the pure decision.
 
-
-
 use k8s_openapi::{
     api::core::v1::NodeAddress,
     apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
@@ -264,7 +262,10 @@ fn a_recorded_machine_without_phase_becomes_pending_without_a_create(#[case] ans
 fn mc_060_a_vm_without_node_name_is_an_error() {
     let plan = decide(&told(machine(), 1, vec![created("")]));
     let status = after(&plan, &machine()).status;
-    assert_eq!((status.last_operation.error_code.as_str(), status.current_status.phase), ("Internal", MachinePhase::CrashLoopBackOff));
+    assert_eq!(
+        (status.last_operation.error_code.as_str(), status.current_status.phase),
+        ("Internal", MachinePhase::CrashLoopBackOff)
+    );
 }
 
 #[test]

@@ -51,10 +51,8 @@ fn own_finalizer(seen: &Observation) -> Say {
     }
     let mut all = seen.machine.finalizers().to_vec();
     all.push(finalizer::MACHINE.to_owned());
-    let claim = Effect::PatchMachine {
-        patch: json!({ "metadata": { "finalizers": all } }),
-        guard: VersionGuard::Observed,
-    };
+    let claim =
+        Effect::PatchMachine { patch: json!({ "metadata": { "finalizers": all } }), guard: VersionGuard::Observed };
     Say::act("claim-finalizer", vec![claim], Next::Again)
 }
 

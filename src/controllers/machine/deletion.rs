@@ -28,7 +28,7 @@ use crate::{
     driver::Code,
 };
 
-/// A node that is NotReady or read-only this long is drained by force.
+/// A node that is not Ready or read-only this long is drained by force.
 const UNHEALTHY_FORCES_AFTER: Duration = Duration::from_secs(5 * 60);
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
@@ -114,9 +114,7 @@ pub fn deletion(seen: &Observation) -> Plan {
         DeletionStep::Detach => detach(seen),
         DeletionStep::DeleteVm => delete_vm(seen),
         DeletionStep::DeleteNode => delete_node(seen),
-        DeletionStep::RemoveFinalizer => {
-            Plan::new("let-go", vec![Effect::RemoveMachineFinalizer], Next::Settled)
-        }
+        DeletionStep::RemoveFinalizer => Plan::new("let-go", vec![Effect::RemoveMachineFinalizer], Next::Settled),
     }
 }
 
@@ -235,11 +233,18 @@ fn ask_status(seen: &Observation) -> Plan {
             StatusReaction::AskAgain(_) if by_force => skip_drain(seen),
             StatusReaction::AskAgain(period) => {
                 let text = if period == RetryPeriod::Short {
-                    format!("Error occurred with decoding machine error status while getting VM status, aborting with retry. {status}.")
+                    format!(
+                        "Error occurred with decoding machine error status while getting VM status, aborting with retry. {status}."
+                    )
                 } else {
                     format!("Error occurred while getting VM status, aborting without retry. machine code: {status}.")
                 };
-                failed_call(seen, &Rest::failed(stage, text, Some(status.code)), period, machine_reason::VM_DELETION_FAILED)
+                failed_call(
+                    seen,
+                    &Rest::failed(stage, text, Some(status.code)),
+                    period,
+                    machine_reason::VM_DELETION_FAILED,
+                )
             }
         },
         _ => match (fault_of(seen), seen.paused(Purpose::Deletion)) {
@@ -276,7 +281,8 @@ pub fn drain_mode(seen: &Observation) -> DrainMode {
             bad(&condition.status) && began.is_some_and(|began| since(seen.now, began) > UNHEALTHY_FORCES_AFTER)
         })
     };
-    let unhealthy = lasting("Ready", |status| status != "True") || lasting("ReadonlyFilesystem", |status| status != "False");
+    let unhealthy =
+        lasting("Ready", |status| status != "True") || lasting("ReadonlyFilesystem", |status| status != "False");
     if seen.force_deletion() == Force::Yes || late || unhealthy { DrainMode::Forced } else { DrainMode::Normal }
 }
 
@@ -299,7 +305,10 @@ fn drain_node(seen: &Observation) -> Plan {
         (Some(trouble), DrainMode::Normal) => {
             let cause = match trouble.step {
                 NodeStep::TerminatingCondition => {
-                    format!("Drain failed due to failure in update of node conditions - {}. Will retry in next sync.", trouble.error)
+                    format!(
+                        "Drain failed due to failure in update of node conditions - {}. Will retry in next sync.",
+                        trouble.error
+                    )
                 }
                 _ => format!("Drain failed due to - {}. Will retry in next sync.", trouble.error),
             };
@@ -318,8 +327,7 @@ fn drain_node(seen: &Observation) -> Plan {
             guard: VersionGuard::Any,
         });
     }
-    let condition_failed =
-        seen.trouble.as_ref().is_some_and(|trouble| trouble.step == NodeStep::TerminatingCondition);
+    let condition_failed = seen.trouble.as_ref().is_some_and(|trouble| trouble.step == NodeStep::TerminatingCondition);
     if condition(conditions_of(node), node_condition::TERMINATING).is_none() && !condition_failed {
         effects.push(Effect::AddNodeCondition(terminating_condition(was_failed(&seen.machine), seen.now)));
     }
@@ -331,13 +339,17 @@ fn drain_node(seen: &Observation) -> Plan {
         DrainState::Warming => {
             Plan::wait("drain-awaits-views", Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"))
         }
-        DrainState::Running { progress, blocked_by, wake } => drain_running(seen, progress, blocked_by.as_deref(), *wake),
+        DrainState::Running { progress, blocked_by, wake } => {
+            drain_running(seen, progress, blocked_by.as_deref(), *wake)
+        }
         DrainState::Drained => match mode {
             DrainMode::Normal => to_delete_vm(seen, "Drain successful.", Vec::new()),
             DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
         },
         DrainState::Failed(error) => match mode {
-            DrainMode::Normal => failed_drain(seen, &format!("Drain failed due to - {error}. Will retry in next sync.")),
+            DrainMode::Normal => {
+                failed_drain(seen, &format!("Drain failed due to - {error}. Will retry in next sync."))
+            }
             DrainMode::Forced => to_attachments(seen, &forced_on(error)),
         },
     }
@@ -350,9 +362,7 @@ fn forced_on(error: &str) -> String {
 /// A normal attempt ends when the drain timeout does; a forced one gets its own minute.
 fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
     let (force, left) = match mode {
-        DrainMode::Normal => {
-            (Force::No, seen.limits.drain.saturating_sub(seen.deleting_for().unwrap_or_default()))
-        }
+        DrainMode::Normal => (Force::No, seen.limits.drain.saturating_sub(seen.deleting_for().unwrap_or_default())),
         DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
     };
     let left = jiff::SignedDuration::try_from(left).unwrap_or_default();
@@ -406,7 +416,11 @@ fn to_attachments(seen: &Observation, text: &str) -> Plan {
 /// Delete the Node's attachments; those that are being deleted already are not waited for.
 fn detach(seen: &Observation) -> Plan {
     if !matches!(seen.node, NodeView::Ours(_)) {
-        return to_delete_vm(seen, "Skipping deleteNodeVolAttachments as the node is gone. Moving to VM Deletion.", Vec::new());
+        return to_delete_vm(
+            seen,
+            "Skipping deleteNodeVolAttachments as the node is gone. Moving to VM Deletion.",
+            Vec::new(),
+        );
     }
     let Some(attachments) = &seen.attachments else {
         return Plan::wait("detach-awaits-views", Next::LookAgain(VIEWS_WAIT, "attachments are not all known yet"));
@@ -434,7 +448,11 @@ fn detach(seen: &Observation) -> Plan {
         .map(|attachment| Effect::DeleteAttachment { name: attachment.name.clone(), uid: attachment.uid.clone() })
         .collect();
     // What was deleted is seen through the view; until then the next pass would delete it twice.
-    Plan::new("detach-by-force", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), "attachments are deleted"))
+    Plan::new(
+        "detach-by-force",
+        effects,
+        Next::LookAgain(pause_of(RetryPeriod::Short, seen), "attachments are deleted"),
+    )
 }
 
 /// What is missing for a driver call, unless what was good before may still serve (decisions.md 15).
@@ -454,10 +472,14 @@ fn blocked(seen: &Observation, stage: DeletionStage, fault: &Fault) -> Plan {
     let rest = Rest::failed(stage, format!("{}.", fault.message), Some(fault.code));
     let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
     effects.push(Effect::Warn { reason: fault.reason, message: fault.message.clone() });
-    Plan::new("deletion-blocked", effects, Next::LookAgain(pause_of(RetryPeriod::Long, seen), "class or Secret missing"))
+    Plan::new(
+        "deletion-blocked",
+        effects,
+        Next::LookAgain(pause_of(RetryPeriod::Long, seen), "class or Secret missing"),
+    )
 }
 
-/// Delete the VM. Called again after a restart, which costs an answer NotFound.
+/// Delete the VM. Called again after a restart, which costs an answer `NotFound`.
 fn delete_vm(seen: &Observation) -> Plan {
     let stage = DeletionStage::DeleteVm;
     match &seen.flow.answer {

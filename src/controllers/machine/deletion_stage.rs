@@ -78,7 +78,10 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::the_first_stage("Set machine status to termination. Now, getting VM Status", Some(DeletionStage::GetVmStatus))]
+    #[case::the_first_stage(
+        "Set machine status to termination. Now, getting VM Status",
+        Some(DeletionStage::GetVmStatus)
+    )]
     #[case::after_a_successful_drain("Drain successful. Initiate VM deletion", Some(DeletionStage::DeleteVm))]
     #[case::mc_179_a_marker_inside_an_error(
         "VM deletion failed due to - Initiate node drain. Aborting operation. Initiate VM deletion",

@@ -59,11 +59,9 @@ pub fn health(seen: &Observation) -> Say {
     let conditions = seen.node.ours().map(|node| conditions_of(node)).unwrap_or_default();
     match health_verdict(seen) {
         HealthVerdict::Unchanged(wait) => Say::Pass(wait),
-        HealthVerdict::TakeConditions => Say::act(
-            "take-conditions",
-            vec![StatusChange::new().conditions(conditions).effect(seen)],
-            Next::Again,
-        ),
+        HealthVerdict::TakeConditions => {
+            Say::act("take-conditions", vec![StatusChange::new().conditions(conditions).effect(seen)], Next::Again)
+        }
         HealthVerdict::Running(arrival) => Say::act("node-healthy", running(seen, conditions, arrival), Next::Again),
         HealthVerdict::Unknown(cause) => Say::act("node-unhealthy", unknown(seen, conditions, cause), Next::Again),
     }
@@ -151,9 +149,12 @@ pub fn conditions_changed(stored: &[NodeCondition], now: &[NodeCondition]) -> bo
 
 /// Whether pods that every node needs are not there yet.
 pub fn is_critical_component_missing(node: &Node) -> bool {
-    node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default().iter().any(|mark| {
-        mark.key == taint::CRITICAL_COMPONENTS_NOT_READY && mark.effect == "NoSchedule"
-    })
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or_default()
+        .iter()
+        .any(|mark| mark.key == taint::CRITICAL_COMPONENTS_NOT_READY && mark.effect == "NoSchedule")
 }
 
 fn running(seen: &Observation, conditions: &[NodeCondition], arrival: Arrival) -> Vec<Effect> {

@@ -81,11 +81,7 @@ fn pending(seen: &Observation) -> Say {
     }
     let limit = duration(seen.limits.creation);
     let text = format!("Machine {} failed to join the cluster in {limit}.", seen.name());
-    Say::act(
-        "creation-timeout",
-        failed(seen, machine_reason::CREATION_TIMEOUT, text),
-        Next::Again,
-    )
+    Say::act("creation-timeout", failed(seen, machine_reason::CREATION_TIMEOUT, text), Next::Again)
 }
 
 /// An unhealthy machine has its health timeout, and waits for its turn when that has passed.

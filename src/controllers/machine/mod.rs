@@ -10,10 +10,12 @@ mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
 pub mod bootstrap_token;
 pub mod class_state;
+#[cfg(test)]
+mod controller_tests;
 pub mod creation;
+pub mod creation_errors;
 #[cfg(test)]
 mod creation_tests;
-pub mod creation_errors;
 pub mod decide;
 pub mod deletion;
 pub mod deletion_stage;
@@ -24,8 +26,6 @@ pub mod health;
 #[cfg(test)]
 mod health_tests;
 pub mod health_timeout;
-#[cfg(test)]
-mod controller_tests;
 mod memory;
 pub mod node_capacity;
 pub mod node_metadata;

@@ -142,7 +142,12 @@ fn unprotected_annotations(template: &NodeTemplateSpec) -> Pairs {
 }
 
 /// Keys to set and, with null, keys to remove.
-fn changes(template: &Pairs, before: &BTreeSet<String>, has: &Pairs, is_protected: fn(&str) -> bool) -> Map<String, Value> {
+fn changes(
+    template: &Pairs,
+    before: &BTreeSet<String>,
+    has: &Pairs,
+    is_protected: fn(&str) -> bool,
+) -> Map<String, Value> {
     let removed = before
         .iter()
         .filter(|key| !template.contains_key(*key) && has.contains_key(*key) && !is_protected(key))

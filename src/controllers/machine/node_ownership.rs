@@ -64,12 +64,7 @@ mod tests {
     #[case::mc_032_a_rival_whose_id_it_is("", "b", Some("b"), false)]
     #[case::mc_032_a_rival_whose_id_it_is_not("a", "a", Some("b"), true)]
     #[case::equal_claims_go_to_the_older_or_first_name("a", "", Some("b"), false)]
-    fn a_node_is_ours(
-        #[case] ours: &str,
-        #[case] theirs: &str,
-        #[case] rival: Option<&str>,
-        #[case] is_ours: bool,
-    ) {
+    fn a_node_is_ours(#[case] ours: &str, #[case] theirs: &str, #[case] rival: Option<&str>, #[case] is_ours: bool) {
         let mut node = Node::default();
         node.spec.get_or_insert_default().provider_id = Some(theirs.to_owned()).filter(|id| !id.is_empty());
         let rival = rival.map(|provider_id| machine("1", provider_id));

@@ -60,7 +60,13 @@ pub struct ClassSecrets {
 }
 
 /// The observation of this machine.
-pub fn observe(sources: &Sources<'_>, machine: Arc<Machine>, memory: &mut Memory, pass: &Pass, now: Timestamp) -> Observation {
+pub fn observe(
+    sources: &Sources<'_>,
+    machine: Arc<Machine>,
+    memory: &mut Memory,
+    pass: &Pass,
+    now: Timestamp,
+) -> Observation {
     let limits = sources.settings.limits_of(&machine);
     let class = class_of(sources.views, &machine);
     let secrets = secrets_of(&sources.views.secrets, &machine, class.as_deref());
@@ -78,9 +84,9 @@ pub fn observe(sources: &Sources<'_>, machine: Arc<Machine>, memory: &mut Memory
         target: if sources.target.is_some() { TargetCluster::Present } else { TargetCluster::None },
         class: ClassView {
             state: class_state(&machine.spec.class, class.as_deref()),
-            virtual_capacity: class
-                .as_ref()
-                .map(|class| class.node_template.as_ref().map(|template| template.virtual_capacity.clone()).unwrap_or_default()),
+            virtual_capacity: class.as_ref().map(|class| {
+                class.node_template.as_ref().map(|template| template.virtual_capacity.clone()).unwrap_or_default()
+            }),
             creation: class
                 .as_ref()
                 .and_then(|class| sources.drivers.driver_for(&class.provider).ok())
@@ -136,13 +142,10 @@ pub fn secrets_of(secrets: &Store<Secret>, machine: &Machine, class: Option<&Mac
         found.named = SecretsNamed::Some;
         let secret = secrets.get(&key);
         found.versions.push((key.to_string(), secret.as_ref().and_then(|secret| secret.resource_version())));
-        match secret {
-            Some(secret) => secret.data.clone().unwrap_or_default(),
-            None => {
-                found.missing.push(key.to_string());
-                BTreeMap::new()
-            }
+        if secret.is_none() {
+            found.missing.push(key.to_string());
         }
+        secret.and_then(|secret| secret.data.clone()).unwrap_or_default()
     };
     let base = data_of(&class.secret_ref);
     let over = data_of(&class.credentials_secret_ref);
@@ -186,8 +189,7 @@ fn not_linked(nodes: &Store<Node>, machine: &Machine, memory: &Memory) -> NodeVi
 /// Since when the Node of a machine that has not joined says something that is not written yet.
 fn note_conditions(machine: &Machine, node: &NodeView, memory: &mut Memory, now: Timestamp) {
     let status = &machine.status;
-    let joining =
-        matches!(status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
+    let joining = matches!(status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
     let differs =
         joining && node.ours().is_some_and(|node| conditions_changed(&status.conditions, conditions_of(node)));
     memory.conditions_differ_since = differs.then(|| memory.conditions_differ_since.unwrap_or(now));

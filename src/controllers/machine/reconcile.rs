@@ -104,7 +104,9 @@ impl MachineController {
             }
         }
         drop(permit);
-        Outcome::Retry(format!("the pass over machine {key} did not come to an end; this is a defect of the controller"))
+        Outcome::Retry(format!(
+            "the pass over machine {key} did not come to an end; this is a defect of the controller"
+        ))
     }
 
     fn recall(&self, key: &ObjectKey, machine: &Machine) -> Memory {
@@ -182,7 +184,12 @@ impl MachineController {
         Acted::Done
     }
 
-    fn request(&self, call: Call, seen: &Observation, memory: &Memory) -> Result<(Arc<dyn Driver>, MachineRequest), Status> {
+    fn request(
+        &self,
+        call: Call,
+        seen: &Observation,
+        memory: &Memory,
+    ) -> Result<(Arc<dyn Driver>, MachineRequest), Status> {
         let good = self.class_for(call, seen)?;
         let driver = Arc::clone(self.drivers.driver_for(&good.class.provider)?);
         let secret = match call {
@@ -303,4 +310,3 @@ fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-

@@ -205,8 +205,7 @@ impl StatusChange {
         let stored = &seen.machine.status;
         let Some(operation) = &self.operation else { return false };
         let last = &stored.last_operation;
-        let is_old =
-            last.last_update_time.as_ref().is_none_or(|written| since(seen.now, written.0) > REPEAT_AFTER);
+        let is_old = last.last_update_time.as_ref().is_none_or(|written| since(seen.now, written.0) > REPEAT_AFTER);
         let same_phase = self.phase.as_ref().is_none_or(|(phase, clock)| {
             *phase == stored.current_status.phase
                 && (*clock == TimeoutClock::Active) == stored.current_status.timeout_active

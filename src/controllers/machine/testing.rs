@@ -58,12 +58,8 @@ pub fn in_phase(phase: MachinePhase, since: i64, operation: OperationType, state
     let mut machine = recorded();
     machine.status.current_status.phase = phase;
     machine.status.current_status.last_update_time = Some(Time(at(since)));
-    machine.status.last_operation = LastOperation {
-        operation,
-        state,
-        last_update_time: Some(Time(at(since))),
-        ..LastOperation::default()
-    };
+    machine.status.last_operation =
+        LastOperation { operation, state, last_update_time: Some(Time(at(since))), ..LastOperation::default() };
     machine
 }
 
@@ -203,4 +199,3 @@ pub fn status_patch(plan: &Plan) -> Option<&Value> {
         _ => None,
     })
 }
-

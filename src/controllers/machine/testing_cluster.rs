@@ -18,13 +18,10 @@ use kube::client::Body;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    FreezeSwitch, MachineController, MachineDeps, TargetParts,
-    settings::MachineSettings,
-    testing::at,
-};
+use super::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings, testing::at};
 use crate::{
     api::{
         names::finalizer,
@@ -62,6 +59,7 @@ pub struct Api {
     pub writes: Vec<String>,
     /// Changes that the views have not heard of.
     news: VecDeque<(String, Value, bool)>,
+    changed: Arc<Notify>,
     faults: Option<ChaCha8Rng>,
     clock: Option<SharedClock>,
 }
@@ -79,6 +77,7 @@ impl Api {
             self.objects.insert(path.to_owned(), object.clone());
             self.news.push_back((path.to_owned(), object.clone(), false));
         }
+        self.changed.notify_waiters();
         object
     }
 
@@ -161,7 +160,14 @@ impl Api {
         }
     }
 
-    fn patch(&mut self, path: &str, part: Option<&str>, content_type: &str, body: &Value, object: &Value) -> (u16, Value) {
+    fn patch(
+        &mut self,
+        path: &str,
+        part: Option<&str>,
+        content_type: &str,
+        body: &Value,
+        object: &Value,
+    ) -> (u16, Value) {
         let mut patched = object.clone();
         if content_type.contains("json-patch") {
             let Ok(patch) = serde_json::from_value::<json_patch::Patch>(body.clone()) else {
@@ -179,12 +185,8 @@ impl Api {
             json_patch::merge(&mut patched, body);
         }
         let mut stored = object.clone();
-        match part {
-            Some(part) => stored[part] = patched[part].clone(),
-            None => {
-                stored["metadata"] = patched["metadata"].clone();
-                stored["spec"] = patched["spec"].clone();
-            }
+        for field in part.map_or(vec!["metadata", "spec"], |part| vec![part]) {
+            stored[field] = patched[field].clone();
         }
         stored["metadata"]["resourceVersion"] = object["metadata"]["resourceVersion"].clone();
         if stored == *object {
@@ -267,11 +269,8 @@ impl Driver for SmallCloud {
     async fn create_machine(&self, _: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
         let reply = self.work().await?;
         let name = request.machine.metadata.name.clone().unwrap_or_default();
-        let identity = VmIdentity {
-            provider_id: format!("small:///{name}"),
-            node_name: name.clone(),
-            addresses: Vec::new(),
-        };
+        let identity =
+            VmIdentity { provider_id: format!("small:///{name}"), node_name: name.clone(), addresses: Vec::new() };
         {
             let mut vms = lock(&self.vms);
             vms.creates += 1;
@@ -456,7 +455,8 @@ impl World {
 
     pub fn phase(&self) -> Option<String> {
         let api = self.api();
-        api.get(MACHINE).map(|machine| machine["status"]["currentStatus"]["phase"].as_str().unwrap_or_default().to_owned())
+        api.get(MACHINE)
+            .map(|machine| machine["status"]["currentStatus"]["phase"].as_str().unwrap_or_default().to_owned())
     }
 }
 
@@ -514,13 +514,21 @@ fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock) ->
     let (api, watch) = (Arc::clone(api), stop.clone());
     tokio::spawn(async move {
         let mut at = 0;
+        let changed = Arc::clone(&lock(&api).changed);
         while !watch.is_cancelled() {
+            // Registered before the look, or a change in between would be missed.
+            let next = changed.notified();
+            tokio::pin!(next);
+            next.as_mut().enable();
             let news: Vec<(String, Value, bool)> = lock(&api).news.iter().skip(at).cloned().collect();
             at += news.len();
             for (path, object, gone) in news.iter().filter(|(_, object, _)| version(object) > heard) {
                 tell(&views, &nodes, path, object, *gone);
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::select! {
+                () = next => tokio::time::sleep(Duration::from_millis(20)).await,
+                () = watch.cancelled() => {}
+            }
         }
     });
     let shutdown = stop.clone();
@@ -562,7 +570,8 @@ fn client(api: &Arc<Mutex<Api>>) -> kube::Client {
             let (parts, body) = request.into_parts();
             let bytes = body.collect_bytes().await?;
             let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-            let kind = parts.headers.get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+            let kind =
+                parts.headers.get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
             let (code, answer) = lock(&api).answer(&parts.method, parts.uri.path(), kind, &body);
             let response = Response::builder().status(code).body(Body::from(serde_json::to_vec(&answer)?))?;
             Ok::<_, tower::BoxError>(response)

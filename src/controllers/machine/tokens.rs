@@ -36,8 +36,7 @@ pub async fn ensure(
     let machine = seen.name();
     let groups = &settings.bootstrap_token_auth_extra_groups;
     let lives = seen.limits.creation;
-    let expires =
-        seen.now.checked_add(jiff::SignedDuration::try_from(lives).unwrap_or_default()).unwrap_or(seen.now);
+    let expires = seen.now.checked_add(jiff::SignedDuration::try_from(lives).unwrap_or_default()).unwrap_or(seen.now);
     for id in candidate_ids(machine, &memory.uid) {
         let secret = {
             let mut rng = rng.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,10 +82,8 @@ pub async fn delete(tokens: &Objects<Secret>, seen: &Observation, memory: &mut M
         }
         return;
     }
-    let never_needed = matches!(
-        seen.secrets,
-        SecretView::Present(UserData::NotNamed | UserData::KeyMissing | UserData::WithoutToken)
-    );
+    let never_needed =
+        matches!(seen.secrets, SecretView::Present(UserData::NotNamed | UserData::KeyMissing | UserData::WithoutToken));
     if never_needed {
         return;
     }
