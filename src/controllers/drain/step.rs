@@ -329,7 +329,12 @@ fn wake(seen: &DrainObservation, pending: &[&PodProgress]) -> Duration {
     let until = |at: Timestamp| since(at, seen.now);
     let retries = pending.iter().filter_map(|pod| pod.next_try).filter(|at| *at > seen.now).map(until);
     let waits = pending.iter().filter(|pod| pod.accepted.is_some()).map(|_| POLL);
-    let due = pending.iter().filter(|pod| pod.accepted.is_none() && pod.next_try.is_none()).map(|_| Duration::ZERO);
+    // Pods with volumes wait for the one that is moving; they are not due before it is done.
+    let one_is_moving = pending.iter().any(|pod| pod.accepted.is_some() && !is_plain(seen, pod));
+    let due = pending
+        .iter()
+        .filter(|pod| pod.accepted.is_none() && pod.next_try.is_none() && (is_plain(seen, pod) || !one_is_moving))
+        .map(|_| Duration::ZERO);
     retries
         .chain(waits)
         .chain(due)

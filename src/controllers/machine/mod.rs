@@ -18,6 +18,7 @@ pub mod creation_errors;
 mod creation_tests;
 pub mod decide;
 pub mod deletion;
+pub mod deletion_drain;
 pub mod deletion_stage;
 #[cfg(test)]
 mod deletion_tests;
