@@ -21,7 +21,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 pub enum PodClass {
     /// It stays: a static pod's mirror.
     Mirror,
-    /// It stays: the DaemonSet would make it again at once.
+    /// It stays: its `DaemonSet` would make it again at once.
     DaemonSet,
     /// It goes, together with others.
     Plain,

@@ -329,7 +329,12 @@ fn wake(seen: &DrainObservation, pending: &[&PodProgress]) -> Duration {
     let until = |at: Timestamp| since(at, seen.now);
     let retries = pending.iter().filter_map(|pod| pod.next_try).filter(|at| *at > seen.now).map(until);
     let waits = pending.iter().filter(|pod| pod.accepted.is_some()).map(|_| POLL);
-    let due = pending.iter().filter(|pod| pod.accepted.is_none() && pod.next_try.is_none()).map(|_| Duration::ZERO);
+    // Pods with volumes wait for the one that is moving; they are not due before it is done.
+    let one_is_moving = pending.iter().any(|pod| pod.accepted.is_some() && !is_plain(seen, pod));
+    let due = pending
+        .iter()
+        .filter(|pod| pod.accepted.is_none() && pod.next_try.is_none() && (is_plain(seen, pod) || !one_is_moving))
+        .map(|_| Duration::ZERO);
     retries
         .chain(waits)
         .chain(due)
@@ -346,11 +351,12 @@ pub fn learn(progress: &mut Progress, seen: &DrainObservation, action: &PodActio
     let Some(pod) = progress.pods.get_mut(&action.uid) else { return };
     let later = |pause: Duration| now.checked_add(jiff::SignedDuration::try_from(pause).unwrap_or_default()).ok();
     match (answer, action.how) {
-        // A forced deletion is not waited for.
-        (PodAnswer::Accepted | PodAnswer::Gone, How::DeleteNow) => pod.end = Some(End::Done),
         (PodAnswer::Accepted, How::Evict | How::Delete) => pod.accepted = Some(now),
         (PodAnswer::Gone, How::Evict | How::Delete) if with_volumes => pod.accepted = Some(now),
-        (PodAnswer::Gone, How::Evict | How::Delete) => pod.end = Some(End::Done),
+        // A forced deletion is not waited for.
+        (PodAnswer::Accepted | PodAnswer::Gone, How::DeleteNow) | (PodAnswer::Gone, How::Evict | How::Delete) => {
+            pod.end = Some(End::Done);
+        }
         (PodAnswer::Busy(pause), _) => pod.next_try = later(pause),
         (PodAnswer::Refused, _) => {
             pod.refusals = pod.refusals.saturating_add(1);

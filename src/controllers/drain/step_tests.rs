@@ -290,3 +290,11 @@ fn mc_220_a_pod_whose_volume_is_not_known_is_only_waited_for_itself() {
     world.step(&PodAnswer::Accepted);
     assert_eq!(world.gone("a").step(&PodAnswer::Accepted).result, DrainResult::Drained);
 }
+
+#[test]
+fn a_pod_that_waits_for_its_turn_does_not_make_the_drain_look_again_at_once() {
+    let mut world = World::with(vec![with_volume("a", 1, "pv-1"), with_volume("b", 0, "pv-2")]);
+    world.step(&PodAnswer::Accepted);
+    let DrainResult::Running { wake, .. } = world.step(&PodAnswer::Accepted).result else { panic!("not running") };
+    assert_eq!(wake, Duration::from_secs(5));
+}

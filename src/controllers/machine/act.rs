@@ -70,7 +70,12 @@ impl MachineController {
     ) -> Acted {
         let outcome = match effect {
             Effect::PatchMachine { patch, guard } => {
-                self.patch_machine(newest, Part::Main, guarded(patch, *guard, newest.machine.resource_version())).await
+                self.patch_machine(
+                    newest,
+                    Part::Main,
+                    guarded(patch, *guard, newest.machine.metadata.resource_version.as_deref()),
+                )
+                .await
             }
             Effect::PatchStatus(patch) => self.patch_machine(newest, Part::Status, Patch::Merge(patch.clone())).await,
             Effect::RemoveMachineFinalizer => match without(newest.machine.finalizers(), finalizer::MACHINE) {
@@ -83,8 +88,9 @@ impl MachineController {
             Effect::DeleteMachine => self.delete_machine(rule, newest).await,
             Effect::RereadMachine => return self.reread(seen).await,
             Effect::PatchNode { patch, guard, .. } => {
-                let version = newest.node.as_ref().and_then(|node| node.resource_version());
-                self.patch_node(newest, Part::Main, guarded(patch, *guard, version)).await
+                let version = newest.node.as_ref().and_then(|node| node.metadata.resource_version.as_deref());
+                let patch = guarded(patch, *guard, version);
+                self.patch_node(newest, Part::Main, patch).await
             }
             Effect::AddNodeCondition(condition) => {
                 let patch = added_condition(newest.node.as_deref(), condition);
@@ -279,11 +285,11 @@ fn node_step(effect: &Effect) -> Option<NodeStep> {
     }
 }
 
-fn guarded(patch: &Value, guard: VersionGuard, version: Option<String>) -> Patch {
+fn guarded(patch: &Value, guard: VersionGuard, version: Option<&str>) -> Patch {
     let patch = Patch::Merge(patch.clone());
     match guard {
         VersionGuard::Any => patch,
-        VersionGuard::Observed => patch.guarded_by(version.as_deref()),
+        VersionGuard::Observed => patch.guarded_by(version),
     }
 }
 

@@ -4,7 +4,7 @@
 //! id derived from the name is taken, ids derived from the machine's UID are used: they can be found again after a
 //! restart without a list.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -61,7 +61,11 @@ pub fn candidate_ids(machine: &str, uid: &str) -> Vec<String> {
 fn id_of_name(machine: &str) -> String {
     let padded = format!("{machine:0>5}");
     let bytes = padded.as_bytes();
-    bytes[bytes.len() - 5..bytes.len() - 2].iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes[bytes.len() - 5..bytes.len() - 2].iter().fold(String::new(), |mut id, byte| {
+        // Writing to a String can't fail.
+        let _ = write!(id, "{byte:02x}");
+        id
+    })
 }
 
 /// Name of the Secret with this token id.
@@ -114,9 +118,8 @@ pub fn judge(secret: &Secret, machine: &str, now: Timestamp) -> Found {
         .and_then(|text| text.parse::<Timestamp>().ok())
         .is_some_and(|expires| expires <= now);
     match (expired, is_of(secret, machine), field(secret, "token-id"), field(secret, "token-secret")) {
-        (true, ..) => Found::Replace,
         (false, true, Some(id), Some(secret)) => Found::Reuse(Token { id, secret }),
-        (false, true, ..) => Found::Replace,
+        (true, ..) | (false, true, ..) => Found::Replace,
         (false, false, ..) => Found::Foreign,
     }
 }

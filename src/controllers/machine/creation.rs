@@ -147,7 +147,8 @@ fn failed_may_create(seen: &Observation) -> bool {
 pub fn next_creation_step(seen: &Observation) -> CreationStep {
     let has_provider_id = !seen.machine.spec.provider_id.is_empty();
     match &seen.flow.answer {
-        None => CreationStep::AskStatus,
+        // An answer about a deletion says nothing about a machine that is not being deleted.
+        None | Some(Answer::Deleted(_)) => CreationStep::AskStatus,
         Some(Answer::Status(Err(status))) => match status.code {
             Code::NotFound | Code::Unimplemented if has_provider_id => with_vm(seen, &trusted(seen)),
             Code::NotFound | Code::Unimplemented
@@ -170,8 +171,6 @@ pub fn next_creation_step(seen: &Observation) -> CreationStep {
             CreationStep::Fail(CreationFailure::initialisation(status))
         }
         Some(Answer::DeletedStale(_)) => CreationStep::Fail(CreationFailure::stale_node(STALE_NODE)),
-        // A deletion has been called off only by a namesake; its answer says nothing about this machine.
-        Some(Answer::Deleted(_)) => CreationStep::AskStatus,
         Some(Answer::Status(Ok(_)) | Answer::Created(Ok(_)) | Answer::Initialized(_)) => match &seen.flow.vm {
             Some(vm) => with_vm(seen, vm),
             None => CreationStep::AskStatus,

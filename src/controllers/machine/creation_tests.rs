@@ -436,3 +436,11 @@ fn a_machine_at_rest_is_decided_upon_without_a_write() {
     let seen = with_node(seen(running(), 600), node(vec![condition("Ready", "True")]));
     assert_eq!(decide(&seen), Plan::wait("nothing-to-do", Next::Settled));
 }
+
+#[test]
+fn an_observation_and_its_plan_can_be_kept() {
+    let told = told(machine(), 10, vec![fails(Code::Unavailable)]);
+    let kept = serde_json::to_value((&told, decide(&told))).unwrap();
+    assert_eq!(kept[0]["version"], 1);
+    assert_eq!(kept[1]["rule"], "creation-failed");
+}

@@ -10,12 +10,15 @@ mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
 pub mod bootstrap_token;
 pub mod class_state;
+#[cfg(test)]
+mod controller_tests;
 pub mod creation;
 pub mod creation_errors;
 #[cfg(test)]
 mod creation_tests;
 pub mod decide;
 pub mod deletion;
+pub mod deletion_drain;
 pub mod deletion_stage;
 #[cfg(test)]
 mod deletion_tests;
@@ -24,8 +27,6 @@ pub mod health;
 #[cfg(test)]
 mod health_tests;
 pub mod health_timeout;
-#[cfg(test)]
-mod lifecycle_tests;
 mod memory;
 pub mod node_capacity;
 pub mod node_metadata;
@@ -43,6 +44,8 @@ pub mod settings;
 pub mod status_change;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod testing_cluster;
 mod tokens;
 pub mod user_data;
 

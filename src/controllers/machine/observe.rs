@@ -142,13 +142,10 @@ pub fn secrets_of(secrets: &Store<Secret>, machine: &Machine, class: Option<&Mac
         found.named = SecretsNamed::Some;
         let secret = secrets.get(&key);
         found.versions.push((key.to_string(), secret.as_ref().and_then(|secret| secret.resource_version())));
-        match secret {
-            Some(secret) => secret.data.clone().unwrap_or_default(),
-            None => {
-                found.missing.push(key.to_string());
-                BTreeMap::new()
-            }
+        if secret.is_none() {
+            found.missing.push(key.to_string());
         }
+        secret.and_then(|secret| secret.data.clone()).unwrap_or_default()
     };
     let base = data_of(&class.secret_ref);
     let over = data_of(&class.credentials_secret_ref);

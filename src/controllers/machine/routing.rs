@@ -261,3 +261,157 @@ impl MachineController {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{api::names::taint, controllers::machine::testing::*};
+
+    fn update(change: fn(&mut Machine)) -> bool {
+        let old = running();
+        let mut new = running();
+        change(&mut new);
+        let views = ControlViews::default();
+        !after_machine(&Change { old: Some(Arc::new(old)), new: Some(Arc::new(new)) }, &views).is_empty()
+    }
+
+    #[rstest]
+    #[case::mc_011_status_alone(update(|new| new.status.last_known_state = "x".to_owned()), false)]
+    #[case::mc_012_the_specification(update(|new| new.metadata.generation = Some(2)), true)]
+    #[case::mc_013_a_deletion_by_force(update(|new| drop(new.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned()))), true)]
+    #[case::mc_015_preservation(update(|new| drop(new.annotations_mut().insert(annotation::PRESERVE.to_owned(), "now".to_owned()))), true)]
+    #[case::a_priority(update(|new| drop(new.annotations_mut().insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned()))), false)]
+    #[case::a_deletion(update(|new| new.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH))), true)]
+    #[case::our_finalizer_was_taken_off(update(|new| new.metadata.finalizers = None), true)]
+    fn an_update_of_a_machine_wakes_it(#[case] woken: bool, #[case] expected: bool) {
+        assert_eq!(woken, expected);
+    }
+
+    #[test]
+    fn mc_014_a_phase_change_wakes_a_machine_with_preservation() {
+        let with = |phase| {
+            let mut machine = running();
+            machine.annotations_mut().insert(annotation::PRESERVE.to_owned(), "now".to_owned());
+            machine.status.current_status.phase = phase;
+            Some(Arc::new(machine))
+        };
+        let change = Change { old: with(MachinePhase::Running), new: with(MachinePhase::Failed) };
+        assert_eq!(after_machine(&change, &ControlViews::default()).len(), 1);
+    }
+
+    #[test]
+    fn mc_016_a_machine_that_is_there_at_the_start_is_looked_at() {
+        let change = Change { old: None, new: Some(Arc::new(deleted_at(running(), 1))) };
+        assert_eq!(after_machine(&change, &ControlViews::default()).len(), 1);
+    }
+
+    #[test]
+    fn mc_114_a_sibling_that_becomes_running_wakes_those_that_wait_for_their_turn() {
+        let views = ControlViews::default();
+        let named = |mut machine: Machine, name: &str, phase: MachinePhase| {
+            machine.metadata.name = Some(name.to_owned());
+            machine.labels_mut().insert(label::NAME.to_owned(), "md".to_owned());
+            machine.status.current_status.phase = phase;
+            machine
+        };
+        views.machines.apply(named(running(), "waiting", MachinePhase::Unknown));
+        let change = Change {
+            old: Some(Arc::new(named(pending(), "other", MachinePhase::Pending))),
+            new: Some(Arc::new(named(running(), "other", MachinePhase::Running))),
+        };
+        assert_eq!(after_machine(&change, &views), BTreeSet::from([ObjectKey::new("ns", "waiting")]));
+    }
+
+    fn node_update(machine: Machine, change: fn(&mut Node)) -> bool {
+        let views = ControlViews::default();
+        views.machines.apply(machine);
+        let old = node(vec![condition("Ready", "True")]);
+        let mut new = old.clone();
+        change(&mut new);
+        !after_node(&Change { old: Some(Arc::new(old)), new: Some(Arc::new(new)) }, &views).wake.is_empty()
+    }
+
+    fn set_ready(node: &mut Node, status: &str) {
+        node.status.get_or_insert_default().conditions = Some(vec![condition("Ready", status)]);
+    }
+
+    fn add_taint(node: &mut Node, key: &str) {
+        *node = tainted(node.clone(), key);
+    }
+
+    #[rstest]
+    #[case::mc_018_a_heartbeat(node_update(running(), |new| {
+        let status = new.status.get_or_insert_default();
+        status.conditions.get_or_insert_default()[0].last_heartbeat_time = Some(Time(Timestamp::UNIX_EPOCH));
+    }), false)]
+    #[case::a_condition(node_update(running(), |new| set_ready(new, "False")), true)]
+    #[case::mc_021_a_condition_of_a_terminating_machine(
+        node_update(in_phase_terminating(), |new| set_ready(new, "False")), false
+    )]
+    #[case::mc_022_the_critical_components(
+        node_update(pending(), |new| add_taint(new, taint::CRITICAL_COMPONENTS_NOT_READY)), true
+    )]
+    #[case::mc_023_another_taint(node_update(running(), |new| add_taint(new, "other")), false)]
+    #[case::mc_024_an_update_result(node_update(running(), |new| {
+        new.labels_mut().insert(label::UPDATE_RESULT.to_owned(), "failed".to_owned());
+    }), true)]
+    #[case::mc_025_not_managed(node_update(running(), |new| {
+        new.annotations_mut().insert(annotation::NOT_MANAGED.to_owned(), "1".to_owned());
+        set_ready(new, "False");
+    }), false)]
+    #[case::mc_026_a_deletion(
+        node_update(running(), |new| new.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH))), true
+    )]
+    #[case::our_finalizer_was_taken_off(node_update(running(), |new| new.metadata.finalizers = None), true)]
+    fn an_update_of_a_node_wakes_its_machine(#[case] woken: bool, #[case] expected: bool) {
+        assert_eq!(woken, expected);
+    }
+
+    fn in_phase_terminating() -> Machine {
+        let mut machine = running();
+        machine.status.current_status.phase = MachinePhase::Terminating;
+        machine
+    }
+
+    #[test]
+    fn mc_027_mc_029_a_node_that_comes_or_goes_is_told_of() {
+        let views = ControlViews::default();
+        views.machines.apply(running());
+        let node = Some(Arc::new(node(Vec::new())));
+        let key = BTreeSet::from([ObjectKey::new("ns", "m-abcde")]);
+        assert_eq!(after_node(&Change { old: None, new: node.clone() }, &views).appeared, key);
+        assert_eq!(after_node(&Change { old: node, new: None }, &views).vanished, key);
+    }
+
+    #[test]
+    fn mc_030_a_node_without_a_linked_machine_wakes_nobody() {
+        let change = Change { old: None, new: Some(Arc::new(node(Vec::new()))) };
+        assert_eq!(after_node(&change, &ControlViews::default()), NodeNews::default());
+    }
+
+    #[rstest]
+    #[case::mc_048_one_that_failed(MachinePhase::CrashLoopBackOff, 1)]
+    #[case::one_that_runs(MachinePhase::Running, 0)]
+    fn new_credentials_wake_machines_that_may_wait_for_them(#[case] phase: MachinePhase, #[case] woken: usize) {
+        let views = ControlViews::default();
+        let mut machine = running();
+        machine.status.current_status.phase = phase;
+        views.machines.apply(machine);
+        let mut class = MachineClass::default();
+        class.metadata.name = Some("c".to_owned());
+        class.metadata.namespace = Some("ns".to_owned());
+        class.credentials_secret_ref =
+            Some(crate::api::v1alpha1::SecretReference { name: "s".to_owned(), namespace: String::new() });
+        views.classes.apply(class);
+        let mut secret = Secret::default();
+        secret.metadata.name = Some("s".to_owned());
+        secret.metadata.namespace = Some("ns".to_owned());
+        assert_eq!(after_secret(&Change { old: None, new: Some(Arc::new(secret)) }, &views).len(), woken);
+    }
+}

@@ -11,7 +11,6 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{
-    memory::Memory,
     observation::{
         ClassState, ClassView, CreationGuarantee, DrainState, Flow, Freeze, Inputs, LastGood, NodeView,
         OBSERVATION_VERSION, Observation, Permit, SecretView, TargetCluster, UserData,
@@ -199,13 +198,4 @@ pub fn status_patch(plan: &Plan) -> Option<&Value> {
         Effect::PatchStatus(patch) => Some(&patch["status"]),
         _ => None,
     })
-}
-
-/// Applies what a plan remembers.
-pub fn remember_all(plan: &Plan, seen: &Observation, memory: &mut Memory) {
-    for effect in &plan.effects {
-        if let Effect::Remember(memo) = effect {
-            super::act::remember(*memo, seen, memory);
-        }
-    }
 }
