@@ -162,7 +162,10 @@ fn mc_161_the_driver_tells_the_node() {
     let vm = VmIdentity { node_name: "n".to_owned(), ..VmIdentity::default() };
     let told = answered(seen, Answer::Status(Ok(vm)));
     let machine = after(&decide(&told), &told.machine);
-    assert_eq!((machine.labels()[label::NODE].as_str(), DeletionStage::of(&machine)), ("n", Some(DeletionStage::Drain)));
+    assert_eq!(
+        (machine.labels()[label::NODE].as_str(), DeletionStage::of(&machine)),
+        ("n", Some(DeletionStage::Drain))
+    );
 }
 
 #[rstest]
@@ -179,7 +182,10 @@ fn an_unanswered_status(#[case] code: Code, #[case] force: Force, #[case] stage:
     assert_eq!(stage_after(&told), stage);
     if stage == Some(DeletionStage::GetVmStatus) {
         let status = after(&decide(&told), &told.machine).status;
-        assert_eq!((status.last_operation.state, status.last_operation.error_code.as_str()), (OperationState::Failed, "PermissionDenied"));
+        assert_eq!(
+            (status.last_operation.state, status.last_operation.error_code.as_str()),
+            (OperationState::Failed, "PermissionDenied")
+        );
         assert!(matches!(decide(&told).next, Next::LookAgain(after, _) if after.as_secs() == 180));
     }
 }
@@ -224,7 +230,10 @@ fn a_refused_cordon(#[case] second: i64, #[case] stage: Option<DeletionStage>) {
     assert_eq!(stage_after(&seen), stage);
     if second == 200 {
         let status = after(&decide(&seen), &seen.machine).status;
-        assert_eq!(status.last_operation.description, "Drain failed due to - forbidden. Will retry in next sync. Initiate node drain");
+        assert_eq!(
+            status.last_operation.description,
+            "Drain failed due to - forbidden. Will retry in next sync. Initiate node drain"
+        );
     }
 }
 
@@ -268,7 +277,10 @@ fn attachments_are_deleted_by_force(#[case] deleting: bool, #[case] deletions: u
     let plan = decide(&seen);
     let deleted = plan.effects.iter().filter(|effect| matches!(effect, Effect::DeleteAttachment { .. })).count();
     assert_eq!(deleted, deletions);
-    assert_eq!(stage_after(&seen), Some(if deleting { DeletionStage::DeleteVm } else { DeletionStage::DeleteVolumeAttachments }));
+    assert_eq!(
+        stage_after(&seen),
+        Some(if deleting { DeletionStage::DeleteVm } else { DeletionStage::DeleteVolumeAttachments })
+    );
 }
 
 #[rstest]
@@ -333,9 +345,11 @@ fn a_foreign_node_is_left_alone(#[case] stage: DeletionStage, #[case] then: Opti
     seen.node = NodeView::Foreign { name: "n".to_owned(), why: "another VM".to_owned() };
     let plan = decide(&seen);
     assert_eq!(node_writes(&plan), 0);
-    assert!(plan.effects.iter().any(
-        |effect| matches!(effect, Effect::Warn { reason, .. } if *reason == machine_reason::FOREIGN_NODE_KEPT)
-    ));
+    assert!(
+        plan.effects.iter().any(
+            |effect| matches!(effect, Effect::Warn { reason, .. } if *reason == machine_reason::FOREIGN_NODE_KEPT)
+        )
+    );
     assert_eq!(stage_after(&seen), then);
 }
 

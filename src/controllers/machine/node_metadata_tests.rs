@@ -117,7 +117,8 @@ fn mc_232_the_time_of_a_taint_does_not_count() {
 #[test]
 fn mc_236_a_taint_that_left_the_template_leaves_the_node() {
     let memory = r#"{"metadata":{},"spec":{"taints":[{"effect":"NoSchedule","key":"k"}]}}"#;
-    let dressed = applied(&NodeTemplateSpec::default(), &node(&[], &[("k", "NoSchedule"), ("x", "NoSchedule")], Some(memory)));
+    let dressed =
+        applied(&NodeTemplateSpec::default(), &node(&[], &[("k", "NoSchedule"), ("x", "NoSchedule")], Some(memory)));
     assert_eq!(dressed.spec.unwrap().taints.unwrap(), [taint("x", "NoSchedule")]);
 }
 
