@@ -136,12 +136,14 @@ impl SelfManaged {
                 Err(problem) => {
                     failures += 1;
                     self.report(&problem, "write");
-                    tokio::select! {
-                        () = shutdown.cancelled() => return,
-                        () = tokio::time::sleep(back_off(failures, (self.entropy)())) => {}
+                    // The loser of a race learns at once what the winner wrote, lest it undo the winner's CA bundles.
+                    if problem == CallError::Conflict && failures <= 3 {
+                        seen = self.read(&mut reported).await;
+                        look_again = Instant::now();
+                    } else {
+                        seen = Seen::Unknown;
+                        look_again = Instant::now() + back_off(failures, (self.entropy)());
                     }
-                    seen = self.read(&mut reported).await;
-                    look_again = Instant::now();
                 }
             }
         }
