@@ -14,7 +14,7 @@ use crate::driver::virtual_cloud::{
     clock::later,
     config::{NodeNaming, SimulationConfig},
     distribution::exponential,
-    draw::Question,
+    draw::{Fingerprint, Question},
     rules::Outcome,
     template::{InstanceId, VmTemplate},
 };
@@ -138,7 +138,7 @@ impl Cloud {
         let until = later(now, self.lasts(&vm, Step::Create));
         vm.life = Life::Creating { until };
         vm.created = now;
-        let hint = self.instance_id(&key, vm.generation).0[1] >> 8;
+        let hint = address_hint(&vm.provider_id);
         let id = vm.provider_id.clone();
         let template = vm.template;
         let reference = self.fleet.insert(vm, hint);
@@ -222,7 +222,7 @@ impl Cloud {
         twin.created = at;
         twin.joining = Joining::Never;
         let id = twin.provider_id.clone();
-        let hint = self.instance_id(key, twin.generation).0[1] >> 8;
+        let hint = address_hint(&twin.provider_id);
         let reference = self.fleet.insert(twin, hint);
         self.events.push(at, Arc::clone(key), Happening::Running { id });
         self.changed(reference);
@@ -384,6 +384,11 @@ impl Cloud {
             change(vm);
         }
     }
+}
+
+/// Where the search for an address begins: the same for a VM that is rebuilt from its identity.
+pub(super) fn address_hint(provider_id: &str) -> u64 {
+    Fingerprint::of(provider_id) & 0xf_ffff
 }
 
 /// The name that EC2 gives a host of this address.

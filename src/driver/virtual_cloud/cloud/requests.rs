@@ -274,7 +274,7 @@ fn not_found(call: &MachineCall) -> Status {
 fn is_visible(vm: &Vm, lag: Duration, now: Timestamp) -> bool {
     match vm.life {
         Life::Creating { .. } => false,
-        Life::Running | Life::Stopping { .. } => now >= later(vm.created, lag),
+        Life::Running | Life::Stopping { .. } => lag.is_zero() || now >= later(vm.created, lag),
         Life::Gone { since } => now < later(since, lag),
     }
 }

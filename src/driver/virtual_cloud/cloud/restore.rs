@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Cloud,
-    lifecycle::Due,
+    lifecycle::{Due, address_hint},
     vm::{Heartbeat, Initialisation, Joining, Life, NodeStage, Vm, VmRef, machine_key},
 };
 use crate::driver::virtual_cloud::{draw::Fingerprint, template::VmTemplate};
@@ -263,7 +263,8 @@ impl Cloud {
         for vm in exchange.vms {
             let node_name = Some(vm.node_name).filter(|node| !node.is_empty() && *node != vm.name);
             let template = VmTemplate::of_provider_id(&vm.provider_id);
-            let created = vm.created.unwrap_or(now);
+            // A virtual clock begins anew with the process.
+            let created = vm.created.map_or(now, |created| created.min(now));
             self.put_known(vm.provider_id, &machine_key("", &vm.name), node_name, created, NodeStage::Absent, template);
         }
     }
@@ -321,7 +322,7 @@ impl Cloud {
         let book = self.fleet.book(key);
         book.made += 1;
         let generation = book.made;
-        let address = u32::try_from(Fingerprint::of(&provider_id) & 0xf_ffff).unwrap_or(1);
+        let address = u32::try_from(address_hint(&provider_id)).unwrap_or(1);
         let entry = VmEntry {
             provider_id,
             key: key.to_string(),

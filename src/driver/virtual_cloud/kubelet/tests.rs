@@ -94,7 +94,14 @@ impl ApiServer {
         if !path.ends_with('s') {
             return (404, json!({}));
         }
-        let items: Vec<Value> = self.objects.lock().unwrap().iter().filter(|(at, _)| kind_of(at) == path).map(|(_, object)| object.clone()).collect();
+        let items: Vec<Value> = self
+            .objects
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(at, _)| kind_of(at) == path)
+            .map(|(_, object)| object.clone())
+            .collect();
         (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}))
     }
 
@@ -165,7 +172,8 @@ async fn a_cloud(server: &ApiServer, text: &str) -> Arc<VirtualCloud> {
 }
 
 fn request(name: &str) -> MachineRequest {
-    let mut class = MachineClass { provider: "virtual".to_owned(), provider_spec: json!({}), ..MachineClass::default() };
+    let mut class =
+        MachineClass { provider: "virtual".to_owned(), provider_spec: json!({}), ..MachineClass::default() };
     class.metadata.name = Some("pool".to_owned());
     let mut machine = Machine::default();
     machine.metadata.name = Some(name.to_owned());
@@ -317,7 +325,10 @@ async fn v09_an_attachment_is_attached_and_let_go_of_after_its_times() {
     let server = ApiServer::new();
     let _cloud = a_cloud(&server, "volumes: {attach: 2s, detach: 3s}").await;
     let path = "/apis/storage.k8s.io/v1/volumeattachments/va";
-    server.put(path, json!({"metadata": {"name": "va"}, "spec": {"attacher": "virtual.csi.sapcloud.io", "nodeName": "m"}}));
+    server.put(
+        path,
+        json!({"metadata": {"name": "va"}, "spec": {"attacher": "virtual.csi.sapcloud.io", "nodeName": "m"}}),
+    );
     seconds(1).await;
     assert!(server.take_writes().is_empty());
     seconds(2).await;
