@@ -86,11 +86,11 @@ async fn a_deployment_becomes_three_nodes(rig: &Arc<Rig>, namespace: &Namespace)
         let secret = namespace.get("secret", secret).await;
         assert!(has_finalizer(&secret, SECRET_FINALIZER), "{}", secret["metadata"]);
     }
-    // 500 s must pass before the seed's machines count as available; ready they are at once.
+    // The seed asks for 500 s of readiness; the original never looks at that number, and its users see these counts.
     wait_until("the deployment's status", PATIENCE, || async {
         let deployment = namespace.get("machinedeployment", DEPLOYMENT).await;
         rolled_out(&deployment, 3).and_then(|()| {
-            expect(number(&deployment, "/status/availableReplicas") == 0, || "available before 500 s".to_owned())
+            expect(number(&deployment, "/status/availableReplicas") == 3, || deployment["status"].to_string())
         })
     })
     .await;
@@ -110,12 +110,8 @@ async fn it_rolls_to_a_new_class(namespace: &Namespace) {
     let mut class = Seed::Class.object();
     class["metadata"]["name"] = json!(NEW_CLASS);
     namespace.apply(&class.to_string()).await.succeed();
-    // The 500 s of the seed would make each of the five steps as long.
-    let change = json!({ "spec": {
-        "minReadySeconds": 0,
-        "template": { "spec": { "class": { "kind": "MachineClass", "name": NEW_CLASS } } },
-    }});
-    let change = change.to_string();
+    let class = json!({ "kind": "MachineClass", "name": NEW_CLASS });
+    let change = json!({ "spec": { "template": { "spec": { "class": class } } } }).to_string();
     namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
     wait_until("the rollout", 2 * PATIENCE, || async {
         let machines = namespace.list("machines").await;
