@@ -73,6 +73,13 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
+    /// An empty queue whose metrics nobody reads.
+    #[cfg(test)]
+    pub(crate) fn for_tests(name: &'static str) -> Self {
+        let metrics = crate::metrics::Metrics::new(Arc::new(|| Duration::ZERO)).expect("the declarations agree");
+        Self::new(name, metrics.queue(name))
+    }
+
     /// The name given at creation.
     pub fn name(&self) -> &'static str {
         self.name
@@ -308,12 +315,8 @@ mod tests {
         worker: tokio::task::JoinHandle<()>,
     }
 
-    fn test_metrics() -> QueueMetrics {
-        crate::metrics::Metrics::new(Arc::new(|| Duration::ZERO)).unwrap().queue("test")
-    }
-
     fn rig(outcome: impl Fn(usize) -> Outcome + Send + Sync + 'static) -> Rig {
-        let queue = Arc::new(WorkQueue::new("test", test_metrics()));
+        let queue = Arc::new(WorkQueue::for_tests("test"));
         let passes = Arc::new(Mutex::new(Vec::new()));
         let shutdown = CancellationToken::new();
         let log = Arc::clone(&passes);

@@ -140,10 +140,13 @@ impl Starting<'_> {
         self.listeners.pods.push(Box::new(move |change| listener.pod_changed(change)));
         let listener = Arc::clone(&controller);
         self.listeners.attachments.push(Box::new(move |change| listener.attachment_changed(change)));
-        self.run(Controller::Machine, queue, move |key| {
+        let last = Arc::clone(&controller);
+        let pass = move |key| {
             let controller = Arc::clone(&controller);
             async move { controller.reconcile(key).await }
-        });
+        };
+        // A call to a cloud that has begun may end and be recorded.
+        self.run_and_then(Controller::Machine, queue, pass, async move { last.finish().await });
     }
 
     fn classes(&mut self) {
@@ -185,6 +188,20 @@ impl Starting<'_> {
         F: Fn(ObjectKey) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Outcome> + Send + 'static,
     {
+        self.run_and_then(controller, queue, pass, async {});
+    }
+
+    /// Runs a loop, and `last` once its queue has stopped, still within the time that work has to end.
+    fn run_and_then<F, Fut>(
+        &mut self,
+        controller: Controller,
+        queue: Queue,
+        pass: F,
+        last: impl Future<Output = ()> + Send + 'static,
+    ) where
+        F: Fn(ObjectKey) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Outcome> + Send + 'static,
+    {
         let stop = self.tasks.stop_of(Stage::Work);
         let parts = Arc::clone(self.parts);
         let workers = match controller.half() {
@@ -195,6 +212,7 @@ impl Starting<'_> {
             if stop.run_until_cancelled(parts.ready_to_work()).await.is_some() {
                 tracing::info!(controller = controller.name(), workers, "working");
                 queue.run(workers.get(), stop, pass).await;
+                last.await;
             }
         });
     }

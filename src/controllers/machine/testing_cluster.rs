@@ -472,7 +472,7 @@ fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock) ->
     let gate = Gate::open_until(stop.clone());
     let views = ControlViews::default();
     let nodes = node_store();
-    let queue = Arc::new(WorkQueue::new("machine"));
+    let queue = Arc::new(WorkQueue::for_tests("machine"));
     let (sender, mut events) = tokio::sync::mpsc::channel(64);
     tokio::spawn(async move { while events.recv().await.is_some() {} });
     let client = client(api);
