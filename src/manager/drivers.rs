@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Common, stream};
 use crate::{
     driver::{
-        Driver, Registry,
+        self, Driver, Registry,
         virtual_cloud::{self, AdminAddress, Impersonation, SimulationOptions, SimulationTask, Standby, StatePlace},
     },
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
@@ -28,14 +28,15 @@ impl Drivers {
         let simulation = Arc::new(Standby::new(&options)?);
         let driver: Arc<dyn Driver> = Arc::<Standby>::clone(&simulation);
         let mut registry = Registry::new();
-        for provider in &driver.info().providers {
-            let wanted = match &common.settings.drivers {
-                DriverSelection::All => true,
-                DriverSelection::Only(providers) => providers.contains(provider),
-            };
-            if wanted {
-                registry.register_as(provider, &driver);
-            }
+        let is_wanted = |provider: &str| match &common.settings.drivers {
+            DriverSelection::All => true,
+            DriverSelection::Only(providers) => providers.contains(provider),
+        };
+        for provider in driver.info().providers.iter().filter(|provider| is_wanted(provider)) {
+            registry.register_as(provider, &driver);
+        }
+        for rules in driver::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
+            registry.register_rules(rules);
         }
         Ok(Self { registry, simulation, options })
     }

@@ -4,7 +4,9 @@ use std::{net::SocketAddr, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::{Common, clusters::Clusters, drivers::Drivers, reviewer::AdmissionReviewer, stream};
+use super::{
+    Common, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer, stream,
+};
 use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
@@ -31,6 +33,7 @@ pub(super) async fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
     drivers: &Drivers,
+    references: &Arc<CachedReferences>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let settings = &common.settings;
@@ -54,7 +57,7 @@ pub(super) async fn start(
         ..ServerOptions::default()
     };
     let server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
-    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers), common.metrics.clone()));
+    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
     let serve_stop = tasks.stop_of(Stage::Serve);
     tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));
     let support_stop = tasks.stop_of(Stage::Support);
@@ -62,7 +65,7 @@ pub(super) async fn start(
     Ok(())
 }
 
-fn admission(common: &Common, drivers: &Drivers) -> Admission {
+fn admission(common: &Common, drivers: &Drivers, references: &Arc<CachedReferences>) -> Admission {
     let settings = &common.settings;
     let policy = Policy {
         profile: settings.admission.profile,
@@ -76,6 +79,7 @@ fn admission(common: &Common, drivers: &Drivers) -> Admission {
     let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
     Admission::new(policy)
         .with_providers(Arc::new(registered))
+        .with_references(Arc::<CachedReferences>::clone(references))
         .with_converter(|object, to| conversion::convert(object, to).map_err(|error| error.to_string()))
 }
 

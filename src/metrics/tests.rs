@@ -93,7 +93,12 @@ fn touch_everything(metrics: &Metrics) {
         allowed: Allowed::No,
     });
     metrics.admission.duration.observe(&OfWebhook { webhook }, Duration::from_micros(90));
-    metrics.admission.rules.inc(&RuleHit { rule: "STR-7", level: RuleLevel::Deny });
+    metrics.admission.rules.inc(&RuleHit {
+        rule: "STR-7",
+        level: RuleLevel::Deny,
+        kind: ReviewedKind::MachineDeployment,
+        operation: ReviewedOperation::Create,
+    });
     let conversion = Conversion { from: ApiVersion::V1alpha1, to: ApiVersion::V1beta1, result: Outcome::Success };
     metrics.conversion.requests.inc(&conversion);
     metrics.conversion.duration.observe(&(), Duration::from_micros(90));
@@ -135,7 +140,7 @@ fn every_name_type_and_label_is_as_the_specifications_say() {
     let expected = "\
 mcm_admission_duration_seconds histogram webhook
 mcm_admission_requests_total counter allowed,kind,operation,webhook
-mcm_admission_rule_total counter level,rule
+mcm_admission_rule_total counter kind,level,operation,rule
 mcm_bootstrap_token_collisions_total counter
 mcm_certificate_ca_bundle_repairs_total counter
 mcm_certificate_expiry_seconds gauge name

@@ -140,6 +140,7 @@ const RULES: &[Rule] = &[
     rule("STS-1"),
     rule("STS-2"),
     rule("STS-3"),
+    rule("DELETE"),
 ];
 
 fn find(id: &str) -> Option<&'static Rule> {
