@@ -162,6 +162,11 @@ mod tests {
     /// A deployment `d1` with its set and two machines of class `c1`, one of them terminating; a Secret; all complete.
     fn views() -> ControlViews {
         let views = ControlViews::default();
+        views.machines.list_begins();
+        views.sets.list_begins();
+        views.deployments.list_begins();
+        views.classes.list_begins();
+        views.secrets.list_begins();
         let owned = |kind: &str, name: &str| json!([{"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": kind, "name": name, "uid": name, "controller": true}]);
         let meta = |name: &str| json!({"name": name, "uid": name, "namespace": "ns", "resourceVersion": "5"});
         let selector = json!({"matchLabels": {"a": "b"}});

@@ -17,6 +17,7 @@ mod provider_schema;
 mod ratchet;
 mod references;
 mod replicas;
+mod residue;
 mod rules;
 mod selector;
 mod status;
@@ -44,7 +45,7 @@ pub use self::{
     provider_schema::{ProviderSchema, as_go_reads},
     ratchet::forgive_what_was_there,
     references::{ClassFact, NoReferences, References, SecretFact, SelectingFact},
-    rules::stops_controllers,
+    rules::{is_rule, stops_controllers},
     selector::selects,
     status::status_findings,
 };
@@ -242,6 +243,7 @@ pub fn validate(request: &ValidationRequest<'_>) -> Findings {
     let object = Object { kind: request.kind, version: request.version, value: new };
     static_rules(&object, request, &mut found);
     metadata::rules(&object, old, request, &mut found);
+    residue::restores_nothing_wrong(request, new, old, &mut found);
     rules::apply_profile(request.profile(), &mut found);
     if let Some(old) = old {
         if found.denies() {
