@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admission_cases;
 mod command_line;
 mod conversion;
 mod crash;
