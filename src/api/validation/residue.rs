@@ -58,35 +58,33 @@ mod tests {
         validation::{Change, NoProviders, NoReferences, Policy, User, validate},
     };
 
-    /// A deployment as v1beta1 shows one that is stored with these fields.
-    fn beta(strategy: &Value) -> Value {
-        let stored = json!({
-            "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineDeployment",
-            "metadata": {"name": "d1", "namespace": "default"},
-            "spec": {
-                "replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "strategy": strategy, "rollbackTo": {"revision": 2},
-                "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"class": {"kind": "MachineClass", "name": "c1"}}},
-            },
+    /// A machine as v1beta1 shows one that is stored with these fields beside its class.
+    fn beta(fields: &Value) -> Value {
+        let mut stored = json!({
+            "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
+            "metadata": {"name": "m1", "namespace": "default"}, "spec": {"class": {"kind": "MachineClass", "name": "c1"}},
         });
-        conversion::convert(&stored, names::API_VERSION_V1BETA1).unwrap()
+        json_patch::merge(&mut stored["spec"], fields);
+        let shown = conversion::convert(&stored, names::API_VERSION_V1BETA1).unwrap();
+        assert!(shown["metadata"]["annotations"][annotation::CONVERSION_V1ALPHA1].is_string(), "{shown}");
+        shown
     }
 
-    fn rolling() -> Value {
-        json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}})
+    /// What only v1alpha1 can say and it allows.
+    fn backup() -> Value {
+        beta(&json!({"nodeTemplate": {"spec": {"podCIDR": "10.0.0.0/24"}}}))
     }
 
-    /// The same with a revision that v1alpha1 refuses in its residue.
-    fn forged(object: &Value) -> Value {
-        let mut forged = object.clone();
-        let residue = &mut forged["metadata"]["annotations"][annotation::CONVERSION_V1ALPHA1];
-        *residue = json!(residue.as_str().unwrap().replace("\"revision\":2", "\"revision\":-2"));
-        assert_ne!(forged, *object, "the residue holds the revision");
-        forged
+    /// What v1alpha1 could say but refuses, and what no reader of the original can decode.
+    fn poison() -> Value {
+        beta(&json!({"drainTimeout": "5 minutes"}))
     }
+
+    const TEXT: &str = "metadata.annotations[conversion.machine.sapcloud.io/v1alpha1]: Forbidden: would store spec.drainTimeout: Invalid value: \"5 minutes\": must be a duration such as \"30s\", \"10m\" or \"1h30m\"";
 
     fn denials(change: Change<'_>) -> Vec<String> {
         let found = validate(&ValidationRequest {
-            kind: Kind::MachineDeployment,
+            kind: Kind::Machine,
             version: ApiVersion::V1beta1,
             change,
             namespace: "default",
@@ -100,23 +98,19 @@ mod tests {
 
     #[test]
     fn meta_12_a_residue_of_a_backup_passes() {
-        assert_eq!(denials(Change::Create { new: &beta(&rolling()) }), Vec::<String>::new());
+        assert_eq!(denials(Change::Create { new: &backup() }), Vec::<String>::new());
     }
 
     #[test]
     fn meta_12_a_forged_residue_is_refused() {
-        let good = beta(&rolling());
-        let forged = forged(&good);
-        let text = "metadata.annotations[conversion.machine.sapcloud.io/v1alpha1]: Forbidden: would store spec.rollbackTo.revision: Invalid value: -2: must be greater than or equal to 0";
-        assert_eq!(denials(Change::Create { new: &forged }), [text]);
-        assert_eq!(denials(Change::Update { old: &good, new: &forged }), [text]);
+        assert_eq!(denials(Change::Create { new: &poison() }), [TEXT]);
+        assert_eq!(denials(Change::Update { old: &backup(), new: &poison() }), [TEXT]);
     }
 
     #[test]
     fn meta_12_what_is_stored_already_is_forgiven() {
-        let mut changed = forged(&beta(&rolling()));
-        let stored = changed.clone();
-        changed["spec"]["replicas"] = json!(5);
-        assert_eq!(denials(Change::Update { old: &stored, new: &changed }), Vec::<String>::new());
+        let mut changed = poison();
+        changed["metadata"]["labels"] = json!({"x": "z"});
+        assert_eq!(denials(Change::Update { old: &poison(), new: &changed }), Vec::<String>::new());
     }
 }
