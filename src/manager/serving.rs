@@ -8,7 +8,6 @@ use super::{Common, clusters::Clusters, drivers::Drivers, reviewer::AdmissionRev
 use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
-        conversion,
         names::{CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
         validation::{ControllerUsers, Coverage, Policy},
     },
@@ -74,9 +73,7 @@ fn admission(common: &Common, drivers: &Drivers) -> Admission {
         DriverSelection::Only(_) => Coverage::Some,
     };
     let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
-    Admission::new(policy)
-        .with_providers(Arc::new(registered))
-        .with_converter(|object, to| conversion::convert(object, to).map_err(|error| error.to_string()))
+    Admission::new(policy).with_providers(Arc::new(registered))
 }
 
 fn plain_addresses(http: &settings::HttpSettings) -> Vec<SocketAddr> {
@@ -88,7 +85,7 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
     let settings = &common.settings;
     let service = &settings.service;
     let plan = || -> anyhow::Result<PlanSettings> {
-        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names, None)?;
+        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names)?;
         Ok(PlanSettings::for_names(names))
     };
     let targets = || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, None) } else { Vec::new() };

@@ -95,6 +95,8 @@ pub struct ConversionMetrics {
     pub requests: Counters<Conversion>,
     /// `mcm_conversion_objects_total`: converted objects.
     pub objects: Counters<()>,
+    /// `mcm_conversion_residue_dropped_total`: times that data of the other version was lost.
+    pub residue_dropped: Counters<()>,
     /// `mcm_conversion_duration_seconds`: time from the request's head to the answer.
     pub duration: Histograms<()>,
 }
@@ -186,6 +188,7 @@ impl Catalogue {
             conversion: ConversionMetrics {
                 requests: Counters::register(r, "mcm_conversion_requests_total", "Number of conversion reviews answered.")?,
                 objects: Counters::register(r, "mcm_conversion_objects_total", "Number of objects converted.")?,
+                residue_dropped: Counters::register(r, "mcm_conversion_residue_dropped_total", "Number of times that data which only the other version can express was lost in a conversion.")?,
                 duration: Histograms::register(r, "mcm_conversion_duration_seconds", "Duration of conversion reviews in seconds.", &answer_buckets)?,
             },
             certificate: CertificateMetrics {
@@ -209,6 +212,7 @@ impl Catalogue {
         self.machine.stale_machines.add(&(), 0);
         self.machine.bootstrap_token_collisions.add(&(), 0);
         self.conversion.objects.add(&(), 0);
+        self.conversion.residue_dropped.add(&(), 0);
         self.certificate.ca_bundle_repairs.add(&(), 0);
         for kind in ScrapeKind::ALL {
             self.scrape_failures.add(*kind, 0);
