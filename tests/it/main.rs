@@ -14,4 +14,6 @@ mod fleet;
 mod guard;
 mod refusals;
 mod rig;
+mod storage_migration;
+mod versions;
 mod write_budget;
