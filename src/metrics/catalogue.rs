@@ -109,6 +109,8 @@ pub struct CertificateMetrics {
     pub reload_failures: Counters<Certificate<'static>>,
     /// `mcm_certificate_ca_bundle_repairs_total`: CA bundles written into webhook configurations, CRDs or the `APIService`.
     pub ca_bundle_repairs: Counters<()>,
+    /// `mcm_certificate_ca_bundle_contests_total`: those of them that replaced authorities of somebody else.
+    pub ca_bundle_contests: Counters<()>,
 }
 
 /// The HTTP server. Ours.
@@ -195,6 +197,7 @@ impl Catalogue {
                 expiry: Gauges::register(r, "mcm_certificate_expiry_seconds", "Unix time in seconds at which the certificate ends.")?,
                 reload_failures: Counters::register(r, "mcm_certificate_reload_failures_total", "Number of certificate pairs that were refused while the old one stayed in use.")?,
                 ca_bundle_repairs: Counters::register(r, "mcm_certificate_ca_bundle_repairs_total", "Number of objects whose CA bundle was written.")?,
+                ca_bundle_contests: Counters::register(r, "mcm_certificate_ca_bundle_contests_total", "Number of times that a CA bundle held the authorities of somebody else and was replaced.")?,
             },
             server: ServerMetrics {
                 connections: Gauges::register(r, "mcm_server_connections", "Open connections, by listener.")?,
@@ -214,6 +217,7 @@ impl Catalogue {
         self.conversion.objects.add(&(), 0);
         self.conversion.residue_dropped.add(&(), 0);
         self.certificate.ca_bundle_repairs.add(&(), 0);
+        self.certificate.ca_bundle_contests.add(&(), 0);
         for kind in ScrapeKind::ALL {
             self.scrape_failures.add(*kind, 0);
         }

@@ -137,6 +137,7 @@ mcm_admission_duration_seconds histogram webhook
 mcm_admission_requests_total counter allowed,kind,operation,webhook
 mcm_admission_rule_total counter level,rule
 mcm_bootstrap_token_collisions_total counter
+mcm_certificate_ca_bundle_contests_total counter
 mcm_certificate_ca_bundle_repairs_total counter
 mcm_certificate_expiry_seconds gauge name
 mcm_certificate_reload_failures_total counter name

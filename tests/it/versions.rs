@@ -87,10 +87,11 @@ async fn people_can_work_in_both_versions() {
     })
     .await;
     for machine in &machines {
-        assert_eq!(text(machine, "/spec/lifecycle/drainTimeout"), "5m");
+        // The controllers write durations as the original does.
+        assert_eq!(text(machine, "/spec/lifecycle/drainTimeout"), "5m0s");
         let name = text(machine, "/metadata/name");
         let old = namespace.get(&alpha, name).await;
-        assert_eq!((text(&old, "/spec/drainTimeout"), text(&old, "/spec/nodeConditions")), ("5m", "KernelDeadlock"));
+        assert_eq!((text(&old, "/spec/drainTimeout"), text(&old, "/spec/nodeConditions")), ("5m0s", "KernelDeadlock"));
         assert_eq!(text(&old, "/metadata/labels/node"), text(machine, "/status/nodeRef/name"));
     }
     // kubectl's table of the version that discovery prefers now.
