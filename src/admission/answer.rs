@@ -131,6 +131,11 @@ pub fn bad_request(reason: &str) -> ReviewAnswer {
     failure(400, "BadRequest", reason)
 }
 
+/// A body that is not read because of what it would take: 413 with a `Status` that says so.
+pub fn too_large(reason: &str) -> ReviewAnswer {
+    failure(413, "RequestEntityTooLarge", reason)
+}
+
 /// A defect of ours: 500 with a `Status` that says so.
 pub fn internal_error(reason: &str) -> ReviewAnswer {
     failure(500, "InternalError", reason)

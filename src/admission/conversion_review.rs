@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-use super::answer;
+use super::{answer, weight};
 use crate::api::{
     conversion::{Loss, convert_counting_losses},
     kind::ApiVersion,
@@ -129,6 +129,9 @@ fn refused(reason: &str) -> ConversionAnswer {
 fn convert_all(request: &Request<'_>, facts: &mut ConversionFacts) -> Result<Vec<Box<RawValue>>, String> {
     let mut converted = Vec::with_capacity(request.objects.len());
     for (index, raw) in request.objects.iter().enumerate() {
+        if weight::is_too_heavy(raw.get().as_bytes()) {
+            return Err(weight::too_heavy(&format!("object {index}")));
+        }
         let object: Value = serde_json::from_str(raw.get()).map_err(|error| format!("object {index}: {error}"))?;
         let word = |field: &str| object.get(field).and_then(Value::as_str);
         let kind = word("kind").unwrap_or("without a kind");

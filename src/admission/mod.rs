@@ -11,6 +11,7 @@ mod conversion_review;
 mod drivers;
 pub mod manifests;
 mod review;
+mod weight;
 #[cfg(test)]
 mod tests;
 
@@ -113,6 +114,9 @@ impl Admission {
     /// Answers an `AdmissionReview` of `admission.k8s.io/v1`. Any bytes are answered. A panic (a defect in a rule, or in a
     /// driver's) is the caller's to catch.
     pub fn review(&self, endpoint: Endpoint, body: &[u8]) -> ReviewAnswer {
+        if weight::is_too_heavy(body) {
+            return answer::too_large(&weight::too_heavy("the AdmissionReview"));
+        }
         match review::read(body) {
             Ok(request) => self.answer(endpoint, &request),
             Err(refusal) => answer::bad_request(&refusal),

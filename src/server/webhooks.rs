@@ -25,7 +25,12 @@ use tokio::{
 };
 use tracing::error;
 
-use super::{ClientCertificates, Health, Peer, RequestLimits, body, plain::health_routes, status::Refusal};
+use super::{
+    ClientCertificates, Health, Peer, RequestLimits,
+    body::{self, Collected, LargeBodies},
+    plain::health_routes,
+    status::Refusal,
+};
 use crate::{
     api::duration::GoDuration,
     metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection, Webhook},
@@ -59,6 +64,9 @@ pub(super) struct Webhooks {
     reviewer: Arc<dyn Reviewer>,
     admission: Semaphore,
     conversion: Semaphore,
+    large_bodies: LargeBodies,
+    /// Places of large reviews that are being answered.
+    large_reviews: Arc<Semaphore>,
     limits: RequestLimits,
     callers: Callers,
     metrics: Metrics,
@@ -86,6 +94,8 @@ impl Webhooks {
             reviewer,
             admission: Semaphore::new(limits.admission_in_flight),
             conversion: Semaphore::new(limits.conversion_in_flight),
+            large_bodies: LargeBodies::new(&limits),
+            large_reviews: Arc::new(Semaphore::new(limits.large_at_a_time)),
             limits,
             callers,
             metrics,
@@ -146,15 +156,22 @@ async fn answer(
     };
     let _permit = in_flight.try_acquire().map_err(|_| Refusal::Busy)?;
     let deadline = began + budget(request.uri().query(), webhooks.limits.default_timeout);
-    let body = body::collect(request.into_body(), limit, deadline, &webhooks.limits).await?;
+    let collected =
+        body::collect(request.into_body(), limit, deadline, &webhooks.limits, &webhooks.large_bodies).await?;
     if Instant::now() >= deadline {
         return Err(Refusal::Timeout);
     }
-    if body.len() <= webhooks.limits.inline_bytes {
-        return guarded(webhooks, webhook, &body);
+    if collected.bytes.len() <= webhooks.limits.inline_bytes {
+        return guarded(webhooks, webhook, &collected.bytes);
     }
+    let turn = timeout_at(deadline, Arc::clone(&webhooks.large_reviews).acquire_owned()).await;
+    let turn = turn.map_err(|_| Refusal::Timeout)?;
     let behind = Arc::clone(webhooks);
-    let work = tokio::task::spawn_blocking(move || guarded(&behind, webhook, &body));
+    let work = tokio::task::spawn_blocking(move || {
+        // Given back when the work is over, also when its caller has gone.
+        let (_turn, Collected { bytes, place: _place }) = (turn, collected);
+        guarded(&behind, webhook, &bytes)
+    });
     match timeout_at(deadline, work).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => Err(Refusal::Panic),

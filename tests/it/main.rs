@@ -12,6 +12,7 @@ mod end_to_end;
 mod examples;
 mod fleet;
 mod guard;
+mod protocol;
 mod refusals;
 mod rig;
 mod storage_migration;
