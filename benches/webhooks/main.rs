@@ -7,6 +7,10 @@
 mod load;
 mod pure;
 
+/// As in the program itself.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
