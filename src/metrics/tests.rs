@@ -142,6 +142,7 @@ mcm_admission_duration_seconds histogram webhook
 mcm_admission_requests_total counter allowed,kind,operation,webhook
 mcm_admission_rule_total counter kind,level,operation,rule
 mcm_bootstrap_token_collisions_total counter
+mcm_certificate_ca_bundle_contests_total counter
 mcm_certificate_ca_bundle_repairs_total counter
 mcm_certificate_expiry_seconds gauge name
 mcm_certificate_reload_failures_total counter name
@@ -153,6 +154,7 @@ mcm_cloud_api_requests_total counter provider,service
 mcm_conversion_duration_seconds histogram
 mcm_conversion_objects_total counter
 mcm_conversion_requests_total counter from,result,to
+mcm_conversion_residue_dropped_total counter
 mcm_machine_api_writes_total counter object,reason
 mcm_machine_controller_frozen gauge
 mcm_machine_create_duration_seconds gauge instance_type,machine_deployment,namespace,zone
