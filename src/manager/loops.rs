@@ -127,6 +127,7 @@ impl Starting<'_> {
             rng: Arc::new(Mutex::new(parts.common.random(stream::MACHINES))),
             freeze: FreezeSwitch::default(),
             settings: machine_settings(&parts.common.settings.machine),
+            metrics: parts.common.metrics.clone(),
         }));
         let listener = Arc::clone(&controller);
         self.listeners.machines.push(Box::new(move |change| listener.machine_changed(change)));

@@ -13,6 +13,7 @@ use super::{
     MachineController, TargetDeps,
     memory::{Memory, Pass},
     observation::{Call, NodeStep, Observation, Pause, Trouble},
+    observe::class_of,
     plan::{Effect, Memo, Plan, VersionGuard},
     tokens,
 };
@@ -68,6 +69,9 @@ impl MachineController {
         newest: &mut Newest,
         memory: &mut Memory,
     ) -> Acted {
+        if let Some(object) = written_object(effect) {
+            self.measures.wrote(object, rule);
+        }
         let outcome = match effect {
             Effect::PatchMachine { patch, guard } => {
                 self.patch_machine(
@@ -136,6 +140,11 @@ impl MachineController {
                 remember(*memo, seen, memory);
                 Ok(())
             }
+            Effect::Measure(what) => {
+                let class = class_of(&self.views, &newest.machine);
+                self.measures.machine(*what, &newest.machine, class.as_deref());
+                Ok(())
+            }
         };
         match outcome {
             Ok(()) => Acted::Done,
@@ -191,7 +200,7 @@ impl MachineController {
     /// A token that can't be had is a failed creation: it is written, and counts for the creation timeout.
     async fn ensure_token(&self, seen: &Observation, memory: &mut Memory) -> Acted {
         let Some(target) = &self.target else { return Acted::Done };
-        let made = tokens::ensure(&target.tokens, &self.rng, &self.settings, seen, memory).await;
+        let made = tokens::ensure(&target.tokens, &self.rng, &self.settings, &self.measures, seen, memory).await;
         match made {
             Ok(()) => Acted::Done,
             Err(error @ ApiError::NotLeading(_)) => Acted::Failed(error),
@@ -281,7 +290,26 @@ fn node_step(effect: &Effect) -> Option<NodeStep> {
         | Effect::Start(_)
         | Effect::Warn { .. }
         | Effect::Tell { .. }
-        | Effect::Remember(_) => None,
+        | Effect::Remember(_)
+        | Effect::Measure(_) => None,
+    }
+}
+
+/// What an effect writes, for the count of writes; `None` when it writes nothing.
+fn written_object(effect: &Effect) -> Option<&'static str> {
+    match effect {
+        Effect::PatchMachine { .. } | Effect::RemoveMachineFinalizer | Effect::DeleteMachine => Some("machine"),
+        Effect::PatchStatus(_) => Some("machine/status"),
+        Effect::PatchNode { .. } | Effect::RemoveNodeFinalizer | Effect::DeleteNode { .. } => Some("node"),
+        Effect::AddNodeCondition(_) | Effect::PatchNodeStatus(_) => Some("node/status"),
+        Effect::DeleteAttachment { .. } => Some("volumeattachment"),
+        Effect::EnsureToken | Effect::DeleteToken => Some("secret"),
+        Effect::RereadMachine
+        | Effect::Start(_)
+        | Effect::Warn { .. }
+        | Effect::Tell { .. }
+        | Effect::Remember(_)
+        | Effect::Measure(_) => None,
     }
 }
 

@@ -7,6 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use super::{
+    measures::Measurement,
     observation::{NodeView, Observation, condition, conditions_of, since},
     plan::{Effect, Next, Say},
     status_change::{Moving, StatusChange, TimeoutClock},
@@ -171,7 +172,7 @@ fn running(seen: &Observation, conditions: &[NodeCondition], arrival: Arrival) -
                 OperationState::Successful,
                 format!("Machine {name} successfully joined the cluster in {took}"),
             );
-            vec![change.effect(seen), Effect::DeleteToken]
+            vec![change.effect(seen), Effect::Measure(Measurement::Joined(seen.age())), Effect::DeleteToken]
         }
         Arrival::Rejoined => {
             let text = format!("Machine {name} successfully re-joined the cluster");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{
     health::in_words,
+    measures::Measurement,
     observation::{Observation, Permit, Sibling, since},
     plan::{Effect, Next, Say},
     settings::HealthTimeout,
@@ -81,7 +82,9 @@ fn pending(seen: &Observation) -> Say {
     }
     let limit = duration(seen.limits.creation);
     let text = format!("Machine {} failed to join the cluster in {limit}.", seen.name());
-    Say::act("creation-timeout", failed(seen, machine_reason::CREATION_TIMEOUT, text), Next::Again)
+    let mut effects = failed(seen, machine_reason::CREATION_TIMEOUT, text);
+    effects.push(Effect::Measure(Measurement::FailedJoin));
+    Say::act("creation-timeout", effects, Next::Again)
 }
 
 /// An unhealthy machine has its health timeout, and waits for its turn when that has passed.

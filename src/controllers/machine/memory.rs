@@ -26,6 +26,8 @@ pub struct Memory {
     pub pause: Option<Pause>,
     /// The drain and its mode.
     pub drain: Option<(Force, Progress)>,
+    /// When the attempt of the drain began.
+    pub drain_began: Option<Timestamp>,
     /// Since when the Node's conditions differ from the stored ones.
     pub conditions_differ_since: Option<Timestamp>,
     /// The machine's bootstrap token.
@@ -57,6 +59,7 @@ impl Memory {
             flow: Flow::default(),
             pause: None,
             drain: None,
+            drain_began: None,
             conditions_differ_since: None,
             token: None,
             said: BTreeMap::new(),

@@ -27,6 +27,7 @@ pub mod health;
 #[cfg(test)]
 mod health_tests;
 pub mod health_timeout;
+pub mod measures;
 mod memory;
 pub mod node_capacity;
 pub mod node_metadata;
@@ -48,6 +49,7 @@ mod testing;
 mod testing_cluster;
 mod tokens;
 pub mod user_data;
+pub mod waiting;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,7 +62,9 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, Secret};
 use rand::CryptoRng;
 
-use self::{driver_calls::DriverCalls, memory::Memory, observation::Freeze, settings::MachineSettings};
+use self::{
+    driver_calls::DriverCalls, measures::Measures, memory::Memory, observation::Freeze, settings::MachineSettings,
+};
 use crate::{
     api::v1alpha1::{Machine, MachineClass},
     cluster::{
@@ -72,6 +76,7 @@ use crate::{
         views::ControlViews,
     },
     driver::{Registry, SecretData},
+    metrics::Metrics,
 };
 
 /// Component name of the machine half's events.
@@ -120,6 +125,8 @@ pub struct MachineDeps {
     pub freeze: FreezeSwitch,
     /// Limits.
     pub settings: MachineSettings,
+    /// Told of what happens.
+    pub metrics: Metrics,
 }
 
 /// What the machine controller needs of the target cluster.
@@ -157,6 +164,7 @@ pub struct MachineController {
     rng: SharedRng,
     freeze: FreezeSwitch,
     settings: MachineSettings,
+    measures: Measures,
     calls: DriverCalls,
     memories: Mutex<BTreeMap<ObjectKey, Memory>>,
     /// Machines whose Node's removal was seen.
@@ -178,10 +186,12 @@ impl MachineController {
     /// A controller; it does nothing until its queue runs [`Self::reconcile`].
     pub fn new(deps: MachineDeps) -> Self {
         let settings = deps.settings;
+        let measures = Measures::new(deps.metrics);
         let target = deps.target.map(|parts| TargetDeps {
             drainer: Drainer::new(
                 parts.drain_views,
-                Evictor::new(parts.client, deps.gate.clone(), settings.concurrent_evictions),
+                Evictor::new(parts.client, deps.gate.clone(), settings.concurrent_evictions)
+                    .measured_by(measures.clone()),
                 settings.deadlines.volumes,
             ),
             nodes: parts.nodes,
@@ -201,6 +211,7 @@ impl MachineController {
             rng: deps.rng,
             freeze: deps.freeze,
             settings,
+            measures,
             memories: Mutex::default(),
             vanished: Mutex::default(),
             last_good: Mutex::default(),

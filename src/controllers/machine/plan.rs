@@ -9,7 +9,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::observation::{Call, Force, NodeStep, Purpose};
+use super::{
+    measures::Measurement,
+    observation::{Call, Force, NodeStep, Purpose},
+};
 
 /// What a decision wants done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -117,6 +120,8 @@ pub enum Effect {
     },
     /// Changes what this process remembers of the flow.
     Remember(Memo),
+    /// Tells metrics of something that the effects before have made true.
+    Measure(Measurement),
 }
 
 /// Whether a patch may hit another version than the observed one.

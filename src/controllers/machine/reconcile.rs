@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::{
@@ -12,8 +13,9 @@ use super::{
     act::Acted,
     decide::decide,
     driver_calls::{Tracked, failed},
+    measures::Measurement,
     memory::{Memory, Pass},
-    observation::{Call, DrainState, LastGood, Observation, Permit},
+    observation::{Answer, Call, DrainState, LastGood, Observation, Permit, since},
     observe::{ClassSecrets, Sources, class_of, observe, secrets_of},
     plan::{DrainOrder, Next},
     retry::RetryPeriod,
@@ -129,8 +131,28 @@ impl MachineController {
         match self.calls.take(&Target::of(machine)) {
             Tracked::None => memory.flow.in_flight = None,
             Tracked::InFlight(call) => memory.flow.in_flight = Some(call),
-            Tracked::Answered(answer) => memory.flow.learn(answer),
+            Tracked::Answered(answer, took) => {
+                self.measure_answer(machine, &answer, took);
+                memory.flow.learn(answer);
+            }
         }
+    }
+
+    /// Tells metrics how long it took to come so far.
+    fn measure_answer(&self, machine: &Machine, answer: &Answer, took: Duration) {
+        let now = self.clock.now();
+        let elapsed = |stamp: Option<&Time>| stamp.map(|stamp| since(now, stamp.0)).unwrap_or_default();
+        let what = match answer {
+            Answer::Created(Ok(_)) => Measurement::Created(elapsed(machine.metadata.creation_timestamp.as_ref())),
+            Answer::Initialized(Ok(_)) => Measurement::Initialized(took),
+            Answer::Deleted(Ok(_)) => Measurement::Deleted(elapsed(machine.metadata.deletion_timestamp.as_ref())),
+            Answer::Status(_)
+            | Answer::Created(Err(_))
+            | Answer::Initialized(Err(_))
+            | Answer::Deleted(Err(_))
+            | Answer::DeletedStale(_) => return,
+        };
+        self.measures.machine(what, machine, class_of(&self.views, machine).as_deref());
     }
 
     fn observe(&self, machine: &Arc<Machine>, memory: &mut Memory, pass: &Pass) -> Observation {
@@ -242,6 +264,7 @@ impl MachineController {
             Some((_, progress)) => progress.next_attempt(),
             None => Progress::default(),
         };
+        let began = *memory.drain_began.get_or_insert(seen.now);
         let driver = class_of(&self.views, &seen.machine)
             .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
         let drain = Drain {
@@ -264,9 +287,17 @@ impl MachineController {
             DrainResult::Running { progress: text, blocked_by, wake } => {
                 (Some(progress), DrainState::Running { progress: text, blocked_by, wake })
             }
-            DrainResult::Drained => (None, DrainState::Drained),
+            DrainResult::Drained => {
+                let class = class_of(&self.views, &seen.machine);
+                let took = since(self.clock.now(), began);
+                self.measures.machine(Measurement::Drained(took), &seen.machine, class.as_deref());
+                (None, DrainState::Drained)
+            }
             DrainResult::Failed(error) => (Some(progress.next_attempt()), DrainState::Failed(error)),
         };
+        if matches!(state, DrainState::Drained | DrainState::Failed(_)) {
+            memory.drain_began = None;
+        }
         memory.drain = keep.map(|progress| (order.force, progress));
         state
     }
