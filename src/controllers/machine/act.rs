@@ -100,6 +100,10 @@ impl MachineController {
                 let patch = added_condition(newest.node.as_deref(), condition);
                 self.patch_node(newest, Part::Status, patch).await
             }
+            Effect::SetNodeCondition { condition, .. } => {
+                let patch = set_condition(newest.node.as_deref(), condition);
+                self.patch_node(newest, Part::Status, patch).await
+            }
             Effect::PatchNodeStatus(patch) => self.patch_node(newest, Part::Status, Patch::Merge(patch.clone())).await,
             Effect::RemoveNodeFinalizer => {
                 let patch = newest.node.as_ref().and_then(|node| without(node.finalizers(), finalizer::NODE));
@@ -233,7 +237,10 @@ impl MachineController {
         let step = node_step(effect);
         // A JSON patch whose test failed is a conflict, too; whether it was one is seen by looking again.
         let is_conflict = match effect {
-            Effect::RemoveMachineFinalizer | Effect::RemoveNodeFinalizer | Effect::AddNodeCondition(_) => {
+            Effect::RemoveMachineFinalizer
+            | Effect::RemoveNodeFinalizer
+            | Effect::AddNodeCondition(_)
+            | Effect::SetNodeCondition { .. } => {
                 matches!(error, ApiError::Conflict(_) | ApiError::Invalid(_))
             }
             _ => matches!(error, ApiError::Conflict(_)),
@@ -274,7 +281,7 @@ impl MachineController {
 /// The step on the target cluster that an effect is.
 fn node_step(effect: &Effect) -> Option<NodeStep> {
     match effect {
-        Effect::PatchNode { step, .. } => Some(*step),
+        Effect::PatchNode { step, .. } | Effect::SetNodeCondition { step, .. } => Some(*step),
         Effect::AddNodeCondition(_) => Some(NodeStep::TerminatingCondition),
         Effect::PatchNodeStatus(_) => Some(NodeStep::Metadata),
         Effect::RemoveNodeFinalizer => Some(NodeStep::Finalizer),
@@ -301,7 +308,7 @@ fn written_object(effect: &Effect) -> Option<&'static str> {
         Effect::PatchMachine { .. } | Effect::RemoveMachineFinalizer | Effect::DeleteMachine => Some("machine"),
         Effect::PatchStatus(_) => Some("machine/status"),
         Effect::PatchNode { .. } | Effect::RemoveNodeFinalizer | Effect::DeleteNode { .. } => Some("node"),
-        Effect::AddNodeCondition(_) | Effect::PatchNodeStatus(_) => Some("node/status"),
+        Effect::AddNodeCondition(_) | Effect::SetNodeCondition { .. } | Effect::PatchNodeStatus(_) => Some("node/status"),
         Effect::DeleteAttachment { .. } => Some("volumeattachment"),
         Effect::EnsureToken | Effect::DeleteToken => Some("secret"),
         Effect::RereadMachine
@@ -341,6 +348,20 @@ fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
     Patch::Json(vec![operation])
 }
 
+/// The condition in place of the one of its type, at the end of the list; others are not touched (spec §1.6).
+fn set_condition(node: Option<&Node>, condition: &Value) -> Patch {
+    let conditions = node.map(|node| super::observation::conditions_of(node)).unwrap_or_default();
+    let Some(place) = conditions.iter().position(|stored| condition["type"] == stored.type_.as_str()) else {
+        return added_condition(node, condition);
+    };
+    let path = format!("/status/conditions/{place}");
+    Patch::Json(vec![
+        json!({ "op": "test", "path": format!("{path}/type"), "value": condition["type"] }),
+        json!({ "op": "remove", "path": path }),
+        json!({ "op": "add", "path": "/status/conditions/-", "value": condition }),
+    ])
+}
+
 /// Changes the memory of the flow.
 pub(super) fn remember(memo: Memo, seen: &Observation, memory: &mut Memory) {
     match memo {
@@ -351,6 +372,7 @@ pub(super) fn remember(memo: Memo, seen: &Observation, memory: &mut Memory) {
             memory.pause = None;
         }
         Memo::Pause(purpose, until) => pause(purpose, until, seen, memory),
+        Memo::VmChecked(check) => memory.vm_check = check,
     }
 }
 

@@ -4,7 +4,7 @@
 //! are pure and live in files named after what they decide; driver calls run beside the passes ([`driver_calls`]) and
 //! wake the machine when they answer. Source: spec/machine-controller §3–6, §8, §11.
 //!
-//! Not here: in-place updates, preservation, orphaned VMs and the API server freeze's detection.
+//! Not here: preservation, orphaned VMs and the API server freeze's detection.
 
 mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
@@ -27,6 +27,9 @@ pub mod health;
 #[cfg(test)]
 mod health_tests;
 pub mod health_timeout;
+pub mod in_place;
+#[cfg(test)]
+mod in_place_tests;
 pub mod measures;
 mod memory;
 pub mod node_capacity;
@@ -49,6 +52,7 @@ mod testing;
 mod testing_cluster;
 mod tokens;
 pub mod user_data;
+pub mod vm_gone;
 pub mod waiting;
 
 use std::{

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::{
     measures::Measurement,
     observation::{Call, Force, NodeStep, Purpose},
+    vm_gone::VmCheck,
 };
 
 /// What a decision wants done.
@@ -82,6 +83,13 @@ pub enum Effect {
     },
     /// Adds a condition to the Node (JSON patch).
     AddNodeCondition(Value),
+    /// Sets a condition of the Node in place of the one of its type (JSON patch).
+    SetNodeCondition {
+        /// What for.
+        step: NodeStep,
+        /// The condition, whole.
+        condition: Value,
+    },
     /// Patches the Node's status.
     PatchNodeStatus(Value),
     /// Takes our finalizer off the Node.
@@ -142,6 +150,8 @@ pub enum Memo {
     FlowDone,
     /// No driver call before this time, unless its inputs change.
     Pause(Purpose, Timestamp),
+    /// What the driver said of the VM of an unhealthy machine.
+    VmChecked(VmCheck),
 }
 
 impl Plan {

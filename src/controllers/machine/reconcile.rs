@@ -15,7 +15,7 @@ use super::{
     driver_calls::{Tracked, failed},
     measures::Measurement,
     memory::{Memory, Pass},
-    observation::{Answer, Call, DrainState, LastGood, Observation, Permit, since},
+    observation::{Answer, Call, DrainState, LastGood, NodeStep, Observation, Permit, Trouble, since},
     observe::{ClassSecrets, Sources, class_of, observe, secrets_of},
     plan::{DrainOrder, Next},
     retry::RetryPeriod,
@@ -23,9 +23,13 @@ use super::{
     user_data::filled_in,
 };
 use crate::{
-    api::{names::label, v1alpha1::Machine},
+    api::{
+        names::{label, machine_reason},
+        v1alpha1::Machine,
+    },
     cluster::{
         error::ApiError,
+        events::EventNote,
         gate::Destruction,
         key::{ObjectKey, Target},
         queue::Outcome,
@@ -89,6 +93,7 @@ impl MachineController {
                 Acted::Void => continue,
                 Acted::Trouble(trouble) => {
                     tracing::debug!(machine = %key, rule = plan.rule, ?trouble, "effect failed");
+                    self.tell_of_trouble(&seen, &trouble, memory);
                     pass.trouble = Some(trouble);
                     continue;
                 }
@@ -135,6 +140,18 @@ impl MachineController {
                 self.measure_answer(machine, &answer, took);
                 memory.flow.learn(answer);
             }
+        }
+    }
+
+    /// What can't be written on the Node of a living machine stops nothing, so that only an event tells of it.
+    fn tell_of_trouble(&self, seen: &Observation, trouble: &Trouble, memory: &mut Memory) {
+        if !matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition) {
+            return;
+        }
+        let node = seen.node_label();
+        let text = format!("Node {node} can't be brought in line with the machine, tried again every 5s: {}", trouble.error);
+        if memory.is_news(machine_reason::NODE_NOT_UPDATED, &text) {
+            self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
         }
     }
 
@@ -200,6 +217,7 @@ impl MachineController {
         }
         memory.flow.answer = None;
         memory.flow.in_flight = Some(call);
+        memory.flow.asked_at = Some(seen.now);
         if !self.calls.start(&target, call, driver, request, deadline(call, self.settings.deadlines)) {
             tracing::debug!(machine = %target, ?call, "a call for a machine of this name is still under way");
         }

@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 
 use super::{
-    MachineController, health::conditions_changed, health::is_critical_component_missing, node_metadata,
+    MachineController, health::conditions_changed, health::is_critical_component_missing, in_place, node_metadata,
     observation::conditions_of,
 };
 use crate::{
@@ -114,10 +114,8 @@ fn node_update_matters(old: &Node, new: &Node, machine: &Machine) -> bool {
     let label = |node: &Node, key: &str| node.labels().get(key).cloned();
     let note = |node: &Node, key: &str| node.annotations().get(key).cloned();
     let appeared = |key: &str| label(old, key).is_none() && label(new, key).is_some();
-    let result_changed = {
-        let now = label(new, label::UPDATE_RESULT);
-        now.is_some() && now != label(old, label::UPDATE_RESULT)
-    };
+    // Also when it is taken off: a node may become a candidate again only then (MC-142).
+    let result_changed = label(new, label::UPDATE_RESULT) != label(old, label::UPDATE_RESULT);
     let attached = |node: &Node| node.status.as_ref().and_then(|status| status.volumes_attached.clone());
     let capacity = |node: &Node| node.status.as_ref().and_then(|status| status.capacity.clone());
     let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
@@ -212,7 +210,7 @@ fn drained_on(node: &str, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let machines = views.machines.by_index(BY_NODE, node);
     machines
         .iter()
-        .filter(|machine| machine.metadata.deletion_timestamp.is_some())
+        .filter(|machine| machine.metadata.deletion_timestamp.is_some() || in_place::is_selected(machine))
         .map(|machine| ObjectKey::of(&**machine))
         .collect()
 }
