@@ -224,7 +224,7 @@ fn target_parts(target: &TargetViews) -> TargetParts {
         node_store: Arc::clone(&target.node_store),
         tokens: target.bootstrap_tokens.clone(),
         drain_views: Arc::new(target.clone()),
-        client: target.client.clone(),
+        client: target.evictions.clone(),
     }
 }
 
@@ -233,6 +233,7 @@ fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settin
         creation_timeout: flags.creation_timeout,
         health_timeout: flags.health_timeout,
         drain_timeout: flags.drain_timeout,
+        preserve_timeout: flags.preserve_timeout,
         max_evict_retries: flags.max_evict_retries,
         pv_detach_timeout: flags.pv_detach_timeout,
         pv_reattach_timeout: flags.pv_reattach_timeout,

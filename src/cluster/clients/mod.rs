@@ -27,8 +27,11 @@ pub enum Purpose {
     Machines,
     /// Secrets, config maps and webhook configurations of the control cluster.
     ControlCore,
-    /// Nodes, pods and volumes of the target cluster.
+    /// Nodes, volumes and bootstrap tokens of the target cluster.
     TargetCore,
+    /// Evictions and deletions of pods: there can be thousands that are refused again and again, and none of them may hold
+    /// up what a new machine needs.
+    Evictions,
     /// Leader election; never throttled, with connections of its own.
     Leases,
     /// Kubernetes Events.
@@ -42,11 +45,12 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Rollout,
         Self::Machines,
         Self::ControlCore,
         Self::TargetCore,
+        Self::Evictions,
         Self::Leases,
         Self::Events,
         Self::Watches,
@@ -61,6 +65,7 @@ impl Purpose {
             Self::Machines => "machine-controller",
             Self::ControlCore => "control-core",
             Self::TargetCore => "target-core",
+            Self::Evictions => "target-evictions",
             Self::Leases => "machine-leader-election",
             Self::Events => "event-recorder",
             Self::Watches => "shared-informers",
@@ -70,7 +75,10 @@ impl Purpose {
     }
 
     fn is_throttled(self) -> bool {
-        matches!(self, Self::Rollout | Self::Machines | Self::ControlCore | Self::TargetCore | Self::Events)
+        matches!(
+            self,
+            Self::Rollout | Self::Machines | Self::ControlCore | Self::TargetCore | Self::Evictions | Self::Events
+        )
     }
 }
 

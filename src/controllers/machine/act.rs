@@ -17,7 +17,10 @@ use super::{
     tokens,
 };
 use crate::{
-    api::{names::finalizer, v1alpha1::Machine},
+    api::{
+        names::{finalizer, node_condition},
+        v1alpha1::Machine,
+    },
     cluster::{
         error::ApiError,
         events::EventNote,
@@ -266,6 +269,9 @@ impl MachineController {
 fn node_step(effect: &Effect) -> Option<NodeStep> {
     match effect {
         Effect::PatchNode { step, .. } => Some(*step),
+        Effect::AddNodeCondition(condition) if condition["type"] == node_condition::PRESERVED => {
+            Some(NodeStep::Preservation)
+        }
         Effect::AddNodeCondition(_) => Some(NodeStep::TerminatingCondition),
         Effect::PatchNodeStatus(_) => Some(NodeStep::Metadata),
         Effect::RemoveNodeFinalizer => Some(NodeStep::Finalizer),
@@ -303,14 +309,20 @@ pub(in crate::controllers) fn without(finalizers: &[String], name: &str) -> Opti
     ]))
 }
 
+/// Puts a condition at the end of the Node's, in place of one of its type.
 fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
-    let has_any = node.is_some_and(|node| !super::observation::conditions_of(node).is_empty());
-    let operation = if has_any {
-        json!({ "op": "add", "path": "/status/conditions/-", "value": condition })
-    } else {
-        json!({ "op": "add", "path": "/status/conditions", "value": [condition] })
-    };
-    Patch::Json(vec![operation])
+    let stored = node.map(super::observation::conditions_of).unwrap_or_default();
+    if stored.is_empty() {
+        return Patch::Json(vec![json!({ "op": "add", "path": "/status/conditions", "value": [condition] })]);
+    }
+    let mut operations = Vec::new();
+    if let Some(place) = stored.iter().position(|stored| condition["type"] == stored.type_.as_str()) {
+        let path = format!("/status/conditions/{place}");
+        operations.push(json!({ "op": "test", "path": format!("{path}/type"), "value": condition["type"] }));
+        operations.push(json!({ "op": "remove", "path": path }));
+    }
+    operations.push(json!({ "op": "add", "path": "/status/conditions/-", "value": condition }));
+    Patch::Json(operations)
 }
 
 /// Changes the memory of the flow.

@@ -1,7 +1,7 @@
 //! The decision about one machine: which rule speaks first.
 //!
-//! Pure. Source: spec/machine-controller §3.1. Rooms for in-place update and preservation stand where the order of §3.1
-//! has them.
+//! Pure. Source: spec/machine-controller §3.1. The room for in-place updates stands where the order of §3.1
+//! has it.
 
 use serde_json::json;
 
@@ -13,6 +13,7 @@ use super::{
     node_capacity, node_metadata,
     observation::{Freeze, NodeStep, NodeView, Observation},
     plan::{Effect, Next, Plan, Say, VersionGuard, sooner},
+    preservation::preservation,
 };
 use crate::api::{
     names::{finalizer, machine_reason},
@@ -25,8 +26,8 @@ pub fn decide(seen: &Observation) -> Plan {
     if seen.machine.metadata.deletion_timestamp.is_some() {
         return deletion(seen);
     }
-    let rules: [fn(&Observation) -> Say; 7] =
-        [own_finalizer, frozen, node_was_deleted, health, timeouts, node_is_dressed, creation];
+    let rules: [fn(&Observation) -> Say; 8] =
+        [own_finalizer, frozen, node_was_deleted, health, timeouts, node_is_dressed, preservation, creation];
     let mut wake: Option<std::time::Duration> = None;
     for rule in rules {
         match rule(seen) {

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use super::{
     bootstrap_token::Token,
-    observation::{DrainState, Flow, Force, Pause, Permit, Trouble},
+    observation::{DrainState, Flow, Pause, Permit, Trouble},
     status_change::masked,
 };
-use crate::{cluster::key::Target, controllers::drain::progress::Progress};
+use crate::{cluster::key::Target, controllers::drain::Run};
 
 /// What this process remembers of a machine.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub struct Memory {
     pub flow: Flow,
     /// A pause before the next driver call.
     pub pause: Option<Pause>,
-    /// The drain and its mode.
-    pub drain: Option<(Force, Progress)>,
+    /// The drain.
+    pub drain: Option<Run>,
     /// Since when the Node's conditions differ from the stored ones.
     pub conditions_differ_since: Option<Timestamp>,
     /// The machine's bootstrap token.

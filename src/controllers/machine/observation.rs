@@ -19,6 +19,7 @@ use crate::{
         names::{finalizer, label},
         v1alpha1::{Machine, MachinePhase},
     },
+    controllers::drain::waiting::Waiting,
     driver::{CreatedVm, DeletedVm, Status, VmIdentity},
 };
 
@@ -365,6 +366,8 @@ pub enum DrainState {
         progress: String,
         /// The budget that refuses evictions.
         blocked_by: Option<String>,
+        /// Whom it waits for.
+        waiting: Option<Waiting>,
         /// When to step again, at the latest.
         wake: Duration,
     },
@@ -421,6 +424,8 @@ pub enum NodeStep {
     Finalizer,
     /// Finalizer, labels, taints and memories of the Node.
     Metadata,
+    /// What a preservation puts on the Node, and takes off it.
+    Preservation,
 }
 
 /// An effect on the target cluster that failed.
@@ -498,6 +503,12 @@ fn start(stamped: Option<Timestamp>, seen: Timestamp) -> Timestamp {
 /// Time from `earlier` to `later`, or zero.
 pub fn since(later: Timestamp, earlier: Timestamp) -> Duration {
     Duration::try_from(later.duration_since(earlier)).unwrap_or_default()
+}
+
+/// The time that long after `start`; the end of time when there is none.
+pub fn later(start: Timestamp, length: Duration) -> Timestamp {
+    let length = jiff::SignedDuration::try_from(length).unwrap_or(jiff::SignedDuration::MAX);
+    start.checked_add(length).unwrap_or(Timestamp::MAX)
 }
 
 /// The condition of this type.

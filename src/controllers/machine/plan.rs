@@ -77,7 +77,7 @@ pub enum Effect {
         /// Whether the patch may only hit the observed version.
         guard: VersionGuard,
     },
-    /// Adds a condition to the Node (JSON patch).
+    /// Adds a condition to the Node, in place of one of its type (JSON patch).
     AddNodeCondition(Value),
     /// Patches the Node's status.
     PatchNodeStatus(Value),

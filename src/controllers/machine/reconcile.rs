@@ -28,7 +28,7 @@ use crate::{
         key::{ObjectKey, Target},
         queue::Outcome,
     },
-    controllers::drain::{Drain, observe::DrainLimits, progress::Progress, step::DrainResult},
+    controllers::drain::{Drain, Run, observe::DrainLimits, step::DrainResult},
     driver::{Code, Driver, MachineRequest, Status},
 };
 
@@ -96,7 +96,7 @@ impl MachineController {
                 Next::Again => {}
                 Next::Settled | Next::AwaitCall => return Outcome::Settled,
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why),
-                Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory).await,
+                Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory),
                 Next::TakePermit => {
                     permit = Some(self.permit_of(&machine).lock_owned().await);
                     pass.permit = Permit::Held;
@@ -232,18 +232,18 @@ impl MachineController {
         }
     }
 
-    async fn step_drain(&self, order: &DrainOrder, seen: &Observation, memory: &mut Memory) -> DrainState {
+    fn step_drain(&self, order: &DrainOrder, seen: &Observation, memory: &mut Memory) -> DrainState {
         let Some(target) = &self.target else { return DrainState::Drained };
         if !target.drainer.views().ready() {
             return DrainState::Warming;
         }
-        let progress = match memory.drain.take() {
-            Some((force, progress)) if force == order.force => progress,
-            Some((_, progress)) => progress.next_attempt(),
-            None => Progress::default(),
+        let mut run = match memory.drain.take() {
+            Some(run) => run.in_mode(order.force, order.deadline),
+            None => Run::new(order.force, order.deadline),
         };
         let driver = class_of(&self.views, &seen.machine)
             .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
+        let (queue, key) = (Arc::clone(&self.queue), ObjectKey::of(&*seen.machine));
         let drain = Drain {
             node_name: &order.node,
             node: seen.node.ours().map(|node| &**node),
@@ -258,16 +258,16 @@ impl MachineController {
             },
             driver: driver.as_ref(),
             now: seen.now,
+            wake: Arc::new(move || queue.add(key.clone())),
         };
-        let (progress, result) = target.drainer.step(&drain, progress).await;
-        let (keep, state) = match result {
-            DrainResult::Running { progress: text, blocked_by, wake } => {
-                (Some(progress), DrainState::Running { progress: text, blocked_by, wake })
+        let state = match target.drainer.step(&drain, &mut run) {
+            DrainResult::Running { progress, blocked_by, waiting, wake } => {
+                DrainState::Running { progress, blocked_by, waiting, wake }
             }
-            DrainResult::Drained => (None, DrainState::Drained),
-            DrainResult::Failed(error) => (Some(progress.next_attempt()), DrainState::Failed(error)),
+            DrainResult::Drained => return DrainState::Drained,
+            DrainResult::Failed(error) => DrainState::Failed(error),
         };
-        memory.drain = keep.map(|progress| (order.force, progress));
+        memory.drain = Some(run);
         state
     }
 

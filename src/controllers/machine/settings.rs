@@ -21,6 +21,8 @@ pub struct MachineSettings {
     pub health_timeout: Duration,
     /// `--machine-drain-timeout`.
     pub drain_timeout: Duration,
+    /// `--machine-preserve-timeout`.
+    pub preserve_timeout: Duration,
     /// `--machine-max-evict-retries`.
     pub max_evict_retries: u32,
     /// `--machine-pv-detach-timeout`.
@@ -78,6 +80,7 @@ impl Default for MachineSettings {
             creation_timeout: 20 * MINUTE,
             health_timeout: 10 * MINUTE,
             drain_timeout: 120 * MINUTE,
+            preserve_timeout: 96 * 60 * MINUTE,
             max_evict_retries: 360,
             pv_detach_timeout: 2 * MINUTE,
             pv_reattach_timeout: Duration::from_secs(90),
@@ -101,6 +104,8 @@ pub struct Limits {
     pub health: HealthTimeout,
     /// After it, pods are deleted by force.
     pub drain: Duration,
+    /// How long a machine is preserved.
+    pub preserve: Duration,
     /// Evictions that may be refused before a pod is deleted.
     pub evict_retries: u32,
     /// Time a volume may take to detach, beyond the pod's grace period.
@@ -141,6 +146,7 @@ impl MachineSettings {
                 HealthTimeout::After(or(own.health_timeout, self.health_timeout))
             },
             drain,
+            preserve: or(own.machine_preserve_timeout, self.preserve_timeout),
             evict_retries: retries.min(within_drain),
             detach: self.pv_detach_timeout,
             reattach: self.pv_reattach_timeout,
