@@ -147,10 +147,10 @@ pub fn preservation(seen: &Observation) -> Say {
     let is_over = if ends(seen).is_some_and(|end| end <= seen.now) { IsOver::Yes } else { IsOver::No };
     match verdict(wish, is_over, seen.phase()) {
         Verdict::Stop(annotations) if ends(seen).is_some() => stop(seen, annotations),
-        Verdict::Stop(_) => remember_the_nodes_value(seen, &said, speaker).unwrap_or(Say::NOTHING),
+        Verdict::Stop(_) => remember_the_nodes_value(&said, speaker).unwrap_or(Say::NOTHING),
         Verdict::Preserve => preserve(seen, wish)
             .or_else(|| lift_taint(seen))
-            .or_else(|| remember_the_nodes_value(seen, &said, speaker))
+            .or_else(|| remember_the_nodes_value(&said, speaker))
             .unwrap_or_else(|| Say::Pass(ends(seen).map(|end| since(end, seen.now)))),
     }
 }
@@ -382,7 +382,7 @@ fn lift_taint(seen: &Observation) -> Option<Say> {
 
 /// What the Node says is remembered on the machine, so that its removal is noticed even by another process; the machine's
 /// own annotation goes, as it does not count any longer.
-fn remember_the_nodes_value(seen: &Observation, said: &Said<'_>, speaker: Speaker) -> Option<Say> {
+fn remember_the_nodes_value(said: &Said<'_>, speaker: Speaker) -> Option<Say> {
     let value = said.node.unwrap_or_default();
     if speaker == Speaker::Machine || (said.machine.is_none() && said.last_applied == value) {
         return None;
