@@ -91,7 +91,7 @@ impl Api {
     /// Creates an object as somebody else would.
     pub fn put(&mut self, path: &str, mut object: Value) {
         self.version += 1;
-        object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
+        object["metadata"]["uid"] = json!(format!("{:06x}-uid", self.version));
         object["metadata"]["creationTimestamp"] = json!(self.now());
         self.store(path, object);
     }
