@@ -169,6 +169,26 @@ pub mod node_condition {
     pub const MESSAGE_SCALE_DOWN: &str = "Machine Controller is scaling down machine";
     /// Message beside [`REASON_UNHEALTHY`].
     pub const MESSAGE_UNHEALTHY: &str = "Machine Controller is terminating failed machine";
+    /// Reason of [`IN_PLACE_UPDATE`]: may be selected for an update.
+    pub const REASON_CANDIDATE_FOR_UPDATE: &str = "CandidateForUpdate";
+    /// Reason of [`IN_PLACE_UPDATE`]: selected; the node is drained.
+    pub const REASON_SELECTED_FOR_UPDATE: &str = "SelectedForUpdate";
+    /// Reason of [`IN_PLACE_UPDATE`]: drained.
+    pub const REASON_DRAIN_SUCCESSFUL: &str = "DrainSuccessful";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node agent may update the node.
+    pub const REASON_READY_FOR_UPDATE: &str = "ReadyForUpdate";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node agent has updated the node.
+    pub const REASON_UPDATE_SUCCESSFUL: &str = "UpdateSuccessful";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node agent could not update the node.
+    pub const REASON_UPDATE_FAILED: &str = "UpdateFailed";
+}
+
+/// Values of label [`label::UPDATE_RESULT`].
+pub mod update_result {
+    /// The update went well.
+    pub const SUCCESSFUL: &str = "successful";
+    /// It did not.
+    pub const FAILED: &str = "failed";
 }
 
 /// Texts inside `lastOperation.description` that are program state of the deletion flow (spec/machine-controller §1.8).
@@ -294,6 +314,20 @@ pub mod machine_reason {
     pub const PRESERVATION_STOPPED: &str = "PreservationStopped";
     /// An annotation `preserve` holds none of the known values.
     pub const PRESERVE_VALUE_UNKNOWN: &str = "PreserveValueUnknown";
+    /// The VM was made, after attempts that failed.
+    pub const CREATED: &str = "Created";
+    /// The VM was initialised, after attempts that failed.
+    pub const INITIALIZED: &str = "Initialized";
+    /// The machine joined, although it had been given up.
+    pub const JOINED: &str = "Joined";
+    /// Finalizer, labels, taints or conditions of the Node can't be written.
+    pub const NODE_NOT_UPDATED: &str = "NodeNotUpdated";
+    /// The provider does not know the VM of an unhealthy machine any more.
+    pub const VM_GONE: &str = "VMGone";
+    /// An in-place update failed or took too long.
+    pub const IN_PLACE_UPDATE_FAILED: &str = "InPlaceUpdateFailed";
+    /// An in-place update went well.
+    pub const IN_PLACE_UPDATE_SUCCESSFUL: &str = "InPlaceUpdateSuccessful";
 }
 
 /// Types and reasons of `status.machineConditions` (decisions.md 30).
@@ -304,6 +338,18 @@ pub mod machine_condition {
     pub const REASON_WAITING_FOR_NODE: &str = "WaitingForNode";
     /// Waits for the Node of a VM that existed already.
     pub const REASON_WAITING_FOR_NODE_OF_ADOPTED_VM: &str = "WaitingForNodeOfAdoptedVM";
+    /// Waits for the driver to find or make the VM.
+    pub const REASON_WAITING_FOR_VM: &str = "WaitingForVM";
+    /// Waits for the driver to initialise the VM.
+    pub const REASON_WAITING_FOR_INITIALIZATION: &str = "WaitingForInitialization";
+    /// The Node has registered; waits for it to become Ready.
+    pub const REASON_WAITING_FOR_NODE_READY: &str = "WaitingForNodeReady";
+    /// The Node is Ready; waits for pods that every node needs.
+    pub const REASON_WAITING_FOR_CRITICAL_COMPONENTS: &str = "WaitingForCriticalComponents";
+    /// The Node is being drained for an in-place update.
+    pub const REASON_DRAINING_FOR_UPDATE: &str = "DrainingForUpdate";
+    /// Waits for the node agent to update the node.
+    pub const REASON_WAITING_FOR_UPDATE: &str = "WaitingForInPlaceUpdate";
     /// Nothing to wait for.
     pub const REASON_SETTLED: &str = "Settled";
     /// The Node is being drained.

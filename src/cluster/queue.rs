@@ -27,9 +27,11 @@ pub enum Outcome {
     Retry(String),
 }
 
-/// First and longest pause after failures (client-go's `ItemExponentialFailureRateLimiter`).
+/// First pause after failures, that of client-go's `ItemExponentialFailureRateLimiter`.
 const FIRST_BACKOFF: Duration = Duration::from_millis(5);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(1000);
+/// Longest pause. Shorter than client-go's 1000 s: no key is ever dropped here, so that a pause is all that stands between
+/// the end of a fault and its repair (spec/machine-controller §17.14, MC-282).
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5 * 60);
 
 /// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
 pub struct WorkQueue<K> {

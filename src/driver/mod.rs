@@ -4,6 +4,7 @@
 //! `aws`, …); which one serves a class is decided by [`Registry`]. A driver never reads or writes machine objects.
 
 mod code;
+mod measured;
 mod registry;
 mod types;
 pub mod virtual_cloud;
@@ -11,6 +12,7 @@ pub mod virtual_cloud;
 use async_trait::async_trait;
 
 pub use code::{Code, Status};
+pub use measured::Measured;
 pub use registry::Registry;
 pub use types::*;
 

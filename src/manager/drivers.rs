@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Common, stream};
 use crate::{
     driver::{
-        Driver, Registry,
+        Driver, Measured, Registry,
         virtual_cloud::{self, AdminAddress, Impersonation, SimulationOptions, SimulationTask, Standby, StatePlace},
     },
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
@@ -27,6 +27,7 @@ impl Drivers {
         let options = options(common);
         let simulation = Arc::new(Standby::new(&options)?);
         let driver: Arc<dyn Driver> = Arc::<Standby>::clone(&simulation);
+        let driver: Arc<dyn Driver> = Arc::new(Measured::new(driver, common.metrics.clone()));
         let mut registry = Registry::new();
         for provider in &driver.info().providers {
             let wanted = match &common.settings.drivers {

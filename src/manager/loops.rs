@@ -127,6 +127,7 @@ impl Starting<'_> {
             rng: Arc::new(Mutex::new(parts.common.random(stream::MACHINES))),
             freeze: FreezeSwitch::default(),
             settings: machine_settings(&parts.common.settings.machine),
+            metrics: parts.common.metrics.clone(),
         }));
         let listener = Arc::clone(&controller);
         self.listeners.machines.push(Box::new(move |change| listener.machine_changed(change)));
@@ -234,6 +235,11 @@ fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settin
         health_timeout: flags.health_timeout,
         drain_timeout: flags.drain_timeout,
         preserve_timeout: flags.preserve_timeout,
+        in_place_update_timeout: flags.in_place_update_timeout,
+        vm_gone_check: match flags.vm_gone_check {
+            crate::settings::VmGoneCheck::Off => machine::settings::VmGoneCheck::Off,
+            crate::settings::VmGoneCheck::On => machine::settings::VmGoneCheck::On,
+        },
         max_evict_retries: flags.max_evict_retries,
         pv_detach_timeout: flags.pv_detach_timeout,
         pv_reattach_timeout: flags.pv_reattach_timeout,

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{
     deletion::{Rest, being_deleted, pause_of, skip_drain},
     deletion_stage::{DeletionStage, was_failed},
-    node_steps::{is_cordoned, terminating_condition},
+    node_steps::{is_cordoned, is_lastingly_unhealthy, terminating_condition},
     observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of, later, since},
     plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
     retry::RetryPeriod,
@@ -22,8 +22,6 @@ use crate::{
     controllers::drain::waiting::Waiting,
 };
 
-/// A node that is not Ready or read-only this long is drained by force.
-const UNHEALTHY_FORCES_AFTER: Duration = Duration::from_secs(5 * 60);
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
 /// Attachments that can't be deleted hold a forced deletion this long beyond the drain timeout (M-02).
@@ -45,19 +43,8 @@ pub enum DrainMode {
 /// How the Node is to be drained now, from the label, the time since the deletion, and the Node's own conditions (M-05).
 pub fn drain_mode(seen: &Observation) -> DrainMode {
     let late = seen.deleting_for().is_some_and(|elapsed| elapsed > seen.limits.drain);
-    if seen.force_deletion() == Force::Yes || late || is_node_ill(seen) { DrainMode::Forced } else { DrainMode::Normal }
-}
-
-/// Whether the Node is not Ready or read-only for so long that nothing on it will end by itself.
-pub(super) fn is_node_ill(seen: &Observation) -> bool {
-    let conditions = seen.node.ours().map(|node| conditions_of(node)).unwrap_or_default();
-    let lasting = |kind: &str, bad: fn(&str) -> bool| {
-        condition(conditions, kind).is_some_and(|condition| {
-            let began = condition.last_transition_time.as_ref().map(|time| time.0);
-            bad(&condition.status) && began.is_some_and(|began| since(seen.now, began) > UNHEALTHY_FORCES_AFTER)
-        })
-    };
-    lasting("Ready", |status| status != "True") || lasting("ReadonlyFilesystem", |status| status != "False")
+    let unhealthy = seen.node.ours().is_some_and(|node| is_lastingly_unhealthy(node, seen.now));
+    if seen.force_deletion() == Force::Yes || late || unhealthy { DrainMode::Forced } else { DrainMode::Normal }
 }
 
 /// Cordon, mark and drain the Node.

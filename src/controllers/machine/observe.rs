@@ -18,6 +18,7 @@ use super::{
     },
     settings::{HealthTimeout, Limits, MachineSettings},
     user_data::{SecretsNamed, wants},
+    vm_gone::VmCheck,
 };
 use crate::{
     api::{
@@ -72,6 +73,9 @@ pub fn observe(
     let secrets = secrets_of(&sources.views.secrets, &machine, class.as_deref());
     let node = node_view(sources, &machine, memory);
     note_conditions(&machine, &node, memory, now);
+    if machine.status.current_status.phase != MachinePhase::Unknown {
+        memory.vm_check = VmCheck::NotAsked;
+    }
     if machine.metadata.deletion_timestamp.is_some() {
         memory.first_seen_deleting.get_or_insert(now);
     }
@@ -106,7 +110,7 @@ pub fn observe(
             SecretView::Missing(secrets.missing)
         },
         attachments: attachments(sources, &machine),
-        siblings: siblings(sources.views, &machine, &limits, now),
+        siblings: siblings(sources.views, &machine, &limits, memory.vm_check, now),
         limits,
         node,
         flow: memory.flow.clone(),
@@ -115,6 +119,7 @@ pub fn observe(
         permit: pass.permit,
         trouble: pass.trouble.clone(),
         conditions_differ_since: memory.conditions_differ_since,
+        vm_check: memory.vm_check,
         machine,
     }
 }
@@ -214,7 +219,13 @@ fn attachments(sources: &Sources<'_>, machine: &Machine) -> Option<Vec<Attachmen
 }
 
 /// The machine's group, but only when its health timeout may have passed: it can be large.
-fn siblings(views: &ControlViews, machine: &Machine, limits: &Limits, now: Timestamp) -> Option<Vec<Sibling>> {
+fn siblings(
+    views: &ControlViews,
+    machine: &Machine,
+    limits: &Limits,
+    vm: VmCheck,
+    now: Timestamp,
+) -> Option<Vec<Sibling>> {
     let HealthTimeout::After(limit) = limits.health else { return None };
     let current = &machine.status.current_status;
     let timed = matches!(
@@ -222,7 +233,7 @@ fn siblings(views: &ControlViews, machine: &Machine, limits: &Limits, now: Times
         MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed
     );
     let began = current.last_update_time.as_ref().map(|began| began.0)?;
-    if !timed || since(now, began) <= limit {
+    if !timed || (since(now, began) <= limit && vm != VmCheck::Gone) {
         return None;
     }
     let Some(group) = machine.labels().get(label::NAME).filter(|name| !name.is_empty()) else {

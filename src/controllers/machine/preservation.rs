@@ -233,7 +233,7 @@ fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
             }
             let text = format!("Machine preserved until {}.", rfc3339(end));
             let condition = preserved_condition(node, "True", reason_of(wish), &text, seen.now);
-            return Some(Say::act("tell-preserved", vec![Effect::AddNodeCondition(condition)], Next::Again));
+            return Some(Say::act("tell-preserved", vec![set(condition)], Next::Again));
         }
     }
     if !has_failed {
@@ -316,6 +316,11 @@ pub(super) fn preserved_condition(node: &Node, status: &str, reason: &str, messa
     })
 }
 
+/// The write of the condition.
+pub(super) fn set(condition: Value) -> Effect {
+    Effect::SetNodeCondition { step: NodeStep::Preservation, condition }
+}
+
 /// Takes everything back that a preservation has done; the machine's own status last, so that what fails is done again.
 fn stop(seen: &Observation, annotations: Annotations) -> Say {
     let mut effects = Vec::new();
@@ -324,7 +329,7 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
             .is_some_and(|stored| stored.reason.as_deref() != Some(node_condition::REASON_PRESERVATION_STOPPED));
         if is_preserved {
             let reason = node_condition::REASON_PRESERVATION_STOPPED;
-            effects.push(Effect::AddNodeCondition(preserved_condition(node, "False", reason, "", seen.now)));
+            effects.push(set(preserved_condition(node, "False", reason, "", seen.now)));
         }
         if let Some(patch) = unmarked(node, annotations) {
             effects.push(Effect::PatchNode { step: NodeStep::Preservation, patch, guard: VersionGuard::Observed });

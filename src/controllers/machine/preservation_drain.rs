@@ -9,10 +9,11 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::ResourceExt;
 
 use super::{
-    deletion_drain::{is_node_ill, is_worth_a_write, told},
+    deletion_drain::{is_worth_a_write, told},
+    node_steps::is_lastingly_unhealthy,
     observation::{DrainState, Force, Observation, condition, conditions_of, later},
     plan::{DrainOrder, Effect, Next, Say},
-    preservation::{ends, explained, preserved_condition},
+    preservation::{ends, explained, preserved_condition, set},
     retry::RetryPeriod,
     status_change::rfc3339,
 };
@@ -36,16 +37,16 @@ fn by_force_from(seen: &Observation) -> Timestamp {
     later(began.map_or(seen.now, |began| began.0), seen.limits.drain)
 }
 
-fn force(seen: &Observation) -> Force {
+fn force(seen: &Observation, node: &Node) -> Force {
     let asked = seen.machine.labels().get(label::FORCE_DRAIN).is_some_and(|value| value == "True");
-    if asked || seen.now > by_force_from(seen) || is_node_ill(seen) { Force::Yes } else { Force::No }
+    if asked || seen.now > by_force_from(seen) || is_lastingly_unhealthy(node, seen.now) { Force::Yes } else { Force::No }
 }
 
 /// Steps the drain and writes what became of it into the Node's condition.
 pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str) -> Say {
     match &seen.drain {
         DrainState::Due => {
-            let force = force(seen);
+            let force = force(seen, node);
             let deadline = match force {
                 Force::No => by_force_from(seen),
                 Force::Yes => later(seen.now, FORCED_DRAIN),
@@ -95,7 +96,7 @@ fn ended(
     });
     let mut effects = Vec::new();
     if !is_told {
-        effects.push(Effect::AddNodeCondition(preserved_condition(node, status, reason, &message, seen.now)));
+        effects.push(set(preserved_condition(node, status, reason, &message, seen.now)));
     }
     let Some(error) = error else { return Say::act("preserved-and-drained", effects, Next::Again) };
     let waits_for = format!("its node to be drained, which failed: {error}. Attempts go on");

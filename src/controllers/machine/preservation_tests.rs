@@ -108,7 +108,7 @@ impl Story {
             for effect in &plan.effects {
                 match effect {
                     Effect::PatchNode { patch, .. } => json_patch::merge(&mut object, patch),
-                    Effect::AddNodeCondition(condition) => {
+                    Effect::AddNodeCondition(condition) | Effect::SetNodeCondition { condition, .. } => {
                         let all = object["status"]["conditions"].as_array_mut().unwrap();
                         all.retain(|stored| stored["type"] != condition["type"]);
                         all.push(condition.clone());

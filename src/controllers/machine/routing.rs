@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 
 use super::{
-    MachineController, health::conditions_changed, health::is_critical_component_missing, node_metadata,
+    MachineController, health::conditions_changed, health::is_critical_component_missing, in_place, node_metadata,
     observation::conditions_of,
 };
 use crate::{
@@ -114,10 +114,8 @@ fn node_update_matters(old: &Node, new: &Node, machine: &Machine) -> bool {
     let label = |node: &Node, key: &str| node.labels().get(key).cloned();
     let note = |node: &Node, key: &str| node.annotations().get(key).cloned();
     let appeared = |key: &str| label(old, key).is_none() && label(new, key).is_some();
-    let result_changed = {
-        let now = label(new, label::UPDATE_RESULT);
-        now.is_some() && now != label(old, label::UPDATE_RESULT)
-    };
+    // Also when it is taken off: a node may become a candidate again only then (MC-142).
+    let result_changed = label(new, label::UPDATE_RESULT) != label(old, label::UPDATE_RESULT);
     let attached = |node: &Node| node.status.as_ref().and_then(|status| status.volumes_attached.clone());
     let capacity = |node: &Node| node.status.as_ref().and_then(|status| status.capacity.clone());
     let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
@@ -217,11 +215,12 @@ fn drained_on(node: &str, views: &ControlViews) -> BTreeSet<ObjectKey> {
         .collect()
 }
 
-/// Whether a drain of the machine's node may be under way: it is being deleted, or it has failed and is preserved.
+/// Whether a drain of the machine's node may be under way: it is being deleted, updated in place, or has failed and is
+/// preserved.
 fn may_be_drained(machine: &Machine) -> bool {
     let current = &machine.status.current_status;
     let is_kept = current.phase == MachinePhase::Failed && current.preserve_expiry_time.is_some();
-    machine.metadata.deletion_timestamp.is_some() || is_kept
+    machine.metadata.deletion_timestamp.is_some() || is_kept || in_place::is_selected(machine)
 }
 
 impl MachineController {

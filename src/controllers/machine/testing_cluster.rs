@@ -41,9 +41,10 @@ use crate::{
         views::{ControlViews, node_store},
     },
     driver::{
-        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
-        Registry, Status, VmIdentity, VolumeIdsRequest,
+        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, Measured,
+        OpContext, Registry, Status, VmIdentity, VolumeIdsRequest,
     },
+    metrics::Metrics,
 };
 
 pub const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/";
@@ -255,6 +256,7 @@ struct SmallCloud {
     api: Arc<Mutex<Api>>,
     vms: Arc<Mutex<Vms>>,
     faults: Mutex<Option<ChaCha8Rng>>,
+    pause: Duration,
 }
 
 impl SmallCloud {
@@ -264,7 +266,7 @@ impl SmallCloud {
             Some(random) => (random.random_range(0..3000), random.random_range(0..10)),
             None => (0, 9),
         };
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        tokio::time::sleep(self.pause + Duration::from_millis(pause)).await;
         match luck {
             0 => Err(Status::new(Code::Unavailable, "busy")),
             1 => Err(Status::new(Code::ResourceExhausted, "full")),
@@ -388,6 +390,8 @@ impl DrainViews for Pods {
 #[derive(Clone, Copy, Debug)]
 pub enum Luck {
     Good,
+    /// All goes well, but every driver call takes this long.
+    Slow(Duration),
     Bad(u64),
 }
 
@@ -395,6 +399,7 @@ pub enum Luck {
 pub struct World {
     pub api: Arc<Mutex<Api>>,
     pub vms: Arc<Mutex<Vms>>,
+    pub metrics: Metrics,
     cloud: Arc<SmallCloud>,
     clock: SharedClock,
     process: Process,
@@ -409,7 +414,7 @@ impl World {
     pub fn new(luck: Luck) -> Self {
         let clock: SharedClock = Arc::new(TokioClock::starting_at(at(0)));
         let random = |salt: u64| match luck {
-            Luck::Good => None,
+            Luck::Good | Luck::Slow(_) => None,
             Luck::Bad(seed) => Some(ChaCha8Rng::seed_from_u64(seed ^ salt)),
         };
         let mut api = Api { clock: Some(Arc::clone(&clock)), ..Api::default() };
@@ -439,15 +444,17 @@ impl World {
             api: Arc::clone(&api),
             vms: Arc::clone(&vms),
             faults: Mutex::new(random(2)),
+            pause: if let Luck::Slow(pause) = luck { pause } else { Duration::ZERO },
         });
-        let process = start(&api, &cloud, &clock);
-        Self { api, vms, cloud, clock, process }
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        let process = start(&api, &cloud, &clock, &metrics);
+        Self { api, vms, metrics, cloud, clock, process }
     }
 
     /// Kills the process and starts another one.
     pub fn restart(&mut self) {
         self.process.stop.cancel();
-        self.process = start(&self.api, &self.cloud, &self.clock);
+        self.process = start(&self.api, &self.cloud, &self.clock, &self.metrics);
     }
 
     /// From here on nothing goes wrong any more.
@@ -479,6 +486,7 @@ impl World {
         let machine = json!({
             "metadata": {
                 "name": name, "namespace": "ns", "generation": 1, "finalizers": [finalizer::MACHINE],
+                "labels": { "name": "pool" },
             },
             "spec": {
                 "class": { "kind": "MachineClass", "name": "c" },
@@ -520,7 +528,7 @@ impl Drop for World {
 }
 
 /// Starts a controller with fresh views over the clusters.
-fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock) -> Process {
+fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock, metrics: &Metrics) -> Process {
     let stop = CancellationToken::new();
     let gate = Gate::open_until(stop.clone());
     let views = ControlViews::default();
@@ -530,7 +538,8 @@ fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock) ->
     tokio::spawn(async move { while events.recv().await.is_some() {} });
     let client = client(api);
     let mut drivers = Registry::new();
-    let driver: Arc<dyn Driver> = Arc::clone(cloud) as Arc<dyn Driver>;
+    let cloud = Arc::clone(cloud) as Arc<dyn Driver>;
+    let driver: Arc<dyn Driver> = Arc::new(Measured::new(cloud, metrics.clone()));
     drivers.register(&driver);
     let controller = Arc::new(MachineController::new(MachineDeps {
         machines: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.machines)), |_| {}),
@@ -550,6 +559,7 @@ fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock) ->
         rng: Arc::new(Mutex::new(rand_chacha::ChaCha20Rng::seed_from_u64(7))),
         freeze: FreezeSwitch::default(),
         settings: MachineSettings::default(),
+        metrics: metrics.clone(),
     }));
     let told = Arc::clone(&controller);
     views.machines.set_listeners(vec![Box::new(move |change| told.machine_changed(change))]);
