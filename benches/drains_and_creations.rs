@@ -282,6 +282,7 @@ impl World {
             rng: Arc::new(Mutex::new(rand_chacha::ChaCha20Rng::seed_from_u64(7))),
             freeze: FreezeSwitch::default(),
             settings: MachineSettings::default(),
+            metrics,
         }));
         let told = Arc::clone(&controller);
         self.views.machines.set_listeners(vec![Box::new(move |change| told.machine_changed(change))]);

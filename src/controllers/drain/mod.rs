@@ -32,8 +32,9 @@ use self::{
 };
 use crate::{
     controllers::machine::{
-        observation::{Force, later},
+        observation::Force,
         settings::EVICTION_RETRY,
+        waiting::after,
     },
     driver::Driver,
 };
@@ -102,7 +103,7 @@ impl Run {
         let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures.min(8))).min(EVICTION_RETRY);
         self.failures = self.failures.saturating_add(1);
         self.progress = self.progress.next_attempt();
-        self.paused = Some((later(now, pause), error.to_owned()));
+        self.paused = Some((after(now, pause), error.to_owned()));
     }
 }
 

@@ -19,7 +19,8 @@ use super::{
 use crate::{
     cluster::key::ObjectKey,
     controllers::machine::{
-        observation::{Force, later, since},
+        observation::{Force, since},
+        waiting::after,
         settings::EVICTION_RETRY,
     },
 };
@@ -406,7 +407,7 @@ pub fn learn(progress: &mut Progress, seen: &DrainObservation, action: &PodActio
     let budget = facts(seen, &action.uid).map(|facts| facts.budget.clone());
     let with_volumes = facts(seen, &action.uid).is_some_and(|facts| facts.class == PodClass::WithVolumes);
     let Some(pod) = progress.pods.get_mut(&action.uid) else { return };
-    let later = |pause: Duration| Some(later(now, pause));
+    let later = |pause: Duration| Some(after(now, pause));
     pod.asked = None;
     if pod.end.is_some() {
         // An answer that came after its attempt had ended.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::duration::GoDuration,
-    controllers::machine::{observation::later, settings::EVICTION_RETRY, status_change::rfc3339},
+    controllers::machine::{settings::EVICTION_RETRY, status_change::rfc3339, waiting::after},
 };
 
 /// Whom a drain waits for.
@@ -124,17 +124,17 @@ pub(super) fn waiting_for(seen: &DrainObservation, pending: &[(&String, &PodProg
         }
         let pod_name = || pod.name.clone();
         if let Some(volume) = volume_at(pod, |place| place.here == Presence::Yes) {
-            let until = later(*since, volume_limit(seen, None));
+            let until = after(*since, volume_limit(seen, None));
             return Some(Waiting::Detach { volume, pod: pod_name(), since: *since, until });
         }
         if let (Some(since), Some(volume)) = (pod.detached, volume_at(pod, |place| place.elsewhere == Presence::No)) {
-            let until = later(since, seen.limits.reattach);
+            let until = after(since, seen.limits.reattach);
             return Some(Waiting::Reattach { volume, pod: pod_name(), since, until });
         }
     }
     accepted.iter().find_map(|(since, uid, pod)| {
         let facts = there(uid)?;
         let limit = if pod.volumes.is_empty() { pod_limit(seen, facts) } else { volume_limit(seen, Some(facts)) };
-        Some(Waiting::Pod { pod: pod.name.clone(), since: *since, until: later(*since, limit) })
+        Some(Waiting::Pod { pod: pod.name.clone(), since: *since, until: after(*since, limit) })
     })
 }

@@ -12,10 +12,11 @@ use super::{
     deletion_drain::{detach, drain_node},
     deletion_stage::{DeletionStage, was_failed},
     node_steps::has_node_finalizer,
-    observation::{Answer, Call, Force, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster, later},
+    observation::{Answer, Call, Force, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster},
     plan::{Effect, Memo, Next, Plan, VersionGuard},
     retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
     status_change::{Moving, StatusChange, TimeoutClock, progressing, rfc3339},
+    waiting::after,
 };
 use crate::{
     api::{
@@ -349,7 +350,7 @@ fn failed_call(seen: &Observation, rest: Rest, period: RetryPeriod, reason: &'st
         _ => None,
     };
     let pause = pause_of(period, seen);
-    let until = later(seen.now, pause);
+    let until = after(seen.now, pause);
     let every = GoDuration::from(pause);
     let message = being_deleted(
         seen,

@@ -12,10 +12,11 @@ use super::{
     deletion::{Rest, being_deleted, pause_of, skip_drain},
     deletion_stage::{DeletionStage, was_failed},
     node_steps::{is_cordoned, is_lastingly_unhealthy, terminating_condition},
-    observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of, later, since},
+    observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of, since},
     plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
     retry::RetryPeriod,
     status_change::{progressing, rfc3339},
+    waiting::after,
 };
 use crate::{
     api::names::{machine_condition, machine_reason, node_condition},
@@ -124,7 +125,7 @@ fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder 
         DrainMode::Normal => (Force::No, seen.limits.drain.saturating_sub(seen.deleting_for().unwrap_or_default())),
         DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
     };
-    DrainOrder { node, force, deadline: later(seen.now, left) }
+    DrainOrder { node, force, deadline: after(seen.now, left) }
 }
 
 /// What a drain under way says of itself.
@@ -180,7 +181,7 @@ pub(super) fn is_worth_a_write(seen: &Observation, reason: &'static str, message
 
 /// A drain under way: how far it is gets written rarely, and only when it says something new.
 fn drain_running(seen: &Observation, progress: &str, waiting: Option<&Waiting>, wake: Duration) -> Plan {
-    let by_force_at = seen.machine.metadata.deletion_timestamp.as_ref().map(|time| later(time.0, seen.limits.drain));
+    let by_force_at = seen.machine.metadata.deletion_timestamp.as_ref().map(|time| after(time.0, seen.limits.drain));
     let end = by_force_at
         .map(|at| format!("; pods are deleted by force from {} on", rfc3339(at)))
         .unwrap_or_default();

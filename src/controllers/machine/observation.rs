@@ -511,12 +511,6 @@ pub fn since(later: Timestamp, earlier: Timestamp) -> Duration {
     Duration::try_from(later.duration_since(earlier)).unwrap_or_default()
 }
 
-/// The time that long after `start`; the end of time when there is none.
-pub fn later(start: Timestamp, length: Duration) -> Timestamp {
-    let length = jiff::SignedDuration::try_from(length).unwrap_or(jiff::SignedDuration::MAX);
-    start.checked_add(length).unwrap_or(Timestamp::MAX)
-}
-
 /// The condition of this type.
 pub fn condition<'a>(conditions: &'a [NodeCondition], kind: &str) -> Option<&'a NodeCondition> {
     conditions.iter().find(|condition| condition.type_ == kind)

@@ -10,11 +10,12 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::{
-    observation::{NodeStep, Observation, condition, conditions_of, later, since},
+    observation::{NodeStep, Observation, condition, conditions_of, since},
     plan::{Effect, Next, Say, VersionGuard},
     preservation_drain::{drain_if_due, is_drained},
     retry::RetryPeriod,
     status_change::{Moving, StatusChange, masked, progressing, rfc3339},
+    waiting::after,
 };
 use crate::api::{
     names::{annotation, machine_condition, machine_reason, node_condition, preserve_value, taint},
@@ -245,7 +246,7 @@ fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
 
 /// The time begins.
 fn begin(seen: &Observation, has_failed: bool) -> Say {
-    let end = later(seen.now, seen.limits.preserve);
+    let end = after(seen.now, seen.limits.preserve);
     let mut change = StatusChange::new().preserved_until(end);
     if has_failed {
         change = change.progress(Moving::No, machine_condition::REASON_PRESERVED, kept_until(end));

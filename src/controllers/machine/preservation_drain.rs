@@ -11,11 +11,12 @@ use kube::ResourceExt;
 use super::{
     deletion_drain::{is_worth_a_write, told},
     node_steps::is_lastingly_unhealthy,
-    observation::{DrainState, Force, Observation, condition, conditions_of, later},
+    observation::{DrainState, Force, Observation, condition, conditions_of},
     plan::{DrainOrder, Effect, Next, Say},
     preservation::{ends, explained, preserved_condition, set},
     retry::RetryPeriod,
     status_change::rfc3339,
+    waiting::after,
 };
 use crate::api::names::{label, machine_condition, machine_reason, node_condition};
 
@@ -34,7 +35,7 @@ pub(super) fn is_drained(condition: Option<&NodeCondition>) -> bool {
 /// When pods are deleted instead of evicted: a drain timeout after the machine failed or its preservation began.
 fn by_force_from(seen: &Observation) -> Timestamp {
     let began = seen.machine.status.current_status.last_update_time.as_ref();
-    later(began.map_or(seen.now, |began| began.0), seen.limits.drain)
+    after(began.map_or(seen.now, |began| began.0), seen.limits.drain)
 }
 
 fn force(seen: &Observation, node: &Node) -> Force {
@@ -49,7 +50,7 @@ pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str
             let force = force(seen, node);
             let deadline = match force {
                 Force::No => by_force_from(seen),
-                Force::Yes => later(seen.now, FORCED_DRAIN),
+                Force::Yes => after(seen.now, FORCED_DRAIN),
             };
             let order = DrainOrder { node: node.name_any(), force, deadline };
             Say::act("drain-preserved", Vec::new(), Next::StepDrain(order))
