@@ -266,7 +266,8 @@ impl World {
         let core = target.client(Purpose::TargetCore);
         let controller = Arc::new(MachineController::new(MachineDeps {
             views: self.views.clone(),
-            machines: Objects::new(control.client(Purpose::Machines), gate.clone(), Some(machines), |_| {}),
+            machines: Objects::new(control.client(Purpose::Machines), gate.clone(), Some(machines), |_| {})
+                .reading_through(&control.client(Purpose::MachineReads)),
             target: Some(TargetParts {
                 nodes: Objects::new(core.clone(), gate.clone(), Some(Arc::clone(&nodes)), |_| {}),
                 node_store: nodes,
