@@ -267,7 +267,7 @@ impl World {
         let controller = Arc::new(MachineController::new(MachineDeps {
             views: self.views.clone(),
             machines: Objects::new(control.client(Purpose::Machines), gate.clone(), Some(machines), |_| {})
-                .reading_through(&control.client(Purpose::MachineReads)),
+                .reading_through(control.client(Purpose::MachineReads)),
             target: Some(TargetParts {
                 nodes: Objects::new(core.clone(), gate.clone(), Some(Arc::clone(&nodes)), |_| {}),
                 node_store: nodes,
