@@ -401,6 +401,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn mc_282_a_key_that_fails_a_hundred_times_is_still_tried_again_within_five_minutes() {
+        let rig = rig(|_| Outcome::Retry("no".to_owned()));
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_secs(100 * 301)).await;
+        let passes = rig.passes.lock().unwrap().clone();
+        assert!(passes.len() > 100, "{} passes", passes.len());
+        let longest = passes.windows(2).map(|two| two[1].1 - two[0].1).max().unwrap();
+        assert!(longest <= Duration::from_secs(301), "{longest:?}");
+        rig.shutdown.cancel();
+        rig.worker.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_key_added_while_it_is_worked_on_runs_again_and_only_once() {
         let rig = rig(|_| Outcome::Settled);
         rig.queue.add("a".to_owned());

@@ -235,6 +235,35 @@ fn a_scrape_shows_the_fleet() {
 }
 
 #[test]
+fn mc_271_mc_272_phases_have_the_originals_numbers_and_end_with_their_machine() {
+    let metrics = metrics();
+    let fleet = Arc::new(Mutex::new(a_fleet()));
+    let source = Arc::clone(&fleet);
+    metrics.observe_fleet(move || source.lock().unwrap().clone()).unwrap();
+    let numbers = [
+        ("Terminating", "-4"),
+        ("Failed", "-3"),
+        ("CrashLoopBackOff", "-2"),
+        ("Unknown", "-1"),
+        ("Pending", "0"),
+        ("Running", "1"),
+        ("InPlaceUpdating", "0"),
+    ];
+    for (phase, number) in numbers {
+        let machine: Arc<Machine> = read(
+            json!({ "metadata": {"name": "m-1", "namespace": "shoot"}, "status": {"currentStatus": {"phase": phase}} }),
+        );
+        fleet.lock().unwrap().machines = Listing::Of(vec![machine]);
+        let line = format!(r#"mcm_machine_current_status_phase{{name="m-1",namespace="shoot"}} {number}"#);
+        let text = metrics.render().unwrap();
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    fleet.lock().unwrap().machines = Listing::Of(Vec::new());
+    let text = metrics.render().unwrap();
+    assert!(!text.contains(r#"name="m-1""#), "{text}");
+}
+
+#[test]
 fn s_met_03_a_deleted_object_leaves_no_series_behind() {
     let metrics = metrics();
     let fleet = Arc::new(Mutex::new(a_fleet()));

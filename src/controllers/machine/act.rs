@@ -279,7 +279,7 @@ impl MachineController {
 }
 
 /// The step on the target cluster that an effect is.
-fn node_step(effect: &Effect) -> Option<NodeStep> {
+pub(super) fn node_step(effect: &Effect) -> Option<NodeStep> {
     match effect {
         Effect::PatchNode { step, .. } | Effect::SetNodeCondition { step, .. } => Some(*step),
         Effect::AddNodeCondition(_) => Some(NodeStep::TerminatingCondition),
@@ -308,7 +308,9 @@ fn written_object(effect: &Effect) -> Option<&'static str> {
         Effect::PatchMachine { .. } | Effect::RemoveMachineFinalizer | Effect::DeleteMachine => Some("machine"),
         Effect::PatchStatus(_) => Some("machine/status"),
         Effect::PatchNode { .. } | Effect::RemoveNodeFinalizer | Effect::DeleteNode { .. } => Some("node"),
-        Effect::AddNodeCondition(_) | Effect::SetNodeCondition { .. } | Effect::PatchNodeStatus(_) => Some("node/status"),
+        Effect::AddNodeCondition(_) | Effect::SetNodeCondition { .. } | Effect::PatchNodeStatus(_) => {
+            Some("node/status")
+        }
         Effect::DeleteAttachment { .. } => Some("volumeattachment"),
         Effect::EnsureToken | Effect::DeleteToken => Some("secret"),
         Effect::RereadMachine

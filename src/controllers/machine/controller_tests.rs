@@ -1,6 +1,6 @@
 //! The whole controller against a small cluster and cloud: write budgets, and random histories.
 //!
-//! Source: spec/machine-controller §15.5, §16; scenarios MC-102, MC-187, MC-275, MC-276, MC-277, MC-284.
+//! Source: spec/machine-controller §15.5, §16; §17.14. Single scenarios: `controller_scenarios`.
 
 use std::time::Duration;
 
@@ -155,10 +155,10 @@ fn restarted(happenings: &[Happening]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// MC-187, MC-278, MC-279, MC-284: whatever gets lost and whenever the process dies, there is one VM at most, it
+    /// Whatever gets lost and whenever the process dies, there is one VM at most, it
     /// outlives no machine, and a deleted machine ends.
     #[test]
-    fn a_machine_and_its_vm_end_together(seed in any::<u64>(), happenings in happenings()) {
+    fn mc_187_mc_278_mc_279_mc_284_a_machine_and_its_vm_end_together(seed in any::<u64>(), happenings in happenings()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(history(seed, &happenings));
     }

@@ -20,7 +20,9 @@ use super::{
 };
 use crate::{
     api::{
-        names::{DEFAULT_MACHINE_PRIORITY, annotation, finalizer, label, machine_condition, machine_reason, stage_text},
+        names::{
+            DEFAULT_MACHINE_PRIORITY, annotation, finalizer, label, machine_condition, machine_reason, stage_text,
+        },
         v1alpha1::{MachinePhase, OperationState, OperationType, controller_of},
     },
     driver::{Code, Status, VmIdentity},
@@ -115,20 +117,28 @@ fn awaits_driver(seen: &Observation, call: Call) -> Say {
             "the provider to initialise the VM",
             seen.limits.calls.initialize,
         ),
-        Call::Status => {
-            (machine_condition::REASON_WAITING_FOR_VM, "the provider to say whether there is a VM", seen.limits.calls.status)
+        Call::Status => (
+            machine_condition::REASON_WAITING_FOR_VM,
+            "the provider to say whether there is a VM",
+            seen.limits.calls.status,
+        ),
+        Call::Create => {
+            (machine_condition::REASON_WAITING_FOR_VM, "the provider to make the VM", seen.limits.calls.create)
         }
-        Call::Create => (machine_condition::REASON_WAITING_FOR_VM, "the provider to make the VM", seen.limits.calls.create),
-        Call::Delete | Call::DeleteStale => {
-            (machine_condition::REASON_WAITING_FOR_VM, "the provider to delete a VM of no use", seen.limits.calls.delete)
-        }
+        Call::Delete | Call::DeleteStale => (
+            machine_condition::REASON_WAITING_FOR_VM,
+            "the provider to delete a VM of no use",
+            seen.limits.calls.delete,
+        ),
     };
     let wait = Waiting::on(reason, on)
         .since(asked)
         .ended_by("it answers")
         .at_most_until(after(asked, limit), "the call counts as failed and is tried again");
     match tell_when_lasting(seen, asked, &wait) {
-        Err(rest) => Say::act("creation-awaits-driver", Vec::new(), Next::LookAgain(rest, "a slow driver call is told of")),
+        Err(rest) => {
+            Say::act("creation-awaits-driver", Vec::new(), Next::LookAgain(rest, "a slow driver call is told of"))
+        }
         Ok(effects) => Say::act("creation-awaits-driver", effects, Next::AwaitCall),
     }
 }
@@ -136,9 +146,12 @@ fn awaits_driver(seen: &Observation, call: Call) -> Say {
 /// A class that is about to get its finalizer; the class controller does that within moments, unless it does not run.
 fn awaits_class(seen: &Observation, rule: &'static str) -> Say {
     let class = &seen.machine.spec.class.name;
-    let wait = Waiting::on(machine_reason::CLASS_NOT_USABLE, format!("finalizer {} on MachineClass \"{class}\"", finalizer::MACHINE))
-        .since(seen.first_seen)
-        .ended_by("the controller machineclass has put it there; see --controllers and its log if it does not");
+    let wait = Waiting::on(
+        machine_reason::CLASS_NOT_USABLE,
+        format!("finalizer {} on MachineClass \"{class}\"", finalizer::MACHINE),
+    )
+    .since(seen.first_seen)
+    .ended_by("the controller machineclass has put it there; see --controllers and its log if it does not");
     let effects = tell_when_lasting(seen, seen.first_seen, &wait).unwrap_or_default();
     Say::act(rule, effects, Next::LookAgain(RetryPeriod::Short.length(seen.limits.resource_exhausted_retry), rule))
 }

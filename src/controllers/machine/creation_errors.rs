@@ -220,6 +220,9 @@ fn creation_wait(seen: &Observation, failure: &CreationFailure, next: Timestamp,
     Waiting::on(failure.reason, on)
         .since(began)
         .seen(&failure.description)
-        .ended_by(format!("an attempt succeeds ({}; at once when class, Secret or machine change)", attempts(next, every)))
+        .ended_by(format!(
+            "an attempt succeeds ({}; at once when class, Secret or machine change)",
+            attempts(next, every)
+        ))
         .at_most_until(after(seen.now, left), "the machine is declared Failed")
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use http::Method;
 use serde_json::json;
 
 use super::testing_cluster::{Luck, MACHINE, MACHINES, World};
@@ -57,19 +58,19 @@ async fn mc_187_a_deletion_ends_wherever_the_process_dies() {
 
 #[tokio::test(start_paused = true)]
 async fn mc_194_a_conflict_in_any_write_costs_one_write_more() {
-    for refused in [
-        "PATCH /apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m-abcde/status",
-        "PATCH /api/v1/nodes/m-abcde",
-        "PATCH /api/v1/nodes/m-abcde/status",
-        "DELETE /api/v1/nodes/m-abcde",
+    for (method, path) in [
+        (Method::PATCH, "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m-abcde/status"),
+        (Method::PATCH, "/api/v1/nodes/m-abcde"),
+        (Method::PATCH, "/api/v1/nodes/m-abcde/status"),
+        (Method::DELETE, "/api/v1/nodes/m-abcde"),
     ] {
         let world = running().await;
-        world.api().once.push((refused, 409, "Conflict"));
+        world.api().refusals.push((method.clone(), path, 409));
         world.api().delete(MACHINE);
         wait(30).await;
         all_gone(&world);
         let writes = world.api().writes.clone();
-        assert!(writes.len() <= 10, "{refused}: {writes:#?}");
+        assert!(writes.len() <= 10, "{method} {path}: {writes:#?}");
     }
 }
 
@@ -182,13 +183,12 @@ async fn mc_156_a_preserved_machine_whose_drain_is_blocked_holds_up_nobody() {
 #[tokio::test(start_paused = true)]
 async fn mc_239_a_conflict_on_the_node_is_retried_within_a_second() {
     let world = running().await;
-    let conflict = "PATCH /api/v1/nodes/m-abcde";
-    world.api().once.push((conflict, 409, "Conflict"));
+    world.api().refusals.push((Method::PATCH, "/api/v1/nodes/m-abcde", 409));
     world.api().edit(MACHINE, |machine| machine["spec"]["nodeTemplate"]["metadata"]["labels"]["pool"] = json!("b"));
     tokio::time::sleep(Duration::from_secs(1)).await;
     let node = world.api().get("/api/v1/nodes/m-abcde").cloned().unwrap();
     assert_eq!(node["metadata"]["labels"]["pool"], "b");
-    assert!(world.api().once.is_empty(), "the conflict did not happen");
+    assert!(world.api().refusals.is_empty(), "the conflict did not happen");
 }
 
 #[tokio::test(start_paused = true)]

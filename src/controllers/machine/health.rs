@@ -226,13 +226,17 @@ fn unknown(seen: &Observation, conditions: &[NodeCondition], cause: Cause) -> Ve
     };
     let wait = Waiting::on(reason, format!("Node {} to recover", seen.node_label())).since(seen.now);
     let wait = match (cause, &seen.node) {
-        (_, NodeView::Foreign { why, .. }) => wait.seen(format!("a Node of this name belongs to something else: {why}")),
+        (_, NodeView::Foreign { why, .. }) => {
+            wait.seen(format!("a Node of this name belongs to something else: {why}"))
+        }
         (Cause::NodeMissing, _) => wait.seen("the Node object is gone"),
         (Cause::NodeUnhealthy, _) => wait.seen(in_words(conditions)),
     };
     let wait = wait.ended_by("the Node reports Ready and no bad condition");
     let wait = match seen.limits.health {
-        HealthTimeout::Never => wait.ended_by("the Node reports Ready and no bad condition; the health timeout is disabled"),
+        HealthTimeout::Never => {
+            wait.ended_by("the Node reports Ready and no bad condition; the health timeout is disabled")
+        }
         HealthTimeout::After(limit) => {
             wait.at_most_until(after(seen.now, limit), "the machine is declared Failed when its turn comes")
         }
@@ -282,7 +286,9 @@ pub fn pending_wait(seen: &Observation, reason: &'static str, on: String) -> Wai
 
 /// A machine that has not joined and whose Node's name belongs to something else.
 fn foreign_node(seen: &Observation) -> Vec<Effect> {
-    let (MachinePhase::Pending, NodeView::Foreign { name, why }) = (seen.phase(), &seen.node) else { return Vec::new() };
+    let (MachinePhase::Pending, NodeView::Foreign { name, why }) = (seen.phase(), &seen.node) else {
+        return Vec::new();
+    };
     if told_reason(&seen.machine) == Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM) {
         // That must stay known, see above; the wait for a Node is told already.
         return Vec::new();

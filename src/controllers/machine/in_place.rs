@@ -51,14 +51,8 @@ pub enum UpdateStage {
 }
 
 impl UpdateStage {
-    const ALL: [Self; 6] = [
-        Self::Candidate,
-        Self::Selected,
-        Self::DrainSuccessful,
-        Self::ReadyForUpdate,
-        Self::Successful,
-        Self::Failed,
-    ];
+    const ALL: [Self; 6] =
+        [Self::Candidate, Self::Selected, Self::DrainSuccessful, Self::ReadyForUpdate, Self::Successful, Self::Failed];
 
     /// The condition's reason.
     pub const fn reason(self) -> &'static str {
@@ -138,7 +132,9 @@ pub fn next_in_place_step(node: &Node) -> InPlaceStep {
     }
     match (UpdateStage::of(node), result_of(node)) {
         (None, _) => InPlaceStep::Mark(UpdateStage::Candidate),
-        (Some(UpdateStage::Successful), None) if !has(label::UPDATE_RESULT) => InPlaceStep::Mark(UpdateStage::Candidate),
+        (Some(UpdateStage::Successful), None) if !has(label::UPDATE_RESULT) => {
+            InPlaceStep::Mark(UpdateStage::Candidate)
+        }
         (Some(UpdateStage::Successful), Some(UpdateResult::Successful))
         | (Some(UpdateStage::Failed), Some(UpdateResult::Failed)) => InPlaceStep::None,
         (Some(_), Some(UpdateResult::Successful)) => InPlaceStep::Mark(UpdateStage::Successful),
@@ -199,9 +195,11 @@ pub fn in_place_drain(seen: &Observation) -> Say {
     }
     match &seen.drain {
         DrainState::Due => Say::act("in-place-drain", Vec::new(), Next::StepDrain(order(seen, node))),
-        DrainState::Warming => {
-            Say::act("in-place-drain-awaits-views", Vec::new(), Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"))
-        }
+        DrainState::Warming => Say::act(
+            "in-place-drain-awaits-views",
+            Vec::new(),
+            Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"),
+        ),
         DrainState::Running { progress, blocked_by, wake, .. } => {
             let effects = running(seen, node, progress, blocked_by.as_deref());
             Say::act("in-place-drain-running", effects, Next::LookAgain(*wake, "drain"))
@@ -258,10 +256,11 @@ fn condition_value(stage: UpdateStage, node: &Node, since: Timestamp, now: Times
 
 /// The machine leaves the service of its pods until the agent is done.
 fn begin(seen: &Observation) -> Effect {
-    let wait = Waiting::on(machine_condition::REASON_WAITING_FOR_UPDATE, "the node's agent to update the node in place")
-        .since(seen.now)
-        .ended_by(format!("the agent sets label {} on Node {}", label::UPDATE_RESULT, seen.node_label()))
-        .at_most_until(after(seen.now, seen.limits.in_place_update), "the update counts as failed");
+    let wait =
+        Waiting::on(machine_condition::REASON_WAITING_FOR_UPDATE, "the node's agent to update the node in place")
+            .since(seen.now)
+            .ended_by(format!("the agent sets label {} on Node {}", label::UPDATE_RESULT, seen.node_label()))
+            .at_most_until(after(seen.now, seen.limits.in_place_update), "the update counts as failed");
     StatusChange::new()
         .phase(MachinePhase::InPlaceUpdating, TimeoutClock::Inactive)
         .operation(
@@ -307,7 +306,11 @@ fn failed(seen: &Observation, node: &Node, error: &str) -> Say {
     let change = StatusChange::new().operation(OperationType::DrainNode, OperationState::Processing, text).waits(&wait);
     let mut effects: Vec<Effect> = change.effect_unless_similar(seen).into_iter().collect();
     effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: wait.message() });
-    Say::act("in-place-drain-failed", effects, Next::LookAgain(RetryPeriod::Short.length(Duration::ZERO), "retry of the drain"))
+    Say::act(
+        "in-place-drain-failed",
+        effects,
+        Next::LookAgain(RetryPeriod::Short.length(Duration::ZERO), "retry of the drain"),
+    )
 }
 
 /// What the agent's label means for the machine's phase; only while it is being updated, or after that failed.
@@ -328,9 +331,10 @@ pub fn take_result(seen: &Observation, node: &Node, result: UpdateResult) -> (St
     match result {
         UpdateResult::Successful => {
             let text = format!("Machine {name} successfully updated dependencies");
-            let wait = Waiting::on(machine_condition::REASON_WAITING_FOR_NODE_READY, "the updated node to become healthy")
-                .since(seen.now)
-                .ended_by("the kubelet reports it Ready");
+            let wait =
+                Waiting::on(machine_condition::REASON_WAITING_FOR_NODE_READY, "the updated node to become healthy")
+                    .since(seen.now)
+                    .ended_by("the kubelet reports it Ready");
             let change = change
                 .phase(MachinePhase::InPlaceUpdateSuccessful, TimeoutClock::Inactive)
                 .operation(OperationType::InPlaceUpdate, OperationState::Successful, text.clone())
@@ -339,7 +343,10 @@ pub fn take_result(seen: &Observation, node: &Node, result: UpdateResult) -> (St
         }
         UpdateResult::Failed => {
             let text = format!("Machine {name} failed to update dependencies: {}", failure_of(node));
-            (failure(seen, change, text.clone()), Effect::Warn { reason: machine_reason::IN_PLACE_UPDATE_FAILED, message: text })
+            (
+                failure(seen, change, text.clone()),
+                Effect::Warn { reason: machine_reason::IN_PLACE_UPDATE_FAILED, message: text },
+            )
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Scenarios of spec/machine-controller §17.7 on the pure decision.
 
-use k8s_openapi::{api::core::v1::{Node, NodeCondition}, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 use kube::ResourceExt;
 use rstest::rstest;
 
@@ -123,7 +126,9 @@ fn a_selected_node_is_cordoned_before_anything_is_evicted() {
 fn a_selected_node_is_drained(#[case] second: i64, #[case] force_drain: Option<&str>, #[case] force: Force) {
     let mut seen = selected(second);
     if let Some(value) = force_drain {
-        std::sync::Arc::make_mut(&mut seen.machine).labels_mut().insert(label::FORCE_DRAIN.to_owned(), value.to_owned());
+        std::sync::Arc::make_mut(&mut seen.machine)
+            .labels_mut()
+            .insert(label::FORCE_DRAIN.to_owned(), value.to_owned());
     }
     let Next::StepDrain(order) = decide(&seen).next else { panic!("no drain") };
     assert_eq!(order.force, force);
@@ -163,7 +168,11 @@ fn mc_134_a_drain_that_fails_is_told_and_the_phase_stays() {
     );
     assert!(status.last_operation.description.ends_with(stage_text::DRAIN));
     assert!(matches!(plan.next, Next::LookAgain(wait, _) if wait.as_secs() == 5));
-    assert!(plan.effects.iter().any(|effect| matches!(effect, Effect::Warn { reason, .. } if *reason == machine_reason::DRAIN_BLOCKED)));
+    assert!(
+        plan.effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Warn { reason, .. } if *reason == machine_reason::DRAIN_BLOCKED))
+    );
     assert!(marks(&plan).is_empty());
 }
 
@@ -214,9 +223,11 @@ fn in_update(phase: MachinePhase, second: i64, labels: &[(&str, &str)], stage: U
 
 #[test]
 fn mc_137_a_successful_update_is_marked_then_stored_and_a_healthy_machine_runs() {
-    let before = in_update(MachinePhase::InPlaceUpdating, 400, &[CANDIDATE, SELECTED, SUCCESS], UpdateStage::ReadyForUpdate);
+    let before =
+        in_update(MachinePhase::InPlaceUpdating, 400, &[CANDIDATE, SELECTED, SUCCESS], UpdateStage::ReadyForUpdate);
     assert_eq!(marks(&decide(&before)), ["UpdateSuccessful"]);
-    let marked = in_update(MachinePhase::InPlaceUpdating, 400, &[CANDIDATE, SELECTED, SUCCESS], UpdateStage::Successful);
+    let marked =
+        in_update(MachinePhase::InPlaceUpdating, 400, &[CANDIDATE, SELECTED, SUCCESS], UpdateStage::Successful);
     let plan = decide(&marked);
     let machine = after(&plan, &marked.machine);
     assert_eq!(machine.status.current_status.phase, MachinePhase::InPlaceUpdateSuccessful);
@@ -230,7 +241,9 @@ fn mc_137_a_successful_update_is_marked_then_stored_and_a_healthy_machine_runs()
 fn mc_138_a_failed_update_names_the_agents_reason() {
     let mut seen = in_update(MachinePhase::InPlaceUpdating, 400, &[CANDIDATE, SELECTED, FAILURE], UpdateStage::Failed);
     let NodeView::Ours(node) = &mut seen.node else { unreachable!() };
-    std::sync::Arc::make_mut(node).annotations_mut().insert(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned());
+    std::sync::Arc::make_mut(node)
+        .annotations_mut()
+        .insert(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned());
     let machine = after(&decide(&seen), &seen.machine);
     assert_eq!(machine.status.current_status.phase, MachinePhase::InPlaceUpdateFailed);
     assert_eq!(machine.status.last_operation.description, "Machine m-abcde failed to update dependencies: x");
@@ -242,9 +255,8 @@ fn mc_138_a_failed_update_names_the_agents_reason() {
 #[case::mc_285_whose_node_vanished_during_a_downtime(false)]
 fn an_update_without_result_has_failed_after_its_time_limit(#[case] has_node: bool) {
     let phase_at = |second| {
-        let mut seen = in_update(
-            MachinePhase::InPlaceUpdating, second, &[CANDIDATE, SELECTED], UpdateStage::ReadyForUpdate,
-        );
+        let mut seen =
+            in_update(MachinePhase::InPlaceUpdating, second, &[CANDIDATE, SELECTED], UpdateStage::ReadyForUpdate);
         if !has_node {
             seen.node = NodeView::Absent;
         }
@@ -255,7 +267,8 @@ fn an_update_without_result_has_failed_after_its_time_limit(#[case] has_node: bo
 }
 
 fn failed_update(second: i64, change: impl FnOnce(&mut Machine)) -> Observation {
-    let mut seen = in_update(MachinePhase::InPlaceUpdateFailed, second, &[CANDIDATE, SELECTED, FAILURE], UpdateStage::Failed);
+    let mut seen =
+        in_update(MachinePhase::InPlaceUpdateFailed, second, &[CANDIDATE, SELECTED, FAILURE], UpdateStage::Failed);
     change(std::sync::Arc::make_mut(&mut seen.machine));
     seen.limits = super::settings::MachineSettings::default().limits_of(&seen.machine);
     seen.siblings = Some(Vec::new());

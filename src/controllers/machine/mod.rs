@@ -11,6 +11,8 @@ pub(in crate::controllers) use act::without as without_finalizer;
 pub mod bootstrap_token;
 pub mod class_state;
 #[cfg(test)]
+mod controller_scenarios;
+#[cfg(test)]
 mod controller_tests;
 pub mod creation;
 pub mod creation_errors;
@@ -32,6 +34,10 @@ pub mod health_timeout;
 pub mod in_place;
 #[cfg(test)]
 mod in_place_tests;
+#[cfg(test)]
+mod lifecycle_property;
+#[cfg(test)]
+mod lifecycle_world;
 pub mod measures;
 mod memory;
 pub mod node_capacity;
@@ -54,6 +60,8 @@ pub mod settings;
 pub mod status_change;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod testing_cloud;
 #[cfg(test)]
 mod testing_cluster;
 mod tokens;

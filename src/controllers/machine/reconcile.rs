@@ -149,7 +149,8 @@ impl MachineController {
             return;
         }
         let node = seen.node_label();
-        let text = format!("Node {node} can't be brought in line with the machine, tried again every 5s: {}", trouble.error);
+        let text =
+            format!("Node {node} can't be brought in line with the machine, tried again every 5s: {}", trouble.error);
         if memory.is_news(machine_reason::NODE_NOT_UPDATED, &text) {
             self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
         }

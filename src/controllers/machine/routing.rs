@@ -312,6 +312,30 @@ mod tests {
     }
 
     #[test]
+    fn mc_031_a_machine_that_a_relist_no_longer_shows_is_looked_at_like_one_whose_deletion_was_seen() {
+        let change = Change { old: Some(Arc::new(running())), new: None };
+        assert_eq!(after_machine(&change, &ControlViews::default()), BTreeSet::from([ObjectKey::new("ns", "m-abcde")]));
+        assert_eq!(crate::controllers::class::after_machine(&change).len(), 1, "its class is looked at, too");
+    }
+
+    #[test]
+    fn mc_265_a_class_whose_virtual_capacity_changes_wakes_its_machines() {
+        let views = ControlViews::default();
+        views.machines.apply(running());
+        let class = |capacity: &str| {
+            let mut class = MachineClass::default();
+            class.metadata.name = Some("c".to_owned());
+            class.metadata.namespace = Some("ns".to_owned());
+            let template = class.node_template.get_or_insert_default();
+            let quantity = k8s_openapi::apimachinery::pkg::api::resource::Quantity(capacity.to_owned());
+            template.virtual_capacity.insert("x.io/y".to_owned(), quantity);
+            Some(Arc::new(class))
+        };
+        let woken = |old: &str, new: &str| after_class(&Change { old: class(old), new: class(new) }, &views).len();
+        assert_eq!((woken("4", "5"), woken("4", "4")), (1, 0));
+    }
+
+    #[test]
     fn mc_016_a_machine_that_is_there_at_the_start_is_looked_at() {
         let change = Change { old: None, new: Some(Arc::new(deleted_at(running(), 1))) };
         assert_eq!(after_machine(&change, &ControlViews::default()).len(), 1);

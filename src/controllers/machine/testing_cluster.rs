@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use http::{Method, Request, Response};
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret},
@@ -21,7 +20,12 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings, testing::at};
+use super::{
+    FreezeSwitch, MachineController, MachineDeps, TargetParts,
+    settings::MachineSettings,
+    testing::at,
+    testing_cloud::{SmallCloud, Vms},
+};
 use crate::{
     api::{
         names::finalizer,
@@ -40,16 +44,13 @@ use crate::{
         drain::observe::DrainViews,
         views::{ControlViews, node_store},
     },
-    driver::{
-        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, Measured,
-        OpContext, Registry, Status, VmIdentity, VolumeIdsRequest,
-    },
+    driver::{Capabilities, Driver, DriverInfo, Measured, Registry},
     metrics::Metrics,
 };
 
 pub const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/";
 pub const MACHINE: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m-abcde";
-const NODES: &str = "/api/v1/nodes/";
+pub const NODES: &str = "/api/v1/nodes/";
 const PODS: &str = "/api/v1/namespaces/ns/pods/";
 
 /// The objects of both clusters by path, and what was asked of them.
@@ -59,13 +60,13 @@ pub struct Api {
     version: u64,
     /// Writes in the order they were asked for: method and path.
     pub writes: Vec<String>,
+    /// Requests that are refused once: method, beginning of the path, code of the answer.
+    pub refusals: Vec<(Method, &'static str, u16)>,
     /// Changes that the views have not heard of.
     news: VecDeque<(String, Value, bool)>,
     changed: Arc<Notify>,
     faults: Option<ChaCha8Rng>,
     clock: Option<SharedClock>,
-    /// Answers that the next requests get whose `METHOD path` holds the text, each once; nothing is done then.
-    pub once: Vec<(&'static str, u16, &'static str)>,
     /// Requests whose `METHOD path` holds one of these texts are answered 503.
     pub unreachable: Vec<&'static str>,
     /// Pods whose eviction a budget refuses.
@@ -106,6 +107,15 @@ impl Api {
         self.store(path, object);
     }
 
+    /// Sets a field of an object as somebody else would; the field is a JSON pointer.
+    pub fn set(&mut self, path: &str, field: &str, value: Value) {
+        let Some(mut object) = self.objects.get(path).cloned() else { return };
+        let patch: json_patch::Patch =
+            serde_json::from_value(json!([{ "op": "add", "path": field, "value": value }])).unwrap();
+        json_patch::patch(&mut object, &patch).unwrap();
+        self.store(path, object);
+    }
+
     pub fn get(&self, path: &str) -> Option<&Value> {
         self.objects.get(path)
     }
@@ -132,11 +142,15 @@ impl Api {
         if *method != Method::GET {
             self.writes.push(format!("{method} {path}"));
         }
-        let request = format!("{method} {path}");
-        if let Some(place) = self.once.iter().position(|(text, ..)| request.contains(text)) {
-            let (_, code, reason) = self.once.remove(place);
-            return failure(code, reason, "as the test wants it");
+        let refused =
+            self.refusals.iter().position(|(refused, prefix, _)| refused == method && path.starts_with(prefix));
+        if let Some(place) = refused {
+            return match self.refusals.remove(place).2 {
+                409 => failure(409, "Conflict", "somebody was faster"),
+                code => failure(code, "InternalError", "refused once"),
+            };
         }
+        let request = format!("{method} {path}");
         if self.unreachable.iter().any(|text| request.contains(text)) {
             return failure(503, "ServiceUnavailable", "away");
         }
@@ -238,116 +252,7 @@ fn not_found() -> (u16, Value) {
     failure(404, "NotFound", "not found")
 }
 
-/// The VMs of the cloud by machine name.
-#[derive(Default)]
-pub struct Vms {
-    pub by_name: BTreeMap<String, VmIdentity>,
-    pub creates: usize,
-    pub deletes: usize,
-    /// VMs that were made while one of that name existed.
-    pub doubles: usize,
-    /// Deletions of VMs whose machine was not being deleted.
-    pub wrong_deletes: usize,
-}
-
-/// The driver over the small cloud.
-struct SmallCloud {
-    info: DriverInfo,
-    api: Arc<Mutex<Api>>,
-    vms: Arc<Mutex<Vms>>,
-    faults: Mutex<Option<ChaCha8Rng>>,
-    pause: Duration,
-}
-
-impl SmallCloud {
-    /// Takes some time, and perhaps fails before anything happened.
-    async fn work(&self) -> Result<Reply, Status> {
-        let (pause, luck) = match lock(&self.faults).as_mut() {
-            Some(random) => (random.random_range(0..3000), random.random_range(0..10)),
-            None => (0, 9),
-        };
-        tokio::time::sleep(self.pause + Duration::from_millis(pause)).await;
-        match luck {
-            0 => Err(Status::new(Code::Unavailable, "busy")),
-            1 => Err(Status::new(Code::ResourceExhausted, "full")),
-            2 => Ok(Reply::Lost),
-            _ => Ok(Reply::Arrives),
-        }
-    }
-}
-
-enum Reply {
-    Arrives,
-    Lost,
-}
-
-impl Reply {
-    fn carry<T>(&self, answer: T) -> Result<T, Status> {
-        match self {
-            Self::Arrives => Ok(answer),
-            Self::Lost => Err(Status::new(Code::DeadlineExceeded, "the reply got lost")),
-        }
-    }
-}
-
-#[async_trait]
-impl Driver for SmallCloud {
-    fn info(&self) -> &DriverInfo {
-        &self.info
-    }
-
-    fn validate(&self, _class: &MachineClass, _found: &mut crate::api::field::Findings) {}
-
-    async fn create_machine(&self, _: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
-        let reply = self.work().await?;
-        let name = request.machine.metadata.name.clone().unwrap_or_default();
-        let identity =
-            VmIdentity { provider_id: format!("small:///{name}"), node_name: name.clone(), addresses: Vec::new() };
-        {
-            let mut vms = lock(&self.vms);
-            vms.creates += 1;
-            vms.doubles += usize::from(vms.by_name.insert(name.clone(), identity.clone()).is_some());
-        }
-        let mut api = lock(&self.api);
-        if api.get(&format!("{NODES}{name}")).is_none() {
-            let node = json!({
-                "metadata": { "name": name }, "spec": { "providerID": identity.provider_id },
-                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
-            });
-            api.put(&format!("{NODES}{name}"), node);
-        }
-        reply.carry(CreatedVm { vm: identity, last_known_state: None })
-    }
-
-    async fn delete_machine(&self, _: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
-        let reply = self.work().await?;
-        let mut vms = lock(&self.vms);
-        vms.deletes += 1;
-        vms.wrong_deletes += usize::from(request.machine.metadata.deletion_timestamp.is_none());
-        let name = request.machine.metadata.name.clone().unwrap_or_default();
-        if vms.by_name.remove(&name).is_none() {
-            return Err(Status::new(Code::NotFound, "no VM"));
-        }
-        reply.carry(DeletedVm::default())
-    }
-
-    async fn get_machine_status(&self, _: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        let reply = self.work().await?;
-        let name = request.machine.metadata.name.clone().unwrap_or_default();
-        let found = lock(&self.vms).by_name.get(&name).cloned();
-        reply.carry(found.ok_or_else(|| Status::new(Code::NotFound, "no VM"))?)
-    }
-
-    async fn list_machines(&self, _: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
-        Ok(Vec::new())
-    }
-
-    async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
-        Ok(Vec::new())
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 
@@ -400,9 +305,25 @@ pub struct World {
     pub api: Arc<Mutex<Api>>,
     pub vms: Arc<Mutex<Vms>>,
     pub metrics: Metrics,
-    cloud: Arc<SmallCloud>,
+    pub cloud: Arc<SmallCloud>,
     clock: SharedClock,
+    weather: Weather,
     process: Process,
+}
+
+/// How late and how wrong the controller's view is.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// A change is heard of this long after it happened.
+    pub watch_delay: Duration,
+    /// The controller's clock shows so many seconds more than the API server's.
+    pub clock_ahead: i64,
+}
+
+impl Default for Weather {
+    fn default() -> Self {
+        Self { watch_delay: Duration::from_millis(20), clock_ahead: 0 }
+    }
 }
 
 struct Process {
@@ -412,12 +333,17 @@ struct Process {
 impl World {
     /// A world with a class (whose user data asks for a token), and a controller.
     pub fn new(luck: Luck) -> Self {
-        let clock: SharedClock = Arc::new(TokioClock::starting_at(at(0)));
+        Self::under(luck, Weather::default())
+    }
+
+    /// The same under this weather.
+    pub fn under(luck: Luck, weather: Weather) -> Self {
+        let clock: SharedClock = Arc::new(TokioClock::starting_at(at(weather.clock_ahead)));
         let random = |salt: u64| match luck {
             Luck::Good | Luck::Slow(_) => None,
             Luck::Bad(seed) => Some(ChaCha8Rng::seed_from_u64(seed ^ salt)),
         };
-        let mut api = Api { clock: Some(Arc::clone(&clock)), ..Api::default() };
+        let mut api = Api { clock: Some(Arc::new(TokioClock::starting_at(at(0)))), ..Api::default() };
         let class = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machineclasses/c";
         api.put(
             class,
@@ -445,16 +371,19 @@ impl World {
             vms: Arc::clone(&vms),
             faults: Mutex::new(random(2)),
             pause: if let Luck::Slow(pause) = luck { pause } else { Duration::ZERO },
+            mishap: Mutex::default(),
+            joins_after: Mutex::default(),
+            calls: Mutex::default(),
         });
         let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
-        let process = start(&api, &cloud, &clock, &metrics);
-        Self { api, vms, metrics, cloud, clock, process }
+        let process = start(&api, &cloud, &clock, &metrics, weather);
+        Self { api, vms, metrics, cloud, clock, weather, process }
     }
 
     /// Kills the process and starts another one.
     pub fn restart(&mut self) {
         self.process.stop.cancel();
-        self.process = start(&self.api, &self.cloud, &self.clock, &self.metrics);
+        self.process = start(&self.api, &self.cloud, &self.clock, &self.metrics, self.weather);
     }
 
     /// From here on nothing goes wrong any more.
@@ -514,6 +443,11 @@ impl World {
         Some(machine["status"]["currentStatus"]["phase"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// Driver calls that have begun.
+    pub fn cloud_calls(&self) -> usize {
+        *lock(&self.cloud.calls)
+    }
+
     pub fn phase(&self) -> Option<String> {
         let api = self.api();
         api.get(MACHINE)
@@ -528,7 +462,13 @@ impl Drop for World {
 }
 
 /// Starts a controller with fresh views over the clusters.
-fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock, metrics: &Metrics) -> Process {
+fn start(
+    api: &Arc<Mutex<Api>>,
+    cloud: &Arc<SmallCloud>,
+    clock: &SharedClock,
+    metrics: &Metrics,
+    weather: Weather,
+) -> Process {
     let stop = CancellationToken::new();
     let gate = Gate::open_until(stop.clone());
     let views = ControlViews::default();
@@ -589,7 +529,7 @@ fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock, me
                 tell(&views, &nodes, path, object, *gone);
             }
             tokio::select! {
-                () = next => tokio::time::sleep(Duration::from_millis(20)).await,
+                () = next => tokio::time::sleep(weather.watch_delay).await,
                 () = watch.cancelled() => {}
             }
         }

@@ -128,7 +128,11 @@ mod tests {
     #[rstest]
     #[case::missing_for_the_first_time(VmCheck::NotAsked, missing(), VmCheck::MissingOnce(at(60)))]
     #[case::missing_again(VmCheck::MissingOnce(at(0)), missing(), VmCheck::Gone)]
-    #[case::a_single_absence_then_there(VmCheck::MissingOnce(at(0)), Ok(VmIdentity::default()), VmCheck::NoEvidence(at(60)))]
+    #[case::a_single_absence_then_there(
+        VmCheck::MissingOnce(at(0)),
+        Ok(VmIdentity::default()),
+        VmCheck::NoEvidence(at(60))
+    )]
     #[case::an_error_is_no_evidence(
         VmCheck::MissingOnce(at(0)),
         Err(Status::new(Code::Unavailable, "busy")),
