@@ -237,7 +237,7 @@ fn target_parts(target: &TargetViews) -> TargetParts {
         node_store: Arc::clone(&target.node_store),
         tokens: target.bootstrap_tokens.clone(),
         drain_views: Arc::new(target.clone()),
-        client: target.client.clone(),
+        client: target.evictions.clone(),
     }
 }
 
@@ -246,6 +246,7 @@ fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settin
         creation_timeout: flags.creation_timeout,
         health_timeout: flags.health_timeout,
         drain_timeout: flags.drain_timeout,
+        preserve_timeout: flags.preserve_timeout,
         in_place_update_timeout: flags.in_place_update_timeout,
         vm_gone_check: match flags.vm_gone_check {
             crate::settings::VmGoneCheck::Off => machine::settings::VmGoneCheck::Off,

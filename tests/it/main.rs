@@ -8,6 +8,7 @@ mod command_line;
 mod conversion;
 mod crash;
 mod definitions;
+mod deletion;
 mod deploy;
 mod end_to_end;
 mod examples;

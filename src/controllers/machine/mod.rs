@@ -4,7 +4,7 @@
 //! are pure and live in files named after what they decide; driver calls run beside the passes ([`driver_calls`]) and
 //! wake the machine when they answer. Source: spec/machine-controller §3–6, §8, §11.
 //!
-//! Not here: preservation, orphaned VMs and the API server freeze's detection.
+//! Not here: orphaned VMs and the API server freeze's detection.
 
 mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
@@ -22,6 +22,8 @@ pub mod decide;
 pub mod deletion;
 pub mod deletion_drain;
 pub mod deletion_stage;
+#[cfg(test)]
+mod deletion_flow_tests;
 #[cfg(test)]
 mod deletion_tests;
 mod driver_calls;
@@ -47,6 +49,10 @@ mod node_steps;
 pub mod observation;
 mod observe;
 pub mod plan;
+pub mod preservation;
+mod preservation_drain;
+#[cfg(test)]
+mod preservation_tests;
 mod reconcile;
 pub mod retry;
 pub mod routing;

@@ -19,6 +19,7 @@ use crate::{
         names::{finalizer, label},
         v1alpha1::{Machine, MachinePhase},
     },
+    controllers::drain::waiting::Waiting,
     driver::{CreatedVm, DeletedVm, Status, VmIdentity},
 };
 
@@ -369,6 +370,8 @@ pub enum DrainState {
         progress: String,
         /// The budget that refuses evictions.
         blocked_by: Option<String>,
+        /// Whom it waits for.
+        waiting: Option<Waiting>,
         /// When to step again, at the latest.
         wake: Duration,
     },
@@ -425,6 +428,8 @@ pub enum NodeStep {
     Finalizer,
     /// Finalizer, labels, taints and memories of the Node.
     Metadata,
+    /// What a preservation puts on the Node, and takes off it.
+    Preservation,
     /// Writing the condition `InPlaceUpdate`.
     InPlaceCondition,
 }
