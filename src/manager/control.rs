@@ -19,6 +19,7 @@ use crate::{
         watch::{Poison, Scope, Watches, Watching, prune},
     },
     controllers::views::ControlViews,
+    driver::virtual_cloud::ConfigMapAccess,
     metrics::{FleetSnapshot, Listing},
     settings::Half,
 };
@@ -246,12 +247,16 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
 fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: watch::Sender<bool>, tasks: &mut Supervisor) {
     let stop = tasks.stop_of(Stage::Support);
     let target = clusters.target.as_ref().map(|target| target.client(Purpose::Simulation));
+    let state = ConfigMapAccess {
+        client: clusters.control.client(Purpose::Simulation),
+        namespace: parts.common.settings.namespace.clone(),
+    };
     let parts = Arc::clone(parts);
     tasks.spawn_fallible(Stage::Support, "drivers", async move {
         if stop.run_until_cancelled(parts.leadership.won()).await.is_none() {
             return Ok(());
         }
-        let simulation = parts.drivers.lead(target, stop.clone()).await?;
+        let simulation = parts.drivers.lead(target, state, stop.clone()).await?;
         live.send_replace(true);
         let running = simulation.into_iter().map(|task| task.future);
         futures::future::join_all(running).await;

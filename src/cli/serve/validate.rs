@@ -356,7 +356,14 @@ fn simulation(args: &DriverArgs, problems: &mut Problems) -> SimulationSettings 
         None if args.simulation_state == "none" => SimulationState::None,
         Some(("file", path)) if !path.is_empty() => SimulationState::File(PathBuf::from(path)),
         Some(("json", path)) if !path.is_empty() => SimulationState::Json(PathBuf::from(path)),
-        Some(("configmap", name)) if !name.is_empty() => SimulationState::ConfigMap(name.to_owned()),
+        Some(("configmap", name)) if !name.is_empty() => {
+            problems.unless(
+                is_state_name(name),
+                "--simulation-state: configmap:NAME: NAME must be at most 60 of a-z, 0-9, '-' and '.', and begin and end \
+                 with a letter or digit",
+            );
+            SimulationState::ConfigMap(name.to_owned())
+        }
         _ => {
             problems.add(format!(
                 "--simulation-state: cannot read {:?}: must be none, file:PATH, json:PATH or configmap:NAME",
@@ -379,6 +386,17 @@ fn simulation(args: &DriverArgs, problems: &mut Problems) -> SimulationSettings 
             read
         }),
     }
+}
+
+/// A name of `ConfigMaps` that has room for a number behind it and is a label value too.
+fn is_state_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let outer = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    name.len() <= 60
+        && name.bytes().all(inner)
+        && outer(name.bytes().next())
+        && outer(name.bytes().last())
+        && !name.contains("..")
 }
 
 fn simulation_admin(text: &str) -> Option<SimulationAdmin> {
