@@ -282,6 +282,12 @@ pub mod machine_reason {
     pub const REJOINED: &str = "Rejoined";
     /// A VM that existed already was taken over.
     pub const ADOPTED: &str = "Adopted";
+    /// On a class: VMs without a machine are deleted.
+    pub const ORPHAN_VMS_FOUND: &str = "OrphanVMsFound";
+    /// Several machines have the same Node on their label (ours alone).
+    pub const NODE_CONTESTED: &str = "NodeContested";
+    /// The health timeout could not be reset after an outage of an API server (ours alone).
+    pub const THAW_FAILED: &str = "ThawFailed";
 }
 
 /// Types and reasons of `status.machineConditions` (decisions.md 30).

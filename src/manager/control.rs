@@ -40,6 +40,8 @@ pub(super) struct Parts {
     /// Machine objects, each half through a client with a rate of its own.
     pub(super) rollout: Writers,
     pub(super) machines: Writers,
+    /// Clients that only ask whether the API servers answer.
+    pub(super) probes: Probes,
     /// Secrets of the control namespace.
     pub(super) secrets: Objects<Secret>,
     /// The drivers; their clouds live once `drivers_live` says so.
@@ -72,6 +74,13 @@ impl Parts {
     pub(super) fn recorder(&self, component: &'static str) -> Recorder {
         Recorder::new(component, self.notes.clone())
     }
+}
+
+/// Clients for probes; they never wait behind other calls.
+pub(super) struct Probes {
+    pub(super) control: kube::Client,
+    /// None without a target cluster.
+    pub(super) target: Option<kube::Client>,
 }
 
 /// Writes the four kinds through one client.
@@ -125,6 +134,10 @@ pub(super) async fn start(
         common: Arc::clone(common),
         rollout: Writers::new(&clusters.control.client(Purpose::Rollout), &gate, &views),
         machines: Writers::new(&clusters.control.client(Purpose::Machines), &gate, &views),
+        probes: Probes {
+            control: clusters.control.client(Purpose::Discovery),
+            target: clusters.target.as_ref().map(|target| target.client(Purpose::Discovery)),
+        },
         secrets: Objects::new(
             clusters.control.client(Purpose::ControlCore),
             gate.clone(),

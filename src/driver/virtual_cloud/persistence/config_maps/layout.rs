@@ -98,7 +98,8 @@ impl Layout {
     }
 
     /// How many `ConfigMaps` there are.
-    pub fn shards(&self) -> usize {
+    #[cfg(test)]
+    fn shards(&self) -> usize {
         self.sizes.len()
     }
 
