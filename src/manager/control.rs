@@ -21,7 +21,7 @@ use crate::{
     controllers::views::ControlViews,
     driver::virtual_cloud::ConfigMapAccess,
     metrics::{FleetSnapshot, Listing},
-    settings::Half,
+    settings::{Half, StandbyCaches},
 };
 
 /// Component of events that no controller tells.
@@ -218,7 +218,8 @@ fn observe_fleet(common: &Common, views: &ControlViews) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps all views equal to what the API servers hold, on every replica: a standby is warm when it begins to lead.
+/// Keeps all views equal to what the API servers hold, on every replica: a standby is warm when it begins to lead, unless
+/// it was told to stay cold.
 fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
     let notes = parts.notes.clone();
     let on_poison = move |poison: &Poison| {
@@ -231,18 +232,25 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
     let client = || clusters.control.client(Purpose::Watches);
     let stop = tasks.stop_of(Stage::Support);
     let views = &parts.views;
+    let begin = Begin {
+        leadership: match parts.common.settings.standby_caches {
+            StandbyCaches::Warm => None,
+            StandbyCaches::Cold => Some(parts.leadership.clone()),
+        },
+        stop: stop.clone(),
+    };
     macro_rules! keep {
         ($kind:literal, $store:expr) => {
             tasks.spawn(
                 Stage::Support,
                 concat!("watch of ", $kind),
-                watches.clone().keep(
+                begin.clone().then(watches.clone().keep(
                     $kind,
                     client(),
                     Watching::objects(namespace(), prune::common),
                     Arc::clone($store),
                     stop.clone(),
-                ),
+                )),
             );
         };
     }
@@ -252,7 +260,26 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
     keep!("machineclasses", &views.classes);
     keep!("secrets", &views.secrets);
     if let (Some(target), Some(cluster)) = (&parts.target, &clusters.target) {
-        target.keep(&watches, cluster, tasks);
+        target.keep(&watches, cluster, &begin, tasks);
+    }
+}
+
+/// When a watch begins: at once, or with leadership.
+#[derive(Clone)]
+pub(super) struct Begin {
+    leadership: Option<Leadership>,
+    stop: tokio_util::sync::CancellationToken,
+}
+
+impl Begin {
+    /// Does the work once it is time.
+    pub(super) async fn then(self, work: impl Future<Output = ()>) {
+        if let Some(leadership) = &self.leadership
+            && self.stop.run_until_cancelled(leadership.won()).await.is_none()
+        {
+            return;
+        }
+        work.await;
     }
 }
 

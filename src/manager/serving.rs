@@ -75,6 +75,7 @@ fn admission(common: &Common, drivers: &Drivers) -> Admission {
     };
     let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
     Admission::new(policy)
+        .with_finalizers(settings.admission.finalizers)
         .with_providers(Arc::new(registered))
         .with_converter(|object, to| conversion::convert(object, to).map_err(|error| error.to_string()))
 }

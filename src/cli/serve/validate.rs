@@ -16,11 +16,11 @@ use super::args::{
     ControllerArgs, DriverArgs, ElectionArgs, HttpArgs, MachineArgs, SafetyArgs, ServeArgs, ServingArgs,
 };
 use crate::{
-    api::{duration::GoDuration, validation::Profile},
+    api::{defaulting::FinalizerDefault, duration::GoDuration, validation::Profile},
     settings::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
         DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, Profiling, RolloutSettings,
-        SafetySettings, ServiceReference, Settings, ShutdownSettings, SimulationAdmin, SimulationSettings,
+        SafetySettings, ServiceReference, Settings, ShutdownSettings, StandbyCaches, SimulationAdmin, SimulationSettings,
         SimulationState, TargetCluster, Workers,
     },
 };
@@ -89,6 +89,7 @@ impl ServeArgs {
             admission: admission(&self.serving, &mut problems),
             controllers: controllers(&self.controllers, &mut problems),
             workers: workers(&self.controllers, &mut problems),
+            standby_caches: if self.controllers.standby_caches { StandbyCaches::Warm } else { StandbyCaches::Cold },
             leader_election: leader_election(&self.election, surroundings, &mut problems),
             machine: machine(&self.machine, &mut problems),
             rollout: RolloutSettings {
@@ -196,7 +197,11 @@ fn admission(args: &ServingArgs, problems: &mut Problems) -> AdmissionSettings {
             Profile::Compat
         }
     };
-    AdmissionSettings { profile, controller_users: problems.entries("--controller-users", &args.controller_users) }
+    AdmissionSettings {
+        profile,
+        controller_users: problems.entries("--controller-users", &args.controller_users),
+        finalizers: if args.default_finalizers { FinalizerDefault::Add } else { FinalizerDefault::Leave },
+    }
 }
 
 /// `*` is every loop, a name adds one, `-name` leaves one out whatever else is said, `none` stands alone.

@@ -138,6 +138,14 @@ fn the_clusters_are_told_apart(#[case] flags: &[&str], #[case] control: ControlC
 }
 
 #[test]
+fn warm_standbys_and_early_finalizers_can_be_switched_off() {
+    let settings = serve(&[]).unwrap();
+    assert_eq!((settings.standby_caches, settings.admission.finalizers), (StandbyCaches::Warm, FinalizerDefault::Add));
+    let settings = serve(&["--standby-caches=false", "--default-finalizers=false"]).unwrap();
+    assert_eq!((settings.standby_caches, settings.admission.finalizers), (StandbyCaches::Cold, FinalizerDefault::Leave));
+}
+
+#[test]
 fn s_cli_07_underscores_and_single_dashes_are_accepted() {
     let settings = serve(&["--safety_up=3", "-leader-elect=false", "-v=4", "--logtostderr", "--skip_headers=true"]);
     let settings = settings.unwrap();

@@ -35,8 +35,8 @@ impl World {
         let (parts, body) = request.into_parts();
         let name = parts.uri.path().split('/').nth(7).unwrap_or_default().to_owned();
         let status = |code: u16| {
-            let text = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Test",
-                "message": "test"});
+            let text = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                "reason": if code == 404 { "NotFound" } else { "Test" }, "message": "test"});
             http::Response::builder().status(code).body(Body::from(text.to_string().into_bytes())).unwrap()
         };
         if !self.up.load(Ordering::SeqCst) {
