@@ -27,9 +27,10 @@ pub enum Outcome {
     Retry(String),
 }
 
-/// First and longest pause after failures (client-go's `ItemExponentialFailureRateLimiter`).
+/// First and longest pause after failures. The first is client-go's (`ItemExponentialFailureRateLimiter`); its longest of
+/// 1000 s leaves an object alone for a quarter of an hour after the trouble is over (spec/machine-controller, MC-282).
 const FIRST_BACKOFF: Duration = Duration::from_millis(5);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(1000);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5 * 60);
 
 /// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
 pub struct WorkQueue<K> {
@@ -377,6 +378,13 @@ mod tests {
         let pauses: Vec<u128> = passes.windows(2).map(|pair| pair[1].1 - pair[0].1 - 100).collect();
         assert_eq!(passes.len(), 4);
         assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
+    }
+
+    #[test]
+    fn mc_282_a_key_that_goes_on_failing_is_tried_every_five_minutes() {
+        assert_eq!(backoff(0), FIRST_BACKOFF);
+        assert!((0..100).all(|failures| backoff(failures) <= Duration::from_secs(300)));
+        assert_eq!(backoff(100), Duration::from_secs(300));
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     fleet::{self, none_left},
-    support::{ManagerOptions, Namespace, Rig, Rights, TestManager, cluster_object::text, wait::expect, wait_until},
+    support::{ManagerOptions, Namespace, Rig, Rights, TestManager, cluster_object::text, rig::free_port, wait::expect, wait_until},
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -77,16 +77,18 @@ async fn a_config_map_of_somebody_else_is_never_touched() {
     rig.install_crds().await;
     let namespace = rig.namespace("foreign").await;
     namespace.kubectl(&["create", "configmap", "vms", "--from-literal=mine=1"]).await.succeed();
-    let options = ManagerOptions {
-        flags: vec!["--simulation-state=configmap:vms".to_owned()],
-        ..ManagerOptions::default()
-    };
-    let manager = TestManager::start(&rig, &namespace, &options).await;
-    wait_until("the refusal to be told", PATIENCE, || async {
-        let log = manager.log();
-        expect(log.contains("exists and is no simulation's state"), || log.clone())
-    })
-    .await;
+    let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await.display().to_string();
+    let run = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm"))
+        .args(["serve", "--simulation-state=configmap:vms", "--leader-elect=false", "--secure-port=0"])
+        .args(["--address=127.0.0.1", "--compat-port=0", &format!("--port={}", free_port())])
+        .args([format!("--control-kubeconfig={kubeconfig}"), format!("--target-kubeconfig={kubeconfig}")])
+        .args([format!("--namespace={}", namespace.name), "--shutdown-delay-duration=0s".to_owned()])
+        .kill_on_drop(true)
+        .output();
+    let ended = tokio::time::timeout(PATIENCE, run).await.expect("it ends by itself").expect("mcm runs");
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{told}");
+    assert!(told.contains("ConfigMap foreign-1/vms exists and is no simulation's state; choose another name"), "{told}");
     let kept = namespace.get("configmap", "vms").await;
     assert_eq!(kept["data"], serde_json::json!({"mine": "1"}));
 }

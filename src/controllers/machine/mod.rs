@@ -41,6 +41,8 @@ pub mod plan;
 mod reconcile;
 pub mod retry;
 pub mod routing;
+#[cfg(test)]
+mod safety_tests;
 pub mod settings;
 pub mod status_change;
 #[cfg(test)]
