@@ -105,6 +105,12 @@ impl Writers {
             classes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.classes)), prune::common),
         }
     }
+
+    fn reading_through(mut self, reader: &kube::Client) -> Self {
+        self.machines = self.machines.reading_through(reader.clone());
+        self.classes = self.classes.reading_through(reader.clone());
+        self
+    }
 }
 
 /// Starts watches, leadership and loops.
@@ -133,7 +139,8 @@ pub(super) async fn start(
     let parts = Arc::new(Parts {
         common: Arc::clone(common),
         rollout: Writers::new(&clusters.control.client(Purpose::Rollout), &gate, &views),
-        machines: Writers::new(&clusters.control.client(Purpose::Machines), &gate, &views),
+        machines: Writers::new(&clusters.control.client(Purpose::Machines), &gate, &views)
+            .reading_through(&clusters.control.client(Purpose::MachineReads)),
         probes: Probes {
             control: clusters.control.client(Purpose::Discovery),
             target: clusters.target.as_ref().map(|target| target.client(Purpose::Discovery)),

@@ -38,6 +38,10 @@ use crate::{
 
 type Queue = Arc<WorkQueue<ObjectKey>>;
 
+/// How long a deployment, set, class or secret rests after a pass has begun. Short enough for a person not to notice, long
+/// enough that a thousand machines becoming ready cost their set some hundred passes and not three thousand.
+const REST: Duration = Duration::from_millis(100);
+
 /// Attaches the queues to the views and starts the loops.
 pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) {
     let (freeze, machine_queue) = (FreezeSwitch::default(), None);
@@ -143,7 +147,7 @@ impl Starting<'_> {
 
     fn machines(&mut self) {
         let parts = self.parts;
-        let queue = self.queue(Controller::Machine);
+        let queue = Arc::new(self.new_queue(Controller::Machine));
         self.machine_queue = Some(Arc::clone(&queue));
         let controller = Arc::new(MachineController::new(MachineDeps {
             views: parts.views.clone(),
@@ -211,7 +215,7 @@ impl Starting<'_> {
     fn collector(&mut self) {
         let parts = self.parts;
         let settings = &parts.common.settings;
-        let queue = self.queue(Controller::MachineSafetyOrphanVms);
+        let queue = Arc::new(self.new_queue(Controller::MachineSafetyOrphanVms));
         let wake = |queue: &Queue, woken: Vec<routing::Wake>| {
             for (key, after) in woken {
                 queue.add_after(key, after);
@@ -249,7 +253,7 @@ impl Starting<'_> {
         let parts = self.parts;
         let Some(target) = &parts.probes.target else { return };
         let settings = &parts.common.settings;
-        let queue = self.queue(Controller::MachineSafetyApiServer);
+        let queue = Arc::new(self.new_queue(Controller::MachineSafetyApiServer));
         let watchman = Arc::new(Watchman::new(WatchmanDeps {
             control: parts.probes.control.clone(),
             target: target.clone(),
@@ -273,9 +277,14 @@ impl Starting<'_> {
         });
     }
 
+    /// The queue of a loop whose pass looks at every machine of its object: a key rests between passes.
     fn queue(&self, controller: Controller) -> Queue {
+        Arc::new(self.new_queue(controller).resting(REST))
+    }
+
+    fn new_queue(&self, controller: Controller) -> WorkQueue<ObjectKey> {
         let name = controller.name();
-        Arc::new(WorkQueue::new(name, self.parts.common.metrics.queue(name)))
+        WorkQueue::new(name, self.parts.common.metrics.queue(name))
     }
 
     fn run<F, Fut>(&mut self, controller: Controller, queue: Queue, pass: F)
