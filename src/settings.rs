@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use crate::api::{names, validation::Profile};
+use crate::api::{defaulting::FinalizerDefault, names, validation::Profile};
 
 /// Everything `mcm serve` is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +45,8 @@ pub struct Settings {
     pub controllers: ControllerSet,
     /// Workers per queue.
     pub workers: Workers,
+    /// Whether a replica that does not lead keeps its caches warm.
+    pub standby_caches: StandbyCaches,
     /// Leader election; absent when it is switched off.
     pub leader_election: Option<LeaderElection>,
     /// Timeouts of machines.
@@ -170,6 +172,8 @@ pub struct AdmissionSettings {
     pub profile: Profile,
     /// User names that the webhooks treat as controllers.
     pub controller_users: Vec<String>,
+    /// Whether new objects get our finalizer in admission already.
+    pub finalizers: FinalizerDefault,
 }
 
 /// One control loop, by the name of its queue.
@@ -319,6 +323,15 @@ pub struct Workers {
     pub controller_manager: NonZeroUsize,
     /// Of each queue of [`Half::MachineController`].
     pub machine_controller: NonZeroUsize,
+}
+
+/// Whether a replica that does not lead keeps its caches warm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StandbyCaches {
+    /// It does: it takes over at once and can answer whatever reads.
+    Warm,
+    /// It does not: it needs less memory, and lists everything when it begins to lead.
+    Cold,
 }
 
 /// How leadership is won and kept; lease > renew deadline > 1.2 × retry period.

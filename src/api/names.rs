@@ -55,6 +55,8 @@ pub mod label {
     pub const SCALE_UP_DISABLED: &str = "node.machine.sapcloud.io/scale-up-disabled";
     /// On a bootstrap token Secret: the machine it was made for (ours alone; the original has no such label).
     pub const TOKEN_MACHINE: &str = "node.machine.sapcloud.io/machine";
+    /// On a `ConfigMap`: it holds a part of the simulation's state of this name.
+    pub const SIMULATION_STATE: &str = "virtual.machine.sapcloud.io/state";
 }
 
 /// Annotations.
@@ -131,6 +133,8 @@ pub mod annotation {
     pub const SIMULATED_RUN_FOR: &str = "virtual.machine.sapcloud.io/run-for";
     /// On a Pod of a simulated Node: `true` keeps it terminating for ever.
     pub const SIMULATED_REFUSE_TERMINATION: &str = "virtual.machine.sapcloud.io/refuse-termination";
+    /// On a `ConfigMap` with a simulation's state: which process writes it.
+    pub const SIMULATION_WRITER: &str = "virtual.machine.sapcloud.io/writer";
 }
 
 /// Taint keys.
@@ -328,6 +332,12 @@ pub mod machine_reason {
     pub const IN_PLACE_UPDATE_FAILED: &str = "InPlaceUpdateFailed";
     /// An in-place update went well.
     pub const IN_PLACE_UPDATE_SUCCESSFUL: &str = "InPlaceUpdateSuccessful";
+    /// On a class: VMs without a machine are deleted.
+    pub const ORPHAN_VMS_FOUND: &str = "OrphanVMsFound";
+    /// Several machines have the same Node on their label (ours alone).
+    pub const NODE_CONTESTED: &str = "NodeContested";
+    /// The health timeout could not be reset after an outage of an API server (ours alone).
+    pub const THAW_FAILED: &str = "ThawFailed";
 }
 
 /// Types and reasons of `status.machineConditions` (decisions.md 30).

@@ -470,6 +470,13 @@ mod tests {
         assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
     }
 
+    #[test]
+    fn mc_282_a_key_that_goes_on_failing_is_tried_every_five_minutes() {
+        assert_eq!(backoff(0), FIRST_BACKOFF);
+        assert!((0..100).all(|failures| backoff(failures) <= Duration::from_secs(300)));
+        assert_eq!(backoff(100), Duration::from_secs(300));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_panicking_pass_ends_the_queue_at_once() {
         let rig = rig(|_| panic!("a defect"));

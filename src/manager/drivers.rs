@@ -9,7 +9,9 @@ use super::{Common, stream};
 use crate::{
     driver::{
         self, Driver, Measured, Registry,
-        virtual_cloud::{self, AdminAddress, Impersonation, SimulationOptions, SimulationTask, Standby, StatePlace},
+        virtual_cloud::{
+            self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, SimulationTask, Standby, StatePlace,
+        },
     },
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
 };
@@ -46,9 +48,11 @@ impl Drivers {
     pub(super) async fn lead(
         &self,
         target: Option<kube::Client>,
+        state: ConfigMapAccess,
         shutdown: CancellationToken,
     ) -> anyhow::Result<Vec<SimulationTask>> {
-        let cloud = virtual_cloud::start(self.options.clone(), target, shutdown).await?;
+        let options = SimulationOptions { config_maps: Some(state), ..self.options.clone() };
+        let cloud = virtual_cloud::start(options, target, shutdown).await?;
         let tasks = cloud.take_tasks();
         self.simulation.lead(cloud);
         Ok(tasks)

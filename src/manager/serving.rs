@@ -77,6 +77,7 @@ fn admission(common: &Common, drivers: &Drivers, references: &Arc<CachedReferenc
     };
     let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
     Admission::new(policy)
+        .with_finalizers(settings.admission.finalizers)
         .with_providers(Arc::new(registered))
         .with_references(Arc::<CachedReferences>::clone(references))
 }
