@@ -215,6 +215,12 @@ pub mod deployment_reason {
     pub const RESUMED: &str = "DeploymentResumed";
     /// Event: the selector selects everything.
     pub const SELECTING_ALL: &str = "SelectingAll";
+    /// Event: the template of an earlier revision was brought back.
+    pub const ROLLED_BACK: &str = "DeploymentRollback";
+    /// Event: there is no such revision to go back to.
+    pub const ROLLBACK_REVISION_NOT_FOUND: &str = "DeploymentRollbackRevisionNotFound";
+    /// Event: the revision to go back to has the present template.
+    pub const ROLLBACK_TEMPLATE_UNCHANGED: &str = "DeploymentRollbackTemplateUnchanged";
     /// Event: a set was scaled.
     pub const SCALING_SET: &str = "ScalingMachineSet";
     /// Event and `Progressing`: a rollout of this strategy is not carried out by this version. Not in the original.

@@ -3,8 +3,6 @@
 //! Source: spec/deployment-and-set §7.1, §9.3, §10, §13.3 with D-18 (a frozen deployment may shrink, not grow). Pure: the
 //! same observation always gives the same plan. The status is decided on afterwards, on what the effects have made of
 //! the sets ([`super::status::decide_status`]).
-//!
-//! `spec.rollbackTo` (§12) and the hash label of adopted sets (§7.4) have no rule here yet.
 
 use std::time::Duration;
 
@@ -12,12 +10,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
     fleet::{Fleet, owner},
+    hash_label::{self, Labelling},
     history, in_place, node_side_effects,
     observe::DeploymentObservation,
     plan::{Effect, Next, Plan},
     recreate,
     revision::{self, NewSet},
-    rolling, scaling, trigger, validity,
+    rollback, rolling, scaling, trigger, validity,
 };
 use crate::{
     api::{names::label, v1alpha1::StrategyType},
@@ -51,6 +50,9 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
         return plan;
     }
     let fleet = Fleet::of(seen);
+    if hash_label::step(&fleet, &mut plan) == Labelling::UnderWay {
+        return plan;
+    }
     bring_to_size(seen, &fleet, &mut plan);
     if is_frozen(meta) {
         plan.steps.retain(|step| !step.effect.grows());
@@ -75,6 +77,8 @@ fn bring_to_size(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Pla
         if spec.rollback_to.is_none() {
             history::clean_up(fleet, plan);
         }
+    } else if let Some(wish) = &spec.rollback_to {
+        rollback::step(seen, fleet, wish.revision.into(), plan);
     } else if scaling::is_due(fleet) {
         scaling::step(fleet, plan);
     } else {

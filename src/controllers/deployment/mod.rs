@@ -1,8 +1,8 @@
 //! The deployment controller: rolls new machines out and keeps their number.
 //!
 //! What lives here: the set that the present template asks for, rolling and recreating updates, scaling, pausing, the
-//! history of sets, what rollouts do to Nodes, the deployment's status. What does not: machines (`set`, `machine`),
-//! freezing (`safety`). Source: spec/deployment-and-set §7–§10, §13–§16.
+//! history of sets, rollbacks, what rollouts do to Nodes, the deployment's status. What does not: machines (`set`, `machine`),
+//! freezing (`safety`). Source: spec/deployment-and-set §7–§16.
 
 mod act;
 pub mod conditions;
@@ -11,6 +11,7 @@ mod controller_test;
 pub mod decide;
 pub mod fenceposts;
 pub mod fleet;
+pub mod hash_label;
 pub mod history;
 pub mod in_place;
 pub mod node_side_effects;
@@ -18,6 +19,7 @@ pub mod observe;
 pub mod plan;
 pub mod recreate;
 pub mod revision;
+pub mod rollback;
 pub mod rolling;
 #[cfg(test)]
 mod rollout_property;

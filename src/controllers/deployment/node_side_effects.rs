@@ -50,35 +50,56 @@ pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut P
     }
     if let Some(new) = &fleet.new {
         for (_, node) in nodes_of(new, nodes) {
-            if let Some((index, found)) = our_taint(node) {
-                let path = format!("/spec/taints/{index}");
-                let patch = Patch::Json(vec![
-                    json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
-                    json!({"op": "remove", "path": path}),
-                ]);
+            if let Some(patch) = without_taint(node) {
                 patch_node("taint/new", node, patch, OnFailure::GoOn, plan);
             }
         }
     }
 }
 
+/// Takes the taint off the Nodes of a set that is about to become the new one, and the mark off the set. A failure ends
+/// the plan.
+pub fn untaint_first(seen: &DeploymentObservation, set: &SetState<'_>, plan: &mut Plan) {
+    let Some(nodes) = &seen.nodes else { return };
+    if set.annotation(annotation::PREFER_NO_SCHEDULE).is_none() {
+        return;
+    }
+    for (_, node) in nodes_of(set, nodes) {
+        if let Some(patch) = without_taint(node) {
+            patch_node("rollback/untaint", node, patch, OnFailure::EndPlan, plan);
+        }
+    }
+    plan.push("rollback/untaint", mark(set, Value::Null));
+}
+
+fn mark(set: &SetState<'_>, value: Value) -> Effect {
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } }));
+    Effect::PatchSet { set: Target::of(&**set.set), patch }
+}
+
+/// The patch that takes the taint off a Node; `None` when it has none.
+fn without_taint(node: &Node) -> Option<Patch> {
+    let (index, found) = our_taint(node)?;
+    let path = format!("/spec/taints/{index}");
+    Some(Patch::Json(vec![
+        json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
+        json!({"op": "remove", "path": path}),
+    ]))
+}
+
 /// Writes down on sets which of them have tainted Nodes, as the original does. Not guarded: nobody else writes this.
 pub fn mark_sets(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
-    let mut mark = |set: &SetState<'_>, value: Value| {
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } }));
-        plan.push("taint/marker", Effect::PatchSet { set: Target::of(&**set.set), patch });
-    };
     for set in fleet.old.iter().filter(|set| set.annotation(annotation::PREFER_NO_SCHEDULE).is_none()) {
         let mut all = nodes_of(set, nodes).peekable();
         if all.peek().is_some() && all.all(|(_, node)| with_taint(node).is_none()) {
-            mark(set, MARKER_VALUE.into());
+            plan.push("taint/marker", mark(set, MARKER_VALUE.into()));
         }
     }
     if let Some(new) = fleet.new.as_ref().filter(|new| new.annotation(annotation::PREFER_NO_SCHEDULE).is_some())
         && nodes_of(new, nodes).all(|(_, node)| our_taint(node).is_none())
     {
-        mark(new, Value::Null);
+        plan.push("taint/marker", mark(new, Value::Null));
     }
 }
 

@@ -96,7 +96,7 @@ fn in_line(deployment: &MachineDeployment, set: &MachineSet, revision: i64) -> M
         labels.remove(label::SCALE_UP_DISABLED);
     }
     let annotations = wanted.metadata.annotations.get_or_insert_default();
-    annotations.extend(copied_annotations(deployment));
+    annotations.extend(copied_annotations(&deployment.metadata));
     let before = annotations.get(annotation::REVISION).cloned();
     match before.as_deref().map(str::parse::<i64>) {
         Some(Ok(known)) if known < revision => {
@@ -131,9 +131,15 @@ fn with_entry(history: &str, entry: &str) -> String {
     text
 }
 
-fn copied_annotations(deployment: &MachineDeployment) -> BTreeMap<String, String> {
-    let all = deployment.metadata.annotations.clone().unwrap_or_default();
-    all.into_iter().filter(|(key, _)| !NOT_COPIED.contains(&key.as_str())).collect()
+/// Whether an annotation goes from deployment to set, and back in a rollback.
+pub fn is_copied(key: &str) -> bool {
+    !NOT_COPIED.contains(&key)
+}
+
+/// The annotations that are copied between deployment and set.
+pub fn copied_annotations(from: &ObjectMeta) -> BTreeMap<String, String> {
+    let all = from.annotations.clone().unwrap_or_default();
+    all.into_iter().filter(|(key, _)| is_copied(key)).collect()
 }
 
 /// Plans the set that the present template asks for, with so many machines. When its name is taken by something else, the
@@ -162,7 +168,7 @@ fn new_set(fleet: &Fleet<'_>, replicas: i32) -> MachineSet {
     let base = deployment.spec.selector.clone().unwrap_or_default();
     let mut match_labels = base.match_labels.unwrap_or_default();
     match_labels.insert(label::MACHINE_TEMPLATE_HASH.to_owned(), hash);
-    let mut annotations = copied_annotations(deployment);
+    let mut annotations = copied_annotations(&deployment.metadata);
     annotations.insert(annotation::REVISION.to_owned(), next_revision(&fleet.old).to_string());
     annotations.extend(fleet.size_annotations().map(|(key, value)| (key.to_owned(), value)));
     MachineSet {
