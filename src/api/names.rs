@@ -149,6 +149,12 @@ pub mod node_condition {
     pub const TERMINATING: &str = "Terminating";
     /// Progress of an in-place update.
     pub const IN_PLACE_UPDATE: &str = "InPlaceUpdate";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node is drained.
+    pub const REASON_DRAIN_SUCCESSFUL: &str = "DrainSuccessful";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node's agent may begin.
+    pub const REASON_READY_FOR_UPDATE: &str = "ReadyForUpdate";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node is updated.
+    pub const REASON_UPDATE_SUCCESSFUL: &str = "UpdateSuccessful";
     /// The node is preserved.
     pub const PRESERVED: &str = "Preserved";
     /// Reason of [`TERMINATING`]: not needed any more.
@@ -159,6 +165,14 @@ pub mod node_condition {
     pub const MESSAGE_SCALE_DOWN: &str = "Machine Controller is scaling down machine";
     /// Message beside [`REASON_UNHEALTHY`].
     pub const MESSAGE_UNHEALTHY: &str = "Machine Controller is terminating failed machine";
+}
+
+/// Values of [`label::UPDATE_RESULT`].
+pub mod update_result {
+    /// The node is updated.
+    pub const SUCCESSFUL: &str = "successful";
+    /// The update has failed; why is in [`super::annotation::UPDATE_FAILED_REASON`].
+    pub const FAILED: &str = "failed";
 }
 
 /// Texts inside `lastOperation.description` that are program state of the deletion flow (spec/machine-controller §1.8).
@@ -223,7 +237,9 @@ pub mod deployment_reason {
     pub const ROLLBACK_TEMPLATE_UNCHANGED: &str = "DeploymentRollbackTemplateUnchanged";
     /// Event: a set was scaled.
     pub const SCALING_SET: &str = "ScalingMachineSet";
-    /// Event and `Progressing`: a rollout of this strategy is not carried out by this version. Not in the original.
+    /// `InPlaceUpdateFailed` is true: machines wait for somebody to repair their update. Not in the original.
+    pub const IN_PLACE_UPDATE_FAILED: &str = "UpdateFailed";
+    /// Event and `Progressing`: the strategy can't be carried out, for there is no target cluster. Not in the original.
     pub const STRATEGY_NOT_SUPPORTED: &str = "StrategyNotSupported";
 }
 

@@ -6,6 +6,7 @@
 pub mod convert;
 pub mod documents;
 pub mod go_flags;
+pub mod kubeconfig;
 pub mod logging;
 pub mod manifests;
 pub mod manifests_crds;
@@ -13,6 +14,7 @@ pub mod manifests_webhooks;
 pub mod offline;
 pub mod output;
 pub mod rbac;
+pub mod rollback;
 pub mod serve;
 pub mod validate;
 pub mod version;
@@ -46,6 +48,8 @@ pub enum Command {
     Validate(offline::ValidateArgs),
     /// Convert manifests between versions
     Convert(offline::ConvertArgs),
+    /// Bring the template of an earlier revision of a deployment back
+    Rollback(rollback::RollbackArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -127,6 +131,7 @@ impl Command {
             Self::Manifests(args) => manifests::run(args, out),
             Self::Validate(args) => args.run(out),
             Self::Convert(args) => args.run(out),
+            Self::Rollback(args) => rollback::run(args, out),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.

@@ -18,12 +18,14 @@ use crate::{
     },
     controllers::{
         class::{self, ClassController, ClassDeps},
-        deployment::{self, AutoscalerAnnotations, DeploymentController, DeploymentDeps, DeploymentSettings},
+        deployment::{
+            self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings, OldSets,
+        },
         machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts},
         secret::{self, SecretController, SecretDeps},
         set::{self, SetController, SetDeps},
     },
-    settings::{AutoscalerAnnotation, Controller, Half},
+    settings::{AutoscalerAnnotation, Controller, Half, OldMachineSets, RolloutAvailability},
 };
 
 type Queue = Arc<WorkQueue<ObjectKey>>;
@@ -78,6 +80,14 @@ impl Starting<'_> {
                 autoscaler_annotations: match parts.common.settings.rollout.autoscaler_annotation {
                     AutoscalerAnnotation::DuringRollout => AutoscalerAnnotations::DuringRollouts,
                     AutoscalerAnnotation::Never => AutoscalerAnnotations::Never,
+                },
+                availability: match parts.common.settings.rollout.availability {
+                    RolloutAvailability::VmExists => AvailabilityRule::VmExists,
+                    RolloutAvailability::NodeReady => AvailabilityRule::NodeReady,
+                },
+                old_sets: match parts.common.settings.rollout.old_sets {
+                    OldMachineSets::Left => OldSets::Left,
+                    OldMachineSets::Synced => OldSets::Synced,
                 },
             },
         });

@@ -14,4 +14,6 @@ mod fleet;
 mod guard;
 mod refusals;
 mod rig;
+mod rollout;
+mod rollout_takeover;
 mod write_budget;

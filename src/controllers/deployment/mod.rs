@@ -5,6 +5,7 @@
 //! freezing (`safety`). Source: spec/deployment-and-set §7–§16.
 
 mod act;
+pub mod availability;
 pub mod conditions;
 #[cfg(test)]
 mod controller_test;
@@ -36,6 +37,7 @@ pub mod template_hash;
 pub(crate) mod testing;
 pub mod trigger;
 pub mod validity;
+pub mod waits;
 
 use std::{
     collections::BTreeMap,
@@ -45,7 +47,10 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
-pub use self::settings::{AutoscalerAnnotations, DeploymentSettings};
+pub use self::{
+    availability::AvailabilityRule,
+    settings::{AutoscalerAnnotations, DeploymentSettings, OldSets},
+};
 use self::{
     observe::DeploymentObservation,
     plan::{Effect, Next},

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     fleet::{Fleet, SetState},
+    in_place::marks::{Marks, is_handed_over},
     observe::DeploymentObservation,
     plan::{Effect, OnFailure, Plan},
     settings::AutoscalerAnnotations,
@@ -26,7 +27,8 @@ use crate::{
 const MARKER_VALUE: &str = "True";
 const EFFECT: &str = "PreferNoSchedule";
 
-fn nodes_of<'a>(
+/// The machines of a set whose Nodes exist, with these.
+pub fn nodes_of<'a>(
     set: &'a SetState<'_>,
     nodes: &'a BTreeMap<String, Arc<Node>>,
 ) -> impl Iterator<Item = (&'a Arc<Machine>, &'a Arc<Node>)> {
@@ -38,11 +40,15 @@ fn our_taint(node: &Node) -> Option<(usize, &Taint)> {
     taints.iter().enumerate().find(|(_, found)| found.key == taint::PREFER_NO_SCHEDULE && found.effect == EFFECT)
 }
 
-/// Adds the taint to the Nodes of old sets and takes it off those of the new one.
+/// Adds the taint to the Nodes of old sets and takes it off those of the new one. Left alone is a Node that was just
+/// updated in place: its release deals with the taint.
 pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
     for set in &fleet.old {
-        for (_, node) in nodes_of(set, nodes) {
+        for (machine, node) in nodes_of(set, nodes) {
+            if is_handed_over(machine) {
+                continue;
+            }
             if let Some(patch) = with_taint(node) {
                 patch_node("taint/old", node, patch, OnFailure::GoOn, plan);
             }
@@ -50,6 +56,9 @@ pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut P
     }
     if let Some(new) = &fleet.new {
         for (_, node) in nodes_of(new, nodes) {
+            if Marks::of(node).is_updated() {
+                continue;
+            }
             if let Some(patch) = without_taint(node) {
                 patch_node("taint/new", node, patch, OnFailure::GoOn, plan);
             }
@@ -103,6 +112,13 @@ pub fn mark_sets(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Pla
     }
 }
 
+/// The taints of a Node but for the one of old sets.
+pub fn without_old_taint(node: &Node) -> Vec<Taint> {
+    let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    taints.retain(|found| !(found.key == taint::PREFER_NO_SCHEDULE && found.effect == EFFECT));
+    taints
+}
+
 /// The patch that gives a Node the taint; `None` when it has it.
 fn with_taint(node: &Node) -> Option<Patch> {
     let wanted = json!({"key": taint::PREFER_NO_SCHEDULE, "value": MARKER_VALUE, "effect": EFFECT});
@@ -125,13 +141,15 @@ fn with_taint(node: &Node) -> Option<Patch> {
     Some(Patch::Json(operations))
 }
 
-/// Keeps cluster-autoscaler from scaling down the Nodes of all sets. A Node whose user has said so before is left alone.
+/// Keeps cluster-autoscaler from scaling down the Nodes of all sets. A Node whose user has said so before is left alone;
+/// one that says something else is overruled.
 pub fn disable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = enabled(seen) else { return };
     for set in fleet.all() {
         for (_, node) in nodes_of(set, nodes) {
-            let has = |key: &str| node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(key));
-            if !has(annotation::SCALE_DOWN_DISABLED) {
+            let all = node.metadata.annotations.as_ref();
+            let says = all.and_then(|all| all.get(annotation::SCALE_DOWN_DISABLED)).map(String::as_str);
+            if says != Some("true") {
                 let annotations = json!({
                     annotation::SCALE_DOWN_DISABLED: "true", annotation::SCALE_DOWN_DISABLED_BY_MCM: "true",
                 });
@@ -216,8 +234,68 @@ mod tests {
     const PLAIN: &str = annotation::SCALE_DOWN_DISABLED;
     const OURS: &str = annotation::SCALE_DOWN_DISABLED_BY_MCM;
 
+    fn valued(annotations: &[(&str, &str)]) -> Node {
+        let mut node = node(&[], false);
+        node.metadata.annotations =
+            Some(annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect());
+        node
+    }
+
+    #[test]
+    fn s_node_07_a_node_that_is_missing_is_passed_over() {
+        let mut seen = on_node(old(1, 1), node(&[PLAIN, OURS], true));
+        seen.nodes = Some(BTreeMap::new());
+        for decide in [taint_nodes, disable_scale_down, enable_scale_down, mark_sets] {
+            assert_eq!(rules(decide, &seen), Vec::<&str>::new());
+        }
+    }
+
+    /// The old set has been marked as tainted.
+    fn marked(mut set: SetSeen) -> SetSeen {
+        Arc::make_mut(&mut set.set)
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(annotation::PREFER_NO_SCHEDULE.to_owned(), MARKER_VALUE.to_owned());
+        set
+    }
+
+    #[test]
+    fn s_node_03_a_marked_set_with_tainted_nodes_costs_no_call() {
+        let seen = on_node(marked(old(1, 1)), node(&[], true));
+        assert_eq!(rules(taint_nodes, &seen), Vec::<&str>::new());
+        assert_eq!(rules(mark_sets, &seen), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn s_node_15_d_41_a_node_that_joins_after_the_mark_is_tainted() {
+        let seen = on_node(marked(old(1, 1)), node(&[], false));
+        assert_eq!(rules(taint_nodes, &seen), ["taint/old"]);
+    }
+
     #[rstest]
-    #[case::s_node_01_and_15_a_node_of_an_old_set_is_tainted(on_node(old(1, 1), node(&[], false)), &["taint/old"])]
+    #[case::s_node_14_no_taint(node(&[], false), true)]
+    #[case::s_node_14_another_value({
+        let mut node = node(&[], true);
+        node.spec.as_mut().unwrap().taints.as_mut().unwrap()[0].value = Some("other".to_owned());
+        node
+    }, true)]
+    #[case::s_node_14_the_same(node(&[], true), false)]
+    fn a_node_has_the_taint_once(#[case] node: Node, #[case] changes: bool) {
+        let mut document = serde_json::to_value(&node).unwrap();
+        let patch = with_taint(&node);
+        assert_eq!(patch.is_some(), changes);
+        if let Some(Patch::Json(operations)) = patch {
+            let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
+            json_patch::patch(&mut document, &patch).unwrap();
+        }
+        let taints = document["spec"]["taints"].as_array().unwrap().clone();
+        assert_eq!(taints.len(), 1);
+        assert_eq!(taints[0]["value"], MARKER_VALUE);
+    }
+
+    #[rstest]
+    #[case::s_node_01_a_node_of_an_old_set_is_tainted(on_node(old(1, 1), node(&[], false)), &["taint/old"])]
     #[case::a_tainted_node_is_left_alone(on_node(old(1, 1), node(&[], true)), &[])]
     #[case::s_node_02_a_node_of_the_new_set_is_untainted(on_node(new(1, 1), node(&[], true)), &["taint/new"])]
     fn nodes_are_tainted(#[case] seen: DeploymentObservation, #[case] expected: &[&str]) {
@@ -235,6 +313,7 @@ mod tests {
     #[case::s_node_04_a_plain_node(node(&[], false), &["autoscaler/disable"])]
     #[case::s_node_05_already_annotated(node(&[PLAIN, OURS], false), &[])]
     #[case::a_users_own_annotation(node(&[PLAIN], false), &[])]
+    #[case::s_node_06_another_value(valued(&[(PLAIN, "false")]), &["autoscaler/disable"])]
     fn scale_down_is_disabled(#[case] node: Node, #[case] expected: &[&str]) {
         assert_eq!(rules(disable_scale_down, &on_node(old(1, 1), node)), expected);
     }
@@ -242,6 +321,7 @@ mod tests {
     #[rstest]
     #[case::s_node_08_both_are_there(node(&[PLAIN, OURS], false), &["autoscaler/enable"])]
     #[case::s_node_09_a_users_own_annotation(node(&[PLAIN], false), &[])]
+    #[case::s_node_11_another_value(valued(&[(PLAIN, "false"), (OURS, "x")]), &["autoscaler/enable"])]
     #[case::s_node_10_none_is_there(node(&[], false), &[])]
     fn scale_down_is_enabled_again(#[case] node: Node, #[case] expected: &[&str]) {
         assert_eq!(rules(enable_scale_down, &on_node(new(1, 1), node)), expected);
