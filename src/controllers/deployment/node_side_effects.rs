@@ -133,10 +133,17 @@ fn with_taint(node: &Node) -> Option<Patch> {
             ]
         }
         None if taints.is_some() => vec![json!({"op": "add", "path": "/spec/taints/-", "value": wanted})],
-        None => vec![
-            json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.metadata.resource_version}),
-            json!({"op": "add", "path": "/spec/taints", "value": [wanted]}),
-        ],
+        None => {
+            // An object without the field has no place to add to.
+            let (path, value) = match &node.spec {
+                Some(_) => ("/spec/taints", json!([wanted])),
+                None => ("/spec", json!({ "taints": [wanted] })),
+            };
+            vec![
+                json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.metadata.resource_version}),
+                json!({"op": "add", "path": path, "value": value}),
+            ]
+        }
     };
     Some(Patch::Json(operations))
 }

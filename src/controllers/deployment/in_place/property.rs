@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec};
 use proptest::prelude::*;
 
 use crate::{
@@ -298,7 +298,8 @@ impl World {
                 let node = format!("node-{}", machine.metadata.name.clone().unwrap());
                 machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), node.clone());
                 machine.status.current_status.phase = MachinePhase::Running;
-                self.nodes.insert(node.clone(), Arc::new(Node { metadata: meta(&node), ..Node::default() }));
+                let made = Node { metadata: meta(&node), spec: Some(NodeSpec::default()), status: None };
+                self.nodes.insert(node, Arc::new(made));
                 true
             }
             Happens::IsDrained(index) => {
@@ -425,7 +426,7 @@ fn happenings() -> impl Strategy<Value = Vec<Happens>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 128, ..ProptestConfig::default() })]
 
     #[test]
     fn an_update_in_place_keeps_its_machines_and_ends(

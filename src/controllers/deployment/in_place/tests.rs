@@ -267,7 +267,8 @@ const MOVES: &[&str] = &["in-place/hand-over md-old-0", "in-place/hand-over md-o
 #[case::s_inpl_21_who_alone_picks(Manual, &[Candidate, Candidate], &[])]
 #[case::s_inpl_22_not_while_its_phase_is_behind(Auto, &[UpdatedEarly, Candidate], &[])]
 #[case::s_inpl_23_not_when_its_node_says_failed(Auto, &[Contradicting, Candidate], &[])]
-#[case::not_while_the_set_deletes_a_machine(Auto, &[Updated, Candidate, Candidate], &[])]
+#[case::not_while_the_set_deletes_a_machine(
+    Auto, &[Updated, Candidate, Candidate], &["in-place/select node-md-old-1"])]
 fn updated_machines_move(#[case] picks: OrchestrationType, #[case] old: &[Is], #[case] expected: &[&str]) {
     assert_eq!(rules(&fleet(picks, (2, old), of(1, &[Plain]))), expected);
 }
@@ -318,7 +319,7 @@ fn a_machine_handed_over_to_a_set_that_is_old_by_now_is_updated_once_more() {
     let seen = fleet(Auto, of(2, &[HandedOver, Candidate]), of(1, &[Plain]));
     assert_eq!(
         rules(&seen),
-        ["in-place/release node-md-old-0", "in-place/finished md-old-0", "in-place/select node-md-old-1"]
+        ["in-place/release node-md-old-0", "in-place/finished md-old-0"]
     );
 }
 
@@ -417,11 +418,14 @@ fn d_47_a_machine_of_somebody_else_with_the_same_labels_is_left_alone() {
     foreign.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node-foreign".to_owned());
     views.machines.apply(own);
     views.machines.apply(foreign);
-    nodes.apply((*seen.nodes.unwrap()["node-md-old-0"]).clone());
-    nodes.apply(Node { metadata: meta("node-foreign"), ..Node::default() });
+    for name in ["node-md-old-0", "node-foreign"] {
+        let mut node = Node { metadata: meta(name), ..Node::default() };
+        node.metadata.namespace = None;
+        nodes.apply(node);
+    }
     let key = ObjectKey::new("ns", "md");
     let seen = DeploymentObservation::look_up(&views, Some(&nodes), &key, now()).unwrap();
-    assert_eq!(rules(&seen), ["in-place/candidate node-md-old-0"]);
+    assert_eq!(rules(&seen), ["in-place/candidate node-md-old-0", "in-place/new md-new 2"]);
 }
 
 #[test]
