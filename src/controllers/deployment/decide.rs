@@ -71,8 +71,11 @@ pub(super) fn is_frozen(meta: &ObjectMeta) -> bool {
 }
 
 fn bring_to_size(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
-    in_place::unblock_growth(fleet, plan);
     in_place::hand_over::finish(seen, fleet, plan);
+    if !is_frozen(&seen.deployment.metadata) && in_place::repair(fleet, plan) {
+        return;
+    }
+    in_place::unblock_growth(fleet, plan);
     if seen.settings.old_sets == OldSets::Synced {
         revision::sync_old_sets(fleet, plan);
     }

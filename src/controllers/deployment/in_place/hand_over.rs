@@ -44,7 +44,7 @@ pub fn finish(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) 
                     marks::withdraw(node, marks, plan);
                 }
             }
-            if marks::is_handed_over(machine) && (!is_new || has_seen_its_size(set)) {
+            if marks::is_handed_over(machine) && has_seen_its_size(set) {
                 let patch = Patch::Merge(json!({ "metadata": { "labels": { label::UPDATE_RESULT: null } } }));
                 plan.push("in-place/finished", Effect::PatchMachine { machine: Target::of(&**machine), patch });
             }

@@ -6,8 +6,8 @@
 //! on the node carries the update out and labels the node with the result. What lives here: one pass ([`step`]); the marks
 //! on Nodes ([`marks`]), the hand-over of machines ([`hand_over`]), the choice of nodes ([`selection`]).
 //!
-//! Source: spec/deployment-and-set §11 with D-12, D-14, D-16, D-23, D-24, D-47, D-49, D-54. Two things are safer than in
-//! the original: an old machine that surge has made superfluous goes only when enough others are available, and a machine
+//! Source: spec/deployment-and-set §11 with D-12, D-14, D-16, D-23, D-24, D-47, D-49, D-54. Safer than in the
+//! original: an old machine that surge has made superfluous goes only when enough others are available, and a machine
 //! that was handed over may be deleted again only when its set controller has seen the new size. Pure.
 
 pub mod hand_over;
@@ -87,8 +87,8 @@ fn is_blocked(set: &SetState<'_>) -> bool {
     set.set.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label::SCALE_UP_DISABLED))
 }
 
-/// Adds the next step of an update in place. Labels and sizes of nodes and sets that were just handed over are dealt with
-/// before, whatever the strategy ([`hand_over::finish`]).
+/// Adds the next step of an update in place. What was handed over before is dealt with first, whatever the strategy
+/// ([`repair`], [`hand_over::finish`]).
 pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) -> Stage {
     if seen.nodes.is_none() {
         return Stage::UnderWay;
@@ -104,8 +104,7 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) ->
     node_side_effects::taint_nodes(seen, fleet, plan);
     marks::mark_candidates(seen, fleet, plan);
     let may_update = !is_frozen(&seen.deployment.metadata);
-    let is_moving = size("in-place/repair", fleet, repaired(fleet, new), plan)
-        || size("in-place/new", fleet, grown(fleet, new), plan)
+    let is_moving = size("in-place/new", fleet, grown(fleet, new), plan)
         || (may_update && hand_over::transfer(seen, fleet, new, plan))
         || size("in-place/superfluous", fleet, shrunk(seen, fleet, new), plan)
         || (may_update && selection::select(seen, fleet, new, plan));
@@ -144,28 +143,40 @@ fn remember_size(fleet: &Fleet<'_>, plan: &mut Plan) {
     }
 }
 
-/// What a pass that broke off has left: machines that moved are taken into account by their new set, and an old set wants
-/// no more machines than it has, for it can make none.
-fn repaired(fleet: &Fleet<'_>, new: &SetState<'_>) -> Sizes {
-    let old = fleet.old.iter().map(|set| if is_blocked(set) { set.spec().min(set.counts.staying) } else { set.spec() });
-    let moved = new.kept.iter().filter(|machine| marks::is_handed_over(machine) && marks::is_updated(machine)).count();
-    let moved = i32::try_from(moved).unwrap_or(i32::MAX);
-    let uncounted = (new.counts.staying - new.spec()).clamp(0, moved);
-    old.chain([new.spec() + uncounted]).collect()
+/// Mends what a pass that broke off has left, whatever the strategy; whether there was anything. Done before an old set that
+/// has become the new one may grow again: it would replace machines that have only moved.
+pub fn repair(fleet: &Fleet<'_>, plan: &mut Plan) -> bool {
+    size("in-place/repair", fleet, repaired(fleet), plan)
 }
 
-/// The new set fills what the old ones leave free.
+/// Machines that moved are taken into account by the set they are in, and a set that can make no machines wants no more than
+/// it has.
+fn repaired(fleet: &Fleet<'_>) -> Sizes {
+    let repaired = |set: &SetState<'_>| {
+        let wanted = if is_blocked(set) { set.spec().min(set.counts.staying) } else { set.spec() };
+        wanted + (set.counts.staying - wanted).clamp(0, moved_in(set))
+    };
+    fleet.all().map(repaired).collect()
+}
+
+/// Machines of a set that were handed over to it and are not released yet.
+fn moved_in(set: &SetState<'_>) -> i32 {
+    let moved = set.kept.iter().filter(|machine| marks::is_handed_over(machine) && marks::is_updated(machine)).count();
+    i32::try_from(moved).unwrap_or(i32::MAX)
+}
+
+/// The new set fills what the old ones leave free, and with orchestration `Auto` what surge allows. The original uses surge
+/// only when it makes the set: one that was there before, or made when there was no room, then never moves when no machine
+/// may be missing.
 fn grown(fleet: &Fleet<'_>, new: &SetState<'_>) -> Sizes {
     let replicas = fleet.replicas();
-    let old: i32 = fleet.old.iter().map(SetState::spec).fold(0, i32::saturating_add);
     let wanted = if new.spec() >= replicas {
         replicas
     } else {
-        let free = replicas.saturating_sub(old).max(new.spec());
         // What old sets have yet to delete takes room until it is on its way (decisions.md 39).
         let committed = fleet.sum(|set| set.spec().max(set.counts.staying));
-        let room = replicas.saturating_add(fleet.limits.surge).saturating_sub(committed).max(0);
-        free.min(new.spec().saturating_add(room))
+        let room = replicas.saturating_add(fleet.limits.surge).saturating_sub(committed);
+        new.spec() + room.clamp(0, replicas - new.spec())
     };
     let mut sizes = sizes(fleet);
     if let Some(last) = sizes.last_mut() {
@@ -188,7 +199,9 @@ fn shrunk(seen: &DeploymentObservation, fleet: &Fleet<'_>, new: &SetState<'_>) -
     for (size, set) in sizes.iter_mut().zip(&fleet.old) {
         // A set deletes those first that are no use anyway.
         let useless = (set.spec() - set.kept_available).clamp(0, *size);
-        let cut = excess.min(useless.saturating_add(to_spare)).min(*size);
+        // Nor does it delete a machine that has just moved.
+        let most = (*size - moved_in(set)).max(0);
+        let cut = excess.min(useless.saturating_add(to_spare)).min(most);
         to_spare -= (cut - useless).max(0);
         *size -= cut;
         excess -= cut;

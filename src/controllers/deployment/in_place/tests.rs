@@ -174,6 +174,7 @@ use Is::{
 #[case::s_inpl_01_nothing_to_repair(of(2, &[Candidate, Candidate]), of(3, &[Plain, Plain, Plain]), &[2, 3])]
 #[case::s_inpl_02_a_machine_that_moved_is_counted(of(1, &[Candidate]), of(2, &[Plain, Plain, HandedOver]), &[1, 3])]
 #[case::s_inpl_03_an_old_set_wants_what_it_has(of(2, &[Candidate]), of(3, &[Plain, Plain, Plain]), &[1, 3])]
+#[case::also_in_a_set_that_is_old_by_now(of(0, &[HandedOver]), of(2, &[Plain, Plain]), &[1, 2])]
 #[case::a_machine_too_many_that_did_not_move_is_not_counted(of(1, &[Candidate]), of(2, &[Plain, Plain, Plain]), &[1, 2])]
 fn a_pass_that_broke_off_is_repaired(
     #[case] old: (i32, &'static [Is]),
@@ -181,8 +182,7 @@ fn a_pass_that_broke_off_is_repaired(
     #[case] expected: &[i32],
 ) {
     let seen = fleet(Auto, old, new);
-    let fleet = Fleet::of(&seen);
-    assert_eq!(repaired(&fleet, fleet.new.as_ref().unwrap()), expected);
+    assert_eq!(repaired(&Fleet::of(&seen)), expected);
 }
 
 #[test]
@@ -257,6 +257,12 @@ fn the_new_set_fills_what_the_old_one_leaves(
     let seen = fleet(Manual, old, new);
     let fleet = Fleet::of(&seen);
     assert_eq!(grown(&fleet, fleet.new.as_ref().unwrap()), expected);
+}
+
+#[test]
+fn surge_is_used_also_by_a_set_that_was_there_before() {
+    let seen = fleet_of(1, (1, 0), Auto, of(1, &[Candidate]), of(0, &[]));
+    assert_eq!(rules(&seen), ["in-place/new md-new 1"]);
 }
 
 const MOVES: &[&str] = &["in-place/hand-over md-old-0", "in-place/hand-over md-old 1", "in-place/hand-over md-new 2"];
