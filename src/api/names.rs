@@ -153,6 +153,12 @@ pub mod node_condition {
     pub const TERMINATING: &str = "Terminating";
     /// Progress of an in-place update.
     pub const IN_PLACE_UPDATE: &str = "InPlaceUpdate";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node is drained.
+    pub const REASON_DRAIN_SUCCESSFUL: &str = "DrainSuccessful";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node's agent may begin.
+    pub const REASON_READY_FOR_UPDATE: &str = "ReadyForUpdate";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node is updated.
+    pub const REASON_UPDATE_SUCCESSFUL: &str = "UpdateSuccessful";
     /// The node is preserved.
     pub const PRESERVED: &str = "Preserved";
     /// Reason of [`PRESERVED`]: a Failed machine of a set that keeps some. Blanks and full stop are the original's.
@@ -192,6 +198,14 @@ pub mod update_result {
     /// The update went well.
     pub const SUCCESSFUL: &str = "successful";
     /// It did not.
+    pub const FAILED: &str = "failed";
+}
+
+/// Values of [`label::UPDATE_RESULT`].
+pub mod update_result {
+    /// The node is updated.
+    pub const SUCCESSFUL: &str = "successful";
+    /// The update has failed; why is in [`super::annotation::UPDATE_FAILED_REASON`].
     pub const FAILED: &str = "failed";
 }
 
@@ -249,9 +263,17 @@ pub mod deployment_reason {
     pub const RESUMED: &str = "DeploymentResumed";
     /// Event: the selector selects everything.
     pub const SELECTING_ALL: &str = "SelectingAll";
+    /// Event: the template of an earlier revision was brought back.
+    pub const ROLLED_BACK: &str = "DeploymentRollback";
+    /// Event: there is no such revision to go back to.
+    pub const ROLLBACK_REVISION_NOT_FOUND: &str = "DeploymentRollbackRevisionNotFound";
+    /// Event: the revision to go back to has the present template.
+    pub const ROLLBACK_TEMPLATE_UNCHANGED: &str = "DeploymentRollbackTemplateUnchanged";
     /// Event: a set was scaled.
     pub const SCALING_SET: &str = "ScalingMachineSet";
-    /// Event and `Progressing`: a rollout of this strategy is not carried out by this version. Not in the original.
+    /// `InPlaceUpdateFailed` is true: machines wait for somebody to repair their update. Not in the original.
+    pub const IN_PLACE_UPDATE_FAILED: &str = "UpdateFailed";
+    /// Event and `Progressing`: the strategy can't be carried out, for there is no target cluster. Not in the original.
     pub const STRATEGY_NOT_SUPPORTED: &str = "StrategyNotSupported";
 }
 

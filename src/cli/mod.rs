@@ -15,6 +15,7 @@ pub mod migrate_storage;
 pub mod offline;
 pub mod output;
 pub mod rbac;
+pub mod rollback;
 pub mod serve;
 pub mod validate;
 pub mod version;
@@ -50,6 +51,8 @@ pub enum Command {
     Convert(offline::ConvertArgs),
     /// Store all objects of a cluster in another version
     MigrateStorage(migrate_storage::MigrateStorageArgs),
+    /// Bring the template of an earlier revision of a deployment back
+    Rollback(rollback::RollbackArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -132,6 +135,7 @@ impl Command {
             Self::Validate(args) => args.run(out),
             Self::Convert(args) => args.run(out),
             Self::MigrateStorage(args) => migrate_storage::run(args, out),
+            Self::Rollback(args) => rollback::run(args, out),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.

@@ -21,7 +21,9 @@ use crate::{
     },
     controllers::{
         class::{self, ClassController, ClassDeps},
-        deployment::{self, AutoscalerAnnotations, DeploymentController, DeploymentDeps, DeploymentSettings},
+        deployment::{
+            self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings, OldSets,
+        },
         machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Freeze},
         safety::{
             collector::{Collector, CollectorDeps},
@@ -33,7 +35,7 @@ use crate::{
         secret::{self, SecretController, SecretDeps},
         set::{self, SetController, SetDeps},
     },
-    settings::{AutoscalerAnnotation, Controller, Half},
+    settings::{AutoscalerAnnotation, Controller, Half, OldMachineSets, RolloutAvailability},
 };
 
 type Queue = Arc<WorkQueue<ObjectKey>>;
@@ -99,6 +101,14 @@ impl Starting<'_> {
                 autoscaler_annotations: match parts.common.settings.rollout.autoscaler_annotation {
                     AutoscalerAnnotation::DuringRollout => AutoscalerAnnotations::DuringRollouts,
                     AutoscalerAnnotation::Never => AutoscalerAnnotations::Never,
+                },
+                availability: match parts.common.settings.rollout.availability {
+                    RolloutAvailability::VmExists => AvailabilityRule::VmExists,
+                    RolloutAvailability::NodeReady => AvailabilityRule::NodeReady,
+                },
+                old_sets: match parts.common.settings.rollout.old_sets {
+                    OldMachineSets::Left => OldSets::Left,
+                    OldMachineSets::Synced => OldSets::Synced,
                 },
             },
         });

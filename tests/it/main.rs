@@ -18,6 +18,8 @@ mod late;
 mod protocol;
 mod refusals;
 mod rig;
+mod rollout;
+mod rollout_takeover;
 mod simulation_state;
 mod storage_migration;
 mod versions;
