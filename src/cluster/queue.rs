@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_earliest_of_several_delays_wins() {
+    async fn s_evt_27_the_earliest_of_several_delays_wins() {
         let rig = rig(|_| Outcome::Settled);
         rig.queue.add_after("a".to_owned(), Duration::from_secs(60));
         rig.queue.add_after("a".to_owned(), Duration::from_secs(10));
@@ -377,6 +377,12 @@ mod tests {
         let pauses: Vec<u128> = passes.windows(2).map(|pair| pair[1].1 - pair[0].1 - 100).collect();
         assert_eq!(passes.len(), 4);
         assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
+    }
+
+    #[test]
+    fn s_cli_11_a_key_that_keeps_failing_is_never_dropped_its_pause_only_stops_growing() {
+        let seconds = |failures| backoff(failures).as_secs();
+        assert_eq!((seconds(8), seconds(15), seconds(16), seconds(1_000_000)), (1, 163, 327, 1000));
     }
 
     #[tokio::test(start_paused = true)]

@@ -83,6 +83,15 @@ mod tests {
     }
 
     #[test]
+    fn s_util_06_removed_labels_are_nulled_and_s_util_07_nothing_removed_is_no_write() {
+        let labels = |pairs: &[(&str, &str)]| json!({"metadata": {"labels": pairs.iter().copied().collect::<std::collections::BTreeMap<_, _>>()}});
+        let seen = labels(&[("foo1", "bar1"), ("foo2", "bar2"), ("foo3", "bar3")]);
+        let patch = merge_difference(&seen, &labels(&[("foo3", "bar3")])).unwrap();
+        assert_eq!(patch.to_string(), r#"{"metadata":{"labels":{"foo1":null,"foo2":null}}}"#);
+        assert_eq!(merge_difference(&seen, &seen), None);
+    }
+
+    #[test]
     fn s_ms_34_exactly_our_finalizer_is_toggled() {
         let with = machine("m").build();
         let without = machine("m").with(|machine| machine.metadata.finalizers = Some(vec!["other".to_owned()])).build();
