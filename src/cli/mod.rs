@@ -14,6 +14,7 @@ pub mod offline;
 pub mod output;
 pub mod rbac;
 pub mod serve;
+pub mod simulate;
 pub mod validate;
 pub mod version;
 
@@ -46,6 +47,8 @@ pub enum Command {
     Validate(offline::ValidateArgs),
     /// Convert manifests between versions
     Convert(offline::ConvertArgs),
+    /// Let histories of a simulated control plane happen and check what must always hold
+    Simulate(simulate::SimulateArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -127,6 +130,7 @@ impl Command {
             Self::Manifests(args) => manifests::run(args, out),
             Self::Validate(args) => args.run(out),
             Self::Convert(args) => args.run(out),
+            Self::Simulate(args) => simulate::run(args, out),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.

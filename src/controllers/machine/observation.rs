@@ -433,6 +433,43 @@ pub struct Trouble {
 }
 
 impl Observation {
+    /// A machine of a target cluster of which nothing else is known yet: its class is usable, its Secrets ask for nothing,
+    /// it was first seen now.
+    pub fn of(machine: Arc<Machine>, limits: Limits, now: Timestamp) -> Self {
+        let deleting = machine.metadata.deletion_timestamp.as_ref().map(|_| now);
+        Self {
+            version: OBSERVATION_VERSION,
+            now,
+            first_seen: now,
+            first_seen_deleting: deleting,
+            freeze: Freeze::Flowing,
+            target: TargetCluster::Present,
+            limits,
+            class: ClassView {
+                state: ClassState::Usable,
+                virtual_capacity: Some(BTreeMap::new()),
+                creation: CreationGuarantee::Idempotent,
+                last_good: LastGood::Unknown,
+            },
+            secrets: SecretView::Present(UserData::WithoutToken),
+            node: NodeView::NotLinked { candidate: None, namesake: None },
+            flow: Flow::default(),
+            pause: None,
+            inputs: Inputs {
+                machine: machine.metadata.generation,
+                force: force_deletion(&machine),
+                ..Inputs::default()
+            },
+            drain: DrainState::Due,
+            attachments: deleting.map(|_| Vec::new()),
+            siblings: None,
+            permit: Permit::NotHeld,
+            trouble: None,
+            conditions_differ_since: None,
+            machine,
+        }
+    }
+
     /// Name of the machine.
     pub fn name(&self) -> &str {
         self.machine.metadata.name.as_deref().unwrap_or_default()
