@@ -80,6 +80,7 @@ pub struct DeleteHow {
 /// Reads and writes objects of one kind in one cluster. Cheap to clone.
 pub struct Objects<K> {
     client: kube::Client,
+    reader: kube::Client,
     gate: Gate,
     store: Option<Arc<Store<K>>>,
     /// What is taken off objects before they are stored; they are never written back whole.
@@ -91,6 +92,7 @@ impl<K> Clone for Objects<K> {
     fn clone(&self) -> Self {
         Self {
             client: self.client.clone(),
+            reader: self.reader.clone(),
             gate: self.gate.clone(),
             store: self.store.clone(),
             prune: self.prune,
@@ -105,7 +107,14 @@ where
 {
     /// Objects read and written through this client; answers of writes go into `store`.
     pub fn new(client: kube::Client, gate: Gate, store: Option<Arc<Store<K>>>, prune: fn(&mut K)) -> Self {
-        Self { client, gate, store, prune, kind: PhantomData }
+        Self { reader: client.clone(), client, gate, store, prune, kind: PhantomData }
+    }
+
+    /// The same objects, read through another client, so that reads and writes don't share a rate.
+    #[must_use]
+    pub fn reading_through(mut self, reader: kube::Client) -> Self {
+        self.reader = reader;
+        self
     }
 
     /// The cached view that answers of writes go into, if there is one.
@@ -120,7 +129,7 @@ where
             return Ok(None);
         }
         let request = request(http::Method::GET, &Self::path(key, None), "application/json", Vec::new())?;
-        match self.call::<K>(request).await {
+        match call::<K>(&self.reader, request).await {
             Ok(object) => Ok(Some(self.take(object))),
             Err(ApiError::NotFound(_)) => {
                 if let Some(store) = &self.store
@@ -145,7 +154,7 @@ where
         }
         let path = K::url_path(&(), Some(namespace.as_str()).filter(|namespace| !namespace.is_empty()));
         let request = request(http::Method::POST, &path, "application/json", encode(&body)?)?;
-        self.call::<K>(request).await.map(|created| self.take(created))
+        call::<K>(&self.client, request).await.map(|created| self.take(created))
     }
 
     /// Patches an object; the patch carries the target's UID.
@@ -167,7 +176,7 @@ where
             Part::Status => Some("status"),
         };
         let request = request(http::Method::PATCH, &Self::path(&target.key, subresource), content_type, body)?;
-        match self.call::<K>(request).await {
+        match call::<K>(&self.client, request).await {
             Ok(object) => Ok(self.take(object)),
             Err(error) => {
                 self.forget_if_gone(&error, target);
@@ -221,13 +230,6 @@ where
         path
     }
 
-    async fn call<T: DeserializeOwned>(&self, request: http::Request<Vec<u8>>) -> Result<T, ApiError> {
-        tokio::time::timeout(CALL_TIMEOUT, self.client.request::<T>(request))
-            .await
-            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
-            .map_err(ApiError::from)
-    }
-
     fn take(&self, mut object: K) -> Arc<K> {
         (self.prune)(&mut object);
         match &self.store {
@@ -243,6 +245,13 @@ where
             store.forget(&target.key, &target.uid);
         }
     }
+}
+
+async fn call<T: DeserializeOwned>(client: &kube::Client, request: http::Request<Vec<u8>>) -> Result<T, ApiError> {
+    tokio::time::timeout(CALL_TIMEOUT, client.request::<T>(request))
+        .await
+        .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
+        .map_err(ApiError::from)
 }
 
 fn encode(body: &Value) -> Result<Vec<u8>, ApiError> {

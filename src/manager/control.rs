@@ -95,6 +95,12 @@ impl Writers {
             classes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.classes)), prune::common),
         }
     }
+
+    fn reading_through(mut self, reader: &kube::Client) -> Self {
+        self.machines = self.machines.reading_through(reader.clone());
+        self.classes = self.classes.reading_through(reader.clone());
+        self
+    }
 }
 
 /// Starts watches, leadership and loops.
@@ -123,7 +129,8 @@ pub(super) async fn start(
     let parts = Arc::new(Parts {
         common: Arc::clone(common),
         rollout: Writers::new(&clusters.control.client(Purpose::Rollout), &gate, &views),
-        machines: Writers::new(&clusters.control.client(Purpose::Machines), &gate, &views),
+        machines: Writers::new(&clusters.control.client(Purpose::Machines), &gate, &views)
+            .reading_through(&clusters.control.client(Purpose::MachineReads)),
         secrets: Objects::new(
             clusters.control.client(Purpose::ControlCore),
             gate.clone(),

@@ -2,7 +2,10 @@
 //!
 //! A loop begins when this process leads, its drivers live and its views are complete.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use super::{
     control::Parts,
@@ -28,6 +31,10 @@ use crate::{
 };
 
 type Queue = Arc<WorkQueue<ObjectKey>>;
+
+/// How long a deployment, set, class or secret rests after a pass has begun. Short enough for a person not to notice, long
+/// enough that a thousand machines becoming ready cost their set some hundred passes and not three thousand.
+const REST: Duration = Duration::from_millis(100);
 
 /// Attaches the queues to the views and starts the loops.
 pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) {
@@ -142,7 +149,7 @@ impl Starting<'_> {
 
     fn machines(&mut self) {
         let parts = self.parts;
-        let queue = self.queue(Controller::Machine);
+        let queue = Arc::new(self.new_queue(Controller::Machine));
         let controller = Arc::new(MachineController::new(MachineDeps {
             views: parts.views.clone(),
             machines: parts.machines.machines.clone(),
@@ -206,9 +213,14 @@ impl Starting<'_> {
         });
     }
 
+    /// The queue of a loop whose pass looks at every machine of its object: a key rests between passes.
     fn queue(&self, controller: Controller) -> Queue {
+        Arc::new(self.new_queue(controller).resting(REST))
+    }
+
+    fn new_queue(&self, controller: Controller) -> WorkQueue<ObjectKey> {
         let name = controller.name();
-        Arc::new(WorkQueue::new(name, self.parts.common.metrics.queue(name)))
+        WorkQueue::new(name, self.parts.common.metrics.queue(name))
     }
 
     fn run<F, Fut>(&mut self, controller: Controller, queue: Queue, pass: F)

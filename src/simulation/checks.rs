@@ -124,10 +124,6 @@ impl Checks {
                 if Some(&target.uid) == machine.metadata.uid.as_ref())
             })
         };
-        let is_marked = |machine: &Machine| {
-            annotation_of(machine, annotation::MACHINE_PRIORITY) == Some("1")
-                && annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME).is_some()
-        };
         if seen.set.metadata.deletion_timestamp.is_some() {
             return;
         }
@@ -149,8 +145,8 @@ impl Checks {
             // It failed.
             return;
         }
-        if rule == "replicas/marked" {
-            // The scaler wants it so, whatever is left.
+        if is_marked(before) {
+            // The scaler has named it and wants it gone, whatever is left.
             self.taken += 1;
             self.deleted_by_us.insert(name);
             return;
@@ -188,6 +184,12 @@ impl Checks {
             self.violated("there are too many machines", || format!("{staying} stay, at most {most} may"));
         }
     }
+}
+
+/// Whether the scaler has named the machine.
+fn is_marked(machine: &Machine) -> bool {
+    annotation_of(machine, annotation::MACHINE_PRIORITY) == Some("1")
+        && annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME).is_some()
 }
 
 fn count(number: usize) -> i32 {

@@ -23,8 +23,10 @@ use lane::Lane;
 pub enum Purpose {
     /// Reads and writes of the deployment and set controllers.
     Rollout,
-    /// Reads and writes of machine objects by the machine controllers.
+    /// Writes of machine objects and classes by the machine controllers.
     Machines,
+    /// Their live reads, the last look before a VM is made among them: none waits behind a flood of writes.
+    MachineReads,
     /// Secrets, config maps and webhook configurations of the control cluster.
     ControlCore,
     /// Nodes, pods and volumes of the target cluster.
@@ -42,9 +44,10 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Rollout,
         Self::Machines,
+        Self::MachineReads,
         Self::ControlCore,
         Self::TargetCore,
         Self::Leases,
@@ -59,6 +62,7 @@ impl Purpose {
         match self {
             Self::Rollout => "machine-controller-manager",
             Self::Machines => "machine-controller",
+            Self::MachineReads => "machine-controller-reads",
             Self::ControlCore => "control-core",
             Self::TargetCore => "target-core",
             Self::Leases => "machine-leader-election",
@@ -70,7 +74,15 @@ impl Purpose {
     }
 
     fn is_throttled(self) -> bool {
-        matches!(self, Self::Rollout | Self::Machines | Self::ControlCore | Self::TargetCore | Self::Events)
+        match self {
+            Self::Rollout
+            | Self::Machines
+            | Self::MachineReads
+            | Self::ControlCore
+            | Self::TargetCore
+            | Self::Events => true,
+            Self::Leases | Self::Watches | Self::Discovery | Self::Simulation => false,
+        }
     }
 }
 

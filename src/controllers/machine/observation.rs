@@ -567,6 +567,14 @@ mod tests {
     }
 
     #[rstest]
+    #[case::s_util_12_an_hour_is_more_than_half_an_hour(3600, 30, true)]
+    #[case::s_util_12_an_hour_is_less_than_one_and_a_half(3600, 90, false)]
+    #[case::s_util_12_no_time_has_passed(0, 5, false)]
+    fn a_period_is_over(#[case] seconds: i64, #[case] minutes: u64, #[case] over: bool) {
+        assert_eq!(since(at(seconds), at(0)) > Duration::from_secs(60 * minutes), over);
+    }
+
+    #[rstest]
     #[case::mc_168_a_go_boolean("T", Force::Yes)]
     #[case::mc_168_no_go_boolean("yes", Force::No)]
     #[case::false_is_false("false", Force::No)]
