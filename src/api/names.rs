@@ -277,6 +277,20 @@ pub mod deployment_reason {
     pub const STRATEGY_NOT_SUPPORTED: &str = "StrategyNotSupported";
 }
 
+/// Event and condition reasons of the overshoot guard.
+pub mod freeze_reason {
+    /// Condition `Frozen`: a set holds too many machines.
+    pub const OVERSHOOTING: &str = "OverShootingReplicaCount";
+    /// Condition `Frozen` of a deployment that had to follow its set.
+    pub const STATE_SYNC: &str = "MachineDeploymentStateSync";
+    /// Event: a set was frozen.
+    pub const FROZE_SET: &str = "FrozeMachineSet";
+    /// Event: a set was thawed.
+    pub const UNFROZE_SET: &str = "UnfrozeMachineSet";
+}
+
+/// Value of the label `freeze` that counts.
+pub const FROZEN: &str = "True";
 /// Priority of a machine without the annotation.
 pub const DEFAULT_MACHINE_PRIORITY: i64 = 3;
 /// The class kind that every class reference names.

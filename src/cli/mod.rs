@@ -17,6 +17,7 @@ pub mod output;
 pub mod rbac;
 pub mod rollback;
 pub mod serve;
+pub mod simulate;
 pub mod validate;
 pub mod version;
 
@@ -53,6 +54,8 @@ pub enum Command {
     MigrateStorage(migrate_storage::MigrateStorageArgs),
     /// Bring the template of an earlier revision of a deployment back
     Rollback(rollback::RollbackArgs),
+    /// Let histories of a simulated control plane happen and check what must always hold
+    Simulate(simulate::SimulateArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -136,6 +139,7 @@ impl Command {
             Self::Convert(args) => args.run(out),
             Self::MigrateStorage(args) => migrate_storage::run(args, out),
             Self::Rollback(args) => rollback::run(args, out),
+            Self::Simulate(args) => simulate::run(args, out),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.
