@@ -11,5 +11,6 @@ pub mod controllers;
 pub mod driver;
 pub mod manager;
 pub mod metrics;
+pub mod protocol;
 pub mod server;
 pub mod settings;
