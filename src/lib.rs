@@ -8,6 +8,7 @@ pub mod api;
 pub mod cli;
 pub mod cluster;
 pub mod controllers;
+pub mod dev_server;
 pub mod driver;
 pub mod manager;
 pub mod metrics;

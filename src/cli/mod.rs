@@ -4,6 +4,7 @@
 //! everything else to standard error.
 
 pub mod convert;
+pub mod dev;
 pub mod documents;
 pub mod go_flags;
 pub mod logging;
@@ -46,6 +47,8 @@ pub enum Command {
     Validate(offline::ValidateArgs),
     /// Convert manifests between versions
     Convert(offline::ConvertArgs),
+    /// Run a cluster of its own in one process: API server, manager and virtual cloud
+    Dev(dev::DevArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -127,6 +130,7 @@ impl Command {
             Self::Manifests(args) => manifests::run(args, out),
             Self::Validate(args) => args.run(out),
             Self::Convert(args) => args.run(out),
+            Self::Dev(args) => dev::run(args, &mut io::stdout()),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.

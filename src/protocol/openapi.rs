@@ -17,6 +17,9 @@ pub const V3_REFERENCE: &str = "#/components/schemas/";
 /// Where references of v2 point.
 pub const V2_REFERENCE: &str = "#/definitions/";
 
+/// Parameters of writes; `kubectl` looks for `fieldValidation`.
+const WRITES: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
+
 /// Path of a group-version below `/openapi/v3/`.
 pub fn document_path(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
@@ -94,7 +97,6 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, schema: &str, 
         }
         operation
     };
-    const WRITES: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
     let mut on_collection = Map::new();
     let mut on_object = Map::new();
     for verb in &resource.verbs {

@@ -3,10 +3,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../conformance/mod.rs"]
+mod conformance;
+
 mod command_line;
 mod conversion;
 mod crash;
 mod definitions;
+mod dev_conformance;
 mod deploy;
 mod end_to_end;
 mod examples;
