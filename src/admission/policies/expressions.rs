@@ -124,12 +124,7 @@ pub const STATIC_CHECKS: &[Check] = &[
         "variables.is_class || variables.class.?kind.orValue('') != ''",
         "class.kind: Kind is required",
     ),
-    check(
-        "MCH-2",
-        "class",
-        "variables.is_class || variables.class_name != ''",
-        "class.name: Name is required",
-    ),
+    check("MCH-2", "class", "variables.is_class || variables.class_name != ''", "class.name: Name is required"),
     check(
         "MCH-10",
         "conditions",

@@ -10,10 +10,7 @@ use super::{
     Kind::{Machine, MachineDeployment, MachineSet},
     fixtures::{CONTROLLER, Question, create, update},
 };
-use crate::api::{
-    field::Findings,
-    names::annotation,
-};
+use crate::api::{field::Findings, names::annotation};
 
 fn spec(fields: Value) -> Value {
     json!({ "spec": fields })
