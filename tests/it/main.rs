@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod certificates;
 mod command_line;
 mod conversion;
 mod crash;
@@ -12,6 +13,7 @@ mod end_to_end;
 mod examples;
 mod fleet;
 mod guard;
+mod lockout;
 mod protocol;
 mod refusals;
 mod rig;
