@@ -16,6 +16,7 @@ pub mod offline;
 pub mod output;
 pub mod rbac;
 pub mod serve;
+pub mod uninstall;
 pub mod validate;
 pub mod version;
 
@@ -50,6 +51,8 @@ pub enum Command {
     Convert(offline::ConvertArgs),
     /// Store all objects of a cluster in another version
     MigrateStorage(migrate_storage::MigrateStorageArgs),
+    /// Take everything of the manager off a cluster again, but for definitions and objects; asks first
+    Uninstall(uninstall::UninstallArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -132,6 +135,7 @@ impl Command {
             Self::Validate(args) => args.run(out),
             Self::Convert(args) => args.run(out),
             Self::MigrateStorage(args) => migrate_storage::run(args, out),
+            Self::Uninstall(args) => uninstall::run(args, out),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.
