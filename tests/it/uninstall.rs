@@ -35,12 +35,19 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     let Some(rig) = Rig::own("uninstall::everything_of_the_manager_goes").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("uninstall").await;
-    let flags = vec!["--leader-elect=true".to_owned(), "--leader-elect-lease-duration=15s".to_owned()];
-    let mut manager = TestManager::start(&rig, &namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await;
+    let mut manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
     manager.register_webhooks(&rig, &namespace).await;
     serve_v1beta1(&rig, &namespace, &manager).await;
     namespace.apply(&fleet::manifests(&namespace.name, "pool", 1, "c")).await.succeed();
     fleet::running_machines(&namespace, 1, Duration::from_secs(60)).await;
+
+    // The manager runs without leader election here; this is what others would see of it.
+    let now = jiff::Timestamp::now();
+    let lease = format!(
+        "{{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {{name: machine-controller}}, spec: {{holderIdentity: \
+         somebody, leaseDurationSeconds: 3600, renewTime: \"{now:.6}\"}}}}"
+    );
+    namespace.apply(&lease).await.succeed();
 
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
     let mut arguments = vec![format!("--kubeconfig={}", kubeconfig.display()), format!("--namespace={}", namespace.name)];
@@ -66,6 +73,7 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     let left = rig.kubectl(&["get", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-o", "name"]).await;
     assert_eq!(left.succeed(), "");
     manager.terminate();
+    namespace.kubectl(&["delete", "lease", "machine-controller"]).await.succeed();
     namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1alpha1)]).await.succeed();
 
     arguments.push("--yes".to_owned());
