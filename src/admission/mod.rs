@@ -3,17 +3,19 @@
 //! Nothing here knows HTTP, TLS or a client; the server calls [`Admission::review`] and [`convert`] with a
 //! request's body and sends back what it gets. What is right or wrong is decided in [`crate::api::validation`] and
 //! [`crate::api::defaulting`]; this room reads the question, asks, and writes the answer as the API server wants it.
-//! [`manifests`] makes the webhook configurations that bring the questions here.
+//! [`manifests`] makes the webhook configurations that bring the questions here, [`policies`] what stands in while nobody
+//! answers.
 //! Source: spec/api-and-admission §4, §8.5, §9.
 
 mod answer;
 mod conversion_review;
 mod drivers;
 pub mod manifests;
+pub mod policies;
 mod review;
-mod weight;
 #[cfg(test)]
 mod tests;
+mod weight;
 
 use std::sync::Arc;
 

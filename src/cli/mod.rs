@@ -15,7 +15,9 @@ pub mod migrate_storage;
 pub mod offline;
 pub mod output;
 pub mod rbac;
+pub mod rollback;
 pub mod serve;
+pub mod simulate;
 pub mod uninstall;
 pub mod validate;
 pub mod version;
@@ -53,6 +55,10 @@ pub enum Command {
     MigrateStorage(migrate_storage::MigrateStorageArgs),
     /// Take everything of the manager off a cluster again, but for definitions and objects; asks first
     Uninstall(uninstall::UninstallArgs),
+    /// Bring the template of an earlier revision of a deployment back
+    Rollback(rollback::RollbackArgs),
+    /// Let histories of a simulated control plane happen and check what must always hold
+    Simulate(simulate::SimulateArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -136,6 +142,8 @@ impl Command {
             Self::Convert(args) => args.run(out),
             Self::MigrateStorage(args) => migrate_storage::run(args, out),
             Self::Uninstall(args) => uninstall::run(args, out),
+            Self::Rollback(args) => rollback::run(args, out),
+            Self::Simulate(args) => simulate::run(args, out),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.

@@ -211,9 +211,11 @@ async fn find(args: &UninstallArgs, client: &Client, target: &Client) -> Result<
     let mut running = Vec::new();
     for name in [names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER] {
         let lease = get(&leases, name).await?;
-        running.extend(lease.and_then(|lease| holder(&lease.data["spec"], Timestamp::now())).map(|holder| {
-            format!("Lease {name} is held by {holder}")
-        }));
+        running.extend(
+            lease
+                .and_then(|lease| holder(&lease.data["spec"], Timestamp::now()))
+                .map(|holder| format!("Lease {name} is held by {holder}")),
+        );
     }
     Ok(Findings { registrations, remains, virtual_machines, running })
 }

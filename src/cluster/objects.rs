@@ -80,6 +80,7 @@ pub struct DeleteHow {
 /// Reads and writes objects of one kind in one cluster. Cheap to clone.
 pub struct Objects<K> {
     client: kube::Client,
+    reader: kube::Client,
     gate: Gate,
     store: Option<Arc<Store<K>>>,
     /// What is taken off objects before they are stored; they are never written back whole.
@@ -91,6 +92,7 @@ impl<K> Clone for Objects<K> {
     fn clone(&self) -> Self {
         Self {
             client: self.client.clone(),
+            reader: self.reader.clone(),
             gate: self.gate.clone(),
             store: self.store.clone(),
             prune: self.prune,
@@ -105,7 +107,14 @@ where
 {
     /// Objects read and written through this client; answers of writes go into `store`.
     pub fn new(client: kube::Client, gate: Gate, store: Option<Arc<Store<K>>>, prune: fn(&mut K)) -> Self {
-        Self { client, gate, store, prune, kind: PhantomData }
+        Self { reader: client.clone(), client, gate, store, prune, kind: PhantomData }
+    }
+
+    /// The same objects, read through another client, so that reads and writes don't share a rate.
+    #[must_use]
+    pub fn reading_through(mut self, reader: kube::Client) -> Self {
+        self.reader = reader;
+        self
     }
 
     /// The cached view that answers of writes go into, if there is one.
@@ -120,7 +129,7 @@ where
             return Ok(None);
         }
         let request = request(http::Method::GET, &Self::path(key, None), "application/json", Vec::new())?;
-        match self.call::<K>(request).await {
+        match call::<K>(&self.reader, request).await {
             Ok(object) => Ok(Some(self.take(object))),
             Err(ApiError::NotFound(_)) => {
                 if let Some(store) = &self.store
@@ -134,6 +143,17 @@ where
         }
     }
 
+    /// Asks the API server whether any object of a namespace carries a label, given as a selector.
+    pub async fn any_with_label(&self, namespace: &str, selector: &str) -> Result<bool, ApiError> {
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let path = format!("{}?limit=1&labelSelector={}", K::url_path(&(), namespace), form_urlencoded(selector));
+        let request = request(http::Method::GET, &path, "application/json", Vec::new())?;
+        let list = call::<Value>(&self.reader, request).await?;
+        let items = list.get("items").and_then(Value::as_array);
+        // No list is no answer: it must not pass for an empty one.
+        items.map(|items| !items.is_empty()).ok_or_else(|| ApiError::Other(format!("the answer to {path} is no list")))
+    }
+
     /// Creates an object in its namespace.
     pub async fn create(&self, object: &K) -> Result<Arc<K>, ApiError> {
         self.gate.may_act()?;
@@ -145,7 +165,7 @@ where
         }
         let path = K::url_path(&(), Some(namespace.as_str()).filter(|namespace| !namespace.is_empty()));
         let request = request(http::Method::POST, &path, "application/json", encode(&body)?)?;
-        self.call::<K>(request).await.map(|created| self.take(created))
+        call::<K>(&self.client, request).await.map(|created| self.take(created))
     }
 
     /// Patches an object; the patch carries the target's UID.
@@ -167,7 +187,7 @@ where
             Part::Status => Some("status"),
         };
         let request = request(http::Method::PATCH, &Self::path(&target.key, subresource), content_type, body)?;
-        match self.call::<K>(request).await {
+        match call::<K>(&self.client, request).await {
             Ok(object) => Ok(self.take(object)),
             Err(error) => {
                 self.forget_if_gone(&error, target);
@@ -221,13 +241,6 @@ where
         path
     }
 
-    async fn call<T: DeserializeOwned>(&self, request: http::Request<Vec<u8>>) -> Result<T, ApiError> {
-        tokio::time::timeout(CALL_TIMEOUT, self.client.request::<T>(request))
-            .await
-            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
-            .map_err(ApiError::from)
-    }
-
     fn take(&self, mut object: K) -> Arc<K> {
         (self.prune)(&mut object);
         match &self.store {
@@ -243,6 +256,23 @@ where
             store.forget(&target.key, &target.uid);
         }
     }
+}
+
+/// A query value; everything that is not plainly harmless is escaped.
+fn form_urlencoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+async fn call<T: DeserializeOwned>(client: &kube::Client, request: http::Request<Vec<u8>>) -> Result<T, ApiError> {
+    tokio::time::timeout(CALL_TIMEOUT, client.request::<T>(request))
+        .await
+        .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
+        .map_err(ApiError::from)
 }
 
 fn encode(body: &Value) -> Result<Vec<u8>, ApiError> {

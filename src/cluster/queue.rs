@@ -2,6 +2,8 @@
 //!
 //! Never two passes of one key at once; a key added while it is worked on runs again afterwards. Delayed additions keep
 //! the earliest deadline of a key; failures are retried with exponential back-off per key (spec/deployment-and-set §1.4).
+//! A queue whose passes look at many objects may let a key rest after each start of a pass: what happens meanwhile is
+//! looked at together, so that a thousand machines that change within seconds don't cost their set a thousand passes.
 //! All deadlines stand in one ordered map served by one timer: nothing sleeps per object.
 
 use std::{
@@ -27,17 +29,31 @@ pub enum Outcome {
     Retry(String),
 }
 
-/// First and longest pause after failures (client-go's `ItemExponentialFailureRateLimiter`).
+/// First pause after failures, that of client-go's `ItemExponentialFailureRateLimiter`.
 const FIRST_BACKOFF: Duration = Duration::from_millis(5);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(1000);
+/// Longest pause. Shorter than client-go's 1000 s: no key is ever dropped here, so that a pause is all that stands between
+/// the end of a fault and its repair (spec/machine-controller §17.14, MC-282).
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5 * 60);
 
 /// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
 pub struct WorkQueue<K> {
     name: &'static str,
     metrics: QueueMetrics,
+    rest: Duration,
     state: Mutex<State<K>>,
     work: Notify,
     timer: Notify,
+}
+
+/// So many remembered rests are looked through for those that are over.
+const SWEEP_FROM: usize = 256;
+
+/// Who has something to do now that a key is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    Worker,
+    Timer,
+    Nobody,
 }
 
 struct State<K> {
@@ -48,6 +64,8 @@ struct State<K> {
     deadlines: BTreeMap<(Instant, u64), K>,
     deadline_of: HashMap<K, (Instant, u64)>,
     failures: HashMap<K, u32>,
+    /// When a key may run again, of keys that have run lately. Empty in a queue without rest.
+    rested_at: HashMap<K, Instant>,
     sequence: u64,
     closed: bool,
 }
@@ -58,6 +76,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         Self {
             name,
             metrics,
+            rest: Duration::ZERO,
             state: Mutex::new(State {
                 ready: VecDeque::new(),
                 wanted: BTreeSet::new(),
@@ -65,12 +84,21 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                 deadlines: BTreeMap::new(),
                 deadline_of: HashMap::new(),
                 failures: HashMap::new(),
+                rested_at: HashMap::new(),
                 sequence: 0,
                 closed: false,
             }),
             work: Notify::new(),
             timer: Notify::new(),
         }
+    }
+
+    /// The same queue, whose keys run at most once in this time, counted from start to start. The first pass of a key that
+    /// has rested long enough begins at once.
+    #[must_use]
+    pub fn resting(mut self, rest: Duration) -> Self {
+        self.rest = rest;
+        self
     }
 
     /// An empty queue whose metrics nobody reads.
@@ -88,10 +116,9 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
     /// Wants a pass over the key now.
     pub fn add(&self, key: K) {
         let mut state = self.lock();
-        if state.want(key, &self.metrics) {
-            drop(state);
-            self.work.notify_one();
-        }
+        let woken = state.want(key, &self.metrics);
+        drop(state);
+        self.wake(woken);
     }
 
     /// Wants a pass over the key after this time, or earlier if that was wanted already.
@@ -171,6 +198,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                     state.wanted.remove(&key);
                     state.unschedule(&key);
                     state.running.insert(key.clone());
+                    state.rest(&key, self.rest);
                     return Some((key, waited));
                 }
             }
@@ -200,14 +228,9 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                 wake_timer = state.schedule(key.clone(), Instant::now() + delay);
             }
         }
-        let again = state.wanted.contains(key);
-        if again {
-            state.ready.push_back((key.clone(), self.metrics.added()));
-        }
+        let woken = if state.wanted.remove(key) { state.want(key.clone(), &self.metrics) } else { Woken::Nobody };
         drop(state);
-        if again {
-            self.work.notify_one();
-        }
+        self.wake(woken);
         if wake_timer {
             self.timer.notify_one();
         }
@@ -225,7 +248,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                     }
                     let key = entry.remove();
                     state.deadline_of.remove(&key);
-                    due += usize::from(state.want(key, &self.metrics));
+                    due += usize::from(state.want(key, &self.metrics) == Woken::Worker);
                 }
                 let next = state.deadlines.first_key_value().map(|((at, _), _)| *at);
                 drop(state);
@@ -248,6 +271,14 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
+    fn wake(&self, woken: Woken) {
+        match woken {
+            Woken::Worker => self.work.notify_one(),
+            Woken::Timer => self.timer.notify_one(),
+            Woken::Nobody => {}
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -266,13 +297,33 @@ fn backoff(failures: u32) -> Duration {
 }
 
 impl<K: Clone + Ord + Hash> State<K> {
-    /// Marks the key as wanted; `true` when a worker has to be woken for it.
-    fn want(&mut self, key: K, metrics: &QueueMetrics) -> bool {
-        if self.closed || !self.wanted.insert(key.clone()) || self.running.contains(&key) {
-            return false;
+    /// Marks the key as wanted: now, when its running pass ends, or when it has rested.
+    fn want(&mut self, key: K, metrics: &QueueMetrics) -> Woken {
+        if self.closed || self.wanted.contains(&key) {
+            return Woken::Nobody;
         }
+        if self.running.contains(&key) {
+            self.wanted.insert(key);
+            return Woken::Nobody;
+        }
+        if let Some(at) = self.rested_at.get(&key).copied().filter(|at| *at > Instant::now()) {
+            return if self.schedule(key, at) { Woken::Timer } else { Woken::Nobody };
+        }
+        self.wanted.insert(key.clone());
         self.ready.push_back((key, metrics.added()));
-        true
+        Woken::Worker
+    }
+
+    /// Lets the key, whose pass begins now, rest for so long.
+    fn rest(&mut self, key: &K, rest: Duration) {
+        if rest.is_zero() {
+            return;
+        }
+        let now = Instant::now();
+        if self.rested_at.len() >= SWEEP_FROM {
+            self.rested_at.retain(|_, at| *at > now);
+        }
+        self.rested_at.insert(key.clone(), now + rest);
     }
 
     /// Sets the key's deadline unless it has an earlier one; `true` when the timer has to look again.
@@ -316,7 +367,11 @@ mod tests {
     }
 
     fn rig(outcome: impl Fn(usize) -> Outcome + Send + Sync + 'static) -> Rig {
-        let queue = Arc::new(WorkQueue::for_tests("test"));
+        rig_of(WorkQueue::for_tests("test"), outcome)
+    }
+
+    fn rig_of(queue: WorkQueue<String>, outcome: impl Fn(usize) -> Outcome + Send + Sync + 'static) -> Rig {
+        let queue = Arc::new(queue);
         let passes = Arc::new(Mutex::new(Vec::new()));
         let shutdown = CancellationToken::new();
         let log = Arc::clone(&passes);
@@ -346,6 +401,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn mc_282_a_key_that_fails_a_hundred_times_is_still_tried_again_within_five_minutes() {
+        let rig = rig(|_| Outcome::Retry("no".to_owned()));
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_secs(100 * 301)).await;
+        let passes = rig.passes.lock().unwrap().clone();
+        assert!(passes.len() > 100, "{} passes", passes.len());
+        let longest = passes.windows(2).map(|two| two[1].1 - two[0].1).max().unwrap();
+        assert!(longest <= Duration::from_secs(301), "{longest:?}");
+        rig.shutdown.cancel();
+        rig.worker.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_key_added_while_it_is_worked_on_runs_again_and_only_once() {
         let rig = rig(|_| Outcome::Settled);
         rig.queue.add("a".to_owned());
@@ -358,7 +426,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_earliest_of_several_delays_wins() {
+    async fn a_resting_key_runs_once_for_all_that_came_meanwhile() {
+        let rest = Duration::from_millis(500);
+        let rig = rig_of(WorkQueue::for_tests("test").resting(rest), |_| Outcome::Settled);
+        for _ in 0..30 {
+            rig.queue.add("a".to_owned());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        rig.queue.add("b".to_owned());
+        let passes: Vec<(String, u128)> = rig.settle().await.into_iter().map(|(key, at)| (key, at / 10 * 10)).collect();
+        // The first at once, the second after the rest, the third for what was added since; another key doesn't wait.
+        assert_eq!(passes, [("a", 0), ("a", 500), ("b", 600), ("a", 1000)].map(|(key, at)| (key.to_owned(), at)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_has_rested_runs_at_once() {
+        let rig = rig_of(WorkQueue::for_tests("test").resting(Duration::from_millis(500)), |_| Outcome::Settled);
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        rig.queue.add("a".to_owned());
+        assert_eq!(rig.settle().await, [("a".to_owned(), 0), ("a".to_owned(), 600)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s_evt_27_the_earliest_of_several_delays_wins() {
         let rig = rig(|_| Outcome::Settled);
         rig.queue.add_after("a".to_owned(), Duration::from_secs(60));
         rig.queue.add_after("a".to_owned(), Duration::from_secs(10));
@@ -377,6 +468,14 @@ mod tests {
         let pauses: Vec<u128> = passes.windows(2).map(|pair| pair[1].1 - pair[0].1 - 100).collect();
         assert_eq!(passes.len(), 4);
         assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
+    }
+
+    #[test]
+    fn mc_282_s_cli_11_a_key_that_goes_on_failing_is_never_dropped_and_tried_every_five_minutes() {
+        assert_eq!(backoff(0), FIRST_BACKOFF);
+        assert_eq!((backoff(8).as_secs(), backoff(15).as_secs()), (1, 163));
+        assert!((16..100).all(|failures| backoff(failures) == Duration::from_secs(300)));
+        assert_eq!(backoff(u32::MAX), Duration::from_secs(300));
     }
 
     #[tokio::test(start_paused = true)]

@@ -61,7 +61,7 @@ impl AdmissionReviewer {
                 Severity::Existing => RuleLevel::Ratcheted,
                 Severity::Skipped => RuleLevel::Skipped,
             };
-            self.metrics.admission.rules.inc(&RuleHit { rule, level });
+            self.metrics.admission.rules.inc(&RuleHit { rule, level, kind, operation });
         }
         if facts.verdict == Verdict::Failed {
             tracing::warn!(?endpoint, why = facts.failure, "a review could not be judged");

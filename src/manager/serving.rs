@@ -4,7 +4,9 @@ use std::{net::SocketAddr, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::{Common, clusters::Clusters, drivers::Drivers, reviewer::AdmissionReviewer, stream};
+use super::{
+    Common, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer, stream,
+};
 use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
@@ -30,6 +32,7 @@ pub(super) async fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
     drivers: &Drivers,
+    references: &Arc<CachedReferences>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let settings = &common.settings;
@@ -53,7 +56,7 @@ pub(super) async fn start(
         ..ServerOptions::default()
     };
     let server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
-    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers), common.metrics.clone()));
+    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
     let serve_stop = tasks.stop_of(Stage::Serve);
     tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));
     let support_stop = tasks.stop_of(Stage::Support);
@@ -61,7 +64,7 @@ pub(super) async fn start(
     Ok(())
 }
 
-fn admission(common: &Common, drivers: &Drivers) -> Admission {
+fn admission(common: &Common, drivers: &Drivers, references: &Arc<CachedReferences>) -> Admission {
     let settings = &common.settings;
     let policy = Policy {
         profile: settings.admission.profile,
@@ -73,7 +76,10 @@ fn admission(common: &Common, drivers: &Drivers) -> Admission {
         DriverSelection::Only(_) => Coverage::Some,
     };
     let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
-    Admission::new(policy).with_providers(Arc::new(registered))
+    Admission::new(policy)
+        .with_finalizers(settings.admission.finalizers)
+        .with_providers(Arc::new(registered))
+        .with_references(Arc::<CachedReferences>::clone(references))
 }
 
 fn plain_addresses(http: &settings::HttpSettings) -> Vec<SocketAddr> {

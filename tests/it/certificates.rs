@@ -202,11 +202,14 @@ async fn watch_rotation(client: &Client, namespace: &Namespace) -> (usize, usize
 async fn p16_an_emptied_bundle_is_filled_within_five_seconds(rig: &Rig, client: &Client, namespace: &Namespace) {
     let empty = r#"[{"op":"replace","path":"/webhooks/0/clientConfig/caBundle","value":""},
         {"op":"remove","path":"/webhooks/1/clientConfig/caBundle"}]"#;
-    rig.kubectl(&["patch", "validatingwebhookconfiguration", CONFIGURATION, "--type=json", "-p", empty]).await.succeed();
+    rig.kubectl(&["patch", "validatingwebhookconfiguration", CONFIGURATION, "--type=json", "-p", empty])
+        .await
+        .succeed();
     wait_until("the bundles to be filled", Duration::from_secs(5), || async {
         let object = rig.kubectl(&["get", "validatingwebhookconfiguration", CONFIGURATION, "-o", "json"]).await.json();
-        let bundles: Vec<usize> =
-            (0..REPLICAS).map(|entry| object["webhooks"][entry]["clientConfig"]["caBundle"].as_str().unwrap_or("").len()).collect();
+        let bundles: Vec<usize> = (0..REPLICAS)
+            .map(|entry| object["webhooks"][entry]["clientConfig"]["caBundle"].as_str().unwrap_or("").len())
+            .collect();
         expect(bundles.iter().all(|length| *length > 0), || format!("{bundles:?}"))
     })
     .await;

@@ -85,7 +85,8 @@ fn damaged(text: &str, damages: &[(Index, Damage)]) -> Vec<u8> {
 fn conversions() -> Vec<String> {
     let list: Value = serde_json::from_str(include_str!("../fixtures/go/machinedeployments.json")).expect("JSON");
     let review = |to: &str| {
-        let request = json!({"uid": "u", "desiredAPIVersion": format!("machine.sapcloud.io/{to}"), "objects": list["items"]});
+        let request =
+            json!({"uid": "u", "desiredAPIVersion": format!("machine.sapcloud.io/{to}"), "objects": list["items"]});
         json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request}).to_string()
     };
     vec![review("v1beta1"), review("v1alpha1")]

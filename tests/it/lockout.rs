@@ -135,8 +135,7 @@ async fn without_a_webhook_server_only_creation_waits() {
     manager.register_webhooks(&rig, &namespace).await;
     wait_until("the rollout to be finished", Duration::from_secs(120), || async {
         let machines = namespace.list("machines").await;
-        let of_pool: Vec<_> =
-            machines.iter().filter(|machine| text(machine, "/metadata/labels/pool") == "a").collect();
+        let of_pool: Vec<_> = machines.iter().filter(|machine| text(machine, "/metadata/labels/pool") == "a").collect();
         let done = of_pool.len() == 2
             && of_pool.iter().all(|machine| {
                 text(machine, "/spec/drainTimeout") == "6m0s"
@@ -153,13 +152,13 @@ async fn without_a_webhook_server_only_creation_waits() {
 
 async fn strict_updates(rig: &Arc<Rig>, manager: &TestManager, namespace: &Namespace) {
     let url = format!("--webhook-url=https://127.0.0.1:{}", manager.secure_port);
-    let strict =
-        mcm(&["manifests", "webhooks", "--update-failure-policy=fail", "--namespace", &namespace.name, &url]);
+    let strict = mcm(&["manifests", "webhooks", "--update-failure-policy=fail", "--namespace", &namespace.name, &url]);
     rig.apply(&strict).await.succeed();
     wait_until("the API server to know the stricter policy", Duration::from_secs(30), || async {
         let change = r#"{"metadata":{"labels":{"l":"probe"}}}"#;
-        let answer =
-            namespace.kubectl(&["patch", "machinedeployment", "pool", "--type=merge", "-p", change, "--dry-run=server"]).await;
+        let answer = namespace
+            .kubectl(&["patch", "machinedeployment", "pool", "--type=merge", "-p", change, "--dry-run=server"])
+            .await;
         expect(answer.stderr.contains(CANNOT_ASK), || answer.stderr.clone() + &answer.stdout)
     })
     .await;

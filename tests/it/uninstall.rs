@@ -50,7 +50,8 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     namespace.apply(&lease).await.succeed();
 
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
-    let mut arguments = vec![format!("--kubeconfig={}", kubeconfig.display()), format!("--namespace={}", namespace.name)];
+    let mut arguments =
+        vec![format!("--kubeconfig={}", kubeconfig.display()), format!("--namespace={}", namespace.name)];
     let dry = [arguments.clone(), vec!["--dry-run".to_owned()]].concat();
     let (code, said, errors) = uninstall(&dry, "").await;
     assert_eq!(code, 0, "{errors}");

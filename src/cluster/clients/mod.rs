@@ -23,12 +23,17 @@ use lane::Lane;
 pub enum Purpose {
     /// Reads and writes of the deployment and set controllers.
     Rollout,
-    /// Reads and writes of machine objects by the machine controllers.
+    /// Writes of machine objects and classes by the machine controllers.
     Machines,
+    /// Their live reads, the last look before a VM is made among them: none waits behind a flood of writes.
+    MachineReads,
     /// Secrets, config maps and webhook configurations of the control cluster.
     ControlCore,
-    /// Nodes, pods and volumes of the target cluster.
+    /// Nodes, volumes and bootstrap tokens of the target cluster.
     TargetCore,
+    /// Evictions and deletions of pods: there can be thousands that are refused again and again, and none of them may hold
+    /// up what a new machine needs.
+    Evictions,
     /// Leader election; never throttled, with connections of its own.
     Leases,
     /// Kubernetes Events.
@@ -42,11 +47,13 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Rollout,
         Self::Machines,
+        Self::MachineReads,
         Self::ControlCore,
         Self::TargetCore,
+        Self::Evictions,
         Self::Leases,
         Self::Events,
         Self::Watches,
@@ -59,8 +66,10 @@ impl Purpose {
         match self {
             Self::Rollout => "machine-controller-manager",
             Self::Machines => "machine-controller",
+            Self::MachineReads => "machine-controller-reads",
             Self::ControlCore => "control-core",
             Self::TargetCore => "target-core",
+            Self::Evictions => "target-evictions",
             Self::Leases => "machine-leader-election",
             Self::Events => "event-recorder",
             Self::Watches => "shared-informers",
@@ -70,7 +79,16 @@ impl Purpose {
     }
 
     fn is_throttled(self) -> bool {
-        matches!(self, Self::Rollout | Self::Machines | Self::ControlCore | Self::TargetCore | Self::Events)
+        match self {
+            Self::Rollout
+            | Self::Machines
+            | Self::MachineReads
+            | Self::ControlCore
+            | Self::TargetCore
+            | Self::Evictions
+            | Self::Events => true,
+            Self::Leases | Self::Watches | Self::Discovery | Self::Simulation => false,
+        }
     }
 }
 

@@ -43,14 +43,13 @@ pub enum FinalizerVerdict {
 
 /// What is to become of the finalizer of this class, used by these machines.
 pub fn class_finalizer(class: &MachineClass, users: &[Arc<Machine>]) -> FinalizerVerdict {
-    let users: Vec<String> =
-        users.iter().filter(|user| user.spec.class.kind == MACHINE_CLASS_KIND).map(|user| user.name_any()).collect();
+    let mut users = users.iter().filter(|user| user.spec.class.kind == MACHINE_CLASS_KIND).peekable();
     let has = class.finalizers().iter().any(|name| name == finalizer::MACHINE);
     let deleting = class.metadata.deletion_timestamp.is_some();
-    match (deleting, users.is_empty(), has) {
+    match (deleting, users.peek().is_none(), has) {
         (false, false, false) => FinalizerVerdict::Add,
         (true, true, true) => FinalizerVerdict::Remove,
-        (true, false, true) => FinalizerVerdict::WaitFor(users),
+        (true, false, true) => FinalizerVerdict::WaitFor(users.map(|user| user.name_any()).collect()),
         // The API server lets nobody add a finalizer to what is being deleted.
         (true, _, false) | (false, true, _) | (false, false, true) => FinalizerVerdict::Keep,
     }
