@@ -3,6 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../conformance/mod.rs"]
+mod conformance;
+
 mod admission_cases;
 mod certificates;
 mod command_line;
@@ -11,6 +14,7 @@ mod crash;
 mod definitions;
 mod deletion;
 mod deploy;
+mod dev_conformance;
 mod end_to_end;
 mod examples;
 mod fleet;
