@@ -13,3 +13,4 @@ pub mod manager;
 pub mod metrics;
 pub mod server;
 pub mod settings;
+pub mod simulation;

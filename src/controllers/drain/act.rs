@@ -122,6 +122,7 @@ fn answer(outcome: Result<(), ApiError>) -> PodAnswer {
         Err(ApiError::TooManyRequests(pause)) => PodAnswer::Busy(pause.unwrap_or(BUSY)),
         // Whether it happened is seen by looking again.
         Err(ApiError::TimedOut(_) | ApiError::Unavailable(_) | ApiError::NotLeading(_)) => PodAnswer::Busy(BUSY),
+        // Among them 500, by which a pod under two budgets is refused (spec §7.5).
         Err(error) => PodAnswer::Failed(error.to_string()),
     }
 }
@@ -140,7 +141,11 @@ mod tests {
         ApiError::TooManyRequests(Some(Duration::from_secs(3))),
         PodAnswer::Busy(Duration::from_secs(3))
     )]
-    #[case::mc_204_two_budgets(ApiError::Unavailable("500".to_owned()), PodAnswer::Busy(BUSY))]
+    #[case::mc_204_two_budgets(
+        ApiError::ServerFault("more than one budget".to_owned()),
+        PodAnswer::Failed("the API server failed: more than one budget".to_owned())
+    )]
+    #[case::a_server_that_is_away(ApiError::Unavailable("503".to_owned()), PodAnswer::Busy(BUSY))]
     fn an_outcome_is_understood(#[case] error: ApiError, #[case] expected: PodAnswer) {
         assert_eq!(answer(Err(error)), expected);
     }

@@ -1,8 +1,7 @@
 //! The decision about one machine: which rule speaks first.
 //!
 //! Pure. Source: spec/machine-controller §3.1. The result of an in-place update is marked on the Node before the machine's
-//! phase follows, so that whoever sees the phase sees the mark. A room for preservation stands where the order of §3.1 has
-//! it.
+//! phase follows, so that whoever sees the phase sees the mark.
 
 use serde_json::json;
 
@@ -15,6 +14,7 @@ use super::{
     node_capacity, node_metadata,
     observation::{Freeze, NodeStep, NodeView, Observation},
     plan::{Effect, Next, Plan, Say, VersionGuard, sooner},
+    preservation::preservation,
     vm_gone::vm_gone,
 };
 use crate::api::{
@@ -28,7 +28,7 @@ pub fn decide(seen: &Observation) -> Plan {
     if seen.machine.metadata.deletion_timestamp.is_some() {
         return deletion(seen);
     }
-    let rules: [fn(&Observation) -> Say; 10] = [
+    let rules: [fn(&Observation) -> Say; 11] = [
         own_finalizer,
         frozen,
         node_was_deleted,
@@ -38,6 +38,7 @@ pub fn decide(seen: &Observation) -> Plan {
         timeouts,
         node_is_dressed,
         in_place_drain,
+        preservation,
         creation,
     ];
     let mut wake: Option<std::time::Duration> = None;

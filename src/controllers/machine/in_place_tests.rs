@@ -192,6 +192,7 @@ fn running_drain(blocked_by: Option<&str>) -> DrainState {
     DrainState::Running {
         progress: "1 of 2 pods left".to_owned(),
         blocked_by: blocked_by.map(str::to_owned),
+        waiting: None,
         wake: std::time::Duration::from_secs(5),
     }
 }

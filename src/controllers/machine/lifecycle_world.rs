@@ -519,6 +519,7 @@ impl World {
         DrainState::Running {
             progress: format!("{} left", self.pods),
             blocked_by: None,
+            waiting: None,
             wake: std::time::Duration::from_secs(5),
         }
     }

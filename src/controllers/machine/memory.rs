@@ -6,11 +6,11 @@ use jiff::Timestamp;
 
 use super::{
     bootstrap_token::Token,
-    observation::{DrainState, Flow, Force, Pause, Permit, Trouble},
+    observation::{DrainState, Flow, Pause, Permit, Trouble},
     status_change::masked,
     vm_gone::VmCheck,
 };
-use crate::{cluster::key::Target, controllers::drain::progress::Progress};
+use crate::{cluster::key::Target, controllers::drain::Run};
 
 /// What this process remembers of a machine.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ pub struct Memory {
     pub flow: Flow,
     /// A pause before the next driver call.
     pub pause: Option<Pause>,
-    /// The drain and its mode.
-    pub drain: Option<(Force, Progress)>,
+    /// The drain.
+    pub drain: Option<Run>,
     /// When the attempt of the drain began.
     pub drain_began: Option<Timestamp>,
     /// Since when the Node's conditions differ from the stored ones.

@@ -34,7 +34,7 @@ use crate::{
         key::{ObjectKey, Target},
         queue::Outcome,
     },
-    controllers::drain::{Drain, observe::DrainLimits, progress::Progress, step::DrainResult},
+    controllers::drain::{Drain, Run, observe::DrainLimits, step::DrainResult},
     driver::{Code, Driver, MachineRequest, Status},
 };
 
@@ -103,7 +103,7 @@ impl MachineController {
                 Next::Again => {}
                 Next::Settled | Next::AwaitCall => return Outcome::Settled,
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why),
-                Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory).await,
+                Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory),
                 Next::TakePermit => {
                     permit = Some(self.permit_of(&machine).lock_owned().await);
                     pass.permit = Permit::Held;
@@ -145,7 +145,7 @@ impl MachineController {
 
     /// What can't be written on the Node of a living machine stops nothing, so that only an event tells of it.
     fn tell_of_trouble(&self, seen: &Observation, trouble: &Trouble, memory: &mut Memory) {
-        if !matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition) {
+        if !matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition | NodeStep::Preservation) {
             return;
         }
         let node = seen.node_label();
@@ -182,7 +182,7 @@ impl MachineController {
             target: self.target.as_ref(),
             drivers: &self.drivers,
             settings: &self.settings,
-            freeze: self.freeze.get(),
+            freeze: self.freeze.of(&key),
             last_good: if remembered { LastGood::Remembered } else { LastGood::Unknown },
             node_vanished: lock(&self.vanished).contains(&key),
         };
@@ -273,19 +273,19 @@ impl MachineController {
         }
     }
 
-    async fn step_drain(&self, order: &DrainOrder, seen: &Observation, memory: &mut Memory) -> DrainState {
+    fn step_drain(&self, order: &DrainOrder, seen: &Observation, memory: &mut Memory) -> DrainState {
         let Some(target) = &self.target else { return DrainState::Drained };
         if !target.drainer.views().ready() {
             return DrainState::Warming;
         }
-        let progress = match memory.drain.take() {
-            Some((force, progress)) if force == order.force => progress,
-            Some((_, progress)) => progress.next_attempt(),
-            None => Progress::default(),
+        let mut run = match memory.drain.take() {
+            Some(run) => run.in_mode(order.force, order.deadline),
+            None => Run::new(order.force, order.deadline),
         };
         let began = *memory.drain_began.get_or_insert(seen.now);
         let driver = class_of(&self.views, &seen.machine)
             .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
+        let (queue, key) = (Arc::clone(&self.queue), ObjectKey::of(&*seen.machine));
         let drain = Drain {
             node_name: &order.node,
             node: seen.node.ours().map(|node| &**node),
@@ -300,24 +300,25 @@ impl MachineController {
             },
             driver: driver.as_ref(),
             now: seen.now,
+            wake: Arc::new(move || queue.add(key.clone())),
         };
-        let (progress, result) = target.drainer.step(&drain, progress).await;
-        let (keep, state) = match result {
-            DrainResult::Running { progress: text, blocked_by, wake } => {
-                (Some(progress), DrainState::Running { progress: text, blocked_by, wake })
+        let state = match target.drainer.step(&drain, &mut run) {
+            DrainResult::Running { progress, blocked_by, waiting, wake } => {
+                DrainState::Running { progress, blocked_by, waiting, wake }
             }
             DrainResult::Drained => {
                 let class = class_of(&self.views, &seen.machine);
                 let took = since(self.clock.now(), began);
                 self.measures.machine(Measurement::Drained(took), &seen.machine, class.as_deref());
-                (None, DrainState::Drained)
+                memory.drain_began = None;
+                return DrainState::Drained;
             }
-            DrainResult::Failed(error) => (Some(progress.next_attempt()), DrainState::Failed(error)),
+            DrainResult::Failed(error) => {
+                memory.drain_began = None;
+                DrainState::Failed(error)
+            }
         };
-        if matches!(state, DrainState::Drained | DrainState::Failed(_)) {
-            memory.drain_began = None;
-        }
-        memory.drain = keep.map(|progress| (order.force, progress));
+        memory.drain = Some(run);
         state
     }
 

@@ -135,7 +135,7 @@ fn node_update_matters(old: &Node, new: &Node, machine: &Machine) -> bool {
         || note(old, annotation::PRESERVE) != note(new, annotation::PRESERVE)
         || by_conditions
         || capacity(old) != capacity(new)
-        || (*phase == MachinePhase::Terminating && attached(old) != attached(new))
+        || (may_be_drained(machine) && attached(old) != attached(new))
         || (is_dressed_otherwise
             && node_metadata::wanted(&machine.name_any(), &machine.spec.node_template, new).patch.is_some())
 }
@@ -210,9 +210,17 @@ fn drained_on(node: &str, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let machines = views.machines.by_index(BY_NODE, node);
     machines
         .iter()
-        .filter(|machine| machine.metadata.deletion_timestamp.is_some() || in_place::is_selected(machine))
+        .filter(|machine| may_be_drained(machine))
         .map(|machine| ObjectKey::of(&**machine))
         .collect()
+}
+
+/// Whether a drain of the machine's node may be under way: it is being deleted, updated in place, or has failed and is
+/// preserved.
+fn may_be_drained(machine: &Machine) -> bool {
+    let current = &machine.status.current_status;
+    let is_kept = current.phase == MachinePhase::Failed && current.preserve_expiry_time.is_some();
+    machine.metadata.deletion_timestamp.is_some() || is_kept || in_place::is_selected(machine)
 }
 
 impl MachineController {

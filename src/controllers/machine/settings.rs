@@ -21,6 +21,8 @@ pub struct MachineSettings {
     pub health_timeout: Duration,
     /// `--machine-drain-timeout`.
     pub drain_timeout: Duration,
+    /// `--machine-preserve-timeout`.
+    pub preserve_timeout: Duration,
     /// `--machine-inplace-update-timeout`.
     pub in_place_update_timeout: Duration,
     /// `--machine-vm-gone-check`.
@@ -82,6 +84,7 @@ impl Default for MachineSettings {
             creation_timeout: 20 * MINUTE,
             health_timeout: 10 * MINUTE,
             drain_timeout: 120 * MINUTE,
+            preserve_timeout: 96 * 60 * MINUTE,
             in_place_update_timeout: 20 * MINUTE,
             vm_gone_check: VmGoneCheck::Off,
             max_evict_retries: 360,
@@ -111,6 +114,8 @@ pub struct Limits {
     pub vm_gone_check: VmGoneCheck,
     /// After it, pods are deleted by force.
     pub drain: Duration,
+    /// How long a machine is preserved.
+    pub preserve: Duration,
     /// Evictions that may be refused before a pod is deleted.
     pub evict_retries: u32,
     /// Time a volume may take to detach, beyond the pod's grace period.
@@ -165,6 +170,7 @@ impl MachineSettings {
             in_place_update: or(own.in_place_update_timeout, self.in_place_update_timeout),
             vm_gone_check: self.vm_gone_check,
             drain,
+            preserve: or(own.machine_preserve_timeout, self.preserve_timeout),
             evict_retries: retries.min(within_drain),
             detach: self.pv_detach_timeout,
             reattach: self.pv_reattach_timeout,

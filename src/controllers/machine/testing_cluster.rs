@@ -48,6 +48,7 @@ use crate::{
     metrics::Metrics,
 };
 
+pub const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/";
 pub const MACHINE: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m-abcde";
 pub const NODES: &str = "/api/v1/nodes/";
 const PODS: &str = "/api/v1/namespaces/ns/pods/";
@@ -66,6 +67,10 @@ pub struct Api {
     changed: Arc<Notify>,
     faults: Option<ChaCha8Rng>,
     clock: Option<SharedClock>,
+    /// Requests whose `METHOD path` holds one of these texts are answered 503.
+    pub unreachable: Vec<&'static str>,
+    /// Pods whose eviction a budget refuses.
+    pub held: BTreeSet<String>,
 }
 
 impl Api {
@@ -88,7 +93,7 @@ impl Api {
     /// Creates an object as somebody else would.
     pub fn put(&mut self, path: &str, mut object: Value) {
         self.version += 1;
-        object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
+        object["metadata"]["uid"] = json!(format!("{:06x}-uid", self.version));
         object["metadata"]["creationTimestamp"] = json!(self.now());
         self.store(path, object);
     }
@@ -115,6 +120,16 @@ impl Api {
         self.objects.get(path)
     }
 
+    /// Changes an object as somebody else would.
+    pub fn edit(&mut self, path: &str, change: impl FnOnce(&mut Value)) {
+        let mut object = self.objects[path].clone();
+        change(&mut object);
+        if let Some(generation) = object["metadata"]["generation"].as_i64() {
+            object["metadata"]["generation"] = json!(generation + 1);
+        }
+        self.store(path, object);
+    }
+
     pub fn names_under(&self, prefix: &str) -> BTreeSet<String> {
         self.objects.keys().filter_map(|path| path.strip_prefix(prefix)).map(str::to_owned).collect()
     }
@@ -135,6 +150,10 @@ impl Api {
                 code => failure(code, "InternalError", "refused once"),
             };
         }
+        let request = format!("{method} {path}");
+        if self.unreachable.iter().any(|text| request.contains(text)) {
+            return failure(503, "ServiceUnavailable", "away");
+        }
         match self.faults.as_mut().map(|random| random.random_range(0..100)) {
             Some(0..4) => return failure(500, "InternalError", "the request got lost"),
             Some(4..8) if *method == Method::PATCH => return failure(409, "Conflict", "somebody was faster"),
@@ -149,6 +168,11 @@ impl Api {
 
     fn perform(&mut self, method: &Method, path: &str, content_type: &str, body: &Value) -> (u16, Value) {
         if let Some(pod) = path.strip_suffix("/eviction") {
+            if self.held.iter().any(|held| pod.ends_with(held.as_str())) {
+                let mut refusal = failure(429, "TooManyRequests", "it would violate the budget");
+                refusal.1["details"] = json!({ "causes": [{ "reason": "DisruptionBudget" }] });
+                return refusal;
+            }
             self.objects.get(pod).cloned().map_or_else(not_found, |mut object| {
                 object["metadata"]["deletionTimestamp"] = json!(self.now());
                 self.store(pod, object);
@@ -238,11 +262,12 @@ impl DrainViews for Pods {
     fn ready(&self) -> bool {
         true
     }
-    fn pods_on(&self, _node: &str) -> Vec<Arc<Pod>> {
+    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
         let api = lock(&self.0);
         api.objects
-            .iter()
-            .filter(|(path, _)| path.starts_with(PODS))
+            .range(PODS.to_owned()..)
+            .take_while(|(path, _)| path.starts_with(PODS))
+            .filter(|(_, pod)| pod["spec"]["nodeName"] == node)
             .map(|(_, object)| Arc::new(serde_json::from_value(object.clone()).unwrap()))
             .collect()
     }
@@ -371,15 +396,25 @@ impl World {
         lock(&self.api)
     }
 
+    /// The time as objects hold it.
+    pub fn now(&self) -> String {
+        super::status_change::rfc3339(self.clock.now())
+    }
+
     pub fn vms(&self) -> MutexGuard<'_, Vms> {
         lock(&self.vms)
     }
 
     /// A machine as a set makes it, webhook finalizer included.
     pub fn make_machine(&self) {
+        self.make_machine_named("m-abcde");
+    }
+
+    /// A machine of this name.
+    pub fn make_machine_named(&self, name: &str) {
         let machine = json!({
             "metadata": {
-                "name": "m-abcde", "namespace": "ns", "generation": 1, "finalizers": [finalizer::MACHINE],
+                "name": name, "namespace": "ns", "generation": 1, "finalizers": [finalizer::MACHINE],
                 "labels": { "name": "pool" },
             },
             "spec": {
@@ -388,12 +423,24 @@ impl World {
             },
             "status": {},
         });
-        self.api().put(MACHINE, machine);
+        self.api().put(&format!("{MACHINES}{name}"), machine);
     }
 
     pub fn make_pod(&self, name: &str) {
-        let pod = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": "m-abcde", "containers": [] } });
+        self.make_pod_on(name, "m-abcde");
+    }
+
+    /// A pod on this node.
+    pub fn make_pod_on(&self, name: &str, node: &str) {
+        let pod = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": node, "containers": [] } });
         self.api().put(&format!("{PODS}{name}"), pod);
+    }
+
+    /// The phase of a machine of this name, unless it is gone.
+    pub fn phase_of(&self, name: &str) -> Option<String> {
+        let api = self.api();
+        let machine = api.get(&format!("{MACHINES}{name}"))?;
+        Some(machine["status"]["currentStatus"]["phase"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Driver calls that have begun.
