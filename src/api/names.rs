@@ -354,6 +354,10 @@ pub mod machine_reason {
     pub const PRESERVATION_STOPPED: &str = "PreservationStopped";
     /// An annotation `preserve` holds none of the known values.
     pub const PRESERVE_VALUE_UNKNOWN: &str = "PreserveValueUnknown";
+    /// The Node is drained, after something had held the drain up.
+    pub const DRAIN_SUCCEEDED: &str = "DrainSucceeded";
+    /// The VM is deleted, after attempts that failed.
+    pub const VM_DELETED: &str = "VMDeleted";
     /// The VM was made, after attempts that failed.
     pub const CREATED: &str = "Created";
     /// The VM was initialised, after attempts that failed.

@@ -15,6 +15,7 @@ mod examples;
 mod fleet;
 mod guard;
 mod late;
+mod machine_life;
 mod protocol;
 mod refusals;
 mod rig;
