@@ -608,7 +608,8 @@ impl World {
                 let kept = self
                     .machine
                     .as_ref()
-                    .and_then(|machine| machine.status.current_status.preserve_expiry_time.clone());
+                    .and_then(|machine| machine.status.current_status.preserve_expiry_time.clone())
+                    .filter(|end| end.0 > at(self.now));
                 let acted = self.write_machine(VersionGuard::Any, |machine| patch_status(machine, &patch["status"]));
                 if let Some(machine) = &self.machine {
                     let current = &machine.status.current_status;
