@@ -22,6 +22,7 @@ mod guard;
 mod hostile_bytes;
 mod late;
 mod lockout;
+mod machine_life;
 mod protocol;
 mod refusals;
 mod rig;

@@ -84,14 +84,14 @@ impl Sabotage {
             Self::FailedMakesNothing => {
                 let machine = Arc::make_mut(&mut seen.machine);
                 machine.metadata.owner_references = None;
-                machine.metadata.generation = Some(1000);
+                machine.metadata.generation = Some(seen.now.as_second());
             }
             Self::CordonFirst => {
                 if let NodeView::Ours(node) = &mut seen.node {
                     Arc::make_mut(node).spec.get_or_insert_default().unschedulable = Some(true);
                 }
             }
-            Self::DeletionTimestamp if *seen.phase() == MachinePhase::Running => {
+            Self::DeletionTimestamp if matches!(seen.phase(), MachinePhase::Running | MachinePhase::Terminating) => {
                 let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0));
                 Arc::make_mut(&mut seen.machine).metadata.deletion_timestamp = Some(now);
             }
@@ -113,7 +113,9 @@ impl Sabotage {
                     }
                 }
             }
-            Self::TryAgain if plan.rule == "driver-failed-in-deletion" => plan.next = Next::Settled,
+            Self::TryAgain if matches!(plan.rule, "driver-failed-in-deletion" | "deletion-paused") => {
+                plan.next = Next::Settled;
+            }
             _ => {}
         }
         plan

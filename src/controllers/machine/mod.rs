@@ -72,6 +72,8 @@ mod tokens;
 pub mod user_data;
 pub mod vm_gone;
 pub mod waiting;
+#[cfg(test)]
+mod waiting_events_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
