@@ -26,6 +26,8 @@ pub mod deletion_stage;
 mod deletion_flow_tests;
 #[cfg(test)]
 mod deletion_tests;
+#[cfg(test)]
+mod deletion_waits_tests;
 mod driver_calls;
 pub mod health;
 #[cfg(test)]
