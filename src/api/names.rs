@@ -55,6 +55,8 @@ pub mod label {
     pub const SCALE_UP_DISABLED: &str = "node.machine.sapcloud.io/scale-up-disabled";
     /// On a bootstrap token Secret: the machine it was made for (ours alone; the original has no such label).
     pub const TOKEN_MACHINE: &str = "node.machine.sapcloud.io/machine";
+    /// On a `ConfigMap`: it holds a part of the simulation's state of this name.
+    pub const SIMULATION_STATE: &str = "virtual.machine.sapcloud.io/state";
 }
 
 /// Annotations.
@@ -131,6 +133,8 @@ pub mod annotation {
     pub const SIMULATED_RUN_FOR: &str = "virtual.machine.sapcloud.io/run-for";
     /// On a Pod of a simulated Node: `true` keeps it terminating for ever.
     pub const SIMULATED_REFUSE_TERMINATION: &str = "virtual.machine.sapcloud.io/refuse-termination";
+    /// On a `ConfigMap` with a simulation's state: which process writes it.
+    pub const SIMULATION_WRITER: &str = "virtual.machine.sapcloud.io/writer";
 }
 
 /// Taint keys.
@@ -183,11 +187,11 @@ pub mod node_condition {
     pub const REASON_UPDATE_FAILED: &str = "UpdateFailed";
 }
 
-/// Values of label [`label::UPDATE_RESULT`].
+/// Values of [`label::UPDATE_RESULT`].
 pub mod update_result {
-    /// The update went well.
+    /// The node is updated.
     pub const SUCCESSFUL: &str = "successful";
-    /// It did not.
+    /// The update has failed; why is in [`super::annotation::UPDATE_FAILED_REASON`].
     pub const FAILED: &str = "failed";
 }
 
@@ -245,12 +249,34 @@ pub mod deployment_reason {
     pub const RESUMED: &str = "DeploymentResumed";
     /// Event: the selector selects everything.
     pub const SELECTING_ALL: &str = "SelectingAll";
+    /// Event: the template of an earlier revision was brought back.
+    pub const ROLLED_BACK: &str = "DeploymentRollback";
+    /// Event: there is no such revision to go back to.
+    pub const ROLLBACK_REVISION_NOT_FOUND: &str = "DeploymentRollbackRevisionNotFound";
+    /// Event: the revision to go back to has the present template.
+    pub const ROLLBACK_TEMPLATE_UNCHANGED: &str = "DeploymentRollbackTemplateUnchanged";
     /// Event: a set was scaled.
     pub const SCALING_SET: &str = "ScalingMachineSet";
-    /// Event and `Progressing`: a rollout of this strategy is not carried out by this version. Not in the original.
+    /// `InPlaceUpdateFailed` is true: machines wait for somebody to repair their update. Not in the original.
+    pub const IN_PLACE_UPDATE_FAILED: &str = "UpdateFailed";
+    /// Event and `Progressing`: the strategy can't be carried out, for there is no target cluster. Not in the original.
     pub const STRATEGY_NOT_SUPPORTED: &str = "StrategyNotSupported";
 }
 
+/// Event and condition reasons of the overshoot guard.
+pub mod freeze_reason {
+    /// Condition `Frozen`: a set holds too many machines.
+    pub const OVERSHOOTING: &str = "OverShootingReplicaCount";
+    /// Condition `Frozen` of a deployment that had to follow its set.
+    pub const STATE_SYNC: &str = "MachineDeploymentStateSync";
+    /// Event: a set was frozen.
+    pub const FROZE_SET: &str = "FrozeMachineSet";
+    /// Event: a set was thawed.
+    pub const UNFROZE_SET: &str = "UnfrozeMachineSet";
+}
+
+/// Value of the label `freeze` that counts.
+pub const FROZEN: &str = "True";
 /// Priority of a machine without the annotation.
 pub const DEFAULT_MACHINE_PRIORITY: i64 = 3;
 /// The class kind that every class reference names.
@@ -314,6 +340,10 @@ pub mod machine_reason {
     pub const PRESERVATION_STOPPED: &str = "PreservationStopped";
     /// An annotation `preserve` holds none of the known values.
     pub const PRESERVE_VALUE_UNKNOWN: &str = "PreserveValueUnknown";
+    /// The Node is drained, after something had held the drain up.
+    pub const DRAIN_SUCCEEDED: &str = "DrainSucceeded";
+    /// The VM is deleted, after attempts that failed.
+    pub const VM_DELETED: &str = "VMDeleted";
     /// The VM was made, after attempts that failed.
     pub const CREATED: &str = "Created";
     /// The VM was initialised, after attempts that failed.
@@ -328,6 +358,12 @@ pub mod machine_reason {
     pub const IN_PLACE_UPDATE_FAILED: &str = "InPlaceUpdateFailed";
     /// An in-place update went well.
     pub const IN_PLACE_UPDATE_SUCCESSFUL: &str = "InPlaceUpdateSuccessful";
+    /// On a class: VMs without a machine are deleted.
+    pub const ORPHAN_VMS_FOUND: &str = "OrphanVMsFound";
+    /// Several machines have the same Node on their label (ours alone).
+    pub const NODE_CONTESTED: &str = "NodeContested";
+    /// The health timeout could not be reset after an outage of an API server (ours alone).
+    pub const THAW_FAILED: &str = "ThawFailed";
 }
 
 /// Types and reasons of `status.machineConditions` (decisions.md 30).

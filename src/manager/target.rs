@@ -10,6 +10,7 @@ use k8s_openapi::api::{
 
 use kube::ResourceExt;
 
+use super::control::Begin;
 use crate::{
     cluster::{
         clients::{Cluster, Purpose},
@@ -88,14 +89,20 @@ impl TargetViews {
     }
 
     /// Starts the watches.
-    pub(super) fn keep(&self, watches: &Watches, cluster: &Cluster, tasks: &mut Supervisor) {
+    pub(super) fn keep(&self, watches: &Watches, cluster: &Cluster, begin: &Begin, tasks: &mut Supervisor) {
         let stop = tasks.stop_of(Stage::Support);
         let client = || cluster.client(Purpose::Watches);
         let nodes = Watching::objects(Scope::Cluster, prune::node).page(SMALL_PAGE);
         tasks.spawn(
             Stage::Support,
             "watch of nodes",
-            watches.clone().keep("nodes", client(), nodes, Arc::clone(&self.node_store), stop.clone()),
+            begin.clone().then(watches.clone().keep(
+                "nodes",
+                client(),
+                nodes,
+                Arc::clone(&self.node_store),
+                stop.clone(),
+            )),
         );
         macro_rules! keep {
             ($kind:literal, $lazy:expr, $watching:expr) => {

@@ -84,7 +84,7 @@ impl Sabotage {
             Self::FailedMakesNothing => {
                 let machine = Arc::make_mut(&mut seen.machine);
                 machine.metadata.owner_references = None;
-                machine.metadata.generation = Some(1000);
+                machine.metadata.generation = Some(seen.now.as_second());
             }
             Self::CordonFirst => {
                 if let NodeView::Ours(node) = &mut seen.node {

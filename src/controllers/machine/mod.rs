@@ -8,6 +8,7 @@
 
 mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
+pub(crate) use act::{added_condition, set_condition};
 pub mod bootstrap_token;
 pub mod class_state;
 #[cfg(test)]
@@ -21,9 +22,9 @@ mod creation_tests;
 pub mod decide;
 pub mod deletion;
 pub mod deletion_drain;
-pub mod deletion_stage;
 #[cfg(test)]
 mod deletion_flow_tests;
+pub mod deletion_stage;
 #[cfg(test)]
 mod deletion_tests;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub mod node_ownership;
 mod node_steps;
 pub mod observation;
 mod observe;
+pub(in crate::controllers) use observe::secrets_of;
 pub mod plan;
 pub mod preservation;
 mod preservation_drain;
@@ -58,6 +60,8 @@ mod preservation_tests;
 mod reconcile;
 pub mod retry;
 pub mod routing;
+#[cfg(test)]
+mod safety_tests;
 pub mod settings;
 pub mod status_change;
 #[cfg(test)]
@@ -70,6 +74,8 @@ mod tokens;
 pub mod user_data;
 pub mod vm_gone;
 pub mod waiting;
+#[cfg(test)]
+mod waiting_events_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -107,17 +113,40 @@ pub type SharedRng = Arc<Mutex<dyn CryptoRng + Send>>;
 
 /// Whether verdicts are suspended because an API server cannot be reached. Cheap to clone; all clones are one switch.
 #[derive(Clone, Debug, Default)]
-pub struct FreezeSwitch(Arc<AtomicBool>);
+pub struct FreezeSwitch {
+    all: Arc<AtomicBool>,
+    /// Machines that stay frozen when the others go on.
+    held: Arc<Mutex<BTreeSet<ObjectKey>>>,
+}
 
 impl FreezeSwitch {
     /// Freezes or thaws.
     pub fn set(&self, freeze: Freeze) {
-        self.0.store(freeze == Freeze::Frozen, Ordering::Release);
+        self.all.store(freeze == Freeze::Frozen, Ordering::Release);
     }
 
     /// How it stands.
     pub fn get(&self) -> Freeze {
-        if self.0.load(Ordering::Acquire) { Freeze::Frozen } else { Freeze::Flowing }
+        if self.all.load(Ordering::Acquire) { Freeze::Frozen } else { Freeze::Flowing }
+    }
+
+    /// How it stands for one machine.
+    pub fn of(&self, machine: &ObjectKey) -> Freeze {
+        if self.holds().contains(machine) { Freeze::Frozen } else { self.get() }
+    }
+
+    /// Keeps one machine frozen, whatever the others are.
+    pub fn hold(&self, machine: &ObjectKey) {
+        self.holds().insert(machine.clone());
+    }
+
+    /// Lets that machine go on with the others.
+    pub fn release(&self, machine: &ObjectKey) {
+        self.holds().remove(machine);
+    }
+
+    fn holds(&self) -> std::sync::MutexGuard<'_, BTreeSet<ObjectKey>> {
+        self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

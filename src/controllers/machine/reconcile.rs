@@ -182,7 +182,7 @@ impl MachineController {
             target: self.target.as_ref(),
             drivers: &self.drivers,
             settings: &self.settings,
-            freeze: self.freeze.get(),
+            freeze: self.freeze.of(&key),
             last_good: if remembered { LastGood::Remembered } else { LastGood::Unknown },
             node_vanished: lock(&self.vanished).contains(&key),
         };

@@ -1,0 +1,101 @@
+//! Drains that can't succeed: a budget that never allows an eviction, and a volume that nobody detaches.
+
+use serde_json::{Value, json};
+
+use crate::{
+    fleet::describe,
+    guard,
+    support::{
+        cluster_object::{items, name},
+        wait::expect,
+        wait_until,
+    },
+    weather::{PATIENCE, Weather, explanation, names, node_of},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_that_cannot_succeed_says_whom_it_waits_for_and_ends() {
+    let flags = ["--machine-drain-timeout=8s", "--machine-pv-detach-timeout=4s", "--machine-pv-reattach-timeout=2s"];
+    let Some(weather) = Weather::begin("weather_drain::a_drain_that_cannot_succeed", &flags).await else { return };
+    weather.rig.with_controller_manager().await;
+    weather.want(2).await;
+    weather.clears_up(2).await;
+    a_budget_never_allows(&weather).await;
+    a_volume_stays_attached(&weather).await;
+    weather.nobody_had_two_vms().await;
+}
+
+async fn a_budget_never_allows(weather: &Weather) {
+    let before = weather.clears_up(2).await;
+    let (machine, node) = (name(&before[0]).to_owned(), node_of(&before[0]).to_owned());
+    guard::a_pod_on(&weather.namespace, &node).await;
+    weather.namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
+    let blocked = weather.some_machine("pod and budget to be named", |seen| {
+        name(seen) == machine && explanation(seen).contains(guard::NAME)
+    });
+    assert!(explanation(&blocked.await).len() < 2000, "a sentence for people");
+    ended(weather, &machine).await;
+    assert!(weather.namespace.list("pods").await.is_empty(), "after the drain's time the pod goes by force");
+    let after = weather.clears_up(2).await;
+    assert!(names(&after).contains(name(&before[1])), "the other machine stays");
+}
+
+async fn a_volume_stays_attached(weather: &Weather) {
+    let before = weather.clears_up(2).await;
+    let (machine, node) = (name(&before[0]).to_owned(), node_of(&before[0]).to_owned());
+    weather.namespace.apply(&a_pod_with_a_volume(&weather.namespace.name, &node).to_string()).await.succeed();
+    wait_until("the volume to be attached", PATIENCE, || async {
+        let attachment = weather.namespace.get("volumeattachment", "va-1").await;
+        expect(attachment["status"]["attached"] == true, || attachment["status"].to_string())
+    })
+    .await;
+    weather.namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
+    ended(weather, &machine).await;
+    let left = items(&weather.namespace.kubectl(&["get", "volumeattachments", "-o", "json"]).await.json());
+    assert!(left.is_empty(), "an attachment to a node that is gone: {left:#?}");
+    weather.clears_up(2).await;
+}
+
+async fn ended(weather: &Weather, machine: &str) {
+    wait_until(&format!("machine {machine} to go"), PATIENCE, || async {
+        let machines = weather.namespace.list("machines").await;
+        let seen = || machines.iter().map(|left| describe(left) + "\n" + &explanation(left) + "\n").collect();
+        expect(!names(&machines).contains(machine), seen)
+    })
+    .await;
+}
+
+fn a_pod_with_a_volume(namespace: &str, node: &str) -> Value {
+    let spec = json!({
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "csi": {"driver": "virtual.csi.sapcloud.io", "volumeHandle": "vol-1"},
+        "claimRef": {"namespace": namespace, "name": "claim-1"},
+    });
+    json!({ "apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv-1"}, "spec": spec},
+        {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim-1"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "volumeName": "pv-1", "storageClassName": "",
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        },
+        {
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "va-1"},
+            "spec": {
+                "attacher": "virtual.csi.sapcloud.io", "nodeName": node,
+                "source": {"persistentVolumeName": "pv-1"},
+            },
+        },
+        {
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stateful"},
+            "spec": {
+                "nodeName": node,
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "main", "image": "example.com/stateful"}],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "claim-1"}}],
+            },
+        },
+    ]})
+}
