@@ -374,7 +374,9 @@ pub mod machine_condition {
     pub const REASON_WAITING_FOR_NODE: &str = "WaitingForNode";
     /// Waits for the Node of a VM that existed already.
     pub const REASON_WAITING_FOR_NODE_OF_ADOPTED_VM: &str = "WaitingForNodeOfAdoptedVM";
-    /// Waits for the driver to find or make the VM.
+    /// Waits for the driver to say whether there is a VM.
+    pub const REASON_WAITING_FOR_PROVIDER: &str = "WaitingForProvider";
+    /// Waits for the driver to make the VM.
     pub const REASON_WAITING_FOR_VM: &str = "WaitingForVM";
     /// Waits for the driver to initialise the VM.
     pub const REASON_WAITING_FOR_INITIALIZATION: &str = "WaitingForInitialization";

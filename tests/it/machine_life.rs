@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use crate::{
     fleet,
-    support::{ManagerOptions, Namespace, Rig, TestManager, cluster_object::text, manager::mcm, wait::expect, wait_until},
+    support::{
+        ManagerOptions, Namespace, Rig, TestManager, cluster_object::text, manager::mcm, wait::expect, wait_until,
+    },
 };
 
 const A_MINUTE: Duration = Duration::from_secs(60);
@@ -19,7 +21,8 @@ fn machine(namespace: &str) -> String {
         "spec": { "class": { "kind": "MachineClass", "name": "class-a" } },
     });
     // The class and its Secret come with an empty fleet.
-    let fleet: Value = serde_json::from_str(&fleet::manifests(namespace, "none", 0, "class-a")).expect("a fleet is JSON");
+    let fleet: Value =
+        serde_json::from_str(&fleet::manifests(namespace, "none", 0, "class-a")).expect("a fleet is JSON");
     let mut items = fleet["items"].as_array().cloned().unwrap_or_default();
     items.push(machine);
     json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()

@@ -118,7 +118,7 @@ fn awaits_driver(seen: &Observation, call: Call) -> Say {
             seen.limits.calls.initialize,
         ),
         Call::Status => (
-            machine_condition::REASON_WAITING_FOR_VM,
+            machine_condition::REASON_WAITING_FOR_PROVIDER,
             "the provider to say whether there is a VM",
             seen.limits.calls.status,
         ),

@@ -201,7 +201,9 @@ pub fn in_place_drain(seen: &Observation) -> Say {
             Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"),
         ),
         DrainState::Running { progress, blocked_by, waiting, wake } => {
-            let text = waiting.as_ref().map_or_else(|| progress.clone(), |waiting| format!("{progress}, for {}", waiting.text()));
+            let text = waiting
+                .as_ref()
+                .map_or_else(|| progress.clone(), |waiting| format!("{progress}, for {}", waiting.text()));
             let effects = running(seen, node, &text, blocked_by.as_deref());
             Say::act("in-place-drain-running", effects, Next::LookAgain(*wake, "drain"))
         }

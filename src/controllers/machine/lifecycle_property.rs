@@ -91,7 +91,7 @@ impl Sabotage {
                     Arc::make_mut(node).spec.get_or_insert_default().unschedulable = Some(true);
                 }
             }
-            Self::DeletionTimestamp if *seen.phase() == MachinePhase::Running => {
+            Self::DeletionTimestamp if matches!(seen.phase(), MachinePhase::Running | MachinePhase::Terminating) => {
                 let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0));
                 Arc::make_mut(&mut seen.machine).metadata.deletion_timestamp = Some(now);
             }
@@ -113,7 +113,9 @@ impl Sabotage {
                     }
                 }
             }
-            Self::TryAgain if plan.rule == "driver-failed-in-deletion" => plan.next = Next::Settled,
+            Self::TryAgain if matches!(plan.rule, "driver-failed-in-deletion" | "deletion-paused") => {
+                plan.next = Next::Settled;
+            }
             _ => {}
         }
         plan
