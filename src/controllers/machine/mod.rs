@@ -27,6 +27,8 @@ mod deletion_flow_tests;
 pub mod deletion_stage;
 #[cfg(test)]
 mod deletion_tests;
+#[cfg(test)]
+mod deletion_waits_tests;
 mod driver_calls;
 pub mod health;
 #[cfg(test)]
