@@ -15,7 +15,7 @@ use crate::{
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_that_cannot_succeed_says_whom_it_waits_for_and_ends() {
-    let flags = ["--machine-drain-timeout=8s", "--machine-pv-detach-timeout=4s", "--machine-pv-reattach-timeout=2s"];
+    let flags = ["--machine-drain-timeout=15s", "--machine-pv-detach-timeout=4s", "--machine-pv-reattach-timeout=2s"];
     let Some(weather) = Weather::begin("weather_drain::a_drain_that_cannot_succeed", &flags).await else { return };
     weather.rig.with_controller_manager().await;
     weather.want(2).await;
