@@ -358,6 +358,8 @@ pub struct MachineSettings {
     pub drain_timeout: Duration,
     /// From the start of an in-place update to its failure.
     pub in_place_update_timeout: Duration,
+    /// Whether the driver is asked if the VM of an unhealthy machine still exists.
+    pub vm_gone_check: VmGoneCheck,
     /// How long a failed machine is preserved.
     pub preserve_timeout: Duration,
     /// Refusals of an eviction before the pod is deleted.
@@ -372,6 +374,15 @@ pub struct MachineSettings {
     pub bootstrap_token_auth_extra_groups: String,
     /// Wait after the provider ran out of capacity.
     pub resource_exhausted_retry: Duration,
+}
+
+/// Whether the driver is asked if the VM of an unhealthy machine still exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmGoneCheck {
+    /// No; the health timeout decides alone.
+    Off,
+    /// Yes; a VM that is gone does not cost the health timeout.
+    On,
 }
 
 /// What rollouts do beyond the plain rules.

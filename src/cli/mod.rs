@@ -6,10 +6,12 @@
 pub mod convert;
 pub mod documents;
 pub mod go_flags;
+pub mod kubeconfig;
 pub mod logging;
 pub mod manifests;
 pub mod manifests_crds;
 pub mod manifests_webhooks;
+pub mod migrate_storage;
 pub mod offline;
 pub mod output;
 pub mod rbac;
@@ -46,6 +48,8 @@ pub enum Command {
     Validate(offline::ValidateArgs),
     /// Convert manifests between versions
     Convert(offline::ConvertArgs),
+    /// Store all objects of a cluster in another version
+    MigrateStorage(migrate_storage::MigrateStorageArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -127,6 +131,7 @@ impl Command {
             Self::Manifests(args) => manifests::run(args, out),
             Self::Validate(args) => args.run(out),
             Self::Convert(args) => args.run(out),
+            Self::MigrateStorage(args) => migrate_storage::run(args, out),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.

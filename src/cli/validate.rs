@@ -222,3 +222,5 @@ fn files_below(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod case_tests;

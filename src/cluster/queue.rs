@@ -29,9 +29,10 @@ pub enum Outcome {
     Retry(String),
 }
 
-/// First and longest pause after failures. The first is client-go's (`ItemExponentialFailureRateLimiter`); its longest of
-/// 1000 s leaves an object alone for a quarter of an hour after the trouble is over (spec/machine-controller, MC-282).
+/// First pause after failures, that of client-go's `ItemExponentialFailureRateLimiter`.
 const FIRST_BACKOFF: Duration = Duration::from_millis(5);
+/// Longest pause. Shorter than client-go's 1000 s: no key is ever dropped here, so that a pause is all that stands between
+/// the end of a fault and its repair (spec/machine-controller §17.14, MC-282).
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5 * 60);
 
 /// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
@@ -397,6 +398,19 @@ mod tests {
             self.worker.await.unwrap();
             self.passes.lock().unwrap().iter().map(|(key, at)| (key.clone(), at.as_millis())).collect()
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn mc_282_a_key_that_fails_a_hundred_times_is_still_tried_again_within_five_minutes() {
+        let rig = rig(|_| Outcome::Retry("no".to_owned()));
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_secs(100 * 301)).await;
+        let passes = rig.passes.lock().unwrap().clone();
+        assert!(passes.len() > 100, "{} passes", passes.len());
+        let longest = passes.windows(2).map(|two| two[1].1 - two[0].1).max().unwrap();
+        assert!(longest <= Duration::from_secs(301), "{longest:?}");
+        rig.shutdown.cancel();
+        rig.worker.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

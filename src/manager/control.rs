@@ -5,7 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Secret;
 use tokio::sync::watch;
 
-use super::{Common, clusters::Clusters, drivers::Drivers, loops, stream, target::TargetViews};
+use super::{
+    Common, clusters::Clusters, drivers::Drivers, loops, references::CachedReferences, stream, target::TargetViews,
+};
 use crate::{
     api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
     cluster::{
@@ -118,6 +120,7 @@ pub(super) async fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
     drivers: Drivers,
+    references: &CachedReferences,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     // Webhooks answer already; without an API server no loop can do anything useful.
@@ -132,6 +135,7 @@ pub(super) async fn start(
     let leadership = lead(common, clusters, &notes, tasks);
     let gate = Gate::open_while(leadership.clone());
     let views = ControlViews::default();
+    references.know(views.clone());
     let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
     observe_fleet(common, &views)?;
 

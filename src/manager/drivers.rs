@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Common, stream};
 use crate::{
     driver::{
-        Driver, Registry,
+        self, Driver, Measured, Registry,
         virtual_cloud::{
             self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, SimulationTask, Standby, StatePlace,
         },
@@ -29,15 +29,17 @@ impl Drivers {
         let options = options(common);
         let simulation = Arc::new(Standby::new(&options)?);
         let driver: Arc<dyn Driver> = Arc::<Standby>::clone(&simulation);
+        let driver: Arc<dyn Driver> = Arc::new(Measured::new(driver, common.metrics.clone()));
         let mut registry = Registry::new();
-        for provider in &driver.info().providers {
-            let wanted = match &common.settings.drivers {
-                DriverSelection::All => true,
-                DriverSelection::Only(providers) => providers.contains(provider),
-            };
-            if wanted {
-                registry.register_as(provider, &driver);
-            }
+        let is_wanted = |provider: &str| match &common.settings.drivers {
+            DriverSelection::All => true,
+            DriverSelection::Only(providers) => providers.contains(provider),
+        };
+        for provider in driver.info().providers.iter().filter(|provider| is_wanted(provider)) {
+            registry.register_as(provider, &driver);
+        }
+        for rules in driver::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
+            registry.register_rules(rules);
         }
         Ok(Self { registry, simulation, options })
     }

@@ -161,6 +161,7 @@ impl Starting<'_> {
             rng: Arc::new(Mutex::new(parts.common.random(stream::MACHINES))),
             freeze: self.freeze.clone(),
             settings: machine_settings(&parts.common.settings.machine),
+            metrics: parts.common.metrics.clone(),
         }));
         let listener = Arc::clone(&controller);
         self.listeners.machines.push(Box::new(move |change| listener.machine_changed(change)));
@@ -328,7 +329,7 @@ fn target_parts(target: &TargetViews) -> TargetParts {
         node_store: Arc::clone(&target.node_store),
         tokens: target.bootstrap_tokens.clone(),
         drain_views: Arc::new(target.clone()),
-        client: target.client.clone(),
+        client: target.evictions.clone(),
     }
 }
 
@@ -337,6 +338,12 @@ fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settin
         creation_timeout: flags.creation_timeout,
         health_timeout: flags.health_timeout,
         drain_timeout: flags.drain_timeout,
+        preserve_timeout: flags.preserve_timeout,
+        in_place_update_timeout: flags.in_place_update_timeout,
+        vm_gone_check: match flags.vm_gone_check {
+            crate::settings::VmGoneCheck::Off => machine::settings::VmGoneCheck::Off,
+            crate::settings::VmGoneCheck::On => machine::settings::VmGoneCheck::On,
+        },
         max_evict_retries: flags.max_evict_retries,
         pv_detach_timeout: flags.pv_detach_timeout,
         pv_reattach_timeout: flags.pv_reattach_timeout,

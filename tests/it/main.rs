@@ -3,19 +3,24 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admission_cases;
 mod command_line;
 mod conversion;
 mod crash;
 mod definitions;
+mod deletion;
 mod deploy;
 mod end_to_end;
 mod examples;
 mod fleet;
 mod guard;
 mod late;
+mod protocol;
 mod refusals;
 mod rig;
 mod simulation_state;
+mod storage_migration;
+mod versions;
 mod weather;
 mod weather_api_server;
 mod weather_drain;

@@ -323,6 +323,11 @@ impl Namespace {
         self.kubectl.run(&["apply", "-f", "-"], Some(manifest)).await
     }
 
+    /// `kubectl edit` in this namespace, with a program in place of a person's editor.
+    pub async fn edit(&self, object: &str, editor: &str) -> Answer {
+        self.kubectl.run_with(&[("KUBE_EDITOR", editor)], &["edit", object], None).await
+    }
+
     /// The objects of a kind, as JSON.
     pub async fn list(&self, resource: &str) -> Vec<Value> {
         super::cluster_object::items(&self.kubectl(&["get", resource, "-o", "json"]).await.json())

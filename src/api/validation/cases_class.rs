@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     ClassFact, Coverage,
     Kind::{Machine, MachineClass, MachineDeployment, MachineSet},
-    Providers, References, SecretFact,
+    Node, Providers, References, SecretFact, SelectingFact,
     fixtures::{Question, create, delete, update},
 };
 use crate::api::field::{FieldPath, Findings};
@@ -108,10 +108,25 @@ impl References for Known {
         Some(vec!["m0".to_owned(), "m1".to_owned()])
     }
 
+    fn selecting(&self, _namespace: &str, labels: Node<'_>) -> Option<Vec<SelectingFact>> {
+        let fact = |kind, name: &str, is_controlled| SelectingFact { kind, name: name.to_owned(), is_controlled };
+        let facts = vec![
+            fact(MachineDeployment, "d0", false),
+            fact(MachineSet, "s0", false),
+            fact(MachineSet, "d0-1", true),
+        ];
+        Some(if labels.get("shared").is_present() { facts } else { Vec::new() })
+    }
+
+    fn templates_of_class(&self, _namespace: &str, class: &str) -> Option<Vec<(super::Kind, String)>> {
+        Some(if class == "named" { vec![(MachineDeployment, "d0".to_owned())] } else { Vec::new() })
+    }
+
     fn secret(&self, _namespace: &str, name: &str) -> Option<SecretFact> {
+        let holding = |keys: &[&str]| SecretFact::Holding(keys.iter().map(|key| (*key).to_owned()).collect());
         Some(match name {
-            "s" => SecretFact::WithUserData,
-            "bare" => SecretFact::WithoutUserData,
+            "s" => holding(&["userData"]),
+            "bare" => holding(&["accessKeyID"]),
             _ => SecretFact::Missing,
         })
     }
@@ -119,6 +134,11 @@ impl References for Known {
 
 fn class_named(name: &str) -> Value {
     json!({"spec": {"class": {"name": name}}})
+}
+
+/// A template with a label that others select too.
+fn selecting_shared() -> Value {
+    json!({"spec": {"template": {"metadata": {"labels": {"shared": "x"}}}}})
 }
 
 fn in_use(fields: Value) -> Question {
@@ -143,6 +163,14 @@ fn in_use(fields: Value) -> Question {
 #[case::a_deployment_is_deleted(delete(MachineDeployment, json!({})), &[], &["deletes 2 machines"])]
 #[case::a_controlled_set_is_deleted(delete(MachineSet, json!({"metadata": {"ownerReferences": [{"kind": "MachineDeployment", "name": "d1", "controller": true}]}})), &[], &["deletes 2 machines", "will be created again by MachineDeployment \"d1\""])]
 #[case::a_controlled_machine_is_deleted(delete(Machine, json!({"metadata": {"ownerReferences": [{"kind": "MachineSet", "name": "s1", "controller": true}]}})), &[], &["will be replaced by MachineSet \"s1\""])]
+#[case::mch_26_a_set_adopts_it(create(Machine, json!({"metadata": {"labels": {"shared": "x"}}})), &[], &["metadata.labels: will be adopted by MachineSet \"s0\" and may be deleted to match its replicas"])]
+#[case::mch_26_a_controlled_machine_is_not_adopted(create(Machine, json!({"metadata": {"labels": {"shared": "x"}, "ownerReferences": [{"kind": "MachineSet", "name": "s9", "controller": true}]}})), &[], &[])]
+#[case::mch_26_it_was_so_before(update(Machine, json!({"metadata": {"labels": {"shared": "x"}}}), json!({"metadata": {"labels": {"shared": "x"}}, "spec": {"drainTimeout": "1m"}})), &[], &[])]
+#[case::sel_8_two_deployments(create(MachineDeployment, selecting_shared()), &[], &["spec.selector: also selects machines of MachineDeployment \"d0\"", "spec.selector: also selects machines of MachineSet \"s0\""])]
+#[case::sel_8_its_own_deployment(create(MachineSet, json!({"metadata": {"name": "s0", "ownerReferences": [{"kind": "MachineDeployment", "name": "d0", "controller": true}]}, "spec": selecting_shared()["spec"]})), &[], &[])]
+#[case::sel_8_it_was_so_before(update(MachineDeployment, selecting_shared(), json!({"spec": {"replicas": 9, "template": selecting_shared()["spec"]["template"]}})), &[], &[])]
+#[case::a_class_that_templates_name(delete(MachineClass, json!({"metadata": {"name": "named"}})), &[], &["MachineDeployment \"d0\" still refers to this class"])]
+#[case::dependents_stay(delete(MachineSet, json!({})).orphaning(), &[], &["deletes 2 machines", "orphaned objects keep their finalizers and their virtual machines"])]
 fn facts_about_other_objects(#[case] question: Question, #[case] denials: &[&str], #[case] warnings: &[&str]) {
     question.knowing(Known).gives(denials, warnings);
 }

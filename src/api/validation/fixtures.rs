@@ -44,11 +44,13 @@ pub struct Question {
     profile: Profile,
     providers: Box<dyn Providers>,
     references: Box<dyn References>,
+    dependents: Dependents,
 }
 
 fn question(kind: Kind, old: Option<Value>, new: Option<Value>) -> Question {
     let (providers, references) = (Box::new(NoProviders), Box::new(NoReferences));
-    Question { kind, old, new, user: ALICE, profile: Profile::Compat, providers, references }
+    let dependents = Dependents::Collected;
+    Question { kind, old, new, user: ALICE, profile: Profile::Compat, providers, references, dependents }
 }
 
 /// Creation of the base object with these changes.
@@ -87,6 +89,12 @@ impl Question {
         self
     }
 
+    /// The deletion leaves what the object owns.
+    pub fn orphaning(mut self) -> Self {
+        self.dependents = Dependents::Orphaned;
+        self
+    }
+
     /// Defaults, then rules, as an API server would ask.
     fn answer(mut self) -> Findings {
         if let Some(new) = &mut self.new {
@@ -107,7 +115,7 @@ impl Question {
         let change = match (&self.old, &self.new) {
             (Some(old), Some(new)) => Change::Update { old, new },
             (None, Some(new)) => Change::Create { new },
-            (old, None) => Change::Delete { old: old.as_ref() },
+            (old, None) => Change::Delete { old: old.as_ref(), dependents: self.dependents },
         };
         validate(&ValidationRequest {
             kind: self.kind,

@@ -122,6 +122,10 @@ pub struct MachineArgs {
     /// In-place update before it fails
     #[arg(long, default_value = "20m", value_name = "DURATION", allow_hyphen_values = true)]
     pub machine_inplace_update_timeout: GoDuration,
+    /// Ask the provider whether the VM of an unhealthy machine still exists, and replace the machine early if not
+    #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub machine_vm_gone_check: bool,
     /// Refused evictions before a pod is deleted
     #[arg(long, default_value = "360", value_name = "N", allow_negative_numbers = true)]
     pub machine_max_evict_retries: i64,

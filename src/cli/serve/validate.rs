@@ -20,8 +20,8 @@ use crate::{
     settings::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
         DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, Profiling, RolloutSettings,
-        SafetySettings, ServiceReference, Settings, ShutdownSettings, StandbyCaches, SimulationAdmin, SimulationSettings,
-        SimulationState, TargetCluster, Workers,
+        SafetySettings, ServiceReference, Settings, ShutdownSettings, SimulationAdmin, SimulationSettings,
+        SimulationState, StandbyCaches, TargetCluster, VmGoneCheck, Workers,
     },
 };
 
@@ -295,6 +295,7 @@ fn machine(args: &MachineArgs, problems: &mut Problems) -> MachineSettings {
             "--machine-inplace-update-timeout",
             "machine in-place update timeout",
         ),
+        vm_gone_check: if args.machine_vm_gone_check { VmGoneCheck::On } else { VmGoneCheck::Off },
         preserve_timeout: timeout(
             args.machine_preserve_timeout,
             "--machine-preserve-timeout",

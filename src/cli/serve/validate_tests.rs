@@ -22,6 +22,12 @@ fn serve(flags: &[&str]) -> Result<Settings, Vec<String>> {
 }
 
 #[test]
+fn mc_129_the_check_for_vanished_vms_is_switched_on_by_its_flag() {
+    let settings = serve(&["--machine-vm-gone-check"]).unwrap();
+    assert_eq!(settings.machine.vm_gone_check, crate::settings::VmGoneCheck::On);
+}
+
+#[test]
 fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
     let settings = serve(&["--target-kubeconfig=/kc"]).unwrap();
     assert_eq!((settings.http.port.get(), settings.http.compat_port.map(NonZeroU16::get)), (10258, Some(10259)));
@@ -36,6 +42,7 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
             health_timeout: minutes(10),
             drain_timeout: minutes(2 * 60),
             in_place_update_timeout: minutes(20),
+            vm_gone_check: crate::settings::VmGoneCheck::Off,
             preserve_timeout: minutes(96 * 60),
             max_evict_retries: 360,
             pv_detach_timeout: minutes(2),

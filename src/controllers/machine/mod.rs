@@ -4,12 +4,14 @@
 //! are pure and live in files named after what they decide; driver calls run beside the passes ([`driver_calls`]) and
 //! wake the machine when they answer. Source: spec/machine-controller §3–6, §8, §11.
 //!
-//! Not here: in-place updates, preservation, orphaned VMs and the API server freeze's detection.
+//! Not here: orphaned VMs and the API server freeze's detection.
 
 mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
 pub mod bootstrap_token;
 pub mod class_state;
+#[cfg(test)]
+mod controller_scenarios;
 #[cfg(test)]
 mod controller_tests;
 pub mod creation;
@@ -21,12 +23,22 @@ pub mod deletion;
 pub mod deletion_drain;
 pub mod deletion_stage;
 #[cfg(test)]
+mod deletion_flow_tests;
+#[cfg(test)]
 mod deletion_tests;
 mod driver_calls;
 pub mod health;
 #[cfg(test)]
 mod health_tests;
 pub mod health_timeout;
+pub mod in_place;
+#[cfg(test)]
+mod in_place_tests;
+#[cfg(test)]
+mod lifecycle_property;
+#[cfg(test)]
+mod lifecycle_world;
+pub mod measures;
 mod memory;
 pub mod node_capacity;
 pub mod node_metadata;
@@ -38,6 +50,10 @@ pub mod observation;
 mod observe;
 pub(in crate::controllers) use observe::secrets_of;
 pub mod plan;
+pub mod preservation;
+mod preservation_drain;
+#[cfg(test)]
+mod preservation_tests;
 mod reconcile;
 pub mod retry;
 pub mod routing;
@@ -48,9 +64,13 @@ pub mod status_change;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
+mod testing_cloud;
+#[cfg(test)]
 mod testing_cluster;
 mod tokens;
 pub mod user_data;
+pub mod vm_gone;
+pub mod waiting;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -63,7 +83,9 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, Secret};
 use rand::CryptoRng;
 
-use self::{driver_calls::DriverCalls, memory::Memory, observation::Freeze, settings::MachineSettings};
+use self::{
+    driver_calls::DriverCalls, measures::Measures, memory::Memory, observation::Freeze, settings::MachineSettings,
+};
 use crate::{
     api::v1alpha1::{Machine, MachineClass},
     cluster::{
@@ -75,6 +97,7 @@ use crate::{
         views::ControlViews,
     },
     driver::{Registry, SecretData},
+    metrics::Metrics,
 };
 
 /// Component name of the machine half's events.
@@ -146,6 +169,8 @@ pub struct MachineDeps {
     pub freeze: FreezeSwitch,
     /// Limits.
     pub settings: MachineSettings,
+    /// Told of what happens.
+    pub metrics: Metrics,
 }
 
 /// What the machine controller needs of the target cluster.
@@ -183,6 +208,7 @@ pub struct MachineController {
     rng: SharedRng,
     freeze: FreezeSwitch,
     settings: MachineSettings,
+    measures: Measures,
     calls: DriverCalls,
     memories: Mutex<BTreeMap<ObjectKey, Memory>>,
     /// Machines whose Node's removal was seen.
@@ -204,10 +230,12 @@ impl MachineController {
     /// A controller; it does nothing until its queue runs [`Self::reconcile`].
     pub fn new(deps: MachineDeps) -> Self {
         let settings = deps.settings;
+        let measures = Measures::new(deps.metrics);
         let target = deps.target.map(|parts| TargetDeps {
             drainer: Drainer::new(
                 parts.drain_views,
-                Evictor::new(parts.client, deps.gate.clone(), settings.concurrent_evictions),
+                Evictor::new(parts.client, deps.gate.clone(), settings.concurrent_evictions)
+                    .measured_by(measures.clone()),
                 settings.deadlines.volumes,
             ),
             nodes: parts.nodes,
@@ -227,6 +255,7 @@ impl MachineController {
             rng: deps.rng,
             freeze: deps.freeze,
             settings,
+            measures,
             memories: Mutex::default(),
             vanished: Mutex::default(),
             last_good: Mutex::default(),

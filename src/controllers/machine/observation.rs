@@ -13,12 +13,13 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::settings::Limits;
+use super::{settings::Limits, vm_gone::VmCheck};
 use crate::{
     api::{
         names::{finalizer, label},
         v1alpha1::{Machine, MachinePhase},
     },
+    controllers::drain::waiting::Waiting,
     driver::{CreatedVm, DeletedVm, Status, VmIdentity},
 };
 
@@ -72,6 +73,8 @@ pub struct Observation {
     pub trouble: Option<Trouble>,
     /// Since when the Node's conditions differ from the stored ones.
     pub conditions_differ_since: Option<Timestamp>,
+    /// What the driver said of the VM since the machine is unhealthy.
+    pub vm_check: VmCheck,
 }
 
 /// Whether verdicts are suspended.
@@ -257,6 +260,8 @@ pub struct KnownVm {
 pub struct Flow {
     /// A call that has not answered yet.
     pub in_flight: Option<Call>,
+    /// When the last call was started.
+    pub asked_at: Option<Timestamp>,
     /// The last answer, until the decision has been acted upon.
     pub answer: Option<Answer>,
     /// The VM, once known.
@@ -365,6 +370,8 @@ pub enum DrainState {
         progress: String,
         /// The budget that refuses evictions.
         blocked_by: Option<String>,
+        /// Whom it waits for.
+        waiting: Option<Waiting>,
         /// When to step again, at the latest.
         wake: Duration,
     },
@@ -421,6 +428,10 @@ pub enum NodeStep {
     Finalizer,
     /// Finalizer, labels, taints and memories of the Node.
     Metadata,
+    /// What a preservation puts on the Node, and takes off it.
+    Preservation,
+    /// Writing the condition `InPlaceUpdate`.
+    InPlaceCondition,
 }
 
 /// An effect on the target cluster that failed.

@@ -38,6 +38,7 @@ pub(super) fn driver_info(impersonated: Vec<String>) -> DriverInfo {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "providerSpec of the virtual cloud",
         "type": ["object", "null"],
+        "additionalProperties": true,
         "properties": {
             "region": text,
             "zone": text,
