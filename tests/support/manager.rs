@@ -147,18 +147,19 @@ impl TestManager {
     /// Memory that it holds now.
     pub fn resident_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+        let resident =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
         resident.unwrap_or(0_u64) / 1024
     }
 
     /// Stops the process where it stands (SIGSTOP).
     pub fn suspend(&self) {
-        self.process.signal("STOP");
+        self.signal("STOP");
     }
 
     /// Lets a suspended process go on.
     pub fn resume(&self) {
-        self.process.signal("CONT");
+        self.signal("CONT");
     }
 
     /// What it has logged so far.

@@ -40,7 +40,9 @@ fn access(server: &Shared) -> ConfigMapAccess {
 
 impl Server {
     fn answer(&mut self, method: &Method, name: &str, body: &Value) -> (u16, Value) {
-        let failure = |code: u16| (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": "x", "message": "no"}));
+        let failure = |code: u16| {
+            (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": "x", "message": "no"}))
+        };
         if *method == Method::GET {
             let ours = |object: &&Value| object["metadata"]["labels"][label::SIMULATION_STATE] == "vms";
             let items: Vec<&Value> = self.objects.values().filter(ours).collect();
