@@ -390,6 +390,28 @@ pub enum VmGoneCheck {
 pub struct RolloutSettings {
     /// What nodes carry while they are rolled.
     pub autoscaler_annotation: AutoscalerAnnotation,
+    /// Which machines a rollout counts on.
+    pub availability: RolloutAvailability,
+    /// What old sets get of a change that needs no rollout.
+    pub old_sets: OldMachineSets,
+}
+
+/// Which machines a rollout counts on (`--strict-availability`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RolloutAvailability {
+    /// Those whose VM exists.
+    VmExists,
+    /// Those whose Node has been Ready for `minReadySeconds`.
+    NodeReady,
+}
+
+/// What old sets get of a change that needs no rollout (`--sync-old-machine-sets`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OldMachineSets {
+    /// Nothing.
+    Left,
+    /// The machine configuration: timeouts and health settings.
+    Synced,
 }
 
 /// Whether nodes of a rollout are kept from cluster-autoscaler's scale-down.

@@ -187,11 +187,11 @@ pub mod node_condition {
     pub const REASON_UPDATE_FAILED: &str = "UpdateFailed";
 }
 
-/// Values of label [`label::UPDATE_RESULT`].
+/// Values of [`label::UPDATE_RESULT`].
 pub mod update_result {
-    /// The update went well.
+    /// The node is updated.
     pub const SUCCESSFUL: &str = "successful";
-    /// It did not.
+    /// The update has failed; why is in [`super::annotation::UPDATE_FAILED_REASON`].
     pub const FAILED: &str = "failed";
 }
 
@@ -249,12 +249,34 @@ pub mod deployment_reason {
     pub const RESUMED: &str = "DeploymentResumed";
     /// Event: the selector selects everything.
     pub const SELECTING_ALL: &str = "SelectingAll";
+    /// Event: the template of an earlier revision was brought back.
+    pub const ROLLED_BACK: &str = "DeploymentRollback";
+    /// Event: there is no such revision to go back to.
+    pub const ROLLBACK_REVISION_NOT_FOUND: &str = "DeploymentRollbackRevisionNotFound";
+    /// Event: the revision to go back to has the present template.
+    pub const ROLLBACK_TEMPLATE_UNCHANGED: &str = "DeploymentRollbackTemplateUnchanged";
     /// Event: a set was scaled.
     pub const SCALING_SET: &str = "ScalingMachineSet";
-    /// Event and `Progressing`: a rollout of this strategy is not carried out by this version. Not in the original.
+    /// `InPlaceUpdateFailed` is true: machines wait for somebody to repair their update. Not in the original.
+    pub const IN_PLACE_UPDATE_FAILED: &str = "UpdateFailed";
+    /// Event and `Progressing`: the strategy can't be carried out, for there is no target cluster. Not in the original.
     pub const STRATEGY_NOT_SUPPORTED: &str = "StrategyNotSupported";
 }
 
+/// Event and condition reasons of the overshoot guard.
+pub mod freeze_reason {
+    /// Condition `Frozen`: a set holds too many machines.
+    pub const OVERSHOOTING: &str = "OverShootingReplicaCount";
+    /// Condition `Frozen` of a deployment that had to follow its set.
+    pub const STATE_SYNC: &str = "MachineDeploymentStateSync";
+    /// Event: a set was frozen.
+    pub const FROZE_SET: &str = "FrozeMachineSet";
+    /// Event: a set was thawed.
+    pub const UNFROZE_SET: &str = "UnfrozeMachineSet";
+}
+
+/// Value of the label `freeze` that counts.
+pub const FROZEN: &str = "True";
 /// Priority of a machine without the annotation.
 pub const DEFAULT_MACHINE_PRIORITY: i64 = 3;
 /// The class kind that every class reference names.

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_earliest_of_several_delays_wins() {
+    async fn s_evt_27_the_earliest_of_several_delays_wins() {
         let rig = rig(|_| Outcome::Settled);
         rig.queue.add_after("a".to_owned(), Duration::from_secs(60));
         rig.queue.add_after("a".to_owned(), Duration::from_secs(10));
@@ -471,10 +471,11 @@ mod tests {
     }
 
     #[test]
-    fn mc_282_a_key_that_goes_on_failing_is_tried_every_five_minutes() {
+    fn mc_282_s_cli_11_a_key_that_goes_on_failing_is_never_dropped_and_tried_every_five_minutes() {
         assert_eq!(backoff(0), FIRST_BACKOFF);
-        assert!((0..100).all(|failures| backoff(failures) <= Duration::from_secs(300)));
-        assert_eq!(backoff(100), Duration::from_secs(300));
+        assert_eq!((backoff(8).as_secs(), backoff(15).as_secs()), (1, 163));
+        assert!((16..100).all(|failures| backoff(failures) == Duration::from_secs(300)));
+        assert_eq!(backoff(u32::MAX), Duration::from_secs(300));
     }
 
     #[tokio::test(start_paused = true)]

@@ -21,8 +21,12 @@ use crate::{
     },
     controllers::{
         class::{self, ClassController, ClassDeps},
-        deployment::{self, AutoscalerAnnotations, DeploymentController, DeploymentDeps, DeploymentSettings},
+        deployment::{
+            self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings,
+            OldSets,
+        },
         machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Freeze},
+        overshooting::{self, Margins, OvershootController, OvershootDeps},
         safety::{
             collector::{Collector, CollectorDeps},
             freeze::Limits,
@@ -33,7 +37,7 @@ use crate::{
         secret::{self, SecretController, SecretDeps},
         set::{self, SetController, SetDeps},
     },
-    settings::{AutoscalerAnnotation, Controller, Half},
+    settings::{AutoscalerAnnotation, Controller, Half, OldMachineSets, RolloutAvailability},
 };
 
 type Queue = Arc<WorkQueue<ObjectKey>>;
@@ -50,13 +54,14 @@ pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) {
         match controller {
             Controller::MachineDeployment => starting.deployments(),
             Controller::MachineSet => starting.sets(),
+            Controller::MachineSafetyOvershooting => starting.overshooting(),
             Controller::Machine => starting.machines(),
             Controller::MachineClass => starting.classes(),
             Controller::Secret => starting.secrets(),
             Controller::MachineSafetyOrphanVms => starting.collector(),
             Controller::MachineSafetyApiServer => starting.watchman(),
             // A Node's events wake its machine; the finalizer of the Node is part of the machine's own pass.
-            Controller::Node | Controller::MachineSafetyOvershooting => {}
+            Controller::Node => {}
         }
     }
     starting.listeners.attach(parts);
@@ -100,6 +105,14 @@ impl Starting<'_> {
                     AutoscalerAnnotation::DuringRollout => AutoscalerAnnotations::DuringRollouts,
                     AutoscalerAnnotation::Never => AutoscalerAnnotations::Never,
                 },
+                availability: match parts.common.settings.rollout.availability {
+                    RolloutAvailability::VmExists => AvailabilityRule::VmExists,
+                    RolloutAvailability::NodeReady => AvailabilityRule::NodeReady,
+                },
+                old_sets: match parts.common.settings.rollout.old_sets {
+                    OldMachineSets::Left => OldSets::Left,
+                    OldMachineSets::Synced => OldSets::Synced,
+                },
             },
         });
         let controller = Arc::new(controller);
@@ -132,7 +145,8 @@ impl Starting<'_> {
             recorder: parts.recorder(set::COMPONENT),
             name_seed: parts.common.random_source(stream::SET_NAMES)(),
         });
-        let controller = Arc::new(controller);
+        let counter = parts.common.metrics.machine.stale_machines.clone();
+        let controller = Arc::new(controller.counting_stale_machines(counter));
         let freeze = self.freeze.clone();
         self.run(Controller::MachineSet, queue, move |key| {
             let (controller, freeze) = (Arc::clone(&controller), freeze.get());
@@ -142,6 +156,34 @@ impl Starting<'_> {
                 }
                 controller.reconcile(key).await
             }
+        });
+    }
+
+    fn overshooting(&mut self) {
+        let parts = self.parts;
+        let queue = self.queue(Controller::MachineSafetyOvershooting);
+        let views = &parts.views;
+        self.listeners.machines.push(wakes(&queue, views, |change, _| overshooting::routing::after_machine(change)));
+        self.listeners.sets.push(wakes(&queue, views, |change, _| overshooting::routing::after_set(change)));
+        self.listeners
+            .deployments
+            .push(wakes(&queue, views, |change, _| overshooting::routing::after_deployment(change)));
+        let safety = parts.common.settings.safety;
+        let controller = OvershootController::new(OvershootDeps {
+            views: views.clone(),
+            sets: parts.rollout.sets.clone(),
+            deployments: parts.rollout.deployments.clone(),
+            clock: Arc::clone(&parts.common.clock),
+            recorder: parts.recorder(overshooting::COMPONENT),
+            margins: Margins { up: safety.safety_up, down: safety.safety_down },
+            period: safety.overshooting_period,
+        });
+        // The first run needs no change.
+        queue.add(overshooting::routing::key_of(&parts.common.settings.namespace));
+        let controller = Arc::new(controller);
+        self.run(Controller::MachineSafetyOvershooting, queue, move |key| {
+            let controller = Arc::clone(&controller);
+            async move { controller.reconcile(key).await }
         });
     }
 

@@ -216,7 +216,7 @@ workqueue_work_duration_seconds histogram name";
 }
 
 #[test]
-fn a_scrape_shows_the_fleet() {
+fn s_met_01_s_met_02_s_met_04_a_scrape_shows_the_fleet() {
     let metrics = metrics();
     touch_everything(&metrics);
     let text = metrics.render().unwrap();

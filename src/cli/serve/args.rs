@@ -104,6 +104,14 @@ pub struct ControllerArgs {
     #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub autoscaler_scaledown_annotation_during_rollout: bool,
+    /// Rollouts count on a machine when its Node has been Ready for minReadySeconds, not when its VM exists
+    #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub strict_availability: bool,
+    /// Give changed timeouts and health settings also to the old machine sets of a rollout
+    #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub sync_old_machine_sets: bool,
 }
 
 /// Timeouts of machines.

@@ -19,9 +19,9 @@ use crate::{
     api::{defaulting::FinalizerDefault, duration::GoDuration, validation::Profile},
     settings::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
-        DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, Profiling, RolloutSettings,
-        SafetySettings, ServiceReference, Settings, ShutdownSettings, SimulationAdmin, SimulationSettings,
-        SimulationState, StandbyCaches, TargetCluster, VmGoneCheck, Workers,
+        DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, OldMachineSets, Profiling,
+        RolloutAvailability, RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings,
+        SimulationAdmin, SimulationSettings, SimulationState, StandbyCaches, TargetCluster, VmGoneCheck, Workers,
     },
 };
 
@@ -97,6 +97,16 @@ impl ServeArgs {
                     AutoscalerAnnotation::DuringRollout
                 } else {
                     AutoscalerAnnotation::Never
+                },
+                availability: if self.controllers.strict_availability {
+                    RolloutAvailability::NodeReady
+                } else {
+                    RolloutAvailability::VmExists
+                },
+                old_sets: if self.controllers.sync_old_machine_sets {
+                    OldMachineSets::Synced
+                } else {
+                    OldMachineSets::Left
                 },
             },
             safety: safety(&self.safety, &mut problems),

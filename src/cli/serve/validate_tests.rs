@@ -189,3 +189,17 @@ fn hardly_meant_values_warn() {
     let settings = serve(&["--machine-health-timeout=0", "--machine-pv-detach-timeout=3h"]).unwrap();
     assert_eq!(settings.warnings().len(), 2);
 }
+
+#[rstest]
+#[case::d_22_d_51_both_are_off(&[], RolloutAvailability::VmExists, OldMachineSets::Left)]
+#[case::d_22_strict_availability(&["--strict-availability"], RolloutAvailability::NodeReady, OldMachineSets::Left)]
+#[case::d_51_old_sets_are_synced(&["--sync-old-machine-sets=true"], RolloutAvailability::VmExists, OldMachineSets::Synced)]
+fn rollouts_may_be_stricter(
+    #[case] flags: &[&str],
+    #[case] availability: RolloutAvailability,
+    #[case] old_sets: OldMachineSets,
+) {
+    let flags: Vec<&str> = ["--target-kubeconfig=/kc"].iter().chain(flags).copied().collect();
+    let settings = serve(&flags).unwrap();
+    assert_eq!((settings.rollout.availability, settings.rollout.old_sets), (availability, old_sets));
+}

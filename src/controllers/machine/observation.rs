@@ -444,6 +444,44 @@ pub struct Trouble {
 }
 
 impl Observation {
+    /// A machine of a target cluster of which nothing else is known yet: its class is usable, its Secrets ask for nothing,
+    /// it was first seen now.
+    pub fn of(machine: Arc<Machine>, limits: Limits, now: Timestamp) -> Self {
+        let deleting = machine.metadata.deletion_timestamp.as_ref().map(|_| now);
+        Self {
+            version: OBSERVATION_VERSION,
+            now,
+            first_seen: now,
+            first_seen_deleting: deleting,
+            freeze: Freeze::Flowing,
+            target: TargetCluster::Present,
+            limits,
+            class: ClassView {
+                state: ClassState::Usable,
+                virtual_capacity: Some(BTreeMap::new()),
+                creation: CreationGuarantee::Idempotent,
+                last_good: LastGood::Unknown,
+            },
+            secrets: SecretView::Present(UserData::WithoutToken),
+            node: NodeView::NotLinked { candidate: None, namesake: None },
+            flow: Flow::default(),
+            pause: None,
+            inputs: Inputs {
+                machine: machine.metadata.generation,
+                force: force_deletion(&machine),
+                ..Inputs::default()
+            },
+            drain: DrainState::Due,
+            attachments: deleting.map(|_| Vec::new()),
+            siblings: None,
+            permit: Permit::NotHeld,
+            trouble: None,
+            conditions_differ_since: None,
+            vm_check: VmCheck::default(),
+            machine,
+        }
+    }
+
     /// Name of the machine.
     pub fn name(&self) -> &str {
         self.machine.metadata.name.as_deref().unwrap_or_default()
@@ -538,6 +576,14 @@ mod tests {
     #[case::mc_128_seen_long_after_by_a_new_process(Some(at(0)), at(3600), at(0))]
     fn a_clock_starts(#[case] stamped: Option<Timestamp>, #[case] seen: Timestamp, #[case] expected: Timestamp) {
         assert_eq!(start(stamped, seen), expected);
+    }
+
+    #[rstest]
+    #[case::s_util_12_an_hour_is_more_than_half_an_hour(3600, 30, true)]
+    #[case::s_util_12_an_hour_is_less_than_one_and_a_half(3600, 90, false)]
+    #[case::s_util_12_no_time_has_passed(0, 5, false)]
+    fn a_period_is_over(#[case] seconds: i64, #[case] minutes: u64, #[case] over: bool) {
+        assert_eq!(since(at(seconds), at(0)) > Duration::from_secs(60 * minutes), over);
     }
 
     #[rstest]
