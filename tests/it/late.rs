@@ -43,3 +43,20 @@ async fn mc_010_a_creation_under_way_is_finished_and_recorded_before_the_end() {
     let recorded: BTreeSet<&str> = machines.iter().map(|machine| text(machine, "/spec/providerID")).collect();
     assert!(recorded.iter().all(|id| id.starts_with("virtual:///")) && recorded.len() == 1, "{FLEET}: {recorded:?}");
 }
+
+/// The webhooks are registered and nobody answers them: what the process itself writes must not depend on that.
+#[tokio::test(flavor = "multi_thread")]
+async fn mc_283_machines_go_while_no_webhook_answers() {
+    let Some(mut weather) = Weather::begin("late::mc_283_machines_go", &[]).await else { return };
+    weather.rig.with_controller_manager().await;
+    weather.manager.register_webhooks(&weather.rig, &weather.namespace).await;
+    weather.want(2).await;
+    weather.clears_up(2).await;
+    weather.manager.kill();
+    weather.manager.restart_with(&["--secure-port=0"]);
+    weather.manager.wait_until_ready().await;
+    let delete = ["delete", "machinedeployment", FLEET, "--cascade=foreground", "--wait=false"];
+    weather.namespace.kubectl(&delete).await.succeed();
+    fleet::none_left(&weather.namespace, "machines", PATIENCE).await;
+    fleet::none_left(&weather.namespace, "machinedeployments", PATIENCE).await;
+}

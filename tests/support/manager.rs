@@ -127,6 +127,12 @@ impl TestManager {
         self.process = Process::start(&self.folder, &self.name, Path::new(MCM), &self.arguments);
     }
 
+    /// Like [`Self::restart`], with further flags from now on.
+    pub fn restart_with(&mut self, flags: &[&str]) {
+        self.arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self.restart();
+    }
+
     /// SIGTERM, and the exit code of the orderly end.
     pub fn terminate(&mut self) -> i32 {
         self.process.signal("TERM");
@@ -143,12 +149,12 @@ impl TestManager {
 
     /// Stops the process where it stands (SIGSTOP).
     pub fn suspend(&self) {
-        self.process.signal("STOP");
+        self.signal("STOP");
     }
 
     /// Lets a suspended process go on.
     pub fn resume(&self) {
-        self.process.signal("CONT");
+        self.signal("CONT");
     }
 
     /// What it has logged so far.

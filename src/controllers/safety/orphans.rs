@@ -275,6 +275,20 @@ mod tests {
     }
 
     #[test]
+    fn mc_288_a_vm_that_is_listed_for_a_while_after_its_end_is_suspected_and_forgotten() {
+        let first = decided(None, None, Claim::Nobody);
+        assert_eq!((first.deletions.len(), first.suspects.len()), (0, 1));
+        let gone = Observation {
+            version: OBSERVATION_VERSION,
+            now: at(60),
+            vms: Vec::new(),
+            suspects: first.suspects,
+            guards: Guards::default(),
+        };
+        assert_eq!(decide(&gone), Plan::default());
+    }
+
+    #[test]
     fn what_is_listed_no_more_is_no_suspect_any_more_and_an_empty_list_deletes_nothing() {
         let seen = Observation {
             version: OBSERVATION_VERSION,

@@ -18,6 +18,8 @@ use crate::{
 
 /// Ends of machines come in crowds: one look at the provider serves them all.
 const AFTER_A_MACHINE: Duration = Duration::from_secs(5);
+/// Two managers of one target cluster that each take the other's Nodes for nobody's must not race.
+const AFTER_A_MARK: Duration = Duration::from_secs(60);
 /// A driver that saw several VMs for one machine says this code (spec §9.1).
 const SEVERAL_VMS: &str = "OutOfRange";
 
@@ -57,15 +59,18 @@ pub fn after_machine(change: &Change<Machine>) -> Vec<Wake> {
 /// After a change of a Node.
 pub fn after_node(change: &Change<Node>) -> Vec<Wake> {
     let Some(new) = &change.new else { return Vec::new() };
-    let is_news = change.old.as_ref().is_none_or(|old| {
-        let held = |node: &Node| node.finalizers().iter().any(|name| name == finalizer::NODE);
-        let marked = |node: &Node| node.annotations().contains_key(annotation::NOT_MANAGED);
+    let held = |node: &Node| node.finalizers().iter().any(|name| name == finalizer::NODE);
+    let marked = |node: &Node| node.annotations().contains_key(annotation::NOT_MANAGED);
+    let begins = change.old.as_ref().is_none_or(|old| {
         old.metadata.uid != new.metadata.uid
             || old.metadata.deletion_timestamp.is_some() != new.metadata.deletion_timestamp.is_some()
-            || held(old) != held(new)
-            || marked(old) != marked(new)
     });
-    if is_news { vec![(ObjectKey::of(&**new), Duration::ZERO)] } else { Vec::new() }
+    let is_touched = change.old.as_ref().is_some_and(|old| held(old) != held(new) || marked(old) != marked(new));
+    match (begins, is_touched) {
+        (true, _) => vec![(ObjectKey::of(&**new), Duration::ZERO)],
+        (false, true) => vec![(ObjectKey::of(&**new), AFTER_A_MARK)],
+        (false, false) => Vec::new(),
+    }
 }
 
 #[cfg(test)]

@@ -247,3 +247,7 @@ impl ConfigMaps {
 fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
