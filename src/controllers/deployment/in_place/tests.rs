@@ -325,7 +325,7 @@ fn a_machine_handed_over_to_a_set_that_is_old_by_now_is_updated_once_more() {
     let seen = fleet(Auto, of(2, &[HandedOver, Candidate]), of(1, &[Plain]));
     assert_eq!(
         rules(&seen),
-        ["in-place/release node-md-old-0", "in-place/finished md-old-0"]
+        ["in-place/release node-md-old-0", "in-place/finished md-old-0", "in-place/select node-md-old-1"]
     );
 }
 
@@ -481,7 +481,7 @@ fn d_16_a_deployment_that_shrinks_in_the_middle_of_an_update_takes_from_the_old_
 }
 
 #[test]
-fn a_frozen_deployment_updates_nothing() {
+fn d_18_a_frozen_deployment_updates_nothing() {
     let mut seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
     Arc::make_mut(&mut seen.deployment).metadata.labels = Some([("freeze".to_owned(), "True".to_owned())].into());
     assert_eq!(rules(&seen), Vec::<String>::new());
