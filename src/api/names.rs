@@ -153,12 +153,6 @@ pub mod node_condition {
     pub const TERMINATING: &str = "Terminating";
     /// Progress of an in-place update.
     pub const IN_PLACE_UPDATE: &str = "InPlaceUpdate";
-    /// Reason of [`IN_PLACE_UPDATE`]: the node is drained.
-    pub const REASON_DRAIN_SUCCESSFUL: &str = "DrainSuccessful";
-    /// Reason of [`IN_PLACE_UPDATE`]: the node's agent may begin.
-    pub const REASON_READY_FOR_UPDATE: &str = "ReadyForUpdate";
-    /// Reason of [`IN_PLACE_UPDATE`]: the node is updated.
-    pub const REASON_UPDATE_SUCCESSFUL: &str = "UpdateSuccessful";
     /// The node is preserved.
     pub const PRESERVED: &str = "Preserved";
     /// Reason of [`PRESERVED`]: a Failed machine of a set that keeps some. Blanks and full stop are the original's.
@@ -191,14 +185,6 @@ pub mod node_condition {
     pub const REASON_UPDATE_SUCCESSFUL: &str = "UpdateSuccessful";
     /// Reason of [`IN_PLACE_UPDATE`]: the node agent could not update the node.
     pub const REASON_UPDATE_FAILED: &str = "UpdateFailed";
-}
-
-/// Values of label [`label::UPDATE_RESULT`].
-pub mod update_result {
-    /// The update went well.
-    pub const SUCCESSFUL: &str = "successful";
-    /// It did not.
-    pub const FAILED: &str = "failed";
 }
 
 /// Values of [`label::UPDATE_RESULT`].

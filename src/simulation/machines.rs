@@ -27,6 +27,7 @@ use crate::{
     },
     controllers::{
         machine::{
+            added_condition,
             decide::decide,
             health::conditions_changed,
             node_ownership::{Owner, owner},
@@ -35,7 +36,9 @@ use crate::{
                 conditions_of, since,
             },
             plan::{Effect, Memo, Next, Plan, VersionGuard},
+            set_condition,
             settings::{HealthTimeout, MachineSettings},
+            vm_gone::VmCheck,
         },
         views::{BY_MACHINE, BY_NAME_LABEL, BY_NODE, qualified},
     },
@@ -60,6 +63,8 @@ pub struct MachineMemory {
     pub(super) call: Option<PendingCall>,
     /// What the last one answered.
     answer: Option<Answer>,
+    /// What the driver said of the VM of an unhealthy machine.
+    vm_check: VmCheck,
 }
 
 /// A driver call under way.
@@ -170,7 +175,12 @@ impl Process {
                     pass.drain = if end <= calls.now {
                         DrainState::Drained
                     } else {
-                        DrainState::Running { progress: String::new(), blocked_by: None, wake: since(end, calls.now) }
+                        DrainState::Running {
+                            progress: String::new(),
+                            blocked_by: None,
+                            waiting: None,
+                            wake: since(end, calls.now),
+                        }
                     };
                 }
                 Next::TakePermit => pass.permit = Permit::Held,
@@ -206,6 +216,7 @@ impl Process {
         seen.permit = pass.permit;
         seen.trouble = pass.trouble.clone();
         seen.conditions_differ_since = memory.conditions_differ_since;
+        seen.vm_check = memory.vm_check;
         seen.siblings = self.siblings(machine, &seen, now);
         seen
     }
@@ -317,13 +328,12 @@ impl Process {
                 self.patch_node(calls, newest, Part::Main, &patch)
             }
             Effect::AddNodeCondition(condition) => {
-                let has_any = newest.node.as_deref().is_some_and(|node| !conditions_of(node).is_empty());
-                let operation = if has_any {
-                    json!({ "op": "add", "path": "/status/conditions/-", "value": condition })
-                } else {
-                    json!({ "op": "add", "path": "/status/conditions", "value": [condition] })
-                };
-                self.patch_node(calls, newest, Part::Status, &Patch::Json(vec![operation]))
+                let patch = added_condition(newest.node.as_deref(), condition);
+                self.patch_node(calls, newest, Part::Status, &patch)
+            }
+            Effect::SetNodeCondition { condition, .. } => {
+                let patch = set_condition(newest.node.as_deref(), condition);
+                self.patch_node(calls, newest, Part::Status, &patch)
             }
             Effect::PatchNodeStatus(patch) => {
                 self.patch_node(calls, newest, Part::Status, &Patch::Merge(patch.clone()))
@@ -350,8 +360,8 @@ impl Process {
                 calls.trace.say(|| format!("    event {reason}: {message}"));
                 Ok(())
             }
-            // There are no volumes and no tokens here.
-            Effect::DeleteAttachment { .. } | Effect::EnsureToken | Effect::DeleteToken => Ok(()),
+            // There are no volumes, no tokens and no metrics here.
+            Effect::DeleteAttachment { .. } | Effect::EnsureToken | Effect::DeleteToken | Effect::Measure(_) => Ok(()),
         };
         match outcome {
             Ok(()) => Acted::Done,
@@ -456,6 +466,7 @@ fn remember(memo: Memo, seen: &Observation, memory: &mut MachineMemory) {
         Memo::Pause(purpose, until) => {
             memory.pause = Some(Pause { purpose, until, inputs: seen.inputs.clone() });
         }
+        Memo::VmChecked(check) => memory.vm_check = check,
     }
 }
 

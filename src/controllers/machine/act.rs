@@ -340,7 +340,8 @@ pub(in crate::controllers) fn without(finalizers: &[String], name: &str) -> Opti
     ]))
 }
 
-fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
+/// The condition at the end of the Node's list.
+pub(crate) fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
     let has_any = node.is_some_and(|node| !super::observation::conditions_of(node).is_empty());
     let operation = if has_any {
         json!({ "op": "add", "path": "/status/conditions/-", "value": condition })
@@ -351,7 +352,7 @@ fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
 }
 
 /// The condition in place of the one of its type, at the end of the list; others are not touched (spec §1.6).
-fn set_condition(node: Option<&Node>, condition: &Value) -> Patch {
+pub(crate) fn set_condition(node: Option<&Node>, condition: &Value) -> Patch {
     let conditions = node.map(|node| super::observation::conditions_of(node)).unwrap_or_default();
     let Some(place) = conditions.iter().position(|stored| condition["type"] == stored.type_.as_str()) else {
         return added_condition(node, condition);

@@ -203,7 +203,10 @@ fn await_call(seen: &Observation) -> Plan {
     if progressing(&seen.machine).is_some_and(|stored| stored.reason == reason) {
         return Plan::wait("deletion-awaits-driver", Next::AwaitCall);
     }
-    let text = being_deleted(seen, &format!("the provider to answer about {what}, which was under way before; its VM is deleted then"));
+    let text = being_deleted(
+        seen,
+        &format!("the provider to answer about {what}, which was under way before; its VM is deleted then"),
+    );
     let tell = StatusChange::new().progress(Moving::Yes, reason, text).effect(seen);
     Plan::new("deletion-awaits-driver", vec![tell], Next::AwaitCall)
 }

@@ -182,9 +182,7 @@ pub(super) fn is_worth_a_write(seen: &Observation, reason: &'static str, message
 /// A drain under way: how far it is gets written rarely, and only when it says something new.
 fn drain_running(seen: &Observation, progress: &str, waiting: Option<&Waiting>, wake: Duration) -> Plan {
     let by_force_at = seen.machine.metadata.deletion_timestamp.as_ref().map(|time| after(time.0, seen.limits.drain));
-    let end = by_force_at
-        .map(|at| format!("; pods are deleted by force from {} on", rfc3339(at)))
-        .unwrap_or_default();
+    let end = by_force_at.map(|at| format!("; pods are deleted by force from {} on", rfc3339(at))).unwrap_or_default();
     let told = told(progress, waiting, &end);
     let message = being_deleted(seen, &format!("{}{end}", told.waits_for.trim_end_matches('.')));
     let mut effects = Vec::new();
@@ -196,7 +194,8 @@ fn drain_running(seen: &Observation, progress: &str, waiting: Option<&Waiting>, 
 }
 
 fn failed_drain(seen: &Observation, text: &str) -> Plan {
-    let message = being_deleted(seen, &format!("its node to be drained. {text} Attempts go on until pods are deleted by force"));
+    let message =
+        being_deleted(seen, &format!("its node to be drained. {text} Attempts go on until pods are deleted by force"));
     let rest = Rest::failed(DeletionStage::Drain, text, None).told(machine_condition::REASON_DRAIN_FAILED, message);
     let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
     if !effects.is_empty() {

@@ -468,7 +468,12 @@ fn a_pause_of_the_creation_does_not_hold_the_deletion() {
 }
 
 fn moving(waiting: Waiting) -> DrainState {
-    DrainState::Running { progress: "1 of 3 pods left.".to_owned(), blocked_by: None, waiting: Some(waiting), wake: MINUTE }
+    DrainState::Running {
+        progress: "1 of 3 pods left.".to_owned(),
+        blocked_by: None,
+        waiting: Some(waiting),
+        wake: MINUTE,
+    }
 }
 
 fn terminating_pod() -> Waiting {

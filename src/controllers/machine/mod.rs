@@ -8,6 +8,7 @@
 
 mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
+pub(crate) use act::{added_condition, set_condition};
 pub mod bootstrap_token;
 pub mod class_state;
 #[cfg(test)]
@@ -21,9 +22,9 @@ mod creation_tests;
 pub mod decide;
 pub mod deletion;
 pub mod deletion_drain;
-pub mod deletion_stage;
 #[cfg(test)]
 mod deletion_flow_tests;
+pub mod deletion_stage;
 #[cfg(test)]
 mod deletion_tests;
 mod driver_calls;

@@ -477,6 +477,7 @@ impl Observation {
             permit: Permit::NotHeld,
             trouble: None,
             conditions_differ_since: None,
+            vm_check: VmCheck::default(),
             machine,
         }
     }

@@ -112,10 +112,7 @@ fn said(seen: &Observation) -> Said<'_> {
     Said {
         machine: own.get(annotation::PRESERVE).map(String::as_str),
         node: seen.node.ours().and_then(|node| node.annotations().get(annotation::PRESERVE)).map(String::as_str),
-        last_applied: own
-            .get(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE)
-            .map(String::as_str)
-            .unwrap_or_default(),
+        last_applied: own.get(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).map(String::as_str).unwrap_or_default(),
     }
 }
 
@@ -225,8 +222,7 @@ fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
         let is_due = has_failed && !is_drained(stored);
         if is_due || stored.is_none_or(|stored| stored.status != "True") {
             if let Some(patch) = marks(node, is_due) {
-                let mark =
-                    Effect::PatchNode { step: NodeStep::Preservation, patch, guard: VersionGuard::Observed };
+                let mark = Effect::PatchNode { step: NodeStep::Preservation, patch, guard: VersionGuard::Observed };
                 return Some(Say::act("mark-preserved", vec![mark], Next::Again));
             }
             if is_due {
@@ -278,11 +274,7 @@ fn marks(node: &Node, is_due: bool) -> Option<Value> {
     }
     if is_due && !is_tainted(node) {
         let mut taints = taints_of(node).to_vec();
-        taints.push(Taint {
-            key: taint::PRESERVED.to_owned(),
-            effect: "NoSchedule".to_owned(),
-            ..Taint::default()
-        });
+        taints.push(Taint { key: taint::PRESERVED.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() });
         patch.insert("spec".to_owned(), json!({ "taints": taints }));
     }
     (!patch.is_empty()).then_some(Value::Object(patch))

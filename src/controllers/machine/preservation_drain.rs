@@ -40,7 +40,11 @@ fn by_force_from(seen: &Observation) -> Timestamp {
 
 fn force(seen: &Observation, node: &Node) -> Force {
     let asked = seen.machine.labels().get(label::FORCE_DRAIN).is_some_and(|value| value == "True");
-    if asked || seen.now > by_force_from(seen) || is_lastingly_unhealthy(node, seen.now) { Force::Yes } else { Force::No }
+    if asked || seen.now > by_force_from(seen) || is_lastingly_unhealthy(node, seen.now) {
+        Force::Yes
+    } else {
+        Force::No
+    }
 }
 
 /// Steps the drain and writes what became of it into the Node's condition.

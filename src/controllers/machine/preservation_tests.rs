@@ -256,7 +256,9 @@ fn mc_148_mc_155_the_end_comes_to_the_second_and_takes_the_annotations_off() {
     assert!(!over.is_tainted());
     assert_eq!(over.says(), ("False", node_condition::REASON_PRESERVATION_STOPPED, ""));
     assert_eq!(over.machine.status.current_status.phase, MachinePhase::Failed, "its set may replace it now");
-    let told = |reason: &str| over.effects.iter().any(|effect| matches!(effect, Effect::Tell { reason: r, .. } if *r == reason));
+    let told = |reason: &str| {
+        over.effects.iter().any(|effect| matches!(effect, Effect::Tell { reason: r, .. } if *r == reason))
+    };
     assert!(told(machine_reason::PRESERVATION_STOPPED));
 }
 
@@ -297,10 +299,7 @@ fn mc_152_a_value_that_nobody_knows_changes_nothing() {
     let end = kept.ends();
     let same = kept.on_node("maybe").rest();
     assert_eq!((same.ends(), same.is_tainted()), (end, true));
-    assert!(matches!(
-        same.effects.as_slice(),
-        [Effect::Warn { reason: machine_reason::PRESERVE_VALUE_UNKNOWN, .. }]
-    ));
+    assert!(matches!(same.effects.as_slice(), [Effect::Warn { reason: machine_reason::PRESERVE_VALUE_UNKNOWN, .. }]));
     let never = Story::of(failed()).on_machine("perhaps").rest();
     assert_eq!(never.ends(), None);
 }

@@ -208,11 +208,7 @@ pub fn after_attachment(change: &Change<VolumeAttachment>, views: &ControlViews)
 
 fn drained_on(node: &str, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let machines = views.machines.by_index(BY_NODE, node);
-    machines
-        .iter()
-        .filter(|machine| may_be_drained(machine))
-        .map(|machine| ObjectKey::of(&**machine))
-        .collect()
+    machines.iter().filter(|machine| may_be_drained(machine)).map(|machine| ObjectKey::of(&**machine)).collect()
 }
 
 /// Whether a drain of the machine's node may be under way: it is being deleted, updated in place, or has failed and is

@@ -432,7 +432,8 @@ impl World {
 
     /// A pod on this node.
     pub fn make_pod_on(&self, name: &str, node: &str) {
-        let pod = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": node, "containers": [] } });
+        let pod =
+            json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": node, "containers": [] } });
         self.api().put(&format!("{PODS}{name}"), pod);
     }
 
