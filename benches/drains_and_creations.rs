@@ -203,7 +203,11 @@ impl World {
                     "type": "Delete", "state": "Processing", "description": stage_text::DRAIN, "lastUpdateTime": now,
                 },
             });
-            views.machines.apply(object(machine(&name, &json!({ "deletionTimestamp": now, "labels": { label::NODE: name } }), &status))?);
+            views.machines.apply(object(machine(
+                &name,
+                &json!({ "deletionTimestamp": now, "labels": { label::NODE: name } }),
+                &status,
+            ))?);
             nodes.apply(object(json!({
                 "metadata": { "name": name, "uid": name, "resourceVersion": "1", "finalizers": [finalizer::NODE] },
                 "spec": { "providerID": format!("cloud:///{name}"), "unschedulable": true },
@@ -354,7 +358,10 @@ fn object<K: serde::de::DeserializeOwned>(value: Value) -> Result<K, serde_json:
 /// What an API server answers to a read or a patch.
 fn answer<K: serde::Serialize>(stored: Option<&K>, method: &Method, part: Option<&str>, body: &Value) -> (u16, Value) {
     let Some(Ok(mut object)) = stored.map(serde_json::to_value) else {
-        return (404, json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound" }));
+        return (
+            404,
+            json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound" }),
+        );
     };
     if *method == Method::PATCH && !body.is_array() {
         let mut patched = object.clone();
@@ -362,7 +369,8 @@ fn answer<K: serde::Serialize>(stored: Option<&K>, method: &Method, part: Option
         for part in part.map_or(vec!["metadata", "spec"], |part| vec![part]) {
             object[part] = patched[part].clone();
         }
-        let version: u64 = object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(1);
+        let version: u64 =
+            object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(1);
         object["metadata"]["resourceVersion"] = json!((version + 1).to_string());
     }
     (200, object)

@@ -107,8 +107,7 @@ pub fn answer(body: &[u8]) -> ConversionAnswer {
         facts.objects = 0;
         Vec::new()
     });
-    let result =
-        if facts.failure.is_empty() { Outcome::Success } else { Outcome::Failure { message: &facts.failure } };
+    let result = if facts.failure.is_empty() { Outcome::Success } else { Outcome::Failure { message: &facts.failure } };
     let response = Response { uid: &request.uid, converted_objects, result };
     match serde_json::to_vec(&Answer { api_version: API_VERSION, kind: KIND, response }) {
         Ok(body) => ConversionAnswer { status: 200, body, facts },

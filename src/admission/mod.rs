@@ -13,9 +13,9 @@ mod drivers;
 pub mod manifests;
 pub mod policies;
 mod review;
-mod weight;
 #[cfg(test)]
 mod tests;
+mod weight;
 
 use std::sync::Arc;
 

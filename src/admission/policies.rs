@@ -156,7 +156,10 @@ mod tests {
             assert_eq!(pair[0]["metadata"]["name"], pair[1]["spec"]["policyName"]);
             assert_eq!(pair[0]["spec"]["failurePolicy"], "Ignore");
             let first = &pair[0]["spec"]["matchConditions"][0]["expression"];
-            assert!(first.as_str().unwrap().contains("system:serviceaccount:mcm:machine-controller-manager"), "{first}");
+            assert!(
+                first.as_str().unwrap().contains("system:serviceaccount:mcm:machine-controller-manager"),
+                "{first}"
+            );
         }
         assert_eq!(all[5]["spec"]["validationActions"], json!(["Warn", "Audit"]));
     }

@@ -287,14 +287,22 @@ fn k20_objects_are_converted_in_their_order() {
             "convertedObjects": [versioned("c", "v1beta1"), versioned("a", "v1beta1"), versioned("b", "v1beta1")],
             "result": {"status": "Success"}}})
     );
-    let expected =
-        ConversionFacts { from: Some(ApiVersion::V1alpha1), to: Some(ApiVersion::V1beta1), objects: 3, ..ConversionFacts::default() };
+    let expected = ConversionFacts {
+        from: Some(ApiVersion::V1alpha1),
+        to: Some(ApiVersion::V1beta1),
+        objects: 3,
+        ..ConversionFacts::default()
+    };
     assert_eq!((answer.status, answer.facts), (200, expected));
 }
 
 #[rstest]
 #[case::k21_one_of_three("Foo", "machine.sapcloud.io/v1beta1", "object 1 (Foo): \"Foo\" of version")]
-#[case::k22_a_foreign_version("Machine", "machine.sapcloud.io/v2", "object 0 (Machine): version \"machine.sapcloud.io/v2\" is not known")]
+#[case::k22_a_foreign_version(
+    "Machine",
+    "machine.sapcloud.io/v2",
+    "object 0 (Machine): version \"machine.sapcloud.io/v2\" is not known"
+)]
 fn one_failure_fails_the_review(#[case] second: &str, #[case] desired: &str, #[case] message: &str) {
     let mut objects = json!([versioned("a", "v1alpha1"), versioned("b", "v1alpha1"), versioned("c", "v1alpha1")]);
     objects[1]["kind"] = json!(second);

@@ -4,6 +4,7 @@
 //! everything else to standard error.
 
 pub mod convert;
+pub mod dev;
 pub mod documents;
 pub mod go_flags;
 pub mod kubeconfig;
@@ -56,6 +57,8 @@ pub enum Command {
     Rollback(rollback::RollbackArgs),
     /// Let histories of a simulated control plane happen and check what must always hold
     Simulate(simulate::SimulateArgs),
+    /// Run a cluster of its own in one process: API server, manager and virtual cloud
+    Dev(dev::DevArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -140,6 +143,7 @@ impl Command {
             Self::MigrateStorage(args) => migrate_storage::run(args, out),
             Self::Rollback(args) => rollback::run(args, out),
             Self::Simulate(args) => simulate::run(args, out),
+            Self::Dev(args) => dev::run(args, &mut io::stdout()),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.

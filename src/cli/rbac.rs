@@ -316,7 +316,8 @@ mod tests {
 
     fn all_grants() -> impl Iterator<Item = &'static Grant> {
         [CONTROL, CERTIFICATE, REGISTRATIONS, TARGET, TOKENS, SIMULATION, SIMULATION_LEASES, SIMULATION_STATE]
-            .into_iter().flatten()
+            .into_iter()
+            .flatten()
     }
 
     #[test]

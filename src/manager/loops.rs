@@ -22,9 +22,11 @@ use crate::{
     controllers::{
         class::{self, ClassController, ClassDeps},
         deployment::{
-            self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings, OldSets,
+            self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings,
+            OldSets,
         },
         machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Freeze},
+        overshooting::{self, Margins, OvershootController, OvershootDeps},
         safety::{
             collector::{Collector, CollectorDeps},
             freeze::Limits,
@@ -32,7 +34,6 @@ use crate::{
             routing,
             watchman::{Watchman, WatchmanDeps},
         },
-        overshooting::{self, Margins, OvershootController, OvershootDeps},
         secret::{self, SecretController, SecretDeps},
         set::{self, SetController, SetDeps},
     },

@@ -103,13 +103,13 @@ impl References for CachedReferences {
                 is_controlled: controller_of(deployment.meta()).is_some(),
             });
         let sets = self.store(namespace, |views| &views.sets)?.by_index(BY_NAMESPACE, namespace);
-        let sets = sets
-            .iter()
-            .filter(|set| !is_terminating(&***set) && selects(set.spec.selector.as_ref()))
-            .map(|set| SelectingFact {
-                kind: Kind::MachineSet,
-                name: set.name_any(),
-                is_controlled: controller_of(set.meta()).is_some(),
+        let sets =
+            sets.iter().filter(|set| !is_terminating(&***set) && selects(set.spec.selector.as_ref())).map(|set| {
+                SelectingFact {
+                    kind: Kind::MachineSet,
+                    name: set.name_any(),
+                    is_controlled: controller_of(set.meta()).is_some(),
+                }
             });
         let mut facts: Vec<_> = deployments.chain(sets).collect();
         facts.sort_by(|a, b| (b.kind, &a.name).cmp(&(a.kind, &b.name)));
@@ -170,13 +170,17 @@ mod tests {
         let owned = |kind: &str, name: &str| json!([{"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": kind, "name": name, "uid": name, "controller": true}]);
         let meta = |name: &str| json!({"name": name, "uid": name, "namespace": "ns", "resourceVersion": "5"});
         let selector = json!({"matchLabels": {"a": "b"}});
-        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"class": {"kind": "MachineClass", "name": "c1"}}});
-        views.deployments.apply(object(json!({"metadata": meta("d1"), "spec": {"selector": selector, "template": template}})));
+        let template =
+            json!({"metadata": {"labels": {"a": "b"}}, "spec": {"class": {"kind": "MachineClass", "name": "c1"}}});
+        views
+            .deployments
+            .apply(object(json!({"metadata": meta("d1"), "spec": {"selector": selector, "template": template}})));
         let mut set = json!({"metadata": meta("s1"), "spec": {"selector": selector, "template": template}});
         set["metadata"]["ownerReferences"] = owned("MachineDeployment", "d1");
         views.sets.apply(object(set));
         for (name, leaving) in [("m1", Value::Null), ("m2", json!("2026-01-01T00:00:00Z"))] {
-            let mut machine = json!({"metadata": meta(name), "spec": {"class": {"name": "c1"}, "providerID": format!("id-{name}")}});
+            let mut machine =
+                json!({"metadata": meta(name), "spec": {"class": {"name": "c1"}, "providerID": format!("id-{name}")}});
             machine["metadata"]["ownerReferences"] = owned("MachineSet", "s1");
             machine["metadata"]["deletionTimestamp"] = leaving;
             views.machines.apply(object(machine));

@@ -7,10 +7,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
-use kube::{
-    Client,
-    client::Body,
-};
+use kube::{Client, client::Body};
 use machine_controller_manager::{
     api::crd::{CrdOptions, OldestServer},
     cli::{documents::parse_documents, manifests_crds::crds_yaml},
@@ -101,7 +98,8 @@ impl Asker {
     /// Stores an object; one that is being deleted is deleted then, and kept by its finalizer.
     async fn store(&self, object: &Value) {
         let mut object = object.clone();
-        let is_terminating = object["metadata"].as_object_mut().expect("metadata").remove("deletionTimestamp").is_some();
+        let is_terminating =
+            object["metadata"].as_object_mut().expect("metadata").remove("deletionTimestamp").is_some();
         let made = self.send("POST", &collection(&object), "admin", Some(&object)).await;
         assert_eq!(made.code, 201, "{object}: {made:?}");
         if is_terminating {
@@ -151,9 +149,7 @@ impl Stage {
         let (watched, elsewhere) = (rig.namespace("watched").await, rig.namespace("elsewhere").await);
         let text = include_str!("../fixtures/admission-cases.yaml");
         let parsed = parse_documents("cases", text).expect("YAML").remove(0).value;
-        let in_place = |case: &Case, namespace: &Namespace| {
-            case.others.is_some() == (namespace.name == watched.name)
-        };
+        let in_place = |case: &Case, namespace: &Namespace| case.others.is_some() == (namespace.name == watched.name);
         let mut cases = Vec::new();
         for namespace in [&elsewhere, &watched] {
             let all = table::cases(&parsed, &namespace.name);
@@ -227,8 +223,7 @@ impl Stage {
             "--controller-users=ctl",
         ];
         let flags = standby.iter().chain(flags).map(|flag| (*flag).to_owned()).collect();
-        let options =
-            ManagerOptions { simulation: PLAIN_CLOUD.to_owned(), flags, ..ManagerOptions::default() };
+        let options = ManagerOptions { simulation: PLAIN_CLOUD.to_owned(), flags, ..ManagerOptions::default() };
         let manager = TestManager::start(&self.rig, &self.watched, &options).await;
         manager.register_webhooks(&self.rig, &self.watched).await;
         manager
@@ -296,7 +291,11 @@ async fn every_case_with_definitions_policies_and_webhooks() {
         )
         .await;
     said_about_statuses(&stage).await;
-    stage.rig.kubectl(&["delete", "validatingadmissionpolicybindings,validatingadmissionpolicies", "--all"]).await.succeed();
+    stage
+        .rig
+        .kubectl(&["delete", "validatingadmissionpolicybindings,validatingadmissionpolicies", "--all"])
+        .await
+        .succeed();
     stage.until("V57", "the policies to be gone", |said| said.code < 400).await;
 
     // With the webhooks.
@@ -352,8 +351,14 @@ fn metrics_name_rules_and_no_content(metrics: &str) {
         let found = metrics.lines().any(|line| line.starts_with(start) && parts.iter().all(|part| line.contains(part)));
         assert!(found, "no {start} with {parts:?}");
     };
-    line("mcm_admission_rule_total{", &["kind=\"Machine\"", "level=\"deny\"", "operation=\"CREATE\"", "rule=\"META-1\""]);
-    line("mcm_admission_rule_total{", &["kind=\"MachineClass\"", "level=\"warn\"", "operation=\"UPDATE\"", "rule=\"CLS-17\""]);
+    line(
+        "mcm_admission_rule_total{",
+        &["kind=\"Machine\"", "level=\"deny\"", "operation=\"CREATE\"", "rule=\"META-1\""],
+    );
+    line(
+        "mcm_admission_rule_total{",
+        &["kind=\"MachineClass\"", "level=\"warn\"", "operation=\"UPDATE\"", "rule=\"CLS-17\""],
+    );
     line("mcm_admission_requests_total{", &["allowed=\"false\"", "kind=\"MachineDeployment\""]);
     for content in ["KernelDeadlock", "yesterday", "i-43"] {
         assert!(!metrics.contains(content), "{content} of an object is in the metrics");
@@ -397,10 +402,19 @@ async fn defaults_and_appliers_leave_each_other_alone() {
             namespace.kubectl(&arguments).await.succeed();
         }
         assert_eq!(version(&namespace.get(resource, "gitops").await), version(&first), "{resource} is written again");
-        let owned = owned_by(&namespace.kubectl(&["get", resource, "gitops", "-o", "json", "--show-managed-fields"]).await.json(), "gitops");
-        assert!(!owned.contains("f:strategy") && !owned.contains("machinepriority"), "{resource}: defaults are owned: {owned}");
+        let owned = owned_by(
+            &namespace.kubectl(&["get", resource, "gitops", "-o", "json", "--show-managed-fields"]).await.json(),
+            "gitops",
+        );
+        assert!(
+            !owned.contains("f:strategy") && !owned.contains("machinepriority"),
+            "{resource}: defaults are owned: {owned}"
+        );
         // No difference is shown to a person either.
-        namespace.kubectl(&["diff", "--server-side", "--field-manager=gitops", "--force-conflicts", "-f", &file]).await.succeed();
+        namespace
+            .kubectl(&["diff", "--server-side", "--field-manager=gitops", "--force-conflicts", "-f", &file])
+            .await
+            .succeed();
     }
     // Client-side, as a person does.
     for object in [deployment("person"), machine("person")] {

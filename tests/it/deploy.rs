@@ -70,7 +70,8 @@ async fn the_component_v1beta1_is_what_the_code_generates() {
     let mut rendered = rendered_with(&rig, &["v1beta1"]).await;
     rendered.retain(is_definition);
     let generated = mcm(&["manifests", "crds", "--serve", "v1beta1"]);
-    let generated: Vec<Value> = parse_documents("crds", &generated).expect("YAML").into_iter().map(|d| d.value).collect();
+    let generated: Vec<Value> =
+        parse_documents("crds", &generated).expect("YAML").into_iter().map(|d| d.value).collect();
     assert_eq!(generated.len(), 4);
     for definition in generated {
         assert!(rendered.contains(&definition), "{} differs", text(&definition, "/metadata/name"));

@@ -18,7 +18,9 @@ async fn mc_008_kinds_may_be_installed_after_the_start() {
     let manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
     wait_until("the missing kinds to be named", PATIENCE, || async {
         let log = manager.log();
-        expect(log.contains("machines.machine.sapcloud.io/v1alpha1") && log.contains("mcm manifests crds"), || log.clone())
+        expect(log.contains("machines.machine.sapcloud.io/v1alpha1") && log.contains("mcm manifests crds"), || {
+            log.clone()
+        })
     })
     .await;
     rig.install_crds().await;

@@ -3,6 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../conformance/mod.rs"]
+mod conformance;
+
 mod admission_cases;
 mod command_line;
 mod conversion;
@@ -10,6 +13,7 @@ mod crash;
 mod definitions;
 mod deletion;
 mod deploy;
+mod dev_conformance;
 mod end_to_end;
 mod examples;
 mod fleet;

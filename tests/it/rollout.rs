@@ -238,7 +238,8 @@ fn is_selected(node: &Value) -> bool {
 
 /// What runs on the node and in the machine controller, in one step.
 async fn an_agent_updates(rig: &Rig, node: &str) {
-    let done = json!({ "metadata": { "labels": { "node.machine.sapcloud.io/update-result": "successful" } } }).to_string();
+    let done =
+        json!({ "metadata": { "labels": { "node.machine.sapcloud.io/update-result": "successful" } } }).to_string();
     rig.kubectl(&["patch", "node", node, "--type=merge", "-p", &done]).await.succeed();
     let condition = json!({ "status": { "conditions": [{
         "type": "InPlaceUpdate", "status": "True", "reason": "UpdateSuccessful", "message": "Node in-place update successful",

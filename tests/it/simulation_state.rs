@@ -6,7 +6,10 @@ use serde_json::Value;
 
 use crate::{
     fleet::{self, none_left},
-    support::{ManagerOptions, Namespace, Rig, Rights, TestManager, cluster_object::text, rig::free_port, wait::expect, wait_until},
+    support::{
+        ManagerOptions, Namespace, Rig, Rights, TestManager, cluster_object::text, rig::free_port, wait::expect,
+        wait_until,
+    },
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -24,7 +27,8 @@ async fn v05_vms_in_a_config_map_outlive_their_process() {
     let mut manager = TestManager::start(&rig, &namespace, &options).await;
     namespace.apply(&fleet::manifests(&namespace.name, "fleet", 5, "fleet")).await.succeed();
     let machines = fleet::running_machines(&namespace, 5, PATIENCE).await;
-    let wanted: BTreeSet<String> = machines.iter().map(|machine| text(machine, "/spec/providerID").to_owned()).collect();
+    let wanted: BTreeSet<String> =
+        machines.iter().map(|machine| text(machine, "/spec/providerID").to_owned()).collect();
     assert_eq!(vms(&namespace).await, wanted, "what was answered is stored");
 
     manager.kill();
@@ -88,7 +92,10 @@ async fn a_config_map_of_somebody_else_is_never_touched() {
     let ended = tokio::time::timeout(PATIENCE, run).await.expect("it ends by itself").expect("mcm runs");
     let told = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(1), "{told}");
-    assert!(told.contains("ConfigMap foreign-1/vms exists and is no simulation's state; choose another name"), "{told}");
+    assert!(
+        told.contains("ConfigMap foreign-1/vms exists and is no simulation's state; choose another name"),
+        "{told}"
+    );
     let kept = namespace.get("configmap", "vms").await;
     assert_eq!(kept["data"], serde_json::json!({"mine": "1"}));
 }

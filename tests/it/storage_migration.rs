@@ -132,12 +132,8 @@ async fn storage_goes_to_v1beta1_through_an_interruption_and_back() {
 async fn interrupted(kubeconfig: &str) {
     let arguments = ["migrate-storage", "--to=v1beta1", "--settle=3", "--rate=10", kubeconfig].map(str::to_owned);
     let ended = tokio::task::spawn_blocking(move || {
-        let mut child = Command::new(MCM)
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("mcm starts");
+        let mut child =
+            Command::new(MCM).args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("mcm starts");
         let mut errors = String::new();
         for line in BufReader::new(child.stderr.take().expect("it is piped")).lines() {
             let line = line.expect("text");

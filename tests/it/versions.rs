@@ -14,8 +14,8 @@ use crate::support::{
     Namespace, Rig,
     cluster_object::text,
     manager::{ManagerOptions, TestManager, mcm},
-    wait_until,
     wait::expect,
+    wait_until,
 };
 
 /// Applies the definitions with v1beta1 served and this manager as converter, and waits until kubectl can read both.
@@ -78,8 +78,7 @@ async fn people_can_work_in_both_versions() {
 
     // What is applied in v1beta1 becomes machines, and both versions show them.
     namespace.apply(POOL).await.succeed();
-    let (alpha, beta) =
-        (qualified(Kind::Machine, ApiVersion::V1alpha1), qualified(Kind::Machine, ApiVersion::V1beta1));
+    let (alpha, beta) = (qualified(Kind::Machine, ApiVersion::V1alpha1), qualified(Kind::Machine, ApiVersion::V1beta1));
     let machines = wait_until("two machines to run", Duration::from_secs(60), || async {
         let machines = namespace.list(&beta).await;
         let running = machines.iter().filter(|machine| text(machine, "/status/phase") == "Running").count();
@@ -169,7 +168,8 @@ async fn both_versions_can_be_watched(rig: &Rig, namespace: &Namespace, machine:
                 {
                     let types = object.types.expect("an apiVersion");
                     assert_eq!(types.api_version, format!("machine.sapcloud.io/{}", version.as_str()));
-                    let phase = ["/status/currentStatus/phase", "/status/phase"][usize::from(version == ApiVersion::V1beta1)];
+                    let phase =
+                        ["/status/currentStatus/phase", "/status/phase"][usize::from(version == ApiVersion::V1beta1)];
                     assert_eq!(object.data.pointer(phase).and_then(|phase| phase.as_str()), Some("Running"));
                     return;
                 }

@@ -74,7 +74,8 @@ impl Weather {
         wait_until("every VM to have its machine, and every machine its VM", PATIENCE, || async {
             let machines = self.namespace.list("machines").await;
             let wanted: BTreeSet<String> = machines.iter().map(|m| text(m, "/spec/providerID").to_owned()).collect();
-            let vms: BTreeSet<String> = self.cloud.vms().await.iter().map(|vm| text(vm, "/providerID").to_owned()).collect();
+            let vms: BTreeSet<String> =
+                self.cloud.vms().await.iter().map(|vm| text(vm, "/providerID").to_owned()).collect();
             expect(wanted == vms && wanted.len() == replicas, || format!("machines have {wanted:#?}\nVMs {vms:#?}"))
         })
         .await;
@@ -137,7 +138,8 @@ fn is_not_found(error: &kube::Error) -> bool {
 
 /// What a machine's condition says; empty when there is none.
 pub fn explanation(machine: &Value) -> String {
-    let conditions = machine.pointer("/status/machineConditions").and_then(Value::as_array).cloned().unwrap_or_default();
+    let conditions =
+        machine.pointer("/status/machineConditions").and_then(Value::as_array).cloned().unwrap_or_default();
     let progress = conditions.iter().find(|condition| text(condition, "/type") == "Progressing");
     progress.map(|condition| text(condition, "/message").to_owned()).unwrap_or_default()
 }

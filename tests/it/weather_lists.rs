@@ -5,7 +5,11 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::json;
 
 use crate::{
-    support::{cluster_object::{items, text}, wait::expect, wait_until},
+    support::{
+        cluster_object::{items, text},
+        wait::expect,
+        wait_until,
+    },
     weather::{PATIENCE, Weather},
 };
 

@@ -4,7 +4,11 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     fleet::{describe, phase},
-    support::{cluster_object::{name, text}, wait::expect, wait_until},
+    support::{
+        cluster_object::{name, text},
+        wait::expect,
+        wait_until,
+    },
     weather::{PATIENCE, Weather, explanation, names, node_of},
 };
 
@@ -25,7 +29,8 @@ async fn a_vm_vanishes(weather: &Weather) {
     let (lost, node) = (name(&before[0]).to_owned(), node_of(&before[0]).to_owned());
     weather.cloud.does(&lost, "vanish").await;
     weather.nodes_show(&[&node], "Unknown").await;
-    let ill = weather.some_machine("the silence to be shown", |machine| name(machine) == lost && phase(machine) != "Running");
+    let ill =
+        weather.some_machine("the silence to be shown", |machine| name(machine) == lost && phase(machine) != "Running");
     assert!(!explanation(&ill.await).is_empty(), "it says why");
     let after = replaced(weather, &lost, 3).await;
     assert_eq!(names(&before).intersection(&names(&after)).count(), 2, "the others stay");
@@ -76,7 +81,8 @@ async fn one_silent_kubelet_is_replaced_and_fifty_are_not_all_at_once() {
     assert!(most <= 2, "{most} machines were given up at once");
     weather.everyone_explains().await;
     // The network is back.
-    let left: Vec<String> = weather.namespace.list("machines").await.iter().map(|machine| node_of(machine).to_owned()).collect();
+    let left: Vec<String> =
+        weather.namespace.list("machines").await.iter().map(|machine| node_of(machine).to_owned()).collect();
     let left: BTreeSet<&str> = left.iter().map(String::as_str).filter(|node| !node.is_empty()).collect();
     weather.nodes_show(&left.into_iter().collect::<Vec<_>>(), "True").await;
     let recovered = weather.clears_up(MANY as usize).await;

@@ -26,7 +26,8 @@ async fn replies_of_creations_get_lost(weather: &Weather) {
     let lost = json!([{"op": "create", "count": 3, "effect": "created-but-error", "code": "DeadlineExceeded"}]);
     weather.cloud.fails(lost).await;
     weather.want(3).await;
-    let machine = weather.some_machine("a lost reply to be shown", |machine| phase(machine) == "CrashLoopBackOff").await;
+    let machine =
+        weather.some_machine("a lost reply to be shown", |machine| phase(machine) == "CrashLoopBackOff").await;
     assert_eq!(text(&machine, "/status/lastOperation/errorCode"), "DeadlineExceeded", "{}", machine["status"]);
     assert!(!explanation(&machine).is_empty(), "{}", machine["status"]);
     weather.clears_up(3).await;

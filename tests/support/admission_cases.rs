@@ -72,7 +72,19 @@ impl Vocabulary<'_> {
     fn case(&self, line: &Value) -> Case {
         let fields = line.as_object().expect("a case is a map");
         const KNOWN: [&str; 13] = [
-            "id", "kind", "old", "new", "user", "profile", "deny", "warn", "live", "policy", "becomes", "others", "terminating",
+            "id",
+            "kind",
+            "old",
+            "new",
+            "user",
+            "profile",
+            "deny",
+            "warn",
+            "live",
+            "policy",
+            "becomes",
+            "others",
+            "terminating",
         ];
         for field in fields.keys() {
             assert!(KNOWN.contains(&field.as_str()), "{line}: nobody reads {field}");
@@ -189,7 +201,9 @@ pub fn mismatch(what: &str, expected: &[String], texts: &[String], fits: fn(&str
 pub fn holds(object: &Value, wanted: &Value) -> bool {
     match wanted {
         Value::Null => object.is_null(),
-        Value::Object(members) => members.iter().all(|(key, wanted)| holds(object.get(key).unwrap_or(&Value::Null), wanted)),
+        Value::Object(members) => {
+            members.iter().all(|(key, wanted)| holds(object.get(key).unwrap_or(&Value::Null), wanted))
+        }
         other => object == other,
     }
 }

@@ -133,15 +133,11 @@ impl TestManager {
         self.process.wait(Duration::from_secs(60))
     }
 
-    /// Sends a signal, such as STOP.
-    pub fn signal(&self, name: &str) {
-        self.process.signal(name);
-    }
-
     /// Memory that it holds now.
     pub fn resident_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+        let resident =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
         resident.unwrap_or(0_u64) / 1024
     }
 

@@ -125,21 +125,21 @@ impl Rig {
         let file = |name: &str| folder.join(name).display().to_string();
         let program = assets.join("kube-apiserver");
         let arguments = [
-                format!("--etcd-servers={etcd_url}"),
-                "--bind-address=127.0.0.1".to_owned(),
-                "--advertise-address=127.0.0.1".to_owned(),
-                format!("--secure-port={api_port}"),
-                format!("--cert-dir={}", folder.display()),
-                format!("--tls-cert-file={}", file("serving.crt")),
-                format!("--tls-private-key-file={}", file("serving.key")),
-                format!("--token-auth-file={}", file("tokens.csv")),
-                "--authorization-mode=RBAC".to_owned(),
-                "--enable-bootstrap-token-auth".to_owned(),
-                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-                format!("--service-account-key-file={}", file("service-account.pub")),
-                format!("--service-account-signing-key-file={}", file("service-account.key")),
-                "--disable-admission-plugins=ServiceAccount".to_owned(),
+            format!("--etcd-servers={etcd_url}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--advertise-address=127.0.0.1".to_owned(),
+            format!("--secure-port={api_port}"),
+            format!("--cert-dir={}", folder.display()),
+            format!("--tls-cert-file={}", file("serving.crt")),
+            format!("--tls-private-key-file={}", file("serving.key")),
+            format!("--token-auth-file={}", file("tokens.csv")),
+            "--authorization-mode=RBAC".to_owned(),
+            "--enable-bootstrap-token-auth".to_owned(),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={}", file("service-account.pub")),
+            format!("--service-account-signing-key-file={}", file("service-account.key")),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
         ]
         .to_vec();
         let mut api_server = Process::start(folder, "kube-apiserver", &program, &arguments);

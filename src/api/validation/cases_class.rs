@@ -110,11 +110,8 @@ impl References for Known {
 
     fn selecting(&self, _namespace: &str, labels: Node<'_>) -> Option<Vec<SelectingFact>> {
         let fact = |kind, name: &str, is_controlled| SelectingFact { kind, name: name.to_owned(), is_controlled };
-        let facts = vec![
-            fact(MachineDeployment, "d0", false),
-            fact(MachineSet, "s0", false),
-            fact(MachineSet, "d0-1", true),
-        ];
+        let facts =
+            vec![fact(MachineDeployment, "d0", false), fact(MachineSet, "s0", false), fact(MachineSet, "d0-1", true)];
         Some(if labels.get("shared").is_present() { facts } else { Vec::new() })
     }
 

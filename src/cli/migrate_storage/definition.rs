@@ -153,11 +153,7 @@ mod tests {
     #[case::beta_is_not_served("/spec/versions/1/served", json!(false), "v1beta1 is not served")]
     #[case::nobody_converts("/spec/conversion/strategy", json!("None"), "has no conversion webhook")]
     #[case::beta_is_unknown("/spec/versions/1/name", json!("v2"), "defines no v1beta1")]
-    fn obstacles_are_named_before_anything_is_changed(
-        #[case] place: &str,
-        #[case] value: Value,
-        #[case] words: &str,
-    ) {
+    fn obstacles_are_named_before_anything_is_changed(#[case] place: &str, #[case] value: Value, #[case] words: &str) {
         let mut definition = a_definition("v1alpha1", &["v1alpha1"]);
         *definition.pointer_mut(place).unwrap() = value;
         let obstacle = next_step(&definition, V1beta1).unwrap_err().to_string();

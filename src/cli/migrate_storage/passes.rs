@@ -262,8 +262,7 @@ where
             Ok(answer) => return Ok(answer),
             Err(error) => ApiError::from(error),
         };
-        let passing =
-            matches!(error, ApiError::TooManyRequests(_) | ApiError::TimedOut(_) | ApiError::Unavailable(_));
+        let passing = matches!(error, ApiError::TooManyRequests(_) | ApiError::TimedOut(_) | ApiError::Unavailable(_));
         if !passing || Instant::now() + wait >= deadline {
             return Err(error);
         }
@@ -277,7 +276,8 @@ fn refused(what: &str, verb: &str, error: &ApiError) -> Failure {
 }
 
 fn too_bad(resource: &str, failures: &[String], all: usize) -> Failure {
-    let named = failures.iter().take(NAMED_FAILURES).map(|failure| format!("{resource} {failure}\n")).collect::<String>();
+    let named =
+        failures.iter().take(NAMED_FAILURES).map(|failure| format!("{resource} {failure}\n")).collect::<String>();
     let more = failures.len().saturating_sub(NAMED_FAILURES);
     let more = if more > 0 { format!("... and {more} more\n") } else { String::new() };
     Failure::run(anyhow::anyhow!(

@@ -149,7 +149,10 @@ fn warm_standbys_and_early_finalizers_can_be_switched_off() {
     let settings = serve(&[]).unwrap();
     assert_eq!((settings.standby_caches, settings.admission.finalizers), (StandbyCaches::Warm, FinalizerDefault::Add));
     let settings = serve(&["--standby-caches=false", "--default-finalizers=false"]).unwrap();
-    assert_eq!((settings.standby_caches, settings.admission.finalizers), (StandbyCaches::Cold, FinalizerDefault::Leave));
+    assert_eq!(
+        (settings.standby_caches, settings.admission.finalizers),
+        (StandbyCaches::Cold, FinalizerDefault::Leave)
+    );
 }
 
 #[test]

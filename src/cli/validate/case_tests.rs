@@ -58,8 +58,7 @@ fn webhooks(case: &Case, drivers: &RegisteredDrivers) -> (Said, Option<Value>) {
         Some(others) => Arc::new(Inventory::of(others.iter(), NAMESPACE)),
         None => Arc::new(NoReferences),
     };
-    let admission =
-        Admission::new(policy(case)).with_providers(Arc::new(drivers.clone())).with_references(references);
+    let admission = Admission::new(policy(case)).with_providers(Arc::new(drivers.clone())).with_references(references);
     let operation = match (&case.old, &case.new) {
         (None, _) => "CREATE",
         (Some(_), Some(_)) => "UPDATE",

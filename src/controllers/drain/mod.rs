@@ -31,11 +31,7 @@ use self::{
     step::{DrainResult, drain_step, learn},
 };
 use crate::{
-    controllers::machine::{
-        observation::Force,
-        settings::EVICTION_RETRY,
-        waiting::after,
-    },
+    controllers::machine::{observation::Force, settings::EVICTION_RETRY, waiting::after},
     driver::Driver,
 };
 

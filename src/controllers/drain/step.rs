@@ -20,8 +20,8 @@ use crate::{
     cluster::key::ObjectKey,
     controllers::machine::{
         observation::{Force, since},
-        waiting::after,
         settings::EVICTION_RETRY,
+        waiting::after,
     },
 };
 

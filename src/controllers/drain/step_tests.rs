@@ -405,7 +405,9 @@ fn pods_and_volumes_are_told_by_name_and_time() {
     );
     let told = waits(&world.place("pv-1", Presence::No, Presence::No).step(&PodAnswer::Accepted));
     assert!(
-        told.starts_with("PersistentVolume pv-1 (pod ns/db) to be attached to another node, since 2027-01-15T08:00:30Z"),
+        told.starts_with(
+            "PersistentVolume pv-1 (pod ns/db) to be attached to another node, since 2027-01-15T08:00:30Z"
+        ),
         "{told}"
     );
 }

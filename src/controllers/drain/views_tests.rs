@@ -11,8 +11,8 @@ use http::{Request, Response};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{
-        CSIPersistentVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod,
-        Volume,
+        CSIPersistentVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource,
+        Pod, Volume,
     },
     policy::v1::PodDisruptionBudget,
     storage::v1::VolumeAttachment,
@@ -245,7 +245,11 @@ async fn mc_221_a_volume_that_the_driver_can_not_name_is_not_waited_for() {
         let _ = tokio::time::timeout(Duration::from_secs(1), woken.notified()).await;
         // Pods that were asked are gone at once.
         let gone: Vec<String> = asked.lock().unwrap().clone();
-        views.pods.lock().unwrap().retain(|pod| !gone.iter().any(|path| path.contains(&format!("/{}/", pod.name_any()))));
+        views
+            .pods
+            .lock()
+            .unwrap()
+            .retain(|pod| !gone.iter().any(|path| path.contains(&format!("/{}/", pod.name_any()))));
     }
     assert_eq!(results.last(), Some(&DrainResult::Drained), "the volume of pod a is attached for ever: {results:#?}");
     assert_eq!(asked.lock().unwrap().len(), 2);

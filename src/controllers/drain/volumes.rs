@@ -54,9 +54,8 @@ pub fn place_of(
         .any(|attached| ids.iter().any(|id| names_volume(&attached.name, id)));
     let of_pv =
         |attachment: &&Arc<VolumeAttachment>| attachment.spec.source.persistent_volume_name.as_deref() == Some(pv);
-    let is_attached = |attachment: &&Arc<VolumeAttachment>| {
-        attachment.status.as_ref().is_some_and(|status| status.attached)
-    };
+    let is_attached =
+        |attachment: &&Arc<VolumeAttachment>| attachment.status.as_ref().is_some_and(|status| status.attached);
     let attached = || attachments.iter().filter(of_pv).filter(is_attached);
     // The Node's list forgets a volume before it is detached; its attachment lasts until then.
     let here = on_node || attached().any(|attachment| attachment.spec.node_name == node_name);

@@ -77,9 +77,12 @@ fn client(stored: &Stored) -> kube::Client {
             let body = body.collect_bytes().await.unwrap_or_default();
             let mut stored = lock(&stored);
             let (code, answer) = match (stored.as_mut(), &parts.method) {
-                (None, _) => (503, json!({"kind": "Status", "status": "Failure", "code": 503, "reason": "x", "message": "down"})),
+                (None, _) => {
+                    (503, json!({"kind": "Status", "status": "Failure", "code": 503, "reason": "x", "message": "down"}))
+                }
                 (Some(objects), _) if parts.uri.query().is_some_and(|query| query.contains("labelSelector")) => {
-                    let below = objects.iter().filter(|(at, _)| at.starts_with(&path)).map(|(_, object)| object.clone());
+                    let below =
+                        objects.iter().filter(|(at, _)| at.starts_with(&path)).map(|(_, object)| object.clone());
                     (200, json!({"items": below.collect::<Vec<_>>()}))
                 }
                 (Some(objects), &http::Method::PATCH) => {
@@ -89,10 +92,14 @@ fn client(stored: &Stored) -> kube::Client {
                 }
                 (Some(objects), _) => match objects.get(&path) {
                     Some(object) => (200, object.clone()),
-                    None => (404, json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "no"})),
+                    None => (
+                        404,
+                        json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "no"}),
+                    ),
                 },
             };
-            let answer = http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap();
+            let answer =
+                http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap();
             Ok::<_, kube::Error>(answer)
         }
     });

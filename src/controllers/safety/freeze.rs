@@ -105,7 +105,8 @@ pub struct Plan {
 pub fn decide(seen: &Observation) -> Plan {
     let up = seen.control == Health::Up && seen.target == Health::Up;
     let well = State::Flowing { last_up: seen.now, failing_since: None };
-    let soon = (seen.limits.timeout / 5).max(Duration::from_secs(1)).min(seen.limits.period.max(Duration::from_secs(1)));
+    let soon =
+        (seen.limits.timeout / 5).max(Duration::from_secs(1)).min(seen.limits.period.max(Duration::from_secs(1)));
     let period = seen.limits.period.max(Duration::from_secs(1));
     let (state, step, next) = match (seen.state, up) {
         // An outage that was shorter than the timeout is forgotten (M-34).

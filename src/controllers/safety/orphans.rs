@@ -31,7 +31,12 @@ pub struct Guards {
 
 impl Default for Guards {
     fn default() -> Self {
-        Self { confirm_after: Duration::from_secs(60), least_age: Duration::from_secs(5 * 60), deletions: 10, reads: 50 }
+        Self {
+            confirm_after: Duration::from_secs(60),
+            least_age: Duration::from_secs(5 * 60),
+            deletions: 10,
+            reads: 50,
+        }
     }
 }
 
@@ -263,13 +268,8 @@ mod tests {
     fn mc_250_ten_go_in_one_run_and_the_rest_later() {
         let vms: Vec<ListedVm> = (0..50).map(|n| vm(&format!("v{n:02}"), Claim::Nobody)).collect();
         let suspects = vms.iter().map(|vm| (vm.provider_id.clone(), at(-90))).collect();
-        let plan = decide(&Observation {
-            version: OBSERVATION_VERSION,
-            now: at(0),
-            vms,
-            suspects,
-            guards: Guards::default(),
-        });
+        let plan =
+            decide(&Observation { version: OBSERVATION_VERSION, now: at(0), vms, suspects, guards: Guards::default() });
         assert_eq!((plan.deletions.len(), plan.suspects.len()), (10, 50));
         assert_eq!(plan.next, Some(Duration::from_secs(60)));
     }

@@ -99,11 +99,7 @@ mod tests {
     #[case::mc_253_it_takes_a_node(machine("", ""), machine("n", ""), &["n"])]
     #[case::it_begins_with_one(None, machine("n", ""), &["n"])]
     #[case::nothing_of_interest(machine("n", ""), machine("n", "x"), &[])]
-    fn a_machine_wakes(
-        #[case] old: Option<Arc<Machine>>,
-        #[case] new: Option<Arc<Machine>>,
-        #[case] woken: &[&str],
-    ) {
+    fn a_machine_wakes(#[case] old: Option<Arc<Machine>>, #[case] new: Option<Arc<Machine>>, #[case] woken: &[&str]) {
         assert_eq!(names(after_machine(&Change { old, new })), woken);
     }
 

@@ -88,8 +88,14 @@ impl Watchman {
             }
         }
         let now = self.deps.clock.now();
-        let plan =
-            freeze::decide(&Observation { version: freeze::OBSERVATION_VERSION, now, state, control, target, limits: self.deps.limits });
+        let plan = freeze::decide(&Observation {
+            version: freeze::OBSERVATION_VERSION,
+            now,
+            state,
+            control,
+            target,
+            limits: self.deps.limits,
+        });
         match plan.step {
             Step::Nothing => {}
             Step::Freeze => {

@@ -71,11 +71,8 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let world = Arc::new(World {
-            up: AtomicBool::new(true),
-            machines: Mutex::default(),
-            refused: Mutex::default(),
-        });
+        let world =
+            Arc::new(World { up: AtomicBool::new(true), machines: Mutex::default(), refused: Mutex::default() });
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let (views, freeze) = (ControlViews::default(), FreezeSwitch::default());
         let gate = Gate::open_until(CancellationToken::new());

@@ -49,7 +49,12 @@ pub fn provider_spec(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
 }
 
 /// The error names no value, so that what was there is noted for the comparison of updates.
-fn required(path: FieldPath, detail: impl Into<std::borrow::Cow<'static, str>>, looked_at: Value, found: &mut Findings) {
+fn required(
+    path: FieldPath,
+    detail: impl Into<std::borrow::Cow<'static, str>>,
+    looked_at: Value,
+    found: &mut Findings,
+) {
     found.required(RULE, path, detail);
     found.depends_on(looked_at);
 }

@@ -12,11 +12,7 @@ pub enum InvalidServingName {
 
 /// DNS names of the Service, and any further names or addresses (`--cert-extra-san`). API servers verify
 /// `SERVICE.NAMESPACE.svc`. Hosts of URLs are learnt from the objects that name them.
-pub fn serving_names(
-    service: &str,
-    namespace: &str,
-    extra: &[String],
-) -> Result<BTreeSet<String>, InvalidServingName> {
+pub fn serving_names(service: &str, namespace: &str, extra: &[String]) -> Result<BTreeSet<String>, InvalidServingName> {
     let mut names = BTreeSet::from([
         service.to_owned(),
         format!("{service}.{namespace}"),

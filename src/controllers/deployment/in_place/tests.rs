@@ -167,7 +167,8 @@ fn rules(seen: &DeploymentObservation) -> Vec<String> {
 }
 
 use Is::{
-    Candidate, Contradicting, HandedOver, Plain, Selected, Starting, Unhealthy, Updated, UpdatedEarly, Updating, WithoutNode,
+    Candidate, Contradicting, HandedOver, Plain, Selected, Starting, Unhealthy, Updated, UpdatedEarly, Updating,
+    WithoutNode,
 };
 
 #[rstest]
@@ -323,10 +324,7 @@ fn a_label_that_only_the_old_selector_asks_for_comes_off() {
 fn a_machine_handed_over_to_a_set_that_is_old_by_now_is_updated_once_more() {
     // Its node speaks of the update before; without the label on the machine it would move on at once.
     let seen = fleet(Auto, of(2, &[HandedOver, Candidate]), of(1, &[Plain]));
-    assert_eq!(
-        rules(&seen),
-        ["in-place/release node-md-old-0", "in-place/finished md-old-0"]
-    );
+    assert_eq!(rules(&seen), ["in-place/release node-md-old-0", "in-place/finished md-old-0"]);
 }
 
 #[rstest]

@@ -133,7 +133,9 @@ pub enum StateError {
         problem: String,
     },
     /// Another process has taken the `ConfigMap` over.
-    #[error("another process writes the simulation's state, ConfigMap {namespace}/{name}, from now on; stop one of them")]
+    #[error(
+        "another process writes the simulation's state, ConfigMap {namespace}/{name}, from now on; stop one of them"
+    )]
     Taken {
         /// Its namespace.
         namespace: String,

@@ -117,7 +117,8 @@ impl ConfigMaps {
     pub async fn write_snapshot(&mut self, entries: &[Entry]) -> Result<(), StateError> {
         if self.trust == Trust::MustRead {
             let found = self.list().await?;
-            let foreign = |object: &&ConfigMap| object.annotations().get(annotation::SIMULATION_WRITER) != Some(&self.writer);
+            let foreign =
+                |object: &&ConfigMap| object.annotations().get(annotation::SIMULATION_WRITER) != Some(&self.writer);
             if let Some(object) = found.iter().find(foreign) {
                 return Err(StateError::Taken { namespace: self.access.namespace.clone(), name: object.name_any() });
             }
@@ -130,11 +131,8 @@ impl ConfigMaps {
     }
 
     async fn send(&mut self, changes: &Changes) -> Result<(), StateError> {
-        let no_room = |NoRoom| StateError::Full {
-            namespace: self.access.namespace.clone(),
-            name: self.name.clone(),
-            most: MOST,
-        };
+        let no_room =
+            |NoRoom| StateError::Full { namespace: self.access.namespace.clone(), name: self.name.clone(), most: MOST };
         let writes = self.layout.plan(changes).map_err(no_room)?;
         for write in &writes {
             // Until the answer is here, nothing that is remembered can be trusted; a dropped call ends here too.
@@ -209,9 +207,7 @@ impl ConfigMaps {
                 annotations: Some([(annotation::SIMULATION_WRITER.to_owned(), self.writer.clone())].into()),
                 ..ObjectMeta::default()
             },
-            data: Some(
-                write.changes.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?))).collect(),
-            ),
+            data: Some(write.changes.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?))).collect()),
             ..ConfigMap::default()
         };
         let (api, parameters) = (self.api(), PostParams::default());
@@ -244,11 +240,7 @@ impl ConfigMaps {
     }
 
     fn unreadable(&self, problem: String) -> StateError {
-        StateError::UnreadableConfigMap {
-            namespace: self.access.namespace.clone(),
-            name: self.name.clone(),
-            problem,
-        }
+        StateError::UnreadableConfigMap { namespace: self.access.namespace.clone(), name: self.name.clone(), problem }
     }
 }
 
