@@ -127,7 +127,10 @@ pub(super) fn impersonated(user: User, headers: &HeaderMap) -> Result<User, ApiS
         return Err(ApiStatus::bad_request("requested groups without impersonating a user"));
     };
     if !user.groups.iter().any(|group| group == MASTERS) {
-        let why = format!("User {:?} cannot impersonate resource \"users\" in API group \"\" at the cluster scope", user.name);
+        let why = format!(
+            "User {:?} cannot impersonate resource \"users\" in API group \"\" at the cluster scope",
+            user.name
+        );
         return Err(ApiStatus::forbidden("", "users", &name, &why));
     }
     Ok(User::known(name, groups))

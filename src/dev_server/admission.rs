@@ -79,7 +79,8 @@ impl Server {
         let mut changes = 0;
         for round in 0..2 {
             for (at, webhook) in webhooks.iter().enumerate() {
-                let again = webhook["reinvocationPolicy"] == "IfNeeded" && asked_at[at].is_some_and(|seen| seen < changes);
+                let again =
+                    webhook["reinvocationPolicy"] == "IfNeeded" && asked_at[at].is_some_and(|seen| seen < changes);
                 if round > 0 && !again {
                     continue;
                 }
@@ -90,7 +91,10 @@ impl Server {
                 if let Some(patch) = reply.patch.filter(|patch| !patch.0.is_empty()) {
                     let mut patched = self.converted(&served, vec![object]).await?.swap_remove(0);
                     json_patch::patch(&mut patched, &patch).map_err(|error| {
-                        ApiStatus::internal(format!("webhook {:?}: cannot apply its patch: {error}", text(webhook, "/name")))
+                        ApiStatus::internal(format!(
+                            "webhook {:?}: cannot apply its patch: {error}",
+                            text(webhook, "/name")
+                        ))
                     })?;
                     object = self.converted(&call.served, vec![patched]).await?.swap_remove(0);
                     changes += 1;
@@ -169,8 +173,13 @@ impl Server {
         if response["uid"] != json!(uid) {
             return self.failed(webhook, "expected response.uid to be that of the request".to_owned()).map(|()| None);
         }
-        let warnings: Vec<String> =
-            response["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+        let warnings: Vec<String> = response["warnings"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect();
         if response["allowed"] != json!(true) {
             return Err(denied(name, &response["status"]));
         }
@@ -230,7 +239,12 @@ impl Server {
     }
 
     /// Converts objects by a webhook.
-    pub(super) async fn convert(&self, client: &Value, wanted: &str, objects: Vec<Value>) -> Result<Vec<Value>, String> {
+    pub(super) async fn convert(
+        &self,
+        client: &Value,
+        wanted: &str,
+        objects: Vec<Value>,
+    ) -> Result<Vec<Value>, String> {
         let uid = object::new_uid(&mut *self.random());
         let count = objects.len();
         let review = json!({
@@ -249,7 +263,9 @@ impl Server {
         if converted.len() != count {
             return Err(format!("it answered {} objects to {count}", converted.len()));
         }
-        for (object, original) in converted.iter_mut().zip(&review["request"]["objects"].as_array().cloned().unwrap_or_default()) {
+        for (object, original) in
+            converted.iter_mut().zip(&review["request"]["objects"].as_array().cloned().unwrap_or_default())
+        {
             if object["apiVersion"] != wanted {
                 return Err(format!("it answered {} instead of {wanted}", object["apiVersion"]));
             }
@@ -320,9 +336,7 @@ fn review_request(
         let kind = &served.resource.kind;
         json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
     };
-    let resource = |served: &Served| {
-        json!({"group": served.group(), "version": served.resource.kind.version, "resource": served.plural()})
-    };
+    let resource = |served: &Served| json!({"group": served.group(), "version": served.resource.kind.version, "resource": served.plural()});
     let name = if call.name().is_empty() { object::name(question.object) } else { call.name() };
     let mut request = json!({
         "uid": uid,
@@ -357,7 +371,9 @@ fn conditions_hold(webhook: &Value, request: &Value) -> Result<bool, String> {
     for condition in webhook["matchConditions"].as_array().into_iter().flatten() {
         let anything = Schema::default();
         let mut scope = rules::context();
-        for (name, value) in [("object", &request["object"]), ("oldObject", &request["oldObject"]), ("request", request)] {
+        for (name, value) in
+            [("object", &request["object"]), ("oldObject", &request["oldObject"]), ("request", request)]
+        {
             scope.add_variable_from_value(name, rules::to_cel(value, &anything));
         }
         let held = rules::program(text(condition, "/expression"))
@@ -373,7 +389,8 @@ fn conditions_hold(webhook: &Value, request: &Value) -> Result<bool, String> {
 }
 
 fn denied(name: &str, status: &Value) -> ApiStatus {
-    let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400).unwrap_or(403);
+    let code =
+        status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400).unwrap_or(403);
     let reason = match text(status, "/reason") {
         "Invalid" => "Invalid",
         "BadRequest" => "BadRequest",

@@ -43,7 +43,9 @@ pub(super) fn apply(
             }
             match force {
                 Force::Takes => entry.fields.subtract(&conflicts),
-                Force::Asks => causes.extend(conflicts.paths().into_iter().map(|path| conflict(&entry.manager, &manager, path))),
+                Force::Asks => {
+                    causes.extend(conflicts.paths().into_iter().map(|path| conflict(&entry.manager, &manager, path)))
+                }
             }
         }
         if !causes.is_empty() {
@@ -62,7 +64,8 @@ pub(super) fn apply(
         given_up.subtract(&others);
         remove_fields(&mut result, &given_up, &others, schema);
     }
-    let unchanged = entries.iter().find(|entry| entry.manager.is(&manager) && entry.fields == set).map(|entry| entry.time.clone());
+    let unchanged =
+        entries.iter().find(|entry| entry.manager.is(&manager) && entry.fields == set).map(|entry| entry.time.clone());
     entries.retain(|entry| !entry.manager.is(&manager));
     entries.insert(0, Entry { manager, fields: set, time: unchanged.unwrap_or_else(|| time(now)) });
     fields::write(&mut result, &entries);
@@ -228,7 +231,8 @@ mod tests {
         assert_eq!((refused.code, refused.causes[0].field.as_str()), (409, ".spec.replicas"));
         assert_eq!(refused.causes[0].message, "conflict with \"m1\"");
         let two = applied(Some(&one), json!({"replicas": 3}), "m2", Force::Takes).unwrap();
-        let owned: Vec<_> = fields::read(&two).into_iter().map(|entry| (entry.manager.name, entry.fields.paths())).collect();
+        let owned: Vec<_> =
+            fields::read(&two).into_iter().map(|entry| (entry.manager.name, entry.fields.paths())).collect();
         assert_eq!(
             owned,
             [("m2".to_owned(), vec![".spec.replicas".to_owned()]), ("m1".to_owned(), vec![".spec.color".to_owned()])]

@@ -123,7 +123,11 @@ pub(super) fn cell(resource: &str, column: &str) -> Cell {
         (_, "Status") => path(".status.phase"),
         (_, "Webhooks") => Cell::Computed(|object| json!(object["webhooks"].as_array().map_or(0, Vec::len))),
         (_, "Role") => Cell::Computed(|object| {
-            json!(format!("{}/{}", super::object::text(object, "/roleRef/kind"), super::object::text(object, "/roleRef/name")))
+            json!(format!(
+                "{}/{}",
+                super::object::text(object, "/roleRef/kind"),
+                super::object::text(object, "/roleRef/name")
+            ))
         }),
         ("services", "Type") => path(".spec.type"),
         ("services", "Cluster-IP") => path(".spec.clusterIP"),

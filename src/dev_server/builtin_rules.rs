@@ -175,11 +175,13 @@ fn default_pod(pod: &mut Value) {
     let mut tolerations = spec["tolerations"].as_array().cloned().unwrap_or_default();
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let tolerated = |toleration: &Value| {
-            let same_key = toleration["key"] == key || toleration["key"].is_null() && toleration["operator"] == "Exists";
+            let same_key =
+                toleration["key"] == key || toleration["key"].is_null() && toleration["operator"] == "Exists";
             same_key && (toleration["effect"].is_null() || toleration["effect"] == "NoExecute")
         };
         if !tolerations.iter().any(tolerated) {
-            tolerations.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
+            tolerations
+                .push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
         }
     }
     spec["tolerations"] = json!(tolerations);
@@ -223,7 +225,11 @@ fn check_node(node: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
             found.push(Cause::not_supported(format!("metadata.taints[{at}].effect"), &taint["effect"], &effects));
         }
         if text(taint, "/key").is_empty() {
-            found.push(Cause::invalid(format!("metadata.taints[{at}].key"), &taint["key"], "name part must be non-empty"));
+            found.push(Cause::invalid(
+                format!("metadata.taints[{at}].key"),
+                &taint["key"],
+                "name part must be non-empty",
+            ));
         }
     }
     if let Some(old) = old {

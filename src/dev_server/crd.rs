@@ -89,7 +89,10 @@ pub(super) fn check(definition: &Value, old: Option<&Value>) -> Vec<Cause> {
             found.push(Cause::required("spec.conversion.webhook.conversionReviewVersions", ""));
         }
         if conversion["webhook"]["clientConfig"].is_null() {
-            found.push(Cause::required("spec.conversion.webhook.clientConfig", "required when strategy is set to Webhook"));
+            found.push(Cause::required(
+                "spec.conversion.webhook.clientConfig",
+                "required when strategy is set to Webhook",
+            ));
         }
     }
     for stored in old.and_then(|old| old["status"]["storedVersions"].as_array()).into_iter().flatten() {
@@ -110,7 +113,8 @@ pub(super) fn status(definition: &Value, now: jiff::Timestamp) -> Value {
         stored.push(storage);
     }
     let condition = |kind: &str, reason: &str, message: &str| {
-        let known = definition["status"]["conditions"].as_array().into_iter().flatten().find(|known| known["type"] == kind);
+        let known =
+            definition["status"]["conditions"].as_array().into_iter().flatten().find(|known| known["type"] == kind);
         let since = known.map_or_else(|| time(now), |known| known["lastTransitionTime"].clone());
         json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since})
     };
@@ -138,7 +142,10 @@ pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
         _ => Conversion::None,
     };
     let mut kinds = Vec::new();
-    for version in versions(definition).iter().filter(|version| version["served"] == json!(true) || version["storage"] == json!(true)) {
+    for version in versions(definition)
+        .iter()
+        .filter(|version| version["served"] == json!(true) || version["storage"] == json!(true))
+    {
         let schema = &version["schema"]["openAPIV3Schema"];
         let Ok(mut compiled) = structural(schema, "") else { continue };
         complete(&mut compiled);
@@ -153,11 +160,12 @@ pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
             if own.is_empty() { format!("{} {} is deprecated", kind.api_version(), kind.kind) } else { own.to_owned() }
         });
         let scale = &version["subresources"]["scale"];
-        let scale = simple_path(text(scale, "/specReplicasPath")).filter(|_| scale.is_object()).map(|spec| ScalePaths {
-            spec_replicas: spec,
-            status_replicas: simple_path(text(scale, "/statusReplicasPath")).unwrap_or_default(),
-            selector: simple_path(text(scale, "/labelSelectorPath")).filter(|path| !path.is_empty()),
-        });
+        let scale =
+            simple_path(text(scale, "/specReplicasPath")).filter(|_| scale.is_object()).map(|spec| ScalePaths {
+                spec_replicas: spec,
+                status_replicas: simple_path(text(scale, "/statusReplicasPath")).unwrap_or_default(),
+                selector: simple_path(text(scale, "/labelSelectorPath")).filter(|path| !path.is_empty()),
+            });
         let columns = columns(version);
         kinds.push(Arc::new(Served {
             schema: Arc::new(compiled),
@@ -212,7 +220,8 @@ fn complete(schema: &mut Schema) {
     }
     // Labels, owners and the like are checked for all kinds alike.
     let metadata = super::kinds::Registry::new(Vec::new());
-    let metadata = metadata.find("", "v1", "configmaps").and_then(|served| served.schema.properties.get("metadata").cloned());
+    let metadata =
+        metadata.find("", "v1", "configmaps").and_then(|served| served.schema.properties.get("metadata").cloned());
     let own = schema.properties.get("metadata").cloned();
     let mut metadata = metadata.map_or_else(Schema::anything, |metadata| (*metadata).clone());
     if let Some(own) = own {
@@ -237,7 +246,8 @@ fn subresources(version: &Value, kind: &GroupVersionKind, scales: bool) -> Vec<S
         found.push(Subresource { name: "status".to_owned(), kind: kind.clone(), verbs: verbs.clone() });
     }
     if scales {
-        let scale = GroupVersionKind { group: "autoscaling".to_owned(), version: "v1".to_owned(), kind: "Scale".to_owned() };
+        let scale =
+            GroupVersionKind { group: "autoscaling".to_owned(), version: "v1".to_owned(), kind: "Scale".to_owned() };
         found.push(Subresource { name: "scale".to_owned(), kind: scale, verbs });
     }
     found

@@ -68,7 +68,9 @@ impl Server {
         let visible = |served: &Served| !served.resource.verbs.is_empty();
         let answer = match parts.as_slice() {
             [] => Answer::ok(json!({"paths": paths(&registry)})),
-            [endpoint @ ("healthz" | "livez" | "readyz"), rest @ ..] => return self.health(endpoint, rest, query).await,
+            [endpoint @ ("healthz" | "livez" | "readyz"), rest @ ..] => {
+                return self.health(endpoint, rest, query).await;
+            }
             ["version"] => Answer::ok(version()),
             ["openapi", "v3", rest @ ..] => return self.openapi_v3(&registry, rest, query, headers),
             ["openapi", "v2"] => {
@@ -90,7 +92,8 @@ impl Server {
             }
             ["api", "v1"] => Answer::ok(listed(&registry, "", "v1")?),
             ["apis", group] => {
-                let body = discovery::group(&registry.resources(visible), group).ok_or_else(ApiStatus::page_not_found)?;
+                let body =
+                    discovery::group(&registry.resources(visible), group).ok_or_else(ApiStatus::page_not_found)?;
                 Answer::ok(body)
             }
             ["apis", group, version] => Answer::ok(listed(&registry, group, version)?),
@@ -109,7 +112,8 @@ impl Server {
     ) -> Result<Answer, ApiStatus> {
         match accept(headers, Offer::Discovery)?.shape {
             Shape::GroupDiscovery(version) => {
-                let made = self.documents.get(&format!("{name} {version}"), || discovery::aggregated(resources, version));
+                let made =
+                    self.documents.get(&format!("{name} {version}"), || discovery::aggregated(resources, version));
                 let answer = tagged(&made, headers, JSON)
                     .with_header(header::CONTENT_TYPE, &discovery::aggregated_content_type(version))
                     .with_header(header::CACHE_CONTROL, "public");
@@ -135,9 +139,9 @@ impl Server {
                     (openapi::document_path(&group, &version), made.tag.clone())
                 })
                 .collect();
-            let made = self.documents.get("v3", || {
-                openapi::index(documents.iter().map(|(path, hash)| (path.as_str(), hash.as_str())))
-            });
+            let made = self
+                .documents
+                .get("v3", || openapi::index(documents.iter().map(|(path, hash)| (path.as_str(), hash.as_str()))));
             return Ok(tagged(&made, headers, JSON));
         }
         let (group, version) = match rest {
@@ -268,14 +272,16 @@ fn schema_name(registry: &Registry, resource: &Resource) -> String {
 fn custom_schema(served: &Served) -> Option<Value> {
     let mut schema = served.custom()?.raw_schema.clone();
     let kind = &served.resource.kind;
-    schema["x-kubernetes-group-version-kind"] = json!([{"group": kind.group, "version": kind.version, "kind": kind.kind}]);
+    schema["x-kubernetes-group-version-kind"] =
+        json!([{"group": kind.group, "version": kind.version, "kind": kind.kind}]);
     let text = |what: &str| json!({"type": "string", "description": what});
     if !schema["properties"].is_object() {
         schema["properties"] = json!({});
     }
     schema["properties"]["apiVersion"] =
         text("APIVersion defines the versioned schema of this representation of an object.");
-    schema["properties"]["kind"] = text("Kind is a string value representing the REST resource this object represents.");
+    schema["properties"]["kind"] =
+        text("Kind is a string value representing the REST resource this object represents.");
     schema["properties"]["metadata"] = json!({
         "allOf": [{"$ref": format!("{}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", openapi::V3_REFERENCE)}],
         "description": "Standard object's metadata.",
@@ -298,7 +304,9 @@ fn reachable(registry: &Registry, resources: &[&Resource]) -> BTreeMap<String, V
     let mut found = BTreeMap::new();
     let mut open: Vec<String> = vec!["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions".to_owned()];
     for resource in resources {
-        let Some(served) = registry.find(&resource.kind.group, &resource.kind.version, &resource.plural) else { continue };
+        let Some(served) = registry.find(&resource.kind.group, &resource.kind.version, &resource.plural) else {
+            continue;
+        };
         match custom_schema(&served) {
             Some(schema) => {
                 references(&schema, &mut open);
@@ -322,7 +330,9 @@ fn reachable(registry: &Registry, resources: &[&Resource]) -> BTreeMap<String, V
 fn references(schema: &Value, open: &mut Vec<String>) {
     match schema {
         Value::Object(fields) => {
-            if let Some(name) = fields.get("$ref").and_then(Value::as_str).and_then(|name| name.strip_prefix(openapi::V3_REFERENCE)) {
+            if let Some(name) =
+                fields.get("$ref").and_then(Value::as_str).and_then(|name| name.strip_prefix(openapi::V3_REFERENCE))
+            {
                 open.push(name.to_owned());
             }
             for value in fields.values() {

@@ -90,7 +90,10 @@ mod tests {
 
     #[test]
     fn fields_that_come_twice_are_named_with_their_path() {
-        assert_eq!(find(br#"{"spec": {"color": "red", "l": [{"a": 1, "a": 2}], "color": "red"}}"#), ["spec.l[0].a", "spec.color"]);
+        assert_eq!(
+            find(br#"{"spec": {"color": "red", "l": [{"a": 1, "a": 2}], "color": "red"}}"#),
+            ["spec.l[0].a", "spec.color"]
+        );
         assert!(find(b"a: 1").is_empty());
     }
 }

@@ -31,7 +31,8 @@ impl Server {
             options => options.clone(),
         };
         let bytes = bytes::Bytes::from(options.to_string());
-        let deletion = Call { body: &bytes, headers: &http::HeaderMap::new(), served: Arc::clone(&call.served), ..*call };
+        let deletion =
+            Call { body: &bytes, headers: &http::HeaderMap::new(), served: Arc::clone(&call.served), ..*call };
         self.delete(&deletion).await?;
         let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Ok(Answer::of(StatusCode::CREATED, status))
@@ -64,7 +65,8 @@ impl Server {
             let mut covering = snapshot.objects.into_iter().filter(|(_, budget)| covers(&budget.value, pod));
             let Some((_, budget)) = covering.next() else { return Ok(()) };
             if covering.next().is_some() {
-                let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                let why =
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
                 return Err(ApiStatus::new(500, "InternalError", why));
             }
             let mut value = budget.value.clone();
@@ -74,7 +76,9 @@ impl Server {
                 "TooManyRequests",
                 "Cannot evict pod as it would violate the pod's disruption budget.",
             );
-            if status["observedGeneration"].as_i64().unwrap_or(0) < budget.value["metadata"]["generation"].as_i64().unwrap_or(0) {
+            if status["observedGeneration"].as_i64().unwrap_or(0)
+                < budget.value["metadata"]["generation"].as_i64().unwrap_or(0)
+            {
                 let why = format!("The disruption budget {name} is still being processed by the server.");
                 return Err(refused.with_cause("DisruptionBudget", why).retry_after(10));
             }
@@ -87,7 +91,8 @@ impl Server {
                 return Ok(());
             }
             if allowed <= 0 {
-                let why = format!("The disruption budget {name} needs {desired} healthy pods and has {healthy} currently");
+                let why =
+                    format!("The disruption budget {name} needs {desired} healthy pods and has {healthy} currently");
                 return Err(refused.with_cause("DisruptionBudget", why));
             }
             value["status"]["disruptionsAllowed"] = json!(allowed - 1);
@@ -105,7 +110,8 @@ impl Server {
         let body = negotiate::decode(call.content_type(), call.body)?;
         let pod = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
         if !text(&pod.value, "/spec/nodeName").is_empty() {
-            let why = format!("pod {} is already assigned to node {:?}", call.name(), text(&pod.value, "/spec/nodeName"));
+            let why =
+                format!("pod {} is already assigned to node {:?}", call.name(), text(&pod.value, "/spec/nodeName"));
             return Err(ApiStatus::conflict("", "pods/binding", call.name(), &why));
         }
         let mut value = pod.value.clone();

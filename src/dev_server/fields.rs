@@ -358,9 +358,9 @@ pub(super) fn write(object: &mut Value, entries: &[Entry]) {
 
 /// Records a plain write: the writer owns what it changed, and whoever owned that before does no more.
 pub(super) fn record(old: Option<&Value>, new: &mut Value, manager: &Manager, schema: &Schema, now: Timestamp) {
-    let cleared = new["metadata"]["managedFields"].as_array().is_some_and(|entries| {
-        entries.iter().all(|entry| entry.as_object().is_none_or(Map::is_empty))
-    });
+    let cleared = new["metadata"]["managedFields"]
+        .as_array()
+        .is_some_and(|entries| entries.iter().all(|entry| entry.as_object().is_none_or(Map::is_empty)));
     let mut entries = if cleared { Vec::new() } else { read(old.unwrap_or(new)) };
     let Difference { changed, removed } = match old {
         Some(old) => difference(old, new, schema),
@@ -393,4 +393,3 @@ pub(super) fn record(old: Option<&Value>, new: &mut Value, manager: &Manager, sc
     }
     write(new, &entries);
 }
-

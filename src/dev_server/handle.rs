@@ -16,7 +16,9 @@ use http_body_util::BodyExt;
 use jiff::Timestamp;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use serde_json::json;
 
@@ -127,7 +129,9 @@ impl DevServer {
                 let (head, body) = request.into_parts();
                 let (bytes, user) = match body.collect().await {
                     Ok(body) => (body.to_bytes(), Ok(user)),
-                    Err(_) => (bytes::Bytes::new(), Err(ApiStatus::bad_request("the body of the request cannot be read"))),
+                    Err(_) => {
+                        (bytes::Bytes::new(), Err(ApiStatus::bad_request("the body of the request cannot be read")))
+                    }
                 };
                 Ok::<_, Infallible>(server.answer(Request::from_parts(head, bytes), user).await)
             }
@@ -174,7 +178,8 @@ impl DevServer {
         let admin = issue(&issuer, ADMIN, Some(MASTERS), None).map_err(made)?;
         let chain = CertificateDer::from_pem_slice(serving.0.as_bytes()).map_err(|error| failed(error.to_string()))?;
         let key = PrivateKeyDer::from_pem_slice(serving.1.as_bytes()).map_err(|error| failed(error.to_string()))?;
-        let clients = CertificateDer::from_pem_slice(ca_certificate.as_bytes()).map_err(|error| failed(error.to_string()))?;
+        let clients =
+            CertificateDer::from_pem_slice(ca_certificate.as_bytes()).map_err(|error| failed(error.to_string()))?;
         let tls = acceptor(vec![chain], key, &clients)?;
         let listening = listen(Arc::clone(&self.server), address, tls).await?;
         Ok((listening, Credentials { authority: ca_certificate, certificate: admin.0, key: admin.1 }))

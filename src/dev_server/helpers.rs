@@ -118,7 +118,8 @@ impl Helpers {
         for owner in owners(value) {
             self.dependents.entry(owner.to_owned()).or_default().insert(place.clone());
         }
-        let waits_for_us = object::finalizers(value).iter().any(|name| matches!(*name, FOREGROUND | ORPHAN | crd::CLEANUP));
+        let waits_for_us =
+            object::finalizers(value).iter().any(|name| matches!(*name, FOREGROUND | ORPHAN | crd::CLEANUP));
         let is_namespace = collection.group.is_empty() && collection.resource == "namespaces";
         if object::is_deleting(value) && (waits_for_us || is_namespace) {
             self.waiting.insert(place);
@@ -172,7 +173,8 @@ impl Helpers {
     fn path(&self, collection: &Collection, value: &Value) -> Option<String> {
         let served = self.served(collection)?;
         let base = crate::protocol::openapi::document_path(served.group(), &served.resource.kind.version);
-        let namespace = object::namespace(value).map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
+        let namespace =
+            object::namespace(value).map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
         Some(format!("/{base}{namespace}/{}/{}", served.plural(), object::name(value)))
     }
 
@@ -217,7 +219,9 @@ impl Helpers {
         if references.iter().any(|reference| self.owner_exists(value, reference)) {
             return;
         }
-        if let Some(stored) = self.server.store.get(collection, key).filter(|stored| object::uid(&stored.value) == object::uid(value)) {
+        if let Some(stored) =
+            self.server.store.get(collection, key).filter(|stored| object::uid(&stored.value) == object::uid(value))
+        {
             self.delete(collection, &stored.value).await;
         }
     }
@@ -304,7 +308,8 @@ impl Helpers {
     fn taint_node(&self, node: &Stored) {
         const KEYS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
         let conditions = node.value["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let ready = conditions.iter().find(|condition| condition["type"] == "Ready").map(|ready| text(ready, "/status"));
+        let ready =
+            conditions.iter().find(|condition| condition["type"] == "Ready").map(|ready| text(ready, "/status"));
         let wanted = match ready {
             Some("True") => None,
             Some("Unknown") => Some(KEYS[1]),
@@ -341,7 +346,8 @@ impl Helpers {
     /// Pods of a node that is gone are gone too.
     async fn drop_pods_of(&self, node: &str) {
         let pods = Collection::new("", "pods");
-        let lost = self.server.store.find(|collection, value| *collection == pods && text(value, "/spec/nodeName") == node);
+        let lost =
+            self.server.store.find(|collection, value| *collection == pods && text(value, "/spec/nodeName") == node);
         for (_, _, pod) in lost {
             if let Some(path) = self.path(&pods, &pod.value) {
                 let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": object::uid(&pod.value)}});
@@ -362,7 +368,8 @@ impl Helpers {
         for (_, budget) in budgets.objects {
             let covered: Vec<_> = pods.objects.iter().filter(|(_, pod)| covers(&budget.value, &pod.value)).collect();
             let expected = i64::try_from(covered.len()).unwrap_or(i64::MAX);
-            let healthy = covered.iter().filter(|(_, pod)| is_ready(&pod.value) && !object::is_deleting(&pod.value)).count();
+            let healthy =
+                covered.iter().filter(|(_, pod)| is_ready(&pod.value) && !object::is_deleting(&pod.value)).count();
             let healthy = i64::try_from(healthy).unwrap_or(i64::MAX);
             let desired = desired_healthy(&budget.value["spec"], expected);
             let mut value = budget.value.clone();

@@ -124,7 +124,9 @@ impl Served {
             return custom.selectable.iter().map(String::as_str).collect();
         }
         match (self.group(), self.plural()) {
-            ("", "pods") => vec!["spec.nodeName", "status.phase", "spec.restartPolicy", "spec.schedulerName", "status.podIP"],
+            ("", "pods") => {
+                vec!["spec.nodeName", "status.phase", "spec.restartPolicy", "spec.schedulerName", "status.podIP"]
+            }
             ("", "nodes") => vec!["spec.unschedulable"],
             ("", "namespaces") => vec!["status.phase"],
             ("", "secrets") => vec!["type"],
@@ -258,7 +260,10 @@ pub(super) fn schema_names(schemas: &BTreeMap<String, Value>) -> BTreeMap<GroupV
     for (name, schema) in schemas {
         for kind in schema["x-kubernetes-group-version-kind"].as_array().into_iter().flatten() {
             let text = |key: &str| kind[key].as_str().unwrap_or_default().to_owned();
-            names.insert(GroupVersionKind { group: text("group"), version: text("version"), kind: text("kind") }, name.clone());
+            names.insert(
+                GroupVersionKind { group: text("group"), version: text("version"), kind: text("kind") },
+                name.clone(),
+            );
         }
     }
     names

@@ -87,7 +87,11 @@ pub(super) fn acceptor(
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-pub(super) async fn listen(server: Arc<Server>, address: SocketAddr, tls: TlsAcceptor) -> Result<Listening, ListenError> {
+pub(super) async fn listen(
+    server: Arc<Server>,
+    address: SocketAddr,
+    tls: TlsAcceptor,
+) -> Result<Listening, ListenError> {
     if !address.ip().is_loopback() {
         return Err(ListenError::NotLoopback(address));
     }
@@ -145,7 +149,11 @@ async fn answer(server: &Arc<Server>, certificate: Option<&[u8]>, request: Reque
     let headers = &head.headers;
     let user = if is_foreign_host(headers.get(header::HOST).and_then(|host| host.to_str().ok())) {
         // A page in a browser that reached us under a name of its own.
-        Err(ApiStatus::new(403, "Forbidden", "forbidden: the development server answers to localhost and IP addresses only"))
+        Err(ApiStatus::new(
+            403,
+            "Forbidden",
+            "forbidden: the development server answers to localhost and IP addresses only",
+        ))
     } else if headers.contains_key(header::UPGRADE) {
         Err(ApiStatus::bad_request("the development server does not support upgraded connections"))
     } else {
@@ -154,7 +162,9 @@ async fn answer(server: &Arc<Server>, certificate: Option<&[u8]>, request: Reque
     let read = tokio::time::timeout(BODY, Limited::new(body, BODY_LIMIT + 1).collect()).await;
     let (bytes, user) = match read {
         Ok(Ok(body)) => (body.to_bytes(), user),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => (bytes::Bytes::new(), Err(ApiStatus::too_large(BODY_LIMIT))),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            (bytes::Bytes::new(), Err(ApiStatus::too_large(BODY_LIMIT)))
+        }
         Ok(Err(_)) => (bytes::Bytes::new(), Err(ApiStatus::bad_request("the body of the request cannot be read"))),
         Err(_) => (bytes::Bytes::new(), Err(ApiStatus::new(408, "Timeout", "the body of the request came too slowly"))),
     };

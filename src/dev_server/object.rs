@@ -104,7 +104,9 @@ pub(super) fn check_name(name: &str, rule: NameRule) -> Option<Cause> {
     let (fits, detail, longest) = match rule {
         NameRule::Subdomain => (name.split('.').all(label), SUBDOMAIN, 253),
         NameRule::Label => (label(name), LABEL, 63),
-        NameRule::Path => (!name.contains(['/', '%']) && name != "." && name != "..", "may not contain '/' or '%'", 253),
+        NameRule::Path => {
+            (!name.contains(['/', '%']) && name != "." && name != "..", "may not contain '/' or '%'", 253)
+        }
     };
     if !fits {
         return Some(Cause::invalid("metadata.name", &json!(name), detail));
@@ -141,7 +143,9 @@ pub(super) fn check_metadata(object: &Value) -> Vec<Cause> {
         }
     }
     for (at, owner) in metadata["ownerReferences"].as_array().into_iter().flatten().enumerate() {
-        let path = |field: &str| format!("metadata.ownerReferences{}.{field}", if at == 0 { String::new() } else { format!("[{at}]") });
+        let path = |field: &str| {
+            format!("metadata.ownerReferences{}.{field}", if at == 0 { String::new() } else { format!("[{at}]") })
+        };
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().is_none_or(str::is_empty) {
                 found.push(Cause::invalid(path(field), &owner[field], &format!("{field} must not be empty")));
@@ -160,7 +164,8 @@ fn qualified_name_problem(key: &str) -> Option<&'static str> {
     let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    let name_fits = name.len() <= 63 && name.chars().all(fine) && ends(name.chars().next()) && ends(name.chars().last());
+    let name_fits =
+        name.len() <= 63 && name.chars().all(fine) && ends(name.chars().next()) && ends(name.chars().last());
     let prefix_fits = prefix.is_none_or(|prefix| check_name(&prefix.to_lowercase(), NameRule::Subdomain).is_none());
     let detail = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
                   alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc')";

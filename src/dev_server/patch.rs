@@ -137,7 +137,8 @@ impl Server {
         let dropped = super::schema::prune::object(&mut wanted, &call.served.schema);
         match options.field_validation {
             crate::protocol::options::FieldValidation::Strict if !dropped.is_empty() => {
-                let message = format!("failed to create typed patch object: .{}: field not declared in schema", dropped[0]);
+                let message =
+                    format!("failed to create typed patch object: .{}: field not declared in schema", dropped[0]);
                 return Err(ApiStatus::bad_request(message));
             }
             crate::protocol::options::FieldValidation::Warn => {

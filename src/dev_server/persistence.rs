@@ -95,7 +95,8 @@ impl Durable {
     pub(super) async fn wait(&self, revision: u64) -> Result<(), String> {
         let Self::File { safe, .. } = self else { return Ok(()) };
         let mut safe = safe.clone();
-        let reached = safe.wait_for(|safe| safe.as_ref().is_err() || safe.as_ref().is_ok_and(|at| *at >= revision)).await;
+        let reached =
+            safe.wait_for(|safe| safe.as_ref().is_err() || safe.as_ref().is_ok_and(|at| *at >= revision)).await;
         match reached {
             Ok(safe) => safe.clone().map(|_| ()),
             Err(_) => Err("the storage has ended".to_owned()),

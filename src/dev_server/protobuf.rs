@@ -31,7 +31,8 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
                 (1, Field::Number(seconds)) => Some(*seconds),
                 _ => None,
             });
-            let mut eviction = json!({"metadata": {"name": text(&metadata, 1).unwrap_or_default()}, "deleteOptions": {}});
+            let mut eviction =
+                json!({"metadata": {"name": text(&metadata, 1).unwrap_or_default()}, "deleteOptions": {}});
             if let Some(grace) = grace {
                 eviction["deleteOptions"]["gracePeriodSeconds"] = json!(grace);
             }
@@ -53,12 +54,20 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
 
 fn access(spec: &[(u64, Field<'_>)]) -> Option<Value> {
     let named = |fields: &[(u64, Field<'_>)], names: &[(u64, &str)]| -> Value {
-        let present = names.iter().filter_map(|(number, name)| Some(((*name).to_owned(), json!(text(fields, *number)?))));
+        let present =
+            names.iter().filter_map(|(number, name)| Some(((*name).to_owned(), json!(text(fields, *number)?))));
         Value::Object(present.collect())
     };
     if let Some(attributes) = bytes(spec, 1) {
-        const NAMES: [(u64, &str); 7] =
-            [(1, "namespace"), (2, "verb"), (3, "group"), (4, "version"), (5, "resource"), (6, "subresource"), (7, "name")];
+        const NAMES: [(u64, &str); 7] = [
+            (1, "namespace"),
+            (2, "verb"),
+            (3, "group"),
+            (4, "version"),
+            (5, "resource"),
+            (6, "subresource"),
+            (7, "name"),
+        ];
         return Some(json!({"resourceAttributes": named(&message(attributes)?, &NAMES)}));
     }
     let attributes = message(bytes(spec, 2).unwrap_or_default())?;

@@ -75,7 +75,9 @@ impl Server {
             .objects
             .into_iter()
             .filter(|(key, _)| after.as_ref().is_none_or(|after| key > after))
-            .filter(|(_, stored)| everything || options.labels.matches(&stored.value) && options.fields.matches(&stored.value))
+            .filter(|(_, stored)| {
+                everything || options.labels.matches(&stored.value) && options.fields.matches(&stored.value)
+            })
             .collect();
         let rest = options.limit.map_or(0, |limit| matching.len().saturating_sub(limit));
         matching.truncate(matching.len() - rest);
@@ -114,7 +116,9 @@ impl Server {
         }
         let current = self.store.revision();
         let message = format!("Timeout: Too large resource version: {revision}, current: {current}");
-        Err(ApiStatus::new(504, "Timeout", message).with_cause("ResourceVersionTooLarge", "Too large resource version").retry_after(1))
+        Err(ApiStatus::new(504, "Timeout", message)
+            .with_cause("ResourceVersionTooLarge", "Too large resource version")
+            .retry_after(1))
     }
 
     /// Stored objects in the version of a served kind.
@@ -142,7 +146,10 @@ impl Server {
                     let input = others.iter().map(|at| objects[*at].clone()).collect();
                     let output = self.convert(client, &wanted, input).await.map_err(|why| {
                         let from = &objects[others[0]]["apiVersion"];
-                        ApiStatus::internal(format!("conversion webhook for {from}, Kind={} failed: {why}", served.kind()))
+                        ApiStatus::internal(format!(
+                            "conversion webhook for {from}, Kind={} failed: {why}",
+                            served.kind()
+                        ))
                     })?;
                     for (at, mut object) in others.into_iter().zip(output) {
                         super::schema::defaults::fill(&mut object, &served.schema);
@@ -241,7 +248,9 @@ fn read_token(token: &str) -> Result<(u64, String), ApiStatus> {
         let (revision, key) = text.split_once(':')?;
         Some((revision.parse().ok()?, key.to_owned()))
     };
-    read().ok_or_else(|| ApiStatus::bad_request("invalid continue token: continue key is not valid: it was not made by this server"))
+    read().ok_or_else(|| {
+        ApiStatus::bad_request("invalid continue token: continue key is not valid: it was not made by this server")
+    })
 }
 
 /// The parameters of a list that a deletion of a collection has too.

@@ -107,7 +107,8 @@ impl Call<'_> {
 
     /// The body as a value.
     pub(super) fn decoded(&self) -> Result<Value, ApiStatus> {
-        let is_protobuf = self.content_type().is_some_and(|text| text.starts_with("application/vnd.kubernetes.protobuf"));
+        let is_protobuf =
+            self.content_type().is_some_and(|text| text.starts_with("application/vnd.kubernetes.protobuf"));
         match is_protobuf.then(|| super::protobuf::decode(self.body)).flatten() {
             Some(value) => Ok(value),
             None => negotiate::decode(self.content_type(), self.body),
@@ -173,14 +174,19 @@ impl Server {
 
     /// Serves the built-in kinds and those of all stored definitions.
     pub(super) fn reload_definitions(&self) {
-        let definitions = self.store.list(&super::store::Collection::new("apiextensions.k8s.io", "customresourcedefinitions"), "");
+        let definitions =
+            self.store.list(&super::store::Collection::new("apiextensions.k8s.io", "customresourcedefinitions"), "");
         let custom = definitions.objects.iter().flat_map(|(_, stored)| super::crd::served(&stored.value)).collect();
         *self.registry.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Registry::new(custom));
         self.documents.forget();
     }
 
     /// Answers a request. Its body has been read.
-    pub(super) async fn answer(self: &Arc<Self>, request: Request<Bytes>, user: Result<User, ApiStatus>) -> Response<Body> {
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        request: Request<Bytes>,
+        user: Result<User, ApiStatus>,
+    ) -> Response<Body> {
         let (head, body) = request.into_parts();
         let query = Query::parse(head.uri.query());
         let agent = head.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -189,7 +195,8 @@ impl Server {
             HeaderValue::from_str(&super::object::new_uid(&mut *self.random())).unwrap_or(HeaderValue::from_static(""))
         });
         let mut encoding = Encoding::Json;
-        let answered = self.route(&head.method, head.uri.path(), &query, &head.headers, &body, user, &mut encoding).await;
+        let answered =
+            self.route(&head.method, head.uri.path(), &query, &head.headers, &body, user, &mut encoding).await;
         let mut response = match answered {
             Ok(answer) => written(answer, encoding, layout),
             Err(status) => refused(&status, layout),
@@ -250,7 +257,11 @@ impl Server {
             return Err(ApiStatus::method_not_allowed());
         }
         let needs_namespace = matches!(verb, Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete);
-        if needs_namespace && call.served.is_namespaced() && call.namespace().is_none() && !super::reviews::is_review(&call.served) {
+        if needs_namespace
+            && call.served.is_namespaced()
+            && call.namespace().is_none()
+            && !super::reviews::is_review(&call.served)
+        {
             return Err(ApiStatus::page_not_found());
         }
         match verb {
@@ -296,9 +307,9 @@ impl Server {
 /// `timeout` must be a duration, although nothing here takes long enough for it to matter.
 fn check_timeout(query: &Query) -> Result<(), ApiStatus> {
     match query.get("timeout") {
-        Some(text) if text.parse::<crate::api::duration::GoDuration>().is_err() => Err(ApiStatus::bad_request(format!(
-            "invalid timeout specified in the request URL - time: invalid duration {text:?}"
-        ))),
+        Some(text) if text.parse::<crate::api::duration::GoDuration>().is_err() => Err(ApiStatus::bad_request(
+            format!("invalid timeout specified in the request URL - time: invalid duration {text:?}"),
+        )),
         _ => Ok(()),
     }
 }

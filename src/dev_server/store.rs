@@ -133,7 +133,8 @@ impl Store {
     /// All objects whose key begins with a prefix, as they are now.
     pub(super) fn list(&self, collection: &Collection, prefix: &str) -> Snapshot {
         let state = self.state();
-        let objects = state.shelves.get(collection).map(|shelf| with_prefix(&shelf.objects, prefix)).unwrap_or_default();
+        let objects =
+            state.shelves.get(collection).map(|shelf| with_prefix(&shelf.objects, prefix)).unwrap_or_default();
         Snapshot { revision: state.revision, objects }
     }
 
@@ -186,10 +187,8 @@ impl Store {
         let mut state = self.state();
         let revision = state.revision + 1;
         let base = state.base;
-        let shelf = state
-            .shelves
-            .entry(collection.clone())
-            .or_insert_with(|| Shelf { compacted: base, ..Shelf::default() });
+        let shelf =
+            state.shelves.entry(collection.clone()).or_insert_with(|| Shelf { compacted: base, ..Shelf::default() });
         let before = shelf.objects.get(key).cloned();
         match (expect, &before) {
             (Expect::Absent, None) => {}
@@ -247,7 +246,11 @@ impl Store {
         let state = self.state();
         let Some(shelf) = state.shelves.get(collection) else {
             let too_old = after < state.base;
-            return if too_old { Err(TooOld { current: state.revision }) } else { Ok((published.max(after), Vec::new())) };
+            return if too_old {
+                Err(TooOld { current: state.revision })
+            } else {
+                Ok((published.max(after), Vec::new()))
+            };
         };
         if after < shelf.compacted {
             return Err(TooOld { current: state.revision });

@@ -49,7 +49,9 @@ pub(super) fn merge(old: &Value, patch: &Value, schema: &Schema) -> Result<Value
         };
         merged.insert(name.clone(), value);
     }
-    for (name, order) in changes.iter().filter_map(|(name, order)| Some((name.strip_prefix("$setElementOrder/")?, order))) {
+    for (name, order) in
+        changes.iter().filter_map(|(name, order)| Some((name.strip_prefix("$setElementOrder/")?, order)))
+    {
         let below = schema.field(name).unwrap_or(&anything);
         if let (Some(Value::Array(items)), Some(order)) = (merged.get_mut(name), order.as_array()) {
             sort(items, order, below);
@@ -59,7 +61,9 @@ pub(super) fn merge(old: &Value, patch: &Value, schema: &Schema) -> Result<Value
 }
 
 fn without_directives(fields: &Map<String, Value>) -> Value {
-    Value::Object(fields.iter().filter(|(name, _)| !name.starts_with('$')).map(|(k, v)| (k.clone(), v.clone())).collect())
+    Value::Object(
+        fields.iter().filter(|(name, _)| !name.starts_with('$')).map(|(k, v)| (k.clone(), v.clone())).collect(),
+    )
 }
 
 fn directive(item: &Value) -> Option<&str> {

@@ -109,7 +109,8 @@ impl Watcher {
             return Vec::new();
         }
         self.at = snapshot.revision;
-        let stored = snapshot.objects.into_iter().map(|(_, stored)| stored).filter(|stored| self.matches(&stored.value));
+        let stored =
+            snapshot.objects.into_iter().map(|(_, stored)| stored).filter(|stored| self.matches(&stored.value));
         let objects = match self.server.present(&self.served, stored.collect()).await {
             Ok(objects) => objects,
             Err(status) => return self.error(&status),
@@ -212,7 +213,9 @@ impl Watcher {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let (kind, api_version) = match self.shape {
-            Shape::PartialObject | Shape::PartialList => ("PartialObjectMetadata".to_owned(), "meta.k8s.io/v1".to_owned()),
+            Shape::PartialObject | Shape::PartialList => {
+                ("PartialObjectMetadata".to_owned(), "meta.k8s.io/v1".to_owned())
+            }
             _ => (self.served.kind().to_owned(), self.served.api_version()),
         };
         let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});

@@ -74,7 +74,13 @@ impl WebhookClient {
         serde_json::from_slice(&answer).map_err(|error| format!("cannot read the answer: {error}"))
     }
 
-    async fn send(&self, place: &Place, bundle: &str, body: Bytes, timeout: Duration) -> Result<(StatusCode, Bytes), String> {
+    async fn send(
+        &self,
+        place: &Place,
+        bundle: &str,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<(StatusCode, Bytes), String> {
         let key = (place.authority.clone(), bundle.to_owned());
         let path = if place.path.contains('?') { "" } else { &*format!("?timeout={}s", timeout.as_secs().max(1)) };
         let request = || {
@@ -102,7 +108,8 @@ impl WebhookClient {
                 Ok(answer) => answer,
             };
             let status = answer.status();
-            let bytes = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await.map_err(|error| error.to_string())?;
+            let bytes =
+                Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await.map_err(|error| error.to_string())?;
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             let waiting = idle.entry(key).or_default();
             if waiting.len() < MOST_IDLE {
@@ -151,10 +158,12 @@ async fn connect(place: &Place, bundle: &str) -> Result<SendRequest<Full<Bytes>>
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let stream = TcpStream::connect(&place.authority).await.map_err(|error| format!("dial tcp {}: {error}", place.authority))?;
+    let stream =
+        TcpStream::connect(&place.authority).await.map_err(|error| format!("dial tcp {}: {error}", place.authority))?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let name = ServerName::try_from(place.host.clone()).map_err(|error| error.to_string())?;
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| format!("tls: {error}"))?;
+    let stream =
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| format!("tls: {error}"))?;
     let (sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     tokio::spawn(async move {

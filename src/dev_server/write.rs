@@ -297,7 +297,9 @@ impl Server {
             let known = object::finalizers(old);
             let new: Vec<&str> = object::finalizers(object).into_iter().filter(|name| !known.contains(name)).collect();
             if !new.is_empty() {
-                let why = format!("no new finalizers can be added if the object is being deleted, found new finalizers {new:?}");
+                let why = format!(
+                    "no new finalizers can be added if the object is being deleted, found new finalizers {new:?}"
+                );
                 found.push(Cause::forbidden("metadata.finalizers", &why));
             }
         }
@@ -371,7 +373,11 @@ fn creates_on_update(served: &Served) -> bool {
 }
 
 /// Reads the body of a write: an object with a kind.
-pub(super) fn read_body(call: &Call<'_>, options: &WriteOptions, warnings: &mut Vec<String>) -> Result<Value, ApiStatus> {
+pub(super) fn read_body(
+    call: &Call<'_>,
+    options: &WriteOptions,
+    warnings: &mut Vec<String>,
+) -> Result<Value, ApiStatus> {
     if call.body.len() > BODY_LIMIT {
         return Err(ApiStatus::too_large(BODY_LIMIT));
     }
@@ -421,7 +427,8 @@ pub(super) fn agree_with_url(call: &Call<'_>, body: &mut Value) -> Result<(), Ap
             let cause = Cause::invalid("kind", &json!(kind), &format!("must be {}", served.kind()));
             return Err(ApiStatus::invalid(served.group(), served.kind(), object::name(body), vec![cause]));
         }
-        let message = format!("{kind} in version {:?} cannot be handled as a {}", served.resource.kind.version, served.kind());
+        let message =
+            format!("{kind} in version {:?} cannot be handled as a {}", served.resource.kind.version, served.kind());
         return Err(ApiStatus::bad_request(message));
     }
     body["apiVersion"] = json!(served.api_version());

@@ -27,8 +27,10 @@ fn version_rank(version: &str) -> Option<(u8, u32, u32)> {
     if rest.is_empty() {
         return Some((2, major, 0));
     }
-    let (stability, number) =
-        rest.strip_prefix("beta").map(|number| (1, number)).or_else(|| rest.strip_prefix("alpha").map(|number| (0, number)))?;
+    let (stability, number) = rest
+        .strip_prefix("beta")
+        .map(|number| (1, number))
+        .or_else(|| rest.strip_prefix("alpha").map(|number| (0, number)))?;
     Some((stability, major, if number.is_empty() { 0 } else { number.parse().ok()? }))
 }
 

@@ -135,8 +135,9 @@ pub fn decode(content_type: Option<&str>, body: &[u8]) -> Result<Value, ApiStatu
 
 /// Reads JSON. Numbers that JSON numbers of Kubernetes can't hold are refused.
 pub fn json(body: &[u8]) -> Result<Value, ApiStatus> {
-    serde_json::from_slice(body)
-        .map_err(|error| ApiStatus::bad_request(format!("the object provided is unrecognized: cannot read JSON: {error}")))
+    serde_json::from_slice(body).map_err(|error| {
+        ApiStatus::bad_request(format!("the object provided is unrecognized: cannot read JSON: {error}"))
+    })
 }
 
 /// Reads YAML, of which JSON is a part.

@@ -34,7 +34,11 @@ pub fn index<'a>(documents: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
 }
 
 /// The document of one group-version.
-pub fn document(resources: &[&Resource], schemas: &BTreeMap<String, Value>, schema_of: impl Fn(&Resource) -> String) -> Value {
+pub fn document(
+    resources: &[&Resource],
+    schemas: &BTreeMap<String, Value>,
+    schema_of: impl Fn(&Resource) -> String,
+) -> Value {
     let mut paths = Map::new();
     for resource in resources {
         let schema = schema_of(resource);
@@ -47,14 +51,17 @@ pub fn document(resources: &[&Resource], schemas: &BTreeMap<String, Value>, sche
 }
 
 /// The document of everything.
-pub fn swagger(resources: &[&Resource], schemas: &BTreeMap<String, Value>, schema_of: impl Fn(&Resource) -> String) -> Value {
+pub fn swagger(
+    resources: &[&Resource],
+    schemas: &BTreeMap<String, Value>,
+    schema_of: impl Fn(&Resource) -> String,
+) -> Value {
     let mut paths = Map::new();
     for resource in resources {
         let schema = schema_of(resource);
         add_paths(&mut paths, resource, &schema, Edition::V2);
     }
-    let definitions: Map<String, Value> =
-        schemas.iter().map(|(name, schema)| (name.clone(), as_v2(schema))).collect();
+    let definitions: Map<String, Value> = schemas.iter().map(|(name, schema)| (name.clone(), as_v2(schema))).collect();
     json!({
         "swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1"},
         "paths": paths, "definitions": definitions,
@@ -75,7 +82,9 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, schema: &str, 
     };
     let operation = |action: &str, verb: Verb, parameters: &[&str]| {
         let reference = match edition {
-            Edition::V3 => json!({"content": {"application/json": {"schema": {"$ref": format!("{V3_REFERENCE}{schema}")}}}}),
+            Edition::V3 => {
+                json!({"content": {"application/json": {"schema": {"$ref": format!("{V3_REFERENCE}{schema}")}}}})
+            }
             Edition::V2 => json!({"schema": {"$ref": format!("{V2_REFERENCE}{schema}")}}),
         };
         let mut response = reference;
@@ -132,9 +141,7 @@ fn as_v2(schema: &Value) -> Value {
             }
             let keep = |key: &str| !matches!(key, "oneOf" | "anyOf" | "allOf" | "not" | "nullable");
             let convert = |(key, value): (&String, &Value)| match value {
-                Value::String(text) if key == "$ref" => {
-                    (key.clone(), json!(text.replace(V3_REFERENCE, V2_REFERENCE)))
-                }
+                Value::String(text) if key == "$ref" => (key.clone(), json!(text.replace(V3_REFERENCE, V2_REFERENCE))),
                 Value::Object(properties) if key == "properties" => {
                     // Names of fields are no keywords.
                     let properties = properties.iter().map(|(name, schema)| (name.clone(), as_v2(schema)));

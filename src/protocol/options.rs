@@ -112,7 +112,8 @@ impl ListOptions {
         if query.is_set("sendInitialEvents") {
             return Err(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
         }
-        let limit = number::<i64>(query, "limit")?.and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
+        let limit =
+            number::<i64>(query, "limit")?.and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
         let continue_token = query.get("continue").map(str::to_owned);
         let version = query.get("resourceVersion");
         if continue_token.is_some() && version.is_some_and(|version| version != "0") {
@@ -158,7 +159,8 @@ impl WatchOptions {
     pub fn parse(query: &Query) -> Result<Self, ApiStatus> {
         let (labels, fields) = selectors(query)?;
         let matching = query.get("resourceVersionMatch");
-        let initial_events = if query.is_set("sendInitialEvents") { InitialEvents::Asked } else { InitialEvents::NotAsked };
+        let initial_events =
+            if query.is_set("sendInitialEvents") { InitialEvents::Asked } else { InitialEvents::NotAsked };
         match (initial_events, matching) {
             (InitialEvents::Asked, Some("NotOlderThan")) | (InitialEvents::NotAsked, None) => {}
             (InitialEvents::Asked, _) => {
@@ -244,7 +246,11 @@ impl WriteOptions {
                 return Err(wrong(Cause::too_long("fieldManager", "may not be more than 128 bytes")));
             }
             if manager.chars().any(char::is_control) {
-                return Err(wrong(Cause::invalid("fieldManager", &json!(manager), "should only contain printable characters")));
+                return Err(wrong(Cause::invalid(
+                    "fieldManager",
+                    &json!(manager),
+                    "should only contain printable characters",
+                )));
             }
         }
         let force = query.has("force").then(|| query.is_set("force"));

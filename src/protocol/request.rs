@@ -89,12 +89,12 @@ pub fn classify(method: &Method, path: &str, query: &Query) -> Result<Target, Ap
         _ => return Ok(Target::Other(segments)),
     };
     let own_subresource = |segment: &String| segment == "status" || segment == "finalize";
-    let (namespace, rest) = if rest[0] == "namespaces" && rest.len() > 2 && !(rest.len() == 3 && own_subresource(&rest[2]))
-    {
-        (Some(rest[1].clone()), &rest[2..])
-    } else {
-        (None, rest)
-    };
+    let (namespace, rest) =
+        if rest[0] == "namespaces" && rest.len() > 2 && !(rest.len() == 3 && own_subresource(&rest[2])) {
+            (Some(rest[1].clone()), &rest[2..])
+        } else {
+            (None, rest)
+        };
     if rest.len() > 3 {
         return Err(ApiStatus::page_not_found());
     }
@@ -199,7 +199,13 @@ mod tests {
     #[case::namespace_itself("DELETE", "/api/v1/namespaces/a", "", "|v1||namespaces|a|", Some(Verb::Delete))]
     #[case::namespace_status("PUT", "/api/v1/namespaces/a/status", "", "|v1||namespaces|a|status", Some(Verb::Update))]
     #[case::finalize("PUT", "/api/v1/namespaces/a/finalize", "", "|v1||namespaces|a|finalize", Some(Verb::Update))]
-    #[case::subresource("POST", "/api/v1/namespaces/a/pods/p/eviction", "", "|v1|a|pods|p|eviction", Some(Verb::Create))]
+    #[case::subresource(
+        "POST",
+        "/api/v1/namespaces/a/pods/p/eviction",
+        "",
+        "|v1|a|pods|p|eviction",
+        Some(Verb::Create)
+    )]
     #[case::collection("DELETE", "/apis/g/v1/namespaces/a/things", "", "g|v1|a|things||", Some(Verb::DeleteCollection))]
     #[case::xa_042_other_methods("OPTIONS", "/api/v1/pods", "", "|v1||pods||", None)]
     fn requests_for_resources(

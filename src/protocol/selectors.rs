@@ -126,7 +126,8 @@ fn requirement(text: &str) -> Result<(String, Demand), ApiStatus> {
 
 fn label_key(key: &str, text: &str) -> Result<String, ApiStatus> {
     let name = key.rsplit('/').next().unwrap_or_default();
-    let fine = !name.is_empty() && name.len() <= 63 && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
+    let fine =
+        !name.is_empty() && name.len() <= 63 && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
     if fine { Ok(key.to_owned()) } else { Err(unreadable(text, &format!("key: Invalid value: {key:?}"))) }
 }
 
@@ -172,7 +173,9 @@ impl FieldSelector {
                 .map(|(field, value)| (field, value, Comparison::Unequal))
                 .or_else(|| term.split_once("==").map(|(field, value)| (field, value, Comparison::Equal)))
                 .or_else(|| term.split_once('=').map(|(field, value)| (field, value, Comparison::Equal)))
-                .ok_or_else(|| ApiStatus::bad_request(format!("invalid selector: {text:?}; can't understand {term:?}")))?;
+                .ok_or_else(|| {
+                    ApiStatus::bad_request(format!("invalid selector: {text:?}; can't understand {term:?}"))
+                })?;
             let value = value.replace("\\,", ",").replace("\\=", "=").replace("\\\\", "\\");
             demands.push(FieldDemand { field: field.to_owned(), value, comparison });
         }

@@ -39,7 +39,11 @@ impl Cause {
     /// A field's value is none of those that exist.
     pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[Value]) -> Self {
         let known = supported.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
-        Self::of("FieldValueNotSupported", field, format!("Unsupported value: {}: supported values: {known}", brief(value)))
+        Self::of(
+            "FieldValueNotSupported",
+            field,
+            format!("Unsupported value: {}: supported values: {known}", brief(value)),
+        )
     }
 
     /// A field may not be set so.

@@ -5,11 +5,11 @@ use serde_json::json;
 use super::{Fact::*, Probe, Step, config_map, delete, get, merge, post, thing};
 
 pub fn probes() -> Vec<Probe> {
-    let maps = |count: usize| -> Vec<Step> { (1..=count).map(|at| post("$M", config_map(&format!("m{at}")))).collect() };
+    let maps =
+        |count: usize| -> Vec<Step> { (1..=count).map(|at| post("$M", config_map(&format!("m{at}")))).collect() };
     let list = |name: &str, color: &str| post("$T", thing(name, json!({"color": color})));
-    let options = |query: &str| {
-        get(&format!("$M?{query}")).status(422).facts([Is("/details/kind", json!("ListOptions"))])
-    };
+    let options =
+        |query: &str| get(&format!("$M?{query}")).status(422).facts([Is("/details/kind", json!("ListOptions"))]);
     vec![
         // kube-root-ca.crt may come into a namespace when controllers run; the selector keeps it out.
         Probe::new("XA-112", [maps(5), vec![

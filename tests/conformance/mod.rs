@@ -181,9 +181,13 @@ pub async fn run(client: &kube::Client, probe: &Probe) -> Vec<String> {
         ("$M".to_owned(), format!("/api/v1/namespaces/{namespace}/configmaps")),
         ("$NS".to_owned(), namespace.clone()),
     ];
-    let made = send(client, "POST", "/api/v1/namespaces", &[("content-type", "application/json".to_owned())], &format!(
-        "{{\"apiVersion\":\"v1\",\"kind\":\"Namespace\",\"metadata\":{{\"name\":\"{namespace}\"}}}}"
-    ))
+    let made = send(
+        client,
+        "POST",
+        "/api/v1/namespaces",
+        &[("content-type", "application/json".to_owned())],
+        &format!("{{\"apiVersion\":\"v1\",\"kind\":\"Namespace\",\"metadata\":{{\"name\":\"{namespace}\"}}}}"),
+    )
     .await;
     if made.status != 201 {
         return vec![format!("{}: no namespace: {} {}", probe.id, made.status, made.body)];
@@ -204,7 +208,10 @@ pub async fn run(client: &kube::Client, probe: &Probe) -> Vec<String> {
             if tokio::time::Instant::now() >= deadline {
                 let body: String = answer.body.chars().take(700).collect();
                 let what = wrong.join("; ");
-                return vec![format!("{} step {at} {} {path}: {what}\n    {} {body}", probe.id, step.method, answer.status)];
+                return vec![format!(
+                    "{} step {at} {} {path}: {what}\n    {} {body}",
+                    probe.id, step.method, answer.status
+                )];
             }
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
@@ -225,7 +232,13 @@ fn filled(text: &str, variables: &[(String, String)]) -> String {
     sorted.into_iter().fold(text.to_owned(), |text, (name, value)| text.replace(name.as_str(), value))
 }
 
-async fn send(client: &kube::Client, method: &str, path: &str, headers: &[(&'static str, String)], body: &str) -> Reply {
+async fn send(
+    client: &kube::Client,
+    method: &str,
+    path: &str,
+    headers: &[(&'static str, String)],
+    body: &str,
+) -> Reply {
     let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).expect("a method")).uri(path);
     for (name, value) in headers {
         request = request.header(*name, value);
@@ -268,7 +281,11 @@ fn check(step: &Step, answer: &Reply, variables: &mut Vec<(String, String)>) -> 
             Fact::Text(part) => answer.body.contains(part),
             Fact::Header(name, part) => {
                 let part = filled(part, variables);
-                answer.headers.get_all(*name).iter().any(|value| value.to_str().is_ok_and(|value| value.contains(&part)))
+                answer
+                    .headers
+                    .get_all(*name)
+                    .iter()
+                    .any(|value| value.to_str().is_ok_and(|value| value.contains(&part)))
             }
             Fact::Keep(name, pointer) => {
                 variables.retain(|(known, _)| known != name);

@@ -6,9 +6,8 @@ use super::{Fact::*, Probe, config_map, get, merge, post, put, thing};
 
 pub fn probes() -> Vec<Probe> {
     let red = || post("$T", thing("a", json!({"color": "red"})));
-    let invalid = |field: &'static str, reason: &'static str| {
-        vec![Is("/reason", json!("Invalid")), Text(field), Text(reason)]
-    };
+    let invalid =
+        |field: &'static str, reason: &'static str| vec![Is("/reason", json!("Invalid")), Text(field), Text(reason)];
     vec![
         Probe::new("XA-046", [post("$T", json!({
             "apiVersion": "probe.example.com/v1", "kind": "Thing",

@@ -55,11 +55,8 @@ async fn a_real_api_server_conforms() {
     rig.with_controller_manager().await;
     let client = rig.client().await;
     install_definition(&client).await;
-    let needing: Vec<&str> = conformance::probes()
-        .iter()
-        .filter(|probe| probe.needs == Needs::Controllers)
-        .map(|probe| probe.id)
-        .collect();
+    let needing: Vec<&str> =
+        conformance::probes().iter().filter(|probe| probe.needs == Needs::Controllers).map(|probe| probe.id).collect();
     let (ran, wrong) = run_all(&client, &[]).await;
     println!("conformance, real API server: {ran} probes ({} with controllers), {} failed", needing.len(), wrong.len());
     assert!(wrong.is_empty(), "{} of {ran} probes fail:\n{}", wrong.len(), wrong.join("\n"));

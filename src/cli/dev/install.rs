@@ -22,8 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Definitions with v1beta1 served, and the webhooks, reached at a URL.
 pub(super) async fn manifests(client: &kube::Client, webhooks: &str) -> anyhow::Result<()> {
-    let options =
-        CrdOptions { v1beta1: V1Beta1::Served(Converter::Url(webhooks.to_owned())), ..CrdOptions::default() };
+    let options = CrdOptions { v1beta1: V1Beta1::Served(Converter::Url(webhooks.to_owned())), ..CrdOptions::default() };
     for definition in definitions(&options) {
         apply(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await?;
     }

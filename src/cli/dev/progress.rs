@@ -55,7 +55,9 @@ pub(super) async fn show(
                 Style::Redrawn => write!(out, "\r\x1b[2K{seconds:7.1} s  {}  ({line})", summary(&phases))?,
             }
         }
-        if (runs || phases.is_empty()) && let Some(text) = hints.take_if(|text| runs || !text.contains("scale")) {
+        if (runs || phases.is_empty())
+            && let Some(text) = hints.take_if(|text| runs || !text.contains("scale"))
+        {
             let newline = if style == Style::Redrawn { "\n" } else { "" };
             write!(out, "{newline}{text}")?;
         }

@@ -81,7 +81,11 @@ impl<'a> Compiler<'a> {
         }
         read_extensions(fields, &mut node);
         self.read_children(fields, path, causes, &mut node);
-        if node.default.is_some() && node.value_type.is_none() && node.nature == Nature::Plain && !node.preserves_unknown {
+        if node.default.is_some()
+            && node.value_type.is_none()
+            && node.nature == Nature::Plain
+            && !node.preserves_unknown
+        {
             causes.push(Cause::required(super::join(path, "type"), "must not be empty for specified default"));
         }
         node
@@ -121,7 +125,8 @@ impl<'a> Compiler<'a> {
             node.preserves_unknown = true;
             node.additional = Additional::Any;
         }
-        for (at, rule) in fields.get("x-kubernetes-validations").and_then(Value::as_array).into_iter().flatten().enumerate()
+        for (at, rule) in
+            fields.get("x-kubernetes-validations").and_then(Value::as_array).into_iter().flatten().enumerate()
         {
             match Rule::compile(rule) {
                 Ok(rule) => node.rules.push(rule),
@@ -134,7 +139,9 @@ impl<'a> Compiler<'a> {
         if node.rules.len() > rules::MOST_PER_NODE {
             causes.push(Cause::too_long(super::join(path, "x-kubernetes-validations"), "must have at most 100 items"));
         }
-        for word in ["deprecated", "discriminator", "id", "patternProperties", "definitions", "dependencies", "readOnly"] {
+        for word in
+            ["deprecated", "discriminator", "id", "patternProperties", "definitions", "dependencies", "readOnly"]
+        {
             if fields.get(word).is_some_and(|value| !value.is_null()) && self.named.is_empty() {
                 causes.push(Cause::forbidden(super::join(path, word), &format!("{word} is not supported")));
             }
@@ -188,11 +195,12 @@ fn bounds(fields: &Map<String, Value>, path: &str, causes: &mut Vec<Cause>) -> B
     let pattern = fields.get("pattern").and_then(Value::as_str).and_then(|text| {
         // Linear in the text by construction; the size of the compiled form is bounded.
         let compiled = regex::RegexBuilder::new(text).size_limit(1 << 20).build();
-        compiled.map_err(|error| {
-            let why = error.to_string().lines().last().unwrap_or_default().to_owned();
-            causes.push(Cause::invalid(super::join(path, "pattern"), &Value::from(text), &why));
-        })
-        .ok()
+        compiled
+            .map_err(|error| {
+                let why = error.to_string().lines().last().unwrap_or_default().to_owned();
+                causes.push(Cause::invalid(super::join(path, "pattern"), &Value::from(text), &why));
+            })
+            .ok()
     });
     Bounds {
         minimum: float("minimum"),

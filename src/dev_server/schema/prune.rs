@@ -55,7 +55,9 @@ pub(in crate::dev_server) fn nulls(value: &mut Value, schema: &Schema) {
             fields.retain(|name, value| {
                 !value.is_null()
                     || schema.preserves_unknown && schema.field(name).is_none()
-                    || schema.field(name).is_none_or(|schema| schema.null == super::Null::Kept || schema.preserves_unknown)
+                    || schema
+                        .field(name)
+                        .is_none_or(|schema| schema.null == super::Null::Kept || schema.preserves_unknown)
                         && schema.field(name).is_some()
             });
             for (name, value) in fields {

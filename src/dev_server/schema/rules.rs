@@ -29,18 +29,123 @@ const COMPREHENSIONS: [&str; 6] = [".all(", ".exists(", ".exists_one(", ".map(",
 
 /// The functions that there are; a namespace such as `sets.` is no part of the name.
 const FUNCTIONS: &[&str] = &[
-    "abs", "add", "asApproximateFloat", "asInteger", "bitAnd", "bitNot", "bitOr", "bitShiftLeft", "bitShiftRight", "bitXor",
-    "bytes", "ceil", "charAt", "cidr", "compareTo", "contains", "containsCIDR", "containsIP", "decode", "distinct", "double",
-    "duration", "encode", "endsWith", "equivalent", "family", "find", "findAll", "first", "flatten", "floor", "format",
-    "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getEscapedPath", "getFullYear", "getHost", "getHostname",
-    "getHours", "getMilliseconds", "getMinutes", "getMonth", "getPort", "getQuery", "getScheme", "getSeconds", "greatest",
-    "has", "hasValue", "indexOf", "int", "intersects", "ip", "isCIDR", "isCanonical", "isFinite", "isGlobalUnicast",
-    "isGreaterThan", "isIP", "isInf", "isInteger", "isLessThan", "isLinkLocalMulticast", "isLinkLocalUnicast", "isLoopback",
-    "isNaN", "isQuantity", "isSemver", "isSorted", "isURL", "isUnspecified", "join", "last", "lastIndexOf", "least",
-    "lowerAscii", "major", "masked", "matches", "max", "min", "minor", "none", "of", "ofNonZeroValue", "or", "orValue",
-    "patch", "prefixLength", "quantity", "quote", "range", "replace", "reverse", "round", "semver", "sign", "size", "slice",
-    "sort", "split", "sqrt", "startsWith", "string", "sub", "substring", "sum", "timestamp", "trim", "trunc", "type", "uint",
-    "upperAscii", "url", "value",
+    "abs",
+    "add",
+    "asApproximateFloat",
+    "asInteger",
+    "bitAnd",
+    "bitNot",
+    "bitOr",
+    "bitShiftLeft",
+    "bitShiftRight",
+    "bitXor",
+    "bytes",
+    "ceil",
+    "charAt",
+    "cidr",
+    "compareTo",
+    "contains",
+    "containsCIDR",
+    "containsIP",
+    "decode",
+    "distinct",
+    "double",
+    "duration",
+    "encode",
+    "endsWith",
+    "equivalent",
+    "family",
+    "find",
+    "findAll",
+    "first",
+    "flatten",
+    "floor",
+    "format",
+    "getDate",
+    "getDayOfMonth",
+    "getDayOfWeek",
+    "getDayOfYear",
+    "getEscapedPath",
+    "getFullYear",
+    "getHost",
+    "getHostname",
+    "getHours",
+    "getMilliseconds",
+    "getMinutes",
+    "getMonth",
+    "getPort",
+    "getQuery",
+    "getScheme",
+    "getSeconds",
+    "greatest",
+    "has",
+    "hasValue",
+    "indexOf",
+    "int",
+    "intersects",
+    "ip",
+    "isCIDR",
+    "isCanonical",
+    "isFinite",
+    "isGlobalUnicast",
+    "isGreaterThan",
+    "isIP",
+    "isInf",
+    "isInteger",
+    "isLessThan",
+    "isLinkLocalMulticast",
+    "isLinkLocalUnicast",
+    "isLoopback",
+    "isNaN",
+    "isQuantity",
+    "isSemver",
+    "isSorted",
+    "isURL",
+    "isUnspecified",
+    "join",
+    "last",
+    "lastIndexOf",
+    "least",
+    "lowerAscii",
+    "major",
+    "masked",
+    "matches",
+    "max",
+    "min",
+    "minor",
+    "none",
+    "of",
+    "ofNonZeroValue",
+    "or",
+    "orValue",
+    "patch",
+    "prefixLength",
+    "quantity",
+    "quote",
+    "range",
+    "replace",
+    "reverse",
+    "round",
+    "semver",
+    "sign",
+    "size",
+    "slice",
+    "sort",
+    "split",
+    "sqrt",
+    "startsWith",
+    "string",
+    "sub",
+    "substring",
+    "sum",
+    "timestamp",
+    "trim",
+    "trunc",
+    "type",
+    "uint",
+    "upperAscii",
+    "url",
+    "value",
 ];
 
 /// When a rule is evaluated.
@@ -102,7 +207,8 @@ pub(in crate::dev_server) fn program(text: &str) -> Result<Arc<Program>, String>
     if COMPREHENSIONS.iter().map(|call| text.matches(call).count()).sum::<usize>() > MOST_COMPREHENSIONS {
         return Err("it has too many comprehensions: its cost has no bound".to_owned());
     }
-    let program = Program::compile(text).map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
+    let program =
+        Program::compile(text).map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
     for function in program.references().functions() {
         let operator = !function.starts_with(|c: char| c.is_ascii_alphabetic());
         if !operator && !FUNCTIONS.contains(&function) {
@@ -220,7 +326,8 @@ fn evaluate(
                 Ok(Cel::String(text)) if !text.trim().is_empty() => Some(text.to_string()),
                 _ => None,
             });
-            let message = computed.or_else(|| rule.message.clone()).unwrap_or_else(|| format!("failed rule: {}", rule.text));
+            let message =
+                computed.or_else(|| rule.message.clone()).unwrap_or_else(|| format!("failed rule: {}", rule.text));
             found.push(match rule.reason {
                 "FieldValueRequired" => Cause::required(field, &message),
                 "FieldValueForbidden" => Cause::forbidden(field, &message),
@@ -270,8 +377,26 @@ pub(in crate::dev_server) fn to_cel(value: &Value, schema: &Schema) -> Cel {
 /// A field's name as an expression writes it.
 fn escaped(name: &str) -> String {
     const RESERVED: [&str; 20] = [
-        "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let",
-        "loop", "package", "namespace", "return", "var", "void",
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
     ];
     if RESERVED.contains(&name) || name == "while" {
         return format!("__{name}__");
@@ -316,7 +441,9 @@ mod tests {
     #[rstest]
     #[case::no_expression("self.a ==")]
     #[case::unknown_function("self.a.frobnicate()")]
-    #[case::th_39_cost("self.l.all(a, self.l.all(b, self.l.all(c, self.l.all(d, self.l.all(e, self.l.all(f, self.l.all(g, self.l.all(h, self.l.all(i, true)))))))))")]
+    #[case::th_39_cost(
+        "self.l.all(a, self.l.all(b, self.l.all(c, self.l.all(d, self.l.all(e, self.l.all(f, self.l.all(g, self.l.all(h, self.l.all(i, true)))))))))"
+    )]
     fn what_cannot_be_compiled_refuses_the_definition(#[case] rule: &str) {
         assert!(Rule::compile(&json!({"rule": rule})).is_err());
     }

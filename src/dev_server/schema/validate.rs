@@ -8,7 +8,13 @@ use super::{ListType, Nature, Null, Schema, Type, join};
 use crate::protocol::status::Cause;
 
 /// What is wrong with a value; an unchanged wrong part of `old` is forgiven.
-pub(in crate::dev_server) fn check(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, found: &mut Vec<Cause>) {
+pub(in crate::dev_server) fn check(
+    value: &Value,
+    old: Option<&Value>,
+    schema: &Schema,
+    path: &str,
+    found: &mut Vec<Cause>,
+) {
     if old == Some(value) {
         return;
     }
@@ -58,7 +64,12 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// The element of the old list that an element of the new one stands for.
-pub(super) fn counterpart<'a>(old: Option<&'a Value>, item: &Value, at: usize, list_type: &ListType) -> Option<&'a Value> {
+pub(super) fn counterpart<'a>(
+    old: Option<&'a Value>,
+    item: &Value,
+    at: usize,
+    list_type: &ListType,
+) -> Option<&'a Value> {
     let old = old?.as_array()?;
     match list_type {
         ListType::Map(keys) => old.iter().find(|candidate| keys.iter().all(|key| candidate.get(key) == item.get(key))),
@@ -76,7 +87,9 @@ fn type_fits(value: &Value, schema: &Schema) -> bool {
         Some(Type::Object) => value.is_object(),
         Some(Type::Array) => value.is_array(),
         Some(Type::String) => value.is_string(),
-        Some(Type::Integer) => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|float| float.fract() == 0.0),
+        Some(Type::Integer) => {
+            value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|float| float.fract() == 0.0)
+        }
         Some(Type::Number) => value.is_number(),
         Some(Type::Boolean) => value.is_boolean(),
     }
