@@ -14,6 +14,7 @@ mod crash;
 mod definitions;
 mod deletion;
 mod deploy;
+mod dev;
 mod dev_conformance;
 mod end_to_end;
 mod examples;
