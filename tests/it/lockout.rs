@@ -167,7 +167,7 @@ async fn strict_updates(rig: &Arc<Rig>, manager: &TestManager, namespace: &Names
 /// Connections are accepted by the kernel and nothing ever answers: calls end by their timeouts, and what asks nobody is
 /// not held up.
 async fn a_server_that_hangs(manager: &TestManager, namespace: &Namespace) {
-    manager.signal("STOP");
+    manager.suspend();
     let began = Instant::now();
     nothing_holds_an_object_quickly(namespace).await;
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
@@ -175,7 +175,7 @@ async fn a_server_that_hangs(manager: &TestManager, namespace: &Namespace) {
     let began = Instant::now();
     patch(namespace, &["machinedeployment", "pool"], r#"{"metadata":{"labels":{"l":"x"}}}"#).await.succeed();
     assert!(began.elapsed() < Duration::from_secs(25), "two webhooks, five seconds each: {:?}", began.elapsed());
-    manager.signal("CONT");
+    manager.resume();
     wait_until("creation to be judged again", Duration::from_secs(30), || async {
         let answer = namespace.apply(&standalone("after-all")).await;
         expect(answer.succeeded(), || answer.stderr.clone())
