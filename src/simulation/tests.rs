@@ -1,4 +1,4 @@
-//! A few histories with every run of the tests; `.ci/run` lets a hundred thousand happen.
+//! A few histories with every run of the tests; `.ci/run` lets thousands happen.
 
 use super::{
     history::{Edit, History, Setup, Step, Strategy},
