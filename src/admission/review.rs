@@ -144,8 +144,10 @@ pub fn read(body: &[u8]) -> Result<Request<'_>, String> {
     if body.is_empty() {
         return Err(format!("the body is empty: want an {KIND} of {API_VERSION}"));
     }
-    let review: Review<'_> =
-        serde_json::from_slice(body).map_err(|error| format!("the body is no {KIND} of {API_VERSION}: {error}"))?;
+    let no_review = |error: &dyn fmt::Display| format!("the body is no {KIND} of {API_VERSION}: {error}");
+    // Checked once as a whole, which is much cheaper than string by string.
+    let text = std::str::from_utf8(body).map_err(|error| no_review(&error))?;
+    let review: Review<'_> = serde_json::from_str(text).map_err(|error| no_review(&error))?;
     if review.kind.is_empty() {
         return Err(format!("the body is no {KIND} of {API_VERSION}: it names no kind"));
     }

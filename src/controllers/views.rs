@@ -74,7 +74,9 @@ impl Default for ControlViews {
                 (UNHEALTHY_BY_NAME_LABEL, |machine| {
                     let waits = matches!(
                         machine.status.current_status.phase,
-                        MachinePhase::Unknown | MachinePhase::InPlaceUpdateFailed
+                        MachinePhase::Unknown
+                            | MachinePhase::InPlaceUpdateSuccessful
+                            | MachinePhase::InPlaceUpdateFailed
                     );
                     let name = if waits { label_of(machine, label::NAME) } else { Vec::new() };
                     name.iter().map(|name| qualified(&namespace(machine), name)).collect()

@@ -7,6 +7,7 @@
 pub mod aws;
 mod class_rules;
 mod code;
+mod measured;
 mod registry;
 mod types;
 pub mod virtual_cloud;
@@ -17,6 +18,7 @@ use async_trait::async_trait;
 
 pub use class_rules::ClassRules;
 pub use code::{Code, Status};
+pub use measured::Measured;
 pub use registry::Registry;
 pub use types::*;
 

@@ -10,7 +10,6 @@ use super::{
 use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
-        conversion,
         names::{CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
         validation::{ControllerUsers, Coverage, Policy},
     },
@@ -78,9 +77,9 @@ fn admission(common: &Common, drivers: &Drivers, references: &Arc<CachedReferenc
     };
     let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
     Admission::new(policy)
+        .with_finalizers(settings.admission.finalizers)
         .with_providers(Arc::new(registered))
         .with_references(Arc::<CachedReferences>::clone(references))
-        .with_converter(|object, to| conversion::convert(object, to).map_err(|error| error.to_string()))
 }
 
 fn plain_addresses(http: &settings::HttpSettings) -> Vec<SocketAddr> {
@@ -92,7 +91,7 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
     let settings = &common.settings;
     let service = &settings.service;
     let plan = || -> anyhow::Result<PlanSettings> {
-        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names, None)?;
+        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names)?;
         Ok(PlanSettings::for_names(names))
     };
     let targets = || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, None) } else { Vec::new() };

@@ -5,9 +5,9 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::fleet::Fleet;
+use super::{fleet::Fleet, waits};
 use crate::api::{
-    names::deployment_reason as reason,
+    names::{deployment_reason as reason, label, update_result},
     v1alpha1::{
         ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType as Kind,
         MachineDeploymentStatus,
@@ -133,6 +133,34 @@ pub fn tell_progress(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, no
     } else if has_timed_out(fleet.deployment, known.as_ref(), now) {
         let message = format!("{subject} has timed out progressing.");
         put(status, Kind::Progressing, Says::new(ConditionStatus::False, reason::DEADLINE_EXCEEDED, message), now);
+    }
+}
+
+/// Says in `Progressing` whom the rollout waits for, or no longer. The times of the condition stay: a rollout that waits
+/// makes no progress.
+pub fn explain_progress(status: &mut MachineDeploymentStatus, explanation: Option<&str>) {
+    let progressing = status.conditions.iter_mut().find(|condition| condition.condition_type == Kind::Progressing);
+    if let Some(condition) = progressing {
+        condition.message = waits::with_explanation(&condition.message, explanation);
+    }
+}
+
+/// Says which machines failed their update in place, as long as there are any (D-24).
+pub fn tell_failed_updates(status: &mut MachineDeploymentStatus, failed: &[String], now: Timestamp) {
+    if failed.is_empty() {
+        return remove(status, &Kind::InPlaceUpdateFailed);
+    }
+    let message = format!(
+        "{} failed to be updated in place and counts as unavailable: {}. Repair the node and label it {}={}, or delete \
+         the machine",
+        if failed.len() == 1 { "1 machine".to_owned() } else { format!("each of {} machines", failed.len()) },
+        failed.join(", "),
+        label::UPDATE_RESULT,
+        update_result::SUCCESSFUL,
+    );
+    if find(status, &Kind::InPlaceUpdateFailed).is_none_or(|known| known.message != message) {
+        let says = Says::new(ConditionStatus::True, reason::IN_PLACE_UPDATE_FAILED, message);
+        replace(status, Kind::InPlaceUpdateFailed, says, now);
     }
 }
 

@@ -285,12 +285,67 @@ async fn s_own_10_a_machine_that_does_not_fit_any_more_is_released_and_replaced(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_in_place_deployment_says_so_and_keeps_its_machines() {
-    use super::testing::in_place;
-    use crate::api::v1alpha1::OrchestrationType::Auto;
-    let mut cluster = Cluster::new(&deployment(2, 1, 0).with(|d| d.spec.strategy = in_place(0, 1, Auto)).build());
+async fn s_roll_28_a_conflict_while_an_old_set_shrinks_is_an_error_and_tried_again() {
+    let cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.settle().await;
     cluster.change_deployment(|deployment| deployment["spec"]["template"]["spec"]["class"]["name"] = "other".into());
+    // Until the old set is about to shrink: then somebody changes it, and the watch lags.
+    let key = ObjectKey::new("ns", "md");
+    let is_old = |set: &Value| set["spec"]["template"]["spec"]["class"]["name"] != "other";
+    let old_set = || cluster.api.all("machinesets").into_iter().find(is_old).unwrap();
+    let name = old_set()["metadata"]["name"].as_str().unwrap().to_owned();
+    for _ in 0..3 {
+        cluster.pass().await;
+    }
+    cluster.machines_move();
+    cluster.api.edit("machinesets", &name, |set| {
+        set["metadata"]["annotations"]["example.com/touched"] = "yes".into();
+        Some(())
+    });
+    let outcome = cluster.deployments.reconcile(key.clone()).await;
+    assert!(matches!(&outcome, Outcome::Retry(error) if error.contains("conflict")), "{outcome:?}");
+    assert_eq!(old_set()["spec"]["replicas"], 3);
+    cluster.watch();
+    cluster.deployments.reconcile(key).await;
+    assert_eq!(old_set()["spec"]["replicas"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s_rb_01_the_set_of_the_previous_revision_becomes_the_newest() {
+    let mut cluster = Cluster::new(&deployment(2, 1, 0).build());
+    cluster.settle().await;
+    cluster.change_deployment(|deployment| deployment["spec"]["template"]["spec"]["class"]["name"] = "other".into());
+    cluster.settle().await;
+    cluster.change_deployment(|deployment| deployment["spec"]["rollbackTo"] = json!({}));
+    // The pass that brings the template back is followed by those that its write wakes.
+    for _ in 0..3 {
+        cluster.settle().await;
+    }
+    let deployment = cluster.api.all(MD).remove(0);
+    assert_eq!(deployment["spec"].get("rollbackTo"), None);
+    assert_eq!(deployment["spec"]["template"]["spec"]["class"]["name"], "new");
+    assert_eq!(deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "3");
+    let sets = cluster.api.all("machinesets");
+    let first = sets.iter().find(|set| set["spec"]["template"]["spec"]["class"]["name"] == "new").unwrap();
+    assert_eq!((sets.len(), &first["spec"]["replicas"]), (2, &json!(2)));
+    let annotations = &first["metadata"]["annotations"];
+    assert_eq!(annotations["deployment.kubernetes.io/revision"], "3");
+    assert_eq!(annotations["deployment.kubernetes.io/revision-history"], "1");
+    let heard = cluster.heard();
+    assert!(heard.contains(&"DeploymentRollback: Rolled back deployment \"md\" to revision 1".to_owned()), "{heard:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s_inpl_24_an_in_place_deployment_without_nodes_says_so_and_keeps_its_machines() {
+    use super::testing::in_place;
+    use crate::api::v1alpha1::OrchestrationType::Auto;
+    let mut cluster = Cluster::new(&deployment(2, 1, 0).build());
+    cluster.settle().await;
+    let strategy = serde_json::to_value(in_place(0, 1, Auto)).unwrap();
+    cluster.change_deployment(|deployment| {
+        deployment["spec"]["strategy"] = strategy;
+        deployment["spec"]["template"]["spec"]["class"]["name"] = "other".into();
+    });
     cluster.settle().await;
     assert_eq!((cluster.api.all("machines").len(), cluster.api.all("machinesets").len()), (2, 1));
     assert_eq!(cluster.gate.passed().len(), 0);

@@ -3,8 +3,6 @@
 //! Source: spec/deployment-and-set §7.1, §9.3, §10, §13.3 with D-18 (a frozen deployment may shrink, not grow). Pure: the
 //! same observation always gives the same plan. The status is decided on afterwards, on what the effects have made of
 //! the sets ([`super::status::decide_status`]).
-//!
-//! `spec.rollbackTo` (§12) and the hash label of adopted sets (§7.4) have no rule here yet.
 
 use std::time::Duration;
 
@@ -12,12 +10,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
     fleet::{Fleet, owner},
+    hash_label::{self, Labelling},
     history, in_place, node_side_effects,
     observe::DeploymentObservation,
     plan::{Effect, Next, Plan},
     recreate,
     revision::{self, NewSet},
-    rolling, scaling, trigger, validity,
+    rollback, rolling, scaling,
+    settings::OldSets,
+    trigger, validity,
 };
 use crate::{
     api::{names::label, v1alpha1::StrategyType},
@@ -51,19 +52,39 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
         return plan;
     }
     let fleet = Fleet::of(seen);
+    if hash_label::step(&fleet, &mut plan) == Labelling::UnderWay {
+        return plan;
+    }
     bring_to_size(seen, &fleet, &mut plan);
+    if let Some(left) = fleet.next_available() {
+        plan.next = plan.next.or_earlier(Next::After(left, "a machine will have been Ready for long enough"));
+    }
     if is_frozen(meta) {
+        let is_sized = plan.steps.iter().any(|step| matches!(step.effect, Effect::ScaleSet { .. }));
+        if fleet.new.is_none() && !is_sized {
+            // The rollout that would shrink the old sets may not begin. Machines that are too many go all the same: they
+            // are what the freeze waits for.
+            scaling::step(&fleet, &mut plan);
+        }
         plan.steps.retain(|step| !step.effect.grows());
     }
     plan
 }
 
 /// Whether the overshoot guard has frozen the object; honoured also when that guard is switched off (decisions.md 34).
-fn is_frozen(meta: &ObjectMeta) -> bool {
+pub(super) fn is_frozen(meta: &ObjectMeta) -> bool {
     meta.labels.as_ref().and_then(|labels| labels.get(label::FREEZE)).is_some_and(|value| value == "True")
 }
 
 fn bring_to_size(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    in_place::hand_over::finish(seen, fleet, plan);
+    if !is_frozen(&seen.deployment.metadata) && in_place::repair(fleet, plan) {
+        return;
+    }
+    in_place::unblock_growth(fleet, plan);
+    if seen.settings.old_sets == OldSets::Synced {
+        revision::sync_old_sets(fleet, plan);
+    }
     if let Some(new) = &fleet.new
         && revision::keep_in_line(fleet, new, plan) == NewSet::Pending
     {
@@ -75,13 +96,15 @@ fn bring_to_size(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Pla
         if spec.rollback_to.is_none() {
             history::clean_up(fleet, plan);
         }
+    } else if let Some(wish) = &spec.rollback_to {
+        rollback::step(seen, fleet, wish.revision.into(), plan);
     } else if scaling::is_due(fleet) {
         scaling::step(fleet, plan);
     } else {
         match spec.strategy.strategy_type {
             StrategyType::RollingUpdate => roll(seen, fleet, plan),
             StrategyType::Recreate => recreate(seen, fleet, plan),
-            StrategyType::InPlaceUpdate => in_place::step(seen, fleet, plan),
+            StrategyType::InPlaceUpdate => update_in_place(seen, fleet, plan),
             // Refused by validation above.
             StrategyType::Unset | StrategyType::Other(_) => {}
         }
@@ -110,6 +133,13 @@ fn recreate(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     if recreate::step(seen, fleet, plan) == recreate::Stage::Reached {
         finish(seen, fleet, plan);
     }
+}
+
+fn update_in_place(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    if in_place::step(seen, fleet, plan) == in_place::Stage::Reached {
+        finish(seen, fleet, plan);
+    }
+    node_side_effects::mark_sets(seen, fleet, plan);
 }
 
 /// Clears up behind a complete rollout.
@@ -164,7 +194,7 @@ mod tests {
         api::{
             duration::GoDuration,
             names::annotation,
-            v1alpha1::{MachineDeployment, MachineDeploymentStrategy, OrchestrationType},
+            v1alpha1::{MachineDeployment, MachineDeploymentStrategy},
         },
         controllers::{
             deployment::{observe::SetSeen, testing::*},
@@ -212,6 +242,11 @@ mod tests {
         known(3, 1, 0).deleting().build(), vec![old(1, 1), new(3, 3)], &["deletion/deployment"; 2])]
     #[case::s_md_05_an_unknown_strategy_does_nothing(
         known(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::from("Dummy")).build(), vec![], &[])]
+    #[case::s_roll_19_an_unknown_strategy_sizes_no_set(
+        known(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::from("Dummy")).build(),
+        vec![revised(old(3, 3), "0"), new(0, 0)], &[])]
+    #[case::s_roll_15_recreate_sizes_the_new_set_at_once(
+        recreating(5).build(), vec![revised(old(0, 0), "0"), new(2, 2)], &["recreate/new md-new 5"])]
     #[case::s_md_06_recreate_makes_the_first_set(recreating(5).build(), vec![], &["revision/create 5"])]
     #[case::s_md_07_recreate_empties_the_old_set_first(recreating(5).build(), vec![old(5, 5)], &["recreate/old md-old 0"])]
     #[case::s_md_08_then_the_new_set_is_made(recreating(5).build(), vec![old(0, 0)], &["revision/create 5"])]
@@ -233,10 +268,12 @@ mod tests {
         known(3, 1, 0).build(), vec![revised(old(3, 3), "0"), new(1, 1)], &["rolling/old md-old 2"])]
     #[case::s_roll_24(known(10, 3, 2).build(), vec![revised(old(10, 10), "0"), new(3, 0)], &["rolling/old md-old 8"])]
     #[case::s_roll_20_nothing_to_spare(known(3, 1, 0).build(), vec![revised(old(3, 3), "0"), new(1, 0)], &[])]
-    #[case::a_frozen_deployment_makes_no_set(known(3, 1, 0).label("freeze", "True").build(), vec![old(3, 3)], &[])]
-    #[case::a_frozen_deployment_does_not_grow(
+    #[case::d_18_a_frozen_deployment_makes_no_set(known(3, 1, 0).label("freeze", "True").build(), vec![old(3, 3)], &[])]
+    #[case::d_18_a_frozen_deployment_shrinks_before_its_rollout_has_begun(
+        known(1, 1, 0).label("freeze", "True").build(), vec![revised(old(5, 5), "0")], &["scaling/only md-old 1"])]
+    #[case::d_18_a_frozen_deployment_does_not_grow(
         known(5, 1, 0).label("freeze", "True").build(), vec![new(3, 3)], &[])]
-    #[case::a_frozen_deployment_may_shrink(
+    #[case::d_18_a_frozen_deployment_may_shrink(
         known(2, 1, 0).label("freeze", "True").build(), vec![revised(new(3, 3), "1")], &["rolling/new md-new 2"])]
     fn a_deployment_is_decided_on(
         #[case] deployment: MachineDeployment,
@@ -260,16 +297,6 @@ mod tests {
         let mut seen = seeing_sets(known(3, 1, 0).build(), vec![]);
         seen.namesake = Some(Arc::new(set_of_class("other", "x", 1, 0)));
         assert_eq!(rules(&seen), ["revision/collision"]);
-    }
-
-    #[rstest]
-    #[case::the_first_set_is_made(vec![], &["revision/create 2"])]
-    #[case::a_set_is_scaled(vec![new(1, 1)], &["in-place/size md-new 2"])]
-    #[case::machines_that_wait_stay(vec![old(2, 2)], &[])]
-    #[case::also_when_the_new_set_is_there(vec![revised(old(2, 2), "0"), new(0, 0)], &[])]
-    fn an_in_place_deployment_replaces_no_machine(#[case] sets: Vec<SetSeen>, #[case] expected: &[&str]) {
-        let deployment = known(2, 1, 0).with(|d| d.spec.strategy = in_place(0, 1, OrchestrationType::Manual)).build();
-        assert_eq!(rules(&seeing_sets(deployment, sets)), expected);
     }
 
     #[test]

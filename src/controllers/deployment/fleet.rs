@@ -7,16 +7,18 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{
+    availability::Availability,
     fenceposts::Fenceposts,
+    in_place::marks::is_handed_over,
     observe::{DeploymentObservation, SetSeen},
     template_equality::is_equal,
 };
 use crate::{
     api::v1alpha1::{Machine, MachineDeployment, MachineSet},
     controllers::set::{
-        counts::{Counts, is_available, is_terminating},
+        counts::{Counts, is_terminating},
         ownership::{Owner, Standing},
-        ranking::sort_for_deletion,
+        ranking::{is_marked, sort_for_deletion},
     },
 };
 
@@ -29,26 +31,19 @@ pub struct SetState<'a> {
     pub machines: &'a [Arc<Machine>],
     /// What its machines count as.
     pub counts: Counts,
-    /// Available machines that will be left once the set has deleted what it has too many already. Counting the others
-    /// would spend them twice.
+    /// Machines that will be left once the set has deleted what it has too many already, and what the scaler has marked.
+    pub kept: Vec<&'a Arc<Machine>>,
+    /// Those among them that a rollout counts on. Counting the others would spend them twice.
     pub kept_available: i32,
 }
 
 impl<'a> SetState<'a> {
-    fn of(seen: &'a SetSeen, now: Timestamp) -> Self {
+    fn of(seen: &'a SetSeen, availability: Availability, now: Timestamp) -> Self {
         let labels = seen.set.spec.template.metadata.labels.as_ref();
         let counts = Counts::of(seen.machines.iter().map(AsRef::as_ref), labels);
-        let surplus = counts.staying.saturating_sub(seen.set.spec.replicas.max(0));
-        let kept_available = if surplus > 0 {
-            let mut staying: Vec<Arc<Machine>> =
-                seen.machines.iter().filter(|machine| !is_terminating(machine)).cloned().collect();
-            sort_for_deletion(&mut staying, now);
-            let skipped = usize::try_from(surplus).unwrap_or(0);
-            staying.iter().skip(skipped).map(|machine| i32::from(is_available(machine))).sum()
-        } else {
-            counts.available
-        };
-        Self { set: &seen.set, machines: &seen.machines, counts, kept_available }
+        let kept = kept(seen, now);
+        let kept_available = kept.iter().map(|machine| i32::from(availability.holds(machine, now))).sum();
+        Self { set: &seen.set, machines: &seen.machines, counts, kept, kept_available }
     }
 
     /// The wanted machines.
@@ -77,6 +72,20 @@ impl<'a> SetState<'a> {
     }
 }
 
+/// The machines that the set's controller will not delete (spec/deployment-and-set §6.2).
+fn kept(seen: &SetSeen, now: Timestamp) -> Vec<&Arc<Machine>> {
+    let staying = seen.machines.iter().filter(|machine| !is_terminating(machine));
+    let (handed_over, mut candidates): (Vec<_>, Vec<_>) = staying.partition(|machine| is_handed_over(machine));
+    let surplus = candidates.len().saturating_sub(usize::try_from(seen.set.spec.replicas).unwrap_or(0));
+    if surplus > 0 {
+        sort_for_deletion(&mut candidates, now);
+        candidates.drain(..surplus);
+    }
+    candidates.retain(|machine| !is_marked(machine, &seen.set));
+    candidates.extend(handed_over);
+    candidates
+}
+
 /// A deployment with its sets.
 #[derive(Clone, Debug)]
 pub struct Fleet<'a> {
@@ -84,6 +93,10 @@ pub struct Fleet<'a> {
     pub deployment: &'a MachineDeployment,
     /// Its limits.
     pub limits: Fenceposts,
+    /// Which machines its rollouts count on.
+    pub availability: Availability,
+    /// The time of the observation.
+    pub now: Timestamp,
     /// The set that the present template asks for.
     pub new: Option<SetState<'a>>,
     /// All others, oldest first.
@@ -101,10 +114,11 @@ impl<'a> Fleet<'a> {
             let meta = &seen.set.metadata;
             (meta.creation_timestamp.as_ref().map(|time| time.0), meta.name.clone())
         });
+        let availability = Availability::of(seen.settings.availability, deployment);
         let place = sets.iter().position(|seen| is_equal(&seen.set.spec.template, &deployment.spec.template));
-        let new = place.map(|place| SetState::of(sets.remove(place), seen.now));
-        let old = sets.into_iter().map(|set| SetState::of(set, seen.now)).collect();
-        Self { deployment, limits: Fenceposts::of(deployment), new, old }
+        let new = place.map(|place| SetState::of(sets.remove(place), availability, seen.now));
+        let old = sets.into_iter().map(|set| SetState::of(set, availability, seen.now)).collect();
+        Self { deployment, limits: Fenceposts::of(deployment), availability, now: seen.now, new, old }
     }
 
     /// All sets: old ones first, the new one last.
@@ -132,13 +146,24 @@ impl<'a> Fleet<'a> {
         self.old.iter().any(|set| set.committed() > 0)
     }
 
+    /// Whether a rollout counts on the machine.
+    pub fn is_available(&self, machine: &Machine) -> bool {
+        self.availability.holds(machine, self.now)
+    }
+
+    /// When the next machine will have been Ready for long enough; `None` when none waits for that.
+    pub fn next_available(&self) -> Option<std::time::Duration> {
+        let machines = self.all().flat_map(|set| set.machines);
+        machines.filter_map(|machine| self.availability.still_to_wait(machine, self.now)).min()
+    }
+
     /// Whether all machines are of the new set, available, and as many as wanted.
     pub fn is_complete(&self) -> bool {
         let updated = self.new.as_ref().map_or(0, |set| set.counts.replicas);
         let replicas = self.replicas();
         updated == replicas
             && self.sum(|set| set.counts.replicas) == replicas
-            && self.sum(|set| set.counts.available) == replicas
+            && self.sum(|set| set.kept_available) == replicas
     }
 }
 
@@ -151,6 +176,14 @@ pub fn owner(deployment: &MachineDeployment) -> Owner<'_> {
 mod tests {
     use super::*;
     use crate::controllers::deployment::testing::*;
+
+    #[test]
+    fn s_util_13_a_set_is_active_while_it_wants_machines() {
+        let seen = seeing_sets(deployment(1, 1, 0).build(), vec![old(0, 0), new(1, 1)]);
+        let fleet = Fleet::of(&seen);
+        let active: Vec<&str> = fleet.all().filter(|set| set.is_active()).map(SetState::name).collect();
+        assert_eq!(active, ["md-new"]);
+    }
 
     #[test]
     fn s_rev_08_of_two_equal_sets_the_older_is_the_new_one() {

@@ -1,16 +1,18 @@
 //! The deployment controller: rolls new machines out and keeps their number.
 //!
 //! What lives here: the set that the present template asks for, rolling and recreating updates, scaling, pausing, the
-//! history of sets, what rollouts do to Nodes, the deployment's status. What does not: machines (`set`, `machine`),
-//! freezing (`safety`). Source: spec/deployment-and-set §7–§10, §13–§16.
+//! history of sets, rollbacks, what rollouts do to Nodes, the deployment's status. What does not: machines (`set`, `machine`),
+//! freezing (`safety`). Source: spec/deployment-and-set §7–§16.
 
 mod act;
+pub mod availability;
 pub mod conditions;
 #[cfg(test)]
 mod controller_test;
 pub mod decide;
 pub mod fenceposts;
 pub mod fleet;
+pub mod hash_label;
 pub mod history;
 pub mod in_place;
 pub mod node_side_effects;
@@ -18,6 +20,7 @@ pub mod observe;
 pub mod plan;
 pub mod recreate;
 pub mod revision;
+pub mod rollback;
 pub mod rolling;
 #[cfg(test)]
 mod rollout_property;
@@ -34,6 +37,7 @@ pub mod template_hash;
 pub(crate) mod testing;
 pub mod trigger;
 pub mod validity;
+pub mod waits;
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +47,10 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
-pub use self::settings::{AutoscalerAnnotations, DeploymentSettings};
+pub use self::{
+    availability::AvailabilityRule,
+    settings::{AutoscalerAnnotations, DeploymentSettings, OldSets},
+};
 use self::{
     observe::DeploymentObservation,
     plan::{Effect, Next},

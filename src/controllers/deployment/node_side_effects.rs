@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     fleet::{Fleet, SetState},
+    in_place::marks::{Marks, is_handed_over},
     observe::DeploymentObservation,
     plan::{Effect, OnFailure, Plan},
     settings::AutoscalerAnnotations,
@@ -26,7 +27,8 @@ use crate::{
 const MARKER_VALUE: &str = "True";
 const EFFECT: &str = "PreferNoSchedule";
 
-fn nodes_of<'a>(
+/// The machines of a set whose Nodes exist, with these.
+pub fn nodes_of<'a>(
     set: &'a SetState<'_>,
     nodes: &'a BTreeMap<String, Arc<Node>>,
 ) -> impl Iterator<Item = (&'a Arc<Machine>, &'a Arc<Node>)> {
@@ -38,11 +40,15 @@ fn our_taint(node: &Node) -> Option<(usize, &Taint)> {
     taints.iter().enumerate().find(|(_, found)| found.key == taint::PREFER_NO_SCHEDULE && found.effect == EFFECT)
 }
 
-/// Adds the taint to the Nodes of old sets and takes it off those of the new one.
+/// Adds the taint to the Nodes of old sets and takes it off those of the new one. Left alone is a Node that was just
+/// updated in place: its release deals with the taint.
 pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
     for set in &fleet.old {
-        for (_, node) in nodes_of(set, nodes) {
+        for (machine, node) in nodes_of(set, nodes) {
+            if is_handed_over(machine) {
+                continue;
+            }
             if let Some(patch) = with_taint(node) {
                 patch_node("taint/old", node, patch, OnFailure::GoOn, plan);
             }
@@ -50,36 +56,67 @@ pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut P
     }
     if let Some(new) = &fleet.new {
         for (_, node) in nodes_of(new, nodes) {
-            if let Some((index, found)) = our_taint(node) {
-                let path = format!("/spec/taints/{index}");
-                let patch = Patch::Json(vec![
-                    json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
-                    json!({"op": "remove", "path": path}),
-                ]);
+            if Marks::of(node).is_updated() {
+                continue;
+            }
+            if let Some(patch) = without_taint(node) {
                 patch_node("taint/new", node, patch, OnFailure::GoOn, plan);
             }
         }
     }
 }
 
+/// Takes the taint off the Nodes of a set that is about to become the new one, and the mark off the set. A failure ends
+/// the plan.
+pub fn untaint_first(seen: &DeploymentObservation, set: &SetState<'_>, plan: &mut Plan) {
+    let Some(nodes) = &seen.nodes else { return };
+    if set.annotation(annotation::PREFER_NO_SCHEDULE).is_none() {
+        return;
+    }
+    for (_, node) in nodes_of(set, nodes) {
+        if let Some(patch) = without_taint(node) {
+            patch_node("rollback/untaint", node, patch, OnFailure::EndPlan, plan);
+        }
+    }
+    plan.push("rollback/untaint", mark(set, Value::Null));
+}
+
+fn mark(set: &SetState<'_>, value: Value) -> Effect {
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } }));
+    Effect::PatchSet { set: Target::of(&**set.set), patch }
+}
+
+/// The patch that takes the taint off a Node; `None` when it has none.
+fn without_taint(node: &Node) -> Option<Patch> {
+    let (index, found) = our_taint(node)?;
+    let path = format!("/spec/taints/{index}");
+    Some(Patch::Json(vec![
+        json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
+        json!({"op": "remove", "path": path}),
+    ]))
+}
+
 /// Writes down on sets which of them have tainted Nodes, as the original does. Not guarded: nobody else writes this.
 pub fn mark_sets(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
-    let mut mark = |set: &SetState<'_>, value: Value| {
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } }));
-        plan.push("taint/marker", Effect::PatchSet { set: Target::of(&**set.set), patch });
-    };
     for set in fleet.old.iter().filter(|set| set.annotation(annotation::PREFER_NO_SCHEDULE).is_none()) {
         let mut all = nodes_of(set, nodes).peekable();
         if all.peek().is_some() && all.all(|(_, node)| with_taint(node).is_none()) {
-            mark(set, MARKER_VALUE.into());
+            plan.push("taint/marker", mark(set, MARKER_VALUE.into()));
         }
     }
     if let Some(new) = fleet.new.as_ref().filter(|new| new.annotation(annotation::PREFER_NO_SCHEDULE).is_some())
         && nodes_of(new, nodes).all(|(_, node)| our_taint(node).is_none())
     {
-        mark(new, Value::Null);
+        plan.push("taint/marker", mark(new, Value::Null));
     }
+}
+
+/// The taints of a Node but for the one of old sets.
+pub fn without_old_taint(node: &Node) -> Vec<Taint> {
+    let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    taints.retain(|found| !(found.key == taint::PREFER_NO_SCHEDULE && found.effect == EFFECT));
+    taints
 }
 
 /// The patch that gives a Node the taint; `None` when it has it.
@@ -96,21 +133,30 @@ fn with_taint(node: &Node) -> Option<Patch> {
             ]
         }
         None if taints.is_some() => vec![json!({"op": "add", "path": "/spec/taints/-", "value": wanted})],
-        None => vec![
-            json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.metadata.resource_version}),
-            json!({"op": "add", "path": "/spec/taints", "value": [wanted]}),
-        ],
+        None => {
+            // An object without the field has no place to add to.
+            let (path, value) = match &node.spec {
+                Some(_) => ("/spec/taints", json!([wanted])),
+                None => ("/spec", json!({ "taints": [wanted] })),
+            };
+            vec![
+                json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.metadata.resource_version}),
+                json!({"op": "add", "path": path, "value": value}),
+            ]
+        }
     };
     Some(Patch::Json(operations))
 }
 
-/// Keeps cluster-autoscaler from scaling down the Nodes of all sets. A Node whose user has said so before is left alone.
+/// Keeps cluster-autoscaler from scaling down the Nodes of all sets. A Node whose user has said so before is left alone;
+/// one that says something else is overruled.
 pub fn disable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = enabled(seen) else { return };
     for set in fleet.all() {
         for (_, node) in nodes_of(set, nodes) {
-            let has = |key: &str| node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(key));
-            if !has(annotation::SCALE_DOWN_DISABLED) {
+            let all = node.metadata.annotations.as_ref();
+            let says = all.and_then(|all| all.get(annotation::SCALE_DOWN_DISABLED)).map(String::as_str);
+            if says != Some("true") {
                 let annotations = json!({
                     annotation::SCALE_DOWN_DISABLED: "true", annotation::SCALE_DOWN_DISABLED_BY_MCM: "true",
                 });
@@ -195,8 +241,68 @@ mod tests {
     const PLAIN: &str = annotation::SCALE_DOWN_DISABLED;
     const OURS: &str = annotation::SCALE_DOWN_DISABLED_BY_MCM;
 
+    fn valued(annotations: &[(&str, &str)]) -> Node {
+        let mut node = node(&[], false);
+        node.metadata.annotations =
+            Some(annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect());
+        node
+    }
+
+    #[test]
+    fn s_node_07_a_node_that_is_missing_is_passed_over() {
+        let mut seen = on_node(old(1, 1), node(&[PLAIN, OURS], true));
+        seen.nodes = Some(BTreeMap::new());
+        for decide in [taint_nodes, disable_scale_down, enable_scale_down, mark_sets] {
+            assert_eq!(rules(decide, &seen), Vec::<&str>::new());
+        }
+    }
+
+    /// The old set has been marked as tainted.
+    fn marked(mut set: SetSeen) -> SetSeen {
+        Arc::make_mut(&mut set.set)
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(annotation::PREFER_NO_SCHEDULE.to_owned(), MARKER_VALUE.to_owned());
+        set
+    }
+
+    #[test]
+    fn s_node_03_a_marked_set_with_tainted_nodes_costs_no_call() {
+        let seen = on_node(marked(old(1, 1)), node(&[], true));
+        assert_eq!(rules(taint_nodes, &seen), Vec::<&str>::new());
+        assert_eq!(rules(mark_sets, &seen), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn s_node_15_d_41_a_node_that_joins_after_the_mark_is_tainted() {
+        let seen = on_node(marked(old(1, 1)), node(&[], false));
+        assert_eq!(rules(taint_nodes, &seen), ["taint/old"]);
+    }
+
     #[rstest]
-    #[case::s_node_01_and_15_a_node_of_an_old_set_is_tainted(on_node(old(1, 1), node(&[], false)), &["taint/old"])]
+    #[case::s_node_14_no_taint(node(&[], false), true)]
+    #[case::s_node_14_another_value({
+        let mut node = node(&[], true);
+        node.spec.as_mut().unwrap().taints.as_mut().unwrap()[0].value = Some("other".to_owned());
+        node
+    }, true)]
+    #[case::s_node_14_the_same(node(&[], true), false)]
+    fn a_node_has_the_taint_once(#[case] node: Node, #[case] changes: bool) {
+        let mut document = serde_json::to_value(&node).unwrap();
+        let patch = with_taint(&node);
+        assert_eq!(patch.is_some(), changes);
+        if let Some(Patch::Json(operations)) = patch {
+            let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
+            json_patch::patch(&mut document, &patch).unwrap();
+        }
+        let taints = document["spec"]["taints"].as_array().unwrap().clone();
+        assert_eq!(taints.len(), 1);
+        assert_eq!(taints[0]["value"], MARKER_VALUE);
+    }
+
+    #[rstest]
+    #[case::s_node_01_a_node_of_an_old_set_is_tainted(on_node(old(1, 1), node(&[], false)), &["taint/old"])]
     #[case::a_tainted_node_is_left_alone(on_node(old(1, 1), node(&[], true)), &[])]
     #[case::s_node_02_a_node_of_the_new_set_is_untainted(on_node(new(1, 1), node(&[], true)), &["taint/new"])]
     fn nodes_are_tainted(#[case] seen: DeploymentObservation, #[case] expected: &[&str]) {
@@ -214,6 +320,7 @@ mod tests {
     #[case::s_node_04_a_plain_node(node(&[], false), &["autoscaler/disable"])]
     #[case::s_node_05_already_annotated(node(&[PLAIN, OURS], false), &[])]
     #[case::a_users_own_annotation(node(&[PLAIN], false), &[])]
+    #[case::s_node_06_another_value(valued(&[(PLAIN, "false")]), &["autoscaler/disable"])]
     fn scale_down_is_disabled(#[case] node: Node, #[case] expected: &[&str]) {
         assert_eq!(rules(disable_scale_down, &on_node(old(1, 1), node)), expected);
     }
@@ -221,6 +328,7 @@ mod tests {
     #[rstest]
     #[case::s_node_08_both_are_there(node(&[PLAIN, OURS], false), &["autoscaler/enable"])]
     #[case::s_node_09_a_users_own_annotation(node(&[PLAIN], false), &[])]
+    #[case::s_node_11_another_value(valued(&[(PLAIN, "false"), (OURS, "x")]), &["autoscaler/enable"])]
     #[case::s_node_10_none_is_there(node(&[], false), &[])]
     fn scale_down_is_enabled_again(#[case] node: Node, #[case] expected: &[&str]) {
         assert_eq!(rules(enable_scale_down, &on_node(new(1, 1), node)), expected);

@@ -13,7 +13,7 @@ use super::{settings::DeploymentSettings, template_equality::is_equal, template_
 use crate::{
     api::{
         names::{annotation, label},
-        v1alpha1::{Machine, MachineDeployment, MachineSet},
+        v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
     },
     cluster::{key::ObjectKey, store::Store},
     controllers::{
@@ -49,7 +49,8 @@ pub struct DeploymentObservation {
     pub orphans: Vec<Arc<MachineSet>>,
     /// The set that has the name which the next new set would get.
     pub namesake: Option<Arc<MachineSet>>,
-    /// The Nodes of the machines by name; only looked up while there is more than one set. Absent without a target
+    /// The Nodes of the machines by name; looked up while there is more than one set, or with
+    /// updates in place. Absent without a target
     /// cluster.
     pub nodes: Option<BTreeMap<String, Arc<Node>>>,
     /// Settings of the process.
@@ -93,18 +94,19 @@ impl DeploymentObservation {
         } else {
             views.sets.get(&ObjectKey::new(key.namespace.clone(), new_set_identity(&deployment).0))
         };
-        let nodes = nodes.map(|nodes| nodes_of(&sets, nodes));
+        let nodes = nodes.map(|nodes| nodes_of(&deployment, &sets, nodes));
         let orphans = views.sets.by_index(ORPHANS, &key.namespace);
         Some(Self { sets, orphans, namesake, nodes, ..Self::of(deployment, now) })
     }
 }
 
-fn nodes_of(sets: &[SetSeen], nodes: &Store<Node>) -> BTreeMap<String, Arc<Node>> {
+fn nodes_of(deployment: &MachineDeployment, sets: &[SetSeen], nodes: &Store<Node>) -> BTreeMap<String, Arc<Node>> {
     let has_marker = |seen: &SetSeen| {
         seen.set.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::PREFER_NO_SCHEDULE))
     };
+    let is_in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
     // A single set that was never old has left no traces on nodes.
-    if sets.len() < 2 && !sets.iter().any(has_marker) {
+    if sets.len() < 2 && !sets.iter().any(has_marker) && !is_in_place {
         return BTreeMap::new();
     }
     sets.iter()

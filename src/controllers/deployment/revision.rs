@@ -82,6 +82,19 @@ pub fn keep_in_line(fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> N
     NewSet::InLine
 }
 
+/// Brings the machine configuration of old sets in line with the deployment (D-51); their machines follow.
+pub fn sync_old_sets(fleet: &Fleet<'_>, plan: &mut Plan) {
+    for set in &fleet.old {
+        let mut wanted = set.set.spec.clone();
+        wanted.template.spec.configuration = fleet.deployment.spec.template.spec.configuration.clone();
+        if let Some(change) = merge_difference(&set.set.spec, &wanted) {
+            let patch =
+                Patch::Merge(json!({ "spec": change })).guarded_by(set.set.metadata.resource_version.as_deref());
+            plan.push("revision/sync-old", Effect::PatchSet { set: Target::of(&**set.set), patch });
+        }
+    }
+}
+
 /// The set as it should be: hot parts of the template, annotations, revision.
 fn in_line(deployment: &MachineDeployment, set: &MachineSet, revision: i64) -> MachineSet {
     let mut wanted = set.clone();
@@ -96,7 +109,7 @@ fn in_line(deployment: &MachineDeployment, set: &MachineSet, revision: i64) -> M
         labels.remove(label::SCALE_UP_DISABLED);
     }
     let annotations = wanted.metadata.annotations.get_or_insert_default();
-    annotations.extend(copied_annotations(deployment));
+    annotations.extend(copied_annotations(&deployment.metadata));
     let before = annotations.get(annotation::REVISION).cloned();
     match before.as_deref().map(str::parse::<i64>) {
         Some(Ok(known)) if known < revision => {
@@ -131,9 +144,15 @@ fn with_entry(history: &str, entry: &str) -> String {
     text
 }
 
-fn copied_annotations(deployment: &MachineDeployment) -> BTreeMap<String, String> {
-    let all = deployment.metadata.annotations.clone().unwrap_or_default();
-    all.into_iter().filter(|(key, _)| !NOT_COPIED.contains(&key.as_str())).collect()
+/// Whether an annotation goes from deployment to set, and back in a rollback.
+pub fn is_copied(key: &str) -> bool {
+    !NOT_COPIED.contains(&key)
+}
+
+/// The annotations that are copied between deployment and set.
+pub fn copied_annotations(from: &ObjectMeta) -> BTreeMap<String, String> {
+    let all = from.annotations.clone().unwrap_or_default();
+    all.into_iter().filter(|(key, _)| is_copied(key)).collect()
 }
 
 /// Plans the set that the present template asks for, with so many machines. When its name is taken by something else, the
@@ -162,7 +181,7 @@ fn new_set(fleet: &Fleet<'_>, replicas: i32) -> MachineSet {
     let base = deployment.spec.selector.clone().unwrap_or_default();
     let mut match_labels = base.match_labels.unwrap_or_default();
     match_labels.insert(label::MACHINE_TEMPLATE_HASH.to_owned(), hash);
-    let mut annotations = copied_annotations(deployment);
+    let mut annotations = copied_annotations(&deployment.metadata);
     annotations.insert(annotation::REVISION.to_owned(), next_revision(&fleet.old).to_string());
     annotations.extend(fleet.size_annotations().map(|(key, value)| (key.to_owned(), value)));
     MachineSet {
@@ -235,6 +254,42 @@ mod tests {
     fn s_md_20_an_annotation_taken_off_the_deployment_stays_on_the_set() {
         let set = Building(set_of_class("md-new", "new", 1, 0)).annotation("team", "x").build();
         assert_eq!(in_line(&deployment(1, 1, 0).build(), &set, 1), set);
+    }
+
+    #[test]
+    fn s_md_13_the_time_of_the_scaler_reaches_the_set_and_its_list_does_not() {
+        let built = deployment(1, 1, 0)
+            .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, "2026-11-21T08:00:00Z")
+            .annotation(annotation::TRIGGER_DELETION, "md-new-0~2026-11-21T08:00:00Z")
+            .build();
+        let set = set_of_class("md-new", "new", 1, 0);
+        let annotations = in_line(&built, &set, 1).metadata.annotations.unwrap();
+        assert_eq!(annotations[annotation::LAST_REPLICA_CHANGE_BY_SCALER], "2026-11-21T08:00:00Z");
+        assert!(!annotations.contains_key(annotation::TRIGGER_DELETION));
+    }
+
+    #[test]
+    fn s_rev_07_a_template_without_a_set_gets_one_with_another_name() {
+        let seen = seeing_sets(deployment(5, 1, 1).build(), vec![old(5, 5)]);
+        let fleet = Fleet::of(&seen);
+        assert!(fleet.new.is_none());
+        let made = new_set(&fleet, 1);
+        assert_ne!(made.metadata.name, fleet.old[0].set.metadata.name);
+        assert!(made.metadata.name.unwrap().starts_with("md-"));
+    }
+
+    #[test]
+    fn d_51_old_sets_get_new_timeouts_and_nothing_else() {
+        let built = deployment(5, 1, 1).with(|d| {
+            d.spec.template.spec.configuration.drain_timeout = Some(crate::api::duration::GoDuration::from_secs(9));
+        });
+        let seen = seeing_sets(built.build(), vec![old(5, 5), new(1, 1)]);
+        let mut plan = Plan::default();
+        sync_old_sets(&Fleet::of(&seen), &mut plan);
+        let [step] = plan.steps.as_slice() else { panic!("{plan:?}") };
+        let Effect::PatchSet { set, patch: Patch::Merge(patch) } = &step.effect else { panic!("{step:?}") };
+        assert_eq!(set.key.name, "md-old");
+        assert_eq!(patch["spec"], json!({ "template": { "spec": { "drainTimeout": "9s" } } }));
     }
 
     #[test]

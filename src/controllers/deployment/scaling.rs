@@ -16,6 +16,10 @@ pub fn is_due(fleet: &Fleet<'_>) -> bool {
     }
     let active: Vec<&SetState<'_>> = fleet.all().filter(|set| set.is_active()).collect();
     let rolls = fleet.deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
+    if fleet.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate && fleet.is_rolling() {
+        // Old sets can't grow meanwhile; the update in place minds the size in each of its steps (D-16).
+        return false;
+    }
     if active.is_empty() {
         // Machines that old sets have yet to delete belong to a rollout, which minds its limits itself.
         let is_free = |set: &SetState<'_>| set.counts.staying == 0 && (rolls || set.counts.replicas == 0);

@@ -10,18 +10,18 @@ use serde_json::json;
 use super::{
     conditions::{self, Says},
     fleet::Fleet,
-    in_place,
+    in_place::{self, marks},
     observe::DeploymentObservation,
     plan::{Effect, Next, Plan},
-    scaling, validity,
+    scaling, validity, waits,
 };
 use crate::{
     api::{
-        names::{deployment_reason as reason, set_reason},
+        names::{annotation, deployment_reason as reason, set_reason, update_result},
         selector,
         v1alpha1::{
             ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType as Kind,
-            MachineDeploymentStatus, MachineSetCondition, MachineSetConditionType, StrategyType,
+            MachineDeploymentStatus, MachineSetCondition, MachineSetConditionType,
         },
     },
     cluster::{
@@ -29,6 +29,7 @@ use crate::{
         objects::{Part, Patch},
     },
     controllers::set::{
+        counts::is_terminating,
         pacing::{News, Pace, pace},
         patches::{has_finalizer, merge_difference},
         status::failed_machines,
@@ -63,6 +64,12 @@ pub fn decide_status(seen: &DeploymentObservation, report: &Report) -> Plan {
         && let Some(after) = conditions::timeout_check(deployment, &wanted, seen.now)
     {
         plan.next = plan.next.or_earlier(Next::After(after, "the progress deadline"));
+    }
+    if errors.is_empty()
+        && !deleting
+        && let Some(after) = waits::next_word(seen, &Fleet::of(seen))
+    {
+        plan.next = plan.next.or_earlier(Next::After(after, "an old machine takes long to end"));
     }
     plan
 }
@@ -105,6 +112,7 @@ fn tell_conditions(
     let (deployment, now) = (&*seen.deployment, seen.now);
     conditions::tell_available(status, fleet, now);
     tell_replica_failure(seen, fleet, status);
+    conditions::tell_failed_updates(status, &failed_updates(seen, fleet), now);
     if deployment.metadata.deletion_timestamp.is_some() {
         return;
     }
@@ -134,12 +142,33 @@ fn tell_conditions(
     if deployment.spec.paused {
         return;
     }
-    if deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate && in_place::waits(fleet) {
-        let says = Says::new(ConditionStatus::False, reason::STRATEGY_NOT_SUPPORTED, in_place::text(fleet));
+    if in_place::lacks_target(seen) {
+        let says = Says::new(ConditionStatus::False, reason::STRATEGY_NOT_SUPPORTED, in_place::NO_TARGET);
         conditions::put(status, Kind::Progressing, says, now);
     } else if !scaling::is_due(fleet) {
         conditions::tell_progress(status, fleet, now);
+        conditions::explain_progress(status, waits::explain(seen, fleet).as_deref());
     }
+}
+
+/// Machines whose update in place has failed, each with what its node says about that.
+fn failed_updates(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Vec<String> {
+    let machines = fleet.all().flat_map(|set| set.machines).filter(|machine| !is_terminating(machine));
+    let mut failed: Vec<String> = machines
+        .filter_map(|machine| {
+            let node = marks::node_of(seen, machine);
+            let says_so = node.is_some_and(|(_, marks)| marks.result == Some(update_result::FAILED));
+            if !says_so && !marks::has_failed(machine) {
+                return None;
+            }
+            let annotations = node.and_then(|(node, _)| node.metadata.annotations.as_ref());
+            let why = annotations.and_then(|all| all.get(annotation::UPDATE_FAILED_REASON));
+            let name = machine.metadata.name.clone().unwrap_or_default();
+            Some(why.map_or(name.clone(), |why| format!("{name} ({why})")))
+        })
+        .collect();
+    failed.sort();
+    failed
 }
 
 fn tell_replica_failure(seen: &DeploymentObservation, fleet: &Fleet<'_>, status: &mut MachineDeploymentStatus) {
@@ -192,11 +221,15 @@ fn write(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus, error
         let reason = if selects_all { reason::SELECTING_ALL } else { set_reason::FAILED_VALIDATION };
         plan.push("validity/deployment", Effect::Tell(EventNote::warning(reason, errors.join("; "))));
     }
-    if news_of(&Kind::Progressing, reason::STRATEGY_NOT_SUPPORTED)
-        && let Some(condition) = conditions::find(wanted, &Kind::Progressing)
-    {
-        let note = EventNote::warning(reason::STRATEGY_NOT_SUPPORTED, condition.message.clone());
-        plan.push("in-place/not-supported", Effect::Tell(note));
+    for (kind, reason) in [
+        (Kind::Progressing, reason::STRATEGY_NOT_SUPPORTED),
+        (Kind::InPlaceUpdateFailed, reason::IN_PLACE_UPDATE_FAILED),
+    ] {
+        if news_of(&kind, reason)
+            && let Some(condition) = conditions::find(wanted, &kind)
+        {
+            plan.push("in-place/trouble", Effect::Tell(EventNote::warning(reason, condition.message.clone())));
+        }
     }
 }
 
@@ -274,16 +307,68 @@ mod tests {
     }
 
     #[test]
-    fn an_in_place_deployment_says_that_its_machines_wait() {
+    fn s_inpl_24_without_nodes_nothing_can_be_updated_in_place() {
         let built = deployment(2, 1, 0).with(|d| d.spec.strategy = in_place(0, 1, OrchestrationType::Auto)).build();
         let seen = seeing_sets(built, vec![old(2, 2)]);
+        assert_eq!(crate::controllers::deployment::decide::decide(&seen).steps, []);
         let plan = decide_status(&seen, &Report::default());
-        assert!(
-            plan.steps
-                .iter()
-                .any(|step| matches!(&step.effect, Effect::Tell(note) if note.reason == "StrategyNotSupported"))
+        let told = plan.steps.iter().find_map(|step| match &step.effect {
+            Effect::Tell(note) => Some(format!("{}: {}", note.reason, note.message)),
+            _ => None,
+        });
+        assert_eq!(
+            told.unwrap(),
+            "StrategyNotSupported: in-place updates are not supported if running without a target cluster"
         );
         assert!(reasons(&written(&seen, &Report::default()).unwrap()).contains(&"StrategyNotSupported"));
+    }
+
+    #[test]
+    fn d_24_failed_updates_are_named_and_told_once() {
+        let built = deployment(2, 1, 0).with(|d| d.spec.strategy = in_place(0, 1, OrchestrationType::Auto)).build();
+        let mut set = old(2, 2);
+        Arc::make_mut(&mut set.machines[1]).status.current_status.phase =
+            crate::api::v1alpha1::MachinePhase::InPlaceUpdateFailed;
+        let mut seen = seeing_sets(built, vec![set]);
+        seen.nodes = Some(std::collections::BTreeMap::new());
+        let status = written(&seen, &Report::default()).unwrap();
+        let failed = status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "InPlaceUpdateFailed");
+        assert_eq!(
+            failed.unwrap()["message"],
+            "1 machine failed to be updated in place and counts as unavailable: md-old-1. Repair the node and label it \
+             node.machine.sapcloud.io/update-result=successful, or delete the machine"
+        );
+        let told = |seen: &DeploymentObservation| {
+            let plan = decide_status(seen, &Report::default());
+            plan.steps.iter().any(|step| matches!(&step.effect, Effect::Tell(note) if note.reason == "UpdateFailed"))
+        };
+        assert!(told(&seen));
+        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Report::default());
+        assert!(!told(&seen));
+        Arc::make_mut(&mut seen.sets[0].machines[1]).status.current_status.phase =
+            crate::api::v1alpha1::MachinePhase::Running;
+        let status = valid_status(&seen, &Report::default());
+        assert!(conditions::find(&status, &Kind::InPlaceUpdateFailed).is_none());
+    }
+
+    #[test]
+    fn whom_a_rollout_waits_for_is_told_without_counting_as_progress() {
+        use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+        use crate::controllers::set::testing::at;
+        let mut seen = seeing_sets(deployment(3, 1, 0).build(), vec![old(3, 3), new(1, 1)]);
+        let before = valid_status(&seen, &Report::default());
+        let updated = conditions::find(&before, &Kind::Progressing).unwrap().last_update_time.clone();
+        Arc::make_mut(&mut seen.deployment).status = before;
+        Arc::make_mut(&mut seen.sets[0].machines[0]).metadata.deletion_timestamp = Some(Time(at(0)));
+        seen.now = at(31);
+        let status = valid_status(&seen, &Report::default());
+        let progressing = conditions::find(&status, &Kind::Progressing).unwrap();
+        assert_eq!(
+            progressing.message,
+            "MachineSet \"md-new\" is progressing. Waiting for 1 old machine to end: md-old-0."
+        );
+        assert_eq!(progressing.last_update_time, updated);
     }
 
     #[test]
@@ -295,6 +380,17 @@ mod tests {
             plan.steps.iter().any(|step| matches!(&step.effect, Effect::Tell(note) if note.reason == "SelectingAll"))
         );
         assert_eq!(written(&seen, &Report::default()).unwrap()["observedGeneration"], 1);
+    }
+
+    #[test]
+    fn d_28_a_change_of_preserved_machines_alone_is_written() {
+        let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
+        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Report::default());
+        let machine = Arc::make_mut(&mut seen.sets[0].machines[4]);
+        machine.status.current_status.phase = crate::api::v1alpha1::MachinePhase::Failed;
+        machine.status.current_status.preserve_expiry_time =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
+        assert_eq!(written(&seen, &Report::default()).unwrap(), serde_json::json!({ "preservedFailedReplicas": 1 }));
     }
 
     #[test]

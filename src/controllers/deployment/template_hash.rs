@@ -112,7 +112,42 @@ mod tests {
     }
 
     #[test]
-    fn s_hash_01_to_03_equal_values_have_equal_hashes() {
+    fn s_hash_02_the_order_of_insertion_does_not_matter() {
+        let with = |pairs: &[(&str, &str)]| {
+            let mut template = template();
+            let labels = template.metadata.labels.get_or_insert_default();
+            for (key, value) in pairs {
+                labels.insert((*key).to_owned(), (*value).to_owned());
+            }
+            template_hash(&template, None)
+        };
+        assert_eq!(with(&[("a", "1"), ("b", "2")]), with(&[("b", "2"), ("a", "1")]));
+    }
+
+    #[test]
+    fn s_hash_03_equal_values_in_different_places_have_equal_hashes() {
+        let with_timeout = || {
+            let mut template = template();
+            template.spec.configuration.drain_timeout = Some(crate::api::duration::GoDuration::from_secs(17));
+            Box::new(template)
+        };
+        let (one, other) = (with_timeout(), with_timeout());
+        assert!(!std::ptr::eq(&raw const *one, &raw const *other));
+        assert_eq!(template_hash(&one, None), template_hash(&other, None));
+    }
+
+    #[test]
+    fn s_hash_04_a_value_behind_an_option_counts() {
+        let with_timeout = |seconds| {
+            let mut template = template();
+            template.spec.configuration.drain_timeout = Some(crate::api::duration::GoDuration::from_secs(seconds));
+            template_hash(&template, None)
+        };
+        assert_ne!(with_timeout(17), with_timeout(22));
+    }
+
+    #[test]
+    fn s_hash_01_equal_values_have_equal_hashes() {
         let first = template_hash(&template(), None);
         assert!((0..100).all(|_| template_hash(&template(), None) == first));
         let mut empty = template();

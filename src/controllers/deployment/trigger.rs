@@ -116,11 +116,21 @@ mod tests {
     }
 
     #[test]
-    fn s_trig_01_and_03_both_are_alive_and_marked() {
+    fn s_trig_01_s_trig_03_s_md_12_both_are_alive_and_marked() {
         let list = format!("md-new-0~{TIME},md-new-1~{TIME}");
         let (marked, changed) = applied(&list, |_| {});
         assert_eq!(marked, ["md-new-0", "md-new-1"]);
         assert_eq!(changed, None);
+    }
+
+    #[test]
+    fn s_trig_03_a_mark_is_priority_1_and_the_time_of_the_list() {
+        let machine = crate::controllers::set::testing::running("m").build();
+        let Some(Patch::Merge(patch)) = mark(&machine, TIME) else { panic!("no patch") };
+        assert_eq!(
+            patch["metadata"]["annotations"],
+            json!({ annotation::MACHINE_PRIORITY: "1", annotation::MARKED_FOR_DELETION_TIME: TIME })
+        );
     }
 
     #[test]

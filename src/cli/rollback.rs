@@ -1,0 +1,183 @@
+//! `mcm rollback`: brings the template of an earlier revision of a deployment back.
+//!
+//! The successor of `spec.rollbackTo` (spec/deployment-and-set D-37): the same revision, template and annotations, chosen
+//! by the same functions as the controller's, but written at once by the user who asks, with an answer on the terminal
+//! instead of in events. The controller then rolls out as after any other change of the template.
+
+use std::{fmt::Write as _, io::Write};
+
+use clap::Args;
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Failure,
+    kubeconfig::{ClusterArgs, run_interruptibly},
+};
+use crate::{
+    api::v1alpha1::{MachineDeployment, MachineSet, controller_of},
+    cluster::{
+        error::ApiError,
+        gate::Gate,
+        key::{ObjectKey, Target},
+        objects::{Objects, Part},
+    },
+    controllers::deployment::{
+        revision::revision_of,
+        rollback::{Found, Wish, find, patch},
+        template_equality::is_equal,
+    },
+};
+
+/// How often the change is tried while others change the deployment too.
+const TRIES: usize = 5;
+
+/// Flags of `mcm rollback`.
+#[derive(Clone, Debug, Args)]
+pub struct RollbackArgs {
+    /// Name of the `MachineDeployment`
+    #[arg(value_name = "DEPLOYMENT")]
+    pub deployment: String,
+    /// The revision to go back to; 0 is the one before the present one
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
+    pub to_revision: i64,
+    /// Namespace of the deployment; unset means the one of the kubeconfig's context
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The cluster
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+/// Goes back to the revision that is asked for, and says what came of it.
+///
+/// # Errors
+/// [`Failure::Input`] when there is no such deployment or revision; [`Failure::Run`] when the API server does not do it.
+pub fn run(args: &RollbackArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    let said =
+        run_interruptibly(roll_back(args), "interrupted; whether the deployment was changed is shown by kubectl get")?;
+    Ok(writeln!(out, "{said}")?)
+}
+
+async fn roll_back(args: &RollbackArgs) -> Result<String, Failure> {
+    let client = args.cluster.connect().await?;
+    let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+    let key = ObjectKey::new(namespace, args.deployment.clone());
+    let deployments: Objects<MachineDeployment> =
+        Objects::new(client.clone(), Gate::open_until(CancellationToken::new()), None, |_| {});
+    let mut refused = None;
+    for _ in 0..TRIES {
+        match attempt(args, &key, &client, &deployments).await? {
+            Ok(said) => return Ok(said),
+            Err(conflict) => refused = Some(conflict),
+        }
+    }
+    let why = refused.map(|conflict| conflict.to_string()).unwrap_or_default();
+    Err(Failure::Input(format!("machinedeployment {key} keeps changing ({why}); stop what changes it and try again")))
+}
+
+/// One try; the inner error is a conflict with somebody else's change.
+async fn attempt(
+    args: &RollbackArgs,
+    key: &ObjectKey,
+    client: &Client,
+    deployments: &Objects<MachineDeployment>,
+) -> Result<Result<String, ApiError>, Failure> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        Failure::run(anyhow::anyhow!("{what} of machinedeployment {key}: {error}"))
+    };
+    let deployment = deployments.get(key).await.map_err(|error| failed("read", &error))?.ok_or_else(|| {
+        Failure::Input(format!(
+            "machinedeployment {key} does not exist; kubectl get machinedeployments --namespace {} lists what does",
+            key.namespace
+        ))
+    })?;
+    let api: Api<MachineSet> = Api::namespaced(client.clone(), &key.namespace);
+    let all = api.list(&ListParams::default()).await;
+    let all = all.map_err(|error| failed("list of the sets", &ApiError::from(error)))?;
+    let is_own = |set: &&MachineSet| {
+        controller_of(&set.metadata).is_some_and(|owner| Some(&owner.uid) == deployment.metadata.uid.as_ref())
+    };
+    let sets: Vec<&MachineSet> = all.items.iter().filter(is_own).collect();
+    let wish = Wish::from(args.to_revision);
+    let (set, revision) = match find(&deployment, &sets, wish) {
+        Found::Nothing => return Err(Failure::Input(no_such_revision(&deployment, &sets, wish))),
+        Found::Unchanged => {
+            return Ok(Ok(format!(
+                "machinedeployment {key} not changed: it has the template of that revision already"
+            )));
+        }
+        Found::Set { set, revision } => (set, revision),
+    };
+    let done = format!(
+        "machinedeployment {key} {} to revision {revision} (class {}){}",
+        if args.dry_run { "would be rolled back" } else { "rolled back" },
+        set.spec.template.spec.class.name,
+        if deployment.spec.paused { "; it is paused, so nothing is rolled out until spec.paused is false" } else { "" },
+    );
+    let Some(change) = patch(&deployment, set).filter(|_| !args.dry_run) else { return Ok(Ok(done)) };
+    match deployments.patch(&Target::of(&*deployment), Part::Main, change).await {
+        Ok(_) => Ok(Ok(done)),
+        Err(conflict @ ApiError::Conflict(_)) => Ok(Err(conflict)),
+        Err(error) => Err(failed("rollback", &error)),
+    }
+}
+
+/// Says that there is no such revision, and which there are.
+fn no_such_revision(deployment: &MachineDeployment, sets: &[&MachineSet], wish: Wish) -> String {
+    let mut revisions: Vec<(i64, &MachineSet)> =
+        sets.iter().filter_map(|set| Some((revision_of(&set.metadata).filter(|r| *r > 0)?, *set))).collect();
+    revisions.sort_by_key(|(revision, _)| *revision);
+    let mut text = format!("machinedeployment {} has no ", ObjectKey::of(deployment));
+    let _ = match wish {
+        Wish::Previous => write!(text, "revision before the present one"),
+        Wish::Revision(revision) => write!(text, "revision {revision}"),
+    };
+    let known: Vec<String> = revisions
+        .iter()
+        .map(|(revision, set)| {
+            let present = is_equal(&set.spec.template, &deployment.spec.template);
+            let class = &set.spec.template.spec.class.name;
+            format!("{revision} ({}, class {class}{})", set.name_any(), if present { ", present" } else { "" })
+        })
+        .collect();
+    let _ = match known.as_slice() {
+        [] => write!(text, "; none of its sets has a revision, so apply the earlier template again"),
+        known => write!(text, "; there are: {}", known.join(", ")),
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        api::names::annotation,
+        controllers::{
+            deployment::testing::{deployment, set_of_class},
+            set::testing::Building,
+        },
+    };
+
+    #[test]
+    fn a_missing_revision_is_answered_with_those_that_there_are() {
+        let revised = |name, class, revision| {
+            Building(set_of_class(name, class, 0, 0)).annotation(annotation::REVISION, revision).build()
+        };
+        let (newer, older) = (revised("md-b", "new", "2"), revised("md-a", "old", "1"));
+        let text = no_such_revision(&deployment(1, 1, 0).build(), &[&newer, &older], Wish::Revision(9));
+        assert_eq!(
+            text,
+            "machinedeployment ns/md has no revision 9; there are: 1 (md-a, class old), 2 (md-b, class new, present)"
+        );
+        let text = no_such_revision(&deployment(1, 1, 0).build(), &[], Wish::Previous);
+        assert_eq!(
+            text,
+            "machinedeployment ns/md has no revision before the present one; none of its sets has a revision, so apply \
+             the earlier template again"
+        );
+    }
+}

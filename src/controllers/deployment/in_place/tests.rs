@@ -1,0 +1,506 @@
+//! Scenarios of spec/deployment-and-set §22.11, on fleets of a few machines.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    api::{
+        names::{annotation, node_condition, taint},
+        v1alpha1::{
+            Machine, MachineDeployment, MachinePhase, MachineSet,
+            OrchestrationType::{self, Auto, Manual},
+        },
+    },
+    controllers::{
+        deployment::{decide::decide, observe::SetSeen, testing::*},
+        set::testing::{Building, meta},
+    },
+};
+
+/// How far a machine is with its update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Is {
+    /// Runs; its node carries no mark.
+    Plain,
+    /// Runs; its node is a candidate.
+    Candidate,
+    /// As before, but the machine is not healthy.
+    Unhealthy,
+    /// Its node was picked and the machine still runs.
+    Selected,
+    /// Its node is drained and being updated.
+    Updating,
+    /// Its node is updated, and everybody knows.
+    Updated,
+    /// Its node is updated; the machine's phase does not know yet.
+    UpdatedEarly,
+    /// The machine's condition speaks of a success, its node of a failure.
+    Contradicting,
+    /// Updated, and moved to the set that it is in.
+    HandedOver,
+    /// Its VM is still starting; there is no node.
+    Starting,
+    /// It names a node that does not exist.
+    WithoutNode,
+}
+
+/// A set's size and its machines.
+fn of(size: i32, machines: &'static [Is]) -> (i32, &'static [Is]) {
+    (size, machines)
+}
+
+fn machine_of(set: &MachineSet, number: usize, is: Is) -> Machine {
+    let mut machine = (*machines_of(set, number + 1, number + 1).remove(number)).clone();
+    let labels = machine.metadata.labels.get_or_insert_default();
+    if is != Is::Starting {
+        labels.insert(label::NODE.to_owned(), format!("node-{}", machine.metadata.name.clone().unwrap()));
+    }
+    if is == Is::HandedOver {
+        labels.insert(label::UPDATE_RESULT.to_owned(), "successful".to_owned());
+    }
+    machine.status.current_status.phase = match is {
+        Is::Starting => MachinePhase::Pending,
+        Is::Unhealthy => MachinePhase::Unknown,
+        Is::Updating | Is::UpdatedEarly => MachinePhase::InPlaceUpdating,
+        _ => MachinePhase::Running,
+    };
+    if matches!(is, Is::Updated | Is::UpdatedEarly | Is::Contradicting | Is::HandedOver) {
+        machine.status.conditions = vec![condition(node_condition::REASON_UPDATE_SUCCESSFUL)];
+    }
+    machine
+}
+
+fn condition(reason: &str) -> NodeCondition {
+    NodeCondition {
+        type_: node_condition::IN_PLACE_UPDATE.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        ..NodeCondition::default()
+    }
+}
+
+fn node_of(machine: &Machine, is: Is) -> Option<Node> {
+    let name = machine.metadata.labels.as_ref()?.get(label::NODE)?;
+    let mut node = Node { metadata: meta(name), ..Node::default() };
+    let labels = node.metadata.labels.get_or_insert_default();
+    let mut put = |key: &str, value: &str| labels.insert(key.to_owned(), value.to_owned());
+    let reason = match is {
+        Is::WithoutNode => return None,
+        Is::Plain | Is::Starting => None,
+        Is::Candidate | Is::Unhealthy => Some("CandidateForUpdate"),
+        Is::Selected => Some("SelectedForUpdate"),
+        Is::Updating => Some(node_condition::REASON_READY_FOR_UPDATE),
+        Is::Contradicting => Some("UpdateFailed"),
+        Is::Updated | Is::UpdatedEarly | Is::HandedOver => Some(node_condition::REASON_UPDATE_SUCCESSFUL),
+    };
+    if reason.is_some() {
+        put(label::CANDIDATE_FOR_UPDATE, "true");
+    }
+    if !matches!(is, Is::Plain | Is::Candidate | Is::Unhealthy) {
+        put(label::SELECTED_FOR_UPDATE, "true");
+        node.spec.get_or_insert_default().unschedulable = Some(true);
+    }
+    match is {
+        Is::Contradicting => _ = put(label::UPDATE_RESULT, "failed"),
+        Is::Updated | Is::UpdatedEarly | Is::HandedOver => _ = put(label::UPDATE_RESULT, "successful"),
+        _ => {}
+    }
+    node.status.get_or_insert_default().conditions = reason.map(|reason| vec![condition(reason)]);
+    Some(node)
+}
+
+/// The old set and the new one, each as wanted size and machines, in a deployment of three with no surge and one machine
+/// that may be missing.
+fn fleet(picks: OrchestrationType, old: (i32, &[Is]), new: (i32, &[Is])) -> DeploymentObservation {
+    fleet_of(3, (0, 1), picks, old, new)
+}
+
+fn fleet_of(
+    replicas: i32,
+    (surge, unavailable): (i32, i32),
+    picks: OrchestrationType,
+    old: (i32, &[Is]),
+    new: (i32, &[Is]),
+) -> DeploymentObservation {
+    let deployment: Building<MachineDeployment> = deployment(replicas, surge, unavailable)
+        .annotation(annotation::REVISION, "1")
+        .with(|d| d.spec.strategy = in_place(surge, unavailable, picks));
+    let mut nodes = BTreeMap::new();
+    let mut sets = Vec::new();
+    for (name, class, (size, machines), created) in [("md-old", "old", old, -2000), ("md-new", "new", new, -1000)] {
+        let mut set = Building(set_of_class(name, class, size, created));
+        if class == "old" {
+            set = set
+                .label(label::SCALE_UP_DISABLED, "true")
+                .annotation(annotation::REVISION, "0")
+                .annotation(annotation::PREFER_NO_SCHEDULE, "True");
+        }
+        let set = set.build();
+        let mut seen = SetSeen { machines: Vec::new(), set: Arc::new(set) };
+        for (number, is) in machines.iter().enumerate() {
+            let machine = machine_of(&seen.set, number, *is);
+            if let Some(node) = node_of(&machine, *is) {
+                nodes.insert(node.metadata.name.clone().unwrap(), Arc::new(node));
+            }
+            seen.machines.push(Arc::new(machine));
+        }
+        sets.push(seen);
+    }
+    let mut seen = seeing_sets(deployment.build(), sets);
+    seen.nodes = Some(nodes);
+    seen
+}
+
+/// The rules of this room that a pass follows, with what they change.
+fn rules(seen: &DeploymentObservation) -> Vec<String> {
+    let told = |step: &super::super::plan::Step| match &step.effect {
+        Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.key.name),
+        Effect::PatchNode { node, .. } => format!("{} {}", step.rule, node.key.name),
+        Effect::PatchMachine { machine, .. } => format!("{} {}", step.rule, machine.key.name),
+        _ => step.rule.to_owned(),
+    };
+    decide(seen).steps.iter().filter(|step| step.rule.starts_with("in-place/")).map(told).collect()
+}
+
+use Is::{
+    Candidate, Contradicting, HandedOver, Plain, Selected, Starting, Unhealthy, Updated, UpdatedEarly, Updating, WithoutNode,
+};
+
+#[rstest]
+#[case::s_inpl_01_nothing_to_repair(of(2, &[Candidate, Candidate]), of(3, &[Plain, Plain, Plain]), &[2, 3])]
+#[case::s_inpl_02_a_machine_that_moved_is_counted(of(1, &[Candidate]), of(2, &[Plain, Plain, HandedOver]), &[1, 3])]
+#[case::s_inpl_03_an_old_set_wants_what_it_has(of(2, &[Candidate]), of(3, &[Plain, Plain, Plain]), &[1, 3])]
+#[case::also_in_a_set_that_is_old_by_now(of(0, &[HandedOver]), of(2, &[Plain, Plain]), &[1, 2])]
+#[case::a_machine_too_many_that_did_not_move_is_not_counted(of(1, &[Candidate]), of(2, &[Plain, Plain, Plain]), &[1, 2])]
+fn a_pass_that_broke_off_is_repaired(
+    #[case] old: (i32, &'static [Is]),
+    #[case] new: (i32, &'static [Is]),
+    #[case] expected: &[i32],
+) {
+    let seen = fleet(Auto, old, new);
+    assert_eq!(repaired(&Fleet::of(&seen)), expected);
+}
+
+#[test]
+fn s_inpl_02_the_node_is_released_before_the_machine_loses_its_label() {
+    let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
+    assert_eq!(rules(&seen), ["in-place/release node-md-new-2", "in-place/finished md-new-2"]);
+    // Before the controller of the set has seen the new size, it might take the machine for one too many.
+    Arc::make_mut(&mut seen.sets[1].set).metadata.generation = Some(2);
+    assert_eq!(rules(&seen), ["in-place/release node-md-new-2"]);
+}
+
+#[test]
+fn s_inpl_02_a_released_node_takes_pods_again_when_its_critical_components_are_there() {
+    let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
+    let node = Arc::make_mut(seen.nodes.as_mut().unwrap().get_mut("node-md-new-2").unwrap());
+    node.metadata.annotations = Some([(annotation::UPDATE_FAILED_REASON.to_owned(), "x".to_owned())].into());
+    let ours = json!({ "key": taint::PREFER_NO_SCHEDULE, "value": "True", "effect": "PreferNoSchedule" });
+    let theirs = json!({ "key": "dedicated", "value": "db", "effect": "NoSchedule" });
+    node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(json!([ours, theirs])).unwrap());
+    let mut released = serde_json::to_value(&*node).unwrap();
+    let plan = decide(&seen);
+    let Effect::PatchNode { patch: Patch::Merge(patch), .. } = &plan.steps[0].effect else { panic!("{plan:?}") };
+    assert_eq!(patch["metadata"]["resourceVersion"], "1");
+    json_patch::merge(&mut released, patch);
+    let released: Node = serde_json::from_value(released).unwrap();
+    assert!(released.metadata.labels.unwrap_or_default().is_empty());
+    assert!(released.metadata.annotations.unwrap_or_default().is_empty());
+    let spec = released.spec.unwrap();
+    assert_eq!(spec.unschedulable, None);
+    let taints: Vec<String> = spec.taints.unwrap().into_iter().map(|taint| taint.key).collect();
+    assert_eq!(taints, ["dedicated", taint::CRITICAL_COMPONENTS_NOT_READY]);
+}
+
+#[test]
+fn d_23_the_taint_of_critical_components_is_added_once() {
+    let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
+    let node = Arc::make_mut(seen.nodes.as_mut().unwrap().get_mut("node-md-new-2").unwrap());
+    let there = json!([{ "key": taint::CRITICAL_COMPONENTS_NOT_READY, "effect": "NoSchedule" }]);
+    node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(there).unwrap());
+    let plan = decide(&seen);
+    let Effect::PatchNode { patch: Patch::Merge(patch), .. } = &plan.steps[0].effect else { panic!("{plan:?}") };
+    assert_eq!(patch["spec"]["taints"].as_array().unwrap().len(), 1);
+}
+
+#[rstest]
+#[case::s_inpl_25_a_machine_without_node_is_passed_over(
+    of(2, &[Candidate, Candidate]), of(1, &[Starting]), &[])]
+#[case::s_inpl_25_the_others_go_on(
+    of(2, &[Updated, Candidate]), of(1, &[Starting]),
+    &["in-place/hand-over md-old-0", "in-place/hand-over md-old 1", "in-place/hand-over md-new 2"])]
+#[case::s_inpl_25_also_one_whose_node_is_gone(of(2, &[Candidate, Candidate]), of(1, &[WithoutNode]), &["in-place/select node-md-old-0"])]
+fn d_23_a_surge_machine_that_is_still_starting_holds_nothing_up(
+    #[case] old: (i32, &'static [Is]),
+    #[case] new: (i32, &'static [Is]),
+    #[case] expected: &[&str],
+) {
+    assert_eq!(rules(&fleet(Auto, old, new)), expected);
+}
+
+#[rstest]
+#[case::s_inpl_04_it_is_complete(of(2, &[Candidate, Candidate]), of(3, &[Plain, Plain, Plain]), &[2, 3])]
+#[case::s_inpl_05_it_is_too_large(of(2, &[Candidate, Candidate]), of(4, &[Plain, Plain, Plain, Plain]), &[2, 3])]
+#[case::s_inpl_07_no_old_set_is_left(of(0, &[]), of(1, &[Plain]), &[0, 3])]
+#[case::s_inpl_08_the_old_set_leaves_room(of(1, &[Candidate]), of(1, &[Plain]), &[1, 2])]
+#[case::s_inpl_21_a_new_set_waits_for_nodes_to_be_picked(of(3, &[Candidate, Candidate, Candidate]), of(0, &[]), &[3, 0])]
+#[case::what_the_old_set_has_yet_to_delete_takes_room(of(1, &[Candidate, Candidate]), of(1, &[Plain]), &[1, 1])]
+fn the_new_set_fills_what_the_old_one_leaves(
+    #[case] old: (i32, &'static [Is]),
+    #[case] new: (i32, &'static [Is]),
+    #[case] expected: &[i32],
+) {
+    let seen = fleet(Manual, old, new);
+    let fleet = Fleet::of(&seen);
+    assert_eq!(grown(&fleet, fleet.new.as_ref().unwrap()), expected);
+}
+
+#[test]
+fn surge_is_used_also_by_a_set_that_was_there_before() {
+    let seen = fleet_of(1, (1, 0), Auto, of(1, &[Candidate]), of(0, &[]));
+    assert_eq!(rules(&seen), ["in-place/new md-new 1"]);
+}
+
+const MOVES: &[&str] = &["in-place/hand-over md-old-0", "in-place/hand-over md-old 1", "in-place/hand-over md-new 2"];
+
+#[rstest]
+#[case::s_inpl_06_an_updated_machine_moves(Auto, &[Updated, Candidate], MOVES)]
+#[case::s_inpl_21_also_when_the_user_picks(Manual, &[Updated, Candidate], MOVES)]
+#[case::s_inpl_21_who_alone_picks(Manual, &[Candidate, Candidate], &[])]
+#[case::s_inpl_22_not_while_its_phase_is_behind(Auto, &[UpdatedEarly, Candidate], &[])]
+#[case::s_inpl_23_not_when_its_node_says_failed(Auto, &[Contradicting, Candidate], &[])]
+#[case::not_while_the_set_deletes_a_machine(
+    Auto, &[Updated, Candidate, Candidate], &["in-place/select node-md-old-1"])]
+fn updated_machines_move(#[case] picks: OrchestrationType, #[case] old: &[Is], #[case] expected: &[&str]) {
+    assert_eq!(rules(&fleet(picks, (2, old), of(1, &[Plain]))), expected);
+}
+
+#[test]
+fn s_inpl_06_owner_and_labels_change_in_one_write() {
+    let seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
+    let plan = decide(&seen);
+    let patch = plan.steps.iter().find_map(|step| match &step.effect {
+        Effect::PatchMachine { patch: Patch::Json(operations), .. } => Some(operations.clone()),
+        _ => None,
+    });
+    let patch: json_patch::Patch = serde_json::from_value(patch.unwrap().into()).unwrap();
+    let mut moved = serde_json::to_value(&*seen.sets[0].machines[0]).unwrap();
+    json_patch::patch(&mut moved, &patch).unwrap();
+    let moved: Machine = serde_json::from_value(moved).unwrap();
+    let owners = moved.metadata.owner_references.unwrap();
+    assert_eq!((owners.len(), owners[0].name.as_str(), owners[0].uid.as_str()), (1, "md-new", "uid-md-new"));
+    let labels = moved.metadata.labels.unwrap();
+    assert_eq!(labels[label::MACHINE_TEMPLATE_HASH], "hash-md-new");
+    assert_eq!(labels[label::UPDATE_RESULT], "successful");
+    assert_eq!(labels[label::NODE], "node-md-old-0");
+    // Whoever else has taken the machine meanwhile keeps it.
+    let mut foreign = serde_json::to_value(&*seen.sets[0].machines[0]).unwrap();
+    foreign["metadata"]["ownerReferences"][0]["uid"] = "uid-other".into();
+    assert!(json_patch::patch(&mut foreign, &patch).is_err());
+}
+
+#[test]
+fn a_label_that_only_the_old_selector_asks_for_comes_off() {
+    let mut seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
+    let selector = Arc::make_mut(&mut seen.sets[0].set).spec.selector.as_mut().unwrap();
+    selector.match_labels.as_mut().unwrap().insert("example.com/gone".to_owned(), "x".to_owned());
+    Arc::make_mut(&mut seen.sets[0].machines[0])
+        .metadata
+        .labels
+        .get_or_insert_default()
+        .insert("example.com/gone".to_owned(), "x".to_owned());
+    let plan = decide(&seen);
+    let removed = json!({"op": "remove", "path": "/metadata/labels/example.com~1gone"});
+    assert!(plan.steps.iter().any(|step| matches!(
+        &step.effect, Effect::PatchMachine { patch: Patch::Json(operations), .. } if operations.contains(&removed))));
+}
+
+#[test]
+fn a_machine_handed_over_to_a_set_that_is_old_by_now_is_updated_once_more() {
+    // Its node speaks of the update before; without the label on the machine it would move on at once.
+    let seen = fleet(Auto, of(2, &[HandedOver, Candidate]), of(1, &[Plain]));
+    assert_eq!(
+        rules(&seen),
+        ["in-place/release node-md-old-0", "in-place/finished md-old-0", "in-place/select node-md-old-1"]
+    );
+}
+
+#[rstest]
+#[case::s_inpl_09_no_candidate(of(2, &[Plain, Plain]), of(1, &[Plain]), &[])]
+#[case::s_inpl_10_one_is_missing_already(of(2, &[Plain, Candidate]), of(1, &[Starting]), &[])]
+#[case::s_inpl_11_one_is_being_updated(of(2, &[Candidate, Selected]), of(1, &[Plain]), &[])]
+#[case::s_inpl_12_one_at_a_time(of(2, &[Candidate, Candidate]), of(1, &[Plain]), &["in-place/select node-md-old-0"])]
+#[case::s_inpl_14_nothing_is_old(of(0, &[]), of(1, &[Plain]), &[])]
+#[case::d_24_a_vanished_node_is_not_being_updated(
+    of(2, &[WithoutNode, Candidate]), of(1, &[Plain]), &["in-place/select node-md-old-1"])]
+#[case::d_24_the_unhealthy_first(of(2, &[Candidate, Unhealthy]), of(1, &[Plain]), &["in-place/select node-md-old-1"])]
+fn nodes_are_selected(#[case] old: (i32, &'static [Is]), #[case] new: (i32, &'static [Is]), #[case] expected: &[&str]) {
+    let seen = fleet(Auto, old, new);
+    let fleet = Fleet::of(&seen);
+    let mut plan = Plan::default();
+    let picked = selection::select(&seen, &fleet, fleet.new.as_ref().unwrap(), &mut plan);
+    assert_eq!(picked, !expected.is_empty());
+    let nodes: Vec<String> = plan
+        .steps
+        .iter()
+        .map(|step| match &step.effect {
+            Effect::PatchNode { node, .. } => format!("{} {}", step.rule, node.key.name),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(nodes, expected);
+}
+
+#[test]
+fn s_inpl_13_what_surge_has_made_superfluous_goes() {
+    let seen = fleet(Auto, of(2, &[Candidate, Candidate]), of(3, &[Plain, Plain, Plain]));
+    assert_eq!(rules(&seen), ["in-place/superfluous md-old 0"]);
+}
+
+#[test]
+fn a_superfluous_machine_stays_while_the_new_ones_are_starting() {
+    let seen = fleet_of(1, (1, 0), Auto, of(1, &[Candidate]), of(1, &[Starting]));
+    assert_eq!(rules(&seen), Vec::<String>::new());
+}
+
+#[test]
+fn s_inpl_15_machines_being_updated_are_counted() {
+    let seen = fleet(Auto, of(2, &[Selected, Candidate]), of(1, &[Plain]));
+    assert_eq!(selection::under_way(&seen, &Fleet::of(&seen)), 1);
+}
+
+#[rstest]
+#[case::s_inpl_16_the_one_that_is_left(&[Candidate, Selected], 2, &["node-md-old-0"])]
+#[case::s_inpl_17_two_of_two(&[Candidate, Candidate], 2, &["node-md-old-0", "node-md-old-1"])]
+#[case::s_inpl_17_one_of_two(&[Candidate, Candidate], 1, &["node-md-old-0"])]
+#[case::s_inpl_18_only_one_is_a_candidate(&[Plain, Candidate], 2, &["node-md-old-1"])]
+#[case::s_inpl_19_none_is(&[Plain, Plain], 2, &[])]
+#[case::d_54_one_that_is_down_for_its_update_counts_once(&[Updating, Candidate], 2, &["node-md-old-1"])]
+fn as_many_are_picked_as_may_be_missing(#[case] old: &[Is], #[case] unavailable: i32, #[case] expected: &[&str]) {
+    let seen = fleet_of(3, (0, unavailable), Auto, (2, old), of(1, &[Plain]));
+    let fleet = Fleet::of(&seen);
+    let mut plan = Plan::default();
+    selection::select(&seen, &fleet, fleet.new.as_ref().unwrap(), &mut plan);
+    let picked: Vec<&str> = plan
+        .steps
+        .iter()
+        .map(|step| match &step.effect {
+            Effect::PatchNode { node, .. } => node.key.name.as_str(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(picked, expected);
+}
+
+#[test]
+fn s_inpl_20_nodes_of_old_sets_become_candidates() {
+    let seen = fleet(Manual, of(3, &[Plain, Candidate, WithoutNode]), of(0, &[]));
+    assert_eq!(rules(&seen), ["in-place/candidate node-md-old-0"]);
+}
+
+#[test]
+fn d_47_a_machine_of_somebody_else_with_the_same_labels_is_left_alone() {
+    use crate::{
+        cluster::key::ObjectKey,
+        controllers::{
+            set::testing::{controller_reference, now},
+            views::{ControlViews, node_store},
+        },
+    };
+    let seen = fleet(Manual, of(1, &[Plain]), of(0, &[]));
+    let (views, nodes) = (ControlViews::default(), node_store());
+    views.deployments.apply((*seen.deployment).clone());
+    for set in &seen.sets {
+        views.sets.apply((*set.set).clone());
+    }
+    let own = (*seen.sets[0].machines[0]).clone();
+    let mut foreign = own.clone();
+    foreign.metadata.name = Some("foreign".to_owned());
+    foreign.metadata.owner_references = Some(vec![controller_reference("MachineSet", "other", "uid-other")]);
+    foreign.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node-foreign".to_owned());
+    views.machines.apply(own);
+    views.machines.apply(foreign);
+    for name in ["node-md-old-0", "node-foreign"] {
+        let mut node = Node { metadata: meta(name), ..Node::default() };
+        node.metadata.namespace = None;
+        nodes.apply(node);
+    }
+    let key = ObjectKey::new("ns", "md");
+    let seen = DeploymentObservation::look_up(&views, Some(&nodes), &key, now()).unwrap();
+    assert_eq!(rules(&seen), ["in-place/candidate node-md-old-0", "in-place/new md-new 2"]);
+}
+
+#[test]
+fn d_49_an_old_set_without_a_healthy_machine_is_blocked_as_well() {
+    let mut seen = fleet(Manual, of(1, &[Unhealthy]), of(0, &[]));
+    Arc::make_mut(&mut seen.sets[0].set).metadata.labels.as_mut().unwrap().remove(label::SCALE_UP_DISABLED);
+    assert_eq!(rules(&seen)[0], "in-place/block");
+    assert!(decide(&seen).steps.iter().any(|step| step.rule == "autoscaler/disable"));
+}
+
+#[test]
+fn d_14_marks_come_off_when_the_template_is_changed_back() {
+    // The set of these machines is the new one again; one was picked, one is in the middle of its update.
+    let seen = fleet_of(3, (0, 1), Auto, of(0, &[]), of(3, &[Candidate, Selected, Updating]));
+    assert_eq!(rules(&seen), ["in-place/withdraw node-md-new-0", "in-place/withdraw node-md-new-1"]);
+    let plan = decide(&seen);
+    let uncordons = |name: &str| {
+        plan.steps.iter().any(|step| match &step.effect {
+            Effect::PatchNode { node, patch: Patch::Merge(patch), .. } => {
+                node.key.name == name && patch["spec"].get("unschedulable").is_some()
+            }
+            _ => false,
+        })
+    };
+    assert!(!uncordons("node-md-new-0") && uncordons("node-md-new-1"));
+}
+
+#[test]
+fn d_14_old_sets_may_grow_again_under_another_strategy() {
+    let mut seen = fleet(Auto, of(3, &[Candidate, Candidate, Candidate]), of(0, &[]));
+    Arc::make_mut(&mut seen.deployment).spec.strategy = rolling(0, 1);
+    assert_eq!(rules(&seen), ["in-place/unblock"]);
+}
+
+#[test]
+fn s_scale_13_a_deployment_that_grows_in_the_middle_of_an_update_goes_on() {
+    let mut seen = fleet(Auto, of(2, &[Candidate, Candidate]), of(1, &[Plain]));
+    Arc::make_mut(&mut seen.deployment).spec.replicas = 5;
+    assert_eq!(rules(&seen), ["in-place/new md-new 3", "in-place/remember md-old 2"]);
+}
+
+#[test]
+fn d_16_a_deployment_that_shrinks_in_the_middle_of_an_update_takes_from_the_old_set() {
+    let mut seen = fleet(Auto, of(2, &[Candidate, Candidate]), of(1, &[Plain]));
+    Arc::make_mut(&mut seen.deployment).spec.replicas = 2;
+    assert_eq!(rules(&seen), ["in-place/superfluous md-old 1", "in-place/remember md-new 1"]);
+}
+
+#[test]
+fn d_18_a_frozen_deployment_updates_nothing() {
+    let mut seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
+    Arc::make_mut(&mut seen.deployment).metadata.labels = Some([("freeze".to_owned(), "True".to_owned())].into());
+    assert_eq!(rules(&seen), Vec::<String>::new());
+}
+
+#[rstest]
+#[case::s_roll_17_surge_is_left(2, 3)]
+#[case::s_roll_18_surge_is_used_up(1, 2)]
+fn a_new_set_of_two_grows_beside_an_old_one_of_four(#[case] surge: i32, #[case] expected: i32) {
+    let deployment = deployment(5, 0, 0).with(|d| d.spec.strategy = in_place(surge, 1, Auto)).build();
+    let seen = seeing_sets(deployment, vec![super::super::testing::old(4, 4), super::super::testing::new(2, 2)]);
+    assert_eq!(rolling::new_target(&Fleet::of(&seen), 2), expected);
+}
+
+#[rstest]
+#[case::s_roll_16_with_nothing_when_the_user_picks(Manual, 0)]
+#[case::with_its_surge_when_the_controller_picks(Auto, 1)]
+fn the_new_set_begins(#[case] picks: OrchestrationType, #[case] expected: i32) {
+    let deployment = deployment(4, 0, 0).with(|d| d.spec.strategy = in_place(1, 1, picks)).build();
+    let seen = seeing_sets(deployment, vec![super::super::testing::old(4, 4)]);
+    assert_eq!(first_size(&Fleet::of(&seen)), expected);
+}

@@ -1,0 +1,193 @@
+//! Whom a rollout waits for: the part of the `Progressing` message that names machines.
+//!
+//! A message is for people who watch a deployment, so it names what is held up and not what takes its usual time: an old
+//! machine that has been ending for longer than [`HELD_UP`], a new one whose VM the provider refuses, nodes that the user
+//! is to pick. Not in the original; its texts stay in front. Pure.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+
+use super::{
+    fleet::{Fleet, SetState},
+    in_place,
+    observe::DeploymentObservation,
+};
+use crate::api::{
+    names::{label, machine_condition},
+    v1alpha1::{Machine, MachinePhase, OrchestrationType, StrategyType},
+};
+
+/// A machine that takes longer than this to end is worth a word.
+pub const HELD_UP: Duration = Duration::from_secs(30);
+/// Machines named in one message; the others are counted.
+const NAMED: usize = 3;
+/// Longest text quoted from a machine, in characters.
+const QUOTED: usize = 240;
+/// What the explanation begins with, behind the text of the original.
+const OPENING: &str = " Waiting for ";
+
+/// What the rollout waits for; `None` when nothing is held up.
+pub fn explain(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String> {
+    if !fleet.is_rolling() {
+        return None;
+    }
+    let mut parts = Vec::new();
+    let ending = machines(&fleet.old, |machine| ending_for(machine, seen.now).is_some_and(|time| time >= HELD_UP));
+    parts.extend(part("old machine to end", "old machines to end", &ending));
+    let refused = fleet.new.as_ref().map(|new| {
+        machines(std::slice::from_ref(new), |machine| {
+            machine.status.current_status.phase == MachinePhase::CrashLoopBackOff
+        })
+    });
+    parts.extend(part("new machine to be created", "new machines to be created", &refused.unwrap_or_default()));
+    parts.extend(user_is_to_pick(seen, fleet));
+    (!parts.is_empty()).then(|| format!("{OPENING}{}.", parts.join("; ")))
+}
+
+/// A message with the present explanation in place of the one that it may have had.
+pub fn with_explanation(message: &str, explanation: Option<&str>) -> String {
+    let text = message.split(OPENING).next().unwrap_or(message);
+    format!("{text}{}", explanation.unwrap_or_default())
+}
+
+/// When a machine that is ending now will be worth a word.
+pub fn next_word(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<Duration> {
+    let machines = fleet.old.iter().flat_map(|set| set.machines);
+    machines
+        .filter_map(|machine| HELD_UP.checked_sub(ending_for(machine, seen.now)?))
+        .filter(|left| !left.is_zero())
+        .min()
+}
+
+fn ending_for(machine: &Machine, now: Timestamp) -> Option<Duration> {
+    let since = machine.metadata.deletion_timestamp.as_ref()?.0;
+    Some(Duration::try_from(now.duration_since(since)).unwrap_or_default())
+}
+
+fn machines<'a>(sets: &[SetState<'a>], which: impl Fn(&Machine) -> bool) -> Vec<&'a Arc<Machine>> {
+    let mut found: Vec<&Arc<Machine>> =
+        sets.iter().flat_map(|set| set.machines).filter(|machine| which(machine)).collect();
+    found.sort_by_key(|machine| machine.metadata.name.clone());
+    found
+}
+
+fn part(one: &str, several: &str, machines: &[&Arc<Machine>]) -> Option<String> {
+    if machines.is_empty() {
+        return None;
+    }
+    let named: Vec<String> = machines.iter().take(NAMED).map(|machine| told_of(machine)).collect();
+    let more = match machines.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let what = if machines.len() == 1 { one } else { several };
+    Some(format!("{} {what}: {}{more}", machines.len(), named.join(", ")))
+}
+
+/// A machine and what it says itself about its wait.
+fn told_of(machine: &Machine) -> String {
+    let name = machine.metadata.name.as_deref().unwrap_or_default();
+    let conditions = &machine.status.machine_conditions;
+    let progressing = conditions.iter().find(|condition| condition.type_ == machine_condition::PROGRESSING);
+    let said = progressing.map_or(machine.status.last_operation.description.as_str(), |found| found.message.as_str());
+    if said.is_empty() {
+        return name.to_owned();
+    }
+    let quoted: String = said.chars().take(QUOTED).collect();
+    format!("{name} ({})", quoted.trim_end_matches('.'))
+}
+
+/// With orchestration `Manual` nothing happens until somebody picks nodes.
+fn user_is_to_pick(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String> {
+    let strategy = &fleet.deployment.spec.strategy;
+    let manual = strategy.in_place_update.as_ref().is_some_and(|limits| {
+        strategy.strategy_type == StrategyType::InPlaceUpdate && limits.orchestration_type == OrchestrationType::Manual
+    });
+    if !manual {
+        return None;
+    }
+    let waiting = fleet
+        .old
+        .iter()
+        .flat_map(|set| &set.kept)
+        .filter(|machine| in_place::marks::node_of(seen, machine).is_some_and(|(_, marks)| !marks.selected))
+        .count();
+    (waiting > 0)
+        .then(|| format!("you to pick nodes with the label {}; candidates left: {waiting}", label::SELECTED_FOR_UPDATE))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+    use super::*;
+    use crate::controllers::{
+        deployment::{observe::SetSeen, testing::*},
+        set::testing::at,
+    };
+
+    fn ending(mut set: SetSeen, number: usize, since: i64, says: &str) -> SetSeen {
+        let machine = Arc::make_mut(&mut set.machines[number]);
+        machine.metadata.deletion_timestamp = Some(Time(at(since)));
+        machine.status.machine_conditions = vec![Condition {
+            type_: machine_condition::PROGRESSING.to_owned(),
+            status: "True".to_owned(),
+            reason: "Draining".to_owned(),
+            message: says.to_owned(),
+            last_transition_time: Time(at(since)),
+            observed_generation: None,
+        }];
+        set
+    }
+
+    fn explained(sets: Vec<SetSeen>) -> Option<String> {
+        let seen = seeing_sets(deployment(3, 1, 0).build(), sets);
+        explain(&seen, &Fleet::of(&seen))
+    }
+
+    #[test]
+    fn an_old_machine_that_is_held_up_is_named_with_its_own_words() {
+        let set = ending(old(3, 3), 1, -40, "the budget default/db allows no eviction.");
+        assert_eq!(
+            explained(vec![set, new(1, 1)]).unwrap(),
+            " Waiting for 1 old machine to end: md-old-1 (the budget default/db allows no eviction)."
+        );
+    }
+
+    #[test]
+    fn one_that_takes_its_usual_time_is_not() {
+        assert_eq!(explained(vec![ending(old(3, 3), 1, -10, "…"), new(1, 1)]), None);
+        let seen = seeing_sets(deployment(3, 1, 0).build(), vec![ending(old(3, 3), 1, -10, "…")]);
+        assert_eq!(next_word(&seen, &Fleet::of(&seen)), Some(Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn many_are_counted() {
+        let set = (0..5).fold(old(5, 5), |set, number| ending(set, number, -60, ""));
+        assert_eq!(
+            explained(vec![set]).unwrap(),
+            " Waiting for 5 old machines to end: md-old-0, md-old-1, md-old-2 and 2 more."
+        );
+    }
+
+    #[test]
+    fn a_refused_creation_is_named() {
+        let mut set = new(1, 0);
+        let machine = Arc::make_mut(&mut set.machines[0]);
+        machine.status.current_status.phase = MachinePhase::CrashLoopBackOff;
+        machine.status.last_operation.description = "no quota".to_owned();
+        assert_eq!(
+            explained(vec![old(3, 3), set]).unwrap(),
+            " Waiting for 1 new machine to be created: md-new-0 (no quota)."
+        );
+    }
+
+    #[test]
+    fn an_explanation_replaces_the_one_before() {
+        let text = with_explanation("MachineSet \"a\" is progressing.", Some(" Waiting for x."));
+        assert_eq!(text, "MachineSet \"a\" is progressing. Waiting for x.");
+        assert_eq!(with_explanation(&text, Some(" Waiting for y.")), "MachineSet \"a\" is progressing. Waiting for y.");
+        assert_eq!(with_explanation(&text, None), "MachineSet \"a\" is progressing.");
+    }
+}
