@@ -66,7 +66,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("strategy", "variables.spec.?strategy.orValue({})"),
     ("old_strategy", "variables.old_spec.?strategy.orValue({})"),
     ("provider", "object.?provider.orValue('')"),
-    ("old_provider", "variables.old.?provider.orValue('')"),
+    ("old_provider", "oldObject == null ? 'none' : variables.old.?provider.orValue('')"),
     ("secrets", "[object.?secretRef, object.?credentialsSecretRef].filter(r, r.hasValue()).map(r, r.value())"),
     (
         "old_secrets",
