@@ -70,7 +70,7 @@ impl References for CachedReferences {
 
     fn machines_of_class(&self, namespace: &str, class: &str) -> Option<Vec<String>> {
         let machines = self.store(namespace, |views| &views.machines)?;
-        Some(names(machines.by_index(BY_CLASS, &qualified(namespace, class))))
+        Some(names(&machines.by_index(BY_CLASS, &qualified(namespace, class))))
     }
 
     fn machines_of(&self, kind: Kind, namespace: &str, name: &str) -> Option<Vec<String>> {
@@ -85,7 +85,7 @@ impl References for CachedReferences {
             }
             Kind::Machine | Kind::MachineClass => return None,
         };
-        Some(names(sets.iter().flat_map(|set| machines.by_index(BY_CONTROLLER, set)).collect()))
+        Some(names(&sets.iter().flat_map(|set| machines.by_index(BY_CONTROLLER, set)).collect::<Vec<_>>()))
     }
 
     fn selecting(&self, namespace: &str, labels: Node<'_>) -> Option<Vec<SelectingFact>> {
@@ -121,8 +121,9 @@ impl References for CachedReferences {
         let deployments = self.store(namespace, |views| &views.deployments)?.by_index(BY_TEMPLATE_CLASS, &class);
         let sets = self.store(namespace, |views| &views.sets)?.by_index(BY_TEMPLATE_CLASS, &class);
         let alone = sets.into_iter().filter(|set| controller_of(set.meta()).is_none());
-        let deployments = names(deployments.into_iter().filter(|object| !is_terminating(&**object)).collect());
-        let sets = names(alone.filter(|object| !is_terminating(&**object)).collect());
+        let living = deployments.into_iter().filter(|object| !is_terminating(&**object));
+        let deployments = names(&living.collect::<Vec<_>>());
+        let sets = names(&alone.filter(|object| !is_terminating(&**object)).collect::<Vec<_>>());
         let deployments = deployments.into_iter().map(|name| (Kind::MachineDeployment, name));
         Some(deployments.chain(sets.into_iter().map(|name| (Kind::MachineSet, name))).collect())
     }
@@ -138,7 +139,7 @@ fn is_terminating<K: Resource>(object: &K) -> bool {
 }
 
 /// Names in order, without repetition.
-fn names<K: Resource>(objects: Vec<Arc<K>>) -> Vec<String> {
+fn names<K: Resource>(objects: &[Arc<K>]) -> Vec<String> {
     let names: BTreeSet<String> = objects.iter().map(|object| object.name_any()).collect();
     names.into_iter().collect()
 }

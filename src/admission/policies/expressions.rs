@@ -15,9 +15,10 @@ pub struct Check {
 /// Kubernetes' own controllers that rewrite metadata of foreign objects.
 pub const NOT_A_SYSTEM_CONTROLLER: &str = "!(request.userInfo.username in ['system:serviceaccount:kube-system:generic-garbage-collector', 'system:serviceaccount:kube-system:namespace-controller'])";
 
-/// What the checks speak of. Absent parts are empty, so that most checks need no case for them.
+/// What the checks speak of. Absent parts are empty, so that most checks need no case for them. No variable is an optional:
+/// the API server loses what it holds on the way into an expression.
 pub const VARIABLES: &[(&str, &str)] = &[
-    ("old", "request.operation == 'UPDATE' ? optional.of(oldObject) : optional.none()"),
+    ("old", "oldObject == null ? dyn({}) : oldObject"),
     ("is_machine", "object.kind == 'Machine'"),
     ("is_class", "object.kind == 'MachineClass'"),
     ("is_scaled", "object.kind in ['MachineSet', 'MachineDeployment']"),
@@ -32,10 +33,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "old_creation_timeout",
         "variables.old_annotations[?'node.machine.sapcloud.io/effective-creation-timeout'].orValue('')",
     ),
-    ("spec", "object.?spec"),
-    ("old_spec", "variables.old.?spec"),
-    ("machine", "variables.is_machine ? variables.spec : variables.spec.?template.?spec"),
-    ("old_machine", "variables.is_machine ? variables.old_spec : variables.old_spec.?template.?spec"),
+    ("spec", "object.?spec.orValue({})"),
+    ("old_spec", "variables.old.?spec.orValue({})"),
+    ("machine", "variables.is_machine ? variables.spec : variables.spec.?template.?spec.orValue({})"),
+    ("old_machine", "variables.is_machine ? variables.old_spec : variables.old_spec.?template.?spec.orValue({})"),
     ("class", "variables.machine.?class.orValue({})"),
     ("old_class", "variables.old_machine.?class.orValue({})"),
     ("class_name", "variables.class.?name.orValue('')"),
@@ -65,7 +66,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("strategy", "variables.spec.?strategy.orValue({})"),
     ("old_strategy", "variables.old_spec.?strategy.orValue({})"),
     ("provider", "object.?provider.orValue('')"),
-    ("old_provider", "variables.old.?provider.orValue('')"),
+    ("old_provider", "oldObject == null ? 'none' : variables.old.?provider.orValue('')"),
     ("secrets", "[object.?secretRef, object.?credentialsSecretRef].filter(r, r.hasValue()).map(r, r.value())"),
     (
         "old_secrets",

@@ -216,8 +216,9 @@ fn walk(
             let known = properties(schema);
             for (name, value) in members {
                 match (known.and_then(|known| known.get(name)), further) {
-                    (Some(below), _) => walk(root, below, value, &child(path, name), depth + 1, report),
-                    (None, Some(below)) => walk(root, below, value, &child(path, name), depth + 1, report),
+                    (Some(below), _) | (None, Some(below)) => {
+                        walk(root, below, value, &child(path, name), depth + 1, report);
+                    }
                     (None, None) => {
                         if let Some(known) = known {
                             report(path, name, &known.keys().map(String::as_str).collect::<Vec<_>>());

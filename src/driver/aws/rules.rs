@@ -101,11 +101,9 @@ fn block_devices(devices: Node<'_>, path: &FieldPath, found: &mut Findings) {
 
 /// `/dev/sd[a-z]`, or `/dev/xvd[a-c]` with at most one more letter.
 fn is_data_device(name: &str) -> bool {
-    let letter = |byte: u8| byte.is_ascii_lowercase();
     match name.strip_prefix("/dev/").map(str::as_bytes) {
-        Some([b's', b'd', last]) => letter(*last),
         Some([b'x', b'v', b'd', b'a'..=b'c']) => true,
-        Some([b'x', b'v', b'd', b'a'..=b'c', last]) => letter(*last),
+        Some([b's', b'd', last] | [b'x', b'v', b'd', b'a'..=b'c', last]) => last.is_ascii_lowercase(),
         _ => false,
     }
 }
