@@ -57,7 +57,8 @@ pub struct RollbackArgs {
 /// # Errors
 /// [`Failure::Input`] when there is no such deployment or revision; [`Failure::Run`] when the API server does not do it.
 pub fn run(args: &RollbackArgs, out: &mut dyn Write) -> Result<(), Failure> {
-    let said = run_interruptibly(roll_back(args), "interrupted; whether the deployment was changed is shown by kubectl get")?;
+    let said =
+        run_interruptibly(roll_back(args), "interrupted; whether the deployment was changed is shown by kubectl get")?;
     Ok(writeln!(out, "{said}")?)
 }
 
@@ -105,7 +106,9 @@ async fn attempt(
     let (set, revision) = match find(&deployment, &sets, wish) {
         Found::Nothing => return Err(Failure::Input(no_such_revision(&deployment, &sets, wish))),
         Found::Unchanged => {
-            return Ok(Ok(format!("machinedeployment {key} not changed: it has the template of that revision already")));
+            return Ok(Ok(format!(
+                "machinedeployment {key} not changed: it has the template of that revision already"
+            )));
         }
         Found::Set { set, revision } => (set, revision),
     };

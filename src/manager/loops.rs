@@ -22,7 +22,8 @@ use crate::{
     controllers::{
         class::{self, ClassController, ClassDeps},
         deployment::{
-            self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings, OldSets,
+            self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings,
+            OldSets,
         },
         machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts},
         secret::{self, SecretController, SecretDeps},

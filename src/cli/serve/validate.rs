@@ -20,9 +20,8 @@ use crate::{
     settings::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
         DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, OldMachineSets, Profiling,
-        RolloutAvailability, RolloutSettings,
-        SafetySettings, ServiceReference, Settings, ShutdownSettings, SimulationAdmin, SimulationSettings,
-        SimulationState, TargetCluster, Workers,
+        RolloutAvailability, RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings,
+        SimulationAdmin, SimulationSettings, SimulationState, TargetCluster, Workers,
     },
 };
 

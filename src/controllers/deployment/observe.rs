@@ -100,11 +100,7 @@ impl DeploymentObservation {
     }
 }
 
-fn nodes_of(
-    deployment: &MachineDeployment,
-    sets: &[SetSeen],
-    nodes: &Store<Node>,
-) -> BTreeMap<String, Arc<Node>> {
+fn nodes_of(deployment: &MachineDeployment, sets: &[SetSeen], nodes: &Store<Node>) -> BTreeMap<String, Arc<Node>> {
     let has_marker = |seen: &SetSeen| {
         seen.set.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::PREFER_NO_SCHEDULE))
     };

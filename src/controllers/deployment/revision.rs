@@ -88,7 +88,8 @@ pub fn sync_old_sets(fleet: &Fleet<'_>, plan: &mut Plan) {
         let mut wanted = set.set.spec.clone();
         wanted.template.spec.configuration = fleet.deployment.spec.template.spec.configuration.clone();
         if let Some(change) = merge_difference(&set.set.spec, &wanted) {
-            let patch = Patch::Merge(json!({ "spec": change })).guarded_by(set.set.metadata.resource_version.as_deref());
+            let patch =
+                Patch::Merge(json!({ "spec": change })).guarded_by(set.set.metadata.resource_version.as_deref());
             plan.push("revision/sync-old", Effect::PatchSet { set: Target::of(&**set.set), patch });
         }
     }

@@ -123,11 +123,14 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &
     let (patch, note) = match find(deployment, &sets, wish) {
         Found::Nothing => (None, EventNote::warning(reason::ROLLBACK_REVISION_NOT_FOUND, not_found(wish))),
         Found::Unchanged => {
-            let text = format!("The rollback revision contains the same template as current deployment {:?}", name(deployment));
+            let text = format!(
+                "The rollback revision contains the same template as current deployment {:?}",
+                name(deployment)
+            );
             (None, EventNote::warning(reason::ROLLBACK_TEMPLATE_UNCHANGED, text))
         }
         Found::Set { set, revision } => {
-            if let Some(state) = fleet.old.iter().find(|state| std::ptr::eq(&**state.set, set)) {
+            if let Some(state) = fleet.old.iter().find(|state| state.set.metadata.uid == set.metadata.uid) {
                 node_side_effects::untaint_first(seen, state, plan);
             }
             let text = format!("Rolled back deployment {:?} to revision {revision}", name(deployment));
@@ -245,11 +248,18 @@ mod tests {
     }
 
     #[rstest]
-    #[case::s_rb_02_an_unknown_revision(9, two(), "DeploymentRollbackRevisionNotFound: Unable to find the revision to rollback to.")]
+    #[case::s_rb_02_an_unknown_revision(
+        9,
+        two(),
+        "DeploymentRollbackRevisionNotFound: Unable to find the revision to rollback to."
+    )]
     #[case::s_rb_02_no_previous_revision(
         0, vec![revised(new(1, 1), "2")], "DeploymentRollbackRevisionNotFound: Unable to find last revision.")]
     #[case::s_rb_03_the_template_is_the_same(
-        2, two(), "DeploymentRollbackTemplateUnchanged: The rollback revision contains the same template as current deployment \"md\"")]
+        2,
+        two(),
+        "DeploymentRollbackTemplateUnchanged: The rollback revision contains the same template as current deployment \"md\""
+    )]
     fn a_wish_that_cannot_be_met_is_told_and_taken_off(
         #[case] to: i64,
         #[case] sets: Vec<SetSeen>,

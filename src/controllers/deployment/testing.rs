@@ -116,12 +116,10 @@ pub(crate) fn seeing_sets(deployment: MachineDeployment, sets: Vec<SetSeen>) -> 
             annotations
                 .entry(annotation::DESIRED_REPLICAS.to_owned())
                 .or_insert_with(|| deployment.spec.replicas.to_string());
-            annotations
-                .entry(annotation::MAX_REPLICAS.to_owned())
-                .or_insert_with(|| {
-                    let rolls = deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
-                    (deployment.spec.replicas + if rolls { limits.surge } else { 0 }).to_string()
-                });
+            annotations.entry(annotation::MAX_REPLICAS.to_owned()).or_insert_with(|| {
+                let rolls = deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
+                (deployment.spec.replicas + if rolls { limits.surge } else { 0 }).to_string()
+            });
             seen
         })
         .collect();

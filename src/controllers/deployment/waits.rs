@@ -54,7 +54,10 @@ pub fn with_explanation(message: &str, explanation: Option<&str>) -> String {
 /// When a machine that is ending now will be worth a word.
 pub fn next_word(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<Duration> {
     let machines = fleet.old.iter().flat_map(|set| set.machines);
-    machines.filter_map(|machine| HELD_UP.checked_sub(ending_for(machine, seen.now)?)).filter(|left| !left.is_zero()).min()
+    machines
+        .filter_map(|machine| HELD_UP.checked_sub(ending_for(machine, seen.now)?))
+        .filter(|left| !left.is_zero())
+        .min()
 }
 
 fn ending_for(machine: &Machine, now: Timestamp) -> Option<Duration> {

@@ -104,8 +104,7 @@ fn may_move(seen: &DeploymentObservation, machine: &Machine) -> bool {
         && marks::is_updated(machine)
         // Still marked from an earlier hand-over: that was another update.
         && !marks::is_handed_over(machine);
-    is_ready
-        && marks::node_of(seen, machine).is_some_and(|(_, marks)| marks.result == Some(update_result::SUCCESSFUL))
+    is_ready && marks::node_of(seen, machine).is_some_and(|(_, marks)| marks.result == Some(update_result::SUCCESSFUL))
 }
 
 /// The change that makes the machine one of the new set: owner and labels in one write. Refused when it is no longer the

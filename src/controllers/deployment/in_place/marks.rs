@@ -56,8 +56,9 @@ impl<'a> Marks<'a> {
 
     /// Whether the node may be changing right now: drained for its update, and no result yet.
     pub fn is_in_the_middle(&self) -> bool {
-        let drained =
-            [node_condition::REASON_DRAIN_SUCCESSFUL, node_condition::REASON_READY_FOR_UPDATE].map(Some).contains(&self.reason);
+        let drained = [node_condition::REASON_DRAIN_SUCCESSFUL, node_condition::REASON_READY_FOR_UPDATE]
+            .map(Some)
+            .contains(&self.reason);
         drained && self.result.is_none()
     }
 }
