@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use crate::api::{names, validation::Profile};
+use crate::api::{defaulting::FinalizerDefault, names, validation::Profile};
 
 /// Everything `mcm serve` is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +45,8 @@ pub struct Settings {
     pub controllers: ControllerSet,
     /// Workers per queue.
     pub workers: Workers,
+    /// Whether a replica that does not lead keeps its caches warm.
+    pub standby_caches: StandbyCaches,
     /// Leader election; absent when it is switched off.
     pub leader_election: Option<LeaderElection>,
     /// Timeouts of machines.
@@ -170,6 +172,8 @@ pub struct AdmissionSettings {
     pub profile: Profile,
     /// User names that the webhooks treat as controllers.
     pub controller_users: Vec<String>,
+    /// Whether new objects get our finalizer in admission already.
+    pub finalizers: FinalizerDefault,
 }
 
 /// One control loop, by the name of its queue.
@@ -321,6 +325,15 @@ pub struct Workers {
     pub machine_controller: NonZeroUsize,
 }
 
+/// Whether a replica that does not lead keeps its caches warm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StandbyCaches {
+    /// It does: it takes over at once and can answer whatever reads.
+    Warm,
+    /// It does not: it needs less memory, and lists everything when it begins to lead.
+    Cold,
+}
+
 /// How leadership is won and kept; lease > renew deadline > 1.2 × retry period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderElection {
@@ -345,6 +358,8 @@ pub struct MachineSettings {
     pub drain_timeout: Duration,
     /// From the start of an in-place update to its failure.
     pub in_place_update_timeout: Duration,
+    /// Whether the driver is asked if the VM of an unhealthy machine still exists.
+    pub vm_gone_check: VmGoneCheck,
     /// How long a failed machine is preserved.
     pub preserve_timeout: Duration,
     /// Refusals of an eviction before the pod is deleted.
@@ -359,6 +374,15 @@ pub struct MachineSettings {
     pub bootstrap_token_auth_extra_groups: String,
     /// Wait after the provider ran out of capacity.
     pub resource_exhausted_retry: Duration,
+}
+
+/// Whether the driver is asked if the VM of an unhealthy machine still exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmGoneCheck {
+    /// No; the health timeout decides alone.
+    Off,
+    /// Yes; a VM that is gone does not cost the health timeout.
+    On,
 }
 
 /// What rollouts do beyond the plain rules.

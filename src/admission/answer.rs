@@ -51,7 +51,7 @@ pub enum Verdict {
 /// What metrics and logs may know of a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReviewFacts {
-    /// Which webhook was asked; none for a conversion or a body that could not be read.
+    /// Which webhook was asked; none for a body that could not be read.
     pub endpoint: Option<Endpoint>,
     /// Kind of the object, if it is ours.
     pub kind: Option<Kind>,
@@ -131,6 +131,11 @@ pub fn bad_request(reason: &str) -> ReviewAnswer {
     failure(400, "BadRequest", reason)
 }
 
+/// A body that is not read because of what it would take: 413 with a `Status` that says so.
+pub fn too_large(reason: &str) -> ReviewAnswer {
+    failure(413, "RequestEntityTooLarge", reason)
+}
+
 /// A defect of ours: 500 with a `Status` that says so.
 pub fn internal_error(reason: &str) -> ReviewAnswer {
     failure(500, "InternalError", reason)
@@ -155,12 +160,6 @@ fn failure(code: u16, reason: &'static str, message: &str) -> ReviewAnswer {
         failure: message.to_owned(),
     };
     ReviewAnswer { status: code, body: to_json(&status), facts }
-}
-
-/// An answer with this body that is no admission review.
-pub fn plain(body: Vec<u8>, verdict: Verdict, failure: String) -> ReviewAnswer {
-    let facts = ReviewFacts { endpoint: None, kind: None, operation: None, verdict, rules: Vec::new(), failure };
-    ReviewAnswer { status: 200, body, facts }
 }
 
 /// Nothing to say.

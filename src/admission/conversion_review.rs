@@ -8,13 +8,41 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-use super::{
-    Converter, ReviewAnswer,
-    answer::{self, Verdict},
+use super::{answer, weight};
+use crate::api::{
+    conversion::{Loss, convert_counting_losses},
+    kind::ApiVersion,
+    names,
 };
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const KIND: &str = "ConversionReview";
+
+/// What goes back to the API server, and what metrics and logs want to know about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConversionAnswer {
+    /// HTTP status code.
+    pub status: u16,
+    /// Body, JSON.
+    pub body: Vec<u8>,
+    /// For metrics and logs; holds nothing of the objects.
+    pub facts: ConversionFacts,
+}
+
+/// What metrics and logs may know of a conversion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConversionFacts {
+    /// Version of the objects; none if they differ, or if it is none of ours.
+    pub from: Option<ApiVersion>,
+    /// The version asked for; none if it is none of ours.
+    pub to: Option<ApiVersion>,
+    /// Objects that were converted.
+    pub objects: u64,
+    /// What got lost on the way; almost always nothing.
+    pub losses: Vec<Loss>,
+    /// Why it failed; empty unless it did.
+    pub failure: String,
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -50,48 +78,75 @@ struct Answer<'a> {
 struct Response<'a> {
     uid: &'a str,
     converted_objects: Vec<Box<RawValue>>,
-    result: Outcome,
+    result: Outcome<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "status")]
-enum Outcome {
+enum Outcome<'a> {
     Success,
-    Failure { message: String },
+    Failure { message: &'a str },
 }
 
 /// Answers a review. Both success and failure are HTTP 200; only a body that is no review is not.
-pub fn answer(body: &[u8], converter: &Converter) -> ReviewAnswer {
+pub fn answer(body: &[u8]) -> ConversionAnswer {
     let review: Review<'_> = match serde_json::from_slice(body) {
         Ok(review) => review,
-        Err(error) => return answer::bad_request(&format!("the body is no {KIND} of {API_VERSION}: {error}")),
+        Err(error) => return refused(&format!("the body is no {KIND} of {API_VERSION}: {error}")),
     };
     if review.kind != KIND || review.api_version != API_VERSION {
-        return answer::bad_request(&format!("want a {KIND} of {API_VERSION}"));
+        return refused(&format!("want a {KIND} of {API_VERSION}"));
     }
     let Some(request) = review.request else {
-        return answer::bad_request(&format!("the {KIND} has no request"));
+        return refused(&format!("the {KIND} has no request"));
     };
-    let (converted_objects, result, failure) = match convert_all(&request, converter) {
-        Ok(objects) => (objects, Outcome::Success, String::new()),
-        Err(message) => (Vec::new(), Outcome::Failure { message: message.clone() }, message),
-    };
-    let verdict = if failure.is_empty() { Verdict::Allowed } else { Verdict::Failed };
+    let mut facts = ConversionFacts { to: version(&request.desired), ..ConversionFacts::default() };
+    let converted_objects = convert_all(&request, &mut facts).unwrap_or_else(|message| {
+        // A review fails as a whole.
+        facts.failure = message;
+        facts.objects = 0;
+        Vec::new()
+    });
+    let result = if facts.failure.is_empty() { Outcome::Success } else { Outcome::Failure { message: &facts.failure } };
     let response = Response { uid: &request.uid, converted_objects, result };
     match serde_json::to_vec(&Answer { api_version: API_VERSION, kind: KIND, response }) {
-        Ok(body) => answer::plain(body, verdict, failure),
-        Err(error) => answer::internal_error(&format!("the converted objects cannot be written: {error}")),
+        Ok(body) => ConversionAnswer { status: 200, body, facts },
+        Err(error) => {
+            let answer = answer::internal_error(&format!("the converted objects cannot be written: {error}"));
+            ConversionAnswer { status: answer.status, body: answer.body, facts }
+        }
     }
 }
 
+fn refused(reason: &str) -> ConversionAnswer {
+    let answer = answer::bad_request(reason);
+    let facts = ConversionFacts { failure: answer.facts.failure, ..ConversionFacts::default() };
+    ConversionAnswer { status: answer.status, body: answer.body, facts }
+}
+
 /// All objects in their order, or why one of them cannot be converted.
-fn convert_all(request: &Request<'_>, converter: &Converter) -> Result<Vec<Box<RawValue>>, String> {
-    let convert = |(index, raw): (usize, &&RawValue)| {
+fn convert_all(request: &Request<'_>, facts: &mut ConversionFacts) -> Result<Vec<Box<RawValue>>, String> {
+    let mut converted = Vec::with_capacity(request.objects.len());
+    for (index, raw) in request.objects.iter().enumerate() {
+        if weight::is_too_heavy(raw.get().as_bytes()) {
+            return Err(weight::too_heavy(&format!("object {index}")));
+        }
         let object: Value = serde_json::from_str(raw.get()).map_err(|error| format!("object {index}: {error}"))?;
-        let kind = object.get("kind").and_then(Value::as_str).unwrap_or("without a kind");
+        let word = |field: &str| object.get(field).and_then(Value::as_str);
+        let kind = word("kind").unwrap_or("without a kind");
         let explain = |error: &dyn std::fmt::Display| format!("object {index} ({kind}): {error}");
-        let converted = converter(&object, &request.desired).map_err(|error| explain(&error))?;
-        serde_json::value::to_raw_value(&converted).map_err(|error| explain(&error))
-    };
-    request.objects.iter().enumerate().map(convert).collect()
+        let from = word("apiVersion").and_then(version);
+        facts.from = if index == 0 { from } else { facts.from.filter(|earlier| Some(*earlier) == from) };
+        let done = convert_counting_losses(&object, &request.desired).map_err(|error| explain(&error))?;
+        facts.losses.extend(done.losses);
+        facts.objects += 1;
+        converted.push(serde_json::value::to_raw_value(&done.object).map_err(|error| explain(&error))?);
+    }
+    Ok(converted)
+}
+
+/// The version in a `group/version` of ours.
+fn version(api_version: &str) -> Option<ApiVersion> {
+    let (group, version) = api_version.split_once('/')?;
+    if group == names::GROUP { ApiVersion::from_name(version) } else { None }
 }

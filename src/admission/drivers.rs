@@ -1,5 +1,10 @@
 //! The drivers' own rules over classes, as admission asks for them.
 
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -7,38 +12,62 @@ use crate::{
     api::{
         field::Findings,
         v1alpha1::MachineClass,
-        validation::{Coverage, Providers},
+        validation::{Coverage, ProviderSchema, Providers},
     },
     driver::Registry,
 };
 
-/// The drivers of this process.
+/// The drivers of this process, with their schemas compiled.
 #[derive(Clone)]
 pub struct RegisteredDrivers {
     registry: Registry,
     coverage: Coverage,
+    schemas: Arc<BTreeMap<String, ProviderSchema>>,
 }
 
 impl RegisteredDrivers {
-    /// These drivers; `coverage` says whether they are all the cluster has.
-    pub const fn new(registry: Registry, coverage: Coverage) -> Self {
-        Self { registry, coverage }
+    /// These drivers; `coverage` says whether they are all the cluster has. A schema that can't be compiled is left out
+    /// and told in the log: classes of that provider are then judged by its other rules alone.
+    pub fn new(registry: Registry, coverage: Coverage) -> Self {
+        let mut schemas = BTreeMap::new();
+        for provider in registry.judged_providers() {
+            match registry.schema(provider).map(ProviderSchema::compile) {
+                Some(Ok(schema)) => drop(schemas.insert(provider.to_owned(), schema)),
+                Some(Err(error)) => {
+                    tracing::error!(provider, error, "the driver's schema of providerSpec can't be used");
+                }
+                None => {}
+            }
+        }
+        Self { registry, coverage, schemas: Arc::new(schemas) }
     }
 }
 
 impl Providers for RegisteredDrivers {
     fn names(&self) -> Vec<&str> {
-        self.registry.providers()
+        self.registry.judged_providers().into_iter().collect()
     }
 
     fn coverage(&self) -> Coverage {
         self.coverage
     }
 
+    fn serves(&self, provider: &str) -> bool {
+        self.registry.serves(provider)
+    }
+
+    fn schema(&self, provider: &str) -> Option<&ProviderSchema> {
+        self.schemas.get(provider)
+    }
+
+    fn missing_in_secret(&self, provider: &str, keys: &BTreeSet<String>) -> Vec<&'static str> {
+        self.registry.missing_in_secret(provider, keys)
+    }
+
     /// Asks the driver, if the class can be read at all. What keeps it from being read has been found by its type.
     fn check(&self, provider: &str, class: &Value, found: &mut Findings) {
-        if let (Ok(driver), Ok(class)) = (self.registry.driver_for(provider), MachineClass::deserialize(class)) {
-            driver.validate(&class, found);
+        if let Ok(class) = MachineClass::deserialize(class) {
+            self.registry.validate_class(provider, &class, found);
         }
     }
 }

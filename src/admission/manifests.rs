@@ -13,10 +13,10 @@ use crate::api::{
 
 /// What changed is something that rules look at. Requests that only touch finalizers, owner references or managed fields
 /// never leave the API server.
-const CONTENT_CHANGED: &str = "object.?spec != oldObject.?spec || object.metadata.?labels != oldObject.metadata.?labels || object.metadata.?annotations != oldObject.metadata.?annotations || ['provider','providerSpec','secretRef','credentialsSecretRef','nodeTemplate'].exists(f, object[?f] != oldObject[?f])";
+pub(super) const CONTENT_CHANGED: &str = "object.?spec != oldObject.?spec || object.metadata.?labels != oldObject.metadata.?labels || object.metadata.?annotations != oldObject.metadata.?annotations || ['provider','providerSpec','secretRef','credentialsSecretRef','nodeTemplate'].exists(f, object[?f] != oldObject[?f])";
 
 /// The API server is asked to keep objects away that are being deleted.
-const NOT_DELETING: &str = "!has(object.metadata.deletionTimestamp)";
+pub(super) const NOT_DELETING: &str = "!has(object.metadata.deletionTimestamp)";
 
 /// How the API server reaches us.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -253,7 +253,8 @@ impl WebhookManifests {
         own.into_iter().chain(rest).map(condition).collect()
     }
 
-    fn not_our_controllers(&self) -> Option<String> {
+    /// Keeps the controllers' own requests away; nothing when nobody counts as a controller.
+    pub(super) fn not_our_controllers(&self) -> Option<String> {
         let users: Vec<_> = self.controller_users.iter().map(|user| cel_string(user)).collect();
         (!users.is_empty()).then(|| format!("!(request.userInfo.username in [{}])", users.join(", ")))
     }

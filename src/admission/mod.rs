@@ -1,26 +1,28 @@
 //! Admission and conversion reviews: bytes in, a status code and bytes out.
 //!
-//! Nothing here knows HTTP, TLS or a client; the server calls [`Admission::review`] and [`Admission::convert`] with a
+//! Nothing here knows HTTP, TLS or a client; the server calls [`Admission::review`] and [`convert`] with a
 //! request's body and sends back what it gets. What is right or wrong is decided in [`crate::api::validation`] and
 //! [`crate::api::defaulting`]; this room reads the question, asks, and writes the answer as the API server wants it.
-//! [`manifests`] makes the webhook configurations that bring the questions here.
+//! [`manifests`] makes the webhook configurations that bring the questions here, [`policies`] what stands in while nobody
+//! answers.
 //! Source: spec/api-and-admission §4, §8.5, §9.
 
 mod answer;
 mod conversion_review;
 mod drivers;
 pub mod manifests;
+pub mod policies;
 mod review;
 #[cfg(test)]
 mod tests;
+mod weight;
 
 use std::sync::Arc;
-
-use serde_json::Value;
 
 use self::review::{Question, Request, Target};
 pub use self::{
     answer::{ReviewAnswer, ReviewFacts, Verdict},
+    conversion_review::{ConversionAnswer, ConversionFacts},
     drivers::RegisteredDrivers,
     review::Operation,
 };
@@ -65,8 +67,11 @@ impl Endpoint {
 /// The path of conversion reviews.
 pub const CONVERSION_PATH: &str = "/convert";
 
-/// Converts an object to `group/version`; the error says what about the object cannot be converted.
-pub type Converter = dyn Fn(&Value, &str) -> Result<Value, String> + Send + Sync;
+/// Answers a `ConversionReview` of `apiextensions.k8s.io/v1`. Any bytes are answered. One object that cannot be converted
+/// fails the whole review, as the API server wants it.
+pub fn convert(body: &[u8]) -> ConversionAnswer {
+    conversion_review::answer(body)
+}
 
 /// Answers reviews. Cheap to clone parts of, shared by all connections.
 pub struct Admission {
@@ -74,18 +79,16 @@ pub struct Admission {
     finalizers: FinalizerDefault,
     providers: Arc<dyn Providers>,
     references: Arc<dyn References>,
-    converter: Box<Converter>,
 }
 
 impl Admission {
-    /// Admission under these settings. Nothing is known of drivers and other objects yet, and nothing can be converted.
+    /// Admission under these settings. Nothing is known of drivers and other objects yet.
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
             finalizers: FinalizerDefault::Add,
             providers: Arc::new(NoProviders),
             references: Arc::new(NoReferences),
-            converter: Box::new(|_, to| Err(format!("conversion to {to} is not available in this process"))),
         }
     }
 
@@ -110,29 +113,16 @@ impl Admission {
         self
     }
 
-    /// With a conversion between the versions.
-    #[must_use]
-    pub fn with_converter(
-        mut self,
-        converter: impl Fn(&Value, &str) -> Result<Value, String> + Send + Sync + 'static,
-    ) -> Self {
-        self.converter = Box::new(converter);
-        self
-    }
-
     /// Answers an `AdmissionReview` of `admission.k8s.io/v1`. Any bytes are answered. A panic (a defect in a rule, or in a
     /// driver's) is the caller's to catch.
     pub fn review(&self, endpoint: Endpoint, body: &[u8]) -> ReviewAnswer {
+        if weight::is_too_heavy(body) {
+            return answer::too_large(&weight::too_heavy("the AdmissionReview"));
+        }
         match review::read(body) {
             Ok(request) => self.answer(endpoint, &request),
             Err(refusal) => answer::bad_request(&refusal),
         }
-    }
-
-    /// Answers a `ConversionReview` of `apiextensions.k8s.io/v1`. One object that cannot be converted fails the whole
-    /// review, as the API server wants it.
-    pub fn convert(&self, body: &[u8]) -> ReviewAnswer {
-        conversion_review::answer(body, &*self.converter)
     }
 
     fn answer(&self, endpoint: Endpoint, request: &Request<'_>) -> ReviewAnswer {

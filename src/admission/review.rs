@@ -14,7 +14,7 @@ use serde_json::{Map, Number, Value};
 use crate::api::{
     kind::{ApiVersion, Kind},
     names,
-    validation::Change,
+    validation::{Change, Dependents},
 };
 
 /// The version that is understood.
@@ -59,6 +59,18 @@ pub struct Request<'a> {
     object: Option<Object>,
     #[serde(default)]
     old_object: Option<Object>,
+    #[serde(borrow, default)]
+    options: Option<Options<'a>>,
+}
+
+/// How the request is to be carried out, as far as rules care.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Options<'a> {
+    #[serde(borrow, default)]
+    propagation_policy: Option<Cow<'a, str>>,
+    #[serde(default)]
+    orphan_dependents: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
@@ -132,8 +144,10 @@ pub fn read(body: &[u8]) -> Result<Request<'_>, String> {
     if body.is_empty() {
         return Err(format!("the body is empty: want an {KIND} of {API_VERSION}"));
     }
-    let review: Review<'_> =
-        serde_json::from_slice(body).map_err(|error| format!("the body is no {KIND} of {API_VERSION}: {error}"))?;
+    let no_review = |error: &dyn fmt::Display| format!("the body is no {KIND} of {API_VERSION}: {error}");
+    // Checked once as a whole, which is much cheaper than string by string.
+    let text = std::str::from_utf8(body).map_err(|error| no_review(&error))?;
+    let review: Review<'_> = serde_json::from_str(text).map_err(|error| no_review(&error))?;
     if review.kind.is_empty() {
         return Err(format!("the body is no {KIND} of {API_VERSION}: it names no kind"));
     }
@@ -190,8 +204,18 @@ impl Request<'_> {
                 old: old.ok_or_else(|| missing("oldObject"))?,
                 new: object.ok_or_else(|| missing("object"))?,
             }),
-            Operation::Delete | Operation::Other => Ok(Change::Delete { old }),
+            Operation::Delete | Operation::Other => Ok(Change::Delete { old, dependents: self.dependents() }),
         }
+    }
+
+    /// What becomes of the objects that the deleted one owns; the older option counts where the newer is absent.
+    fn dependents(&self) -> Dependents {
+        let Some(options) = &self.options else { return Dependents::Collected };
+        let orphaned = match &options.propagation_policy {
+            Some(policy) => policy == "Orphan",
+            None => options.orphan_dependents == Some(true),
+        };
+        if orphaned { Dependents::Orphaned } else { Dependents::Collected }
     }
 
     /// How messages name the object: its name, else what its name will begin with.

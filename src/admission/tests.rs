@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{names::finalizer, validation::ControllerUsers};
+use crate::api::{conversion::Loss, kind::ApiVersion, names::finalizer, validation::ControllerUsers};
 
 fn admission() -> Admission {
     Admission::new(Policy { controllers: ControllerUsers::named(["ctl"]), ..Policy::default() })
@@ -263,7 +263,7 @@ fn deep_nesting_is_refused_and_not_followed() {
     let body =
         String::from_utf8(review(json!({}))).unwrap().replace("\"oldObject\":null", &format!("\"oldObject\":{deep}"));
     assert_eq!(admission().review(Endpoint::Validate, body.as_bytes()).status, 400);
-    assert_eq!(admission().convert(body.as_bytes()).status, 400);
+    assert_eq!(convert(body.as_bytes()).status, 400);
 }
 
 fn conversion(objects: Value, desired: &str) -> Vec<u8> {
@@ -272,57 +272,93 @@ fn conversion(objects: Value, desired: &str) -> Vec<u8> {
     .unwrap()
 }
 
-/// Converts machines by writing the version, and nothing else.
-fn converting() -> Admission {
-    admission().with_converter(|object, to| {
-        if object["kind"] != "Machine" {
-            return Err(format!("kind {} is not ours", object["kind"]));
-        }
-        if !to.starts_with("machine.sapcloud.io/v1") {
-            return Err(format!("version {to:?} is not ours"));
-        }
-        let mut object = object.clone();
-        object["apiVersion"] = json!(to);
-        Ok(object)
-    })
+fn versioned(name: &str, version: &str) -> Value {
+    json!({"apiVersion": format!("machine.sapcloud.io/{version}"), "kind": "Machine", "metadata": {"name": name}})
 }
 
 #[test]
 fn k20_objects_are_converted_in_their_order() {
-    let objects = json!([{"kind": "Machine", "n": 1}, {"kind": "Machine", "n": 2}, {"kind": "Machine", "n": 3}]);
-    let answer = converting().convert(&conversion(objects, "machine.sapcloud.io/v1beta1"));
-    let version = "machine.sapcloud.io/v1beta1";
+    let objects = json!([versioned("c", "v1alpha1"), versioned("a", "v1alpha1"), versioned("b", "v1alpha1")]);
+    let answer = convert(&conversion(objects, "machine.sapcloud.io/v1beta1"));
     assert_eq!(
         serde_json::from_slice::<Value>(&answer.body).unwrap(),
         json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": {
             "uid": "u-1",
-            "convertedObjects": [
-                {"apiVersion": version, "kind": "Machine", "n": 1},
-                {"apiVersion": version, "kind": "Machine", "n": 2},
-                {"apiVersion": version, "kind": "Machine", "n": 3}],
+            "convertedObjects": [versioned("c", "v1beta1"), versioned("a", "v1beta1"), versioned("b", "v1beta1")],
             "result": {"status": "Success"}}})
     );
+    let expected = ConversionFacts {
+        from: Some(ApiVersion::V1alpha1),
+        to: Some(ApiVersion::V1beta1),
+        objects: 3,
+        ..ConversionFacts::default()
+    };
+    assert_eq!((answer.status, answer.facts), (200, expected));
 }
 
 #[rstest]
-#[case::k21_one_of_three(json!([{"kind": "Machine"}, {"kind": "Foo"}, {"kind": "Machine"}]), "machine.sapcloud.io/v1beta1", "object 1 (Foo): kind \"Foo\" is not ours")]
-#[case::k22_a_foreign_version(json!([{"kind": "Machine"}]), "machine.sapcloud.io/v2", "object 0 (Machine): version \"machine.sapcloud.io/v2\" is not ours")]
-fn one_failure_fails_the_review(#[case] objects: Value, #[case] desired: &str, #[case] message: &str) {
-    let answer = converting().convert(&conversion(objects, desired));
+#[case::k21_one_of_three("Foo", "machine.sapcloud.io/v1beta1", "object 1 (Foo): \"Foo\" of version")]
+#[case::k22_a_foreign_version(
+    "Machine",
+    "machine.sapcloud.io/v2",
+    "object 0 (Machine): version \"machine.sapcloud.io/v2\" is not known"
+)]
+fn one_failure_fails_the_review(#[case] second: &str, #[case] desired: &str, #[case] message: &str) {
+    let mut objects = json!([versioned("a", "v1alpha1"), versioned("b", "v1alpha1"), versioned("c", "v1alpha1")]);
+    objects[1]["kind"] = json!(second);
+    let answer = convert(&conversion(objects, desired));
     assert_eq!(answer.status, 200);
     let response = serde_json::from_slice::<Value>(&answer.body).unwrap()["response"].take();
-    assert_eq!(
-        response,
-        json!({"uid": "u-1", "convertedObjects": [], "result": {"status": "Failure", "message": message}})
-    );
-    assert_eq!(answer.facts.verdict, Verdict::Failed);
+    assert_eq!((&response["uid"], &response["convertedObjects"]), (&json!("u-1"), &json!([])));
+    assert_eq!(response["result"]["status"], "Failure");
+    let said = response["result"]["message"].as_str().unwrap();
+    assert!(said.starts_with(message), "{said}");
+    assert_eq!((answer.facts.failure.as_str(), answer.facts.objects), (said, 0));
+}
+
+#[test]
+fn a_conversion_says_what_it_lost_and_when_the_versions_differ() {
+    let mut tampered = versioned("a", "v1beta1");
+    tampered["metadata"]["annotations"] = json!({"conversion.machine.sapcloud.io/v1alpha1": "{"});
+    let answer = convert(&conversion(json!([tampered, versioned("b", "v1alpha1")]), "machine.sapcloud.io/v1alpha1"));
+    assert_eq!((answer.facts.from, answer.facts.objects), (None, 2));
+    assert_eq!(answer.facts.losses, [Loss::UnreadableResidue]);
+}
+
+/// What storage migration does to objects that were stored before there was a webhook.
+#[rstest]
+#[case(include_str!("../../tests/fixtures/go/machines.json"))]
+#[case(include_str!("../../tests/fixtures/go/machinesets.json"))]
+#[case(include_str!("../../tests/fixtures/go/machinedeployments.json"))]
+#[case(include_str!("../../tests/fixtures/go/machineclasses.json"))]
+fn k30_a_stored_object_can_be_written_back_as_it_is(#[case] fixtures: &str) {
+    let list: Value = serde_json::from_str(fixtures).unwrap();
+    for object in list["items"].as_array().unwrap() {
+        let mut body: Value = serde_json::from_slice(&review(
+            json!({"operation": "UPDATE", "kind": {"kind": object["kind"], "version": "v1alpha1"}}),
+        ))
+        .unwrap();
+        body["request"]["object"] = object.clone();
+        body["request"]["oldObject"] = object.clone();
+        let body = serde_json::to_vec(&body).unwrap();
+        let judged = response(&admission().review(Endpoint::Validate, &body));
+        assert_eq!(judged["allowed"], json!(true), "{judged}");
+        let mutated = response(&admission().review(Endpoint::Mutate, &body));
+        let Some(patch) = mutated.get("patch").and_then(Value::as_str) else { continue };
+        let patch: Value = serde_json::from_slice(&STANDARD.decode(patch).unwrap()).unwrap();
+        for operation in patch.as_array().unwrap() {
+            let path = operation["path"].as_str().unwrap();
+            let defaulted = ["/metadata/finalizers", "/spec/replicas", "/spec/strategy"];
+            assert!(defaulted.iter().any(|prefix| path.starts_with(prefix)) || path.ends_with("/class/kind"), "{path}");
+        }
+    }
 }
 
 #[test]
 fn a_body_that_is_no_conversion_review_is_refused() {
-    assert_eq!(converting().convert(&review(json!({}))).status, 400);
-    assert_eq!(converting().convert(b"{}").status, 400);
-    assert_eq!(converting().convert(b"\xff").status, 400);
+    assert_eq!(convert(&review(json!({}))).status, 400);
+    assert_eq!(convert(b"{}").status, 400);
+    assert_eq!(convert(b"\xff").status, 400);
 }
 
 #[rstest]
@@ -390,7 +426,7 @@ proptest! {
         for endpoint in Endpoint::ALL {
             prop_assert_eq!(admission().review(endpoint, &body).status, 400);
         }
-        prop_assert_eq!(converting().convert(&body).status, 400);
+        prop_assert_eq!(convert(&body).status, 400);
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub mod label {
     pub const SCALE_UP_DISABLED: &str = "node.machine.sapcloud.io/scale-up-disabled";
     /// On a bootstrap token Secret: the machine it was made for (ours alone; the original has no such label).
     pub const TOKEN_MACHINE: &str = "node.machine.sapcloud.io/machine";
+    /// On a `ConfigMap`: it holds a part of the simulation's state of this name.
+    pub const SIMULATION_STATE: &str = "virtual.machine.sapcloud.io/state";
 }
 
 /// Annotations.
@@ -65,7 +67,7 @@ pub mod annotation {
     pub const EFFECTIVE_CREATION_TIMEOUT: &str = "node.machine.sapcloud.io/effective-creation-timeout";
     /// On a Machine: how long it took to join.
     pub const MACHINE_JOIN_DURATION: &str = "node.machine.sapcloud.io/machine-join-duration";
-    /// On Machine and Node: `now`, `when-failed`, `auto-preserved` or `false`.
+    /// On Machine and Node: one of [`super::preserve_value`].
     pub const PRESERVE: &str = "node.machine.sapcloud.io/preserve";
     /// What all annotations begin with in which the controllers remember what they last applied.
     pub const LAST_APPLIED_PREFIX: &str = "node.machine.sapcloud.io/last-applied-";
@@ -131,6 +133,8 @@ pub mod annotation {
     pub const SIMULATED_RUN_FOR: &str = "virtual.machine.sapcloud.io/run-for";
     /// On a Pod of a simulated Node: `true` keeps it terminating for ever.
     pub const SIMULATED_REFUSE_TERMINATION: &str = "virtual.machine.sapcloud.io/refuse-termination";
+    /// On a `ConfigMap` with a simulation's state: which process writes it.
+    pub const SIMULATION_WRITER: &str = "virtual.machine.sapcloud.io/writer";
 }
 
 /// Taint keys.
@@ -149,14 +153,18 @@ pub mod node_condition {
     pub const TERMINATING: &str = "Terminating";
     /// Progress of an in-place update.
     pub const IN_PLACE_UPDATE: &str = "InPlaceUpdate";
-    /// Reason of [`IN_PLACE_UPDATE`]: the node is drained.
-    pub const REASON_DRAIN_SUCCESSFUL: &str = "DrainSuccessful";
-    /// Reason of [`IN_PLACE_UPDATE`]: the node's agent may begin.
-    pub const REASON_READY_FOR_UPDATE: &str = "ReadyForUpdate";
-    /// Reason of [`IN_PLACE_UPDATE`]: the node is updated.
-    pub const REASON_UPDATE_SUCCESSFUL: &str = "UpdateSuccessful";
     /// The node is preserved.
     pub const PRESERVED: &str = "Preserved";
+    /// Reason of [`PRESERVED`]: a Failed machine of a set that keeps some. Blanks and full stop are the original's.
+    pub const REASON_PRESERVED_BY_MCM: &str = "Preserved by MCM.";
+    /// Reason of [`PRESERVED`]: somebody asked for it.
+    pub const REASON_PRESERVED_BY_USER: &str = "Preserved by user.";
+    /// Reason of [`PRESERVED`] when it is over.
+    pub const REASON_PRESERVATION_STOPPED: &str = "Preservation stopped.";
+    /// First part of the message of [`PRESERVED`] after a drain; program state (spec/machine-controller §5.6).
+    pub const MESSAGE_PRESERVED_DRAINED: &str = "Preserved node drained successfully.";
+    /// First part of the message of [`PRESERVED`] after a drain in vain.
+    pub const MESSAGE_PRESERVED_NOT_DRAINED: &str = "Preserved node could not be drained.";
     /// Reason of [`TERMINATING`]: not needed any more.
     pub const REASON_SCALE_DOWN: &str = "ScaleDown";
     /// Reason of [`TERMINATING`]: the machine had failed.
@@ -165,6 +173,18 @@ pub mod node_condition {
     pub const MESSAGE_SCALE_DOWN: &str = "Machine Controller is scaling down machine";
     /// Message beside [`REASON_UNHEALTHY`].
     pub const MESSAGE_UNHEALTHY: &str = "Machine Controller is terminating failed machine";
+    /// Reason of [`IN_PLACE_UPDATE`]: may be selected for an update.
+    pub const REASON_CANDIDATE_FOR_UPDATE: &str = "CandidateForUpdate";
+    /// Reason of [`IN_PLACE_UPDATE`]: selected; the node is drained.
+    pub const REASON_SELECTED_FOR_UPDATE: &str = "SelectedForUpdate";
+    /// Reason of [`IN_PLACE_UPDATE`]: drained.
+    pub const REASON_DRAIN_SUCCESSFUL: &str = "DrainSuccessful";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node agent may update the node.
+    pub const REASON_READY_FOR_UPDATE: &str = "ReadyForUpdate";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node agent has updated the node.
+    pub const REASON_UPDATE_SUCCESSFUL: &str = "UpdateSuccessful";
+    /// Reason of [`IN_PLACE_UPDATE`]: the node agent could not update the node.
+    pub const REASON_UPDATE_FAILED: &str = "UpdateFailed";
 }
 
 /// Values of [`label::UPDATE_RESULT`].
@@ -243,6 +263,20 @@ pub mod deployment_reason {
     pub const STRATEGY_NOT_SUPPORTED: &str = "StrategyNotSupported";
 }
 
+/// Event and condition reasons of the overshoot guard.
+pub mod freeze_reason {
+    /// Condition `Frozen`: a set holds too many machines.
+    pub const OVERSHOOTING: &str = "OverShootingReplicaCount";
+    /// Condition `Frozen` of a deployment that had to follow its set.
+    pub const STATE_SYNC: &str = "MachineDeploymentStateSync";
+    /// Event: a set was frozen.
+    pub const FROZE_SET: &str = "FrozeMachineSet";
+    /// Event: a set was thawed.
+    pub const UNFROZE_SET: &str = "UnfrozeMachineSet";
+}
+
+/// Value of the label `freeze` that counts.
+pub const FROZEN: &str = "True";
 /// Priority of a machine without the annotation.
 pub const DEFAULT_MACHINE_PRIORITY: i64 = 3;
 /// The class kind that every class reference names.
@@ -300,6 +334,36 @@ pub mod machine_reason {
     pub const REJOINED: &str = "Rejoined";
     /// A VM that existed already was taken over.
     pub const ADOPTED: &str = "Adopted";
+    /// The machine is preserved from now on.
+    pub const PRESERVED: &str = "Preserved";
+    /// The machine is not preserved any longer.
+    pub const PRESERVATION_STOPPED: &str = "PreservationStopped";
+    /// An annotation `preserve` holds none of the known values.
+    pub const PRESERVE_VALUE_UNKNOWN: &str = "PreserveValueUnknown";
+    /// The Node is drained, after something had held the drain up.
+    pub const DRAIN_SUCCEEDED: &str = "DrainSucceeded";
+    /// The VM is deleted, after attempts that failed.
+    pub const VM_DELETED: &str = "VMDeleted";
+    /// The VM was made, after attempts that failed.
+    pub const CREATED: &str = "Created";
+    /// The VM was initialised, after attempts that failed.
+    pub const INITIALIZED: &str = "Initialized";
+    /// The machine joined, although it had been given up.
+    pub const JOINED: &str = "Joined";
+    /// Finalizer, labels, taints or conditions of the Node can't be written.
+    pub const NODE_NOT_UPDATED: &str = "NodeNotUpdated";
+    /// The provider does not know the VM of an unhealthy machine any more.
+    pub const VM_GONE: &str = "VMGone";
+    /// An in-place update failed or took too long.
+    pub const IN_PLACE_UPDATE_FAILED: &str = "InPlaceUpdateFailed";
+    /// An in-place update went well.
+    pub const IN_PLACE_UPDATE_SUCCESSFUL: &str = "InPlaceUpdateSuccessful";
+    /// On a class: VMs without a machine are deleted.
+    pub const ORPHAN_VMS_FOUND: &str = "OrphanVMsFound";
+    /// Several machines have the same Node on their label (ours alone).
+    pub const NODE_CONTESTED: &str = "NodeContested";
+    /// The health timeout could not be reset after an outage of an API server (ours alone).
+    pub const THAW_FAILED: &str = "ThawFailed";
 }
 
 /// Types and reasons of `status.machineConditions` (decisions.md 30).
@@ -310,12 +374,40 @@ pub mod machine_condition {
     pub const REASON_WAITING_FOR_NODE: &str = "WaitingForNode";
     /// Waits for the Node of a VM that existed already.
     pub const REASON_WAITING_FOR_NODE_OF_ADOPTED_VM: &str = "WaitingForNodeOfAdoptedVM";
+    /// Waits for the driver to say whether there is a VM.
+    pub const REASON_WAITING_FOR_PROVIDER: &str = "WaitingForProvider";
+    /// Waits for the driver to make the VM.
+    pub const REASON_WAITING_FOR_VM: &str = "WaitingForVM";
+    /// Waits for the driver to initialise the VM.
+    pub const REASON_WAITING_FOR_INITIALIZATION: &str = "WaitingForInitialization";
+    /// The Node has registered; waits for it to become Ready.
+    pub const REASON_WAITING_FOR_NODE_READY: &str = "WaitingForNodeReady";
+    /// The Node is Ready; waits for pods that every node needs.
+    pub const REASON_WAITING_FOR_CRITICAL_COMPONENTS: &str = "WaitingForCriticalComponents";
+    /// The Node is being drained for an in-place update.
+    pub const REASON_DRAINING_FOR_UPDATE: &str = "DrainingForUpdate";
+    /// Waits for the node agent to update the node.
+    pub const REASON_WAITING_FOR_UPDATE: &str = "WaitingForInPlaceUpdate";
     /// Nothing to wait for.
     pub const REASON_SETTLED: &str = "Settled";
     /// The Node is being drained.
     pub const REASON_DRAINING: &str = "Draining";
     /// The VM is being deleted.
     pub const REASON_DELETING_VM: &str = "DeletingVM";
+    /// The Node is being deleted.
+    pub const REASON_DELETING_NODE: &str = "DeletingNode";
+    /// A disruption budget refuses evictions.
+    pub const REASON_DRAIN_BLOCKED: &str = "DrainBlocked";
+    /// An attempt to drain the Node failed; another one follows.
+    pub const REASON_DRAIN_FAILED: &str = "DrainFailed";
+    /// A volume has to be detached from the Node.
+    pub const REASON_WAITING_FOR_DETACHMENT: &str = "WaitingForVolumeDetachment";
+    /// A volume has to be attached to another Node.
+    pub const REASON_WAITING_FOR_REATTACHMENT: &str = "WaitingForVolumeReattachment";
+    /// A deletion waits for a driver call that was under way before.
+    pub const REASON_AWAITING_DRIVER: &str = "AwaitingDriver";
+    /// The machine is kept for somebody to look at.
+    pub const REASON_PRESERVED: &str = "Preserved";
 }
 
 /// First part of the description while a deletion is under way, when the machine had failed before
@@ -325,3 +417,15 @@ pub const WAS_FAILED_TEXT: &str = "Machine was Failed. ";
 pub const CERTIFICATE_FIELD_MANAGER: &str = "mcm-certs";
 /// Event reason on the certificate Secret: the serving certificate is about to end, or has ended.
 pub const REASON_CERTIFICATE_NOT_RENEWED: &str = "CertificateNotRenewed";
+
+/// Values of the annotation `preserve`.
+pub mod preserve_value {
+    /// Preserve at once, whatever the phase.
+    pub const NOW: &str = "now";
+    /// Preserve when the machine has failed.
+    pub const WHEN_FAILED: &str = "when-failed";
+    /// Written by the set controller on a Failed machine.
+    pub const AUTO_PRESERVED: &str = "auto-preserved";
+    /// Do not preserve.
+    pub const FALSE: &str = "false";
+}

@@ -41,6 +41,16 @@ pub fn start(args: &LoggingArgs) -> Result<(), tracing_subscriber::util::TryInit
     }
 }
 
+/// Starts to log for a command that people watch: at verbosity 0 only what is wrong is told.
+///
+/// # Errors
+/// When something else in the process logs already.
+pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::TryInitError> {
+    let filter = if verbosity == 0 { Targets::new().with_default(LevelFilter::WARN) } else { filter(verbosity) };
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    tracing_subscriber::registry().with(filter).with(lines).try_init()
+}
+
 /// What is logged at a verbosity.
 fn filter(verbosity: i32) -> Targets {
     let (ours, theirs) = match verbosity {

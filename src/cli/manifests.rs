@@ -59,9 +59,11 @@ pub enum Part {
     Crds,
     /// Admission webhooks; the process writes the CA bundle into them
     Webhooks,
+    /// Optional `ValidatingAdmissionPolicies` that hold while no webhook answers; they need Kubernetes 1.30
+    Policies,
     /// What the process may do, and its service account
     Rbac,
-    /// All of these
+    /// All of these but the policies
     All,
 }
 
@@ -108,9 +110,10 @@ impl KubernetesMinor {
 pub fn run(args: &ManifestsArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let text = match args.part {
         Part::Crds => args.crds(),
-        Part::Webhooks => args.webhooks(),
+        Part::Webhooks => manifests_webhooks::webhooks_yaml(&args.webhooks()),
+        Part::Policies => manifests_webhooks::policies_yaml(&args.webhooks()),
         Part::Rbac => args.rbac()?,
-        Part::All => [args.crds(), args.rbac()?, args.webhooks()].join("---\n"),
+        Part::All => [args.crds(), args.rbac()?, manifests_webhooks::webhooks_yaml(&args.webhooks())].join("---\n"),
     };
     Ok(out.write_all(text.as_bytes())?)
 }
@@ -142,9 +145,9 @@ impl ManifestsArgs {
         }
     }
 
-    fn webhooks(&self) -> String {
+    fn webhooks(&self) -> WebhookManifests {
         let usual = WebhookManifests::in_namespace(&self.namespace);
-        manifests_webhooks::webhooks_yaml(&WebhookManifests {
+        WebhookManifests {
             client: match &self.webhook_url {
                 Some(url) => Client::Url(url.clone()),
                 None => Client::Service { namespace: self.namespace.clone(), name: self.service_name.clone() },
@@ -164,7 +167,7 @@ impl ManifestsArgs {
             } else {
                 MatchConditions::Unsupported
             },
-        })
+        }
     }
 
     fn rbac(&self) -> Result<String, Failure> {

@@ -4,6 +4,7 @@
 //! everything else to standard error.
 
 pub mod convert;
+pub mod dev;
 pub mod documents;
 pub mod go_flags;
 pub mod kubeconfig;
@@ -11,11 +12,14 @@ pub mod logging;
 pub mod manifests;
 pub mod manifests_crds;
 pub mod manifests_webhooks;
+pub mod migrate_storage;
 pub mod offline;
 pub mod output;
 pub mod rbac;
 pub mod rollback;
 pub mod serve;
+pub mod simulate;
+pub mod uninstall;
 pub mod validate;
 pub mod version;
 
@@ -48,8 +52,16 @@ pub enum Command {
     Validate(offline::ValidateArgs),
     /// Convert manifests between versions
     Convert(offline::ConvertArgs),
+    /// Store all objects of a cluster in another version
+    MigrateStorage(migrate_storage::MigrateStorageArgs),
+    /// Take everything of the manager off a cluster again, but for definitions and objects; asks first
+    Uninstall(uninstall::UninstallArgs),
     /// Bring the template of an earlier revision of a deployment back
     Rollback(rollback::RollbackArgs),
+    /// Let histories of a simulated control plane happen and check what must always hold
+    Simulate(simulate::SimulateArgs),
+    /// Run a cluster of its own in one process: API server, manager and virtual cloud
+    Dev(dev::DevArgs),
     /// Print version and platform
     Version(version::VersionArgs),
     /// Print a completion script
@@ -131,7 +143,11 @@ impl Command {
             Self::Manifests(args) => manifests::run(args, out),
             Self::Validate(args) => args.run(out),
             Self::Convert(args) => args.run(out),
+            Self::MigrateStorage(args) => migrate_storage::run(args, out),
+            Self::Uninstall(args) => uninstall::run(args, out),
             Self::Rollback(args) => rollback::run(args, out),
+            Self::Simulate(args) => simulate::run(args, out),
+            Self::Dev(args) => dev::run(args, &mut io::stdout()),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{self, Read, Write},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use clap::{Args, ValueEnum};
@@ -15,7 +16,14 @@ use super::{
     output::OutputFormat,
     validate::{self, ValidateOptions},
 };
-use crate::api::validation::{ControllerUsers, NoProviders, Policy, Profile};
+use crate::{
+    admission::RegisteredDrivers,
+    api::validation::{ControllerUsers, Coverage, Policy, Profile},
+    driver::{
+        self, Driver, Registry,
+        virtual_cloud::{SimulationOptions, Standby},
+    },
+};
 
 /// What `-f` calls the standard input.
 const STDIN: &str = "-";
@@ -41,6 +49,9 @@ pub struct ValidateArgs {
     /// User names that count as controllers, comma separated
     #[arg(long, value_delimiter = ',', value_name = "USERS")]
     pub controller_users: Vec<String>,
+    /// Providers whose drivers the cluster has besides others, comma separated; all known ones and no others if absent
+    #[arg(long, value_delimiter = ',', value_name = "PROVIDERS")]
+    pub drivers: Option<Vec<String>>,
     /// For programs
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
@@ -90,11 +101,28 @@ impl ValidateArgs {
                 Some(OutputFormat::Yaml) => validate::OutputFormat::Yaml,
             },
         };
-        match validate::run(&options, &NoProviders, &mut io::stdin().lock(), out)? {
+        let drivers = drivers(self.drivers.as_deref())?;
+        match validate::run(&options, &drivers, &mut io::stdin().lock(), out)? {
             0 => Ok(()),
             _ => Err(Failure::Reported),
         }
     }
+}
+
+/// The rules of the drivers that `mcm serve` has with the same `--drivers`.
+fn drivers(selection: Option<&[String]>) -> Result<RegisteredDrivers, Failure> {
+    let simulation: Arc<dyn Driver> =
+        Arc::new(Standby::new(&SimulationOptions::new(jiff::Timestamp::now())).map_err(Failure::run)?);
+    let is_wanted = |provider: &str| selection.is_none_or(|wanted| wanted.iter().any(|wanted| wanted == provider));
+    let mut registry = Registry::new();
+    for provider in simulation.info().providers.iter().filter(|provider| is_wanted(provider)) {
+        registry.register_as(provider, &simulation);
+    }
+    for rules in driver::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
+        registry.register_rules(rules);
+    }
+    let coverage = if selection.is_none() { Coverage::All } else { Coverage::Some };
+    Ok(RegisteredDrivers::new(registry, coverage))
 }
 
 impl ConvertArgs {

@@ -230,6 +230,15 @@ const SIMULATION_LEASES: &[Grant] = &[Grant {
     why: "heartbeats of simulated kubelets",
 }];
 
+/// In the namespace of the machine objects, for the virtual cloud only.
+const SIMULATION_STATE: &[Grant] = &[Grant {
+    group: "",
+    resources: &["configmaps"],
+    verbs: &["create", "list", "patch"],
+    names: &[],
+    why: "VMs remembered with --simulation-state=configmap:NAME; found by label, their number is not known before",
+}];
+
 /// The RBAC objects of an installation whose process and machine objects live in `namespace` of one cluster that is
 /// both control and target cluster; without the virtual cloud.
 pub fn manifests(namespace: &str) -> Vec<Value> {
@@ -246,6 +255,7 @@ pub fn manifests(namespace: &str) -> Vec<Value> {
 pub fn simulation_manifests(namespace: &str) -> Vec<Value> {
     let mut objects = bound_cluster_role(&format!("{NAME}-simulation"), SIMULATION, namespace);
     objects.extend(bound_role(&format!("{NAME}-simulation"), NODE_LEASE_NAMESPACE, SIMULATION_LEASES, namespace));
+    objects.extend(bound_role(&format!("{NAME}-simulation-state"), namespace, SIMULATION_STATE, namespace));
     objects
 }
 
@@ -305,7 +315,9 @@ mod tests {
     use super::*;
 
     fn all_grants() -> impl Iterator<Item = &'static Grant> {
-        [CONTROL, CERTIFICATE, REGISTRATIONS, TARGET, TOKENS, SIMULATION, SIMULATION_LEASES].into_iter().flatten()
+        [CONTROL, CERTIFICATE, REGISTRATIONS, TARGET, TOKENS, SIMULATION, SIMULATION_LEASES, SIMULATION_STATE]
+            .into_iter()
+            .flatten()
     }
 
     #[test]

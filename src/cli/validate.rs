@@ -221,4 +221,6 @@ fn files_below(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 #[cfg(test)]
+mod case_tests;
+#[cfg(test)]
 mod tests;

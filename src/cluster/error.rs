@@ -29,7 +29,10 @@ pub enum ApiError {
     /// No answer in time: what was asked may have happened or not.
     #[error("no answer within {0:?}; the outcome is unknown")]
     TimedOut(Duration),
-    /// The connection failed or the server could not answer (5xx).
+    /// 500: the server failed at this very request and says why. Whether it was done is not known.
+    #[error("the API server failed: {0}")]
+    ServerFault(String),
+    /// The connection failed or the server could not answer (other 5xx).
     #[error("API server not available: {0}")]
     Unavailable(String),
     /// This process may not act: it does not hold the lease, or it is stopping.
@@ -44,7 +47,7 @@ impl ApiError {
     /// Whether the write may have happened although the call failed. Then the object must be read again before anything
     /// is decided about it.
     pub fn outcome_unknown(&self) -> bool {
-        matches!(self, Self::TimedOut(_) | Self::Unavailable(_))
+        matches!(self, Self::TimedOut(_) | Self::Unavailable(_) | Self::ServerFault(_))
     }
 
     /// Whether the object is gone, which a deletion takes for success.
@@ -82,7 +85,8 @@ fn from_status(status: &kube::core::Status) -> ApiError {
                 ApiError::TooManyRequests(seconds.map(|seconds| Duration::from_secs(u64::from(seconds))))
             }
         }
-        500..=599 => ApiError::Unavailable(message),
+        500 => ApiError::ServerFault(message),
+        501..=599 => ApiError::Unavailable(message),
         _ => ApiError::Other(message),
     }
 }

@@ -143,6 +143,17 @@ where
         }
     }
 
+    /// Asks the API server whether any object of a namespace carries a label, given as a selector.
+    pub async fn any_with_label(&self, namespace: &str, selector: &str) -> Result<bool, ApiError> {
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let path = format!("{}?limit=1&labelSelector={}", K::url_path(&(), namespace), form_urlencoded(selector));
+        let request = request(http::Method::GET, &path, "application/json", Vec::new())?;
+        let list = call::<Value>(&self.reader, request).await?;
+        let items = list.get("items").and_then(Value::as_array);
+        // No list is no answer: it must not pass for an empty one.
+        items.map(|items| !items.is_empty()).ok_or_else(|| ApiError::Other(format!("the answer to {path} is no list")))
+    }
+
     /// Creates an object in its namespace.
     pub async fn create(&self, object: &K) -> Result<Arc<K>, ApiError> {
         self.gate.may_act()?;
@@ -245,6 +256,16 @@ where
             store.forget(&target.key, &target.uid);
         }
     }
+}
+
+/// A query value; everything that is not plainly harmless is escaped.
+fn form_urlencoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
 }
 
 async fn call<T: DeserializeOwned>(client: &kube::Client, request: http::Request<Vec<u8>>) -> Result<T, ApiError> {

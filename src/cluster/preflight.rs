@@ -328,7 +328,7 @@ mod tests {
     const NOT_FOUND: &str = r#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404,"message":"no"}"#;
 
     #[tokio::test]
-    async fn each_missing_kind_is_named_with_the_remedy() {
+    async fn mc_008_s_cli_09_each_missing_kind_is_named_with_the_remedy() {
         let error = server(|_, _| (404, NOT_FOUND.to_owned())).serves_machine_kinds().await.unwrap_err().to_string();
         for word in ["machineclasses.", "machines.machine.sapcloud.io/v1alpha1", "mcm manifests crds | kubectl apply"] {
             assert!(error.contains(word), "{word:?} missing in {error:?}");

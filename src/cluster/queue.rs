@@ -29,9 +29,11 @@ pub enum Outcome {
     Retry(String),
 }
 
-/// First and longest pause after failures (client-go's `ItemExponentialFailureRateLimiter`).
+/// First pause after failures, that of client-go's `ItemExponentialFailureRateLimiter`.
 const FIRST_BACKOFF: Duration = Duration::from_millis(5);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(1000);
+/// Longest pause. Shorter than client-go's 1000 s: no key is ever dropped here, so that a pause is all that stands between
+/// the end of a fault and its repair (spec/machine-controller §17.14, MC-282).
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5 * 60);
 
 /// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
 pub struct WorkQueue<K> {
@@ -399,6 +401,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn mc_282_a_key_that_fails_a_hundred_times_is_still_tried_again_within_five_minutes() {
+        let rig = rig(|_| Outcome::Retry("no".to_owned()));
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_secs(100 * 301)).await;
+        let passes = rig.passes.lock().unwrap().clone();
+        assert!(passes.len() > 100, "{} passes", passes.len());
+        let longest = passes.windows(2).map(|two| two[1].1 - two[0].1).max().unwrap();
+        assert!(longest <= Duration::from_secs(301), "{longest:?}");
+        rig.shutdown.cancel();
+        rig.worker.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_key_added_while_it_is_worked_on_runs_again_and_only_once() {
         let rig = rig(|_| Outcome::Settled);
         rig.queue.add("a".to_owned());
@@ -434,7 +449,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_earliest_of_several_delays_wins() {
+    async fn s_evt_27_the_earliest_of_several_delays_wins() {
         let rig = rig(|_| Outcome::Settled);
         rig.queue.add_after("a".to_owned(), Duration::from_secs(60));
         rig.queue.add_after("a".to_owned(), Duration::from_secs(10));
@@ -453,6 +468,14 @@ mod tests {
         let pauses: Vec<u128> = passes.windows(2).map(|pair| pair[1].1 - pair[0].1 - 100).collect();
         assert_eq!(passes.len(), 4);
         assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
+    }
+
+    #[test]
+    fn mc_282_s_cli_11_a_key_that_goes_on_failing_is_never_dropped_and_tried_every_five_minutes() {
+        assert_eq!(backoff(0), FIRST_BACKOFF);
+        assert_eq!((backoff(8).as_secs(), backoff(15).as_secs()), (1, 163));
+        assert!((16..100).all(|failures| backoff(failures) == Duration::from_secs(300)));
+        assert_eq!(backoff(u32::MAX), Duration::from_secs(300));
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,8 @@ pub mod class;
 pub mod deployment;
 pub mod drain;
 pub mod machine;
+pub mod overshooting;
+pub mod safety;
 pub mod secret;
 pub mod set;
 pub mod views;

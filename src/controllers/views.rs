@@ -29,7 +29,7 @@ pub const UNHEALTHY_BY_NAME_LABEL: IndexName = "unhealthy-name-label";
 pub const BY_TEMPLATE_CLASS: IndexName = "template-class";
 /// Index: nodes by the machine name on their label.
 pub const BY_MACHINE: IndexName = "machine";
-/// Index: nodes by provider ID.
+/// Index: nodes and machines by provider ID.
 pub const BY_PROVIDER_ID: IndexName = "provider-id";
 /// Index: classes by the `namespace/name` of the Secrets they refer to.
 pub const BY_SECRET: IndexName = "secret";
@@ -64,13 +64,19 @@ impl Default for ControlViews {
                 (ORPHANS, orphan),
                 (BY_CLASS, |machine| vec![qualified(&namespace(machine), &machine.spec.class.name)]),
                 (BY_NODE, |machine| label_of(machine, label::NODE)),
+                (BY_PROVIDER_ID, |machine| {
+                    let id = &machine.spec.provider_id;
+                    if id.is_empty() { Vec::new() } else { vec![id.clone()] }
+                }),
                 (BY_NAME_LABEL, |machine| {
                     label_of(machine, label::NAME).iter().map(|name| qualified(&namespace(machine), name)).collect()
                 }),
                 (UNHEALTHY_BY_NAME_LABEL, |machine| {
                     let waits = matches!(
                         machine.status.current_status.phase,
-                        MachinePhase::Unknown | MachinePhase::InPlaceUpdateFailed
+                        MachinePhase::Unknown
+                            | MachinePhase::InPlaceUpdateSuccessful
+                            | MachinePhase::InPlaceUpdateFailed
                     );
                     let name = if waits { label_of(machine, label::NAME) } else { Vec::new() };
                     name.iter().map(|name| qualified(&namespace(machine), name)).collect()

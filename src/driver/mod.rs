@@ -1,20 +1,33 @@
 //! The contract between the machine controller and a cloud: the [`Driver`] trait, its requests, answers and codes.
 //!
-//! Source: spec/providers §1. Drivers themselves live in rooms of their own below this one (`virtual_cloud`, later
-//! `aws`, …); which one serves a class is decided by [`Registry`]. A driver never reads or writes machine objects.
+//! Source: spec/providers §1. Drivers themselves live in rooms of their own below this one (`virtual_cloud`; of `aws` the
+//! rules over its classes); which one serves a class is decided by [`Registry`]. A driver never reads or writes machine
+//! objects.
 
+pub mod aws;
+mod class_rules;
 mod code;
+mod measured;
 mod registry;
 mod types;
 pub mod virtual_cloud;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
+pub use class_rules::ClassRules;
 pub use code::{Code, Status};
+pub use measured::Measured;
 pub use registry::Registry;
 pub use types::*;
 
 use crate::api::{field::Findings, v1alpha1::MachineClass};
+
+/// The rules over classes that this program knows without a driver for them.
+pub fn known_rules() -> Vec<Arc<dyn ClassRules>> {
+    vec![Arc::new(aws::AwsClasses)]
+}
 
 /// Makes, finds and removes VMs at one provider.
 ///

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Secret;
 use tokio::sync::watch;
 
-use super::{Common, clusters::Clusters, drivers::Drivers, loops, stream, target::TargetViews};
+use super::{
+    Common, clusters::Clusters, drivers::Drivers, loops, references::CachedReferences, stream, target::TargetViews,
+};
 use crate::{
     api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
     cluster::{
@@ -19,8 +21,9 @@ use crate::{
         watch::{Poison, Scope, Watches, Watching, prune},
     },
     controllers::views::ControlViews,
+    driver::virtual_cloud::ConfigMapAccess,
     metrics::{FleetSnapshot, Listing},
-    settings::Half,
+    settings::{Half, StandbyCaches},
 };
 
 /// Component of events that no controller tells.
@@ -39,6 +42,8 @@ pub(super) struct Parts {
     /// Machine objects, each half through a client with a rate of its own.
     pub(super) rollout: Writers,
     pub(super) machines: Writers,
+    /// Clients that only ask whether the API servers answer.
+    pub(super) probes: Probes,
     /// Secrets of the control namespace.
     pub(super) secrets: Objects<Secret>,
     /// The drivers; their clouds live once `drivers_live` says so.
@@ -71,6 +76,13 @@ impl Parts {
     pub(super) fn recorder(&self, component: &'static str) -> Recorder {
         Recorder::new(component, self.notes.clone())
     }
+}
+
+/// Clients for probes; they never wait behind other calls.
+pub(super) struct Probes {
+    pub(super) control: kube::Client,
+    /// None without a target cluster.
+    pub(super) target: Option<kube::Client>,
 }
 
 /// Writes the four kinds through one client.
@@ -108,6 +120,7 @@ pub(super) async fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
     drivers: Drivers,
+    references: &CachedReferences,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     // Webhooks answer already; without an API server no loop can do anything useful.
@@ -122,6 +135,7 @@ pub(super) async fn start(
     let leadership = lead(common, clusters, &notes, tasks);
     let gate = Gate::open_while(leadership.clone());
     let views = ControlViews::default();
+    references.know(views.clone());
     let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
     observe_fleet(common, &views)?;
 
@@ -131,6 +145,10 @@ pub(super) async fn start(
         rollout: Writers::new(&clusters.control.client(Purpose::Rollout), &gate, &views),
         machines: Writers::new(&clusters.control.client(Purpose::Machines), &gate, &views)
             .reading_through(&clusters.control.client(Purpose::MachineReads)),
+        probes: Probes {
+            control: clusters.control.client(Purpose::Discovery),
+            target: clusters.target.as_ref().map(|target| target.client(Purpose::Discovery)),
+        },
         secrets: Objects::new(
             clusters.control.client(Purpose::ControlCore),
             gate.clone(),
@@ -211,7 +229,8 @@ fn observe_fleet(common: &Common, views: &ControlViews) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps all views equal to what the API servers hold, on every replica: a standby is warm when it begins to lead.
+/// Keeps all views equal to what the API servers hold, on every replica: a standby is warm when it begins to lead, unless
+/// it was told to stay cold.
 fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
     let notes = parts.notes.clone();
     let on_poison = move |poison: &Poison| {
@@ -224,18 +243,25 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
     let client = || clusters.control.client(Purpose::Watches);
     let stop = tasks.stop_of(Stage::Support);
     let views = &parts.views;
+    let begin = Begin {
+        leadership: match parts.common.settings.standby_caches {
+            StandbyCaches::Warm => None,
+            StandbyCaches::Cold => Some(parts.leadership.clone()),
+        },
+        stop: stop.clone(),
+    };
     macro_rules! keep {
         ($kind:literal, $store:expr) => {
             tasks.spawn(
                 Stage::Support,
                 concat!("watch of ", $kind),
-                watches.clone().keep(
+                begin.clone().then(watches.clone().keep(
                     $kind,
                     client(),
                     Watching::objects(namespace(), prune::common),
                     Arc::clone($store),
                     stop.clone(),
-                ),
+                )),
             );
         };
     }
@@ -245,7 +271,26 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
     keep!("machineclasses", &views.classes);
     keep!("secrets", &views.secrets);
     if let (Some(target), Some(cluster)) = (&parts.target, &clusters.target) {
-        target.keep(&watches, cluster, tasks);
+        target.keep(&watches, cluster, &begin, tasks);
+    }
+}
+
+/// When a watch begins: at once, or with leadership.
+#[derive(Clone)]
+pub(super) struct Begin {
+    leadership: Option<Leadership>,
+    stop: tokio_util::sync::CancellationToken,
+}
+
+impl Begin {
+    /// Does the work once it is time.
+    pub(super) async fn then(self, work: impl Future<Output = ()>) {
+        if let Some(leadership) = &self.leadership
+            && self.stop.run_until_cancelled(leadership.won()).await.is_none()
+        {
+            return;
+        }
+        work.await;
     }
 }
 
@@ -253,12 +298,16 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
 fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: watch::Sender<bool>, tasks: &mut Supervisor) {
     let stop = tasks.stop_of(Stage::Support);
     let target = clusters.target.as_ref().map(|target| target.client(Purpose::Simulation));
+    let state = ConfigMapAccess {
+        client: clusters.control.client(Purpose::Simulation),
+        namespace: parts.common.settings.namespace.clone(),
+    };
     let parts = Arc::clone(parts);
     tasks.spawn_fallible(Stage::Support, "drivers", async move {
         if stop.run_until_cancelled(parts.leadership.won()).await.is_none() {
             return Ok(());
         }
-        let simulation = parts.drivers.lead(target, stop.clone()).await?;
+        let simulation = parts.drivers.lead(target, state, stop.clone()).await?;
         live.send_replace(true);
         let running = simulation.into_iter().map(|task| task.future);
         futures::future::join_all(running).await;

@@ -8,8 +8,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Common, stream};
 use crate::{
     driver::{
-        Driver, Registry,
-        virtual_cloud::{self, AdminAddress, Impersonation, SimulationOptions, SimulationTask, Standby, StatePlace},
+        self, Driver, Measured, Registry,
+        virtual_cloud::{
+            self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, SimulationTask, Standby, StatePlace,
+        },
     },
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
 };
@@ -27,15 +29,17 @@ impl Drivers {
         let options = options(common);
         let simulation = Arc::new(Standby::new(&options)?);
         let driver: Arc<dyn Driver> = Arc::<Standby>::clone(&simulation);
+        let driver: Arc<dyn Driver> = Arc::new(Measured::new(driver, common.metrics.clone()));
         let mut registry = Registry::new();
-        for provider in &driver.info().providers {
-            let wanted = match &common.settings.drivers {
-                DriverSelection::All => true,
-                DriverSelection::Only(providers) => providers.contains(provider),
-            };
-            if wanted {
-                registry.register_as(provider, &driver);
-            }
+        let is_wanted = |provider: &str| match &common.settings.drivers {
+            DriverSelection::All => true,
+            DriverSelection::Only(providers) => providers.contains(provider),
+        };
+        for provider in driver.info().providers.iter().filter(|provider| is_wanted(provider)) {
+            registry.register_as(provider, &driver);
+        }
+        for rules in driver::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
+            registry.register_rules(rules);
         }
         Ok(Self { registry, simulation, options })
     }
@@ -44,9 +48,11 @@ impl Drivers {
     pub(super) async fn lead(
         &self,
         target: Option<kube::Client>,
+        state: ConfigMapAccess,
         shutdown: CancellationToken,
     ) -> anyhow::Result<Vec<SimulationTask>> {
-        let cloud = virtual_cloud::start(self.options.clone(), target, shutdown).await?;
+        let options = SimulationOptions { config_maps: Some(state), ..self.options.clone() };
+        let cloud = virtual_cloud::start(options, target, shutdown).await?;
         let tasks = cloud.take_tasks();
         self.simulation.lead(cloud);
         Ok(tasks)

@@ -25,7 +25,15 @@ use crate::{
             self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings,
             OldSets,
         },
-        machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts},
+        machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Freeze},
+        overshooting::{self, Margins, OvershootController, OvershootDeps},
+        safety::{
+            collector::{Collector, CollectorDeps},
+            freeze::Limits,
+            orphans::Guards,
+            routing,
+            watchman::{Watchman, WatchmanDeps},
+        },
         secret::{self, SecretController, SecretDeps},
         set::{self, SetController, SetDeps},
     },
@@ -40,19 +48,20 @@ const REST: Duration = Duration::from_millis(100);
 
 /// Attaches the queues to the views and starts the loops.
 pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) {
-    let mut starting = Starting { parts, tasks, listeners: Listeners::default() };
+    let (freeze, machine_queue) = (FreezeSwitch::default(), None);
+    let mut starting = Starting { parts, tasks, listeners: Listeners::default(), freeze, machine_queue };
     for controller in parts.common.settings.controllers.iter() {
         match controller {
             Controller::MachineDeployment => starting.deployments(),
             Controller::MachineSet => starting.sets(),
+            Controller::MachineSafetyOvershooting => starting.overshooting(),
             Controller::Machine => starting.machines(),
             Controller::MachineClass => starting.classes(),
             Controller::Secret => starting.secrets(),
+            Controller::MachineSafetyOrphanVms => starting.collector(),
+            Controller::MachineSafetyApiServer => starting.watchman(),
             // A Node's events wake its machine; the finalizer of the Node is part of the machine's own pass.
-            Controller::Node
-            | Controller::MachineSafetyOvershooting
-            | Controller::MachineSafetyOrphanVms
-            | Controller::MachineSafetyApiServer => {}
+            Controller::Node => {}
         }
     }
     starting.listeners.attach(parts);
@@ -62,7 +71,14 @@ struct Starting<'a> {
     parts: &'a Arc<Parts>,
     tasks: &'a mut Supervisor,
     listeners: Listeners,
+    /// Whether the loops are frozen.
+    freeze: FreezeSwitch,
+    /// The queue of machines, once it is there.
+    machine_queue: Option<Queue>,
 }
+
+/// How long frozen loops without a switch of their own wait before they look at it again.
+const FROZEN_PAUSE: Duration = Duration::from_secs(5);
 
 impl Starting<'_> {
     fn deployments(&mut self) {
@@ -100,9 +116,10 @@ impl Starting<'_> {
             },
         });
         let controller = Arc::new(controller);
+        let freeze = self.freeze.clone();
         self.run(Controller::MachineDeployment, queue, move |key| {
             let controller = Arc::clone(&controller);
-            async move { controller.reconcile(key).await }
+            unless_frozen(freeze.get(), async move { controller.reconcile(key).await })
         });
     }
 
@@ -123,8 +140,38 @@ impl Starting<'_> {
             recorder: parts.recorder(set::COMPONENT),
             name_seed: parts.common.random_source(stream::SET_NAMES)(),
         });
-        let controller = Arc::new(controller);
+        let counter = parts.common.metrics.machine.stale_machines.clone();
+        let controller = Arc::new(controller.counting_stale_machines(counter));
+        let freeze = self.freeze.clone();
         self.run(Controller::MachineSet, queue, move |key| {
+            let controller = Arc::clone(&controller);
+            unless_frozen(freeze.get(), async move { controller.reconcile(key).await })
+        });
+    }
+
+    fn overshooting(&mut self) {
+        let parts = self.parts;
+        let queue = self.queue(Controller::MachineSafetyOvershooting);
+        let views = &parts.views;
+        self.listeners.machines.push(wakes(&queue, views, |change, _| overshooting::routing::after_machine(change)));
+        self.listeners.sets.push(wakes(&queue, views, |change, _| overshooting::routing::after_set(change)));
+        self.listeners
+            .deployments
+            .push(wakes(&queue, views, |change, _| overshooting::routing::after_deployment(change)));
+        let safety = parts.common.settings.safety;
+        let controller = OvershootController::new(OvershootDeps {
+            views: views.clone(),
+            sets: parts.rollout.sets.clone(),
+            deployments: parts.rollout.deployments.clone(),
+            clock: Arc::clone(&parts.common.clock),
+            recorder: parts.recorder(overshooting::COMPONENT),
+            margins: Margins { up: safety.safety_up, down: safety.safety_down },
+            period: safety.overshooting_period,
+        });
+        // The first run needs no change.
+        queue.add(overshooting::routing::key_of(&parts.common.settings.namespace));
+        let controller = Arc::new(controller);
+        self.run(Controller::MachineSafetyOvershooting, queue, move |key| {
             let controller = Arc::clone(&controller);
             async move { controller.reconcile(key).await }
         });
@@ -133,6 +180,7 @@ impl Starting<'_> {
     fn machines(&mut self) {
         let parts = self.parts;
         let queue = Arc::new(self.new_queue(Controller::Machine));
+        self.machine_queue = Some(Arc::clone(&queue));
         let controller = Arc::new(MachineController::new(MachineDeps {
             views: parts.views.clone(),
             machines: parts.machines.machines.clone(),
@@ -143,8 +191,9 @@ impl Starting<'_> {
             gate: parts.gate.clone(),
             recorder: parts.recorder(machine::COMPONENT),
             rng: Arc::new(Mutex::new(parts.common.random(stream::MACHINES))),
-            freeze: FreezeSwitch::default(),
+            freeze: self.freeze.clone(),
             settings: machine_settings(&parts.common.settings.machine),
+            metrics: parts.common.metrics.clone(),
         }));
         let listener = Arc::clone(&controller);
         self.listeners.machines.push(Box::new(move |change| listener.machine_changed(change)));
@@ -196,6 +245,71 @@ impl Starting<'_> {
         });
     }
 
+    fn collector(&mut self) {
+        let parts = self.parts;
+        let settings = &parts.common.settings;
+        let queue = Arc::new(self.new_queue(Controller::MachineSafetyOrphanVms));
+        let wake = |queue: &Queue, woken: Vec<routing::Wake>| {
+            for (key, after) in woken {
+                queue.add_after(key, after);
+            }
+        };
+        let woken = Arc::clone(&queue);
+        self.listeners.classes.push(Box::new(move |change| wake(&woken, routing::after_class(change))));
+        let woken = Arc::clone(&queue);
+        self.listeners.machines.push(Box::new(move |change| wake(&woken, routing::after_machine(change))));
+        let woken = Arc::clone(&queue);
+        self.listeners.nodes.push(Box::new(move |change| wake(&woken, routing::after_node(change))));
+        let collector = Arc::new(Collector::new(CollectorDeps {
+            views: parts.views.clone(),
+            namespace: settings.namespace.clone(),
+            machines: parts.machines.machines.clone(),
+            nodes: parts.target.as_ref().map(|target| (target.nodes.clone(), Arc::clone(&target.node_store))),
+            drivers: parts.drivers.registry.clone(),
+            clock: Arc::clone(&parts.common.clock),
+            gate: parts.gate.clone(),
+            recorder: parts.recorder(machine::COMPONENT),
+            metrics: parts.common.metrics.clone(),
+            freeze: self.freeze.clone(),
+            period: settings.safety.orphan_vms_period,
+            node_patience: settings.machine.creation_timeout,
+            guards: Guards::default(),
+        }));
+        self.run(Controller::MachineSafetyOrphanVms, queue, move |key| {
+            let collector = Arc::clone(&collector);
+            async move { collector.reconcile(key).await }
+        });
+    }
+
+    /// Without a target cluster there is nothing whose health could be misjudged (spec/machine-controller §9.3).
+    fn watchman(&mut self) {
+        let parts = self.parts;
+        let Some(target) = &parts.probes.target else { return };
+        let settings = &parts.common.settings;
+        let queue = Arc::new(self.new_queue(Controller::MachineSafetyApiServer));
+        let watchman = Arc::new(Watchman::new(WatchmanDeps {
+            control: parts.probes.control.clone(),
+            target: target.clone(),
+            namespace: settings.namespace.clone(),
+            views: parts.views.clone(),
+            machines: parts.machines.machines.clone(),
+            wake: self.machine_queue.clone(),
+            clock: Arc::clone(&parts.common.clock),
+            freeze: self.freeze.clone(),
+            recorder: parts.recorder(machine::COMPONENT),
+            metrics: parts.common.metrics.clone(),
+            limits: Limits {
+                timeout: settings.safety.api_server_check_timeout,
+                period: settings.safety.api_server_check_period,
+            },
+        }));
+        queue.add(ObjectKey::cluster_scoped(Controller::MachineSafetyApiServer.name()));
+        self.run(Controller::MachineSafetyApiServer, queue, move |_| {
+            let watchman = Arc::clone(&watchman);
+            async move { watchman.reconcile().await }
+        });
+    }
+
     /// The queue of a loop whose pass looks at every machine of its object: a key rests between passes.
     fn queue(&self, controller: Controller) -> Queue {
         Arc::new(self.new_queue(controller).resting(REST))
@@ -241,13 +355,21 @@ impl Starting<'_> {
     }
 }
 
+/// The pass, or a pause while an API server cannot be reached: what would be decided on may be an old view.
+async fn unless_frozen(freeze: Freeze, pass: impl Future<Output = Outcome>) -> Outcome {
+    match freeze {
+        Freeze::Frozen => Outcome::LookAgain(FROZEN_PAUSE, "frozen"),
+        Freeze::Flowing => pass.await,
+    }
+}
+
 fn target_parts(target: &TargetViews) -> TargetParts {
     TargetParts {
         nodes: target.nodes.clone(),
         node_store: Arc::clone(&target.node_store),
         tokens: target.bootstrap_tokens.clone(),
         drain_views: Arc::new(target.clone()),
-        client: target.client.clone(),
+        client: target.evictions.clone(),
     }
 }
 
@@ -256,6 +378,12 @@ fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settin
         creation_timeout: flags.creation_timeout,
         health_timeout: flags.health_timeout,
         drain_timeout: flags.drain_timeout,
+        preserve_timeout: flags.preserve_timeout,
+        in_place_update_timeout: flags.in_place_update_timeout,
+        vm_gone_check: match flags.vm_gone_check {
+            crate::settings::VmGoneCheck::Off => machine::settings::VmGoneCheck::Off,
+            crate::settings::VmGoneCheck::On => machine::settings::VmGoneCheck::On,
+        },
         max_evict_retries: flags.max_evict_retries,
         pv_detach_timeout: flags.pv_detach_timeout,
         pv_reattach_timeout: flags.pv_reattach_timeout,
@@ -263,5 +391,22 @@ fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settin
         bootstrap_token_auth_extra_groups: flags.bootstrap_token_auth_extra_groups.clone(),
         resource_exhausted_retry: flags.resource_exhausted_retry,
         ..machine::settings::MachineSettings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn s_safe_20_nothing_is_created_or_deleted_while_an_api_server_is_silent() {
+        let reached = std::sync::atomic::AtomicBool::new(false);
+        let pass = || async {
+            reached.store(true, std::sync::atomic::Ordering::Relaxed);
+            Outcome::Settled
+        };
+        assert_eq!(unless_frozen(Freeze::Frozen, pass()).await, Outcome::LookAgain(FROZEN_PAUSE, "frozen"));
+        assert!(!reached.load(std::sync::atomic::Ordering::Relaxed));
+        assert_eq!(unless_frozen(Freeze::Flowing, pass()).await, Outcome::Settled);
     }
 }

@@ -11,6 +11,7 @@ mod drivers;
 mod listeners;
 mod loops;
 mod observers;
+mod references;
 mod reviewer;
 mod serving;
 mod target;
@@ -85,9 +86,10 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let clusters = clusters::Clusters::connect(&common).await?;
     let mut tasks = Supervisor::new();
     let drivers = drivers::Drivers::new(&common)?;
-    serving::start(&common, &clusters, &drivers, &mut tasks).await?;
+    let references = references::CachedReferences::of_namespace(&common.settings.namespace);
+    serving::start(&common, &clusters, &drivers, &references, &mut tasks).await?;
     if !common.settings.controllers.is_empty() {
-        control::start(&common, &clusters, drivers, &mut tasks).await?;
+        control::start(&common, &clusters, drivers, &references, &mut tasks).await?;
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,9 +1,15 @@
 //! Hands reviews from the server to admission, and counts what came of them.
 
 use crate::{
-    admission::{Admission, Endpoint, Operation, ReviewAnswer, ReviewFacts, Verdict},
-    api::{field::Severity, kind::Kind},
-    metrics::{Allowed, Metrics, Reviewed, ReviewedKind, ReviewedOperation, RuleHit, RuleLevel, Webhook},
+    admission::{Admission, ConversionFacts, Endpoint, Operation, ReviewAnswer, ReviewFacts, Verdict, convert},
+    api::{
+        field::Severity,
+        kind::{ApiVersion, Kind},
+    },
+    metrics::{
+        Allowed, ApiVersion as VersionLabel, Conversion, Metrics, Outcome, Reviewed, ReviewedKind, ReviewedOperation,
+        RuleHit, RuleLevel, Webhook,
+    },
     server::{Answer, Reviewer},
 };
 
@@ -55,11 +61,39 @@ impl AdmissionReviewer {
                 Severity::Existing => RuleLevel::Ratcheted,
                 Severity::Skipped => RuleLevel::Skipped,
             };
-            self.metrics.admission.rules.inc(&RuleHit { rule, level });
+            self.metrics.admission.rules.inc(&RuleHit { rule, level, kind, operation });
         }
         if facts.verdict == Verdict::Failed {
             tracing::warn!(?endpoint, why = facts.failure, "a review could not be judged");
         }
+    }
+
+    fn count_conversion(&self, facts: &ConversionFacts) {
+        let metrics = &self.metrics.conversion;
+        let result = if facts.failure.is_empty() { Outcome::Success } else { Outcome::Failure };
+        let (from, to) = (version_label(facts.from), version_label(facts.to));
+        metrics.requests.inc(&Conversion { from, to, result });
+        metrics.objects.add(&(), facts.objects);
+        if !facts.losses.is_empty() {
+            metrics.residue_dropped.add(&(), facts.losses.len() as u64);
+            tracing::warn!(
+                losses = ?facts.losses,
+                "data that only the other version can express got lost in a conversion: an annotation below \
+                 conversion.machine.sapcloud.io/ was edited or would have been too large"
+            );
+        }
+        if result == Outcome::Failure {
+            tracing::warn!(why = facts.failure, "objects could not be converted");
+        }
+    }
+}
+
+/// A version as the metrics know it.
+fn version_label(version: Option<ApiVersion>) -> VersionLabel {
+    match version {
+        Some(ApiVersion::V1alpha1) => VersionLabel::V1alpha1,
+        Some(ApiVersion::V1beta1) => VersionLabel::V1beta1,
+        None => VersionLabel::Other,
     }
 }
 
@@ -73,11 +107,9 @@ impl Reviewer for AdmissionReviewer {
     }
 
     fn convert(&self, body: &[u8]) -> Answer {
-        let answer = self.admission.convert(body);
-        if answer.facts.verdict == Verdict::Failed {
-            tracing::warn!(why = answer.facts.failure, "objects could not be converted");
-        }
-        plain(answer)
+        let answer = convert(body);
+        self.count_conversion(&answer.facts);
+        Answer { status: answer.status, body: answer.body }
     }
 }
 

@@ -4,11 +4,12 @@ use std::{net::SocketAddr, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::{Common, clusters::Clusters, drivers::Drivers, reviewer::AdmissionReviewer, stream};
+use super::{
+    Common, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer, stream,
+};
 use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
-        conversion,
         names::{CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
         validation::{ControllerUsers, Coverage, Policy},
     },
@@ -31,6 +32,7 @@ pub(super) async fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
     drivers: &Drivers,
+    references: &Arc<CachedReferences>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let settings = &common.settings;
@@ -54,7 +56,7 @@ pub(super) async fn start(
         ..ServerOptions::default()
     };
     let server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
-    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers), common.metrics.clone()));
+    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
     let serve_stop = tasks.stop_of(Stage::Serve);
     tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));
     let support_stop = tasks.stop_of(Stage::Support);
@@ -62,7 +64,7 @@ pub(super) async fn start(
     Ok(())
 }
 
-fn admission(common: &Common, drivers: &Drivers) -> Admission {
+fn admission(common: &Common, drivers: &Drivers, references: &Arc<CachedReferences>) -> Admission {
     let settings = &common.settings;
     let policy = Policy {
         profile: settings.admission.profile,
@@ -75,8 +77,9 @@ fn admission(common: &Common, drivers: &Drivers) -> Admission {
     };
     let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
     Admission::new(policy)
+        .with_finalizers(settings.admission.finalizers)
         .with_providers(Arc::new(registered))
-        .with_converter(|object, to| conversion::convert(object, to).map_err(|error| error.to_string()))
+        .with_references(Arc::<CachedReferences>::clone(references))
 }
 
 fn plain_addresses(http: &settings::HttpSettings) -> Vec<SocketAddr> {
@@ -88,7 +91,7 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
     let settings = &common.settings;
     let service = &settings.service;
     let plan = || -> anyhow::Result<PlanSettings> {
-        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names, None)?;
+        let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names)?;
         Ok(PlanSettings::for_names(names))
     };
     let targets = || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, None) } else { Vec::new() };

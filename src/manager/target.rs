@@ -10,6 +10,7 @@ use k8s_openapi::api::{
 
 use kube::ResourceExt;
 
+use super::control::Begin;
 use crate::{
     cluster::{
         clients::{Cluster, Purpose},
@@ -54,7 +55,7 @@ fn volume_of_attachment(attachment: &VolumeAttachment) -> Vec<String> {
 /// What is known of the target cluster. What only drains need is watched from the first drain on.
 #[derive(Clone)]
 pub(super) struct TargetViews {
-    pub(super) client: kube::Client,
+    pub(super) evictions: kube::Client,
     pub(super) node_store: Arc<Store<Node>>,
     pub(super) nodes: Objects<Node>,
     pub(super) bootstrap_tokens: Objects<Secret>,
@@ -71,7 +72,7 @@ impl TargetViews {
         let node_store = node_store();
         Self {
             nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&node_store)), prune::node),
-            bootstrap_tokens: Objects::new(client.clone(), gate.clone(), None, prune::common),
+            bootstrap_tokens: Objects::new(client, gate.clone(), None, prune::common),
             pods: Lazy::new(Arc::new(Store::new(vec![(ON_NODE, node_of_pod), (OF_CLAIM, claims_of_pod)]))),
             volumes: Lazy::new(Arc::new(Store::new(Vec::new()))),
             claims: Lazy::new(Arc::new(Store::new(Vec::new()))),
@@ -83,19 +84,25 @@ impl TargetViews {
                 budget.namespace().into_iter().collect()
             })]))),
             node_store,
-            client,
+            evictions: cluster.client(Purpose::Evictions),
         }
     }
 
     /// Starts the watches.
-    pub(super) fn keep(&self, watches: &Watches, cluster: &Cluster, tasks: &mut Supervisor) {
+    pub(super) fn keep(&self, watches: &Watches, cluster: &Cluster, begin: &Begin, tasks: &mut Supervisor) {
         let stop = tasks.stop_of(Stage::Support);
         let client = || cluster.client(Purpose::Watches);
         let nodes = Watching::objects(Scope::Cluster, prune::node).page(SMALL_PAGE);
         tasks.spawn(
             Stage::Support,
             "watch of nodes",
-            watches.clone().keep("nodes", client(), nodes, Arc::clone(&self.node_store), stop.clone()),
+            begin.clone().then(watches.clone().keep(
+                "nodes",
+                client(),
+                nodes,
+                Arc::clone(&self.node_store),
+                stop.clone(),
+            )),
         );
         macro_rules! keep {
             ($kind:literal, $lazy:expr, $watching:expr) => {

@@ -95,6 +95,8 @@ pub struct ConversionMetrics {
     pub requests: Counters<Conversion>,
     /// `mcm_conversion_objects_total`: converted objects.
     pub objects: Counters<()>,
+    /// `mcm_conversion_residue_dropped_total`: times that data of the other version was lost.
+    pub residue_dropped: Counters<()>,
     /// `mcm_conversion_duration_seconds`: time from the request's head to the answer.
     pub duration: Histograms<()>,
 }
@@ -107,6 +109,8 @@ pub struct CertificateMetrics {
     pub reload_failures: Counters<Certificate<'static>>,
     /// `mcm_certificate_ca_bundle_repairs_total`: CA bundles written into webhook configurations, CRDs or the `APIService`.
     pub ca_bundle_repairs: Counters<()>,
+    /// `mcm_certificate_ca_bundle_contests_total`: those of them that replaced authorities of somebody else.
+    pub ca_bundle_contests: Counters<()>,
 }
 
 /// The HTTP server. Ours.
@@ -186,12 +190,14 @@ impl Catalogue {
             conversion: ConversionMetrics {
                 requests: Counters::register(r, "mcm_conversion_requests_total", "Number of conversion reviews answered.")?,
                 objects: Counters::register(r, "mcm_conversion_objects_total", "Number of objects converted.")?,
+                residue_dropped: Counters::register(r, "mcm_conversion_residue_dropped_total", "Number of times that data which only the other version can express was lost in a conversion.")?,
                 duration: Histograms::register(r, "mcm_conversion_duration_seconds", "Duration of conversion reviews in seconds.", &answer_buckets)?,
             },
             certificate: CertificateMetrics {
                 expiry: Gauges::register(r, "mcm_certificate_expiry_seconds", "Unix time in seconds at which the certificate ends.")?,
                 reload_failures: Counters::register(r, "mcm_certificate_reload_failures_total", "Number of certificate pairs that were refused while the old one stayed in use.")?,
                 ca_bundle_repairs: Counters::register(r, "mcm_certificate_ca_bundle_repairs_total", "Number of objects whose CA bundle was written.")?,
+                ca_bundle_contests: Counters::register(r, "mcm_certificate_ca_bundle_contests_total", "Number of times that a CA bundle held the authorities of somebody else and was replaced.")?,
             },
             server: ServerMetrics {
                 connections: Gauges::register(r, "mcm_server_connections", "Open connections, by listener.")?,
@@ -209,7 +215,9 @@ impl Catalogue {
         self.machine.stale_machines.add(&(), 0);
         self.machine.bootstrap_token_collisions.add(&(), 0);
         self.conversion.objects.add(&(), 0);
+        self.conversion.residue_dropped.add(&(), 0);
         self.certificate.ca_bundle_repairs.add(&(), 0);
+        self.certificate.ca_bundle_contests.add(&(), 0);
         for kind in ScrapeKind::ALL {
             self.scrape_failures.add(*kind, 0);
         }

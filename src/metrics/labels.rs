@@ -261,6 +261,10 @@ label_set! {
         rule: &'a str = "rule",
         /// What it did.
         level: RuleLevel = "level",
+        /// Kind of the object.
+        kind: ReviewedKind = "kind",
+        /// What the request does.
+        operation: ReviewedOperation = "operation",
     }
 }
 

@@ -93,7 +93,12 @@ fn touch_everything(metrics: &Metrics) {
         allowed: Allowed::No,
     });
     metrics.admission.duration.observe(&OfWebhook { webhook }, Duration::from_micros(90));
-    metrics.admission.rules.inc(&RuleHit { rule: "STR-7", level: RuleLevel::Deny });
+    metrics.admission.rules.inc(&RuleHit {
+        rule: "STR-7",
+        level: RuleLevel::Deny,
+        kind: ReviewedKind::MachineDeployment,
+        operation: ReviewedOperation::Create,
+    });
     let conversion = Conversion { from: ApiVersion::V1alpha1, to: ApiVersion::V1beta1, result: Outcome::Success };
     metrics.conversion.requests.inc(&conversion);
     metrics.conversion.duration.observe(&(), Duration::from_micros(90));
@@ -135,8 +140,9 @@ fn every_name_type_and_label_is_as_the_specifications_say() {
     let expected = "\
 mcm_admission_duration_seconds histogram webhook
 mcm_admission_requests_total counter allowed,kind,operation,webhook
-mcm_admission_rule_total counter level,rule
+mcm_admission_rule_total counter kind,level,operation,rule
 mcm_bootstrap_token_collisions_total counter
+mcm_certificate_ca_bundle_contests_total counter
 mcm_certificate_ca_bundle_repairs_total counter
 mcm_certificate_expiry_seconds gauge name
 mcm_certificate_reload_failures_total counter name
@@ -148,6 +154,7 @@ mcm_cloud_api_requests_total counter provider,service
 mcm_conversion_duration_seconds histogram
 mcm_conversion_objects_total counter
 mcm_conversion_requests_total counter from,result,to
+mcm_conversion_residue_dropped_total counter
 mcm_machine_api_writes_total counter object,reason
 mcm_machine_controller_frozen gauge
 mcm_machine_create_duration_seconds gauge instance_type,machine_deployment,namespace,zone
@@ -209,7 +216,7 @@ workqueue_work_duration_seconds histogram name";
 }
 
 #[test]
-fn a_scrape_shows_the_fleet() {
+fn s_met_01_s_met_02_s_met_04_a_scrape_shows_the_fleet() {
     let metrics = metrics();
     touch_everything(&metrics);
     let text = metrics.render().unwrap();
@@ -232,6 +239,35 @@ fn a_scrape_shows_the_fleet() {
     ] {
         assert!(text.lines().any(|found| found == line), "missing: {line}\n{text}");
     }
+}
+
+#[test]
+fn mc_271_mc_272_phases_have_the_originals_numbers_and_end_with_their_machine() {
+    let metrics = metrics();
+    let fleet = Arc::new(Mutex::new(a_fleet()));
+    let source = Arc::clone(&fleet);
+    metrics.observe_fleet(move || source.lock().unwrap().clone()).unwrap();
+    let numbers = [
+        ("Terminating", "-4"),
+        ("Failed", "-3"),
+        ("CrashLoopBackOff", "-2"),
+        ("Unknown", "-1"),
+        ("Pending", "0"),
+        ("Running", "1"),
+        ("InPlaceUpdating", "0"),
+    ];
+    for (phase, number) in numbers {
+        let machine: Arc<Machine> = read(
+            json!({ "metadata": {"name": "m-1", "namespace": "shoot"}, "status": {"currentStatus": {"phase": phase}} }),
+        );
+        fleet.lock().unwrap().machines = Listing::Of(vec![machine]);
+        let line = format!(r#"mcm_machine_current_status_phase{{name="m-1",namespace="shoot"}} {number}"#);
+        let text = metrics.render().unwrap();
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    fleet.lock().unwrap().machines = Listing::Of(Vec::new());
+    let text = metrics.render().unwrap();
+    assert!(!text.contains(r#"name="m-1""#), "{text}");
 }
 
 #[test]

@@ -1,20 +1,43 @@
-//! Reads a request's body within its limits of size and time.
+//! Reads a request's body within its limits of size, time and memory.
+
+use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout_at},
+};
 
 use super::{RequestLimits, status::Refusal};
 
+/// Bytes that all large bodies together may take; counted in KiB.
+#[derive(Clone)]
+pub(super) struct LargeBodies(Arc<Semaphore>);
+
+impl LargeBodies {
+    pub(super) fn new(limits: &RequestLimits) -> Self {
+        Self(Arc::new(Semaphore::new(limits.large_bytes / 1024)))
+    }
+}
+
+/// A body, and its place among the large ones, if it is one.
+pub(super) struct Collected {
+    pub(super) bytes: Bytes,
+    pub(super) place: Option<OwnedSemaphorePermit>,
+}
+
 /// Collects a body of at most `limit` bytes before `deadline`. A declared length above the limit is refused unread; a
-/// sender that stops or trickles is given up.
+/// sender that stops or trickles is given up. What counts against the memory of large bodies is what has arrived, not what
+/// was announced, so that announcing costs others nothing.
 pub(super) async fn collect(
     mut body: Body,
     limit: usize,
     deadline: Instant,
     limits: &RequestLimits,
-) -> Result<Bytes, Refusal> {
+    large: &LargeBodies,
+) -> Result<Collected, Refusal> {
     let declared = HttpBody::size_hint(&body);
     if usize::try_from(declared.lower()).map_or(true, |length| length > limit) {
         return Err(Refusal::TooLarge { limit });
@@ -22,6 +45,7 @@ pub(super) async fn collect(
     let started = Instant::now();
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
+    let mut place: Option<OwnedSemaphorePermit> = None;
     loop {
         let received = first.len() + rest.len();
         let patience =
@@ -35,22 +59,41 @@ pub(super) async fn collect(
             Err(_) => return Err(Refusal::RequestTimeout),
         };
         let Ok(data) = frame.into_data() else { continue };
-        if received + data.len() > limit {
+        let received = received + data.len();
+        if received > limit {
             return Err(Refusal::TooLarge { limit });
+        }
+        if received > limits.inline_bytes {
+            widen(&mut place, received, large)?;
         }
         // Most bodies come in one piece, which is then not copied.
         if first.is_empty() && rest.is_empty() {
             first = data;
         } else {
             if rest.is_empty() {
-                rest.reserve(usize::try_from(declared.lower()).unwrap_or(0).max(received + data.len()));
+                // What is only announced gets no memory either.
+                let announced = usize::try_from(declared.lower()).unwrap_or(0).min(limits.inline_bytes);
+                rest.reserve(announced.max(received));
                 rest.extend_from_slice(&first);
                 first = Bytes::new();
             }
             rest.extend_from_slice(&data);
         }
     }
-    Ok(if rest.is_empty() { first } else { rest.freeze() })
+    let bytes = if rest.is_empty() { first } else { rest.freeze() };
+    Ok(Collected { bytes, place })
+}
+
+/// Takes as much of the large bodies' memory as a body of this length needs.
+fn widen(place: &mut Option<OwnedSemaphorePermit>, length: usize, large: &LargeBodies) -> Result<(), Refusal> {
+    let held = place.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+    let missing = u32::try_from(length.div_ceil(1024).saturating_sub(held)).map_err(|_| Refusal::Busy)?;
+    let more = Arc::clone(&large.0).try_acquire_many_owned(missing).map_err(|_| Refusal::Busy)?;
+    match place {
+        Some(place) => place.merge(more),
+        None => *place = Some(more),
+    }
+    Ok(())
 }
 
 /// The time that a sender has earned by what it has sent.

@@ -57,6 +57,11 @@ pub struct RequestLimits {
     pub default_timeout: Duration,
     /// Reviews up to this many bytes are answered where they arrive; larger ones don't hold up other connections.
     pub inline_bytes: usize,
+    /// Bytes of all larger reviews that are being received or answered; beyond that, large ones are asked to come back.
+    pub large_bytes: usize,
+    /// Larger reviews that are answered at a time; the others wait as long as their callers do. What is made of a body in
+    /// memory is several times its size.
+    pub large_at_a_time: usize,
 }
 
 impl Default for RequestLimits {
@@ -71,6 +76,8 @@ impl Default for RequestLimits {
             body_bytes_per_second: 1024,
             default_timeout: Duration::from_secs(30),
             inline_bytes: 64 * 1024,
+            large_bytes: 128 << 20,
+            large_at_a_time: 2,
         }
     }
 }

@@ -39,7 +39,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
-use super::{BindError, ConnectionLimits, status::Refusal};
+use super::{
+    BindError, ConnectionLimits,
+    status::Refusal,
+    webhooks::{self, Webhooks},
+};
 use crate::metrics::{Listener, Metrics, OfListener, Rejected, Rejection};
 
 /// The oldest TLS version that is spoken.
@@ -70,6 +74,27 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The certificate the caller has shown, already verified.
     pub certificate: Option<Arc<CertificateDer<'static>>>,
+}
+
+/// What is served on a listener.
+#[derive(Clone)]
+pub(super) struct Routes {
+    /// The webhooks, if this is their port.
+    pub(super) webhooks: Option<Arc<Webhooks>>,
+    /// Everything else.
+    pub(super) other: Router,
+}
+
+impl Routes {
+    async fn answer(self, request: Request<Body>) -> http::Response<Body> {
+        match (self.webhooks, webhooks::asked(&request)) {
+            (Some(webhooks), Some(webhook)) => webhooks::review(webhooks, webhook, request).await,
+            _ => match self.other.oneshot(request).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            },
+        }
+    }
 }
 
 /// How serving ends.
@@ -149,7 +174,7 @@ impl Acceptor {
     }
 
     /// Accepts until `stop.graceful`; the port is free afterwards.
-    pub(super) async fn run(self, router: Router, stop: Stop) {
+    pub(super) async fn run(self, routes: Routes, stop: Stop) {
         let mut failures = 0;
         loop {
             let accepted = tokio::select! {
@@ -159,7 +184,7 @@ impl Acceptor {
             match accepted {
                 Ok((stream, address)) => {
                     failures = 0;
-                    self.admit(stream, address, &router, &stop);
+                    self.admit(stream, address, &routes, &stop);
                 }
                 Err(failed) => {
                     failures += 1;
@@ -173,7 +198,7 @@ impl Acceptor {
         }
     }
 
-    fn admit(&self, stream: TcpStream, address: SocketAddr, router: &Router, stop: &Stop) {
+    fn admit(&self, stream: TcpStream, address: SocketAddr, routes: &Routes, stop: &Stop) {
         let place = match self.open.enter(address.ip(), &self.limits) {
             Ok(place) => place,
             Err(reason) => {
@@ -184,7 +209,7 @@ impl Acceptor {
         };
         let gauge = ConnectionGauge::new(self.metrics.clone(), self.which);
         let (tls, limits, which, metrics) = (self.tls.clone(), self.limits, self.which, self.metrics.clone());
-        let (router, stop) = (router.clone(), stop.clone());
+        let (routes, stop) = (routes.clone(), stop.clone());
         self.tasks.spawn(async move {
             let _held = (place, gauge);
             // Answers are small and awaited; a delayed acknowledgement would cost 40 ms.
@@ -192,7 +217,7 @@ impl Acceptor {
                 debug!(peer = %address, "cannot set TCP_NODELAY: {error}");
             }
             let Some(tls) = tls else {
-                return serve(stream, Protocol::Http1, Peer { address, certificate: None }, router, limits, stop).await;
+                return serve(stream, Protocol::Http1, Peer { address, certificate: None }, routes, limits, stop).await;
             };
             let shaken = tokio::select! {
                 shaken = timeout(limits.handshake, tls.accept(stream)) => shaken,
@@ -207,7 +232,7 @@ impl Acceptor {
                         _ => Protocol::Http1,
                     };
                     let peer = Peer { address, certificate: certificate.map(Arc::new) };
-                    serve(stream, protocol, peer, router, limits, stop).await;
+                    serve(stream, protocol, peer, routes, limits, stop).await;
                 }
                 Ok(Err(error)) => {
                     metrics.server.rejected.inc(&Rejected { listener: which, reason: Rejection::Handshake });
@@ -223,12 +248,12 @@ impl Acceptor {
 }
 
 /// Answers the requests of one connection until it ends, grows old or is stopped.
-async fn serve<I>(io: I, protocol: Protocol, peer: Peer, router: Router, limits: ConnectionLimits, stop: Stop)
+async fn serve<I>(io: I, protocol: Protocol, peer: Peer, routes: Routes, limits: ConnectionLimits, stop: Stop)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let address = peer.address;
-    let service = hyper::service::service_fn(move |request| answer(router.clone(), peer.clone(), request));
+    let service = hyper::service::service_fn(move |request| answer(routes.clone(), peer.clone(), request));
     let builder = http_builder(protocol, &limits);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
     // The port spreads connections that were made together.
@@ -277,20 +302,16 @@ fn http_builder(protocol: Protocol, limits: &ConnectionLimits) -> auto::Builder<
 }
 
 /// One request: routed, guarded against panics, logged without its body.
-async fn answer(router: Router, peer: Peer, request: Request<Incoming>) -> Result<http::Response<Body>, Infallible> {
+async fn answer(routes: Routes, peer: Peer, request: Request<Incoming>) -> Result<http::Response<Body>, Infallible> {
     let began = Instant::now();
     let (method, uri, address) = (request.method().clone(), request.uri().clone(), peer.address);
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(peer);
-    let answered = AssertUnwindSafe(router.oneshot(request)).catch_unwind().await;
-    let response = match answered {
-        Ok(Ok(response)) => response,
-        Ok(Err(never)) => match never {},
-        Err(_) => {
-            error!(%method, path = uri.path(), "a request handler panicked");
-            Refusal::Panic.into_response()
-        }
-    };
+    let answered = AssertUnwindSafe(routes.answer(request)).catch_unwind().await;
+    let response = answered.unwrap_or_else(|_| {
+        error!(%method, path = uri.path(), "a request handler panicked");
+        Refusal::Panic.into_response()
+    });
     let status = response.status().as_u16();
     // A health check that answers "no" has done its work.
     if status >= 500 && !matches!(uri.path(), "/healthz" | "/livez" | "/readyz") {

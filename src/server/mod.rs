@@ -27,7 +27,7 @@ pub use plain::Profiling;
 pub use webhooks::{Answer, Reviewer};
 
 use self::{
-    listener::{Acceptor, Stop},
+    listener::{Acceptor, Routes, Stop},
     tls::CertificateHandle,
     webhooks::Webhooks,
 };
@@ -166,12 +166,13 @@ impl Server {
                 metrics.clone(),
                 plain_tasks.clone(),
             );
-            plain_tasks.spawn(acceptor.run(plain_router.clone(), plain_stop.clone()));
+            let routes = Routes { webhooks: None, other: plain_router.clone() };
+            plain_tasks.spawn(acceptor.run(routes, plain_stop.clone()));
         }
         if let Some((listener, local, tls)) = secure {
             info!(address = %local, "serving webhooks");
             let webhooks = Webhooks::new(reviewer, options.requests, &options.client_certificates, metrics.clone());
-            let router = webhooks::router(webhooks, health.clone());
+            let router = webhooks::router(health.clone());
             let acceptor = Acceptor::new(
                 listener,
                 Listener::Secure,
@@ -180,7 +181,8 @@ impl Server {
                 metrics,
                 secure_tasks.clone(),
             );
-            secure_tasks.spawn(acceptor.run(router, secure_stop.clone()));
+            let routes = Routes { webhooks: Some(webhooks), other: router };
+            secure_tasks.spawn(acceptor.run(routes, secure_stop.clone()));
         }
         if let Some(accepting) = accepting {
             accepting.pass();

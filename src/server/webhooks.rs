@@ -10,13 +10,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    Router,
-    body::Body,
-    extract::{Request, State},
-    response::Response,
-    routing::post,
-};
+use axum::{Router, body::Body, extract::Request, response::Response, routing::any};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use tokio::{
@@ -25,7 +19,12 @@ use tokio::{
 };
 use tracing::error;
 
-use super::{ClientCertificates, Health, Peer, RequestLimits, body, plain::health_routes, status::Refusal};
+use super::{
+    ClientCertificates, Health, Peer, RequestLimits,
+    body::{self, Collected, LargeBodies},
+    plain::health_routes,
+    status::Refusal,
+};
 use crate::{
     api::duration::GoDuration,
     metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection, Webhook},
@@ -59,6 +58,9 @@ pub(super) struct Webhooks {
     reviewer: Arc<dyn Reviewer>,
     admission: Semaphore,
     conversion: Semaphore,
+    large_bodies: LargeBodies,
+    /// Places of large reviews that are being answered.
+    large_reviews: Arc<Semaphore>,
     limits: RequestLimits,
     callers: Callers,
     metrics: Metrics,
@@ -86,6 +88,8 @@ impl Webhooks {
             reviewer,
             admission: Semaphore::new(limits.admission_in_flight),
             conversion: Semaphore::new(limits.conversion_in_flight),
+            large_bodies: LargeBodies::new(&limits),
+            large_reviews: Arc::new(Semaphore::new(limits.large_at_a_time)),
             limits,
             callers,
             metrics,
@@ -93,22 +97,32 @@ impl Webhooks {
     }
 }
 
-pub(super) fn router(webhooks: Arc<Webhooks>, health: Health) -> Router {
+/// The paths and what answers there.
+const PATHS: [(&str, Webhook); 4] = [
+    ("/mutate", Webhook::Mutate),
+    ("/validate", Webhook::Validate),
+    ("/validate-status", Webhook::ValidateStatus),
+    ("/convert", Webhook::Convert),
+];
+
+/// The webhook that a request is for; none if it is for something else, or not sent by POST.
+pub(super) fn asked<B>(request: &http::Request<B>) -> Option<Webhook> {
+    let found = PATHS.iter().find(|(path, _)| *path == request.uri().path())?;
+    (request.method() == http::Method::POST).then_some(found.1)
+}
+
+/// What is served on the port of the webhooks beside the reviews, which don't come this way: routing would be a tenth of
+/// their cost.
+pub(super) fn router(health: Health) -> Router {
     let mut router = Router::new();
-    for (path, webhook) in [
-        ("/mutate", Webhook::Mutate),
-        ("/validate", Webhook::Validate),
-        ("/validate-status", Webhook::ValidateStatus),
-        ("/convert", Webhook::Convert),
-    ] {
-        let review = move |State(webhooks): State<Arc<Webhooks>>, request: Request| review(webhooks, webhook, request);
-        router = router.route(path, post(review).fallback(async || Refusal::MethodNotAllowed));
+    for (path, _) in PATHS {
+        router = router.route(path, any(async || Refusal::MethodNotAllowed));
     }
-    router.with_state(webhooks).merge(health_routes(health)).fallback(async || Refusal::NotFound)
+    router.merge(health_routes(health)).fallback(async || Refusal::NotFound)
 }
 
 /// One review from head to answer.
-async fn review(webhooks: Arc<Webhooks>, webhook: Webhook, request: Request) -> Response {
+pub(super) async fn review(webhooks: Arc<Webhooks>, webhook: Webhook, request: Request) -> Response {
     let began = Instant::now();
     let version = request.version();
     let answer = answer(&webhooks, webhook, request, began).await;
@@ -146,15 +160,22 @@ async fn answer(
     };
     let _permit = in_flight.try_acquire().map_err(|_| Refusal::Busy)?;
     let deadline = began + budget(request.uri().query(), webhooks.limits.default_timeout);
-    let body = body::collect(request.into_body(), limit, deadline, &webhooks.limits).await?;
+    let collected =
+        body::collect(request.into_body(), limit, deadline, &webhooks.limits, &webhooks.large_bodies).await?;
     if Instant::now() >= deadline {
         return Err(Refusal::Timeout);
     }
-    if body.len() <= webhooks.limits.inline_bytes {
-        return guarded(webhooks, webhook, &body);
+    if collected.bytes.len() <= webhooks.limits.inline_bytes {
+        return guarded(webhooks, webhook, &collected.bytes);
     }
+    let turn = timeout_at(deadline, Arc::clone(&webhooks.large_reviews).acquire_owned()).await;
+    let turn = turn.map_err(|_| Refusal::Timeout)?;
     let behind = Arc::clone(webhooks);
-    let work = tokio::task::spawn_blocking(move || guarded(&behind, webhook, &body));
+    let work = tokio::task::spawn_blocking(move || {
+        // Given back when the work is over, also when its caller has gone.
+        let (_turn, Collected { bytes, place: _place }) = (turn, collected);
+        guarded(&behind, webhook, &bytes)
+    });
     match timeout_at(deadline, work).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => Err(Refusal::Panic),

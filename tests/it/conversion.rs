@@ -10,13 +10,11 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use machine_controller_manager::{
-    admission::Admission,
+    admission::convert,
     api::{
-        conversion::convert,
         crd::{Converter, CrdOptions, V1Beta1},
         kind::Kind,
         names::annotation,
-        validation::Policy,
     },
     cli::manifests_crds::crds_yaml,
     metrics::Metrics,
@@ -31,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{Namespace, Rig, wait_until};
 
 /// The converter behind the server's listener.
-struct OnlyConversion(Admission);
+struct OnlyConversion;
 
 impl Reviewer for OnlyConversion {
     fn mutate(&self, _: &[u8]) -> Answer {
@@ -43,7 +41,7 @@ impl Reviewer for OnlyConversion {
     }
 
     fn convert(&self, body: &[u8]) -> Answer {
-        let answer = self.0.convert(body);
+        let answer = convert(body);
         Answer { status: answer.status, body: answer.body }
     }
 }
@@ -61,10 +59,8 @@ async fn serve(client: Client, stop: &CancellationToken) -> String {
     let options = ServerOptions { secure: Some(loopback), plain: Vec::new(), ..ServerOptions::default() };
     let server = Server::bind(options, &certificates.handle(), &health, &metrics).await.expect("a free port");
     let address = server.secure_address().expect("a TLS listener");
-    let admission = Admission::new(Policy::default())
-        .with_converter(|object, to| convert(object, to).map_err(|error| error.to_string()));
     tokio::spawn(certificates.run(stop.clone()));
-    tokio::spawn(server.run(Arc::new(OnlyConversion(admission)), stop.clone()));
+    tokio::spawn(server.run(Arc::new(OnlyConversion), stop.clone()));
     format!("https://{address}")
 }
 

@@ -46,6 +46,69 @@ async fn the_base_applies_to_a_real_api_server() {
     assert!(count("FlowSchema") > 0 && count("PriorityLevelConfiguration") > 0);
 }
 
+/// The base with components, rendered by kubectl from an overlay of its own.
+async fn rendered_with(rig: &Rig, components: &[&str]) -> Vec<Value> {
+    let overlay = tempfile::tempdir_in(&rig.folder).expect("the rig's folder is writable");
+    let folder = overlay.path().canonicalize().expect("it exists");
+    // Kustomize takes relative paths only.
+    let up = "../".repeat(folder.components().count() - 1);
+    let deploy = format!("{up}{}", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy").trim_start_matches('/'));
+    let components: Vec<String> = components.iter().map(|name| format!("{deploy}/components/{name}")).collect();
+    let kustomization = serde_json::json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+        "resources": [format!("{deploy}/base")], "components": components,
+    });
+    std::fs::write(folder.join("kustomization.yaml"), kustomization.to_string()).expect("writable");
+    let text = rig.kubectl(&["kustomize", &folder.display().to_string()]).await.succeed();
+    parse_documents("overlay", &text).expect("YAML").into_iter().map(|document| document.value).collect()
+}
+
+#[tokio::test]
+async fn the_component_v1beta1_is_what_the_code_generates() {
+    let Some(rig) = Rig::shared("deploy::the_component_v1beta1").await else { return };
+    let is_definition = |object: &Value| text(object, "/kind") == "CustomResourceDefinition";
+    let mut rendered = rendered_with(&rig, &["v1beta1"]).await;
+    rendered.retain(is_definition);
+    let generated = mcm(&["manifests", "crds", "--serve", "v1beta1"]);
+    let generated: Vec<Value> =
+        parse_documents("crds", &generated).expect("YAML").into_iter().map(|d| d.value).collect();
+    assert_eq!(generated.len(), 4);
+    for definition in generated {
+        assert!(rendered.contains(&definition), "{} differs", text(&definition, "/metadata/name"));
+    }
+}
+
+#[tokio::test]
+async fn with_cert_manager_the_process_reads_files_and_every_bundle_is_left_to_it() {
+    let Some(rig) = Rig::shared("deploy::with_cert_manager").await else { return };
+    let rendered = rendered_with(&rig, &["v1beta1", "cert-manager"]).await;
+    let certificate = rendered.iter().find(|object| object.pointer("/spec/dnsNames").is_some()).expect("a certificate");
+    let (name, secret) = (text(certificate, "/metadata/name"), text(certificate, "/spec/secretName"));
+    let wanted = format!("{}/{name}", text(certificate, "/metadata/namespace"));
+    let mut annotated = 0;
+    for object in &rendered {
+        let kind = text(object, "/kind");
+        if kind == "CustomResourceDefinition" || kind.ends_with("WebhookConfiguration") {
+            assert_eq!(object["metadata"]["annotations"]["cert-manager.io/inject-ca-from"], wanted.as_str(), "{kind}");
+            annotated += 1;
+        }
+        if kind == "Deployment" {
+            let pod = &object["spec"]["template"]["spec"];
+            assert_eq!(text(pod, "/volumes/0/secret/secretName"), secret);
+            let folder = text(pod, "/containers/0/volumeMounts/0/mountPath");
+            let args = pod["containers"][0]["args"].as_array().expect("arguments");
+            for flag in [
+                "--cert-mode=files".to_owned(),
+                format!("--tls-cert-file={folder}/tls.crt"),
+                format!("--tls-private-key-file={folder}/tls.key"),
+            ] {
+                assert!(args.contains(&Value::from(flag.as_str())), "{flag}");
+            }
+        }
+    }
+    assert_eq!(annotated, 6);
+}
+
 #[tokio::test]
 async fn the_service_account_may_do_its_work_and_no_more() {
     let Some(rig) = Rig::shared("deploy::the_service_account_may_do_its_work").await else { return };

@@ -3,17 +3,41 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../conformance/mod.rs"]
+mod conformance;
+
+mod admission_cases;
+mod certificates;
 mod command_line;
 mod conversion;
 mod crash;
 mod definitions;
+mod deletion;
 mod deploy;
+mod dev;
+mod dev_conformance;
 mod end_to_end;
 mod examples;
 mod fleet;
 mod guard;
+mod hostile_bytes;
+mod late;
+mod lockout;
+mod machine_life;
+mod protocol;
 mod refusals;
 mod rig;
 mod rollout;
 mod rollout_takeover;
+mod simulation_state;
+mod storage_migration;
+mod uninstall;
+mod versions;
+mod weather;
+mod weather_api_server;
+mod weather_drain;
+mod weather_lists;
+mod weather_nodes;
+mod weather_provider;
+mod weather_stages;
 mod write_budget;

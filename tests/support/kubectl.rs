@@ -26,7 +26,13 @@ pub struct Answer {
 
 impl Kubectl {
     pub async fn run(&self, arguments: &[&str], input: Option<&str>) -> Answer {
+        self.run_with(&[], arguments, input).await
+    }
+
+    /// With further environment variables.
+    pub async fn run_with(&self, variables: &[(&str, &str)], arguments: &[&str], input: Option<&str>) -> Answer {
         let mut command = Command::new(&self.program);
+        command.envs(variables.iter().copied());
         command.arg("--kubeconfig").arg(&self.kubeconfig).env("HOME", &self.home).kill_on_drop(true);
         if let Some(namespace) = &self.namespace {
             command.args(["--namespace", namespace]);

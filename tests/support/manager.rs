@@ -127,10 +127,34 @@ impl TestManager {
         self.process = Process::start(&self.folder, &self.name, Path::new(MCM), &self.arguments);
     }
 
+    /// Like [`Self::restart`], with further flags from now on.
+    pub fn restart_with(&mut self, flags: &[&str]) {
+        self.arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self.restart();
+    }
+
     /// SIGTERM, and the exit code of the orderly end.
     pub fn terminate(&mut self) -> i32 {
         self.process.signal("TERM");
         self.process.wait(Duration::from_secs(60))
+    }
+
+    /// Memory that it holds now.
+    pub fn resident_mib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
+        let resident =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+        resident.unwrap_or(0_u64) / 1024
+    }
+
+    /// Stops the process where it stands (SIGSTOP).
+    pub fn suspend(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets a suspended process go on.
+    pub fn resume(&self) {
+        self.signal("CONT");
     }
 
     /// What it has logged so far.
@@ -166,8 +190,14 @@ pub fn mcm(arguments: &[&str]) -> String {
 
 /// Status and body of a plain GET on loopback.
 async fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
+    request(port, "GET", path, "").await
+}
+
+/// Status and body of a plain request on loopback; a body that is not empty is JSON.
+pub async fn request(port: u16, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).await?;
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n");
+    stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).await?;
     let mut answer = Vec::new();
     tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut answer)).await??;
     let answer = String::from_utf8_lossy(&answer).into_owned();

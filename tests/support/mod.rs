@@ -11,6 +11,7 @@ pub mod manager;
 pub mod process;
 pub mod rig;
 pub mod scratch;
+pub mod secure;
 pub mod wait;
 
 pub use manager::{ManagerOptions, TestManager};

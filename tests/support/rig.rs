@@ -50,8 +50,16 @@ pub struct Rig {
     pub assets: PathBuf,
     kubectl: Kubectl,
     controller_manager: OnceLock<Process>,
-    /// In the order in which they end: the API server before its store.
-    _processes: [Process; 2],
+    /// Ends before its store does.
+    api_server: Mutex<ApiServer>,
+    _etcd: Process,
+}
+
+/// The API server, and how it is started.
+struct ApiServer {
+    process: Process,
+    program: PathBuf,
+    arguments: Vec<String>,
 }
 
 /// A namespace of a test.
@@ -115,28 +123,26 @@ impl Rig {
             fs::write(kubeconfig_path(folder, user), kubeconfig(&url, &authority, user)).expect("writable");
         }
         let file = |name: &str| folder.join(name).display().to_string();
-        let mut api_server = Process::start(
-            folder,
-            "kube-apiserver",
-            &assets.join("kube-apiserver"),
-            &[
-                format!("--etcd-servers={etcd_url}"),
-                "--bind-address=127.0.0.1".to_owned(),
-                "--advertise-address=127.0.0.1".to_owned(),
-                format!("--secure-port={api_port}"),
-                format!("--cert-dir={}", folder.display()),
-                format!("--tls-cert-file={}", file("serving.crt")),
-                format!("--tls-private-key-file={}", file("serving.key")),
-                format!("--token-auth-file={}", file("tokens.csv")),
-                "--authorization-mode=RBAC".to_owned(),
-                "--enable-bootstrap-token-auth".to_owned(),
-                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-                format!("--service-account-key-file={}", file("service-account.pub")),
-                format!("--service-account-signing-key-file={}", file("service-account.key")),
-                "--disable-admission-plugins=ServiceAccount".to_owned(),
-            ],
-        );
+        let program = assets.join("kube-apiserver");
+        let arguments = [
+            format!("--etcd-servers={etcd_url}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--advertise-address=127.0.0.1".to_owned(),
+            format!("--secure-port={api_port}"),
+            format!("--cert-dir={}", folder.display()),
+            format!("--tls-cert-file={}", file("serving.crt")),
+            format!("--tls-private-key-file={}", file("serving.key")),
+            format!("--token-auth-file={}", file("tokens.csv")),
+            "--authorization-mode=RBAC".to_owned(),
+            "--enable-bootstrap-token-auth".to_owned(),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={}", file("service-account.pub")),
+            format!("--service-account-signing-key-file={}", file("service-account.key")),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+        ]
+        .to_vec();
+        let mut api_server = Process::start(folder, "kube-apiserver", &program, &arguments);
         let kubectl = Kubectl {
             program: assets.join("kubectl"),
             kubeconfig: kubeconfig_path(folder, &ADMIN),
@@ -156,7 +162,8 @@ impl Rig {
             assets: assets.to_path_buf(),
             kubectl,
             controller_manager: OnceLock::new(),
-            _processes: [api_server, etcd],
+            api_server: Mutex::new(ApiServer { process: api_server, program, arguments }),
+            _etcd: etcd,
         };
         rig.let_managers_do_everything();
         Some(rig)
@@ -194,6 +201,32 @@ impl Rig {
                     ],
                 )
             });
+        })
+        .await;
+    }
+
+    /// Stops the API server where it stands (SIGSTOP): connections stay open and nothing answers.
+    pub fn suspend_api_server(&self) {
+        self.api_server.lock().expect("no test panics with the API server in hand").process.signal("STOP");
+    }
+
+    /// Lets a suspended API server go on.
+    pub fn resume_api_server(&self) {
+        self.api_server.lock().expect("no test panics with the API server in hand").process.signal("CONT");
+    }
+
+    /// Kills the API server and starts it anew: watches break, and what happened before its start it can't tell again.
+    pub async fn restart_api_server(self: &Arc<Self>) {
+        let rig = Arc::clone(self);
+        blocking(move || {
+            let mut server = rig.api_server.lock().expect("no test panics with the API server in hand");
+            server.process.kill();
+            server.process = Process::start(&rig.folder, "kube-apiserver", &server.program, &server.arguments);
+            let deadline = Instant::now() + Duration::from_secs(90);
+            while !is_ready(&rig.kubectl) {
+                assert!(Instant::now() < deadline, "no API server after its restart:\n{}", server.process.log_tail());
+                thread::sleep(Duration::from_millis(100));
+            }
         })
         .await;
     }
@@ -288,6 +321,11 @@ impl Namespace {
     /// `kubectl apply` of a text in this namespace.
     pub async fn apply(&self, manifest: &str) -> Answer {
         self.kubectl.run(&["apply", "-f", "-"], Some(manifest)).await
+    }
+
+    /// `kubectl edit` in this namespace, with a program in place of a person's editor.
+    pub async fn edit(&self, object: &str, editor: &str) -> Answer {
+        self.kubectl.run_with(&[("KUBE_EDITOR", editor)], &["edit", object], None).await
     }
 
     /// The objects of a kind, as JSON.

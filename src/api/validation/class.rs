@@ -1,8 +1,10 @@
 //! Rules over a class (spec/api-and-admission §5.4), and the seam to the drivers' own rules.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
-use super::{Object, node::Node, syntax};
+use super::{Object, node::Node, provider_schema::ProviderSchema, syntax};
 use crate::api::{
     field::{FieldPath, Findings},
     kind::ApiVersion,
@@ -25,11 +27,26 @@ pub enum Coverage {
 
 /// What drivers have to say about a class. Implemented over the driver registry by whoever has one.
 pub trait Providers: Send + Sync {
-    /// The `provider` strings served, sorted.
+    /// The `provider` strings whose classes can be judged, sorted.
     fn names(&self) -> Vec<&str>;
 
     /// Whether these are all.
     fn coverage(&self) -> Coverage;
+
+    /// Whether a driver of this process makes machines for the provider; else only its rules are known here.
+    fn serves(&self, _provider: &str) -> bool {
+        true
+    }
+
+    /// What the driver publishes about the shape of `providerSpec` (CLS-4, CLS-5, CLS-18).
+    fn schema(&self, _provider: &str) -> Option<&ProviderSchema> {
+        None
+    }
+
+    /// What the driver misses in Secrets with values under these keys (CLS-9).
+    fn missing_in_secret(&self, _provider: &str, _keys: &BTreeSet<String>) -> Vec<&'static str> {
+        Vec::new()
+    }
 
     /// The own rules of the driver that serves this provider (CLS-6). `class` has the shape of v1alpha1; paths start at
     /// `providerSpec`. Pure, without I/O.
@@ -62,13 +79,28 @@ pub fn rules(object: &Object<'_>, namespace: &str, providers: &dyn Providers, fo
     if class.get("providerSpec").is_absent() {
         found.required("CLS-3", path.child("providerSpec"), "");
     }
+    if let Some(provider) = provider {
+        provider_spec_has_its_shape(class, providers.schema(provider), &path, found);
+        driver_agrees(object, provider, &path, providers, found);
+    }
     for field in [user_data_ref, "credentialsSecretRef"] {
         secret_reference_is_complete(class.get(field), &path.child(field), namespace, found);
     }
     node_template(class.get("nodeTemplate"), &path.child("nodeTemplate"), found);
-    if let Some(provider) = provider {
-        driver_agrees(object, provider, &path, providers, found);
-    }
+}
+
+/// CLS-4, CLS-5 and CLS-18. What is no object has been reported by its type.
+fn provider_spec_has_its_shape(
+    class: Node<'_>,
+    schema: Option<&ProviderSchema>,
+    path: &FieldPath,
+    found: &mut Findings,
+) {
+    let spec = class.get("providerSpec");
+    let (Some(schema), Some(value)) = (schema, spec.value().filter(|value| value.is_object())) else { return };
+    let (spec_path, template_path) = (path.child("providerSpec"), path.child("nodeTemplate"));
+    schema.check(value, &spec_path, found);
+    schema.compare_with_node_template(value, class.get("nodeTemplate"), (&spec_path, &template_path), found);
 }
 
 /// CLS-6. Drivers know classes in the shape of v1alpha1; for a v1beta1 class their paths are led back to where the user
@@ -112,6 +144,9 @@ fn provider_is_served<'a>(
     }
     let names = providers.names();
     if names.is_empty() || names.contains(&provider) {
+        if !providers.serves(provider) {
+            found.warn("CLS-2", path, provider, not_registered(provider));
+        }
         return Some(provider);
     }
     let meant = names.iter().find(|name| name.eq_ignore_ascii_case(provider));
@@ -128,15 +163,18 @@ fn provider_is_served<'a>(
             }
         }
         (Coverage::Some, Some(meant)) => {
-            let detail = format!("no driver for provider {provider:?} is registered here; did you mean {meant:?}?");
+            let detail = format!("{}; did you mean {meant:?}?", not_registered(provider));
             found.warn("CLS-2", path, provider, detail);
         }
         (Coverage::Some, None) => {
-            let detail = format!("no driver for provider {provider:?} is registered here");
-            found.warn("CLS-2", path, provider, detail);
+            found.warn("CLS-2", path, provider, not_registered(provider));
         }
     }
     None
+}
+
+fn not_registered(provider: &str) -> String {
+    format!("no driver for provider {provider:?} is registered here")
 }
 
 /// CLS-7 and CLS-8.

@@ -41,14 +41,15 @@ pub struct Question {
     old: Option<Value>,
     new: Option<Value>,
     user: &'static str,
-    profile: Profile,
     providers: Box<dyn Providers>,
     references: Box<dyn References>,
+    dependents: Dependents,
 }
 
 fn question(kind: Kind, old: Option<Value>, new: Option<Value>) -> Question {
     let (providers, references) = (Box::new(NoProviders), Box::new(NoReferences));
-    Question { kind, old, new, user: ALICE, profile: Profile::Compat, providers, references }
+    let dependents = Dependents::Collected;
+    Question { kind, old, new, user: ALICE, providers, references, dependents }
 }
 
 /// Creation of the base object with these changes.
@@ -72,11 +73,6 @@ impl Question {
         self
     }
 
-    pub fn strict(mut self) -> Self {
-        self.profile = Profile::Strict;
-        self
-    }
-
     pub fn providers(mut self, providers: impl Providers + 'static) -> Self {
         self.providers = Box::new(providers);
         self
@@ -84,6 +80,12 @@ impl Question {
 
     pub fn knowing(mut self, references: impl References + 'static) -> Self {
         self.references = Box::new(references);
+        self
+    }
+
+    /// The deletion leaves what the object owns.
+    pub fn orphaning(mut self) -> Self {
+        self.dependents = Dependents::Orphaned;
         self
     }
 
@@ -103,11 +105,11 @@ impl Question {
             });
             json_patch::patch(new, &patch).unwrap();
         }
-        let policy = Policy { profile: self.profile, controllers: ControllerUsers::named([CONTROLLER]) };
+        let policy = Policy { profile: Profile::Compat, controllers: ControllerUsers::named([CONTROLLER]) };
         let change = match (&self.old, &self.new) {
             (Some(old), Some(new)) => Change::Update { old, new },
             (None, Some(new)) => Change::Create { new },
-            (old, None) => Change::Delete { old: old.as_ref() },
+            (old, None) => Change::Delete { old: old.as_ref(), dependents: self.dependents },
         };
         validate(&ValidationRequest {
             kind: self.kind,

@@ -13,9 +13,11 @@ mod machine_spec;
 mod metadata;
 mod node;
 mod node_template;
+mod provider_schema;
 mod ratchet;
 mod references;
 mod replicas;
+mod residue;
 mod rules;
 mod selector;
 mod status;
@@ -40,9 +42,11 @@ pub use self::{
     class::{Coverage, NoProviders, Providers},
     metadata::object_metadata_syntax,
     node::Node,
+    provider_schema::{ProviderSchema, as_go_reads},
     ratchet::forgive_what_was_there,
-    references::{ClassFact, NoReferences, References, SecretFact},
-    rules::stops_controllers,
+    references::{ClassFact, NoReferences, References, SecretFact, SelectingFact},
+    rules::{is_rule, stops_controllers},
+    selector::selects,
     status::status_findings,
 };
 use super::{
@@ -136,7 +140,19 @@ pub enum Change<'a> {
     Delete {
         /// As it is stored; some legacy deletions don't tell.
         old: Option<&'a Value>,
+        /// What becomes of the objects that it owns.
+        dependents: Dependents,
     },
+}
+
+/// What becomes of the objects that a deleted object owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dependents {
+    /// They are deleted too.
+    #[default]
+    Collected,
+    /// They are left behind (`propagationPolicy: Orphan`).
+    Orphaned,
 }
 
 impl<'a> Change<'a> {
@@ -153,7 +169,7 @@ impl<'a> Change<'a> {
         match self {
             Self::Create { .. } => None,
             Self::Update { old, .. } => Some(old),
-            Self::Delete { old } => old,
+            Self::Delete { old, .. } => old,
         }
     }
 }
@@ -206,8 +222,8 @@ impl ValidationRequest<'_> {
 pub fn validate(request: &ValidationRequest<'_>) -> Findings {
     let mut found = Findings::new();
     let (old, new) = match request.change {
-        Change::Delete { old } => {
-            references::deletion_is_announced(request, old, &mut found);
+        Change::Delete { old, dependents } => {
+            references::deletion_is_announced(request, old, dependents, &mut found);
             return found;
         }
         Change::Create { new } => (None, new),
@@ -227,6 +243,7 @@ pub fn validate(request: &ValidationRequest<'_>) -> Findings {
     let object = Object { kind: request.kind, version: request.version, value: new };
     static_rules(&object, request, &mut found);
     metadata::rules(&object, old, request, &mut found);
+    residue::restores_nothing_wrong(request, new, old, &mut found);
     rules::apply_profile(request.profile(), &mut found);
     if let Some(old) = old {
         if found.denies() {

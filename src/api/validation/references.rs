@@ -3,14 +3,21 @@
 //! Answers come from whatever the process has at hand (watch caches, the documents of one input) and must be instant.
 //! `None` always means "cannot tell", and then nothing is said: an answer must never depend on a cold cache.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
-use super::{Change, ValidationRequest, node::Node, transitions};
+use super::{Change, Dependents, ValidationRequest, node::Node, transitions};
 use crate::api::{
-    field::{FieldPath, Findings},
+    field::{FieldPath, Findings, RuleId},
     kind::{ApiVersion, Kind},
     names::{annotation, finalizer},
 };
+
+/// Key of the user data in a Secret.
+const USER_DATA: &str = "userData";
+/// The rule name of what is said about deletions.
+const DELETE: RuleId = "DELETE";
 
 /// What is known of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +31,23 @@ pub enum ClassFact {
 }
 
 /// What is known of a Secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretFact {
     /// There is none of this name.
     Missing,
-    /// It is there and holds user data.
-    WithUserData,
-    /// It is there without user data.
-    WithoutUserData,
+    /// It is there, and holds values that are not blank under these keys. No rule sees a value.
+    Holding(BTreeSet<String>),
+}
+
+/// A set or deployment whose selector selects some labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelectingFact {
+    /// Which of the two.
+    pub kind: Kind,
+    /// Its name.
+    pub name: String,
+    /// Whether another object controls it.
+    pub is_controlled: bool,
 }
 
 /// What is known of other objects. Every method answers at once, without I/O; `None` means "cannot tell".
@@ -57,6 +73,17 @@ pub trait References: Send + Sync {
         None
     }
 
+    /// Sets and deployments, not being deleted, whose selectors select these labels; sorted.
+    fn selecting(&self, _namespace: &str, _labels: Node<'_>) -> Option<Vec<SelectingFact>> {
+        None
+    }
+
+    /// Sets and deployments, not being deleted, whose templates name this class; sorted. A set that is controlled counts
+    /// as its deployment.
+    fn templates_of_class(&self, _namespace: &str, _class: &str) -> Option<Vec<(Kind, String)>> {
+        None
+    }
+
     /// A Secret by name.
     fn secret(&self, _namespace: &str, _name: &str) -> Option<SecretFact> {
         None
@@ -77,8 +104,12 @@ pub fn rules(request: &ValidationRequest<'_>, found: &mut Findings) {
         Kind::Machine => {
             step.class_exists(&["spec"], found);
             step.provider_id_is_held_once(found);
+            step.machine_is_not_adopted(found);
         }
-        Kind::MachineSet | Kind::MachineDeployment => step.class_exists(&["spec", "template", "spec"], found),
+        Kind::MachineSet | Kind::MachineDeployment => {
+            step.class_exists(&["spec", "template", "spec"], found);
+            step.machines_are_selected_once(found);
+        }
         Kind::MachineClass => {
             step.secrets_exist(found);
             if let Change::Update { .. } = request.change {
@@ -89,10 +120,15 @@ pub fn rules(request: &ValidationRequest<'_>, found: &mut Findings) {
 }
 
 /// What a deletion sets off (§5.6). Never refused.
-pub fn deletion_is_announced(request: &ValidationRequest<'_>, old: Option<&Value>, found: &mut Findings) {
+pub fn deletion_is_announced(
+    request: &ValidationRequest<'_>,
+    old: Option<&Value>,
+    dependents: Dependents,
+    found: &mut Findings,
+) {
     let Some(old) = old.map(Node::of) else { return };
     let name = old.at(&["metadata", "name"]).text().unwrap_or_default();
-    let mut say = |detail: String| found.warn("DELETE", FieldPath::default(), Value::Null, detail);
+    let mut say = |detail: String| found.warn(DELETE, FieldPath::default(), Value::Null, detail);
     match request.kind {
         Kind::MachineClass => {
             let machines = request.references.machines_of_class(request.namespace, name).unwrap_or_default();
@@ -104,6 +140,9 @@ pub fn deletion_is_announced(request: &ValidationRequest<'_>, old: Option<&Value
                 };
                 let separator = if has_finalizer(old) { "; " } else { " " };
                 say(format!("MachineClass is used by {}{separator}{end}", counted(&machines)));
+            }
+            for (kind, template) in request.references.templates_of_class(request.namespace, name).unwrap_or_default() {
+                say(format!("{kind} {template:?} still refers to this class"));
             }
         }
         Kind::MachineSet | Kind::MachineDeployment => {
@@ -125,6 +164,9 @@ pub fn deletion_is_announced(request: &ValidationRequest<'_>, old: Option<&Value
                 say("preservation does not prevent deletion".to_owned());
             }
         }
+    }
+    if dependents == Dependents::Orphaned {
+        say("orphaned objects keep their finalizers and their virtual machines".to_owned());
     }
 }
 
@@ -178,6 +220,47 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// MCH-26: a set takes whatever its selector selects and nobody controls.
+    fn machine_is_not_adopted(&self, found: &mut Findings) {
+        let labels = ["metadata", "labels"];
+        let is_controlled = |machine: Node<'_>| {
+            let owners = machine.at(&["metadata", "ownerReferences"]).elements();
+            owners.iter().any(|owner| Node::of(owner).get("controller").is_true())
+        };
+        let as_before = self.old.at(&labels).value() == self.new.at(&labels).value();
+        if is_controlled(self.new) || (self.old.is_present() && as_before && !is_controlled(self.old)) {
+            return;
+        }
+        let selecting = self.request.references.selecting(self.request.namespace, self.new.at(&labels));
+        if let Some(set) = selecting.into_iter().flatten().find(|fact| fact.kind == Kind::MachineSet) {
+            let detail =
+                format!("will be adopted by MachineSet {:?} and may be deleted to match its replicas", set.name);
+            found.warn("MCH-26", FieldPath::new("metadata.labels"), Value::Null, detail);
+        }
+    }
+
+    /// SEL-8: two owners of the same machines delete each other's.
+    fn machines_are_selected_once(&self, found: &mut Findings) {
+        let (labels, selector) = (["spec", "template", "metadata", "labels"], ["spec", "selector"]);
+        let same = |place: &[&str]| self.old.at(place).value() == self.new.at(place).value();
+        if self.old.is_present() && same(&labels) && same(&selector) {
+            return;
+        }
+        let kind = self.request.kind;
+        let name = self.new.at(&["metadata", "name"]).text().unwrap_or_default();
+        let owner = transitions::controller(self.new, Kind::MachineDeployment);
+        let is_another = |fact: &SelectingFact| match fact.kind {
+            Kind::MachineDeployment => owner != Some(&fact.name),
+            _ => !fact.is_controlled,
+        };
+        let selecting = self.request.references.selecting(self.request.namespace, self.new.at(&labels));
+        let others = selecting.into_iter().flatten().filter(|fact| (fact.kind, fact.name.as_str()) != (kind, name));
+        for other in others.filter(is_another).take(3) {
+            let detail = format!("also selects machines of {} {:?}", other.kind, other.name);
+            found.warn("SEL-8", FieldPath::new("spec.selector"), Value::Null, detail);
+        }
+    }
+
     /// The class as v1alpha1 places it, and the path in front of it.
     fn class(&self, object: Node<'a>) -> (Node<'a>, FieldPath) {
         match self.request.version {
@@ -186,11 +269,11 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// CLS-9.
+    /// CLS-9. Keys of all Secrets count together, as the driver gets them merged.
     fn secrets_exist(&self, found: &mut Findings) {
         let (class, path) = self.class(self.new);
-        let mut any_user_data = false;
-        let mut complete = true;
+        let mut keys = BTreeSet::new();
+        let mut all_are_known = true;
         let mut first = None;
         for field in ["secretRef", "userDataSecretRef", "credentialsSecretRef"] {
             let reference = class.get(field);
@@ -201,17 +284,23 @@ impl<'a> Facts<'a> {
             first = first.or(Some(field));
             match self.request.references.secret(namespace, name) {
                 Some(SecretFact::Missing) => {
-                    complete = false;
+                    all_are_known = false;
                     let detail = format!("Secret \"{namespace}/{name}\" not found");
                     found.warn("CLS-9", path.child(field), Value::Null, detail);
                 }
-                Some(SecretFact::WithUserData) => any_user_data = true,
-                Some(SecretFact::WithoutUserData) => {}
-                None => complete = false,
+                Some(SecretFact::Holding(held)) => keys.extend(held),
+                None => all_are_known = false,
             }
         }
-        if let Some(field) = first.filter(|_| complete && !any_user_data) {
-            found.warn("CLS-9", path.child(field), Value::Null, "no userData found in the referenced secrets");
+        let Some(path) = first.filter(|_| all_are_known).map(|field| path.child(field)) else { return };
+        if !keys.contains(USER_DATA) {
+            found.warn("CLS-9", path.clone(), Value::Null, "no userData found in the referenced secrets");
+        }
+        let provider = class.get("provider").text().unwrap_or_default();
+        // Said above, in words that fit every provider.
+        let missing = self.request.providers.missing_in_secret(provider, &keys);
+        for detail in missing.into_iter().filter(|detail| !detail.ends_with(USER_DATA)) {
+            found.warn("CLS-9", path.clone(), Value::Null, detail);
         }
     }
 

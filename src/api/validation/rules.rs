@@ -62,6 +62,7 @@ const RULES: &[Rule] = &[
     rule("META-9"),
     rule("META-10"),
     rule("META-11"),
+    rule("META-12"),
     original("MCH-1"),
     original("MCH-2"),
     rule("MCH-3"),
@@ -140,6 +141,7 @@ const RULES: &[Rule] = &[
     rule("STS-1"),
     rule("STS-2"),
     rule("STS-3"),
+    rule("DELETE"),
 ];
 
 fn find(id: &str) -> Option<&'static Rule> {
@@ -149,6 +151,11 @@ fn find(id: &str) -> Option<&'static Rule> {
 /// The name of a rule as this list spells it, if there is such a rule.
 pub fn known(id: &str) -> Option<RuleId> {
     find(id).map(|rule| rule.id)
+}
+
+/// Whether there is a rule of this name.
+pub fn is_rule(id: &str) -> bool {
+    find(id).is_some()
 }
 
 /// Whether an object may ask to skip the rule.

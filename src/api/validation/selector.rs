@@ -115,6 +115,11 @@ pub fn is_usable(selector: Node<'_>) -> bool {
     selector.members().is_some() && !is_empty(selector)
 }
 
+/// Whether a selector that selects anything in particular selects these labels.
+pub fn selects(selector: Node<'_>, labels: Node<'_>) -> bool {
+    is_usable(selector) && matches(selector, labels)
+}
+
 /// Whether two selectors say the same; the order of expressions and of their values does not matter.
 pub fn same(left: Node<'_>, right: Node<'_>) -> bool {
     canonical(left) == canonical(right)

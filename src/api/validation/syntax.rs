@@ -89,6 +89,29 @@ fn is_name_part(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
+/// The known name that a person who wrote `name` may have meant: one that differs only by case, else the one that
+/// differs by the fewest letters, two at most.
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let distance = |known: &str| if known.eq_ignore_ascii_case(name) { 0 } else { edit_distance(known, name) };
+    known.map(|known| (distance(known), known)).filter(|(distance, _)| *distance <= 2).min().map(|(_, known)| known)
+}
+
+fn edit_distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (above, a) in left.chars().enumerate() {
+        let mut next = vec![above + 1];
+        let mut last = above + 1;
+        for (b, pair) in right.iter().zip(row.windows(2)) {
+            let (diagonal, up) = (pair[0], pair[1]);
+            last = (diagonal + usize::from(a != *b)).min(up + 1).min(last + 1);
+            next.push(last);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -134,5 +157,14 @@ mod tests {
     fn a_label_value_may_be_empty() {
         assert!(label_value("").is_empty());
         assert_eq!(label_value("x y"), [LABEL_VALUE_TEXT]);
+    }
+
+    #[rstest]
+    #[case("a", "a", 0)]
+    #[case("drain", "train", 1)]
+    #[case("abc", "", 3)]
+    #[case("kitten", "sitting", 3)]
+    fn letters_that_differ_are_counted(#[case] left: &str, #[case] right: &str, #[case] distance: usize) {
+        assert_eq!(edit_distance(left, right), distance);
     }
 }

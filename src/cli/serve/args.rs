@@ -96,6 +96,10 @@ pub struct ControllerArgs {
     /// Workers per queue; unset means 10 for deployments and sets, 50 for machines
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub concurrent_syncs: Option<i64>,
+    /// Keep the caches of a replica warm that does not lead; without, it takes over later and views that need them answer 503
+    #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub standby_caches: bool,
     /// Keep cluster-autoscaler from scaling down nodes of a rollout
     #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
@@ -126,6 +130,10 @@ pub struct MachineArgs {
     /// In-place update before it fails
     #[arg(long, default_value = "20m", value_name = "DURATION", allow_hyphen_values = true)]
     pub machine_inplace_update_timeout: GoDuration,
+    /// Ask the provider whether the VM of an unhealthy machine still exists, and replace the machine early if not
+    #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub machine_vm_gone_check: bool,
     /// Refused evictions before a pod is deleted
     #[arg(long, default_value = "360", value_name = "N", allow_negative_numbers = true)]
     pub machine_max_evict_retries: i64,
@@ -256,6 +264,10 @@ pub struct ServingArgs {
     /// User names that admission treats as controllers, comma separated
     #[arg(long, value_delimiter = ',', value_name = "USERS")]
     pub controller_users: Vec<String>,
+    /// Give new objects our finalizer in admission already, and not only in the controllers
+    #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub default_finalizers: bool,
     /// How long requests are still taken after readiness went
     #[arg(long, default_value = "5s", value_name = "DURATION", allow_hyphen_values = true)]
     pub shutdown_delay_duration: GoDuration,

@@ -16,12 +16,12 @@ use super::args::{
     ControllerArgs, DriverArgs, ElectionArgs, HttpArgs, MachineArgs, SafetyArgs, ServeArgs, ServingArgs,
 };
 use crate::{
-    api::{duration::GoDuration, validation::Profile},
+    api::{defaulting::FinalizerDefault, duration::GoDuration, validation::Profile},
     settings::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
         DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, OldMachineSets, Profiling,
         RolloutAvailability, RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings,
-        SimulationAdmin, SimulationSettings, SimulationState, TargetCluster, Workers,
+        SimulationAdmin, SimulationSettings, SimulationState, StandbyCaches, TargetCluster, VmGoneCheck, Workers,
     },
 };
 
@@ -89,6 +89,7 @@ impl ServeArgs {
             admission: admission(&self.serving, &mut problems),
             controllers: controllers(&self.controllers, &mut problems),
             workers: workers(&self.controllers, &mut problems),
+            standby_caches: if self.controllers.standby_caches { StandbyCaches::Warm } else { StandbyCaches::Cold },
             leader_election: leader_election(&self.election, surroundings, &mut problems),
             machine: machine(&self.machine, &mut problems),
             rollout: RolloutSettings {
@@ -206,7 +207,11 @@ fn admission(args: &ServingArgs, problems: &mut Problems) -> AdmissionSettings {
             Profile::Compat
         }
     };
-    AdmissionSettings { profile, controller_users: problems.entries("--controller-users", &args.controller_users) }
+    AdmissionSettings {
+        profile,
+        controller_users: problems.entries("--controller-users", &args.controller_users),
+        finalizers: if args.default_finalizers { FinalizerDefault::Add } else { FinalizerDefault::Leave },
+    }
 }
 
 /// `*` is every loop, a name adds one, `-name` leaves one out whatever else is said, `none` stands alone.
@@ -300,6 +305,7 @@ fn machine(args: &MachineArgs, problems: &mut Problems) -> MachineSettings {
             "--machine-inplace-update-timeout",
             "machine in-place update timeout",
         ),
+        vm_gone_check: if args.machine_vm_gone_check { VmGoneCheck::On } else { VmGoneCheck::Off },
         preserve_timeout: timeout(
             args.machine_preserve_timeout,
             "--machine-preserve-timeout",
@@ -366,7 +372,14 @@ fn simulation(args: &DriverArgs, problems: &mut Problems) -> SimulationSettings 
         None if args.simulation_state == "none" => SimulationState::None,
         Some(("file", path)) if !path.is_empty() => SimulationState::File(PathBuf::from(path)),
         Some(("json", path)) if !path.is_empty() => SimulationState::Json(PathBuf::from(path)),
-        Some(("configmap", name)) if !name.is_empty() => SimulationState::ConfigMap(name.to_owned()),
+        Some(("configmap", name)) if !name.is_empty() => {
+            problems.unless(
+                is_state_name(name),
+                "--simulation-state: configmap:NAME: NAME must be at most 60 of a-z, 0-9, '-' and '.', and begin and end \
+                 with a letter or digit",
+            );
+            SimulationState::ConfigMap(name.to_owned())
+        }
         _ => {
             problems.add(format!(
                 "--simulation-state: cannot read {:?}: must be none, file:PATH, json:PATH or configmap:NAME",
@@ -389,6 +402,17 @@ fn simulation(args: &DriverArgs, problems: &mut Problems) -> SimulationSettings 
             read
         }),
     }
+}
+
+/// A name of `ConfigMaps` that has room for a number behind it and is a label value too.
+fn is_state_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let outer = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    name.len() <= 60
+        && name.bytes().all(inner)
+        && outer(name.bytes().next())
+        && outer(name.bytes().last())
+        && !name.contains("..")
 }
 
 fn simulation_admin(text: &str) -> Option<SimulationAdmin> {

@@ -22,6 +22,12 @@ fn serve(flags: &[&str]) -> Result<Settings, Vec<String>> {
 }
 
 #[test]
+fn mc_129_the_check_for_vanished_vms_is_switched_on_by_its_flag() {
+    let settings = serve(&["--machine-vm-gone-check"]).unwrap();
+    assert_eq!(settings.machine.vm_gone_check, crate::settings::VmGoneCheck::On);
+}
+
+#[test]
 fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
     let settings = serve(&["--target-kubeconfig=/kc"]).unwrap();
     assert_eq!((settings.http.port.get(), settings.http.compat_port.map(NonZeroU16::get)), (10258, Some(10259)));
@@ -36,6 +42,7 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
             health_timeout: minutes(10),
             drain_timeout: minutes(2 * 60),
             in_place_update_timeout: minutes(20),
+            vm_gone_check: crate::settings::VmGoneCheck::Off,
             preserve_timeout: minutes(96 * 60),
             max_evict_retries: 360,
             pv_detach_timeout: minutes(2),
@@ -104,6 +111,7 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
 #[case::an_unknown_certificate_mode(&["--cert-mode=acme"], &["unknown mode \"acme\""])]
 #[case::an_unknown_profile(&["--admission-profile=lax"], &["must be compat or strict"])]
 #[case::an_unreadable_simulation_state(&["--simulation-state=json:"], &["cannot read \"json:\""])]
+#[case::a_simulation_state_that_names_no_config_map(&["--simulation-state=configmap:A_b"], &["configmap:NAME: NAME must be"])]
 #[case::a_simulation_that_the_world_could_steer(
     &["--simulation-admin=0.0.0.0:1"], &["must be a loopback address"])]
 #[case::an_empty_list_entry(&["--drivers=virtual,"], &["--drivers: the list has an empty entry"])]
@@ -134,6 +142,17 @@ fn mc_003_no_wait_after_exhaustion_means_ten_minutes() {
 fn the_clusters_are_told_apart(#[case] flags: &[&str], #[case] control: ControlCluster, #[case] target: TargetCluster) {
     let settings = serve(flags).unwrap();
     assert_eq!((settings.control, settings.target), (control, target));
+}
+
+#[test]
+fn warm_standbys_and_early_finalizers_can_be_switched_off() {
+    let settings = serve(&[]).unwrap();
+    assert_eq!((settings.standby_caches, settings.admission.finalizers), (StandbyCaches::Warm, FinalizerDefault::Add));
+    let settings = serve(&["--standby-caches=false", "--default-finalizers=false"]).unwrap();
+    assert_eq!(
+        (settings.standby_caches, settings.admission.finalizers),
+        (StandbyCaches::Cold, FinalizerDefault::Leave)
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::api::{
     kind::{ApiVersion, Kind},
     names,
-    validation::{ClassFact, Node, References, SecretFact},
+    validation::{ClassFact, Node, References, SecretFact, SelectingFact, selects},
 };
 
 /// What tells an object from others.
@@ -45,12 +45,23 @@ struct MachineFact {
     is_terminating: bool,
 }
 
+/// A set or deployment, as far as other objects care.
+struct OwnerFact {
+    kind: Kind,
+    namespace: String,
+    name: String,
+    selector: Value,
+    is_controlled: bool,
+    is_terminating: bool,
+}
+
 /// What the input holds.
 #[derive(Default)]
 pub struct Inventory {
     classes: BTreeMap<(String, String), ClassFact>,
     secrets: BTreeMap<(String, String), SecretFact>,
     machines: Vec<MachineFact>,
+    owners: Vec<OwnerFact>,
 }
 
 impl Inventory {
@@ -79,11 +90,22 @@ impl Inventory {
                         is_terminating,
                     });
                 }
+                (names::GROUP, kind) => {
+                    let Some(kind) = Kind::from_name(kind) else { continue };
+                    let owners = node.at(&["metadata", "ownerReferences"]).elements();
+                    inventory.owners.push(OwnerFact {
+                        kind,
+                        namespace: identity.namespace,
+                        name: identity.name,
+                        selector: node.at(&["spec", "selector"]).value_or_null(),
+                        is_controlled: owners.iter().any(|owner| Node::of(owner).get("controller").is_true()),
+                        is_terminating,
+                    });
+                }
                 ("", "Secret") => {
-                    let holds_user_data =
-                        ["data", "stringData"].iter().any(|field| !node.get(field).get("userData").is_absent());
-                    let fact = if holds_user_data { SecretFact::WithUserData } else { SecretFact::WithoutUserData };
-                    inventory.secrets.insert(key, fact);
+                    let values = ["data", "stringData"].iter().flat_map(|field| node.get(field).texts());
+                    let keys = values.filter(|(_, value)| !value.trim().is_empty()).map(|(key, _)| key.to_owned());
+                    inventory.secrets.insert(key, SecretFact::Holding(keys.collect()));
                 }
                 _ => {}
             }
@@ -114,8 +136,23 @@ impl References for Inventory {
         Some(names.into_iter().collect())
     }
 
+    fn selecting(&self, namespace: &str, labels: Node<'_>) -> Option<Vec<SelectingFact>> {
+        let selecting = self.owners.iter().filter(|owner| {
+            owner.namespace == namespace && !owner.is_terminating && selects(Node::of(&owner.selector), labels)
+        });
+        let mut facts: Vec<_> = selecting
+            .map(|owner| SelectingFact {
+                kind: owner.kind,
+                name: owner.name.clone(),
+                is_controlled: owner.is_controlled,
+            })
+            .collect();
+        facts.sort_by(|a, b| (b.kind, &a.name).cmp(&(a.kind, &b.name)));
+        Some(facts)
+    }
+
     fn secret(&self, namespace: &str, name: &str) -> Option<SecretFact> {
-        let fact = self.secrets.get(&(namespace.to_owned(), name.to_owned())).copied();
+        let fact = self.secrets.get(&(namespace.to_owned(), name.to_owned())).cloned();
         fact.or_else(|| (!self.secrets.is_empty()).then_some(SecretFact::Missing))
     }
 }

@@ -9,6 +9,7 @@ use crate::api::{
     crd::{CrdOptions, definitions},
     field::{FieldPath, Findings},
     kind::{ApiVersion, Kind},
+    validation::syntax,
 };
 
 const RULE: &str = "SCHEMA";
@@ -54,7 +55,7 @@ fn member(known: Option<&Map<String, Value>>, name: &str, value: &Value, path: &
     if let Some(schema) = known.and_then(|known| known.get(name)) {
         return inside(schema, value, &path.child(name), found);
     }
-    let meant = known.into_iter().flatten().map(|(known, _)| known).find(|known| is_near(known, name));
+    let meant = syntax::nearest(name, known.into_iter().flatten().map(|(known, _)| known.as_str()));
     let hint = meant.map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default();
     found.forbidden(RULE, path.child(name), format!("unknown field{hint}"));
 }
@@ -86,27 +87,6 @@ fn inside(schema: &Value, value: &Value, path: &FieldPath, found: &mut Findings)
     }
 }
 
-/// Whether two names differ by at most two letters, or only by case.
-fn is_near(left: &str, right: &str) -> bool {
-    left.eq_ignore_ascii_case(right) || edit_distance(left, right) <= 2
-}
-
-fn edit_distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (above, a) in left.chars().enumerate() {
-        let mut next = vec![above + 1];
-        let mut last = above + 1;
-        for (b, pair) in right.iter().zip(row.windows(2)) {
-            let (diagonal, up) = (pair[0], pair[1]);
-            last = (diagonal + usize::from(a != *b)).min(up + 1).min(last + 1);
-            next.push(last);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -134,14 +114,5 @@ mod tests {
     #[test]
     fn both_versions_of_every_kind_have_a_schema() {
         assert_eq!(Schemas::of_definitions().0.len(), 2 * Kind::ALL.len());
-    }
-
-    #[rstest]
-    #[case("a", "a", 0)]
-    #[case("drain", "train", 1)]
-    #[case("abc", "", 3)]
-    #[case("kitten", "sitting", 3)]
-    fn letters_that_differ_are_counted(#[case] left: &str, #[case] right: &str, #[case] distance: usize) {
-        assert_eq!(edit_distance(left, right), distance);
     }
 }

@@ -29,8 +29,11 @@ pub enum Purpose {
     MachineReads,
     /// Secrets, config maps and webhook configurations of the control cluster.
     ControlCore,
-    /// Nodes, pods and volumes of the target cluster.
+    /// Nodes, volumes and bootstrap tokens of the target cluster.
     TargetCore,
+    /// Evictions and deletions of pods: there can be thousands that are refused again and again, and none of them may hold
+    /// up what a new machine needs.
+    Evictions,
     /// Leader election; never throttled, with connections of its own.
     Leases,
     /// Kubernetes Events.
@@ -44,12 +47,13 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Rollout,
         Self::Machines,
         Self::MachineReads,
         Self::ControlCore,
         Self::TargetCore,
+        Self::Evictions,
         Self::Leases,
         Self::Events,
         Self::Watches,
@@ -65,6 +69,7 @@ impl Purpose {
             Self::MachineReads => "machine-controller-reads",
             Self::ControlCore => "control-core",
             Self::TargetCore => "target-core",
+            Self::Evictions => "target-evictions",
             Self::Leases => "machine-leader-election",
             Self::Events => "event-recorder",
             Self::Watches => "shared-informers",
@@ -80,6 +85,7 @@ impl Purpose {
             | Self::MachineReads
             | Self::ControlCore
             | Self::TargetCore
+            | Self::Evictions
             | Self::Events => true,
             Self::Leases | Self::Watches | Self::Discovery | Self::Simulation => false,
         }

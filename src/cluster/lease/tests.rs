@@ -262,7 +262,7 @@ async fn a_foreign_change_of_the_lease_does_not_cost_leadership() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_regular_end_gives_the_leases_back_so_that_the_next_leads_at_once() {
+async fn s_cli_10_a_regular_end_gives_the_leases_back_so_that_the_next_leads_at_once() {
     let server = Arc::<Server>::default();
     let first = replica(&server, "a", &[FIRST, SECOND]);
     first.leadership.won().await;

@@ -1,67 +1,23 @@
 //! Whether a deployment can be acted on at all.
 //!
-//! Admission refuses such objects; these rules are for those that predate it (spec/deployment-and-set §3.3, D-05, D-08).
+//! Admission refuses such objects; this is for those that predate it (spec/deployment-and-set §3.3, D-05, D-08;
+//! spec/api-and-admission §3). The rules are those of `api/validation`, so that a person reads the same words twice.
 
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-
-use crate::{
-    api::{
-        int_or_percent::IntOrPercent,
-        v1alpha1::{MachineDeployment, OrchestrationType, StrategyType},
-    },
-    controllers::set::validity::{class_errors, replica_errors, selector_errors},
-};
+use crate::api::{kind::Kind, v1alpha1::MachineDeployment, validation::reconcile_findings_of};
 
 /// What makes it impossible to act on the deployment; empty when nothing does.
 pub fn deployment_errors(deployment: &MachineDeployment) -> Vec<String> {
-    let spec = &deployment.spec;
-    let mut errors = replica_errors(spec.replicas);
-    errors.extend(selector_errors(spec.selector.as_ref(), &spec.template));
-    errors.extend(class_errors(&spec.template));
-    match &spec.strategy.strategy_type {
-        StrategyType::Recreate => {}
-        StrategyType::RollingUpdate => match &spec.strategy.rolling_update {
-            None => errors.push("spec.strategy.rollingUpdate: Required value".to_owned()),
-            Some(limits) => {
-                let path = "spec.strategy.rollingUpdate";
-                errors.extend(limit_error(path, "maxUnavailable", limits.max_unavailable.as_ref()));
-                errors.extend(limit_error(path, "maxSurge", limits.max_surge.as_ref()));
-            }
-        },
-        StrategyType::InPlaceUpdate => match &spec.strategy.in_place_update {
-            None => errors.push("spec.strategy.inPlaceUpdate: Required value".to_owned()),
-            Some(limits) => {
-                let path = "spec.strategy.inPlaceUpdate";
-                errors.extend(limit_error(path, "maxUnavailable", limits.max_unavailable.as_ref()));
-                errors.extend(limit_error(path, "maxSurge", limits.max_surge.as_ref()));
-                if !matches!(limits.orchestration_type, OrchestrationType::Auto | OrchestrationType::Manual) {
-                    errors.push(format!(
-                        "{path}.orchestrationType: Invalid value: \"{}\": must be \"Auto\" or \"Manual\"",
-                        limits.orchestration_type
-                    ));
-                }
-            }
-        },
-        other @ (StrategyType::Unset | StrategyType::Other(_)) => errors.push(format!(
-            "spec.strategy.type: Invalid value: \"{other}\": must be \"InPlaceUpdate\", \"Recreate\" or \"RollingUpdate\""
-        )),
-    }
-    errors
-}
-
-fn limit_error(path: &str, field: &str, value: Option<&IntOrString>) -> Option<String> {
-    match value.map(IntOrPercent::try_from) {
-        None => Some(format!("{path}.{field}: Required value")),
-        Some(Err(error)) => Some(format!("{path}.{field}: Invalid value: {error}")),
-        Some(Ok(_)) => None,
-    }
+    reconcile_findings_of(Kind::MachineDeployment, deployment).errors().map(ToString::to_string).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
 
+    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
     use super::*;
+    use crate::api::v1alpha1::{OrchestrationType, StrategyType};
     use crate::controllers::{
         deployment::testing::*,
         set::testing::{Building, selector},

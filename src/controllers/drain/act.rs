@@ -12,11 +12,14 @@ use super::{
     progress::PodAnswer,
     step::{How, PodAction},
 };
-use crate::cluster::{
-    error::ApiError,
-    gate::{Destruction, Gate},
-    key::{ObjectKey, Target},
-    objects::{CALL_TIMEOUT, DeleteHow, Objects},
+use crate::{
+    cluster::{
+        error::ApiError,
+        gate::{Destruction, Gate},
+        key::{ObjectKey, Target},
+        objects::{CALL_TIMEOUT, DeleteHow, Objects},
+    },
+    controllers::machine::measures::Measures,
 };
 
 /// Pause when a busy server does not say how long.
@@ -29,6 +32,7 @@ pub struct Evictor {
     pods: Objects<Pod>,
     attachments: Objects<VolumeAttachment>,
     slots: Semaphore,
+    measures: Option<Measures>,
 }
 
 impl Evictor {
@@ -40,7 +44,15 @@ impl Evictor {
             client,
             gate,
             slots: Semaphore::new(at_once.max(1)),
+            measures: None,
         }
+    }
+
+    /// The same evictor, whose requests are counted.
+    #[must_use]
+    pub fn measured_by(mut self, measures: Measures) -> Self {
+        self.measures = Some(measures);
+        self
     }
 
     /// Does what a step wants done to a pod.
@@ -49,10 +61,18 @@ impl Evictor {
             return PodAnswer::Failed("the process is stopping".to_owned());
         };
         let target = Target { key: action.key.clone(), uid: action.uid.clone() };
+        let (object, rule) = match action.how {
+            How::Evict => ("pod/eviction", "drain-evict"),
+            How::Delete => ("pod", "drain-refused"),
+            How::DeleteNow => ("pod", "drain-forced"),
+        };
+        if let Some(measures) = &self.measures {
+            measures.wrote(object, rule);
+        }
         let outcome = match action.how {
-            How::Evict => self.evict(&target).await,
-            How::Delete => self.delete(&target, "drain-refused", None).await,
-            How::DeleteNow => self.delete(&target, "drain-forced", Some(0)).await,
+            How::Evict => self.evict(&target, rule).await,
+            How::Delete => self.delete(&target, rule, None).await,
+            How::DeleteNow => self.delete(&target, rule, Some(0)).await,
         };
         answer(outcome)
     }
@@ -64,8 +84,8 @@ impl Evictor {
         self.attachments.delete(&target, DeleteHow::default()).await.map(drop)
     }
 
-    async fn evict(&self, target: &Target) -> Result<(), ApiError> {
-        self.gate.permit(Destruction::Pod, "drain-evict", target)?;
+    async fn evict(&self, target: &Target, rule: &'static str) -> Result<(), ApiError> {
+        self.gate.permit(Destruction::Pod, rule, target)?;
         let ObjectKey { namespace, name } = &target.key;
         let body = json!({
             "apiVersion": "policy/v1",
@@ -102,6 +122,7 @@ fn answer(outcome: Result<(), ApiError>) -> PodAnswer {
         Err(ApiError::TooManyRequests(pause)) => PodAnswer::Busy(pause.unwrap_or(BUSY)),
         // Whether it happened is seen by looking again.
         Err(ApiError::TimedOut(_) | ApiError::Unavailable(_) | ApiError::NotLeading(_)) => PodAnswer::Busy(BUSY),
+        // Among them 500, by which a pod under two budgets is refused (spec §7.5).
         Err(error) => PodAnswer::Failed(error.to_string()),
     }
 }
@@ -120,7 +141,11 @@ mod tests {
         ApiError::TooManyRequests(Some(Duration::from_secs(3))),
         PodAnswer::Busy(Duration::from_secs(3))
     )]
-    #[case::mc_204_two_budgets(ApiError::Unavailable("500".to_owned()), PodAnswer::Busy(BUSY))]
+    #[case::mc_204_two_budgets(
+        ApiError::ServerFault("more than one budget".to_owned()),
+        PodAnswer::Failed("the API server failed: more than one budget".to_owned())
+    )]
+    #[case::a_server_that_is_away(ApiError::Unavailable("503".to_owned()), PodAnswer::Busy(BUSY))]
     fn an_outcome_is_understood(#[case] error: ApiError, #[case] expected: PodAnswer) {
         assert_eq!(answer(Err(error)), expected);
     }

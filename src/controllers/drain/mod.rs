@@ -1,37 +1,47 @@
 //! Draining a node: moving its pods away within their disruption budgets, and by force where nothing else helps.
 //!
 //! A drain is stepped: `observe` builds a plain value, [`step::drain_step`] decides, `act` evicts. No worker waits for a
-//! pod; what is waited for wakes the machine, or a time does. Cordon, conditions and what comes after the drain are the
-//! machine room's. Source: spec/machine-controller §7.
+//! pod, an API server or a driver; what is waited for wakes the machine, or a time does. Cordon, conditions and what comes
+//! after the drain are the machine room's. Source: spec/machine-controller §7.
 
 pub mod act;
 pub mod budgets;
+pub mod calls;
 pub mod observe;
 pub mod pods;
 pub mod progress;
 pub mod step;
 #[cfg(test)]
 mod step_tests;
+#[cfg(test)]
+mod views_tests;
 pub mod volumes;
+pub mod waiting;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use self::{
     act::Evictor,
+    calls::{Inbox, News, Wake},
     observe::{DrainLimits, DrainViews, volumes_of},
     progress::Progress,
     step::{DrainResult, drain_step, learn},
 };
-use crate::driver::{Driver, OpContext, VolumeIdsRequest};
+use crate::{
+    controllers::machine::{observation::Force, settings::EVICTION_RETRY, waiting::after},
+    driver::Driver,
+};
+
+/// Pause after the first attempt that failed; it doubles up to [`EVICTION_RETRY`].
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Steps drains.
 pub struct Drainer {
     views: Arc<dyn DrainViews>,
-    evictor: Evictor,
+    evictor: Arc<Evictor>,
     volumes_deadline: Duration,
 }
 
@@ -47,12 +57,56 @@ pub struct Drain<'a> {
     pub driver: Option<&'a Arc<dyn Driver>>,
     /// The time of the step.
     pub now: Timestamp,
+    /// Wakes whoever steps the drain, when something has come back.
+    pub wake: Wake,
+}
+
+/// A drain between its steps. In memory only: after a restart the pods are looked at again.
+#[derive(Debug)]
+pub struct Run {
+    /// The mode of the attempt; another mode is another attempt.
+    force: Force,
+    /// When the attempt has failed.
+    deadline: Timestamp,
+    progress: Progress,
+    inbox: Inbox,
+    /// Attempts in this mode that failed, and the last one's reason and the time of the next.
+    failures: u32,
+    paused: Option<(Timestamp, String)>,
+}
+
+impl Run {
+    /// A drain in this mode that has not begun.
+    pub fn new(force: Force, deadline: Timestamp) -> Self {
+        Self { force, deadline, progress: Progress::default(), inbox: Inbox::default(), failures: 0, paused: None }
+    }
+
+    /// The same drain in this mode. A change of mode begins a new attempt, which remembers volumes that linger; a forced
+    /// attempt keeps the deadline it began with.
+    #[must_use]
+    pub fn in_mode(self, force: Force, deadline: Timestamp) -> Self {
+        if self.force != force {
+            let progress = self.progress.next_attempt();
+            return Self { force, deadline, progress, inbox: self.inbox, failures: 0, paused: None };
+        }
+        match force {
+            Force::Yes => self,
+            Force::No => Self { deadline, ..self },
+        }
+    }
+
+    fn failed(&mut self, error: &str, now: Timestamp) {
+        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures.min(8))).min(EVICTION_RETRY);
+        self.failures = self.failures.saturating_add(1);
+        self.progress = self.progress.next_attempt();
+        self.paused = Some((after(now, pause), error.to_owned()));
+    }
 }
 
 impl Drainer {
     /// Drains with these views through this evictor; `volumes_deadline` bounds the driver's `get_volume_ids`.
     pub fn new(views: Arc<dyn DrainViews>, evictor: Evictor, volumes_deadline: Duration) -> Self {
-        Self { views, evictor, volumes_deadline }
+        Self { views, evictor: Arc::new(evictor), volumes_deadline }
     }
 
     /// The views of pods and volumes.
@@ -65,66 +119,78 @@ impl Drainer {
         &self.evictor
     }
 
-    /// One step. What was done is in the progress that comes back.
-    pub async fn step(&self, drain: &Drain<'_>, mut progress: Progress) -> (Progress, DrainResult) {
-        self.look_up_volumes(drain, &mut progress).await;
-        let seen = observe::observe(
+    /// One step: takes in what has come back, decides, and sends what is to be done. Waits for nothing.
+    ///
+    /// A failed attempt is told again until its pause is over; then the next one begins.
+    pub fn step(&self, drain: &Drain<'_>, run: &mut Run) -> DrainResult {
+        let news = run.inbox.take();
+        for news in &news {
+            if let News::Volume(name, ids) = news {
+                run.progress.volumes_asked.remove(name);
+                run.progress.volume_ids.insert(name.clone(), ids.clone());
+            }
+        }
+        self.look_up_volumes(drain, run);
+        let limits = DrainLimits { force: run.force, deadline: run.deadline, ..drain.limits.clone() };
+        let mut seen = observe::observe(
             &*self.views,
             drain.node_name,
             drain.node,
-            drain.limits.clone(),
-            &progress,
-            &progress.volume_ids,
+            limits,
+            &run.progress,
+            &run.progress.volume_ids,
             drain.now,
         );
-        let step = drain_step(&seen);
-        let answers = join_all(step.actions.iter().map(|action| self.evictor.remove(action))).await;
-        let mut progress = step.progress;
-        let acted = !answers.is_empty();
-        for (action, answer) in step.actions.iter().zip(answers) {
-            learn(&mut progress, &seen, action, answer, drain.now);
-        }
-        // What the answers changed is judged by the next step, soon.
-        let result = match step.result {
-            DrainResult::Running { progress, blocked_by, wake } if acted => {
-                DrainResult::Running { progress, blocked_by, wake: wake.min(Duration::from_millis(100)) }
+        for news in news {
+            if let News::Pod(action, answer) = news {
+                learn(&mut run.progress, &seen, &action, answer, drain.now);
             }
-            other => other,
-        };
-        (progress, result)
+        }
+        if let Some((until, error)) = &run.paused
+            && *until > drain.now
+            && drain.node.is_some()
+        {
+            return DrainResult::Failed(error.clone());
+        }
+        run.paused = None;
+        seen.progress = run.progress.clone();
+        let step = drain_step(&seen);
+        run.progress = step.progress;
+        for action in step.actions {
+            calls::remove(&self.evictor, action, &run.inbox, &drain.wake);
+        }
+        if let DrainResult::Failed(error) = &step.result {
+            run.failed(error, drain.now);
+        }
+        step.result
     }
 
     /// Asks the driver once per volume what the provider calls it; a volume it can't name is not tracked (MC-221).
-    async fn look_up_volumes(&self, drain: &Drain<'_>, progress: &mut Progress) {
+    fn look_up_volumes(&self, drain: &Drain<'_>, run: &mut Run) {
+        if run.force == Force::Yes {
+            // Nothing is waited for.
+            return;
+        }
+        let progress = &mut run.progress;
         let mut unknown = BTreeMap::new();
         for pod in self.views.pods_on(drain.node_name) {
             for name in volumes_of(&*self.views, &pod) {
                 let claims = pods::claims_of(&pod);
                 progress.claims.entry(name.clone()).or_insert(claims);
-                if !progress.volume_ids.contains_key(&name)
-                    && let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec.clone())
-                {
+                let is_known = progress.volume_ids.contains_key(&name) || progress.volumes_asked.contains(&name);
+                if !is_known && let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec.clone()) {
                     unknown.insert(name, spec);
                 }
             }
         }
         for (name, spec) in unknown {
-            let ids = match drain.driver {
-                None => Vec::new(),
+            match drain.driver {
+                None => drop(progress.volume_ids.insert(name, Vec::new())),
                 Some(driver) => {
-                    let cx = OpContext { deadline: self.volumes_deadline };
-                    let asked = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: vec![spec] });
-                    match tokio::time::timeout(self.volumes_deadline, asked).await {
-                        Ok(Ok(ids)) => ids,
-                        Ok(Err(status)) => {
-                            tracing::warn!(volume = name, %status, "volume is not waited for: the driver can't name it");
-                            Vec::new()
-                        }
-                        Err(_) => Vec::new(),
-                    }
+                    progress.volumes_asked.insert(name.clone());
+                    calls::name_volume(driver, (name, spec), self.volumes_deadline, &run.inbox, &drain.wake);
                 }
-            };
-            progress.volume_ids.insert(name, ids);
+            }
         }
     }
 }

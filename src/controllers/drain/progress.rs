@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::observe::VolumeIds;
+use super::{observe::VolumeIds, step::How};
 use crate::cluster::key::ObjectKey;
 
 /// What a drain has done so far.
@@ -22,6 +22,8 @@ pub struct Progress {
     pub claims: BTreeMap<String, Vec<ObjectKey>>,
     /// The provider's ids by PV.
     pub volume_ids: VolumeIds,
+    /// PVs whose ids the driver has been asked for and has not told yet.
+    pub volumes_asked: BTreeSet<String>,
 }
 
 /// Whether the pods of an attempt have been listed.
@@ -41,8 +43,12 @@ pub struct PodProgress {
     pub name: String,
     /// Its PVs that are tracked.
     pub volumes: Vec<String>,
+    /// What was asked for and is not answered yet.
+    pub asked: Option<How>,
     /// Evictions that were refused.
     pub refusals: u32,
+    /// When a budget refused for the first time.
+    pub refused_since: Option<Timestamp>,
     /// When to try again.
     pub next_try: Option<Timestamp>,
     /// The budgets that refused last.
@@ -87,6 +93,7 @@ impl Progress {
             lingering: self.lingering.clone(),
             claims: self.claims.clone(),
             volume_ids: self.volume_ids.clone(),
+            volumes_asked: self.volumes_asked.clone(),
             ..Self::default()
         }
     }

@@ -14,12 +14,14 @@ use super::{
     pods::PodClass,
     progress::{End, Listed, PodAnswer, PodProgress, Progress},
     volumes::{Presence, VolumePlace},
+    waiting::{Waiting, waiting_for},
 };
 use crate::{
     cluster::key::ObjectKey,
     controllers::machine::{
         observation::{Force, since},
         settings::EVICTION_RETRY,
+        waiting::after,
     },
 };
 
@@ -35,7 +37,7 @@ const NAMED_PODS: usize = 5;
 /// What a step wants done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DrainStep {
-    /// Evictions and deletions, to be sent at once.
+    /// Evictions and deletions to be sent; their answers come with a later step.
     pub actions: Vec<PodAction>,
     /// What is remembered from here on; answers are added to it.
     pub progress: Progress,
@@ -79,6 +81,8 @@ pub enum DrainResult {
         progress: String,
         /// Budgets that refuse.
         blocked_by: Option<String>,
+        /// Whom it waits for.
+        waiting: Option<Waiting>,
         /// When to step again.
         wake: Duration,
     },
@@ -95,6 +99,9 @@ pub fn drain_step(seen: &DrainObservation) -> DrainStep {
         // Pods of a vanished node are the pod garbage collector's; volumes are free with the node (fast track).
         return DrainStep { actions: Vec::new(), progress: Progress::default(), result: DrainResult::Drained };
     }
+    if progress.listed == Listed::No && !progress.volumes_asked.is_empty() && seen.limits.force == Force::No {
+        return names_awaited(progress);
+    }
     list_pods(seen, &mut progress);
     settle_lingering(seen, &mut progress);
     let mut actions = Vec::new();
@@ -104,8 +111,40 @@ pub fn drain_step(seen: &DrainObservation) -> DrainStep {
         parallel_group(seen, &mut progress, &mut actions);
         serial_group(seen, &mut progress, &mut actions);
     }
-    let result = result_of(seen, &progress, !actions.is_empty());
+    for action in &actions {
+        if let Some(pod) = progress.pods.get_mut(&action.uid) {
+            pod.asked = Some(action.how);
+        }
+    }
+    let result = result_of(seen, &progress);
     DrainStep { actions, progress, result }
+}
+
+/// Before the pods are listed it must be known which of their volumes can be waited for.
+fn names_awaited(progress: Progress) -> DrainStep {
+    let result = DrainResult::Running {
+        progress: "Names of volumes are asked for.".to_owned(),
+        blocked_by: None,
+        waiting: Some(Waiting::VolumeNames),
+        wake: POLL,
+    };
+    DrainStep { actions: Vec::new(), progress, result }
+}
+
+/// How many more pods may be asked to go now.
+fn free_slots(seen: &DrainObservation, progress: &Progress, actions: &[PodAction]) -> usize {
+    let asked = progress.pods.values().filter(|pod| pod.asked.is_some()).count();
+    seen.limits.parallel.saturating_sub(asked + actions.len())
+}
+
+/// Time that a pod without tracked volumes may take to go.
+pub(super) fn pod_limit(seen: &DrainObservation, facts: &PodFacts) -> Duration {
+    facts.grace.min(seen.limits.timeout) + BEYOND_GRACE
+}
+
+/// Time that a pod and its volumes may take to leave the node.
+pub(super) fn volume_limit(seen: &DrainObservation, facts: Option<&PodFacts>) -> Duration {
+    facts.map(|facts| facts.grace).unwrap_or_default() + seen.limits.detach
 }
 
 /// Takes the pods that have to go into the attempt, once.
@@ -140,12 +179,16 @@ fn facts<'a>(seen: &'a DrainObservation, uid: &str) -> Option<&'a PodFacts> {
 
 /// Forced: everything is deleted at once and nothing is waited for.
 fn delete_all(seen: &DrainObservation, progress: &mut Progress, actions: &mut Vec<PodAction>) {
+    let mut free = free_slots(seen, progress, actions);
     for (uid, pod) in &mut progress.pods {
+        let due = pod.end.is_none() && pod.asked.is_none() && pod.next_try.is_none_or(|at| at <= seen.now);
         match facts(seen, uid) {
             None => pod.end = Some(End::Done),
-            Some(_) if pod.end.is_some() => {}
             // What an earlier, gentler attempt has accepted is deleted once more, with no grace.
-            Some(facts) if actions.len() < seen.limits.parallel => actions.push(action(facts, How::DeleteNow)),
+            Some(facts) if due && free > 0 => {
+                free -= 1;
+                actions.push(action(facts, How::DeleteNow));
+            }
             Some(_) => {}
         }
     }
@@ -157,6 +200,7 @@ fn action(pod: &PodFacts, how: How) -> PodAction {
 
 /// Pods without volumes.
 fn parallel_group(seen: &DrainObservation, progress: &mut Progress, actions: &mut Vec<PodAction>) {
+    let mut free = free_slots(seen, progress, actions);
     for (uid, pod) in progress.pods.iter_mut().filter(|(_, pod)| pod.end.is_none()) {
         let Some(facts) = facts(seen, uid) else {
             // Pods with tracked volumes end in the serial group.
@@ -169,7 +213,10 @@ fn parallel_group(seen: &DrainObservation, progress: &mut Progress, actions: &mu
             continue;
         }
         match next_for(seen, facts, pod) {
-            NextForPod::Act(how) if actions.len() < seen.limits.parallel => actions.push(action(facts, how)),
+            NextForPod::Act(how) if free > 0 => {
+                free -= 1;
+                actions.push(action(facts, how));
+            }
             NextForPod::Act(_) | NextForPod::Wait => {}
             NextForPod::Fail(error) => pod.end = Some(End::Failed(error)),
         }
@@ -184,9 +231,11 @@ enum NextForPod {
 }
 
 fn next_for(seen: &DrainObservation, facts: &PodFacts, pod: &PodProgress) -> NextForPod {
+    if pod.asked.is_some() {
+        return NextForPod::Wait;
+    }
     if let Some(accepted) = pod.accepted {
-        let limit = facts.grace.min(seen.limits.timeout) + BEYOND_GRACE;
-        return if since(seen.now, accepted) > limit {
+        return if since(seen.now, accepted) > pod_limit(seen, facts) {
             NextForPod::Fail(format!("timeout expired while waiting for pod \"{}\" terminating", facts.key))
         } else {
             NextForPod::Wait
@@ -219,8 +268,7 @@ fn serial_group(seen: &DrainObservation, progress: &mut Progress, actions: &mut 
         wait_for_volumes(seen, uid, pod, &mut lingering);
     }
     progress.lingering.extend(lingering);
-    let one_is_moving =
-        progress.pods.values().any(|pod| pod.end.is_none() && pod.accepted.is_some() && !is_plain(seen, pod));
+    let one_is_moving = progress.pods.values().any(|pod| is_moving(seen, pod));
     if one_is_moving {
         return;
     }
@@ -244,6 +292,11 @@ fn serial_group(seen: &DrainObservation, progress: &mut Progress, actions: &mut 
     }
 }
 
+/// Whether a pod with volumes is on its way, so that the next one has to wait.
+fn is_moving(seen: &DrainObservation, pod: &PodProgress) -> bool {
+    pod.end.is_none() && (pod.accepted.is_some() || pod.asked.is_some()) && !is_plain(seen, pod)
+}
+
 /// Whether the pod is in the parallel group: it is there and has no claims.
 fn is_plain(seen: &DrainObservation, pod: &PodProgress) -> bool {
     pod.volumes.is_empty()
@@ -254,7 +307,6 @@ fn is_plain(seen: &DrainObservation, pod: &PodProgress) -> bool {
 fn wait_for_volumes(seen: &DrainObservation, uid: &str, pod: &mut PodProgress, lingering: &mut Vec<String>) {
     let Some(accepted) = pod.accepted else { return };
     let there = facts(seen, uid);
-    let grace = there.map(|facts| facts.grace).unwrap_or_default();
     if pod.volumes.is_empty() {
         match there.map(|facts| next_for(seen, facts, pod)) {
             None => pod.end = Some(End::Done),
@@ -265,7 +317,7 @@ fn wait_for_volumes(seen: &DrainObservation, uid: &str, pod: &mut PodProgress, l
     }
     let here: Vec<String> = pod.volumes.iter().filter(|pv| is_here(seen, pv)).cloned().collect();
     if there.is_some() || !here.is_empty() {
-        if since(seen.now, accepted) > grace + seen.limits.detach {
+        if since(seen.now, accepted) > volume_limit(seen, there) {
             lingering.extend(here);
             pod.end =
                 Some(End::Failed(format!("timeout while waiting for PVs of pod \"{}\" to detach from node", pod.name)));
@@ -282,8 +334,9 @@ fn wait_for_volumes(seen: &DrainObservation, uid: &str, pod: &mut PodProgress, l
     }
 }
 
-fn result_of(seen: &DrainObservation, progress: &Progress, acts: bool) -> DrainResult {
-    let pending: Vec<&PodProgress> = progress.pods.values().filter(|pod| pod.end.is_none()).collect();
+fn result_of(seen: &DrainObservation, progress: &Progress) -> DrainResult {
+    let by_uid: Vec<(&String, &PodProgress)> = progress.pods.iter().filter(|(_, pod)| pod.end.is_none()).collect();
+    let pending: Vec<&PodProgress> = by_uid.iter().map(|(_, pod)| *pod).collect();
     let forced = seen.limits.force == Force::Yes;
     if pending.is_empty() {
         let errors: Vec<String> = progress
@@ -303,7 +356,8 @@ fn result_of(seen: &DrainObservation, progress: &Progress, acts: bool) -> DrainR
             (false, _) => DrainResult::Failed(errors.join("; ")),
         };
     }
-    if seen.now >= seen.limits.deadline && !acts {
+    let asking = pending.iter().any(|pod| pod.asked.is_some());
+    if seen.now >= seen.limits.deadline && !asking {
         return DrainResult::Failed(format!("deadline passed with {}", named(&pending)));
     }
     let blocked: Vec<&PodProgress> =
@@ -315,7 +369,8 @@ fn result_of(seen: &DrainObservation, progress: &Progress, acts: bool) -> DrainR
         // Writing to a String can't fail.
         let _ = write!(text, ", {} blocked by PodDisruptionBudget {budget}", blocked.len());
     }
-    DrainResult::Running { progress: format!("{text}."), blocked_by, wake: wake(seen, &pending) }
+    let waiting = waiting_for(seen, &by_uid);
+    DrainResult::Running { progress: format!("{text}."), blocked_by, waiting, wake: wake(seen, &pending) }
 }
 
 /// Pods by name, the first few.
@@ -328,12 +383,15 @@ fn named(pods: &[&PodProgress]) -> String {
 fn wake(seen: &DrainObservation, pending: &[&PodProgress]) -> Duration {
     let until = |at: Timestamp| since(at, seen.now);
     let retries = pending.iter().filter_map(|pod| pod.next_try).filter(|at| *at > seen.now).map(until);
-    let waits = pending.iter().filter(|pod| pod.accepted.is_some()).map(|_| POLL);
-    // Pods with volumes wait for the one that is moving; they are not due before it is done.
-    let one_is_moving = pending.iter().any(|pod| pod.accepted.is_some() && !is_plain(seen, pod));
+    // Answers wake the machine; the look in between is for an answer that got lost.
+    let waits = pending.iter().filter(|pod| pod.accepted.is_some() || pod.asked.is_some()).map(|_| POLL);
+    // Pods with volumes wait for the one that is moving, and all pods for a free slot; an answer lets them go on.
+    let one_is_moving = pending.iter().any(|pod| is_moving(seen, pod));
+    let all_asked = pending.iter().filter(|pod| pod.asked.is_some()).count() >= seen.limits.parallel;
     let due = pending
         .iter()
-        .filter(|pod| pod.accepted.is_none() && pod.next_try.is_none() && (is_plain(seen, pod) || !one_is_moving))
+        .filter(|pod| pod.accepted.is_none() && pod.asked.is_none() && pod.next_try.is_none() && !all_asked)
+        .filter(|pod| is_plain(seen, pod) || !one_is_moving)
         .map(|_| Duration::ZERO);
     retries
         .chain(waits)
@@ -349,7 +407,12 @@ pub fn learn(progress: &mut Progress, seen: &DrainObservation, action: &PodActio
     let budget = facts(seen, &action.uid).map(|facts| facts.budget.clone());
     let with_volumes = facts(seen, &action.uid).is_some_and(|facts| facts.class == PodClass::WithVolumes);
     let Some(pod) = progress.pods.get_mut(&action.uid) else { return };
-    let later = |pause: Duration| now.checked_add(jiff::SignedDuration::try_from(pause).unwrap_or_default()).ok();
+    let later = |pause: Duration| Some(after(now, pause));
+    pod.asked = None;
+    if pod.end.is_some() {
+        // An answer that came after its attempt had ended.
+        return;
+    }
     match (answer, action.how) {
         (PodAnswer::Accepted, How::Evict | How::Delete) => pod.accepted = Some(now),
         (PodAnswer::Gone, How::Evict | How::Delete) if with_volumes => pod.accepted = Some(now),
@@ -360,6 +423,7 @@ pub fn learn(progress: &mut Progress, seen: &DrainObservation, action: &PodActio
         (PodAnswer::Busy(pause), _) => pod.next_try = later(pause),
         (PodAnswer::Refused, _) => {
             pod.refusals = pod.refusals.saturating_add(1);
+            pod.refused_since.get_or_insert(now);
             pod.refused_by = budget.and_then(|budget| budget.names()).or_else(|| Some("unknown".to_owned()));
             pod.next_try = later(EVICTION_RETRY);
             if let Some(BudgetState::Misconfigured(_)) = facts(seen, &action.uid).map(|facts| &facts.budget) {
@@ -369,10 +433,19 @@ pub fn learn(progress: &mut Progress, seen: &DrainObservation, action: &PodActio
         }
         (PodAnswer::Failed(_), How::Evict) if with_volumes => {
             pod.refusals = pod.refusals.saturating_add(1);
+            pod.refused_since.get_or_insert(now);
+            pod.refused_by = budget.and_then(|budget| budget.names());
             pod.next_try = later(EVICTION_RETRY);
         }
         (PodAnswer::Failed(error), _) => {
-            pod.end = Some(End::Failed(format!("error when evicting pod \"{}\": {error}", pod.name)));
+            let budgets = match budget {
+                Some(BudgetState::Several(names)) => format!(
+                    ": it is covered by PodDisruptionBudgets {}, and no pod with more than one is ever evicted",
+                    names.join(" and ")
+                ),
+                _ => String::new(),
+            };
+            pod.end = Some(End::Failed(format!("error when evicting pod \"{}\"{budgets}: {error}", pod.name)));
         }
     }
 }

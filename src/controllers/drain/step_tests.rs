@@ -12,6 +12,7 @@ use super::{
     progress::{PodAnswer, Progress},
     step::{DrainResult, DrainStep, How, drain_step, learn},
     volumes::{Presence, VolumePlace},
+    waiting::Waiting,
 };
 use crate::{cluster::key::ObjectKey, controllers::machine::observation::Force};
 
@@ -122,7 +123,7 @@ fn mc_198_a_refused_eviction_is_repeated_every_twenty_seconds() {
     assert_eq!(done(&world.step(&PodAnswer::Refused)), [("a", How::Evict)]);
     let waiting = world.after(10).step(&PodAnswer::Refused);
     assert!(done(&waiting).is_empty());
-    let DrainResult::Running { progress, blocked_by, wake } = waiting.result else { panic!("not running") };
+    let DrainResult::Running { progress, blocked_by, wake, .. } = waiting.result else { panic!("not running") };
     assert_eq!(progress, "1 of 1 pods left, 1 blocked by PodDisruptionBudget ns/web.");
     assert_eq!((blocked_by.as_deref(), wake), (Some("ns/web"), Duration::from_secs(10)));
     assert_eq!(done(&world.after(10).step(&PodAnswer::Accepted)), [("a", How::Evict)]);
@@ -297,4 +298,116 @@ fn a_pod_that_waits_for_its_turn_does_not_make_the_drain_look_again_at_once() {
     world.step(&PodAnswer::Accepted);
     let DrainResult::Running { wake, .. } = world.step(&PodAnswer::Accepted).result else { panic!("not running") };
     assert_eq!(wake, Duration::from_secs(5));
+}
+
+#[test]
+fn mc_290_a_short_drain_with_a_volume_ends_in_its_time() {
+    let mut world = World::with(vec![with_volume("a", 0, "pv-1")]);
+    world.seen.limits.retries = 0;
+    world.seen.limits.timeout = Duration::from_secs(10);
+    world.seen.limits.deadline = at(10);
+    assert_eq!(done(&world.step(&PodAnswer::Accepted)), [("a", How::Delete)]);
+    let DrainResult::Failed(error) = world.after(10).step(&PodAnswer::Accepted).result else { panic!("goes on") };
+    assert_eq!(error, "deadline passed with 1 pods pending: ns/a");
+}
+
+#[test]
+fn mc_204_a_pod_under_two_budgets_is_told_with_both() {
+    let budget = BudgetState::Several(vec!["ns/a".to_owned(), "ns/b".to_owned()]);
+    let mut world = World::with(vec![PodFacts { budget: budget.clone(), ..pod("a") }]);
+    world.step(&PodAnswer::Failed("500".to_owned()));
+    let DrainResult::Failed(error) = world.step(&PodAnswer::Accepted).result else { panic!("not failed") };
+    assert!(error.contains("PodDisruptionBudgets ns/a and ns/b"), "{error}");
+    let mut world = World::with(vec![PodFacts { budget, ..with_volume("db", 0, "pv-1") }]);
+    world.seen.limits.retries = 2;
+    world.step(&PodAnswer::Failed("500".to_owned()));
+    world.after(20).step(&PodAnswer::Failed("500".to_owned()));
+    let deleted = world.after(20).step(&PodAnswer::Accepted);
+    assert_eq!(done(&deleted), [("db", How::Delete)], "with a volume it is retried, then deleted");
+}
+
+/// Asks without an answer so far.
+fn asked(world: &mut World) -> DrainStep {
+    let step = drain_step(&world.seen);
+    world.seen.progress = step.progress.clone();
+    step
+}
+
+#[test]
+fn a_pod_is_not_asked_twice_while_an_answer_is_out() {
+    let mut world = World::with(vec![pod("a"), with_volume("db", 0, "pv-1"), with_volume("db-2", 0, "pv-2")]);
+    assert_eq!(done(&asked(&mut world)), [("a", How::Evict), ("db", How::Evict)]);
+    let DrainResult::Running { wake, .. } = asked(world.after(1)).result else { panic!("not running") };
+    assert!(asked(&mut world).actions.is_empty());
+    assert_eq!(wake, Duration::from_secs(5), "the answer wakes");
+}
+
+#[test]
+fn no_more_pods_are_asked_at_once_than_allowed() {
+    let mut world = World::with((0..5).map(|number| pod(&format!("p-{number}"))).collect());
+    world.seen.limits.parallel = 2;
+    assert_eq!(asked(&mut world).actions.len(), 2);
+    let DrainResult::Running { wake, .. } = asked(&mut world).result else { panic!("not running") };
+    assert!(asked(&mut world).actions.is_empty());
+    assert_eq!(wake, Duration::from_secs(5));
+}
+
+#[test]
+fn an_attempt_does_not_fail_while_an_answer_is_out() {
+    let mut world = World::with(vec![pod("a")]);
+    world.seen.limits.deadline = at(10);
+    asked(&mut world);
+    assert!(matches!(asked(world.after(11)).result, DrainResult::Running { .. }));
+}
+
+#[test]
+fn pods_are_listed_only_when_their_volumes_have_names() {
+    let mut world = World::with(vec![with_volume("a", 0, "pv-1")]);
+    world.seen.progress.volumes_asked.insert("pv-1".to_owned());
+    let DrainResult::Running { waiting, .. } = asked(&mut world).result else { panic!("not running") };
+    assert_eq!(waiting, Some(Waiting::VolumeNames));
+    world.seen.progress.volumes_asked.clear();
+    assert_eq!(done(&asked(&mut world)), [("a", How::Evict)]);
+}
+
+fn waits(step: &DrainStep) -> String {
+    match &step.result {
+        DrainResult::Running { waiting: Some(waiting), .. } => waiting.text(),
+        other => panic!("waits for nobody: {other:?}"),
+    }
+}
+
+#[test]
+fn a_budget_that_refuses_is_told_in_words_that_stay_the_same() {
+    let budget = BudgetState::One("ns/web".to_owned());
+    let mut world = World::with(vec![PodFacts { budget, ..pod("a") }]);
+    world.step(&PodAnswer::Refused);
+    let blocked = waits(&world.step(&PodAnswer::Accepted));
+    assert_eq!(
+        blocked,
+        "PodDisruptionBudget ns/web to allow the eviction of pod ns/a, since 2027-01-15T08:00:00Z; asked again every 20s"
+    );
+    world.after(30).step(&PodAnswer::Refused);
+    assert_eq!(waits(&world.step(&PodAnswer::Accepted)), blocked);
+}
+
+#[test]
+fn pods_and_volumes_are_told_by_name_and_time() {
+    let mut world = World::with(vec![with_volume("db", 0, "pv-1")]);
+    world.step(&PodAnswer::Accepted);
+    let told = waits(&world.step(&PodAnswer::Accepted));
+    assert_eq!(told, "pod ns/db to terminate, since 2027-01-15T08:00:00Z, until 2027-01-15T08:02:30Z");
+    let told = waits(&world.after(30).gone("db").step(&PodAnswer::Accepted));
+    assert_eq!(
+        told,
+        "the VolumeAttachment of PersistentVolume pv-1 (pod ns/db) to be detached from the node, since \
+         2027-01-15T08:00:00Z, until 2027-01-15T08:02:00Z"
+    );
+    let told = waits(&world.place("pv-1", Presence::No, Presence::No).step(&PodAnswer::Accepted));
+    assert!(
+        told.starts_with(
+            "PersistentVolume pv-1 (pod ns/db) to be attached to another node, since 2027-01-15T08:00:30Z"
+        ),
+        "{told}"
+    );
 }

@@ -13,6 +13,7 @@ use super::{
     MachineController, TargetDeps,
     memory::{Memory, Pass},
     observation::{Call, NodeStep, Observation, Pause, Trouble},
+    observe::class_of,
     plan::{Effect, Memo, Plan, VersionGuard},
     tokens,
 };
@@ -68,6 +69,9 @@ impl MachineController {
         newest: &mut Newest,
         memory: &mut Memory,
     ) -> Acted {
+        if let Some(object) = written_object(effect) {
+            self.measures.wrote(object, rule);
+        }
         let outcome = match effect {
             Effect::PatchMachine { patch, guard } => {
                 self.patch_machine(
@@ -94,6 +98,10 @@ impl MachineController {
             }
             Effect::AddNodeCondition(condition) => {
                 let patch = added_condition(newest.node.as_deref(), condition);
+                self.patch_node(newest, Part::Status, patch).await
+            }
+            Effect::SetNodeCondition { condition, .. } => {
+                let patch = set_condition(newest.node.as_deref(), condition);
                 self.patch_node(newest, Part::Status, patch).await
             }
             Effect::PatchNodeStatus(patch) => self.patch_node(newest, Part::Status, Patch::Merge(patch.clone())).await,
@@ -134,6 +142,11 @@ impl MachineController {
             }
             Effect::Remember(memo) => {
                 remember(*memo, seen, memory);
+                Ok(())
+            }
+            Effect::Measure(what) => {
+                let class = class_of(&self.views, &newest.machine);
+                self.measures.machine(*what, &newest.machine, class.as_deref());
                 Ok(())
             }
         };
@@ -191,7 +204,7 @@ impl MachineController {
     /// A token that can't be had is a failed creation: it is written, and counts for the creation timeout.
     async fn ensure_token(&self, seen: &Observation, memory: &mut Memory) -> Acted {
         let Some(target) = &self.target else { return Acted::Done };
-        let made = tokens::ensure(&target.tokens, &self.rng, &self.settings, seen, memory).await;
+        let made = tokens::ensure(&target.tokens, &self.rng, &self.settings, &self.measures, seen, memory).await;
         match made {
             Ok(()) => Acted::Done,
             Err(error @ ApiError::NotLeading(_)) => Acted::Failed(error),
@@ -224,7 +237,10 @@ impl MachineController {
         let step = node_step(effect);
         // A JSON patch whose test failed is a conflict, too; whether it was one is seen by looking again.
         let is_conflict = match effect {
-            Effect::RemoveMachineFinalizer | Effect::RemoveNodeFinalizer | Effect::AddNodeCondition(_) => {
+            Effect::RemoveMachineFinalizer
+            | Effect::RemoveNodeFinalizer
+            | Effect::AddNodeCondition(_)
+            | Effect::SetNodeCondition { .. } => {
                 matches!(error, ApiError::Conflict(_) | ApiError::Invalid(_))
             }
             _ => matches!(error, ApiError::Conflict(_)),
@@ -263,9 +279,9 @@ impl MachineController {
 }
 
 /// The step on the target cluster that an effect is.
-fn node_step(effect: &Effect) -> Option<NodeStep> {
+pub(super) fn node_step(effect: &Effect) -> Option<NodeStep> {
     match effect {
-        Effect::PatchNode { step, .. } => Some(*step),
+        Effect::PatchNode { step, .. } | Effect::SetNodeCondition { step, .. } => Some(*step),
         Effect::AddNodeCondition(_) => Some(NodeStep::TerminatingCondition),
         Effect::PatchNodeStatus(_) => Some(NodeStep::Metadata),
         Effect::RemoveNodeFinalizer => Some(NodeStep::Finalizer),
@@ -281,7 +297,28 @@ fn node_step(effect: &Effect) -> Option<NodeStep> {
         | Effect::Start(_)
         | Effect::Warn { .. }
         | Effect::Tell { .. }
-        | Effect::Remember(_) => None,
+        | Effect::Remember(_)
+        | Effect::Measure(_) => None,
+    }
+}
+
+/// What an effect writes, for the count of writes; `None` when it writes nothing.
+fn written_object(effect: &Effect) -> Option<&'static str> {
+    match effect {
+        Effect::PatchMachine { .. } | Effect::RemoveMachineFinalizer | Effect::DeleteMachine => Some("machine"),
+        Effect::PatchStatus(_) => Some("machine/status"),
+        Effect::PatchNode { .. } | Effect::RemoveNodeFinalizer | Effect::DeleteNode { .. } => Some("node"),
+        Effect::AddNodeCondition(_) | Effect::SetNodeCondition { .. } | Effect::PatchNodeStatus(_) => {
+            Some("node/status")
+        }
+        Effect::DeleteAttachment { .. } => Some("volumeattachment"),
+        Effect::EnsureToken | Effect::DeleteToken => Some("secret"),
+        Effect::RereadMachine
+        | Effect::Start(_)
+        | Effect::Warn { .. }
+        | Effect::Tell { .. }
+        | Effect::Remember(_)
+        | Effect::Measure(_) => None,
     }
 }
 
@@ -303,7 +340,8 @@ pub(in crate::controllers) fn without(finalizers: &[String], name: &str) -> Opti
     ]))
 }
 
-fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
+/// The condition at the end of the Node's list.
+pub(crate) fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
     let has_any = node.is_some_and(|node| !super::observation::conditions_of(node).is_empty());
     let operation = if has_any {
         json!({ "op": "add", "path": "/status/conditions/-", "value": condition })
@@ -311,6 +349,20 @@ fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
         json!({ "op": "add", "path": "/status/conditions", "value": [condition] })
     };
     Patch::Json(vec![operation])
+}
+
+/// The condition in place of the one of its type, at the end of the list; others are not touched (spec §1.6).
+pub(crate) fn set_condition(node: Option<&Node>, condition: &Value) -> Patch {
+    let conditions = node.map(|node| super::observation::conditions_of(node)).unwrap_or_default();
+    let Some(place) = conditions.iter().position(|stored| condition["type"] == stored.type_.as_str()) else {
+        return added_condition(node, condition);
+    };
+    let path = format!("/status/conditions/{place}");
+    Patch::Json(vec![
+        json!({ "op": "test", "path": format!("{path}/type"), "value": condition["type"] }),
+        json!({ "op": "remove", "path": path }),
+        json!({ "op": "add", "path": "/status/conditions/-", "value": condition }),
+    ])
 }
 
 /// Changes the memory of the flow.
@@ -323,6 +375,7 @@ pub(super) fn remember(memo: Memo, seen: &Observation, memory: &mut Memory) {
             memory.pause = None;
         }
         Memo::Pause(purpose, until) => pause(purpose, until, seen, memory),
+        Memo::VmChecked(check) => memory.vm_check = check,
     }
 }
 

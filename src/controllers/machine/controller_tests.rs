@@ -1,6 +1,6 @@
 //! The whole controller against a small cluster and cloud: write budgets, and random histories.
 //!
-//! Source: spec/machine-controller §15.5, §16; scenarios MC-102, MC-187, MC-275, MC-276, MC-277, MC-284.
+//! Source: spec/machine-controller §15.5, §16; §17.14. Single scenarios: `controller_scenarios`.
 
 use std::time::Duration;
 
@@ -67,6 +67,36 @@ async fn mc_026_a_machine_whose_node_is_deleted_goes_with_it() {
     assert!(world.vms().by_name.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_whole_life_is_scraped_by_the_names_of_the_original() {
+    let world = World::new(Luck::Slow(Duration::from_secs(3)));
+    world.make_machine();
+    wait(60).await;
+    assert_eq!(world.phase().as_deref(), Some("Running"));
+    world.make_pod("a");
+    world.api().delete(super::testing_cluster::MACHINE);
+    wait(60).await;
+    assert_eq!(world.phase(), None);
+    let text = world.metrics.render().unwrap();
+    let placed = r#"{instance_type="",machine_deployment="pool",namespace="ns",zone=""}"#;
+    for sample in [
+        format!("mcm_machine_create_duration_seconds{placed} 6"),
+        format!("mcm_machine_join_duration_seconds{placed} 6"),
+        format!("mcm_machine_delete_duration_seconds{placed} 3"),
+        r#"mcm_machine_stage_duration_seconds_count{stage="drain"} 1"#.to_owned(),
+        r#"mcm_cloud_api_driver_request_duration_seconds_count{operation="create_machine",provider="small"} 1"#.to_owned(),
+        r#"mcm_cloud_api_driver_request_duration_seconds_sum{operation="delete_machine",provider="small"} 3"#.to_owned(),
+        r#"mcm_cloud_api_driver_requests_failed_total{error_code="5",operation="get_machine_status",provider="small"} 1"#
+            .to_owned(),
+        r#"mcm_machine_api_writes_total{object="machine",reason="record-identity"} 1"#.to_owned(),
+        r#"mcm_machine_api_writes_total{object="machine/status",reason="node-healthy"} 1"#.to_owned(),
+        r#"mcm_machine_api_writes_total{object="pod/eviction",reason="drain-evict"} 1"#.to_owned(),
+        r#"mcm_machine_api_writes_total{object="secret",reason="create-vm"} 1"#.to_owned(),
+    ] {
+        assert!(text.contains(&sample), "{sample} is not in\n{text}");
+    }
+}
+
 /// What happens to the world, in between of which time passes.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
@@ -125,10 +155,10 @@ fn restarted(happenings: &[Happening]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// MC-187, MC-278, MC-279, MC-284: whatever gets lost and whenever the process dies, there is one VM at most, it
+    /// Whatever gets lost and whenever the process dies, there is one VM at most, it
     /// outlives no machine, and a deleted machine ends.
     #[test]
-    fn a_machine_and_its_vm_end_together(seed in any::<u64>(), happenings in happenings()) {
+    fn mc_187_mc_278_mc_279_mc_284_a_machine_and_its_vm_end_together(seed in any::<u64>(), happenings in happenings()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(history(seed, &happenings));
     }

@@ -8,17 +8,21 @@ use serde_json::{Map, json};
 
 use super::{
     creation_errors::{CreationFailure, InputFault, input_fault, report, report_input_fault},
+    health::pending_wait,
     observation::{
-        Answer, Call, ClassState, CreationGuarantee, Flow, KnownVm, NodeView, Observation, Purpose, SecretView,
+        Answer, Call, ClassState, CreationGuarantee, KnownVm, NodeView, Observation, Purpose, SecretView,
         TargetCluster, UserData, VmOrigin, union,
     },
     plan::{Effect, Memo, Next, Say, VersionGuard},
     retry::RetryPeriod,
     status_change::{Moving, StatusChange, TimeoutClock},
+    waiting::{Waiting, after, tell_when_lasting},
 };
 use crate::{
     api::{
-        names::{DEFAULT_MACHINE_PRIORITY, annotation, label, machine_condition, machine_reason, stage_text},
+        names::{
+            DEFAULT_MACHINE_PRIORITY, annotation, finalizer, label, machine_condition, machine_reason, stage_text,
+        },
         v1alpha1::{MachinePhase, OperationState, OperationType, controller_of},
     },
     driver::{Code, Status, VmIdentity},
@@ -56,8 +60,8 @@ pub fn creation(seen: &Observation) -> Say {
     if !is_wanted(seen) {
         return Say::NOTHING;
     }
-    if seen.flow.in_flight.is_some() {
-        return Say::act("creation-awaits-driver", Vec::new(), Next::AwaitCall);
+    if let Some(call) = seen.flow.in_flight {
+        return awaits_driver(seen, call);
     }
     // What a driver has answered is dealt with even if the inputs have become bad meanwhile: a VM may exist.
     if seen.flow.answer.is_none() {
@@ -65,13 +69,7 @@ pub fn creation(seen: &Observation) -> Say {
             return Say::Pass(Some(pause));
         }
         match input_fault(seen) {
-            Some(InputFault::NotReady(rule)) => {
-                return Say::act(
-                    rule,
-                    Vec::new(),
-                    Next::LookAgain(RetryPeriod::Short.length(seen.limits.resource_exhausted_retry), rule),
-                );
-            }
+            Some(InputFault::NotReady(rule)) => return awaits_class(seen, rule),
             Some(InputFault::Fault(fault)) => return Say::Act(report_input_fault(seen, &fault)),
             None => {}
         }
@@ -99,11 +97,80 @@ pub fn creation(seen: &Observation) -> Say {
             Say::act("initialise-vm", effects, Next::AwaitCall)
         }
         CreationStep::RecordPhase => {
-            Say::act("record-phase", vec![record_phase(seen), Effect::Remember(Memo::FlowDone)], Next::Again)
+            let mut effects = vec![record_phase(seen), Effect::Remember(Memo::FlowDone)];
+            effects.extend(recovery(seen));
+            Say::act("record-phase", effects, Next::Again)
         }
         CreationStep::Done => Say::act("vm-known", vec![Effect::Remember(Memo::FlowDone)], Next::Again),
         CreationStep::Fail(failure) => Say::Act(report(seen, &failure)),
     }
+}
+
+/// A call under way. Most take seconds; one that takes longer is told of.
+fn awaits_driver(seen: &Observation, call: Call) -> Say {
+    let Some(asked) = seen.flow.asked_at else {
+        return Say::act("creation-awaits-driver", Vec::new(), Next::AwaitCall);
+    };
+    let (reason, on, limit) = match call {
+        Call::Initialize => (
+            machine_condition::REASON_WAITING_FOR_INITIALIZATION,
+            "the provider to initialise the VM",
+            seen.limits.calls.initialize,
+        ),
+        Call::Status => (
+            machine_condition::REASON_WAITING_FOR_PROVIDER,
+            "the provider to say whether there is a VM",
+            seen.limits.calls.status,
+        ),
+        Call::Create => {
+            (machine_condition::REASON_WAITING_FOR_VM, "the provider to make the VM", seen.limits.calls.create)
+        }
+        Call::Delete | Call::DeleteStale => (
+            machine_condition::REASON_WAITING_FOR_VM,
+            "the provider to delete a VM of no use",
+            seen.limits.calls.delete,
+        ),
+    };
+    let wait = Waiting::on(reason, on)
+        .since(asked)
+        .ended_by("it answers")
+        .at_most_until(after(asked, limit), "the call counts as failed and is tried again");
+    match tell_when_lasting(seen, asked, &wait) {
+        Err(rest) => {
+            Say::act("creation-awaits-driver", Vec::new(), Next::LookAgain(rest, "a slow driver call is told of"))
+        }
+        Ok(effects) => Say::act("creation-awaits-driver", effects, Next::AwaitCall),
+    }
+}
+
+/// A class that is about to get its finalizer; the class controller does that within moments, unless it does not run.
+fn awaits_class(seen: &Observation, rule: &'static str) -> Say {
+    let class = &seen.machine.spec.class.name;
+    let wait = Waiting::on(
+        machine_reason::CLASS_NOT_USABLE,
+        format!("finalizer {} on MachineClass \"{class}\"", finalizer::MACHINE),
+    )
+    .since(seen.first_seen)
+    .ended_by("the controller machineclass has put it there; see --controllers and its log if it does not");
+    let effects = tell_when_lasting(seen, seen.first_seen, &wait).unwrap_or_default();
+    Say::act(rule, effects, Next::LookAgain(RetryPeriod::Short.length(seen.limits.resource_exhausted_retry), rule))
+}
+
+/// That a creation which had failed went well after all. On the plain path the status says enough (decisions.md 32).
+fn recovery(seen: &Observation) -> Option<Effect> {
+    if *seen.phase() != MachinePhase::CrashLoopBackOff {
+        return None;
+    }
+    let vm = seen.flow.vm.as_ref()?;
+    let provider_id = &vm.identity.provider_id;
+    if initialisation_is_pending(seen) {
+        let message = format!("VM {provider_id} was initialised after earlier attempts had failed");
+        return Some(Effect::Tell { reason: machine_reason::INITIALIZED, message });
+    }
+    (vm.origin == VmOrigin::Created).then(|| Effect::Tell {
+        reason: machine_reason::CREATED,
+        message: format!("VM {provider_id} was made after earlier attempts had failed"),
+    })
 }
 
 /// Whether the machine needs a VM, or has one that is not fully recorded.
@@ -112,7 +179,7 @@ fn is_wanted(seen: &Observation) -> bool {
     match seen.phase() {
         MachinePhase::Unset | MachinePhase::CrashLoopBackOff => true,
         MachinePhase::Terminating => false,
-        MachinePhase::Failed => without_vm && (seen.flow != Flow::default() || failed_may_create(seen)),
+        MachinePhase::Failed => without_vm && (!seen.flow.is_idle() || failed_may_create(seen)),
         MachinePhase::Pending
         | MachinePhase::Available
         | MachinePhase::Running
@@ -277,21 +344,19 @@ fn record_phase(seen: &Observation) -> Effect {
     let change = StatusChange::new().last_known_state(vm.and_then(|vm| vm.last_known_state.clone()));
     let change = match seen.target {
         TargetCluster::Present => {
-            let minutes = seen.limits.creation.as_secs() / 60;
             let (reason, vm_is) = match vm.map(|vm| vm.origin) {
                 Some(VmOrigin::Created) => (machine_condition::REASON_WAITING_FOR_NODE, "was made"),
                 Some(VmOrigin::Found | VmOrigin::FoundUninitialized) | None => {
                     (machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM, "existed already")
                 }
             };
-            let message = format!(
-                "the VM {vm_is}; waiting for Node {} to become Ready, at most {minutes} minutes",
-                seen.node_label()
-            );
+            let wait = pending_wait(seen, reason, format!("Node {} to register and become Ready", seen.node_label()))
+                .seen(format!("the VM {vm_is}"))
+                .ended_by("the kubelet on the VM has joined the cluster");
             change
                 .phase(MachinePhase::Pending, TimeoutClock::Active)
                 .operation(OperationType::Create, OperationState::Processing, CREATING.to_owned())
-                .progress(Moving::Yes, reason, message)
+                .waits(&wait)
         }
         TargetCluster::None => change
             .phase(MachinePhase::Available, TimeoutClock::Inactive)

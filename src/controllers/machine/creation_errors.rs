@@ -3,11 +3,17 @@
 //! Source: spec/machine-controller §4.4, §4.7, §4.9, §4.12. Every failure of the flow is written to the machine with a
 //! code, and counts for the creation timeout.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+
 use super::{
+    health_timeout::failed_wait,
     observation::{ClassState, Observation, Purpose, SecretView, UserData},
     plan::{Effect, Memo, Next, Plan},
     retry::{CreationReaction, DriverMemory, RetryPeriod, after_failed_creation},
-    status_change::{Moving, StatusChange, TimeoutClock},
+    status_change::{StatusChange, TimeoutClock},
+    waiting::{Waiting, after, attempts},
 };
 use crate::{
     api::{
@@ -184,25 +190,39 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
         DriverMemory::Clear => (!seen.machine.status.last_known_state.is_empty()).then(String::new),
     });
     let pause = failure.reaction.retry.length(seen.limits.resource_exhausted_retry);
-    let moving = if phase == MachinePhase::Failed { Moving::No } else { Moving::Yes };
-    let ends = if phase == MachinePhase::Failed {
-        "; the machine has failed and is not tried again".to_owned()
-    } else {
-        format!("; retrying in {}s, or when class, Secret or machine change", pause.as_secs())
-    };
+    let until = after(seen.now, pause);
+    let has_failed = phase == MachinePhase::Failed;
     let change = StatusChange::new()
         .phase(phase, TimeoutClock::Inactive)
         .operation(OperationType::Create, OperationState::Failed, failure.description.clone())
         .code(failure.code)
-        .last_known_state(memory)
-        .progress(moving, failure.reason, format!("{}{ends}", failure.description));
+        .last_known_state(memory);
+    let change = if has_failed {
+        change.rests(&failed_wait(seen, failure.reason, &failure.description))
+    } else {
+        change.waits(&creation_wait(seen, failure, until, pause))
+    };
     let mut effects: Vec<Effect> = Vec::new();
     if let Some(write) = change.effect_unless_similar(seen) {
         effects.push(write);
         effects.push(Effect::Warn { reason: failure.reason, message: failure.description.clone() });
     }
-    let until = seen.now.checked_add(jiff::SignedDuration::try_from(pause).unwrap_or_default()).unwrap_or(seen.now);
     effects.push(Effect::Remember(Memo::FlowDone));
     effects.push(Effect::Remember(Memo::Pause(Purpose::Creation, until)));
     Plan::new("creation-failed", effects, Next::LookAgain(pause, "retry of the creation"))
+}
+
+/// What a machine waits for whose creation is tried again.
+fn creation_wait(seen: &Observation, failure: &CreationFailure, next: Timestamp, every: Duration) -> Waiting {
+    let began = seen.machine.metadata.creation_timestamp.as_ref().map_or(seen.first_seen, |created| created.0);
+    let left = seen.limits.creation.saturating_sub(seen.age());
+    let on = if seen.machine.spec.provider_id.is_empty() { "a VM" } else { "its VM to be ready for use" };
+    Waiting::on(failure.reason, on)
+        .since(began)
+        .seen(&failure.description)
+        .ended_by(format!(
+            "an attempt succeeds ({}; at once when class, Secret or machine change)",
+            attempts(next, every)
+        ))
+        .at_most_until(after(seen.now, left), "the machine is declared Failed")
 }

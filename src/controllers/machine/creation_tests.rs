@@ -404,6 +404,7 @@ fn a_standalone_failed_machine_is_tried_again_only_when_it_changes(#[case] gener
 #[test]
 fn mc_089_the_end_of_a_preservation_survives_a_failure() {
     let mut preserved = machine();
+    preserved.annotations_mut().insert("node.machine.sapcloud.io/preserve".to_owned(), "now".to_owned());
     preserved.status.current_status.preserve_expiry_time = Some(Time(at(9000)));
     let plan = decide(&told(preserved.clone(), 1, vec![fails(Code::Unavailable)]));
     assert_eq!(after(&plan, &preserved).status.current_status.preserve_expiry_time, Some(Time(at(9000))));

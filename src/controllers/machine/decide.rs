@@ -1,7 +1,7 @@
 //! The decision about one machine: which rule speaks first.
 //!
-//! Pure. Source: spec/machine-controller §3.1. Rooms for in-place update and preservation stand where the order of §3.1
-//! has them.
+//! Pure. Source: spec/machine-controller §3.1. The result of an in-place update is marked on the Node before the machine's
+//! phase follows, so that whoever sees the phase sees the mark.
 
 use serde_json::json;
 
@@ -10,9 +10,12 @@ use super::{
     deletion::deletion,
     health::health,
     health_timeout::timeouts,
+    in_place::{in_place_drain, in_place_marks},
     node_capacity, node_metadata,
     observation::{Freeze, NodeStep, NodeView, Observation},
     plan::{Effect, Next, Plan, Say, VersionGuard, sooner},
+    preservation::preservation,
+    vm_gone::vm_gone,
 };
 use crate::api::{
     names::{finalizer, machine_reason},
@@ -25,8 +28,19 @@ pub fn decide(seen: &Observation) -> Plan {
     if seen.machine.metadata.deletion_timestamp.is_some() {
         return deletion(seen);
     }
-    let rules: [fn(&Observation) -> Say; 7] =
-        [own_finalizer, frozen, node_was_deleted, health, timeouts, node_is_dressed, creation];
+    let rules: [fn(&Observation) -> Say; 11] = [
+        own_finalizer,
+        frozen,
+        node_was_deleted,
+        in_place_marks,
+        health,
+        vm_gone,
+        timeouts,
+        node_is_dressed,
+        in_place_drain,
+        preservation,
+        creation,
+    ];
     let mut wake: Option<std::time::Duration> = None;
     for rule in rules {
         match rule(seen) {

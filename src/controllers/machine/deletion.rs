@@ -15,10 +15,12 @@ use super::{
     observation::{Answer, Call, Force, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster},
     plan::{Effect, Memo, Next, Plan, VersionGuard},
     retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
-    status_change::{Moving, StatusChange, TimeoutClock},
+    status_change::{Moving, StatusChange, TimeoutClock, progressing, rfc3339},
+    waiting::{after, told_reason},
 };
 use crate::{
     api::{
+        duration::GoDuration,
         names::{WAS_FAILED_TEXT, label, machine_condition, machine_reason},
         v1alpha1::{MachinePhase, OperationState, OperationType},
     },
@@ -92,9 +94,9 @@ pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
 pub fn deletion(seen: &Observation) -> Plan {
     match next_deletion_step(seen) {
         DeletionStep::NotOurs => Plan::wait("deletion-not-ours", Next::Settled),
-        DeletionStep::AwaitCall => Plan::wait("deletion-awaits-driver", Next::AwaitCall),
+        DeletionStep::AwaitCall => await_call(seen),
         DeletionStep::MarkTerminating(stage) => mark_terminating(seen, stage),
-        DeletionStep::LinkNode(node) => link_node(seen, &node),
+        DeletionStep::LinkNode(node) => link_node(seen, &node, ""),
         DeletionStep::AskStatus => ask_status(seen),
         DeletionStep::DrainNode => drain_node(seen),
         DeletionStep::Detach => detach(seen),
@@ -119,34 +121,53 @@ pub(super) struct Rest {
     state: OperationState,
     text: String,
     code: Option<Code>,
+    told: Option<(&'static str, String)>,
+}
+
+/// What a machine that is being deleted says of itself: since when, and whom it waits for.
+pub(super) fn being_deleted(seen: &Observation, waits_for: &str) -> String {
+    let began = seen.machine.metadata.deletion_timestamp.as_ref();
+    let began = began.map(|time| format!(" since {}", rfc3339(time.0))).unwrap_or_default();
+    format!("being deleted{began}; waiting for {waits_for}")
 }
 
 impl Rest {
     pub(super) fn at(stage: DeletionStage, text: impl Into<String>) -> Self {
-        Self { stage, state: OperationState::Processing, text: text.into(), code: None }
+        Self { stage, state: OperationState::Processing, text: text.into(), code: None, told: None }
     }
 
     pub(super) fn failed(stage: DeletionStage, text: impl Into<String>, code: Option<Code>) -> Self {
-        Self { stage, state: OperationState::Failed, text: text.into(), code }
+        Self { stage, state: OperationState::Failed, text: text.into(), code, told: None }
+    }
+
+    /// Explains the wait in words of its own.
+    pub(super) fn told(mut self, reason: &'static str, message: String) -> Self {
+        self.told = Some((reason, message));
+        self
+    }
+
+    /// Reason and message of the condition.
+    fn progress(&self, seen: &Observation) -> (&'static str, String) {
+        if let Some((reason, message)) = &self.told {
+            return (reason, message.clone());
+        }
+        let (reason, waits_for) = match self.stage {
+            DeletionStage::GetVmStatus => (machine_condition::REASON_DELETING_VM, "the provider to tell its node"),
+            DeletionStage::Drain => (machine_condition::REASON_DRAINING, "its node to be drained"),
+            DeletionStage::DeleteVolumeAttachments => (machine_condition::REASON_DRAINING, "volumes to be detached"),
+            DeletionStage::DeleteVm => (machine_condition::REASON_DELETING_VM, "the provider to delete the VM"),
+            DeletionStage::DeleteNode => (machine_condition::REASON_DELETING_NODE, "its Node to be deleted"),
+            DeletionStage::RemoveFinalizer => (machine_condition::REASON_DELETING_NODE, "nothing"),
+        };
+        let detail = if self.text.is_empty() { String::new() } else { format!(". {}", self.text) };
+        (reason, being_deleted(seen, &format!("{waits_for}{detail}")))
     }
 
     pub(super) fn change(&self, seen: &Observation) -> StatusChange {
         // What the machine was before is needed once more, for the Node's condition.
         let before = if was_failed(&seen.machine) && self.stage <= DeletionStage::Drain { WAS_FAILED_TEXT } else { "" };
         let blank = if self.text.is_empty() { "" } else { " " };
-        let (reason, waits_for) = match self.stage {
-            DeletionStage::GetVmStatus => (machine_condition::REASON_DELETING_VM, "the provider to tell its node"),
-            DeletionStage::Drain => (machine_condition::REASON_DRAINING, "its node to be drained"),
-            DeletionStage::DeleteVolumeAttachments => (machine_condition::REASON_DRAINING, "volumes to be detached"),
-            DeletionStage::DeleteVm => (machine_condition::REASON_DELETING_VM, "the provider to delete the VM"),
-            DeletionStage::DeleteNode => (machine_condition::REASON_DELETING_VM, "its Node to be deleted"),
-            DeletionStage::RemoveFinalizer => (machine_condition::REASON_DELETING_VM, "nothing"),
-        };
-        let message = if self.text.is_empty() {
-            format!("being deleted; waiting for {waits_for}")
-        } else {
-            format!("being deleted; waiting for {waits_for}. {}", self.text)
-        };
+        let (reason, message) = self.progress(seen);
         StatusChange::new()
             .phase(MachinePhase::Terminating, TimeoutClock::Inactive)
             .operation(
@@ -167,6 +188,27 @@ impl Rest {
 /// The length of a period for this machine.
 pub(super) fn pause_of(period: RetryPeriod, seen: &Observation) -> Duration {
     period.length(seen.limits.resource_exhausted_retry)
+}
+
+/// No step begins while a driver call is under way. One of the machine's creation may take long, and nothing has said yet
+/// that the deletion waits for it.
+fn await_call(seen: &Observation) -> Plan {
+    let what = match seen.flow.in_flight {
+        Some(Call::Create) => "the creation of its VM",
+        Some(Call::Initialize) => "the initialisation of its VM",
+        Some(Call::DeleteStale) => "the deletion of a VM with the name of an older Node",
+        Some(Call::Status | Call::Delete) | None => return Plan::wait("deletion-awaits-driver", Next::AwaitCall),
+    };
+    let reason = machine_condition::REASON_AWAITING_DRIVER;
+    if progressing(&seen.machine).is_some_and(|stored| stored.reason == reason) {
+        return Plan::wait("deletion-awaits-driver", Next::AwaitCall);
+    }
+    let text = being_deleted(
+        seen,
+        &format!("the provider to answer about {what}, which was under way before; its VM is deleted then"),
+    );
+    let tell = StatusChange::new().progress(Moving::Yes, reason, text).effect(seen);
+    Plan::new("deletion-awaits-driver", vec![tell], Next::AwaitCall)
 }
 
 /// The stages that need a write of their own before anything is done.
@@ -195,11 +237,14 @@ fn forget_token(seen: &Observation) -> Option<Effect> {
     (!joined && seen.target == TargetCluster::Present).then_some(Effect::DeleteToken)
 }
 
-fn link_node(seen: &Observation, node: &str) -> Plan {
-    let link = Effect::PatchMachine {
-        patch: json!({ "metadata": { "labels": { label::NODE: node } } }),
-        guard: VersionGuard::Any,
-    };
+/// Links the Node, and records the VM's identity where the driver tells it: without it a Node of that name that belongs to an
+/// older VM would count as the machine's (M-07).
+fn link_node(seen: &Observation, node: &str, provider_id: &str) -> Plan {
+    let mut patch = json!({ "metadata": { "labels": { label::NODE: node } } });
+    if seen.machine.spec.provider_id.is_empty() && !provider_id.is_empty() {
+        patch["spec"] = json!({ "providerID": provider_id });
+    }
+    let link = Effect::PatchMachine { patch, guard: VersionGuard::Any };
     let mut effects = vec![link, Rest::at(DeletionStage::Drain, "").effect(seen)];
     effects.extend(forget_token(seen));
     Plan::new("link-node", effects, Next::Again)
@@ -210,11 +255,11 @@ fn ask_status(seen: &Observation) -> Plan {
     let by_force = seen.force_deletion() == Force::Yes;
     let stage = DeletionStage::GetVmStatus;
     match &seen.flow.answer {
-        Some(Answer::Status(Ok(vm))) if !vm.node_name.is_empty() => link_node(seen, &vm.node_name),
+        Some(Answer::Status(Ok(vm))) if !vm.node_name.is_empty() => link_node(seen, &vm.node_name, &vm.provider_id),
         Some(Answer::Status(Ok(_))) => skip_drain(seen),
         Some(Answer::Status(Err(status))) => match after_failed_status_in_deletion(status.code) {
             StatusReaction::MoveOn => match status.partial.as_ref().filter(|vm| !vm.node_name.is_empty()) {
-                Some(vm) => link_node(seen, &vm.node_name.clone()),
+                Some(vm) => link_node(seen, &vm.node_name.clone(), &vm.provider_id.clone()),
                 None => skip_drain(seen),
             },
             StatusReaction::AskAgain(_) if by_force => skip_drain(seen),
@@ -228,7 +273,7 @@ fn ask_status(seen: &Observation) -> Plan {
                 };
                 failed_call(
                     seen,
-                    &Rest::failed(stage, text, Some(status.code)),
+                    Rest::failed(stage, text, Some(status.code)),
                     period,
                     machine_reason::VM_DELETION_FAILED,
                 )
@@ -263,7 +308,11 @@ fn fault_of(seen: &Observation) -> Option<Fault> {
 
 /// Waits at a stage for class or Secret, and says so.
 fn blocked(seen: &Observation, stage: DeletionStage, fault: &Fault) -> Plan {
-    let rest = Rest::failed(stage, format!("{}.", fault.message), Some(fault.code));
+    let message = being_deleted(
+        seen,
+        &format!("what the provider needs to delete the VM: {}. The VM is not released without it", fault.message),
+    );
+    let rest = Rest::failed(stage, format!("{}.", fault.message), Some(fault.code)).told(fault.reason, message);
     let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
     effects.push(Effect::Warn { reason: fault.reason, message: fault.message.clone() });
     Plan::new(
@@ -289,7 +338,7 @@ fn delete_vm(seen: &Observation) -> Plan {
                 }
             };
             let rest = Rest::failed(stage, text, Some(status.code));
-            failed_call(seen, &rest, period, machine_reason::VM_DELETION_FAILED)
+            failed_call(seen, rest, period, machine_reason::VM_DELETION_FAILED)
         }
         Some(Answer::Deleted(Ok(_))) => delete_node(seen),
         _ => match (fault_of(seen), seen.paused(Purpose::Deletion)) {
@@ -301,17 +350,28 @@ fn delete_vm(seen: &Observation) -> Plan {
 }
 
 /// Writes what a driver call failed with, and pauses.
-fn failed_call(seen: &Observation, rest: &Rest, period: RetryPeriod, reason: &'static str) -> Plan {
+fn failed_call(seen: &Observation, rest: Rest, period: RetryPeriod, reason: &'static str) -> Plan {
     let memory = match &seen.flow.answer {
         Some(Answer::Deleted(Err(status))) => status.last_known_state.clone(),
         _ => None,
     };
     let pause = pause_of(period, seen);
-    let until = seen.now.checked_add(jiff::SignedDuration::try_from(pause).unwrap_or_default()).unwrap_or(seen.now);
+    let until = after(seen.now, pause);
+    let every = GoDuration::from(pause);
+    let message = being_deleted(
+        seen,
+        &format!(
+            "the provider, which failed at {}: {} The next attempt follows {every} after each failure, or when the machine, \
+             its class or their Secrets change",
+            rfc3339(seen.now),
+            rest.text
+        ),
+    );
+    let rest = rest.told(reason, message);
     let mut effects: Vec<Effect> = Vec::new();
     if let Some(write) = rest.change(seen).last_known_state(memory).effect_unless_similar(seen) {
         effects.push(write);
-        effects.push(Effect::Warn { reason, message: rest.text.clone() });
+        effects.push(Effect::Warn { reason, message: rest.text });
     }
     effects.push(Effect::Remember(Memo::FlowDone));
     effects.push(Effect::Remember(Memo::Pause(Purpose::Deletion, until)));
@@ -352,6 +412,13 @@ fn delete_node(seen: &Observation) -> Plan {
             message: format!("Node {name} is left alone: {why}"),
         }),
         NodeView::NoTarget | NodeView::NotLinked { .. } | NodeView::Absent | NodeView::Vanished => {}
+    }
+    // On the plain path the end of the machine says enough (decisions.md 32).
+    if vm_is_gone(seen) && told_reason(&seen.machine) == Some(machine_reason::VM_DELETION_FAILED) {
+        effects.push(Effect::Tell {
+            reason: machine_reason::VM_DELETED,
+            message: "the VM was deleted after earlier attempts had failed".to_owned(),
+        });
     }
     effects.push(Effect::RemoveMachineFinalizer);
     Plan::new("delete-node-and-let-go", effects, Next::Settled)

@@ -9,17 +9,20 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::{
-    deletion::{Rest, pause_of, skip_drain},
+    deletion::{Rest, being_deleted, pause_of, skip_drain},
     deletion_stage::{DeletionStage, was_failed},
-    node_steps::{is_cordoned, terminating_condition},
+    node_steps::{is_cordoned, is_lastingly_unhealthy, terminating_condition},
     observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of, since},
     plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
     retry::RetryPeriod,
+    status_change::{progressing, rfc3339},
+    waiting::{after, told_reason},
 };
-use crate::api::names::{machine_reason, node_condition};
+use crate::{
+    api::names::{machine_condition, machine_reason, node_condition},
+    controllers::drain::waiting::Waiting,
+};
 
-/// A node that is not Ready or read-only this long is drained by force.
-const UNHEALTHY_FORCES_AFTER: Duration = Duration::from_secs(5 * 60);
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
 /// Attachments that can't be deleted hold a forced deletion this long beyond the drain timeout (M-02).
@@ -41,15 +44,7 @@ pub enum DrainMode {
 /// How the Node is to be drained now, from the label, the time since the deletion, and the Node's own conditions (M-05).
 pub fn drain_mode(seen: &Observation) -> DrainMode {
     let late = seen.deleting_for().is_some_and(|elapsed| elapsed > seen.limits.drain);
-    let conditions = seen.node.ours().map(|node| conditions_of(node)).unwrap_or_default();
-    let lasting = |kind: &str, bad: fn(&str) -> bool| {
-        condition(conditions, kind).is_some_and(|condition| {
-            let began = condition.last_transition_time.as_ref().map(|time| time.0);
-            bad(&condition.status) && began.is_some_and(|began| since(seen.now, began) > UNHEALTHY_FORCES_AFTER)
-        })
-    };
-    let unhealthy =
-        lasting("Ready", |status| status != "True") || lasting("ReadonlyFilesystem", |status| status != "False");
+    let unhealthy = seen.node.ours().is_some_and(|node| is_lastingly_unhealthy(node, seen.now));
     if seen.force_deletion() == Force::Yes || late || unhealthy { DrainMode::Forced } else { DrainMode::Normal }
 }
 
@@ -106,11 +101,9 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
         DrainState::Warming => {
             Plan::wait("drain-awaits-views", Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"))
         }
-        DrainState::Running { progress, blocked_by, wake } => {
-            drain_running(seen, progress, blocked_by.as_deref(), *wake)
-        }
+        DrainState::Running { progress, waiting, wake, .. } => drain_running(seen, progress, waiting.as_ref(), *wake),
         DrainState::Drained => match mode {
-            DrainMode::Normal => to_delete_vm(seen, "Drain successful.", Vec::new()),
+            DrainMode::Normal => to_delete_vm(seen, "Drain successful.", recovered(seen).into_iter().collect()),
             DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
         },
         DrainState::Failed(error) => match mode {
@@ -132,35 +125,99 @@ fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder 
         DrainMode::Normal => (Force::No, seen.limits.drain.saturating_sub(seen.deleting_for().unwrap_or_default())),
         DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
     };
-    let left = jiff::SignedDuration::try_from(left).unwrap_or_default();
-    DrainOrder { node, force, deadline: seen.now.checked_add(left).unwrap_or(seen.now) }
+    DrainOrder { node, force, deadline: after(seen.now, left) }
+}
+
+/// What a drain under way says of itself.
+pub(super) struct Told {
+    /// Reason of the condition.
+    pub(super) reason: &'static str,
+    /// Whom it waits for, in words.
+    pub(super) waits_for: String,
+    /// What is told besides, once until it changes.
+    pub(super) warning: Option<Effect>,
+}
+
+/// Whom a drain waits for, as condition and event say it; `end` tells what happens when that takes too long.
+pub(super) fn told(progress: &str, waiting: Option<&Waiting>, end: &str) -> Told {
+    let (reason, warning) = match waiting {
+        Some(Waiting::Budget { budget, held, .. }) => (
+            machine_condition::REASON_DRAIN_BLOCKED,
+            Some((
+                machine_reason::DRAIN_BLOCKED,
+                format!("PodDisruptionBudget {budget} refuses the eviction of {held} pod(s){end}"),
+            )),
+        ),
+        Some(Waiting::Detach { volume, pod, .. }) => (
+            machine_condition::REASON_WAITING_FOR_DETACHMENT,
+            Some((
+                machine_reason::VOLUME_STILL_ATTACHED,
+                format!("PersistentVolume {volume} of pod {pod} is not detached from the node yet{end}"),
+            )),
+        ),
+        Some(Waiting::Reattach { .. }) => (machine_condition::REASON_WAITING_FOR_REATTACHMENT, None),
+        Some(Waiting::Pod { .. } | Waiting::VolumeNames) | None => (machine_condition::REASON_DRAINING, None),
+    };
+    let whom = waiting.map(|waiting| format!("{}. ", waiting.text())).unwrap_or_default();
+    Told {
+        reason,
+        waits_for: format!("{whom}{progress}"),
+        warning: warning.map(|(reason, message)| Effect::Warn { reason, message }),
+    }
+}
+
+/// Whether what a drain says is worth a write: at once when a budget begins to hold it up, else when it says something new
+/// and nothing was written for a while.
+pub(super) fn is_worth_a_write(seen: &Observation, reason: &'static str, message: &str) -> bool {
+    let stored = progressing(&seen.machine);
+    if stored.is_some_and(|stored| stored.message == message) {
+        return false;
+    }
+    let begins_to_block =
+        reason == machine_condition::REASON_DRAIN_BLOCKED && stored.is_none_or(|stored| stored.reason != reason);
+    let last = &seen.machine.status.last_operation.last_update_time;
+    begins_to_block || last.as_ref().is_none_or(|written| since(seen.now, written.0) >= PROGRESS_EVERY)
 }
 
 /// A drain under way: how far it is gets written rarely, and only when it says something new.
-fn drain_running(seen: &Observation, progress: &str, blocked_by: Option<&str>, wake: Duration) -> Plan {
+fn drain_running(seen: &Observation, progress: &str, waiting: Option<&Waiting>, wake: Duration) -> Plan {
+    let by_force_at = seen.machine.metadata.deletion_timestamp.as_ref().map(|time| after(time.0, seen.limits.drain));
+    let end = by_force_at.map(|at| format!("; pods are deleted by force from {} on", rfc3339(at))).unwrap_or_default();
+    let told = told(progress, waiting, &end);
+    let message = being_deleted(seen, &format!("{}{end}", told.waits_for.trim_end_matches('.')));
     let mut effects = Vec::new();
-    let last = &seen.machine.status.last_operation;
-    let written = last.last_update_time.as_ref().map(|time| since(seen.now, time.0));
-    let rest = Rest::at(DeletionStage::Drain, progress);
-    if written.is_none_or(|ago| ago >= PROGRESS_EVERY) && !last.description.contains(progress) {
-        effects.push(rest.effect(seen));
-    }
-    if let Some(budget) = blocked_by {
-        effects.push(Effect::Warn {
-            reason: machine_reason::DRAIN_BLOCKED,
-            message: format!(
-                "evictions are refused by PodDisruptionBudget {budget}; pods are deleted by force once {} minutes have passed since the deletion",
-                seen.limits.drain.as_secs() / 60
-            ),
-        });
+    if is_worth_a_write(seen, told.reason, &message) {
+        effects.push(Rest::at(DeletionStage::Drain, progress).told(told.reason, message).effect(seen));
+        effects.extend(told.warning);
     }
     Plan::new("drain-running", effects, Next::LookAgain(wake, "drain"))
 }
 
 fn failed_drain(seen: &Observation, text: &str) -> Plan {
-    let rest = Rest::failed(DeletionStage::Drain, text, None);
-    let effects = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+    let message =
+        being_deleted(seen, &format!("its node to be drained. {text} Attempts go on until pods are deleted by force"));
+    let rest = Rest::failed(DeletionStage::Drain, text, None).told(machine_condition::REASON_DRAIN_FAILED, message);
+    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+    if !effects.is_empty() {
+        effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: text.to_owned() });
+    }
     Plan::new("drain-failed", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), "retry of the drain"))
+}
+
+/// That a drain went well which had been held up. On the plain path the status says enough (decisions.md 32).
+fn recovered(seen: &Observation) -> Option<Effect> {
+    let was_held_up = matches!(
+        told_reason(&seen.machine),
+        Some(
+            machine_condition::REASON_DRAIN_BLOCKED
+                | machine_condition::REASON_DRAIN_FAILED
+                | machine_condition::REASON_WAITING_FOR_DETACHMENT
+        )
+    );
+    was_held_up.then(|| Effect::Tell {
+        reason: machine_reason::DRAIN_SUCCEEDED,
+        message: format!("Node {} is drained after all", seen.node_label()),
+    })
 }
 
 /// On to the VM: written before the driver is asked, so that a restart does not drain again.

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// A machine that is being deleted and rests at a stage since second 100.
-fn resting(stage: DeletionStage) -> Machine {
+pub(super) fn resting(stage: DeletionStage) -> Machine {
     let mut machine = in_phase(MachinePhase::Terminating, 100, OperationType::Delete, OperationState::Processing);
     machine.status.last_operation.description = stage.marker().to_owned();
     deleted_at(machine, 100)
@@ -46,7 +46,7 @@ fn cordoned(conditions: Vec<NodeCondition>) -> Node {
     node
 }
 
-fn draining(second: i64) -> Observation {
+pub(super) fn draining(second: i64) -> Observation {
     with_node(seen(resting(DeletionStage::Drain), second), cordoned(vec![condition("Ready", "True")]))
 }
 
@@ -54,7 +54,7 @@ fn stage_after(seen: &Observation) -> Option<DeletionStage> {
     DeletionStage::of(&after(&decide(seen), &seen.machine))
 }
 
-fn answered(mut seen: Observation, answer: Answer) -> Observation {
+pub(super) fn answered(mut seen: Observation, answer: Answer) -> Observation {
     seen.flow.learn(answer);
     seen
 }
@@ -66,7 +66,7 @@ fn starts(plan: &Plan) -> Option<Call> {
     })
 }
 
-fn deletes(code: Code) -> Answer {
+pub(super) fn deletes(code: Code) -> Answer {
     Answer::Deleted(Err(Status::new(code, "no")))
 }
 
@@ -212,6 +212,20 @@ fn a_label_forces_the_drain(#[case] value: &str, #[case] force: Force) {
     let seen = with_node(seen(machine, 100), cordoned(vec![]));
     let Next::StepDrain(order) = decide(&seen).next else { panic!("no drain") };
     assert_eq!(order.force, force);
+}
+
+#[test]
+fn mc_166_a_node_that_falls_ill_while_it_is_drained_is_drained_by_force() {
+    // What the machine remembers of its node is frozen since it became Terminating.
+    let mut machine = resting(DeletionStage::Drain);
+    machine.status.conditions = vec![condition("Ready", "True")];
+    let mut ill = condition("Ready", "Unknown");
+    ill.last_transition_time = Some(Time(at(150)));
+    for (second, force) in [(450, Force::No), (451, Force::Yes)] {
+        let seen = with_node(seen(machine.clone(), second), cordoned(vec![ill.clone()]));
+        let Next::StepDrain(order) = decide(&seen).next else { panic!("no drain") };
+        assert_eq!(order.force, force);
+    }
 }
 
 #[test]
@@ -450,27 +464,6 @@ fn a_pause_of_the_creation_does_not_hold_the_deletion() {
     let mut seen = seen(resting(DeletionStage::DeleteVm), 200);
     seen.pause = Some(Pause { purpose: Purpose::Creation, until: at(500), inputs: seen.inputs.clone() });
     assert_eq!(starts(&decide(&seen)), Some(Call::Delete));
-}
-
-#[rstest]
-#[case::soon_after_the_last_write(110, false)]
-#[case::after_half_a_minute(130, true)]
-fn progress_of_a_drain_is_written_rarely(#[case] second: i64, #[case] written: bool) {
-    let mut seen = draining(second);
-    seen.drain = DrainState::Running {
-        progress: "1 of 3 pods left, 1 blocked by PodDisruptionBudget ns/web.".to_owned(),
-        blocked_by: Some("ns/web".to_owned()),
-        wake: MINUTE,
-    };
-    let plan = decide(&seen);
-    assert_eq!(status_patch(&plan).is_some(), written);
-    if written {
-        let machine = after(&plan, &seen.machine);
-        assert_eq!(DeletionStage::of(&machine), Some(DeletionStage::Drain));
-        seen.machine = Arc::new(machine);
-        seen.now = at(second + 60);
-        assert_eq!(status_patch(&decide(&seen)), None, "the same text is not written twice");
-    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures::FutureExt;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::task::TaskTracker;
 
 use super::observation::{Answer, Call};
@@ -34,8 +34,8 @@ pub enum Tracked {
     None,
     /// It has not answered yet.
     InFlight(Call),
-    /// It answered; from here on it is forgotten.
-    Answered(Answer),
+    /// It answered after this time; from here on it is forgotten.
+    Answered(Answer, Duration),
 }
 
 /// Driver calls under way.
@@ -49,7 +49,7 @@ pub struct DriverCalls {
 struct Entry {
     uid: String,
     call: Call,
-    answer: Option<Answer>,
+    answer: Option<(Answer, Duration)>,
 }
 
 impl DriverCalls {
@@ -84,6 +84,7 @@ impl DriverCalls {
         self.tasks.spawn(async move {
             // The semaphore is never closed; without a slot the call would only be less bounded.
             let _slot = slots.acquire_owned().await.ok();
+            let began = Instant::now();
             let work = AssertUnwindSafe(perform(call, &*driver, request, deadline)).catch_unwind();
             let answer = match tokio::time::timeout(deadline, work).await {
                 Ok(Ok(answer)) => answer,
@@ -94,7 +95,7 @@ impl DriverCalls {
                 ),
             };
             if let Some(entry) = lock(&calls).get_mut(&key) {
-                entry.answer = Some(answer);
+                entry.answer = Some((answer, began.elapsed()));
             }
             queue.add(key);
         });
@@ -108,7 +109,9 @@ impl DriverCalls {
             None => Tracked::None,
             Some(entry) if entry.answer.is_none() => Tracked::InFlight(entry.call),
             Some(_) => match calls.remove(&target.key) {
-                Some(Entry { uid, answer: Some(answer), .. }) if uid == target.uid => Tracked::Answered(answer),
+                Some(Entry { uid, answer: Some((answer, took)), .. }) if uid == target.uid => {
+                    Tracked::Answered(answer, took)
+                }
                 _ => Tracked::None,
             },
         }

@@ -7,9 +7,13 @@ use std::{collections::BTreeSet, time::Duration};
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use super::{
+    in_place::{UpdateResult, phase_after_update, take_result},
+    measures::Measurement,
     observation::{NodeView, Observation, condition, conditions_of, since},
     plan::{Effect, Next, Say},
+    settings::HealthTimeout,
     status_change::{Moving, StatusChange, TimeoutClock},
+    waiting::{Waiting, after, tell_when_new, told_reason},
 };
 use crate::api::{
     duration::GoDuration,
@@ -31,6 +35,8 @@ pub enum HealthVerdict {
     Running(Arrival),
     /// The machine is not healthy any more.
     Unknown(Cause),
+    /// The node's agent has told how the in-place update went.
+    Updated(UpdateResult),
 }
 
 /// How a machine became Running.
@@ -58,9 +64,21 @@ pub fn health(seen: &Observation) -> Say {
     }
     let conditions = seen.node.ours().map(|node| conditions_of(node)).unwrap_or_default();
     match health_verdict(seen) {
-        HealthVerdict::Unchanged(wait) => Say::Pass(wait),
+        HealthVerdict::Unchanged(wait) => match foreign_node(seen) {
+            effects if effects.is_empty() => Say::Pass(wait),
+            effects => Say::act("node-is-foreign", effects, Next::Again),
+        },
         HealthVerdict::TakeConditions => {
-            Say::act("take-conditions", vec![StatusChange::new().conditions(conditions).effect(seen)], Next::Again)
+            let mut change = StatusChange::new().conditions(conditions);
+            if let Some(wait) = node_wait(seen) {
+                change = change.waits(&wait);
+            }
+            Say::act("take-conditions", vec![change.effect(seen)], Next::Again)
+        }
+        HealthVerdict::Updated(result) => {
+            let NodeView::Ours(node) = &seen.node else { return Say::NOTHING };
+            let (change, tell) = take_result(seen, node, result);
+            Say::act("take-update-result", vec![change.conditions(conditions).effect(seen), tell], Next::Again)
         }
         HealthVerdict::Running(arrival) => Say::act("node-healthy", running(seen, conditions, arrival), Next::Again),
         HealthVerdict::Unknown(cause) => Say::act("node-unhealthy", unknown(seen, conditions, cause), Next::Again),
@@ -86,6 +104,9 @@ pub fn health_verdict(seen: &Observation) -> HealthVerdict {
     let healthy = is_healthy(conditions, &seen.limits.unhealthy_conditions);
     match (seen.phase(), healthy) {
         // An in-place update has its own verdicts.
+        (phase, _) if phase_after_update(phase, node).is_some() => {
+            phase_after_update(phase, node).map_or(HealthVerdict::Unchanged(None), HealthVerdict::Updated)
+        }
         (MachinePhase::InPlaceUpdating | MachinePhase::InPlaceUpdateFailed | MachinePhase::Terminating, _) => {
             take_if(changed)
         }
@@ -96,10 +117,17 @@ pub fn health_verdict(seen: &Observation) -> HealthVerdict {
             let ready_is_stored = condition(stored, "Ready").is_some_and(|ready| ready.status == "True");
             if changed && !ready_is_stored { HealthVerdict::TakeConditions } else { later(seen, changed) }
         }
+        // Its node was Ready all the time that the update failed: that is no recovery.
+        (MachinePhase::Failed, true) if failed_in_update(seen) => take_if(changed),
         (_, true) => HealthVerdict::Running(arrival(seen)),
         (MachinePhase::Pending | MachinePhase::CrashLoopBackOff, false) => later(seen, changed),
         (_, false) => take_if(changed),
     }
+}
+
+/// Whether the machine has failed because an in-place update did.
+fn failed_in_update(seen: &Observation) -> bool {
+    seen.machine.status.last_operation.operation == OperationType::InPlaceUpdate
 }
 
 fn take_if(changed: bool) -> HealthVerdict {
@@ -171,7 +199,14 @@ fn running(seen: &Observation, conditions: &[NodeCondition], arrival: Arrival) -
                 OperationState::Successful,
                 format!("Machine {name} successfully joined the cluster in {took}"),
             );
-            vec![change.effect(seen), Effect::DeleteToken]
+            let mut effects =
+                vec![change.effect(seen), Effect::Measure(Measurement::Joined(seen.age())), Effect::DeleteToken];
+            // On the plain path the status says enough (decisions.md 32).
+            if *seen.phase() != MachinePhase::Pending {
+                let message = format!("Machine {name} joined the cluster after {took}");
+                effects.push(Effect::Tell { reason: machine_reason::JOINED, message });
+            }
+            effects
         }
         Arrival::Rejoined => {
             let text = format!("Machine {name} successfully re-joined the cluster");
@@ -196,20 +231,79 @@ fn unknown(seen: &Observation, conditions: &[NodeCondition], cause: Cause) -> Ve
             ),
         ),
     };
-    let waits = match seen.limits.health {
-        super::settings::HealthTimeout::Never => "; the health timeout is disabled".to_owned(),
-        super::settings::HealthTimeout::After(limit) => {
-            format!("; waiting for the node to recover, at most {} minutes", limit.as_secs() / 60)
+    let wait = Waiting::on(reason, format!("Node {} to recover", seen.node_label())).since(seen.now);
+    let wait = match (cause, &seen.node) {
+        (_, NodeView::Foreign { why, .. }) => {
+            wait.seen(format!("a Node of this name belongs to something else: {why}"))
+        }
+        (Cause::NodeMissing, _) => wait.seen("the Node object is gone"),
+        (Cause::NodeUnhealthy, _) => wait.seen(in_words(conditions)),
+    };
+    let wait = wait.ended_by("the Node reports Ready and no bad condition");
+    let wait = match seen.limits.health {
+        HealthTimeout::Never => {
+            wait.ended_by("the Node reports Ready and no bad condition; the health timeout is disabled")
+        }
+        HealthTimeout::After(limit) => {
+            wait.at_most_until(after(seen.now, limit), "the machine is declared Failed when its turn comes")
         }
     };
     let mut change = StatusChange::new()
         .phase(MachinePhase::Unknown, TimeoutClock::Inactive)
         .operation(OperationType::HealthCheck, OperationState::Processing, text.clone())
-        .progress(Moving::Yes, reason, format!("{text}{waits}"));
+        .waits(&wait);
     if cause == Cause::NodeUnhealthy {
         change = change.conditions(conditions);
     }
     vec![change.effect(seen), Effect::Warn { reason, message: text }]
+}
+
+/// Whom a machine waits for whose Node is there but not healthy; `None` when it has joined already.
+fn node_wait(seen: &Observation) -> Option<Waiting> {
+    let (MachinePhase::Pending, NodeView::Ours(node)) = (seen.phase(), &seen.node) else { return None };
+    let name = seen.node_label();
+    let is_tainted = is_critical_component_missing(node);
+    let (reason, on, ended_by) = if is_healthy(conditions_of(node), &seen.limits.unhealthy_conditions) && is_tainted {
+        (
+            machine_condition::REASON_WAITING_FOR_CRITICAL_COMPONENTS,
+            format!("critical pods of Node {name}"),
+            format!("taint {} is taken off the Node", taint::CRITICAL_COMPONENTS_NOT_READY),
+        )
+    } else {
+        (
+            machine_condition::REASON_WAITING_FOR_NODE_READY,
+            format!("Node {name} to become Ready"),
+            "the kubelet reports Ready and no bad condition".to_owned(),
+        )
+    };
+    // That the VM was taken over must stay known: it sets the clock of the timeout (M-13).
+    let adopted = machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
+    let reason = if told_reason(&seen.machine) == Some(adopted) { adopted } else { reason };
+    Some(pending_wait(seen, reason, on).seen(in_words(conditions_of(node))).ended_by(ended_by))
+}
+
+/// A wait of a machine that has a VM and has not joined; it has the creation timeout.
+pub fn pending_wait(seen: &Observation, reason: &'static str, on: String) -> Waiting {
+    let began = seen.machine.status.current_status.last_update_time.as_ref().map(|began| began.0);
+    let began = began.filter(|_| *seen.phase() == MachinePhase::Pending).unwrap_or(seen.now);
+    let is_adopted = reason == machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
+    let left = seen.limits.creation.saturating_sub(if is_adopted { since(seen.now, began) } else { seen.age() });
+    Waiting::on(reason, on).since(began).at_most_until(after(seen.now, left), "the machine is declared Failed")
+}
+
+/// A machine that has not joined and whose Node's name belongs to something else.
+fn foreign_node(seen: &Observation) -> Vec<Effect> {
+    let (MachinePhase::Pending, NodeView::Foreign { name, why }) = (seen.phase(), &seen.node) else {
+        return Vec::new();
+    };
+    if told_reason(&seen.machine) == Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM) {
+        // That must stay known, see above; the wait for a Node is told already.
+        return Vec::new();
+    }
+    let wait = pending_wait(seen, machine_reason::FOREIGN_NODE_KEPT, format!("a Node {name} of its own"))
+        .seen(format!("the one that exists belongs to something else: {why}"))
+        .ended_by("that one is gone and the VM registers");
+    tell_when_new(seen, &wait)
 }
 
 /// Conditions in one line: `Ready=False (KubeletNotReady), DiskPressure=True`.

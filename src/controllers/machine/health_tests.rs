@@ -254,8 +254,38 @@ fn a_deleted_node_takes_its_machine_along(#[case] node: NodeView) {
 }
 
 #[test]
-fn a_foreign_node_says_nothing_about_the_machine() {
+fn a_foreign_node_says_nothing_about_the_machine_but_is_named_once() {
     let mut seen = seen(pending(), 60);
-    seen.node = NodeView::Foreign { name: "n".to_owned(), why: String::new() };
+    seen.node = NodeView::Foreign { name: "n".to_owned(), why: "its providerID is \"x\"".to_owned() };
+    let machine = after(&decide(&seen), &seen.machine);
+    assert_eq!(machine.status.current_status.phase, MachinePhase::Pending);
+    assert!(machine.status.conditions.is_empty());
+    assert!(machine.status.machine_conditions[0].message.contains("its providerID is"), "{machine:?}");
+    seen.machine = std::sync::Arc::new(machine);
     assert!(decide(&seen).effects.is_empty());
+}
+
+#[test]
+fn mc_125_a_health_timeout_of_zero_fails_a_machine_at_the_first_look_after_it_became_unknown() {
+    let mut seen = with_node(seen(unknown(100), 100), node(ready("False")));
+    seen.limits.health = super::settings::HealthTimeout::After(std::time::Duration::ZERO);
+    seen.siblings = Some(Vec::new());
+    seen.permit = Permit::Held;
+    assert_eq!(phase_after(&seen), MachinePhase::Unknown);
+    seen.now = at(101);
+    assert_eq!(phase_after(&seen), MachinePhase::Failed);
+}
+
+#[test]
+fn a_ready_node_of_a_pending_machine_with_missing_components_says_so() {
+    let seen = with_node(seen(pending(), 60), tainted(node(ready("True")), taint::CRITICAL_COMPONENTS_NOT_READY));
+    let machine = after(&decide(&seen), &seen.machine);
+    let told = &machine.status.machine_conditions[0];
+    assert_eq!(told.reason, machine_condition::REASON_WAITING_FOR_CRITICAL_COMPONENTS);
+    assert_eq!(
+        told.message,
+        "waiting for critical pods of Node n since 2027-01-15T08:00:01Z: Ready=True; ends when taint \
+         node.gardener.cloud/critical-components-not-ready is taken off the Node; at 2027-01-15T08:20:00Z the machine is \
+         declared Failed"
+    );
 }

@@ -6,15 +6,19 @@ use std::time::Duration;
 
 use super::{
     health::in_words,
+    in_place::timed_out,
+    measures::Measurement,
     observation::{Observation, Permit, Sibling, since},
     plan::{Effect, Next, Say},
     settings::HealthTimeout,
-    status_change::{Moving, StatusChange, TimeoutClock},
+    status_change::{StatusChange, TimeoutClock},
+    vm_gone::VmCheck,
+    waiting::{Waiting, tell_when_new},
 };
 use crate::api::{
     duration::GoDuration,
     names::{label, machine_condition, machine_reason},
-    v1alpha1::{MachinePhase, OperationState},
+    v1alpha1::{MachinePhase, OperationState, controller_of},
 };
 use kube::ResourceExt;
 
@@ -53,13 +57,13 @@ pub fn timeouts(seen: &Observation) -> Say {
         MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed => {
             unhealthy(seen)
         }
+        MachinePhase::InPlaceUpdating => updating(seen),
         MachinePhase::Unset
         | MachinePhase::Available
         | MachinePhase::Running
         | MachinePhase::Terminating
         | MachinePhase::Failed
         | MachinePhase::CrashLoopBackOff
-        | MachinePhase::InPlaceUpdating
         | MachinePhase::Other(_) => Say::NOTHING,
     }
 }
@@ -81,15 +85,32 @@ fn pending(seen: &Observation) -> Say {
     }
     let limit = duration(seen.limits.creation);
     let text = format!("Machine {} failed to join the cluster in {limit}.", seen.name());
-    Say::act("creation-timeout", failed(seen, machine_reason::CREATION_TIMEOUT, text), Next::Again)
+    let mut effects = failed(seen, machine_reason::CREATION_TIMEOUT, text);
+    effects.push(Effect::Measure(Measurement::FailedJoin));
+    Say::act("creation-timeout", effects, Next::Again)
+}
+
+/// An in-place update has its own timeout, whether the Node is there or not (MC-285).
+fn updating(seen: &Observation) -> Say {
+    let elapsed = in_phase_for(seen);
+    if elapsed <= seen.limits.in_place_update {
+        return Say::Pass(Some(just_after(seen.limits.in_place_update, elapsed)));
+    }
+    Say::act("in-place-timeout", timed_out(seen), Next::Again)
+}
+
+/// How long the machine is in its phase.
+fn in_phase_for(seen: &Observation) -> Duration {
+    let began = seen.machine.status.current_status.last_update_time.as_ref().map(|began| began.0);
+    began.map(|began| since(seen.now, began)).unwrap_or_default()
 }
 
 /// An unhealthy machine has its health timeout, and waits for its turn when that has passed.
 fn unhealthy(seen: &Observation) -> Say {
     let HealthTimeout::After(limit) = seen.limits.health else { return Say::NOTHING };
-    let began = seen.machine.status.current_status.last_update_time.as_ref().map(|began| began.0);
-    let elapsed = began.map(|began| since(seen.now, began)).unwrap_or_default();
-    if elapsed <= limit {
+    let elapsed = in_phase_for(seen);
+    let vm_is_gone = seen.vm_check == VmCheck::Gone;
+    if elapsed <= limit && !vm_is_gone {
         return Say::Pass(Some(just_after(limit, elapsed)));
     }
     // Cheap look first, without the permit: a blocked machine must not stand in the way of the others.
@@ -100,6 +121,15 @@ fn unhealthy(seen: &Observation) -> Say {
     }
     if seen.permit == Permit::NotHeld {
         return Say::act("health-timeout", Vec::new(), Next::TakePermit);
+    }
+    if vm_is_gone && elapsed <= limit {
+        let text = format!(
+            "Machine {} is unhealthy and has no VM any more, the provider said so twice. Updating machine phase to Failed. \
+             Node Conditions: {}",
+            seen.name(),
+            in_words(&seen.machine.status.conditions)
+        );
+        return Say::act("vm-is-gone", failed(seen, machine_reason::VM_GONE, text), Next::Again);
     }
     let text = format!(
         "Machine {} health checks failing since last {}. Updating machine phase to Failed. Node Conditions: {}",
@@ -116,30 +146,33 @@ fn failed(seen: &Observation, reason: &'static str, text: String) -> Vec<Effect>
     let change = StatusChange::new()
         .phase(MachinePhase::Failed, TimeoutClock::Inactive)
         .operation(operation, OperationState::Failed, text.clone())
-        .progress(Moving::No, reason, format!("{text} The machine waits to be replaced or to recover"));
+        .rests(&failed_wait(seen, reason, &text));
     vec![change.effect(seen), Effect::Warn { reason, message: text }]
+}
+
+/// What a Failed machine waits for.
+pub fn failed_wait(seen: &Observation, reason: &'static str, text: &str) -> Waiting {
+    let recovers = if seen.node_label().is_empty() { "" } else { ", or its Node recovers" };
+    let (on, ended_by) = if controller_of(&seen.machine.metadata).is_some() {
+        ("its MachineSet to replace it", format!("the machine is deleted{recovers}"))
+    } else {
+        ("somebody to delete or repair it", format!("it is deleted or its spec changes{recovers}"))
+    };
+    Waiting::on(reason, on).since(seen.now).seen(text).ended_by(ended_by)
 }
 
 /// Others are being replaced: say so once, and let their changes wake the machine.
 fn deferred(seen: &Observation, in_progress: &[String]) -> Say {
     let reason = machine_reason::HEALTH_TIMEOUT_REPLACEMENT_DEFERRED;
     let group = seen.machine.labels().get(label::NAME).map(String::as_str).unwrap_or_default();
-    let text = format!(
-        "the health timeout has passed; waiting for {} machine(s) of {group} that are being replaced, such as {}",
-        in_progress.len(),
-        in_progress.first().map(String::as_str).unwrap_or_default()
-    );
-    let is_said = seen
-        .machine
-        .status
-        .machine_conditions
-        .iter()
-        .any(|condition| condition.type_ == machine_condition::PROGRESSING && condition.reason == reason);
-    let mut effects = Vec::new();
-    if !is_said {
-        effects.push(StatusChange::new().progress(Moving::Yes, reason, text.clone()).effect(seen));
-        effects.push(Effect::Warn { reason, message: text });
-    }
+    let wait = Waiting::on(reason, format!("the replacement of {} other machine(s) of {group}", in_progress.len()))
+        .since(seen.now)
+        .seen(format!(
+            "the time limit of this machine has passed, and {} is being replaced",
+            in_progress.first().map(String::as_str).unwrap_or_default()
+        ))
+        .ended_by("each of them is Running or gone; then this machine is declared Failed");
+    let effects = tell_when_new(seen, &wait);
     // Sibling changes wake the machine; the minute is for a change that got lost.
     Say::act("health-timeout-deferred", effects, Next::LookAgain(Duration::from_secs(60), "waiting for siblings"))
 }

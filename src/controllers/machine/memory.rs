@@ -6,10 +6,11 @@ use jiff::Timestamp;
 
 use super::{
     bootstrap_token::Token,
-    observation::{DrainState, Flow, Force, Pause, Permit, Trouble},
+    observation::{DrainState, Flow, Pause, Permit, Trouble},
     status_change::masked,
+    vm_gone::VmCheck,
 };
-use crate::{cluster::key::Target, controllers::drain::progress::Progress};
+use crate::{cluster::key::Target, controllers::drain::Run};
 
 /// What this process remembers of a machine.
 #[derive(Debug)]
@@ -24,10 +25,14 @@ pub struct Memory {
     pub flow: Flow,
     /// A pause before the next driver call.
     pub pause: Option<Pause>,
-    /// The drain and its mode.
-    pub drain: Option<(Force, Progress)>,
+    /// The drain.
+    pub drain: Option<Run>,
+    /// When the attempt of the drain began.
+    pub drain_began: Option<Timestamp>,
     /// Since when the Node's conditions differ from the stored ones.
     pub conditions_differ_since: Option<Timestamp>,
+    /// What the driver said of the VM since the machine is unhealthy.
+    pub vm_check: VmCheck,
     /// The machine's bootstrap token.
     pub token: Option<HeldToken>,
     /// What was last said by reason, without what changes from time to time.
@@ -57,7 +62,9 @@ impl Memory {
             flow: Flow::default(),
             pause: None,
             drain: None,
+            drain_began: None,
             conditions_differ_since: None,
+            vm_check: VmCheck::NotAsked,
             token: None,
             said: BTreeMap::new(),
             reread: false,

@@ -4,12 +4,15 @@
 //! are pure and live in files named after what they decide; driver calls run beside the passes ([`driver_calls`]) and
 //! wake the machine when they answer. Source: spec/machine-controller §3–6, §8, §11.
 //!
-//! Not here: in-place updates, preservation, orphaned VMs and the API server freeze's detection.
+//! Not here: orphaned VMs and the API server freeze's detection.
 
 mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
+pub(crate) use act::{added_condition, set_condition};
 pub mod bootstrap_token;
 pub mod class_state;
+#[cfg(test)]
+mod controller_scenarios;
 #[cfg(test)]
 mod controller_tests;
 pub mod creation;
@@ -19,14 +22,26 @@ mod creation_tests;
 pub mod decide;
 pub mod deletion;
 pub mod deletion_drain;
+#[cfg(test)]
+mod deletion_flow_tests;
 pub mod deletion_stage;
 #[cfg(test)]
 mod deletion_tests;
+#[cfg(test)]
+mod deletion_waits_tests;
 mod driver_calls;
 pub mod health;
 #[cfg(test)]
 mod health_tests;
 pub mod health_timeout;
+pub mod in_place;
+#[cfg(test)]
+mod in_place_tests;
+#[cfg(test)]
+mod lifecycle_property;
+#[cfg(test)]
+mod lifecycle_world;
+pub mod measures;
 mod memory;
 pub mod node_capacity;
 pub mod node_metadata;
@@ -36,18 +51,31 @@ pub mod node_ownership;
 mod node_steps;
 pub mod observation;
 mod observe;
+pub(in crate::controllers) use observe::secrets_of;
 pub mod plan;
+pub mod preservation;
+mod preservation_drain;
+#[cfg(test)]
+mod preservation_tests;
 mod reconcile;
 pub mod retry;
 pub mod routing;
+#[cfg(test)]
+mod safety_tests;
 pub mod settings;
 pub mod status_change;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
+mod testing_cloud;
+#[cfg(test)]
 mod testing_cluster;
 mod tokens;
 pub mod user_data;
+pub mod vm_gone;
+pub mod waiting;
+#[cfg(test)]
+mod waiting_events_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,7 +88,9 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, Secret};
 use rand::CryptoRng;
 
-use self::{driver_calls::DriverCalls, memory::Memory, observation::Freeze, settings::MachineSettings};
+use self::{
+    driver_calls::DriverCalls, measures::Measures, memory::Memory, observation::Freeze, settings::MachineSettings,
+};
 use crate::{
     api::v1alpha1::{Machine, MachineClass},
     cluster::{
@@ -72,6 +102,7 @@ use crate::{
         views::ControlViews,
     },
     driver::{Registry, SecretData},
+    metrics::Metrics,
 };
 
 /// Component name of the machine half's events.
@@ -82,17 +113,40 @@ pub type SharedRng = Arc<Mutex<dyn CryptoRng + Send>>;
 
 /// Whether verdicts are suspended because an API server cannot be reached. Cheap to clone; all clones are one switch.
 #[derive(Clone, Debug, Default)]
-pub struct FreezeSwitch(Arc<AtomicBool>);
+pub struct FreezeSwitch {
+    all: Arc<AtomicBool>,
+    /// Machines that stay frozen when the others go on.
+    held: Arc<Mutex<BTreeSet<ObjectKey>>>,
+}
 
 impl FreezeSwitch {
     /// Freezes or thaws.
     pub fn set(&self, freeze: Freeze) {
-        self.0.store(freeze == Freeze::Frozen, Ordering::Release);
+        self.all.store(freeze == Freeze::Frozen, Ordering::Release);
     }
 
     /// How it stands.
     pub fn get(&self) -> Freeze {
-        if self.0.load(Ordering::Acquire) { Freeze::Frozen } else { Freeze::Flowing }
+        if self.all.load(Ordering::Acquire) { Freeze::Frozen } else { Freeze::Flowing }
+    }
+
+    /// How it stands for one machine.
+    pub fn of(&self, machine: &ObjectKey) -> Freeze {
+        if self.holds().contains(machine) { Freeze::Frozen } else { self.get() }
+    }
+
+    /// Keeps one machine frozen, whatever the others are.
+    pub fn hold(&self, machine: &ObjectKey) {
+        self.holds().insert(machine.clone());
+    }
+
+    /// Lets that machine go on with the others.
+    pub fn release(&self, machine: &ObjectKey) {
+        self.holds().remove(machine);
+    }
+
+    fn holds(&self) -> std::sync::MutexGuard<'_, BTreeSet<ObjectKey>> {
+        self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -120,6 +174,8 @@ pub struct MachineDeps {
     pub freeze: FreezeSwitch,
     /// Limits.
     pub settings: MachineSettings,
+    /// Told of what happens.
+    pub metrics: Metrics,
 }
 
 /// What the machine controller needs of the target cluster.
@@ -157,6 +213,7 @@ pub struct MachineController {
     rng: SharedRng,
     freeze: FreezeSwitch,
     settings: MachineSettings,
+    measures: Measures,
     calls: DriverCalls,
     memories: Mutex<BTreeMap<ObjectKey, Memory>>,
     /// Machines whose Node's removal was seen.
@@ -178,10 +235,12 @@ impl MachineController {
     /// A controller; it does nothing until its queue runs [`Self::reconcile`].
     pub fn new(deps: MachineDeps) -> Self {
         let settings = deps.settings;
+        let measures = Measures::new(deps.metrics);
         let target = deps.target.map(|parts| TargetDeps {
             drainer: Drainer::new(
                 parts.drain_views,
-                Evictor::new(parts.client, deps.gate.clone(), settings.concurrent_evictions),
+                Evictor::new(parts.client, deps.gate.clone(), settings.concurrent_evictions)
+                    .measured_by(measures.clone()),
                 settings.deadlines.volumes,
             ),
             nodes: parts.nodes,
@@ -201,6 +260,7 @@ impl MachineController {
             rng: deps.rng,
             freeze: deps.freeze,
             settings,
+            measures,
             memories: Mutex::default(),
             vanished: Mutex::default(),
             last_good: Mutex::default(),

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn mc_234_a_resource_that_is_not_wanted_any_more_is_removed_with_its_memory() {
+    fn mc_234_mc_235_a_resource_that_is_not_wanted_any_more_is_removed_with_its_memory() {
         let change = change(&Capacity::new(), &node(&[("x.io/y", "4")], Some("{\"x.io/y\":\"4\"}")));
         assert_eq!(change.status, Some(json!({ "status": { "capacity": { "x.io/y": null } } })));
         assert!(change.memory.unwrap()["metadata"]["annotations"][annotation::LAST_APPLIED_VIRTUAL_CAPACITY].is_null());

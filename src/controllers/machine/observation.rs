@@ -13,12 +13,13 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::settings::Limits;
+use super::{settings::Limits, vm_gone::VmCheck};
 use crate::{
     api::{
         names::{finalizer, label},
         v1alpha1::{Machine, MachinePhase},
     },
+    controllers::drain::waiting::Waiting,
     driver::{CreatedVm, DeletedVm, Status, VmIdentity},
 };
 
@@ -72,6 +73,8 @@ pub struct Observation {
     pub trouble: Option<Trouble>,
     /// Since when the Node's conditions differ from the stored ones.
     pub conditions_differ_since: Option<Timestamp>,
+    /// What the driver said of the VM since the machine is unhealthy.
+    pub vm_check: VmCheck,
 }
 
 /// Whether verdicts are suspended.
@@ -257,6 +260,8 @@ pub struct KnownVm {
 pub struct Flow {
     /// A call that has not answered yet.
     pub in_flight: Option<Call>,
+    /// When the last call was started.
+    pub asked_at: Option<Timestamp>,
     /// The last answer, until the decision has been acted upon.
     pub answer: Option<Answer>,
     /// The VM, once known.
@@ -264,6 +269,11 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// Whether nothing is under way and nothing is known.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_none() && self.answer.is_none() && self.vm.is_none()
+    }
+
     /// Takes in what a call answered.
     pub fn learn(&mut self, answer: Answer) {
         self.in_flight = None;
@@ -365,6 +375,8 @@ pub enum DrainState {
         progress: String,
         /// The budget that refuses evictions.
         blocked_by: Option<String>,
+        /// Whom it waits for.
+        waiting: Option<Waiting>,
         /// When to step again, at the latest.
         wake: Duration,
     },
@@ -421,6 +433,10 @@ pub enum NodeStep {
     Finalizer,
     /// Finalizer, labels, taints and memories of the Node.
     Metadata,
+    /// What a preservation puts on the Node, and takes off it.
+    Preservation,
+    /// Writing the condition `InPlaceUpdate`.
+    InPlaceCondition,
 }
 
 /// An effect on the target cluster that failed.
@@ -433,6 +449,44 @@ pub struct Trouble {
 }
 
 impl Observation {
+    /// A machine of a target cluster of which nothing else is known yet: its class is usable, its Secrets ask for nothing,
+    /// it was first seen now.
+    pub fn of(machine: Arc<Machine>, limits: Limits, now: Timestamp) -> Self {
+        let deleting = machine.metadata.deletion_timestamp.as_ref().map(|_| now);
+        Self {
+            version: OBSERVATION_VERSION,
+            now,
+            first_seen: now,
+            first_seen_deleting: deleting,
+            freeze: Freeze::Flowing,
+            target: TargetCluster::Present,
+            limits,
+            class: ClassView {
+                state: ClassState::Usable,
+                virtual_capacity: Some(BTreeMap::new()),
+                creation: CreationGuarantee::Idempotent,
+                last_good: LastGood::Unknown,
+            },
+            secrets: SecretView::Present(UserData::WithoutToken),
+            node: NodeView::NotLinked { candidate: None, namesake: None },
+            flow: Flow::default(),
+            pause: None,
+            inputs: Inputs {
+                machine: machine.metadata.generation,
+                force: force_deletion(&machine),
+                ..Inputs::default()
+            },
+            drain: DrainState::Due,
+            attachments: deleting.map(|_| Vec::new()),
+            siblings: None,
+            permit: Permit::NotHeld,
+            trouble: None,
+            conditions_differ_since: None,
+            vm_check: VmCheck::NotAsked,
+            machine,
+        }
+    }
+
     /// Name of the machine.
     pub fn name(&self) -> &str {
         self.machine.metadata.name.as_deref().unwrap_or_default()
@@ -527,6 +581,14 @@ mod tests {
     #[case::mc_128_seen_long_after_by_a_new_process(Some(at(0)), at(3600), at(0))]
     fn a_clock_starts(#[case] stamped: Option<Timestamp>, #[case] seen: Timestamp, #[case] expected: Timestamp) {
         assert_eq!(start(stamped, seen), expected);
+    }
+
+    #[rstest]
+    #[case::s_util_12_an_hour_is_more_than_half_an_hour(3600, 30, true)]
+    #[case::s_util_12_an_hour_is_less_than_one_and_a_half(3600, 90, false)]
+    #[case::s_util_12_no_time_has_passed(0, 5, false)]
+    fn a_period_is_over(#[case] seconds: i64, #[case] minutes: u64, #[case] over: bool) {
+        assert_eq!(since(at(seconds), at(0)) > Duration::from_secs(60 * minutes), over);
     }
 
     #[rstest]

@@ -18,6 +18,7 @@ use super::{
     },
     settings::{HealthTimeout, Limits, MachineSettings},
     user_data::{SecretsNamed, wants},
+    vm_gone::VmCheck,
 };
 use crate::{
     api::{
@@ -72,6 +73,9 @@ pub fn observe(
     let secrets = secrets_of(&sources.views.secrets, &machine, class.as_deref());
     let node = node_view(sources, &machine, memory);
     note_conditions(&machine, &node, memory, now);
+    if machine.status.current_status.phase != MachinePhase::Unknown {
+        memory.vm_check = VmCheck::NotAsked;
+    }
     if machine.metadata.deletion_timestamp.is_some() {
         memory.first_seen_deleting.get_or_insert(now);
     }
@@ -106,7 +110,7 @@ pub fn observe(
             SecretView::Missing(secrets.missing)
         },
         attachments: attachments(sources, &machine),
-        siblings: siblings(sources.views, &machine, &limits, now),
+        siblings: siblings(sources.views, &machine, &limits, memory.vm_check, now),
         limits,
         node,
         flow: memory.flow.clone(),
@@ -115,6 +119,7 @@ pub fn observe(
         permit: pass.permit,
         trouble: pass.trouble.clone(),
         conditions_differ_since: memory.conditions_differ_since,
+        vm_check: memory.vm_check,
         machine,
     }
 }
@@ -187,7 +192,7 @@ fn not_linked(nodes: &Store<Node>, machine: &Machine, memory: &Memory) -> NodeVi
 }
 
 /// Since when the Node of a machine that has not joined says something that is not written yet.
-fn note_conditions(machine: &Machine, node: &NodeView, memory: &mut Memory, now: Timestamp) {
+pub(super) fn note_conditions(machine: &Machine, node: &NodeView, memory: &mut Memory, now: Timestamp) {
     let status = &machine.status;
     let joining = matches!(status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
     let differs =
@@ -214,7 +219,13 @@ fn attachments(sources: &Sources<'_>, machine: &Machine) -> Option<Vec<Attachmen
 }
 
 /// The machine's group, but only when its health timeout may have passed: it can be large.
-fn siblings(views: &ControlViews, machine: &Machine, limits: &Limits, now: Timestamp) -> Option<Vec<Sibling>> {
+fn siblings(
+    views: &ControlViews,
+    machine: &Machine,
+    limits: &Limits,
+    vm: VmCheck,
+    now: Timestamp,
+) -> Option<Vec<Sibling>> {
     let HealthTimeout::After(limit) = limits.health else { return None };
     let current = &machine.status.current_status;
     let timed = matches!(
@@ -222,7 +233,7 @@ fn siblings(views: &ControlViews, machine: &Machine, limits: &Limits, now: Times
         MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed
     );
     let began = current.last_update_time.as_ref().map(|began| began.0)?;
-    if !timed || since(now, began) <= limit {
+    if !timed || (since(now, began) <= limit && vm != VmCheck::Gone) {
         return None;
     }
     let Some(group) = machine.labels().get(label::NAME).filter(|name| !name.is_empty()) else {
@@ -239,4 +250,63 @@ fn siblings(views: &ControlViews, machine: &Machine, limits: &Limits, now: Times
             })
             .collect(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{super::testing::*, *};
+    use crate::api::v1alpha1::{OperationState, OperationType};
+
+    fn secret(name: &str, data: &[(&str, &str)]) -> Secret {
+        let mut secret = Secret::default();
+        secret.metadata.name = Some(name.to_owned());
+        secret.metadata.namespace = Some("ns".to_owned());
+        let data =
+            data.iter().map(|(key, value)| ((*key).to_owned(), k8s_openapi::ByteString(value.as_bytes().to_vec())));
+        secret.data = Some(data.collect());
+        secret
+    }
+
+    #[test]
+    fn mc_044_the_credentials_beat_the_secret_key_by_key() {
+        let store = Store::new(Vec::new());
+        store.apply(secret("a", &[("x", "1"), ("y", "1")]));
+        store.apply(secret("b", &[("y", "2")]));
+        let class: MachineClass =
+            serde_json::from_value(json!({ "secretRef": { "name": "a" }, "credentialsSecretRef": { "name": "b" } }))
+                .unwrap();
+        let found = secrets_of(&store, &machine(), Some(&class));
+        assert_eq!((found.data.get("x"), found.data.get("y")), (Some(b"1".as_slice()), Some(b"2".as_slice())));
+        assert!(found.missing.is_empty());
+    }
+
+    fn member(name: &str, group: &str, phase: MachinePhase) -> Machine {
+        let mut machine = in_phase(phase, 0, OperationType::HealthCheck, OperationState::Processing);
+        machine.metadata.name = Some(name.to_owned());
+        machine.metadata.uid = Some(name.to_owned());
+        machine.labels_mut().insert(label::NAME.to_owned(), group.to_owned());
+        machine
+    }
+
+    #[test]
+    fn mc_117_machines_of_another_deployment_are_no_siblings() {
+        let views = ControlViews::default();
+        let sick = member("sick", "one", MachinePhase::Unknown);
+        views.machines.apply(sick.clone());
+        views.machines.apply(member("other", "two", MachinePhase::Pending));
+        views.machines.apply(member("sibling", "one", MachinePhase::Running));
+        let limits = MachineSettings::default().limits_of(&sick);
+        let names = |machine: &Machine| {
+            let found = siblings(&views, machine, &limits, VmCheck::NotAsked, at(601));
+            found.map(|found| found.into_iter().map(|sibling| sibling.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&sick), Some(vec!["sibling".to_owned()]));
+        assert_eq!(
+            names(&member("sibling", "one", MachinePhase::Running)),
+            None,
+            "nobody asks about a healthy machine"
+        );
+    }
 }

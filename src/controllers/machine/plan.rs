@@ -9,7 +9,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::observation::{Call, Force, NodeStep, Purpose};
+use super::{
+    measures::Measurement,
+    observation::{Call, Force, NodeStep, Purpose},
+    vm_gone::VmCheck,
+};
 
 /// What a decision wants done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -79,6 +83,13 @@ pub enum Effect {
     },
     /// Adds a condition to the Node (JSON patch).
     AddNodeCondition(Value),
+    /// Sets a condition of the Node in place of the one of its type (JSON patch).
+    SetNodeCondition {
+        /// What for.
+        step: NodeStep,
+        /// The condition, whole.
+        condition: Value,
+    },
     /// Patches the Node's status.
     PatchNodeStatus(Value),
     /// Takes our finalizer off the Node.
@@ -117,6 +128,8 @@ pub enum Effect {
     },
     /// Changes what this process remembers of the flow.
     Remember(Memo),
+    /// Tells metrics of something that the effects before have made true.
+    Measure(Measurement),
 }
 
 /// Whether a patch may hit another version than the observed one.
@@ -137,6 +150,8 @@ pub enum Memo {
     FlowDone,
     /// No driver call before this time, unless its inputs change.
     Pause(Purpose, Timestamp),
+    /// What the driver said of the VM of an unhealthy machine.
+    VmChecked(VmCheck),
 }
 
 impl Plan {

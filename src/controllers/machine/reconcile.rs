@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::{
@@ -12,8 +13,9 @@ use super::{
     act::Acted,
     decide::decide,
     driver_calls::{Tracked, failed},
+    measures::Measurement,
     memory::{Memory, Pass},
-    observation::{Call, DrainState, LastGood, Observation, Permit},
+    observation::{Answer, Call, DrainState, LastGood, NodeStep, Observation, Permit, Trouble, since},
     observe::{ClassSecrets, Sources, class_of, observe, secrets_of},
     plan::{DrainOrder, Next},
     retry::RetryPeriod,
@@ -21,14 +23,18 @@ use super::{
     user_data::filled_in,
 };
 use crate::{
-    api::{names::label, v1alpha1::Machine},
+    api::{
+        names::{label, machine_reason},
+        v1alpha1::Machine,
+    },
     cluster::{
         error::ApiError,
+        events::EventNote,
         gate::Destruction,
         key::{ObjectKey, Target},
         queue::Outcome,
     },
-    controllers::drain::{Drain, observe::DrainLimits, progress::Progress, step::DrainResult},
+    controllers::drain::{Drain, Run, observe::DrainLimits, step::DrainResult},
     driver::{Code, Driver, MachineRequest, Status},
 };
 
@@ -87,6 +93,7 @@ impl MachineController {
                 Acted::Void => continue,
                 Acted::Trouble(trouble) => {
                     tracing::debug!(machine = %key, rule = plan.rule, ?trouble, "effect failed");
+                    self.tell_of_trouble(&seen, &trouble, memory);
                     pass.trouble = Some(trouble);
                     continue;
                 }
@@ -96,7 +103,7 @@ impl MachineController {
                 Next::Again => {}
                 Next::Settled | Next::AwaitCall => return Outcome::Settled,
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why),
-                Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory).await,
+                Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory),
                 Next::TakePermit => {
                     permit = Some(self.permit_of(&machine).lock_owned().await);
                     pass.permit = Permit::Held;
@@ -129,8 +136,41 @@ impl MachineController {
         match self.calls.take(&Target::of(machine)) {
             Tracked::None => memory.flow.in_flight = None,
             Tracked::InFlight(call) => memory.flow.in_flight = Some(call),
-            Tracked::Answered(answer) => memory.flow.learn(answer),
+            Tracked::Answered(answer, took) => {
+                self.measure_answer(machine, &answer, took);
+                memory.flow.learn(answer);
+            }
         }
+    }
+
+    /// What can't be written on the Node of a living machine stops nothing, so that only an event tells of it.
+    fn tell_of_trouble(&self, seen: &Observation, trouble: &Trouble, memory: &mut Memory) {
+        if !matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition | NodeStep::Preservation) {
+            return;
+        }
+        let node = seen.node_label();
+        let text =
+            format!("Node {node} can't be brought in line with the machine, tried again every 5s: {}", trouble.error);
+        if memory.is_news(machine_reason::NODE_NOT_UPDATED, &text) {
+            self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
+        }
+    }
+
+    /// Tells metrics how long it took to come so far.
+    fn measure_answer(&self, machine: &Machine, answer: &Answer, took: Duration) {
+        let now = self.clock.now();
+        let elapsed = |stamp: Option<&Time>| stamp.map(|stamp| since(now, stamp.0)).unwrap_or_default();
+        let what = match answer {
+            Answer::Created(Ok(_)) => Measurement::Created(elapsed(machine.metadata.creation_timestamp.as_ref())),
+            Answer::Initialized(Ok(_)) => Measurement::Initialized(took),
+            Answer::Deleted(Ok(_)) => Measurement::Deleted(elapsed(machine.metadata.deletion_timestamp.as_ref())),
+            Answer::Status(_)
+            | Answer::Created(Err(_))
+            | Answer::Initialized(Err(_))
+            | Answer::Deleted(Err(_))
+            | Answer::DeletedStale(_) => return,
+        };
+        self.measures.machine(what, machine, class_of(&self.views, machine).as_deref());
     }
 
     fn observe(&self, machine: &Arc<Machine>, memory: &mut Memory, pass: &Pass) -> Observation {
@@ -142,7 +182,7 @@ impl MachineController {
             target: self.target.as_ref(),
             drivers: &self.drivers,
             settings: &self.settings,
-            freeze: self.freeze.get(),
+            freeze: self.freeze.of(&key),
             last_good: if remembered { LastGood::Remembered } else { LastGood::Unknown },
             node_vanished: lock(&self.vanished).contains(&key),
         };
@@ -178,6 +218,7 @@ impl MachineController {
         }
         memory.flow.answer = None;
         memory.flow.in_flight = Some(call);
+        memory.flow.asked_at = Some(seen.now);
         if !self.calls.start(&target, call, driver, request, deadline(call, self.settings.deadlines)) {
             tracing::debug!(machine = %target, ?call, "a call for a machine of this name is still under way");
         }
@@ -232,18 +273,19 @@ impl MachineController {
         }
     }
 
-    async fn step_drain(&self, order: &DrainOrder, seen: &Observation, memory: &mut Memory) -> DrainState {
+    fn step_drain(&self, order: &DrainOrder, seen: &Observation, memory: &mut Memory) -> DrainState {
         let Some(target) = &self.target else { return DrainState::Drained };
         if !target.drainer.views().ready() {
             return DrainState::Warming;
         }
-        let progress = match memory.drain.take() {
-            Some((force, progress)) if force == order.force => progress,
-            Some((_, progress)) => progress.next_attempt(),
-            None => Progress::default(),
+        let mut run = match memory.drain.take() {
+            Some(run) => run.in_mode(order.force, order.deadline),
+            None => Run::new(order.force, order.deadline),
         };
+        let began = *memory.drain_began.get_or_insert(seen.now);
         let driver = class_of(&self.views, &seen.machine)
             .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
+        let (queue, key) = (Arc::clone(&self.queue), ObjectKey::of(&*seen.machine));
         let drain = Drain {
             node_name: &order.node,
             node: seen.node.ours().map(|node| &**node),
@@ -258,16 +300,25 @@ impl MachineController {
             },
             driver: driver.as_ref(),
             now: seen.now,
+            wake: Arc::new(move || queue.add(key.clone())),
         };
-        let (progress, result) = target.drainer.step(&drain, progress).await;
-        let (keep, state) = match result {
-            DrainResult::Running { progress: text, blocked_by, wake } => {
-                (Some(progress), DrainState::Running { progress: text, blocked_by, wake })
+        let state = match target.drainer.step(&drain, &mut run) {
+            DrainResult::Running { progress, blocked_by, waiting, wake } => {
+                DrainState::Running { progress, blocked_by, waiting, wake }
             }
-            DrainResult::Drained => (None, DrainState::Drained),
-            DrainResult::Failed(error) => (Some(progress.next_attempt()), DrainState::Failed(error)),
+            DrainResult::Drained => {
+                let class = class_of(&self.views, &seen.machine);
+                let took = since(self.clock.now(), began);
+                self.measures.machine(Measurement::Drained(took), &seen.machine, class.as_deref());
+                memory.drain_began = None;
+                return DrainState::Drained;
+            }
+            DrainResult::Failed(error) => {
+                memory.drain_began = None;
+                DrainState::Failed(error)
+            }
         };
-        memory.drain = keep.map(|progress| (order.force, progress));
+        memory.drain = Some(run);
         state
     }
 

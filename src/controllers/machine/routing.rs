@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 
 use super::{
-    MachineController, health::conditions_changed, health::is_critical_component_missing, node_metadata,
+    MachineController, health::conditions_changed, health::is_critical_component_missing, in_place, node_metadata,
     observation::conditions_of,
 };
 use crate::{
@@ -114,10 +114,8 @@ fn node_update_matters(old: &Node, new: &Node, machine: &Machine) -> bool {
     let label = |node: &Node, key: &str| node.labels().get(key).cloned();
     let note = |node: &Node, key: &str| node.annotations().get(key).cloned();
     let appeared = |key: &str| label(old, key).is_none() && label(new, key).is_some();
-    let result_changed = {
-        let now = label(new, label::UPDATE_RESULT);
-        now.is_some() && now != label(old, label::UPDATE_RESULT)
-    };
+    // Also when it is taken off: a node may become a candidate again only then (MC-142).
+    let result_changed = label(new, label::UPDATE_RESULT) != label(old, label::UPDATE_RESULT);
     let attached = |node: &Node| node.status.as_ref().and_then(|status| status.volumes_attached.clone());
     let capacity = |node: &Node| node.status.as_ref().and_then(|status| status.capacity.clone());
     let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
@@ -137,7 +135,7 @@ fn node_update_matters(old: &Node, new: &Node, machine: &Machine) -> bool {
         || note(old, annotation::PRESERVE) != note(new, annotation::PRESERVE)
         || by_conditions
         || capacity(old) != capacity(new)
-        || (*phase == MachinePhase::Terminating && attached(old) != attached(new))
+        || (may_be_drained(machine) && attached(old) != attached(new))
         || (is_dressed_otherwise
             && node_metadata::wanted(&machine.name_any(), &machine.spec.node_template, new).patch.is_some())
 }
@@ -210,11 +208,15 @@ pub fn after_attachment(change: &Change<VolumeAttachment>, views: &ControlViews)
 
 fn drained_on(node: &str, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let machines = views.machines.by_index(BY_NODE, node);
-    machines
-        .iter()
-        .filter(|machine| machine.metadata.deletion_timestamp.is_some())
-        .map(|machine| ObjectKey::of(&**machine))
-        .collect()
+    machines.iter().filter(|machine| may_be_drained(machine)).map(|machine| ObjectKey::of(&**machine)).collect()
+}
+
+/// Whether a drain of the machine's node may be under way: it is being deleted, updated in place, or has failed and is
+/// preserved.
+fn may_be_drained(machine: &Machine) -> bool {
+    let current = &machine.status.current_status;
+    let is_kept = current.phase == MachinePhase::Failed && current.preserve_expiry_time.is_some();
+    machine.metadata.deletion_timestamp.is_some() || is_kept || in_place::is_selected(machine)
 }
 
 impl MachineController {
@@ -303,6 +305,30 @@ mod tests {
         };
         let change = Change { old: with(MachinePhase::Running), new: with(MachinePhase::Failed) };
         assert_eq!(after_machine(&change, &ControlViews::default()).len(), 1);
+    }
+
+    #[test]
+    fn mc_031_a_machine_that_a_relist_no_longer_shows_is_looked_at_like_one_whose_deletion_was_seen() {
+        let change = Change { old: Some(Arc::new(running())), new: None };
+        assert_eq!(after_machine(&change, &ControlViews::default()), BTreeSet::from([ObjectKey::new("ns", "m-abcde")]));
+        assert_eq!(crate::controllers::class::after_machine(&change).len(), 1, "its class is looked at, too");
+    }
+
+    #[test]
+    fn mc_265_a_class_whose_virtual_capacity_changes_wakes_its_machines() {
+        let views = ControlViews::default();
+        views.machines.apply(running());
+        let class = |capacity: &str| {
+            let mut class = MachineClass::default();
+            class.metadata.name = Some("c".to_owned());
+            class.metadata.namespace = Some("ns".to_owned());
+            let template = class.node_template.get_or_insert_default();
+            let quantity = k8s_openapi::apimachinery::pkg::api::resource::Quantity(capacity.to_owned());
+            template.virtual_capacity.insert("x.io/y".to_owned(), quantity);
+            Some(Arc::new(class))
+        };
+        let woken = |old: &str, new: &str| after_class(&Change { old: class(old), new: class(new) }, &views).len();
+        assert_eq!((woken("4", "5"), woken("4", "4")), (1, 0));
     }
 
     #[test]

@@ -21,6 +21,12 @@ pub struct MachineSettings {
     pub health_timeout: Duration,
     /// `--machine-drain-timeout`.
     pub drain_timeout: Duration,
+    /// `--machine-preserve-timeout`.
+    pub preserve_timeout: Duration,
+    /// `--machine-inplace-update-timeout`.
+    pub in_place_update_timeout: Duration,
+    /// `--machine-vm-gone-check`.
+    pub vm_gone_check: VmGoneCheck,
     /// `--machine-max-evict-retries`.
     pub max_evict_retries: u32,
     /// `--machine-pv-detach-timeout`.
@@ -44,7 +50,7 @@ pub struct MachineSettings {
 }
 
 /// How long a driver call may take, by operation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CallDeadlines {
     /// `CreateMachine`.
     pub create: Duration,
@@ -78,6 +84,9 @@ impl Default for MachineSettings {
             creation_timeout: 20 * MINUTE,
             health_timeout: 10 * MINUTE,
             drain_timeout: 120 * MINUTE,
+            preserve_timeout: 96 * 60 * MINUTE,
+            in_place_update_timeout: 20 * MINUTE,
+            vm_gone_check: VmGoneCheck::Off,
             max_evict_retries: 360,
             pv_detach_timeout: 2 * MINUTE,
             pv_reattach_timeout: Duration::from_secs(90),
@@ -99,18 +108,36 @@ pub struct Limits {
     pub creation: Duration,
     /// Unhealthy this long means Failed.
     pub health: HealthTimeout,
+    /// An in-place update that takes longer has failed.
+    pub in_place_update: Duration,
+    /// Whether the driver is asked about the VM of an unhealthy machine.
+    pub vm_gone_check: VmGoneCheck,
     /// After it, pods are deleted by force.
     pub drain: Duration,
+    /// How long a machine is preserved.
+    pub preserve: Duration,
     /// Evictions that may be refused before a pod is deleted.
     pub evict_retries: u32,
     /// Time a volume may take to detach, beyond the pod's grace period.
     pub detach: Duration,
     /// Time a volume may take to be attached elsewhere.
     pub reattach: Duration,
+    /// How long driver calls may take.
+    pub calls: CallDeadlines,
     /// Pause after `ResourceExhausted`.
     pub resource_exhausted_retry: Duration,
     /// Node conditions that make a machine unhealthy unless they are False.
     pub unhealthy_conditions: BTreeSet<String>,
+}
+
+/// Whether the driver is asked if the VM of an unhealthy machine still exists (M-48, decisions.md 12).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum VmGoneCheck {
+    /// No: a VM that was deleted in the cloud costs the health timeout.
+    #[default]
+    Off,
+    /// Yes.
+    On,
 }
 
 /// Whether, and after which time, an unhealthy machine is declared Failed.
@@ -140,10 +167,14 @@ impl MachineSettings {
             } else {
                 HealthTimeout::After(or(own.health_timeout, self.health_timeout))
             },
+            in_place_update: or(own.in_place_update_timeout, self.in_place_update_timeout),
+            vm_gone_check: self.vm_gone_check,
             drain,
+            preserve: or(own.machine_preserve_timeout, self.preserve_timeout),
             evict_retries: retries.min(within_drain),
             detach: self.pv_detach_timeout,
             reattach: self.pv_reattach_timeout,
+            calls: self.deadlines,
             resource_exhausted_retry: if self.resource_exhausted_retry.is_zero() {
                 10 * MINUTE
             } else {

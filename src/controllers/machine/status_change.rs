@@ -4,7 +4,10 @@
 //! spec/machine-controller §4.4, §4.10; decisions.md 30.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{NodeAddress, NodeCondition};
+use k8s_openapi::{
+    api::core::v1::{NodeAddress, NodeCondition},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -14,7 +17,7 @@ use super::{
 use crate::{
     api::{
         names::machine_condition,
-        v1alpha1::{MachinePhase, OperationState, OperationType},
+        v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
     },
     driver::Code,
 };
@@ -32,8 +35,19 @@ pub struct StatusChange {
     conditions: Option<Vec<NodeCondition>>,
     addresses: Option<Vec<NodeAddress>>,
     last_known_state: Option<String>,
-    preservation_ends: bool,
+    preservation: Option<Preservation>,
     progress: Option<Progress>,
+}
+
+/// What becomes of a machine's preservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Preservation {
+    /// It ends.
+    Ends,
+    /// It ends, and the clock of the phase starts anew.
+    Stops,
+    /// It lasts until then, and the clock of the phase starts anew.
+    Until(Timestamp),
 }
 
 /// Whether a phase is being timed, as `timeoutActive` tells.
@@ -131,7 +145,21 @@ impl StatusChange {
     /// Ends a preservation.
     #[must_use]
     pub fn preservation_ends(mut self) -> Self {
-        self.preservation_ends = true;
+        self.preservation = Some(Preservation::Ends);
+        self
+    }
+
+    /// Preserves the machine until then; the clock of its phase starts anew (spec §5.6).
+    #[must_use]
+    pub fn preserved_until(mut self, until: Timestamp) -> Self {
+        self.preservation = Some(Preservation::Until(until));
+        self
+    }
+
+    /// Ends a preservation; the clock of the phase starts anew (spec §5.6).
+    #[must_use]
+    pub fn preservation_stops(mut self) -> Self {
+        self.preservation = Some(Preservation::Stops);
         self
     }
 
@@ -179,8 +207,20 @@ impl StatusChange {
                 current.insert("timeoutActive".to_owned(), if active { json!(true) } else { Value::Null });
             }
         }
-        if self.preservation_ends && stored.current_status.preserve_expiry_time.is_some() {
-            current.insert("preserveExpiryTime".to_owned(), Value::Null);
+        let is_preserved = stored.current_status.preserve_expiry_time.is_some();
+        match self.preservation {
+            Some(Preservation::Ends) if is_preserved => {
+                current.insert("preserveExpiryTime".to_owned(), Value::Null);
+            }
+            Some(Preservation::Stops) if is_preserved => {
+                current.insert("preserveExpiryTime".to_owned(), Value::Null);
+                current.insert("lastUpdateTime".to_owned(), json!(now));
+            }
+            Some(Preservation::Until(until)) => {
+                current.insert("preserveExpiryTime".to_owned(), json!(rfc3339(until)));
+                current.insert("lastUpdateTime".to_owned(), json!(now));
+            }
+            Some(Preservation::Ends | Preservation::Stops) | None => {}
         }
         if !current.is_empty() {
             status.insert("currentStatus".to_owned(), Value::Object(current));
@@ -245,6 +285,11 @@ fn machine_conditions(progress: &Progress, seen: &Observation) -> Value {
         "lastTransitionTime": since,
     }));
     Value::Array(all)
+}
+
+/// The condition that says whom the machine waits for.
+pub fn progressing(machine: &Machine) -> Option<&Condition> {
+    machine.status.machine_conditions.iter().find(|condition| condition.type_ == machine_condition::PROGRESSING)
 }
 
 /// A message without what changes from answer to answer: every word that holds a digit (ids, times, addresses).

@@ -17,6 +17,7 @@ use super::{
     },
     plan::{Effect, Plan},
     settings::MachineSettings,
+    vm_gone::VmCheck,
 };
 use crate::api::{
     names::{annotation, finalizer, label},
@@ -137,6 +138,7 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
         permit: Permit::NotHeld,
         trouble: None,
         conditions_differ_since: None,
+        vm_check: VmCheck::NotAsked,
         machine: Arc::new(machine),
     }
 }

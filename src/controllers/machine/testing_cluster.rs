@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use http::{Method, Request, Response};
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret},
@@ -21,7 +20,12 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings, testing::at};
+use super::{
+    FreezeSwitch, MachineController, MachineDeps, TargetParts,
+    settings::MachineSettings,
+    testing::at,
+    testing_cloud::{SmallCloud, Vms},
+};
 use crate::{
     api::{
         names::finalizer,
@@ -40,14 +44,13 @@ use crate::{
         drain::observe::DrainViews,
         views::{ControlViews, node_store},
     },
-    driver::{
-        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
-        Registry, Status, VmIdentity, VolumeIdsRequest,
-    },
+    driver::{Capabilities, Driver, DriverInfo, Measured, Registry},
+    metrics::Metrics,
 };
 
+pub const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/";
 pub const MACHINE: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m-abcde";
-const NODES: &str = "/api/v1/nodes/";
+pub const NODES: &str = "/api/v1/nodes/";
 const PODS: &str = "/api/v1/namespaces/ns/pods/";
 
 /// The objects of both clusters by path, and what was asked of them.
@@ -57,11 +60,17 @@ pub struct Api {
     version: u64,
     /// Writes in the order they were asked for: method and path.
     pub writes: Vec<String>,
+    /// Requests that are refused once: method, beginning of the path, code of the answer.
+    pub refusals: Vec<(Method, &'static str, u16)>,
     /// Changes that the views have not heard of.
     news: VecDeque<(String, Value, bool)>,
     changed: Arc<Notify>,
     faults: Option<ChaCha8Rng>,
     clock: Option<SharedClock>,
+    /// Requests whose `METHOD path` holds one of these texts are answered 503.
+    pub unreachable: Vec<&'static str>,
+    /// Pods whose eviction a budget refuses.
+    pub held: BTreeSet<String>,
 }
 
 impl Api {
@@ -84,7 +93,7 @@ impl Api {
     /// Creates an object as somebody else would.
     pub fn put(&mut self, path: &str, mut object: Value) {
         self.version += 1;
-        object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
+        object["metadata"]["uid"] = json!(format!("{:06x}-uid", self.version));
         object["metadata"]["creationTimestamp"] = json!(self.now());
         self.store(path, object);
     }
@@ -98,8 +107,27 @@ impl Api {
         self.store(path, object);
     }
 
+    /// Sets a field of an object as somebody else would; the field is a JSON pointer.
+    pub fn set(&mut self, path: &str, field: &str, value: Value) {
+        let Some(mut object) = self.objects.get(path).cloned() else { return };
+        let patch: json_patch::Patch =
+            serde_json::from_value(json!([{ "op": "add", "path": field, "value": value }])).unwrap();
+        json_patch::patch(&mut object, &patch).unwrap();
+        self.store(path, object);
+    }
+
     pub fn get(&self, path: &str) -> Option<&Value> {
         self.objects.get(path)
+    }
+
+    /// Changes an object as somebody else would.
+    pub fn edit(&mut self, path: &str, change: impl FnOnce(&mut Value)) {
+        let mut object = self.objects[path].clone();
+        change(&mut object);
+        if let Some(generation) = object["metadata"]["generation"].as_i64() {
+            object["metadata"]["generation"] = json!(generation + 1);
+        }
+        self.store(path, object);
     }
 
     pub fn names_under(&self, prefix: &str) -> BTreeSet<String> {
@@ -113,6 +141,18 @@ impl Api {
     fn answer(&mut self, method: &Method, path: &str, content_type: &str, body: &Value) -> (u16, Value) {
         if *method != Method::GET {
             self.writes.push(format!("{method} {path}"));
+        }
+        let refused =
+            self.refusals.iter().position(|(refused, prefix, _)| refused == method && path.starts_with(prefix));
+        if let Some(place) = refused {
+            return match self.refusals.remove(place).2 {
+                409 => failure(409, "Conflict", "somebody was faster"),
+                code => failure(code, "InternalError", "refused once"),
+            };
+        }
+        let request = format!("{method} {path}");
+        if self.unreachable.iter().any(|text| request.contains(text)) {
+            return failure(503, "ServiceUnavailable", "away");
         }
         match self.faults.as_mut().map(|random| random.random_range(0..100)) {
             Some(0..4) => return failure(500, "InternalError", "the request got lost"),
@@ -128,6 +168,11 @@ impl Api {
 
     fn perform(&mut self, method: &Method, path: &str, content_type: &str, body: &Value) -> (u16, Value) {
         if let Some(pod) = path.strip_suffix("/eviction") {
+            if self.held.iter().any(|held| pod.ends_with(held.as_str())) {
+                let mut refusal = failure(429, "TooManyRequests", "it would violate the budget");
+                refusal.1["details"] = json!({ "causes": [{ "reason": "DisruptionBudget" }] });
+                return refusal;
+            }
             self.objects.get(pod).cloned().map_or_else(not_found, |mut object| {
                 object["metadata"]["deletionTimestamp"] = json!(self.now());
                 self.store(pod, object);
@@ -207,115 +252,7 @@ fn not_found() -> (u16, Value) {
     failure(404, "NotFound", "not found")
 }
 
-/// The VMs of the cloud by machine name.
-#[derive(Default)]
-pub struct Vms {
-    pub by_name: BTreeMap<String, VmIdentity>,
-    pub creates: usize,
-    pub deletes: usize,
-    /// VMs that were made while one of that name existed.
-    pub doubles: usize,
-    /// Deletions of VMs whose machine was not being deleted.
-    pub wrong_deletes: usize,
-}
-
-/// The driver over the small cloud.
-struct SmallCloud {
-    info: DriverInfo,
-    api: Arc<Mutex<Api>>,
-    vms: Arc<Mutex<Vms>>,
-    faults: Mutex<Option<ChaCha8Rng>>,
-}
-
-impl SmallCloud {
-    /// Takes some time, and perhaps fails before anything happened.
-    async fn work(&self) -> Result<Reply, Status> {
-        let (pause, luck) = match lock(&self.faults).as_mut() {
-            Some(random) => (random.random_range(0..3000), random.random_range(0..10)),
-            None => (0, 9),
-        };
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-        match luck {
-            0 => Err(Status::new(Code::Unavailable, "busy")),
-            1 => Err(Status::new(Code::ResourceExhausted, "full")),
-            2 => Ok(Reply::Lost),
-            _ => Ok(Reply::Arrives),
-        }
-    }
-}
-
-enum Reply {
-    Arrives,
-    Lost,
-}
-
-impl Reply {
-    fn carry<T>(&self, answer: T) -> Result<T, Status> {
-        match self {
-            Self::Arrives => Ok(answer),
-            Self::Lost => Err(Status::new(Code::DeadlineExceeded, "the reply got lost")),
-        }
-    }
-}
-
-#[async_trait]
-impl Driver for SmallCloud {
-    fn info(&self) -> &DriverInfo {
-        &self.info
-    }
-
-    fn validate(&self, _class: &MachineClass, _found: &mut crate::api::field::Findings) {}
-
-    async fn create_machine(&self, _: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
-        let reply = self.work().await?;
-        let name = request.machine.metadata.name.clone().unwrap_or_default();
-        let identity =
-            VmIdentity { provider_id: format!("small:///{name}"), node_name: name.clone(), addresses: Vec::new() };
-        {
-            let mut vms = lock(&self.vms);
-            vms.creates += 1;
-            vms.doubles += usize::from(vms.by_name.insert(name.clone(), identity.clone()).is_some());
-        }
-        let mut api = lock(&self.api);
-        if api.get(&format!("{NODES}{name}")).is_none() {
-            let node = json!({
-                "metadata": { "name": name }, "spec": { "providerID": identity.provider_id },
-                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
-            });
-            api.put(&format!("{NODES}{name}"), node);
-        }
-        reply.carry(CreatedVm { vm: identity, last_known_state: None })
-    }
-
-    async fn delete_machine(&self, _: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
-        let reply = self.work().await?;
-        let mut vms = lock(&self.vms);
-        vms.deletes += 1;
-        vms.wrong_deletes += usize::from(request.machine.metadata.deletion_timestamp.is_none());
-        let name = request.machine.metadata.name.clone().unwrap_or_default();
-        if vms.by_name.remove(&name).is_none() {
-            return Err(Status::new(Code::NotFound, "no VM"));
-        }
-        reply.carry(DeletedVm::default())
-    }
-
-    async fn get_machine_status(&self, _: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        let reply = self.work().await?;
-        let name = request.machine.metadata.name.clone().unwrap_or_default();
-        let found = lock(&self.vms).by_name.get(&name).cloned();
-        reply.carry(found.ok_or_else(|| Status::new(Code::NotFound, "no VM"))?)
-    }
-
-    async fn list_machines(&self, _: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
-        Ok(Vec::new())
-    }
-
-    async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
-        Ok(Vec::new())
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 
@@ -325,11 +262,12 @@ impl DrainViews for Pods {
     fn ready(&self) -> bool {
         true
     }
-    fn pods_on(&self, _node: &str) -> Vec<Arc<Pod>> {
+    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
         let api = lock(&self.0);
         api.objects
-            .iter()
-            .filter(|(path, _)| path.starts_with(PODS))
+            .range(PODS.to_owned()..)
+            .take_while(|(path, _)| path.starts_with(PODS))
+            .filter(|(_, pod)| pod["spec"]["nodeName"] == node)
             .map(|(_, object)| Arc::new(serde_json::from_value(object.clone()).unwrap()))
             .collect()
     }
@@ -357,6 +295,8 @@ impl DrainViews for Pods {
 #[derive(Clone, Copy, Debug)]
 pub enum Luck {
     Good,
+    /// All goes well, but every driver call takes this long.
+    Slow(Duration),
     Bad(u64),
 }
 
@@ -364,9 +304,26 @@ pub enum Luck {
 pub struct World {
     pub api: Arc<Mutex<Api>>,
     pub vms: Arc<Mutex<Vms>>,
-    cloud: Arc<SmallCloud>,
+    pub metrics: Metrics,
+    pub cloud: Arc<SmallCloud>,
     clock: SharedClock,
+    weather: Weather,
     process: Process,
+}
+
+/// How late and how wrong the controller's view is.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// A change is heard of this long after it happened.
+    pub watch_delay: Duration,
+    /// The controller's clock shows so many seconds more than the API server's.
+    pub clock_ahead: i64,
+}
+
+impl Default for Weather {
+    fn default() -> Self {
+        Self { watch_delay: Duration::from_millis(20), clock_ahead: 0 }
+    }
 }
 
 struct Process {
@@ -376,12 +333,17 @@ struct Process {
 impl World {
     /// A world with a class (whose user data asks for a token), and a controller.
     pub fn new(luck: Luck) -> Self {
-        let clock: SharedClock = Arc::new(TokioClock::starting_at(at(0)));
+        Self::under(luck, Weather::default())
+    }
+
+    /// The same under this weather.
+    pub fn under(luck: Luck, weather: Weather) -> Self {
+        let clock: SharedClock = Arc::new(TokioClock::starting_at(at(weather.clock_ahead)));
         let random = |salt: u64| match luck {
-            Luck::Good => None,
+            Luck::Good | Luck::Slow(_) => None,
             Luck::Bad(seed) => Some(ChaCha8Rng::seed_from_u64(seed ^ salt)),
         };
-        let mut api = Api { clock: Some(Arc::clone(&clock)), ..Api::default() };
+        let mut api = Api { clock: Some(Arc::new(TokioClock::starting_at(at(0)))), ..Api::default() };
         let class = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machineclasses/c";
         api.put(
             class,
@@ -408,15 +370,20 @@ impl World {
             api: Arc::clone(&api),
             vms: Arc::clone(&vms),
             faults: Mutex::new(random(2)),
+            pause: if let Luck::Slow(pause) = luck { pause } else { Duration::ZERO },
+            mishap: Mutex::default(),
+            joins_after: Mutex::default(),
+            calls: Mutex::default(),
         });
-        let process = start(&api, &cloud, &clock);
-        Self { api, vms, cloud, clock, process }
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        let process = start(&api, &cloud, &clock, &metrics, weather);
+        Self { api, vms, metrics, cloud, clock, weather, process }
     }
 
     /// Kills the process and starts another one.
     pub fn restart(&mut self) {
         self.process.stop.cancel();
-        self.process = start(&self.api, &self.cloud, &self.clock);
+        self.process = start(&self.api, &self.cloud, &self.clock, &self.metrics, self.weather);
     }
 
     /// From here on nothing goes wrong any more.
@@ -429,15 +396,26 @@ impl World {
         lock(&self.api)
     }
 
+    /// The time as objects hold it.
+    pub fn now(&self) -> String {
+        super::status_change::rfc3339(self.clock.now())
+    }
+
     pub fn vms(&self) -> MutexGuard<'_, Vms> {
         lock(&self.vms)
     }
 
     /// A machine as a set makes it, webhook finalizer included.
     pub fn make_machine(&self) {
+        self.make_machine_named("m-abcde");
+    }
+
+    /// A machine of this name.
+    pub fn make_machine_named(&self, name: &str) {
         let machine = json!({
             "metadata": {
-                "name": "m-abcde", "namespace": "ns", "generation": 1, "finalizers": [finalizer::MACHINE],
+                "name": name, "namespace": "ns", "generation": 1, "finalizers": [finalizer::MACHINE],
+                "labels": { "name": "pool" },
             },
             "spec": {
                 "class": { "kind": "MachineClass", "name": "c" },
@@ -445,12 +423,30 @@ impl World {
             },
             "status": {},
         });
-        self.api().put(MACHINE, machine);
+        self.api().put(&format!("{MACHINES}{name}"), machine);
     }
 
     pub fn make_pod(&self, name: &str) {
-        let pod = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": "m-abcde", "containers": [] } });
+        self.make_pod_on(name, "m-abcde");
+    }
+
+    /// A pod on this node.
+    pub fn make_pod_on(&self, name: &str, node: &str) {
+        let pod =
+            json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": node, "containers": [] } });
         self.api().put(&format!("{PODS}{name}"), pod);
+    }
+
+    /// The phase of a machine of this name, unless it is gone.
+    pub fn phase_of(&self, name: &str) -> Option<String> {
+        let api = self.api();
+        let machine = api.get(&format!("{MACHINES}{name}"))?;
+        Some(machine["status"]["currentStatus"]["phase"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Driver calls that have begun.
+    pub fn cloud_calls(&self) -> usize {
+        *lock(&self.cloud.calls)
     }
 
     pub fn phase(&self) -> Option<String> {
@@ -467,7 +463,13 @@ impl Drop for World {
 }
 
 /// Starts a controller with fresh views over the clusters.
-fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock) -> Process {
+fn start(
+    api: &Arc<Mutex<Api>>,
+    cloud: &Arc<SmallCloud>,
+    clock: &SharedClock,
+    metrics: &Metrics,
+    weather: Weather,
+) -> Process {
     let stop = CancellationToken::new();
     let gate = Gate::open_until(stop.clone());
     let views = ControlViews::default();
@@ -477,7 +479,8 @@ fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock) ->
     tokio::spawn(async move { while events.recv().await.is_some() {} });
     let client = client(api);
     let mut drivers = Registry::new();
-    let driver: Arc<dyn Driver> = Arc::clone(cloud) as Arc<dyn Driver>;
+    let cloud = Arc::clone(cloud) as Arc<dyn Driver>;
+    let driver: Arc<dyn Driver> = Arc::new(Measured::new(cloud, metrics.clone()));
     drivers.register(&driver);
     let controller = Arc::new(MachineController::new(MachineDeps {
         machines: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.machines)), |_| {}),
@@ -497,6 +500,7 @@ fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock) ->
         rng: Arc::new(Mutex::new(rand_chacha::ChaCha20Rng::seed_from_u64(7))),
         freeze: FreezeSwitch::default(),
         settings: MachineSettings::default(),
+        metrics: metrics.clone(),
     }));
     let told = Arc::clone(&controller);
     views.machines.set_listeners(vec![Box::new(move |change| told.machine_changed(change))]);
@@ -526,7 +530,7 @@ fn start(api: &Arc<Mutex<Api>>, cloud: &Arc<SmallCloud>, clock: &SharedClock) ->
                 tell(&views, &nodes, path, object, *gone);
             }
             tokio::select! {
-                () = next => tokio::time::sleep(Duration::from_millis(20)).await,
+                () = next => tokio::time::sleep(weather.watch_delay).await,
                 () = watch.cancelled() => {}
             }
         }

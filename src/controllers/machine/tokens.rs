@@ -9,6 +9,7 @@ use serde_json::json;
 use super::{
     SharedRng,
     bootstrap_token::{Found, NAMESPACE, candidate_ids, is_of, judge, new_secret, secret_name, token_of, token_secret},
+    measures::Measures,
     memory::{HeldToken, Memory},
     observation::{Observation, SecretView, UserData},
     settings::MachineSettings,
@@ -27,6 +28,7 @@ pub async fn ensure(
     tokens: &Objects<Secret>,
     rng: &SharedRng,
     settings: &MachineSettings,
+    measures: &Measures,
     seen: &Observation,
     memory: &mut Memory,
 ) -> Result<(), ApiError> {
@@ -51,7 +53,10 @@ pub async fn ensure(
                     return Err(ApiError::Conflict(format!("token {key} was deleted at this moment")));
                 };
                 match judge(&existing, machine, seen.now) {
-                    Found::Foreign => continue,
+                    Found::Foreign => {
+                        measures.token_collided();
+                        continue;
+                    }
                     Found::Reuse(_) => existing,
                     Found::Replace => {
                         let patch = Patch::Merge(json!({

@@ -142,6 +142,20 @@ mod tests {
         assert_eq!(secret_finalizer(&secret(has, deleting), references), verdict);
     }
 
+    #[test]
+    fn mc_267_a_namesake_in_another_namespace_is_not_referred_to() {
+        let views = ControlViews::default();
+        let mut class = MachineClass {
+            secret_ref: Some(SecretReference { name: "s".to_owned(), namespace: "other".to_owned() }),
+            ..MachineClass::default()
+        };
+        class.metadata.name = Some("c".to_owned());
+        class.metadata.namespace = Some("ns".to_owned());
+        views.classes.apply(class);
+        let references = |namespace| views.classes.by_index(BY_SECRET, &qualified(namespace, "s")).len();
+        assert_eq!((references("ns"), references("other")), (0, 1));
+    }
+
     fn class(secret: Option<&str>, credentials: Option<&str>) -> Arc<MachineClass> {
         let reference = |name: &str| SecretReference { name: name.to_owned(), namespace: String::new() };
         let mut class = MachineClass {

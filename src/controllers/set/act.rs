@@ -10,13 +10,14 @@ use futures::{
 
 use super::{
     SetController,
+    counts::is_failed,
     observe::{ReplicaFailure, SetObservation},
     plan::{Effect, Step},
 };
 use crate::{
     api::{
         names::set_reason,
-        v1alpha1::{Machine, MachineSet, controller_of},
+        v1alpha1::{Machine, MachineSet, OperationType, controller_of},
     },
     cluster::{
         error::ApiError,
@@ -39,6 +40,8 @@ pub struct Done {
     pub failure: Option<ReplicaFailure>,
     /// Names of machines whose creation got no answer.
     pub unanswered: BTreeSet<String>,
+    /// Machines whose deletion got no answer, and that could not be read either.
+    pub unread: BTreeSet<ObjectKey>,
 }
 
 /// Sizes of the batches in which so many calls are made: one first, then twice as many as before.
@@ -205,21 +208,47 @@ impl SetController {
             Effect::DeleteMachine(target) => Some((step.rule, target)),
             _ => None,
         });
+        let targets: Vec<(&'static str, &Target)> = deletions.collect();
         // Boxed, so that their lifetime has a name and the pass may run on any worker.
-        let calls: Vec<BoxFuture<'_, Result<(), ApiError>>> = deletions
-            .map(|(rule, target)| {
+        let calls: Vec<BoxFuture<'_, Result<(), ApiError>>> = targets
+            .iter()
+            .map(|&(rule, target)| {
                 async move {
                     self.deps.gate.permit(Destruction::Machine, rule, target)?;
-                    self.deps.machines.delete(target, DeleteHow::default()).await.map(drop)
+                    self.deps.machines.delete(target, DeleteHow::default()).await?;
+                    self.count_if_stale(seen, target);
+                    Ok(())
                 }
                 .boxed()
             })
             .collect();
-        let results: Vec<Result<(), ApiError>> =
-            stream::iter(calls).buffer_unordered(DELETIONS_AT_ONCE).collect().await;
+        let results: Vec<Result<(), ApiError>> = stream::iter(calls).buffered(DELETIONS_AT_ONCE).collect().await;
+        for ((_, target), result) in targets.iter().zip(&results) {
+            if result.as_ref().is_err_and(ApiError::outcome_unknown) {
+                self.read_again(&target.key, done).await;
+            }
+        }
         let Some(error) = results.into_iter().find_map(Result::err) else { return Ok(()) };
         done.failure = self.tell_failure(&seen.set, set_reason::FAILED_DELETE, "Error deleting", &error);
         Err(error)
+    }
+
+    /// After a lost answer the views may show a machine as it is no more; nothing is decided before it was read again.
+    pub(super) async fn read_again(&self, machine: &ObjectKey, done: &mut Done) {
+        if self.deps.machines.get(machine).await.is_err() {
+            done.unread.insert(machine.clone());
+        }
+    }
+
+    fn count_if_stale(&self, seen: &SetObservation, target: &Target) {
+        let mut machines = seen.machines.iter();
+        if let Some(machine) = machines.find(|machine| machine.metadata.uid.as_ref() == Some(&target.uid))
+            && is_failed(machine)
+            && machine.status.last_operation.operation == OperationType::HealthCheck
+            && let Some(counter) = &self.stale_machines
+        {
+            counter.inc(&());
+        }
     }
 
     /// A refusal is told; a lost answer is not one (S-MS-28), nor is the loss of the lease.

@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 
+use super::auto_preservation::AUTO_PRESERVED;
 use crate::api::{
     names::annotation,
     v1alpha1::{Labels, Machine, MachinePhase},
@@ -43,7 +44,7 @@ pub fn is_preserved_failed(machine: &Machine) -> bool {
 
 /// Whether the machine is kept by the set's own allowance.
 pub fn is_auto_preserved(machine: &Machine) -> bool {
-    annotation_of(machine, annotation::PRESERVE) == Some("auto-preserved")
+    annotation_of(machine, annotation::PRESERVE) == Some(AUTO_PRESERVED)
 }
 
 /// The value of an annotation.

@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    auto_preservation::keep_failed,
     counts::is_terminating,
     new_machine::effective_creation_timeout,
     observe::SetObservation,
@@ -41,6 +42,7 @@ pub fn decide(seen: &SetObservation) -> Plan {
     }
     let claimed = seen.claimed();
     sync_template(&seen.set, &claimed, &mut plan);
+    let claimed = keep_failed(&seen.set, claimed, &mut plan);
     let left = keep_replicas(seen, &claimed, &mut plan);
     if left > 0 {
         plan.next = Next::After(Duration::ZERO, "more machines to create or delete");

@@ -1,10 +1,13 @@
 //! The set controller: keeps the number of equal machines that a `MachineSet` wants.
 //!
 //! What lives here: claiming machines, creating and deleting them, syncing hot parts of the template, the set's status.
-//! What does not: rollouts (`deployment`), making VMs (`machine`), freezing (`safety`), who annotates machines for
-//! preservation. Source: spec/deployment-and-set §5, §6, §14.1.
+//! What does not: rollouts (`deployment`), making VMs (`machine`), freezing (`overshooting`), how long a machine is
+//! preserved (`machine`). Source: spec/deployment-and-set §5, §6, §14.1.
 
 mod act;
+pub mod auto_preservation;
+#[cfg(test)]
+mod controller_test;
 pub mod counts;
 pub mod decide;
 #[cfg(test)]
@@ -39,6 +42,7 @@ use rand_chacha::{
 
 pub use self::act::{slow_start, slow_start_batches};
 use self::{
+    act::Done,
     observe::{ReplicaFailure, SetObservation},
     plan::{Effect, Plan},
 };
@@ -54,6 +58,7 @@ use crate::{
         queue::Outcome,
         store::Store,
     },
+    metrics::Counters,
 };
 
 /// Component name of the set controller's events.
@@ -86,12 +91,14 @@ struct Memory {
     uid: Option<String>,
     status_written: Option<Timestamp>,
     unanswered: BTreeSet<String>,
+    unread: BTreeSet<ObjectKey>,
     failure: Option<ReplicaFailure>,
 }
 
 /// Brings sets to what they want to be.
 pub struct SetController {
     deps: SetDeps,
+    stale_machines: Option<Counters<()>>,
     random: Mutex<ChaCha8Rng>,
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
 }
@@ -100,11 +107,20 @@ impl SetController {
     /// A controller that works with these.
     pub fn new(deps: SetDeps) -> Self {
         let random = Mutex::new(ChaCha8Rng::seed_from_u64(deps.name_seed));
-        Self { deps, random, memory: Mutex::default() }
+        Self { deps, stale_machines: None, random, memory: Mutex::default() }
+    }
+
+    /// The same controller, which counts here each deleted Failed machine whose last operation was a health check.
+    #[must_use]
+    pub fn counting_stale_machines(self, counter: Counters<()>) -> Self {
+        Self { stale_machines: Some(counter), ..self }
     }
 
     /// One pass over one set.
     pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        if !self.read_what_is_unread(&key).await {
+            return Outcome::Retry(format!("machineset {key}: machines can't be read again after lost answers"));
+        }
         let Some(seen) = self.observe(&key) else {
             self.memory().remove(&key);
             return Outcome::Settled;
@@ -122,6 +138,7 @@ impl SetController {
                 }
             }
             memory.unanswered.extend(done.unanswered.iter().cloned());
+            memory.unread.extend(done.unread.iter().cloned());
             memory.failure.clone_from(&done.failure);
         });
         // What was done is in the stores already: the status tells of the machines as they are now.
@@ -174,6 +191,21 @@ impl SetController {
             seen.failure.clone_from(&memory.failure);
         });
         Some(seen)
+    }
+
+    /// Reads the machines again whose deletion got no answer; whether all could be read.
+    async fn read_what_is_unread(&self, key: &ObjectKey) -> bool {
+        let unread = self.memory().get(key).map(|memory| memory.unread.clone()).unwrap_or_default();
+        if unread.is_empty() {
+            return true;
+        }
+        let mut reading = Done::default();
+        for machine in unread {
+            self.read_again(&machine, &mut reading).await;
+        }
+        let all_read = reading.unread.is_empty();
+        self.remember(key, |memory| memory.unread = reading.unread);
+        all_read
     }
 
     fn remember(&self, key: &ObjectKey, change: impl FnOnce(&mut Memory)) {

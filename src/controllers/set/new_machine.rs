@@ -149,6 +149,21 @@ mod tests {
     }
 
     #[rstest]
+    #[case::s_util_14_absent(None, Ok(None))]
+    #[case::s_util_14_valid(Some("30m"), Ok(Some(GoDuration::from_mins(30))))]
+    #[case::s_util_14_invalid(Some("abc"), Err("abc"))]
+    fn the_effective_creation_timeout_is_read(
+        #[case] value: Option<&str>,
+        #[case] expected: Result<Option<GoDuration>, &str>,
+    ) {
+        let set = match value {
+            Some(value) => set(1).annotation(annotation::EFFECTIVE_CREATION_TIMEOUT, value),
+            None => set(1),
+        };
+        assert_eq!(effective_creation_timeout(&set.build()), expected);
+    }
+
+    #[rstest]
     #[case::s_ms_35_the_annotation_wins("30m", 30)]
     #[case::s_ms_36_an_unreadable_annotation_leaves_the_template("abc", 20)]
     fn the_creation_timeout_of_a_new_machine(#[case] annotation: &str, #[case] minutes: i64) {

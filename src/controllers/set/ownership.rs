@@ -122,6 +122,8 @@ mod tests {
     #[case::s_own_03_owned_and_fitting(set(1).build(), machine("m").build(), Standing::Claimed)]
     #[case::s_own_04_no_labels_no_owner(
         set(1).build(), machine("m").no_owner().with(|m| m.metadata.labels = None).build(), Standing::Foreign)]
+    #[case::s_own_06_neither_label_nor_owner_any_more(
+        set(1).build(), machine("m").no_owner().with(|m| m.metadata.labels = Some(Labels::new())).build(), Standing::Foreign)]
     #[case::s_own_08_a_deleting_orphan_is_ignored(
         set(1).build(), machine("m").no_owner().deleting().build(), Standing::Foreign)]
     #[case::s_own_09_a_label_changed(set(1).build(), machine("m").label("set", "y").build(), Standing::Release)]

@@ -83,6 +83,39 @@ mod tests {
     }
 
     #[test]
+    fn s_util_06_removed_labels_are_nulled_and_s_util_07_nothing_removed_is_no_write() {
+        let labels = |pairs: &[(&str, &str)]| json!({"metadata": {"labels": pairs.iter().copied().collect::<std::collections::BTreeMap<_, _>>()}});
+        let seen = labels(&[("foo1", "bar1"), ("foo2", "bar2"), ("foo3", "bar3")]);
+        let patch = merge_difference(&seen, &labels(&[("foo3", "bar3")])).unwrap();
+        assert_eq!(patch.to_string(), r#"{"metadata":{"labels":{"foo1":null,"foo2":null}}}"#);
+        assert_eq!(merge_difference(&seen, &seen), None);
+    }
+
+    /// Maps are only ever changed by the difference between two of them.
+    #[rstest::rstest]
+    #[case::s_util_01_nothing_added(json!({"labels": {"foo1": "bar1"}}), json!({"labels": {"foo1": "bar1"}}), None)]
+    #[case::s_util_03_a_first_label(json!({}), json!({"labels": {"foo4": "food"}}), Some(json!({"labels": {"foo4": "food"}})))]
+    #[case::s_util_04_a_selector_without_labels(
+        json!({"selector": {}}), json!({"selector": {"matchLabels": {"foo4": "12"}}}),
+        Some(json!({"selector": {"matchLabels": {"foo4": "12"}}})))]
+    fn a_map_is_changed(#[case] seen: Value, #[case] wanted: Value, #[case] patch: Option<Value>) {
+        assert_eq!(merge_difference(&seen, &wanted), patch);
+    }
+
+    #[test]
+    fn s_util_02_what_was_added_is_taken_back_and_s_util_05_maps_are_written_in_order() {
+        let before = json!({"labels": {"foo2": "bar2", "foo1": "bar1"}});
+        let mut labels = before.clone();
+        let mut with = before.clone();
+        with["labels"]["foo4"] = json!("42");
+        json_patch::merge(&mut labels, &merge_difference(&before, &with).unwrap());
+        assert_eq!(labels, with);
+        json_patch::merge(&mut labels, &merge_difference(&with, &before).unwrap());
+        assert_eq!(labels.to_string(), r#"{"labels":{"foo1":"bar1","foo2":"bar2"}}"#);
+        assert_eq!(serde_json::to_string(&crate::api::v1alpha1::Labels::new()).unwrap(), "{}");
+    }
+
+    #[test]
     fn s_ms_34_exactly_our_finalizer_is_toggled() {
         let with = machine("m").build();
         let without = machine("m").with(|machine| machine.metadata.finalizers = Some(vec!["other".to_owned()])).build();

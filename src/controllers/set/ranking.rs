@@ -134,6 +134,10 @@ mod tests {
     #[case::s_rank_07_a_healthy_machine_goes_before_a_preserved_one(vec![
         failed("b").preserved_until(600), running("a")
     ], &["a", "b"])]
+    #[case::s_rank_08_then_the_preserved_one(vec![
+        failed("b").preserved_until(600).annotation(annotation::MACHINE_PRIORITY, "3"),
+        running("a").annotation(annotation::MACHINE_PRIORITY, "3")
+    ], &["a", "b"])]
     #[case::s_rank_09_an_unreadable_priority_is_the_default(vec![
         prio(running("b"), "4"), prio(running("a"), "abc")
     ], &["a", "b"])]

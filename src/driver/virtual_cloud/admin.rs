@@ -1,6 +1,6 @@
 //! The remote control of a simulation, for tests: loopback or Unix socket only (spec/providers §7.8).
 
-use std::{fmt, io, net::SocketAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, io, net::SocketAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    cloud::{Cloud, MachineCall, Vm, VmRef},
+    cloud::{Cloud, Life, MachineCall, Vm, VmRef},
     config::SimulationConfig,
     reader::duration_of,
     rules::FailureRule,
@@ -109,6 +109,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/orphans", post(make_orphan))
         .route("/failures", put(replace_failures))
         .route("/events", get(list_events))
+        .route("/metrics", get(show_metrics))
         .route("/clock/advance", post(advance_clock))
         .with_state(shared)
 }
@@ -158,6 +159,31 @@ async fn list_events(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(json!({"events": shared.with(|cloud, _| cloud.events())}))
 }
 
+/// Sizes of the simulation in the Prometheus text format.
+async fn show_metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let text = shared.with(|cloud, now| {
+        cloud.advance(now);
+        let mut lives = BTreeMap::from([("creating", 0), ("running", 0), ("stopping", 0), ("gone", 0)]);
+        for (_, vm, _) in cloud.vms() {
+            let life = match vm.life {
+                Life::Creating { .. } => "creating",
+                Life::Running => "running",
+                Life::Stopping { .. } => "stopping",
+                Life::Gone { .. } => "gone",
+            };
+            *lives.entry(life).or_insert(0) += 1;
+        }
+        let mut text = "# HELP virtual_cloud_vms VMs of the simulation.\n# TYPE virtual_cloud_vms gauge\n".to_owned();
+        text.extend(lives.iter().map(|(life, vms)| format!("virtual_cloud_vms{{life=\"{life}\"}} {vms}\n")));
+        text.push_str("# HELP virtual_cloud_calls_total Calls of the simulated cloud.\n");
+        text.push_str("# TYPE virtual_cloud_calls_total counter\n");
+        let calls = cloud.calls();
+        text.extend(calls.iter().map(|(op, calls)| format!("virtual_cloud_calls_total{{op=\"{op}\"}} {calls}\n")));
+        text
+    });
+    ([(http::header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}
+
 /// `POST /vms/{id}/interrupt|vanish|notready|freeze-heartbeat`; the id is a provider id, its last part, or a machine name.
 async fn act_on_vm(State(shared): State<Arc<Shared>>, Path(rest): Path<String>) -> Result<Json<Value>, Refusal> {
     let (id, action) = rest.rsplit_once('/').unwrap_or((&rest, ""));
@@ -205,6 +231,8 @@ struct OrphanOrder {
     class: String,
     provider: String,
     provider_spec: Value,
+    /// How long ago it was made, such as `10m`.
+    age: Value,
 }
 
 impl Default for OrphanOrder {
@@ -215,6 +243,7 @@ impl Default for OrphanOrder {
             class: String::new(),
             provider: super::template::VIRTUAL.to_owned(),
             provider_spec: json!({}),
+            age: json!(0),
         }
     }
 }
@@ -237,8 +266,13 @@ async fn make_orphan(
         template: VmTemplate::of_class(&class),
         ..MachineCall::default()
     };
+    let mut found = Findings::new();
+    let age = duration_of(&order.age, &FieldPath::new("age"), &mut found)
+        .ok_or_else(|| Refusal(StatusCode::UNPROCESSABLE_ENTITY, found.aggregate()))?;
+    let age = jiff::SignedDuration::try_from(age).unwrap_or_default();
     let made = shared.with(|cloud, now| {
-        let vm = cloud.make_orphan(&call, now);
+        let vm = cloud.make_orphan(&call, now.checked_sub(age).unwrap_or(now));
+        cloud.advance(now);
         vm_of(cloud, vm).unwrap_or(Value::Null)
     });
     keep(&shared).await?;

@@ -13,7 +13,7 @@ use super::{
     cloud::{Admission, Cloud, MachineCall, Verdict},
     config::{Scope, SimulationConfig},
     reader::RULE,
-    rules::Operation,
+    rules::{Operation, ShortList},
     shared::Knowledge,
     template::VmTemplate,
 };
@@ -38,6 +38,7 @@ pub(super) fn driver_info(impersonated: Vec<String>) -> DriverInfo {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "providerSpec of the virtual cloud",
         "type": ["object", "null"],
+        "additionalProperties": true,
         "properties": {
             "region": text,
             "zone": text,
@@ -104,7 +105,7 @@ impl VirtualCloud {
             self.shared.sleep(hang).await;
         }
         match &admission.verdict {
-            Verdict::Go => Ok((admission, None)),
+            Verdict::Go | Verdict::Shorten(_) => Ok((admission, None)),
             Verdict::FailBefore(status) => {
                 self.shared.sleep(admission.latency).await;
                 Err(status.clone())
@@ -169,7 +170,7 @@ impl Driver for VirtualCloud {
     async fn delete_machine(&self, _cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         self.check(&request.class).await?;
         let call = MachineCall::about_machine(&request);
-        let (admission, _) = self.admit(Operation::Delete, &call).await?;
+        let (admission, failure) = self.admit(Operation::Delete, &call).await?;
         let gone_at = match self.shared.with(|cloud, now| cloud.delete(&call, now)) {
             Ok(gone_at) => gone_at,
             Err(not_found) => {
@@ -180,7 +181,7 @@ impl Driver for VirtualCloud {
         self.shared.clock.sleep_until(gone_at).await;
         self.shared.with(Cloud::advance);
         self.keep().await?;
-        Ok(DeletedVm::default())
+        failure.map_or_else(|| Ok(DeletedVm::default()), Err)
     }
 
     async fn get_machine_status(&self, _cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
@@ -200,7 +201,13 @@ impl Driver for VirtualCloud {
         };
         let (admission, _) = self.admit(Operation::List, &call).await?;
         self.shared.sleep(admission.latency).await;
-        Ok(self.shared.with(|cloud, now| cloud.list(&call, now)))
+        let mut listed = self.shared.with(|cloud, now| cloud.list(&call, now));
+        match admission.verdict {
+            Verdict::Shorten(ShortList::Empty) => listed.clear(),
+            Verdict::Shorten(ShortList::Half) => listed = listed.into_iter().step_by(2).collect(),
+            Verdict::Go | Verdict::FailBefore(_) | Verdict::FailAfter(_) => {}
+        }
+        Ok(listed)
     }
 
     async fn get_volume_ids(&self, _cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {

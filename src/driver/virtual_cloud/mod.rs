@@ -39,7 +39,7 @@ pub use config::{
     SimulationConfig, Spot, VolumeSettings,
 };
 pub use distribution::Distribution;
-pub use persistence::{InvalidStatePlace, StateError, StatePlace};
+pub use persistence::{ConfigMapAccess, InvalidStatePlace, StateError, StatePlace};
 pub use standby::Standby;
 
 use self::{
@@ -79,6 +79,8 @@ pub struct SimulationOptions {
     pub impersonation: Impersonation,
     /// Where VMs are kept; `None` asks the configuration.
     pub state: Option<StatePlace>,
+    /// Where [`StatePlace::ConfigMap`] is to be found.
+    pub config_maps: Option<ConfigMapAccess>,
     /// Where the admin API listens.
     pub admin: Option<AdminAddress>,
 }
@@ -93,6 +95,7 @@ impl SimulationOptions {
             config: None,
             impersonation: Impersonation::default(),
             state: None,
+            config_maps: None,
             admin: None,
         }
     }
@@ -185,7 +188,8 @@ pub async fn start(
     let clock = Clock::new(config.clock, options.origin);
     let place = options.state.clone().or_else(|| config.persistence.clone()).unwrap_or_default();
     let mut cloud = Cloud::new(Arc::new(config), seed, options.origin);
-    let keeper = Keeper::open(&place, &mut cloud, options.origin)?;
+    let access = options.config_maps.as_ref();
+    let keeper = Keeper::open(&place, &mut cloud, options.origin, access, options.entropy).await?;
     let rebuilds = target.is_some() && !keeper.keeps();
     let knowledge = if rebuilds { Knowledge::Rebuilding } else { Knowledge::Complete };
     let (sender, receiver) = mpsc::unbounded_channel();

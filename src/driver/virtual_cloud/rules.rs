@@ -155,10 +155,21 @@ impl Pattern {
 pub enum FailureEffect {
     /// The call fails before anything was done.
     Error,
-    /// The VM is made, yet the call fails.
-    CreatedButError,
+    /// The VM is made, or deleted, yet the call fails.
+    DoneButError,
+    /// The list lacks VMs.
+    ShortList(ShortList),
     /// The call takes this much longer and then goes on.
     Hang(Duration),
+}
+
+/// What a list answers in place of all VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShortList {
+    /// None.
+    Empty,
+    /// Every second one.
+    Half,
 }
 
 /// One failure rule.
@@ -232,7 +243,20 @@ impl FailureRule {
                 if operation != Some(Operation::Create) {
                     found.invalid(RULE, section.path_of("op"), Value::Null, "effect created-but-error needs op create");
                 }
-                (FailureEffect::CreatedButError, Some(Code::Unknown))
+                (FailureEffect::DoneButError, Some(Code::Unknown))
+            }
+            Some("deleted-but-error") => {
+                if operation != Some(Operation::Delete) {
+                    found.invalid(RULE, section.path_of("op"), Value::Null, "effect deleted-but-error needs op delete");
+                }
+                (FailureEffect::DoneButError, Some(Code::Unknown))
+            }
+            Some(list @ ("empty-list" | "partial-list")) => {
+                if operation != Some(Operation::List) {
+                    found.invalid(RULE, section.path_of("op"), Value::Null, format!("effect {list} needs op list"));
+                }
+                let short = if list == "empty-list" { ShortList::Empty } else { ShortList::Half };
+                (FailureEffect::ShortList(short), Some(Code::Unknown))
             }
             Some("auth-failure") => (FailureEffect::Error, Some(Code::Unauthenticated)),
             Some("hang") => {
@@ -243,7 +267,15 @@ impl FailureRule {
                 (FailureEffect::Hang(length), Some(Code::DeadlineExceeded))
             }
             Some(other) => {
-                let words = ["error", "created-but-error", "hang", "auth-failure"];
+                let words = [
+                    "error",
+                    "created-but-error",
+                    "deleted-but-error",
+                    "empty-list",
+                    "partial-list",
+                    "hang",
+                    "auth-failure",
+                ];
                 found.not_supported(RULE, section.path_of("effect"), other, &words);
                 return None;
             }
@@ -397,6 +429,7 @@ mod tests {
     #[case::a_hang_without_end(json!({"op": "create", "effect": "hang"}), "failures[0].for: Required value")]
     #[case::a_rate_above_one(json!({"code": "Unknown", "rate": 2}), "failures[0].rate: Invalid value: 2")]
     #[case::a_misspelt_key(json!({"code": "Unknown", "zones": "a"}), "failures[0].zones: Forbidden")]
+    #[case::a_short_list_of_a_create(json!({"op": "create", "effect": "empty-list"}), "needs op list")]
     #[case::a_lost_reply_of_a_delete(json!({"op": "delete", "effect": "created-but-error"}), "needs op create")]
     fn a_wrong_rule_is_refused_with_its_key(#[case] written: Value, #[case] words: &str) {
         let mut found = Findings::new();

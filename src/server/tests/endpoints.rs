@@ -7,7 +7,7 @@ use crate::server::{
 };
 
 #[tokio::test]
-async fn health_metrics_and_the_rest_are_answered() {
+async fn s_cli_08_health_metrics_and_the_rest_are_answered() {
     let rig = Rig::start(options()).await;
     assert_eq!(rig.get("/healthz").await, (200, "OK".to_owned()));
     assert_eq!(rig.get("/livez").await, (200, "OK".to_owned()));
@@ -20,7 +20,7 @@ async fn health_metrics_and_the_rest_are_answered() {
 }
 
 #[tokio::test]
-async fn readiness_names_every_check() {
+async fn s_cli_08_readiness_names_every_check_and_a_dead_process_is_unhealthy() {
     let rig = Rig::start(options()).await;
     let (code, report) = rig.get("/readyz?verbose").await;
     let expected =

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
+use super::material::Certificate;
 use crate::api::names::annotation;
 
 /// A kind of object that carries a CA bundle.
@@ -25,12 +26,14 @@ pub enum TargetKind {
 }
 
 /// How soon a drift is repaired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Haste {
     /// Nobody can call: the field is empty or broken.
     AtOnce,
     /// The field holds something else, perhaps what another replica wrote from a newer Secret that is about to arrive here.
     AfterAMoment,
+    /// Callers trust authorities of which none is ours: somebody else may be at work who thinks that the object is his.
+    Contested,
 }
 
 /// What is to be done with an object.
@@ -85,14 +88,12 @@ pub fn url_hosts(kind: TargetKind, object: &Value) -> BTreeSet<String> {
 /// Every entry, whether it names a Service or a URL.
 fn webhooks(object: &Value, wanted: &str) -> Verdict {
     let mut entries = Vec::new();
-    let mut haste = Haste::AfterAMoment;
+    let mut haste = Haste::Contested;
     for entry in object["webhooks"].as_array().into_iter().flatten() {
         let present = &entry["clientConfig"]["caBundle"];
         if let (false, Some(name)) = (holds(present, wanted), entry["name"].as_str()) {
             entries.push(json!({ "name": name, "clientConfig": { "caBundle": wanted } }));
-            if is_useless(present) {
-                haste = Haste::AtOnce;
-            }
+            haste = haste.min(haste_for(present, wanted));
         }
     }
     if entries.is_empty() { Verdict::InOrder } else { drifted(object, "webhooks", Value::Array(entries), haste) }
@@ -105,7 +106,7 @@ fn definition(object: &Value, wanted: &str) -> Verdict {
         return Verdict::InOrder;
     }
     let spec = json!({ "conversion": { "webhook": { "clientConfig": { "caBundle": wanted } } } });
-    drifted(object, "spec", spec, haste_for(present))
+    drifted(object, "spec", spec, haste_for(present, wanted))
 }
 
 fn api_service(object: &Value, wanted: &str) -> Verdict {
@@ -117,21 +118,28 @@ fn api_service(object: &Value, wanted: &str) -> Verdict {
     if holds(&spec["caBundle"], wanted) {
         return Verdict::InOrder;
     }
-    drifted(object, "spec", json!({ "caBundle": wanted }), haste_for(&spec["caBundle"]))
+    drifted(object, "spec", json!({ "caBundle": wanted }), haste_for(&spec["caBundle"], wanted))
 }
 
 fn holds(present: &Value, wanted: &str) -> bool {
     present.as_str() == Some(wanted)
 }
 
-fn haste_for(present: &Value) -> Haste {
-    if is_useless(present) { Haste::AtOnce } else { Haste::AfterAMoment }
+fn haste_for(present: &Value, wanted: &str) -> Haste {
+    let (present, ours) = (authorities(present.as_str().unwrap_or_default()), authorities(wanted));
+    if present.is_empty() {
+        Haste::AtOnce
+    } else if present.iter().any(|authority| ours.contains(authority)) {
+        Haste::AfterAMoment
+    } else {
+        Haste::Contested
+    }
 }
 
-/// Empty, absent, or no PEM at all.
-fn is_useless(present: &Value) -> bool {
-    let pem = present.as_str().and_then(|text| BASE64_STANDARD.decode(text).ok()).unwrap_or_default();
-    super::material::Certificate::read_all(&pem, "caBundle").is_err()
+/// The authorities in a field; none if it is empty, broken, or no PEM at all.
+fn authorities(bundle: &str) -> Vec<Certificate> {
+    let pem = BASE64_STANDARD.decode(bundle).unwrap_or_default();
+    Certificate::read_all(&pem, "caBundle").unwrap_or_default()
 }
 
 fn drifted(object: &Value, field: &str, value: Value, haste: Haste) -> Verdict {
@@ -206,12 +214,22 @@ mod tests {
     #[case::absent(Value::Null, Haste::AtOnce)]
     #[case::empty(json!(""), Haste::AtOnce)]
     #[case::no_pem(json!("aGVsbG8="), Haste::AtOnce)]
-    #[case::foreign(json!(BASE64_STANDARD.encode(a_bundle())), Haste::AfterAMoment)]
+    #[case::foreign(json!(BASE64_STANDARD.encode(a_bundle())), Haste::Contested)]
     fn a_bundle_that_nobody_can_use_is_replaced_at_once(#[case] present: Value, #[case] expected: Haste) {
         let object = webhooks_with(&[present]);
         assert!(
             matches!(verdict(ValidatingWebhooks, &object, &a_bundle()), Verdict::Drifted { haste, .. } if haste == expected)
         );
+    }
+
+    #[test]
+    fn an_older_or_newer_bundle_of_ours_is_left_alone_for_a_moment() {
+        let (old, new) = (a_bundle(), a_bundle());
+        for (present, ours) in [(old.clone(), format!("{new}{old}")), (format!("{new}{old}"), new.clone())] {
+            let object = webhooks_with(&[json!(BASE64_STANDARD.encode(present))]);
+            let verdict = verdict(ValidatingWebhooks, &object, &ours);
+            assert!(matches!(verdict, Verdict::Drifted { haste: Haste::AfterAMoment, .. }), "{verdict:?}");
+        }
     }
 
     #[rstest]

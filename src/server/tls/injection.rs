@@ -20,12 +20,13 @@ use kube::{
 use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::{
     Entropy, Shared, WallClock,
     bundle::{Haste, TargetKind, Verdict, url_hosts, verdict},
     calls::{CallError, back_off, call},
+    contest::{Contest, Meaning},
     plan::Published,
 };
 use crate::api::names;
@@ -94,8 +95,10 @@ struct Watched {
     target: Target,
     api: Api<DynamicObject>,
     sight: Sight,
-    /// When to repair it, once it drifted.
-    repair_at: Option<Instant>,
+    /// When to repair it, once it drifted, and from what.
+    repair_at: Option<(Instant, Haste)>,
+    /// Whether somebody else repairs it, too.
+    contest: Contest,
     failures: u32,
     /// A refusal is reported once, not at each change of the object.
     refusal: Refusal,
@@ -125,7 +128,7 @@ impl Injection {
         let events = watched.iter().enumerate().map(|(place, watched)| Self::events(place, watched));
         let mut events = futures::stream::select_all(events.collect::<Vec<Events>>());
         loop {
-            let next_repair = watched.iter().filter_map(|watched| watched.repair_at).min();
+            let next_repair = watched.iter().filter_map(|watched| Some(watched.repair_at?.0)).min();
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 Ok(()) = bundle.changed() => {}
@@ -147,7 +150,15 @@ impl Injection {
 
     fn watched(&self, target: Target) -> Watched {
         let api = Api::all_with(self.client.clone(), &target.resource());
-        Watched { target, api, sight: Sight::Unknown, repair_at: None, failures: 0, refusal: Refusal::NotReported }
+        Watched {
+            target,
+            api,
+            sight: Sight::Unknown,
+            repair_at: None,
+            contest: Contest::default(),
+            failures: 0,
+            refusal: Refusal::NotReported,
+        }
     }
 
     fn events(place: usize, watched: &Watched) -> Events {
@@ -168,10 +179,14 @@ impl Injection {
             return;
         };
         let now = Instant::now();
-        let at = *watched.repair_at.get_or_insert(match haste {
-            Haste::AtOnce => now,
-            Haste::AfterAMoment => now + A_MOMENT,
-        });
+        let at = match (watched.repair_at, haste) {
+            // A change for the worse does not wait any longer, and the next change does not begin the wait anew.
+            (Some((at, before)), haste) if before <= haste => at,
+            (_, Haste::AtOnce) => now,
+            (_, Haste::AfterAMoment) => now + A_MOMENT,
+            (_, Haste::Contested) => now + watched.contest.patience(now),
+        };
+        watched.repair_at = Some((at, haste));
         if now < at {
             return;
         }
@@ -187,6 +202,18 @@ impl Injection {
                 info!(object = %watched.target, "wrote the CA bundle");
                 watched.refusal = Refusal::NotReported;
                 self.shared.count_repair();
+                if haste == Haste::Contested {
+                    self.shared.count_contest();
+                    if watched.contest.repaired(now) == Meaning::Contested {
+                        error!(
+                            object = %watched.target,
+                            "another process keeps writing its own CA bundle into this object, so that calls to this one \
+                             fail in between: two managers share the object but not the certificate Secret; let them share \
+                             the Secret (same --service-namespace), give each a configuration of its own (mcm manifests \
+                             webhooks --scope namespace), or stop one. Repairs come ever later from now on"
+                        );
+                    }
+                }
                 watched.failures = 0;
                 watched.see(Ok(Some(Box::new(written))));
             }
@@ -194,13 +221,13 @@ impl Injection {
             Err(CallError::NotFound | CallError::Conflict) => {
                 debug!(object = %watched.target, "changed while its CA bundle was being written");
                 watched.failures += 1;
-                watched.repair_at = Some(now + back_off(watched.failures, (self.entropy)()));
+                watched.repair_at = Some((now + back_off(watched.failures, (self.entropy)()), haste));
             }
             Err(error @ CallError::Forbidden(_)) => watched.see(Err(error)),
             Err(error) => {
                 warn!(object = %watched.target, "cannot write the CA bundle: {error}; trying again");
                 watched.failures += 1;
-                watched.repair_at = Some(now + back_off(watched.failures, (self.entropy)()));
+                watched.repair_at = Some((now + back_off(watched.failures, (self.entropy)()), haste));
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::server::Readiness;
 struct Replica {
     handle: CertificateHandle,
     health: Health,
+    metrics: Metrics,
     running: JoinHandle<()>,
 }
 
@@ -33,6 +34,10 @@ fn names() -> std::collections::BTreeSet<String> {
 
 /// A replica without patience: no wait after a publication, none before an old authority goes, no jitter.
 fn replica(api: &FakeApi) -> Replica {
+    replica_with_secret(api, "certs")
+}
+
+fn replica_with_secret(api: &FakeApi, secret: &str) -> Replica {
     let settings = PlanSettings {
         publication_wait: jiff::SignedDuration::ZERO,
         retirement_wait: jiff::SignedDuration::ZERO,
@@ -40,7 +45,7 @@ fn replica(api: &FakeApi) -> Replica {
     };
     let mode = CertMode::SelfManaged {
         namespace: "ns".to_owned(),
-        name: "certs".to_owned(),
+        name: secret.to_owned(),
         settings,
         targets: Target::all("mcm", None),
     };
@@ -56,7 +61,7 @@ fn replica(api: &FakeApi) -> Replica {
     let metrics = Metrics::new(Arc::new(move || started.elapsed())).unwrap();
     let manager = CertificateManager::new(Some(api.client()), settings, &metrics, &health).unwrap();
     let handle = manager.handle();
-    Replica { handle, health, running: tokio::spawn(manager.run(CancellationToken::new())) }
+    Replica { handle, health, metrics, running: tokio::spawn(manager.run(CancellationToken::new())) }
 }
 
 fn stored(api: &FakeApi) -> Option<CertSecret> {
@@ -208,6 +213,27 @@ async fn a_new_authority_signs_only_after_every_bundle_holds_it() {
         writes.get(1).map(String::as_str),
         Some("PATCH /apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/mcm")
     );
+}
+
+/// Two managers that share the webhook configuration but not the Secret.
+#[tokio::test(start_paused = true)]
+async fn rivals_become_calm_and_say_so() {
+    let api = FakeApi::new();
+    api.put(VALIDATING, webhooks());
+    let replicas = [replica(&api), replica_with_secret(&api, "other")];
+    until(&api, || replicas.iter().all(|replica| replica.handle.is_loaded())).await;
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let patches = api.writes().iter().filter(|write| write.starts_with("PATCH")).count();
+    assert!((6..=50).contains(&patches), "{patches} repairs in an hour");
+    for replica in &replicas {
+        let metrics = replica.metrics.render().unwrap();
+        assert!(!metrics.contains("mcm_certificate_ca_bundle_contests_total 0"), "{metrics}");
+    }
+    // An emptied bundle helps nobody and is filled at once all the same.
+    api.change(VALIDATING, |object| object["webhooks"][0]["clientConfig"]["caBundle"] = json!(""));
+    let emptied = tokio::time::Instant::now();
+    until(&api, || bundles(&api).iter().all(|bundle| !bundle.is_empty())).await;
+    assert!(emptied.elapsed() < Duration::from_secs(5));
 }
 
 #[tokio::test(start_paused = true)]

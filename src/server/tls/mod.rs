@@ -7,6 +7,7 @@
 pub mod authority;
 pub mod bundle;
 mod calls;
+mod contest;
 pub mod expiry;
 mod files;
 mod injection;
@@ -196,6 +197,10 @@ impl Shared {
 
     fn count_repair(&self) {
         self.metrics.certificate.ca_bundle_repairs.inc(&());
+    }
+
+    fn count_contest(&self) {
+        self.metrics.certificate.ca_bundle_contests.inc(&());
     }
 
     fn bundles_are_in_order(&self) {

@@ -166,9 +166,11 @@ fn authority_is_due(newest: &Authority, now: Timestamp) -> Option<AuthorityReaso
     }
 }
 
-/// The moment at which a third of a certificate's life is left.
+/// The moment at which a third of a certificate's life is left, which began when it was made: before that it is valid only
+/// for clocks that are behind.
 fn renewal_time(certificate: &Certificate) -> Timestamp {
-    certificate.not_after - certificate.not_after.duration_since(certificate.not_before) / 3
+    let made = certificate.not_before + CLOCK_SKEW;
+    certificate.not_after - certificate.not_after.duration_since(made).max(SignedDuration::ZERO) / 3
 }
 
 /// Place of the newest authority that can sign and that every caller trusts. The newest one is trusted when it is the

@@ -99,6 +99,14 @@ impl Fleet {
         self.books.keys()
     }
 
+    /// Calls of all machines so far, by operation.
+    pub fn calls(&self) -> impl Iterator<Item = (Operation, u64)> {
+        Operation::ALL.into_iter().enumerate().map(|(at, operation)| {
+            let calls = self.books.values().map(|book| book.calls.get(at).copied().map_or(0, u64::from)).sum();
+            (operation, calls)
+        })
+    }
+
     /// The book of a machine, opened when there is none.
     pub fn book(&mut self, key: &Arc<str>) -> &mut Book {
         if !self.books.contains_key(key) {

@@ -32,7 +32,7 @@ use self::{event::EventLog, fleet::Fleet, lifecycle::Timer};
 use super::{
     config::{Scope, SimulationConfig},
     draw::{Draws, Question},
-    rules::{FailureEffect, Operation, Subject},
+    rules::{FailureEffect, Operation, ShortList, Subject},
     template::VmTemplate,
 };
 use crate::{
@@ -93,6 +93,8 @@ pub enum Verdict {
     FailBefore(Status),
     /// It is done, yet fails.
     FailAfter(Status),
+    /// It goes on, and its list lacks VMs.
+    Shorten(ShortList),
 }
 
 /// What a Node needs to know of its VM.
@@ -173,6 +175,11 @@ impl Cloud {
         self.fleet.iter().map(|(reference, vm)| (reference, vm, self.fleet.template(vm.template)))
     }
 
+    /// Calls so far, by operation.
+    pub fn calls(&self) -> Vec<(Operation, u64)> {
+        self.fleet.calls().collect()
+    }
+
     /// What happened, in an order that depends on nothing but the seed.
     pub fn events(&self) -> Vec<Event> {
         self.events.sorted()
@@ -235,7 +242,8 @@ impl Cloud {
         {
             match effect {
                 FailureEffect::Error => admission.verdict = Verdict::FailBefore(status),
-                FailureEffect::CreatedButError => admission.verdict = Verdict::FailAfter(status),
+                FailureEffect::DoneButError => admission.verdict = Verdict::FailAfter(status),
+                FailureEffect::ShortList(short) => admission.verdict = Verdict::Shorten(short),
                 FailureEffect::Hang(length) => {
                     admission.hang = Some(length);
                     let happening = Happening::CallHangs { operation: operation.as_str(), attempt };

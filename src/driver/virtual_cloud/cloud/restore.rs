@@ -84,6 +84,13 @@ pub struct VmEntry {
     joining: Joining,
 }
 
+impl VmEntry {
+    /// Its identity.
+    pub fn provider_id(&self) -> &str {
+        &self.provider_id
+    }
+}
+
 /// The exchange format: who exists, nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {

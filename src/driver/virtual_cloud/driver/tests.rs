@@ -232,7 +232,7 @@ async fn unreadable_state_is_an_error_and_not_an_empty_cloud() {
         assert!(error.contains("move the file away"), "{error}");
     }
     let error = a_kept_cloud(StatePlace::ConfigMap("sim".to_owned())).await.unwrap_err().to_string();
-    assert!(error.contains("not supported"), "{error}");
+    assert!(error.contains("needs a control cluster"), "{error}");
 }
 
 #[tokio::test]

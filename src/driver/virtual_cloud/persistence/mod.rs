@@ -1,10 +1,12 @@
-//! Where a simulation keeps its VMs over a restart of the process: nowhere, in a journal, or in the exchange format.
+//! Where a simulation keeps its VMs over a restart of the process: nowhere, in a journal (a file or `ConfigMaps`), or in
+//! the exchange format.
 //!
 //! A real cloud outlives its clients, so a create or delete is on disk before its call returns. Writes are gathered:
 //! callers that wait for the disk at the same time share one write and one sync.
 //! What is written is decided in `super::cloud`; Nodes as memory ([`StatePlace::None`]) are read by `super::kubelet`.
 //! Source: spec/providers §7.7, decision 26.
 
+mod config_maps;
 mod exchange;
 mod journal;
 mod lock;
@@ -21,7 +23,8 @@ use std::{
 
 use jiff::Timestamp;
 
-use self::{journal::Journal, lock::WriterLock};
+pub use self::config_maps::ConfigMapAccess;
+use self::{config_maps::ConfigMaps, journal::Journal, lock::WriterLock};
 use super::cloud::{Cloud, Entry, Exchange};
 
 /// Where a simulation keeps its state.
@@ -32,7 +35,7 @@ pub enum StatePlace {
     None,
     /// A journal with snapshots, in this file.
     File(PathBuf),
-    /// A `ConfigMap` of this name.
+    /// `ConfigMaps` of the control namespace; the first has this name.
     ConfigMap(String),
     /// The exchange format, in this file.
     Json(PathBuf),
@@ -101,12 +104,83 @@ pub enum StateError {
     /// The process ends while it writes.
     #[error("the simulation's state was not written: the process is ending")]
     Interrupted,
-    /// Not built.
-    #[error("--simulation-state=configmap:{name} is not supported by this build; use none, file:PATH or json:PATH")]
-    ConfigMapUnsupported {
+    /// The API server refused, or did not answer in time (`source` is none then).
+    #[error(
+        "cannot {action} the simulation's state, ConfigMap {namespace}/{name}: {}",
+        source.as_ref().map_or_else(|| "the API server did not answer".to_owned(), |source| advice(source))
+    )]
+    ConfigMap {
+        /// What was tried.
+        action: &'static str,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// What the API server said.
+        source: Option<Box<kube::Error>>,
+    },
+    /// The `ConfigMap` holds something else.
+    #[error(
+        "cannot read the simulation's state, ConfigMap {namespace}/{name}: {problem}; delete it to start with an empty \
+         cloud, or choose another name"
+    )]
+    UnreadableConfigMap {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Another process has taken the `ConfigMap` over.
+    #[error(
+        "another process writes the simulation's state, ConfigMap {namespace}/{name}, from now on; stop one of them"
+    )]
+    Taken {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// The `ConfigMap` belongs to somebody else.
+    #[error(
+        "ConfigMap {namespace}/{name} exists and is no simulation's state; choose another name in \
+         --simulation-state=configmap:NAME"
+    )]
+    NotOurs {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// There are more VMs than can be kept.
+    #[error(
+        "the simulation's state does not fit into {most} ConfigMaps {namespace}/{name}; use --simulation-state=file:PATH"
+    )]
+    Full {
+        /// Their namespace.
+        namespace: String,
+        /// Name of the first.
+        name: String,
+        /// How many are used at most.
+        most: usize,
+    },
+    /// There is no cluster to keep it in.
+    #[error("--simulation-state=configmap:{name} needs a control cluster; use none, file:PATH or json:PATH")]
+    NoCluster {
         /// The `ConfigMap`.
         name: String,
     },
+}
+
+/// What the API server said, and what to do about it where that is known.
+fn advice(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.code == 403 => {
+            format!("{error}; grant what `mcm manifests rbac --simulation` prints")
+        }
+        error => error.to_string(),
+    }
 }
 
 impl StateError {
@@ -121,11 +195,12 @@ enum Store {
     Nothing,
     Journal(Journal),
     Exchange { path: PathBuf, _lock: WriterLock },
+    ConfigMaps(ConfigMaps),
 }
 
 /// What a store needs to write, taken from the cloud in one moment.
 enum Work {
-    Journal { changes: Vec<Entry>, snapshot: Option<Vec<Entry>> },
+    Changes { changes: Vec<Entry>, snapshot: Option<Vec<Entry>> },
     Exchange(Exchange),
 }
 
@@ -138,14 +213,26 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Opens the place and fills the cloud from it. Blocks on the disk; meant for the start.
+    /// Opens the place and fills the cloud from it. Blocks on the disk; meant for the start. `access` is where
+    /// `ConfigMaps` may be kept, `writer` a number that no other process has.
     ///
     /// # Errors
-    /// When the place is in use, unreadable or not supported.
-    pub fn open(place: &StatePlace, cloud: &mut Cloud, now: Timestamp) -> Result<Self, StateError> {
+    /// When the place is in use, unreadable or not to be reached.
+    pub async fn open(
+        place: &StatePlace,
+        cloud: &mut Cloud,
+        now: Timestamp,
+        access: Option<&ConfigMapAccess>,
+        writer: u64,
+    ) -> Result<Self, StateError> {
         let store = match place {
             StatePlace::None => Store::Nothing,
-            StatePlace::ConfigMap(name) => return Err(StateError::ConfigMapUnsupported { name: name.clone() }),
+            StatePlace::ConfigMap(name) => {
+                let access = access.ok_or_else(|| StateError::NoCluster { name: name.clone() })?;
+                let (maps, entries) = ConfigMaps::open(access, name, writer).await?;
+                cloud.restore(entries);
+                Store::ConfigMaps(maps)
+            }
             StatePlace::File(path) => {
                 let (journal, entries) = Journal::open(path)?;
                 cloud.restore(entries);
@@ -166,9 +253,11 @@ impl Keeper {
             store: Arc::new(tokio::sync::Mutex::new(store)),
             durable: Arc::new(AtomicU64::new(cloud.revision())),
         };
-        if let Some(Store::Journal(journal)) = Arc::get_mut(&mut keeper.store).map(tokio::sync::Mutex::get_mut) {
-            // Starting from a snapshot keeps the journal from growing over restarts.
-            journal.write_snapshot(&cloud.snapshot())?;
+        // Starting from a snapshot keeps what is stored from growing over restarts.
+        match Arc::get_mut(&mut keeper.store).map(tokio::sync::Mutex::get_mut) {
+            Some(Store::Journal(journal)) => journal.write_snapshot(&cloud.snapshot())?,
+            Some(Store::ConfigMaps(maps)) => maps.write_snapshot(&cloud.snapshot()).await?,
+            _ => {}
         }
         cloud.drop_changes();
         Ok(keeper)
@@ -197,9 +286,14 @@ impl Keeper {
         let (mut work, mut reached) = (None, revision);
         with_cloud(&mut |cloud| {
             reached = cloud.revision();
-            work = Some(if let Store::Journal(journal) = &*store {
-                let snapshot = journal.wants_snapshot().then(|| cloud.snapshot());
-                Work::Journal { changes: cloud.take_changes(), snapshot }
+            let whole = match &*store {
+                Store::Journal(journal) => Some(journal.wants_snapshot()),
+                Store::ConfigMaps(maps) => Some(maps.wants_snapshot()),
+                Store::Exchange { .. } | Store::Nothing => None,
+            };
+            work = Some(if let Some(whole) = whole {
+                let snapshot = whole.then(|| cloud.snapshot());
+                Work::Changes { changes: cloud.take_changes(), snapshot }
             } else {
                 cloud.drop_changes();
                 Work::Exchange(cloud.exchange())
@@ -207,11 +301,17 @@ impl Keeper {
         });
         let Some(work) = work else { return Ok(()) };
         let durable = Arc::clone(&self.durable);
-        let write = move || {
-            let written = match (&mut *store, work) {
-                (Store::Journal(journal), Work::Journal { changes, snapshot }) => journal.write(changes, snapshot),
-                (Store::Exchange { path, .. }, Work::Exchange(document)) => exchange::write(path, &document),
-                _ => Ok(()),
+        // A task of its own: what has begun is finished even if the caller is dropped.
+        let write = async move {
+            let (written, _held) = if let Store::ConfigMaps(maps) = &mut *store {
+                let written = match work {
+                    Work::Changes { changes, snapshot } => maps.write(changes, snapshot).await,
+                    Work::Exchange(_) => Ok(()),
+                };
+                (written, store)
+            } else {
+                let on_disk = move || (write_file(&mut store, work), store);
+                tokio::task::spawn_blocking(on_disk).await.map_err(|_| StateError::Interrupted)?
             };
             if written.is_ok() {
                 durable.store(reached, Ordering::Release);
@@ -219,7 +319,16 @@ impl Keeper {
             written
         };
         let ended = |_| StateError::Interrupted;
-        tokio::task::spawn_blocking(write).await.map_err(ended)?
+        tokio::spawn(write).await.map_err(ended)?
+    }
+}
+
+/// Writes to the disk; blocks.
+fn write_file(store: &mut Store, work: Work) -> Result<(), StateError> {
+    match (store, work) {
+        (Store::Journal(journal), Work::Changes { changes, snapshot }) => journal.write(changes, snapshot),
+        (Store::Exchange { path, .. }, Work::Exchange(document)) => exchange::write(path, &document),
+        _ => Ok(()),
     }
 }
 

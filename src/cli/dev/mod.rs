@@ -1,0 +1,248 @@
+//! `mcm dev`: a cluster of its own in one process, for a first run and for trying things out.
+//!
+//! The embedded API server, webhooks, all control loops and the virtual cloud. Nothing is hard-wired: definitions and webhook
+//! configurations are the ones that `mcm manifests` prints, and the manager is a client over TLS like any other.
+//! Source: spec/extension-apiserver §6.1.
+
+mod install;
+mod progress;
+
+use std::{
+    fs,
+    io::{IsTerminal, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Parser};
+
+use super::{
+    Failure, logging,
+    serve::{args::ServeArgs, validate::Surroundings},
+};
+use crate::{
+    dev_server::{Credentials, DevServer, DevServerOptions, Storage},
+    manager,
+    settings::Settings,
+};
+
+/// The namespace of the machine objects.
+const NAMESPACE: &str = "default";
+/// The manager's own user, so that admission judges its requests like anybody's.
+const MANAGER: &str = "mcm-dev-manager";
+/// What the virtual cloud takes for its work (decision 41).
+const SIMULATION: &str = "\
+latency:
+  create: {constant: 1s}
+  boot: {constant: 2s}
+  ready: {constant: 1s}
+  delete: {constant: 1s}
+  api: {constant: 0s}
+";
+
+/// Flags of `mcm dev`.
+#[derive(Clone, Debug, Args)]
+pub struct DevArgs {
+    /// Apply an example: a class of the virtual cloud and a deployment of three machines
+    #[arg(long)]
+    pub example: bool,
+    /// Keep all objects in this folder; without it they end with the process
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Where the kubeconfig is written; unset means the data folder, or a folder that ends with the process
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Port of the API server on 127.0.0.1; 0 takes any free one
+    #[arg(long, default_value = "0")]
+    pub port: u16,
+    /// Latencies, failures and quota of the virtual cloud; re-read when it changes
+    #[arg(long, value_name = "FILE")]
+    pub simulation_config: Option<PathBuf>,
+    /// Verbosity of the log: 0 tells only what is wrong, 1 what happens, 4 also why
+    #[arg(short = 'v', long = "v", default_value = "0", value_name = "LEVEL")]
+    pub verbosity: i32,
+}
+
+/// Runs until it is told to stop.
+///
+/// # Errors
+/// [`Failure::Run`] when the data folder or a port can't be used.
+pub fn run(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    logging::start_quietly(args.verbosity).map_err(Failure::run)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::run)?;
+    runtime.block_on(start(args, out))
+}
+
+async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    let began = std::time::Instant::now();
+    // The first one wins, and a second call tells nothing new.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let folder = Folder::open(args.data_dir.as_deref())?;
+    let storage = args.data_dir.clone().map_or(Storage::Memory, Storage::Folder);
+    let server = DevServer::start(DevServerOptions { storage, ..DevServerOptions::default() }).map_err(Failure::run)?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
+    let (listening, credentials) = server.listen(address).await.map_err(Failure::run)?;
+    let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| folder.path.join("kubeconfig"));
+    write_private(&kubeconfig, &credentials.kubeconfig(listening.address))?;
+
+    let ports = free_ports()?;
+    let client = server.client("mcm-dev-installer", NAMESPACE);
+    install::manifests(&client, &format!("https://127.0.0.1:{}", ports[1])).await.map_err(Failure::Run)?;
+    let settings = settings(args, &folder.path, &server, &credentials, listening.address, ports)?;
+    let manager = manager::run(settings);
+    tokio::pin!(manager);
+    let display = async {
+        install::webhooks_answer(&client).await?;
+        writeln!(
+            out,
+            "ready after {:.1} s: Kubernetes API at https://{}\n  kubeconfig: {}",
+            began.elapsed().as_secs_f64(),
+            listening.address,
+            kubeconfig.display()
+        )?;
+        if args.example {
+            install::example(&client).await?;
+            writeln!(out, "applied the example: machineclass/example-virtual, machinedeployment/example-deployment")?;
+        }
+        out.flush()?;
+        let style = if std::io::stdout().is_terminal() { progress::Style::Redrawn } else { progress::Style::Lines };
+        let hints = hints(&kubeconfig, args.example);
+        progress::show(&client, out, style, began, &hints).await
+    };
+    // Nobody reading the progress is no reason to end; the end of the manager is.
+    let ended = tokio::select! {
+        ended = &mut manager => ended,
+        shown = display => match shown {
+            Ok(()) => manager.await,
+            Err(error) => {
+                tracing::warn!("the progress is not shown any more: {error:#}");
+                manager.await
+            }
+        },
+    };
+    ended.map_err(Failure::Run)
+}
+
+/// The next commands to try.
+fn hints(kubeconfig: &Path, example: bool) -> String {
+    let kubectl = format!("kubectl --kubeconfig {}", kubeconfig.display());
+    if example {
+        format!(
+            "try in a second terminal:\n  {kubectl} get machinedeployments,machines,nodes\n  \
+             {kubectl} scale machinedeployment example-deployment --replicas=5\n  \
+             {kubectl} explain machinedeployment.spec.strategy\n"
+        )
+    } else {
+        format!(
+            "try in a second terminal:\n  {kubectl} api-resources --api-group=machine.sapcloud.io\n  \
+             {kubectl} apply -f deploy/examples/machineclass-virtual.yaml -f deploy/examples/machinedeployment.yaml\n  \
+             {kubectl} get machines --watch\n"
+        )
+    }
+}
+
+/// The settings of `mcm serve` for this cluster, by its own flags.
+fn settings(
+    args: &DevArgs,
+    folder: &Path,
+    server: &DevServer,
+    credentials: &Credentials,
+    address: SocketAddr,
+    ports: [u16; 2],
+) -> Result<Settings, Failure> {
+    let token = format!("{:032x}", rand::random::<u128>());
+    server.add_token(&token, MANAGER);
+    let kubeconfig = folder.join("manager.kubeconfig");
+    write_private(&kubeconfig, &credentials.kubeconfig_with_token(address, MANAGER, &token))?;
+    let simulation = match &args.simulation_config {
+        Some(file) => file.clone(),
+        None => {
+            let file = folder.join("simulation.yaml");
+            fs::write(&file, SIMULATION)?;
+            file
+        }
+    };
+    let state = match &args.data_dir {
+        Some(folder) => format!("file:{}", folder.join("simulation.journal").display()),
+        None => "none".to_owned(),
+    };
+    let flags = [
+        "serve".to_owned(),
+        format!("--control-kubeconfig={}", kubeconfig.display()),
+        format!("--target-kubeconfig={}", kubeconfig.display()),
+        format!("--namespace={NAMESPACE}"),
+        "--leader-elect=false".to_owned(),
+        "--address=127.0.0.1".to_owned(),
+        format!("--port={}", ports[0]),
+        "--compat-port=0".to_owned(),
+        "--secure-address=127.0.0.1".to_owned(),
+        format!("--secure-port={}", ports[1]),
+        "--cert-extra-san=127.0.0.1".to_owned(),
+        "--shutdown-delay-duration=0s".to_owned(),
+        "--shutdown-timeout=5s".to_owned(),
+        "--kube-api-qps=500".to_owned(),
+        "--kube-api-burst=1000".to_owned(),
+        "--enable-simulation".to_owned(),
+        format!("--simulation-config={}", simulation.display()),
+        format!("--simulation-state={state}"),
+    ];
+    let parsed = Serving::try_parse_from(flags).map_err(Failure::run)?;
+    let surroundings = Surroundings { host_name: "mcm-dev".to_owned(), pod_namespace: None };
+    parsed.args.validate(&surroundings).map_err(|problems| Failure::Usage(problems.join("\n")))
+}
+
+/// The flags of `serve` as a command line of their own.
+#[derive(Parser)]
+struct Serving {
+    #[command(flatten)]
+    args: ServeArgs,
+}
+
+/// Two ports that nobody uses: for health and metrics, and for webhooks.
+fn free_ports() -> Result<[u16; 2], Failure> {
+    let taken = [TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?];
+    Ok([taken[0].local_addr()?.port(), taken[1].local_addr()?.port()])
+}
+
+/// Where files of this run are kept: the data folder, or one that ends with the process.
+struct Folder {
+    path: PathBuf,
+    ends: bool,
+}
+
+impl Folder {
+    fn open(data: Option<&Path>) -> Result<Self, Failure> {
+        let builder = |path: &Path| fs::DirBuilder::new().mode(0o700).recursive(data.is_some()).create(path);
+        match data {
+            Some(path) => {
+                builder(path)?;
+                Ok(Self { path: path.to_path_buf(), ends: false })
+            }
+            None => {
+                let path = std::env::temp_dir().join(format!("mcm-dev-{:08x}", rand::random::<u32>()));
+                builder(&path)?;
+                Ok(Self { path, ends: true })
+            }
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.ends {
+            // What is left behind is in the folder for temporary files.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Writes a file that only its owner can read.
+fn write_private(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::Input(format!("cannot write {}: {error}; name another file with --kubeconfig", path.display()))
+    };
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)
+}

@@ -1,0 +1,188 @@
+//! What a definition says of its versions, and what follows for a migration.
+//!
+//! Pure: looks at a `CustomResourceDefinition` as it is stored and answers what is left to do, or the patch that does it.
+//! Source: spec/api-and-admission §8.6.
+
+use serde_json::{Value, json};
+
+use crate::api::{
+    kind::{ApiVersion, Kind},
+    names,
+};
+
+/// What a migration to a version has to do with one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// All objects are stored in the version, and the definition says so.
+    Done,
+    /// New writes are stored in the version; objects that were not written since may not be.
+    Rewrite,
+    /// The definition names another storage version.
+    Switch,
+}
+
+/// Why a migration can't begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// The version is not in the definition.
+    #[error("{definition}: defines no {version}; apply the output of `mcm manifests crds --serve v1beta1` first")]
+    NotDefined {
+        /// Name of the definition.
+        definition: String,
+        /// The version.
+        version: &'static str,
+    },
+    /// Clients can't ask for one of the versions.
+    #[error("{definition}: {version} is not served; apply the output of `mcm manifests crds --serve v1beta1` first")]
+    NotServed {
+        /// Name of the definition.
+        definition: String,
+        /// The version.
+        version: &'static str,
+    },
+    /// Nobody converts.
+    #[error(
+        "{definition}: has no conversion webhook, and without one objects would be read wrongly; apply the output of \
+         `mcm manifests crds --serve v1beta1` and keep `mcm serve` running"
+    )]
+    NoConverter {
+        /// Name of the definition.
+        definition: String,
+    },
+}
+
+/// Name of a kind's definition.
+pub fn name_of(kind: Kind) -> String {
+    format!("{}.{}", kind.plural(), names::GROUP)
+}
+
+/// What is left to do until all objects of a definition's kind are stored as `to`.
+pub fn next_step(definition: &Value, to: ApiVersion) -> Result<Step, Obstacle> {
+    let name = || definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    if place(definition, to).is_none() {
+        return Err(Obstacle::NotDefined { definition: name(), version: to.as_str() });
+    }
+    let stores = is(definition, to, "storage");
+    if stores && definition["status"]["storedVersions"] == json!([to.as_str()]) {
+        return Ok(Step::Done);
+    }
+    // Until the last object is rewritten, every read of one in the other version needs the converter.
+    if definition["spec"]["conversion"]["strategy"] != "Webhook" {
+        return Err(Obstacle::NoConverter { definition: name() });
+    }
+    for version in [ApiVersion::V1alpha1, ApiVersion::V1beta1] {
+        if !is(definition, version, "served") {
+            return Err(Obstacle::NotServed { definition: name(), version: version.as_str() });
+        }
+    }
+    Ok(if stores { Step::Rewrite } else { Step::Switch })
+}
+
+/// The JSON patch that makes `to` the storage version of a definition; it fails when the versions moved meanwhile.
+pub fn switch_patch(definition: &Value, to: ApiVersion) -> Value {
+    let mut patch = Vec::new();
+    for (place, version) in versions(definition).iter().enumerate() {
+        let stores = version["name"] == to.as_str();
+        patch.push(json!({"op": "test", "path": format!("/spec/versions/{place}/name"), "value": version["name"]}));
+        patch.push(json!({"op": "replace", "path": format!("/spec/versions/{place}/storage"), "value": stores}));
+    }
+    Value::Array(patch)
+}
+
+/// The JSON patch of the status that says that all objects are stored as `to`. It fails when the storage version, or what
+/// the status said, changed since `definition` was read.
+pub fn stored_versions_patch(definition: &Value, to: ApiVersion) -> Option<Value> {
+    let place = place(definition, to)?;
+    Some(json!([
+        {"op": "test", "path": format!("/spec/versions/{place}/name"), "value": to.as_str()},
+        {"op": "test", "path": format!("/spec/versions/{place}/storage"), "value": true},
+        {"op": "test", "path": "/status/storedVersions", "value": definition["status"]["storedVersions"]},
+        {"op": "replace", "path": "/status/storedVersions", "value": [to.as_str()]},
+    ]))
+}
+
+/// Whether a version's flag is set.
+pub fn is(definition: &Value, version: ApiVersion, flag: &str) -> bool {
+    place(definition, version).is_some_and(|place| versions(definition)[place][flag] == true)
+}
+
+/// Place of a version in the definition.
+pub fn place(definition: &Value, version: ApiVersion) -> Option<usize> {
+    versions(definition).iter().position(|entry| entry["name"] == version.as_str())
+}
+
+fn versions(definition: &Value) -> &[Value] {
+    definition["spec"]["versions"].as_array().map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::api::kind::ApiVersion::{V1alpha1, V1beta1};
+
+    fn a_definition(storage: &str, stored: &[&str]) -> Value {
+        let version = |name: &str| json!({"name": name, "served": true, "storage": name == storage});
+        json!({
+            "metadata": {"name": "machines.machine.sapcloud.io"},
+            "spec": {"versions": [version("v1alpha1"), version("v1beta1")], "conversion": {"strategy": "Webhook"}},
+            "status": {"storedVersions": stored},
+        })
+    }
+
+    #[rstest]
+    #[case::never_migrated("v1alpha1", &["v1alpha1"], V1beta1, Step::Switch)]
+    #[case::switched_and_interrupted("v1beta1", &["v1alpha1", "v1beta1"], V1beta1, Step::Rewrite)]
+    #[case::migrated("v1beta1", &["v1beta1"], V1beta1, Step::Done)]
+    #[case::switched_back_by_a_manifest("v1alpha1", &["v1beta1", "v1alpha1"], V1beta1, Step::Switch)]
+    #[case::the_way_back("v1beta1", &["v1beta1"], V1alpha1, Step::Switch)]
+    #[case::the_way_back_interrupted("v1alpha1", &["v1beta1", "v1alpha1"], V1alpha1, Step::Rewrite)]
+    #[case::nothing_to_go_back_from("v1alpha1", &["v1alpha1"], V1alpha1, Step::Done)]
+    #[case::a_false_statement_is_not_believed("v1alpha1", &["v1beta1"], V1beta1, Step::Switch)]
+    fn what_is_left_to_do(
+        #[case] storage: &str,
+        #[case] stored: &[&str],
+        #[case] to: ApiVersion,
+        #[case] expected: Step,
+    ) {
+        assert_eq!(next_step(&a_definition(storage, stored), to), Ok(expected));
+    }
+
+    #[rstest]
+    #[case::beta_is_not_served("/spec/versions/1/served", json!(false), "v1beta1 is not served")]
+    #[case::nobody_converts("/spec/conversion/strategy", json!("None"), "has no conversion webhook")]
+    #[case::beta_is_unknown("/spec/versions/1/name", json!("v2"), "defines no v1beta1")]
+    fn obstacles_are_named_before_anything_is_changed(#[case] place: &str, #[case] value: Value, #[case] words: &str) {
+        let mut definition = a_definition("v1alpha1", &["v1alpha1"]);
+        *definition.pointer_mut(place).unwrap() = value;
+        let obstacle = next_step(&definition, V1beta1).unwrap_err().to_string();
+        assert!(obstacle.starts_with("machines.machine.sapcloud.io: ") && obstacle.contains(words), "{obstacle}");
+    }
+
+    fn patched(definition: &Value, patch: Value) -> Result<Value, json_patch::PatchError> {
+        let mut changed = definition.clone();
+        let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+        json_patch::patch(&mut changed, &patch)?;
+        Ok(changed)
+    }
+
+    #[test]
+    fn exactly_one_version_stores_after_a_switch() {
+        let before = a_definition("v1alpha1", &["v1alpha1"]);
+        let after = patched(&before, switch_patch(&before, V1beta1)).unwrap();
+        assert_eq!(after["spec"], a_definition("v1beta1", &[])["spec"]);
+        let mut reordered = before.clone();
+        reordered["spec"]["versions"].as_array_mut().unwrap().reverse();
+        assert!(patched(&reordered, switch_patch(&before, V1beta1)).is_err(), "the versions have moved");
+    }
+
+    #[test]
+    fn what_is_stored_is_only_said_of_the_definition_that_was_seen() {
+        let seen = a_definition("v1beta1", &["v1alpha1", "v1beta1"]);
+        let patch = stored_versions_patch(&seen, V1beta1).unwrap();
+        assert_eq!(patched(&seen, patch.clone()).unwrap(), a_definition("v1beta1", &["v1beta1"]));
+        assert!(patched(&a_definition("v1alpha1", &["v1alpha1", "v1beta1"]), patch.clone()).is_err());
+        assert!(patched(&a_definition("v1beta1", &["v1beta1", "v1alpha1"]), patch).is_err());
+    }
+}

@@ -1,0 +1,155 @@
+//! `mcm simulate`: lets histories of a simulated control plane happen, and tells one of them line by line.
+//!
+//! For those who change the rules: what a seed shows on one machine it shows on every other.
+
+use std::{
+    io::Write,
+    num::NonZeroUsize,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use super::Failure;
+use crate::simulation::{Telling, checks::Violation, history::History, run as happen, shortened};
+
+/// So many failures are shown; further ones are only counted.
+const SHOWN: usize = 3;
+
+/// Flags of `mcm simulate`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SimulateArgs {
+    /// The history to tell, or the first one of many
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Let so many histories happen, one per seed, and tell only those in which something happens that must not
+    #[arg(long)]
+    pub histories: Option<u64>,
+    /// Histories at once [default: as many as there are processors]
+    #[arg(long)]
+    pub threads: Option<NonZeroUsize>,
+    /// Tell a failing history as it is, without looking for a shorter one
+    #[arg(long)]
+    pub whole: bool,
+}
+
+/// What many histories came to.
+#[derive(Debug, Default)]
+struct Sum {
+    passes: AtomicU64,
+    changes: AtomicU64,
+    seconds: AtomicU64,
+    failed: Mutex<Vec<(u64, Violation)>>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`Failure::Reported`] when something happened that must not.
+pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    match args.histories {
+        None => tell(args, out),
+        Some(count) => many(args, count, out),
+    }
+}
+
+fn tell(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    let history = History::of_seed(args.seed);
+    let told = happen(&history, Telling::Aloud);
+    let Some(violation) = &told.violation else {
+        show(args.seed, &history, &told.lines, out)?;
+        writeln!(out, "nothing happened that must not: {} passes, {} writes", told.passes, told.changes)?;
+        return Ok(());
+    };
+    fail(args, args.seed, violation, out)?;
+    Err(Failure::Reported)
+}
+
+fn many(args: &SimulateArgs, count: u64, out: &mut dyn Write) -> Result<(), Failure> {
+    let threads = args.threads.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
+    let (sum, next, began) = (Sum::default(), AtomicU64::new(0), Instant::now());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        return;
+                    }
+                    sum.add(args.seed.wrapping_add(number));
+                }
+            });
+        }
+    });
+    let took = began.elapsed().as_secs_f64();
+    let mut failed = sum.failed.into_inner().unwrap_or_default();
+    failed.sort_by_key(|(seed, _)| *seed);
+    for (seed, violation) in failed.iter().take(SHOWN) {
+        fail(args, *seed, violation, out)?;
+    }
+    for (seed, violation) in failed.iter().skip(SHOWN) {
+        writeln!(out, "seed {seed}: {}: {}", violation.rule, violation.text)?;
+    }
+    let (passes, changes) = (sum.passes.into_inner(), sum.changes.into_inner());
+    writeln!(
+        out,
+        "{count} histories from seed {} in {took:.1} s: {passes} passes, {changes} writes, {} days of virtual time, {} failed",
+        args.seed,
+        sum.seconds.into_inner() / 86_400,
+        failed.len()
+    )?;
+    if failed.is_empty() { Ok(()) } else { Err(Failure::Reported) }
+}
+
+impl Sum {
+    fn add(&self, seed: u64) {
+        let told = happen(&History::of_seed(seed), Telling::Silent);
+        self.passes.fetch_add(told.passes, Ordering::Relaxed);
+        self.changes.fetch_add(told.changes, Ordering::Relaxed);
+        self.seconds.fetch_add(u64::try_from(told.seconds).unwrap_or(0), Ordering::Relaxed);
+        if let (Some(violation), Ok(mut failed)) = (told.violation, self.failed.lock()) {
+            failed.push((seed, violation));
+        }
+    }
+}
+
+/// Tells a failing history, shortened unless it is wanted whole.
+fn fail(args: &SimulateArgs, seed: u64, violation: &Violation, out: &mut dyn Write) -> Result<(), Failure> {
+    let whole = History::of_seed(seed);
+    let history = if args.whole { whole.clone() } else { shortened(&whole, violation) };
+    let told = happen(&history, Telling::Aloud);
+    show(seed, &history, &told.lines, out)?;
+    let violation = told.violation.as_ref().unwrap_or(violation);
+    writeln!(out, "seed {seed}: {}: {}", violation.rule, violation.text)?;
+    writeln!(out, "{} of {} steps are left; again with: mcm simulate --seed {seed}\n", history.len(), whole.len())?;
+    Ok(())
+}
+
+fn show(seed: u64, history: &History, lines: &[String], out: &mut dyn Write) -> Result<(), Failure> {
+    writeln!(out, "seed {seed} begins with {}", history.setup)?;
+    for line in lines {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(seed: u64, histories: Option<u64>) -> SimulateArgs {
+        SimulateArgs { seed, histories, threads: None, whole: false }
+    }
+
+    #[test]
+    fn a_history_is_told_and_many_are_summed_up() {
+        let mut out = Vec::new();
+        run(&args(1, None), &mut out).unwrap();
+        let text = String::from_utf8(std::mem::take(&mut out)).unwrap();
+        assert!(text.starts_with("seed 1 begins with ") && text.contains("nothing happened that must not"), "{text}");
+        run(&args(1, Some(3)), &mut out).unwrap();
+        assert!(String::from_utf8(out).unwrap().contains("3 histories from seed 1 in "));
+    }
+}

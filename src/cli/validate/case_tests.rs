@@ -1,0 +1,152 @@
+//! Every case of `tests/fixtures/admission-cases.yaml`, asked of the webhooks' code and of `mcm validate`: both must give
+//! the expected answer, and the same one.
+
+use std::sync::Arc;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::json;
+
+use super::*;
+use crate::{
+    admission::{Admission, Endpoint, RegisteredDrivers},
+    api::validation::{ControllerUsers, Coverage, NoReferences, Profile, References},
+    driver::{
+        self, Driver, Registry,
+        virtual_cloud::{SimulationOptions, Standby},
+    },
+};
+
+#[path = "../../../tests/support/admission_cases.rs"]
+mod table;
+
+use table::{Case, cases, fits, fits_warning, holds, mismatch};
+
+const NAMESPACE: &str = "default";
+
+/// The drivers that `mcm serve` has by default.
+fn drivers() -> RegisteredDrivers {
+    let mut registry = Registry::new();
+    let simulation: Arc<dyn Driver> =
+        Arc::new(Standby::new(&SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH)).unwrap());
+    registry.register(&simulation);
+    driver::known_rules().iter().for_each(|rules| registry.register_rules(rules));
+    RegisteredDrivers::new(registry, Coverage::All)
+}
+
+fn policy(case: &Case) -> Policy {
+    let profile = case.profile.parse::<Profile>().unwrap();
+    Policy { profile, controllers: ControllerUsers::named(["ctl"]) }
+}
+
+/// The caches' content: the case's other objects, and the class that all base objects name.
+fn known(case: &Case) -> Option<Vec<Value>> {
+    let mut others = case.others.as_ref()?.iter().cloned().collect::<Vec<_>>();
+    others.push(table::base("MachineClass", "c1", NAMESPACE));
+    Some(others)
+}
+
+/// Denials and warnings.
+#[derive(Debug, PartialEq)]
+struct Said {
+    denials: Vec<String>,
+    warnings: Vec<String>,
+}
+
+/// What the webhooks answer: defaults first, then the rules over the result. Also the defaulted object.
+fn webhooks(case: &Case, drivers: &RegisteredDrivers) -> (Said, Option<Value>) {
+    let references: Arc<dyn References> = match known(case) {
+        Some(others) => Arc::new(Inventory::of(others.iter(), NAMESPACE)),
+        None => Arc::new(NoReferences),
+    };
+    let admission = Admission::new(policy(case)).with_providers(Arc::new(drivers.clone())).with_references(references);
+    let operation = match (&case.old, &case.new) {
+        (None, _) => "CREATE",
+        (Some(_), Some(_)) => "UPDATE",
+        (Some(_), None) => "DELETE",
+    };
+    let ask = |endpoint: Endpoint, object: &Option<Value>| -> Value {
+        let kind = json!({"group": "machine.sapcloud.io", "version": "v1alpha1", "kind": case.kind});
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u", "kind": kind, "namespace": NAMESPACE, "operation": operation, "dryRun": true,
+                "userInfo": {"username": case.user}, "object": object, "oldObject": case.old,
+            },
+        });
+        let answer = admission.review(endpoint, review.to_string().as_bytes());
+        assert_eq!(answer.status, 200, "{}", case.id);
+        serde_json::from_slice::<Value>(&answer.body).unwrap()["response"].take()
+    };
+    let mut object = case.new.clone();
+    if let Some(object) = &mut object {
+        let answer = ask(Endpoint::Mutate, &Some(object.clone()));
+        if let Some(patch) = answer["patch"].as_str() {
+            let patch: json_patch::Patch = serde_json::from_slice(&STANDARD.decode(patch).unwrap()).unwrap();
+            json_patch::patch(object, &patch).unwrap();
+            let again = ask(Endpoint::Mutate, &Some(object.clone()));
+            assert_eq!(again.get("patch"), None, "{}: defaulting is not idempotent", case.id);
+        }
+    }
+    let answer = ask(Endpoint::Validate, &object);
+    let texts = |value: &Value| value.as_array().into_iter().flatten().cloned().collect::<Vec<_>>();
+    let cause = |cause: &Value| format!("{}: {}", cause["field"].as_str().unwrap(), cause["message"].as_str().unwrap());
+    let denials: Vec<_> = texts(&answer["status"]["details"]["causes"]).iter().map(cause).collect();
+    assert_eq!(answer["allowed"], denials.is_empty(), "{}", case.id);
+    let warnings = texts(&answer["warnings"]).iter().map(|text| text.as_str().unwrap().to_owned()).collect();
+    (Said { denials, warnings }, object)
+}
+
+/// What `mcm validate` says of the same: the other documents of the input are its cache.
+fn offline(case: &Case, drivers: &RegisteredDrivers) -> Option<Said> {
+    let document = |value: &Value| Document { source: "case".to_owned(), index: 0, value: value.clone() };
+    let mut documents = vec![document(case.new.as_ref()?)];
+    documents.extend(known(case).into_iter().flatten().map(|other| document(&other)));
+    let options = ValidateOptions {
+        user: case.user.clone(),
+        namespace: NAMESPACE.to_owned(),
+        policy: policy(case),
+        ..ValidateOptions::default()
+    };
+    let old: Vec<_> = case.old.iter().map(document).collect();
+    let report = check(&documents, &old, Vec::new(), &options, drivers);
+    let findings = &report.objects[0].findings;
+    Some(Said {
+        denials: findings.errors().map(ToString::to_string).collect(),
+        warnings: findings.warnings().collect(),
+    })
+}
+
+#[test]
+fn every_case_is_answered_alike_by_webhook_and_command_line() {
+    let parsed = parse_documents("cases", include_str!("../../../tests/fixtures/admission-cases.yaml")).unwrap();
+    let drivers = drivers();
+    let mut wrong = Vec::new();
+    let cases = cases(&parsed[0].value, NAMESPACE);
+    for case in &cases {
+        let mut complain = |complaint: Option<String>| {
+            wrong.extend(complaint.map(|complaint| format!("{}: {complaint}", case.id)));
+        };
+        let (said, object) = webhooks(case, &drivers);
+        complain(mismatch("denials of the webhook", &case.deny, &said.denials, fits));
+        complain(mismatch("warnings of the webhook", &case.warn, &said.warnings, fits_warning));
+        if let (Some(wanted), Some(object)) = (&case.becomes, &object) {
+            complain((!holds(object, wanted)).then(|| format!("becomes {object}\n  expected: {wanted}")));
+        }
+        if let Some(said) = offline(case, &drivers) {
+            complain(mismatch("denials of the command line", &case.deny, &said.denials, fits));
+            complain(mismatch("warnings of the command line", &case.warn, &said.warnings, fits));
+        }
+    }
+    assert!(cases.len() > 160, "the table lost cases: {}", cases.len());
+    assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn ids_are_used_once() {
+    let parsed = parse_documents("cases", include_str!("../../../tests/fixtures/admission-cases.yaml")).unwrap();
+    let mut ids: Vec<_> = cases(&parsed[0].value, NAMESPACE).into_iter().map(|case| case.id).collect();
+    ids.sort_unstable();
+    let before = ids.len();
+    ids.dedup();
+    assert_eq!(ids.len(), before);
+}

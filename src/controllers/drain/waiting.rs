@@ -1,0 +1,140 @@
+//! Whom a drain waits for, in words that a person at the cluster can act on.
+//!
+//! Of all that is pending one thing is named: what is least likely to end by itself. The words hold the time since when and
+//! until when, and stay the same from step to step, so that an unchanged wait costs no write. Source: decisions.md 30.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{
+    observe::DrainObservation,
+    progress::PodProgress,
+    step::{pod_limit, volume_limit},
+    volumes::Presence,
+};
+use crate::{
+    api::duration::GoDuration,
+    controllers::machine::{settings::EVICTION_RETRY, status_change::rfc3339, waiting::after},
+};
+
+/// Whom a drain waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Waiting {
+    /// A disruption budget that refuses the eviction of a pod.
+    Budget {
+        /// Namespace and name of the pod that is refused longest.
+        pod: String,
+        /// Namespace and name of the budget, or of several.
+        budget: String,
+        /// Pods that it holds up.
+        held: usize,
+        /// Since when.
+        since: Timestamp,
+    },
+    /// A volume that has to be detached from the node.
+    Detach {
+        /// Name of the PV.
+        volume: String,
+        /// The pod that used it.
+        pod: String,
+        /// Since when.
+        since: Timestamp,
+        /// When the wait has failed.
+        until: Timestamp,
+    },
+    /// A volume that has to be attached to another node.
+    Reattach {
+        /// Name of the PV.
+        volume: String,
+        /// The pod that used it.
+        pod: String,
+        /// Since when.
+        since: Timestamp,
+        /// When it is not waited for any longer.
+        until: Timestamp,
+    },
+    /// A pod that is terminating.
+    Pod {
+        /// Namespace and name.
+        pod: String,
+        /// Since when.
+        since: Timestamp,
+        /// When the wait has failed.
+        until: Timestamp,
+    },
+    /// Names of volumes that the driver was asked for.
+    VolumeNames,
+}
+
+impl Waiting {
+    /// The wait in words.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Budget { pod, budget, held, since } => {
+                let others = match held {
+                    0 | 1 => String::new(),
+                    more => format!(" ({more} pods are held up)"),
+                };
+                format!(
+                    "PodDisruptionBudget {budget} to allow the eviction of pod {pod}{others}, since {}; asked again every {}",
+                    rfc3339(*since),
+                    GoDuration::from(EVICTION_RETRY)
+                )
+            }
+            Self::Detach { volume, pod, since, until } => format!(
+                "the VolumeAttachment of PersistentVolume {volume} (pod {pod}) to be detached from the node, since {}, until {}",
+                rfc3339(*since),
+                rfc3339(*until)
+            ),
+            Self::Reattach { volume, pod, since, until } => format!(
+                "PersistentVolume {volume} (pod {pod}) to be attached to another node, since {}, at most until {}",
+                rfc3339(*since),
+                rfc3339(*until)
+            ),
+            Self::Pod { pod, since, until } => {
+                format!("pod {pod} to terminate, since {}, until {}", rfc3339(*since), rfc3339(*until))
+            }
+            Self::VolumeNames => "the driver to name the volumes of pods".to_owned(),
+        }
+    }
+}
+
+/// Whom the drain waits for: a budget before a volume, a volume before a pod; of several the one that waits longest.
+pub(super) fn waiting_for(seen: &DrainObservation, pending: &[(&String, &PodProgress)]) -> Option<Waiting> {
+    let pods = || pending.iter().map(|(_, pod)| *pod);
+    let refused = || pods().filter(|pod| pod.refused_by.is_some() && pod.accepted.is_none());
+    if let Some(longest) = refused().min_by_key(|pod| (pod.refused_since, &pod.name)) {
+        return Some(Waiting::Budget {
+            pod: longest.name.clone(),
+            budget: longest.refused_by.clone().unwrap_or_default(),
+            held: refused().filter(|pod| pod.refused_by == longest.refused_by).count(),
+            since: longest.refused_since.unwrap_or(seen.now),
+        });
+    }
+    let mut accepted: Vec<_> =
+        pending.iter().filter_map(|(uid, pod)| pod.accepted.map(|since| (since, *uid, *pod))).collect();
+    accepted.sort_by_key(|(since, _, pod)| (*since, pod.name.clone()));
+    let there = |uid: &str| seen.pods.iter().find(|pod| pod.uid == uid);
+    let volume_at = |pod: &PodProgress, place: fn(&super::volumes::VolumePlace) -> bool| {
+        pod.volumes.iter().find(|pv| seen.volumes.get(*pv).is_some_and(place)).cloned()
+    };
+    for (since, uid, pod) in &accepted {
+        if pod.volumes.is_empty() || there(uid).is_some() {
+            continue;
+        }
+        let pod_name = || pod.name.clone();
+        if let Some(volume) = volume_at(pod, |place| place.here == Presence::Yes) {
+            let until = after(*since, volume_limit(seen, None));
+            return Some(Waiting::Detach { volume, pod: pod_name(), since: *since, until });
+        }
+        if let (Some(since), Some(volume)) = (pod.detached, volume_at(pod, |place| place.elsewhere == Presence::No)) {
+            let until = after(since, seen.limits.reattach);
+            return Some(Waiting::Reattach { volume, pod: pod_name(), since, until });
+        }
+    }
+    accepted.iter().find_map(|(since, uid, pod)| {
+        let facts = there(uid)?;
+        let limit = if pod.volumes.is_empty() { pod_limit(seen, facts) } else { volume_limit(seen, Some(facts)) };
+        Some(Waiting::Pod { pod: pod.name.clone(), since: *since, until: after(*since, limit) })
+    })
+}

@@ -1,0 +1,837 @@
+//! One machine, its Node, its VM and one controller process as plain values, for the property of the machine's life
+//! (`lifecycle_property`): no task, no clock, no JSON API; a history costs microseconds.
+//!
+//! The decisions and the memory are the real ones; stores, API server and cloud are played here. The cloud makes a second VM
+//! when it is asked for one that exists, and answers `Aborted` while a call of an earlier process still runs.
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::core::v1::Node,
+    apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
+};
+use kube::ResourceExt;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+use super::{
+    act::remember,
+    decide::decide,
+    lifecycle_property::Sabotage,
+    memory::{Memory, Pass},
+    node_ownership::{Owner, owner},
+    observation::{
+        Answer, Call, ClassState, Flow, Force, Freeze, LastGood, NodeView, Observation, Permit, Trouble, force_deletion,
+    },
+    observe::note_conditions,
+    plan::{Effect, Next, Plan, VersionGuard},
+    testing::{at, condition, machine, node, seen},
+    vm_gone::VmCheck,
+};
+use crate::{
+    api::{
+        names::{annotation, finalizer, label, taint},
+        v1alpha1::{Machine, MachinePhase},
+    },
+    driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity},
+};
+
+/// What somebody else does, or what simply happens.
+#[derive(Clone, Copy, Debug)]
+pub enum Happening {
+    /// The controller looks at the machine.
+    Look,
+    /// The watch delivers what it has.
+    Deliver,
+    /// So many seconds pass.
+    Wait(i64),
+    /// The controller dies and starts anew.
+    Restart,
+    /// Somebody deletes the machine, or its Node.
+    DeleteMachine,
+    DeleteNode,
+    /// The VM's kubelet registers, or reports something else than before.
+    Join,
+    Flap,
+    /// The VM is gone, or comes back never.
+    VmVanishes,
+    /// The class goes, or comes.
+    Class,
+    /// The API servers can't be reached, or can again.
+    Freeze,
+    /// A label of an in-place update, or of force, comes.
+    Candidate,
+    Selected,
+    Result,
+    ForceDeletion,
+}
+
+/// The process: what it has in memory and what it believes to see.
+struct Process {
+    memory: Memory,
+    machine: Option<Arc<Machine>>,
+    node: Option<Arc<Node>>,
+    node_vanished: bool,
+    /// When it wants to look again, if it does.
+    wake: Option<i64>,
+}
+
+/// A driver call that runs in the cloud.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    call: Call,
+    ends: i64,
+    /// Whether the process that asked still waits for the answer.
+    is_awaited: bool,
+}
+
+/// A machine and all around it.
+pub struct World {
+    random: ChaCha8Rng,
+    pub now: i64,
+    machine: Option<Arc<Machine>>,
+    version: u64,
+    node: Option<Arc<Node>>,
+    vms: u32,
+    call: Option<Running>,
+    class: ClassState,
+    freeze: Freeze,
+    pods: u32,
+    node_was_deleted: bool,
+    delete_was_answered: bool,
+    process: Process,
+    base: Observation,
+    /// Percent of writes and calls that go wrong.
+    faults: u32,
+    sabotage: Sabotage,
+    /// What is wrong, once something is.
+    pub violation: Option<String>,
+    /// Passes so far.
+    pub passes: u64,
+    /// Writes that reached an API server.
+    pub writes: u64,
+    /// Whether what happens is printed.
+    pub trace: bool,
+}
+
+enum Acted {
+    Done,
+    Void,
+    Trouble(Trouble),
+    Failed,
+    Crashed,
+}
+
+const VM: &str = "cloud:///n";
+
+impl World {
+    /// A machine that was just made, in a world of its own.
+    pub fn new(seed: u64, sabotage: Sabotage) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut first = machine();
+        if random.random_bool(0.5) {
+            first.metadata.finalizers = None;
+        }
+        if random.random_bool(0.5) {
+            let owner = OwnerReference { controller: Some(true), uid: "set".to_owned(), ..Default::default() };
+            first.metadata.owner_references = Some(vec![owner]);
+        }
+        if random.random_bool(0.2) {
+            let expiry = Time(at(1_000_000));
+            first.status.current_status.preserve_expiry_time = Some(expiry);
+            first.annotations_mut().insert(annotation::PRESERVE.to_owned(), "now".to_owned());
+        }
+        let old_node = random.random_bool(0.05).then(|| {
+            let mut old = node(vec![condition("Ready", "True")]);
+            old.metadata.finalizers = None;
+            old.metadata.labels = None;
+            old.spec.get_or_insert_default().provider_id = Some("cloud:///old".to_owned());
+            Arc::new(old)
+        });
+        let machine = Some(Arc::new(first));
+        let base = seen(super::testing::machine(), 0);
+        let mut world = Self {
+            now: 0,
+            version: 1,
+            node: old_node,
+            vms: 0,
+            call: None,
+            class: ClassState::Usable,
+            freeze: Freeze::Flowing,
+            pods: random.random_range(0..3),
+            node_was_deleted: false,
+            delete_was_answered: false,
+            process: Process {
+                memory: Memory::new("uid-1".to_owned(), at(0)),
+                machine: None,
+                node: None,
+                node_vanished: false,
+                wake: Some(0),
+            },
+            base,
+            faults: random.random_range(0..30),
+            sabotage,
+            violation: None,
+            passes: 0,
+            writes: 0,
+            trace: false,
+            machine,
+            random,
+        };
+        world.deliver();
+        world
+    }
+
+    /// The machine as the API server has it.
+    pub fn machine(&self) -> Option<&Machine> {
+        self.machine.as_deref()
+    }
+
+    /// VMs of the machine's name.
+    pub fn vms(&self) -> u32 {
+        self.vms
+    }
+
+    /// Whether a Node is left that holds our finalizer.
+    pub fn node_is_held(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| super::node_steps::has_node_finalizer(node))
+    }
+
+    fn wrong(&mut self, what: impl Into<String>) {
+        self.violation.get_or_insert(what.into());
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.random.random_range(0..100) < percent
+    }
+
+    /// Lets something happen that fits the moment.
+    pub fn next(&mut self) {
+        let happening = match self.random.random_range(0..100) {
+            0..40 => Happening::Look,
+            40..50 => Happening::Deliver,
+            50..62 => Happening::Wait([1, 6, 61, 190, 650, 1300][self.random.random_range(0..6)]),
+            62..67 => Happening::Restart,
+            67..70 => Happening::DeleteMachine,
+            70..71 => Happening::DeleteNode,
+            71..83 => Happening::Join,
+            83..87 => Happening::Flap,
+            87..88 => Happening::VmVanishes,
+            88..90 => Happening::Class,
+            90..92 => Happening::Freeze,
+            92..94 => Happening::Candidate,
+            94..96 => Happening::Selected,
+            96..98 => Happening::Result,
+            _ => Happening::ForceDeletion,
+        };
+        self.happen(happening);
+    }
+
+    /// Lets this happen.
+    pub fn happen(&mut self, happening: Happening) {
+        if self.trace {
+            println!("{:>7} s: {happening:?}", self.now);
+        }
+        match happening {
+            Happening::Look => self.look(),
+            Happening::Deliver => self.deliver(),
+            Happening::Wait(seconds) => self.wait(seconds),
+            Happening::Restart => self.restart(),
+            Happening::DeleteMachine => self.delete_machine(),
+            Happening::DeleteNode => self.delete_node(),
+            Happening::Join => self.join(),
+            Happening::Flap => self.flap(),
+            Happening::VmVanishes => self.vms = 0,
+            Happening::Class => {
+                self.class = if self.class == ClassState::Usable { ClassState::Absent } else { ClassState::Usable };
+            }
+            Happening::Freeze => {
+                self.freeze = if self.freeze == Freeze::Frozen { Freeze::Flowing } else { Freeze::Frozen };
+            }
+            Happening::Candidate => self.label_node(label::CANDIDATE_FOR_UPDATE, "true"),
+            Happening::Selected => self.label_node(label::SELECTED_FOR_UPDATE, "true"),
+            Happening::Result => {
+                let result = if self.chance(70) { "successful" } else { "failed" };
+                self.label_node(label::UPDATE_RESULT, result);
+            }
+            Happening::ForceDeletion => {
+                self.change_machine(|machine| {
+                    drop(machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned()))
+                });
+            }
+        }
+    }
+
+    /// From here on nothing goes wrong any more, and what was broken is whole.
+    pub fn heal(&mut self) {
+        self.faults = 0;
+        self.class = ClassState::Usable;
+        self.freeze = Freeze::Flowing;
+        self.deliver();
+    }
+
+    /// Goes on until nothing more happens by itself: answers arrive, deadlines pass, kubelets join, watches deliver.
+    pub fn settle(&mut self) {
+        for _ in 0..200 {
+            if self.violation.is_some() || self.machine.is_none() {
+                return;
+            }
+            self.join();
+            self.ready();
+            self.deliver();
+            self.look();
+            let call = self.call.filter(|running| running.is_awaited).map(|running| running.ends);
+            match [call, self.process.wake].into_iter().flatten().min() {
+                Some(next) => self.wait((next - self.now).max(0)),
+                None => {
+                    if self.call.is_none() {
+                        return;
+                    }
+                    self.wait(1300);
+                }
+            }
+        }
+        let left = self.machine.as_ref().map(|machine| machine.status.last_operation.description.clone());
+        self.wrong(format!("the machine never comes to rest: {left:?}"));
+    }
+
+    fn wait(&mut self, seconds: i64) {
+        self.now += seconds;
+        if let Some(running) = self.call.filter(|running| running.ends <= self.now) {
+            self.call = None;
+            let answer = self.perform(running.call);
+            if running.is_awaited {
+                self.process.memory.flow.learn(answer);
+                self.process.wake = Some(self.now);
+            }
+        }
+    }
+
+    /// What a call comes to, and what of it is heard.
+    fn perform(&mut self, call: Call) -> Answer {
+        let broken = self.chance(self.faults);
+        let happens = !broken || self.chance(50);
+        let lost = || Status::new(if happens { Code::DeadlineExceeded } else { Code::Unavailable }, "no");
+        let identity = VmIdentity { provider_id: VM.to_owned(), node_name: "n".to_owned(), addresses: Vec::new() };
+        match call {
+            Call::Create => {
+                if happens {
+                    self.vms += 1;
+                    if self.vms > 1 {
+                        self.wrong("a second VM was made");
+                    }
+                }
+                Answer::Created(if broken {
+                    Err(lost())
+                } else {
+                    Ok(CreatedVm { vm: identity, last_known_state: None })
+                })
+            }
+            Call::Status if broken => Answer::Status(Err(lost())),
+            Call::Status if self.vms == 0 => Answer::Status(Err(Status::new(Code::NotFound, "no VM"))),
+            Call::Status => Answer::Status(Ok(identity)),
+            Call::Initialize if broken => Answer::Initialized(Err(lost())),
+            Call::Initialize => Answer::Initialized(Ok(VmIdentity::default())),
+            Call::Delete | Call::DeleteStale => {
+                let was_there = self.vms > 0;
+                if happens {
+                    self.vms = 0;
+                }
+                let answer = match (broken, was_there) {
+                    (true, _) => Err(lost()),
+                    (false, false) => Err(Status::new(Code::NotFound, "no VM")),
+                    (false, true) => Ok(DeletedVm::default()),
+                };
+                if call == Call::Delete {
+                    self.delete_was_answered |= !broken;
+                    Answer::Deleted(answer)
+                } else {
+                    Answer::DeletedStale(answer)
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        let had_node = self.process.node.is_some();
+        self.process.machine.clone_from(&self.machine);
+        self.process.node.clone_from(&self.node);
+        self.process.node_vanished = (self.process.node_vanished || had_node) && self.node.is_none();
+        self.process.wake.get_or_insert(self.now);
+    }
+
+    fn restart(&mut self) {
+        if let Some(running) = &mut self.call {
+            running.is_awaited = false;
+        }
+        self.process = Process {
+            memory: Memory::new("uid-1".to_owned(), at(self.now)),
+            machine: None,
+            node: None,
+            node_vanished: false,
+            wake: Some(self.now),
+        };
+        self.deliver();
+    }
+
+    fn change_machine(&mut self, change: impl FnOnce(&mut Machine)) {
+        let Some(machine) = &mut self.machine else { return };
+        let machine = Arc::make_mut(machine);
+        change(machine);
+        self.version += 1;
+        machine.metadata.resource_version = Some(self.version.to_string());
+        if machine.metadata.deletion_timestamp.is_some() && machine.finalizers().is_empty() {
+            self.machine = None;
+            if self.vms > 0 || self.call.is_some_and(|running| running.call == Call::Create) {
+                self.wrong("the machine is gone and its VM is not");
+            }
+        }
+    }
+
+    pub fn delete_machine(&mut self) {
+        let now = at(self.now);
+        self.change_machine(|machine| {
+            machine.metadata.deletion_timestamp.get_or_insert(Time(now));
+            machine.metadata.generation = machine.metadata.generation.map(|generation| generation + 1);
+        });
+    }
+
+    fn delete_node(&mut self) {
+        let Some(node) = &mut self.node else { return };
+        self.node_was_deleted = true;
+        let node = Arc::make_mut(node);
+        node.metadata.deletion_timestamp.get_or_insert(Time(at(self.now)));
+        if node.finalizers().is_empty() {
+            self.node = None;
+        }
+    }
+
+    fn join(&mut self) {
+        let deleting = self.machine.as_ref().is_none_or(|machine| machine.metadata.deletion_timestamp.is_some());
+        if self.vms > 0 && self.node.is_none() && !deleting {
+            let mut joined = node(vec![condition("Ready", "True")]);
+            joined.metadata.finalizers = None;
+            joined.metadata.labels = None;
+            self.node = Some(Arc::new(joined));
+        }
+    }
+
+    fn set_ready(&mut self, status: &str) {
+        let now = at(self.now);
+        let Some(node) = &mut self.node else { return };
+        let conditions = Arc::make_mut(node).status.get_or_insert_default().conditions.get_or_insert_default();
+        if let Some(ready) =
+            conditions.iter_mut().find(|condition| condition.type_ == "Ready" && condition.status != status)
+        {
+            ready.status = status.to_owned();
+            ready.last_transition_time = Some(Time(now));
+        }
+    }
+
+    fn flap(&mut self) {
+        let status = if self.chance(50) { "True" } else { "Unknown" };
+        self.set_ready(status);
+    }
+
+    /// The kubelet reports as long as its VM lives.
+    fn ready(&mut self) {
+        let is_ours = self.node.as_ref().is_some_and(|node| provider_id(node) == VM);
+        self.set_ready(if self.vms > 0 || !is_ours { "True" } else { "Unknown" });
+    }
+
+    fn label_node(&mut self, key: &str, value: &str) {
+        if let Some(node) = &mut self.node {
+            Arc::make_mut(node).labels_mut().insert(key.to_owned(), value.to_owned());
+        }
+    }
+
+    /// A pass of the controller over the machine.
+    pub fn look(&mut self) {
+        self.passes += 1;
+        self.process.wake = None;
+        if self.process.memory.reread {
+            self.process.machine.clone_from(&self.machine);
+            self.process.memory.reread = false;
+        }
+        let mut pass = Pass::default();
+        for _ in 0..32 {
+            let Some(machine) = self.process.machine.clone() else { return };
+            self.process.memory.flow.in_flight =
+                self.call.filter(|running| running.is_awaited).map(|running| running.call);
+            let seen = self.sabotage.of_observation(self.observe(machine, &pass));
+            let plan = self.sabotage.of_plan(decide(&seen));
+            if self.trace {
+                println!(
+                    "{:>7} s:   {} {:?} {:?}, then {:?}",
+                    self.now,
+                    plan.rule,
+                    seen.phase(),
+                    plan.effects,
+                    plan.next
+                );
+            }
+            match self.act(&plan, &seen) {
+                Acted::Done => {}
+                Acted::Void => continue,
+                Acted::Trouble(trouble) => {
+                    pass.trouble = Some(trouble);
+                    continue;
+                }
+                Acted::Failed => {
+                    self.process.wake = Some(self.now + 1);
+                    return;
+                }
+                Acted::Crashed => {
+                    self.restart();
+                    return;
+                }
+            }
+            if self.violation.is_some() {
+                return;
+            }
+            match plan.next {
+                Next::Again => {}
+                Next::Settled | Next::AwaitCall => return,
+                Next::LookAgain(after, _) => {
+                    self.process.wake = Some(self.now + i64::try_from(after.as_secs()).unwrap_or(0) + 1);
+                    return;
+                }
+                Next::StepDrain(order) => pass.drain = self.step_drain(order.force),
+                Next::TakePermit => pass.permit = Permit::Held,
+            }
+        }
+        self.wrong("a pass goes in circles");
+    }
+
+    fn step_drain(&mut self, force: Force) -> super::observation::DrainState {
+        use super::observation::DrainState;
+        let takes_no_pods = |node: &Node| {
+            let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+            super::node_steps::is_cordoned(node) || taints.iter().any(|mark| mark.key == taint::PRESERVED)
+        };
+        let is_cordoned = self.node.as_deref().is_none_or(takes_no_pods);
+        if !is_cordoned {
+            self.wrong("pods are evicted from a node that takes new ones");
+        }
+        if self.chance(self.faults) {
+            return DrainState::Failed("no".to_owned());
+        }
+        self.pods = if force == Force::Yes { 0 } else { self.pods.saturating_sub(1) };
+        if self.pods == 0 {
+            return DrainState::Drained;
+        }
+        DrainState::Running {
+            progress: format!("{} left", self.pods),
+            blocked_by: None,
+            waiting: None,
+            wake: std::time::Duration::from_secs(5),
+        }
+    }
+
+    fn observe(&mut self, machine: Arc<Machine>, pass: &Pass) -> Observation {
+        let now = at(self.now);
+        let node = self.node_view(&machine);
+        let memory = &mut self.process.memory;
+        note_conditions(&machine, &node, memory, now);
+        if machine.metadata.deletion_timestamp.is_some() {
+            memory.first_seen_deleting.get_or_insert(now);
+        }
+        if machine.status.current_status.phase != MachinePhase::Unknown {
+            memory.vm_check = VmCheck::NotAsked;
+        }
+        let mut seen = self.base.clone();
+        seen.now = now;
+        seen.first_seen = memory.first_seen;
+        seen.first_seen_deleting = memory.first_seen_deleting;
+        seen.freeze = self.freeze;
+        seen.class.state = self.class.clone();
+        seen.class.last_good = LastGood::Unknown;
+        seen.flow = memory.flow.clone();
+        seen.pause.clone_from(&memory.pause);
+        seen.inputs.machine = machine.metadata.generation;
+        seen.inputs.force = force_deletion(&machine);
+        seen.conditions_differ_since = memory.conditions_differ_since;
+        seen.vm_check = memory.vm_check;
+        seen.siblings = Some(Vec::new());
+        seen.drain = pass.drain.clone();
+        seen.permit = pass.permit;
+        seen.trouble.clone_from(&pass.trouble);
+        seen.node = node;
+        seen.machine = machine;
+        seen
+    }
+
+    fn node_view(&self, machine: &Machine) -> NodeView {
+        let linked = machine.labels().contains_key(label::NODE);
+        match &self.process.node {
+            node if !linked => NodeView::NotLinked {
+                candidate: node
+                    .as_ref()
+                    .filter(|node| node.labels().get(label::MACHINE_NAME).map(String::as_str) == Some("m-abcde"))
+                    .map(|node| node.name_any()),
+                namesake: node
+                    .as_ref()
+                    .filter(|_| self.process.memory.flow.vm.is_some())
+                    .map(|node| provider_id(node).to_owned()),
+            },
+            None if self.process.node_vanished => NodeView::Vanished,
+            None => NodeView::Absent,
+            Some(node) => match owner(machine, node, std::iter::empty()) {
+                Owner::Foreign(why) if self.sabotage != Sabotage::TakeAnyNode => {
+                    NodeView::Foreign { name: node.name_any(), why }
+                }
+                _ => NodeView::Ours(Arc::clone(node)),
+            },
+        }
+    }
+
+    fn act(&mut self, plan: &Plan, seen: &Observation) -> Acted {
+        for effect in &plan.effects {
+            if self.faults > 0 && self.chance(2) {
+                return Acted::Crashed;
+            }
+            match self.effect(effect, seen) {
+                Acted::Done => {}
+                other => return other,
+            }
+        }
+        Acted::Done
+    }
+
+    fn effect(&mut self, effect: &Effect, seen: &Observation) -> Acted {
+        match effect {
+            Effect::PatchMachine { patch, guard } => {
+                self.write_machine(*guard, |machine| patch_machine(machine, patch))
+            }
+            Effect::PatchStatus(patch) => {
+                let kept = self
+                    .machine
+                    .as_ref()
+                    .and_then(|machine| machine.status.current_status.preserve_expiry_time.clone())
+                    .filter(|end| end.0 > at(self.now));
+                let acted = self.write_machine(VersionGuard::Any, |machine| patch_status(machine, &patch["status"]));
+                if let Some(machine) = &self.machine {
+                    let current = &machine.status.current_status;
+                    if kept.is_some()
+                        && current.preserve_expiry_time.is_none()
+                        && current.phase != MachinePhase::Terminating
+                    {
+                        self.wrong("a write of something else ended a preservation");
+                    }
+                }
+                acted
+            }
+            Effect::RemoveMachineFinalizer => {
+                if !self.delete_was_answered {
+                    self.wrong("the machine is let go before the driver has said that its VM is gone");
+                }
+                self.write_machine(VersionGuard::Any, |machine| {
+                    machine.finalizers_mut().retain(|name| name != finalizer::MACHINE);
+                })
+            }
+            Effect::DeleteMachine => {
+                if !self.node_was_deleted {
+                    self.wrong("a machine is deleted whose Node nobody deleted");
+                }
+                self.delete_machine();
+                self.process.machine.clone_from(&self.machine);
+                Acted::Done
+            }
+            Effect::RereadMachine => {
+                self.process.machine.clone_from(&self.machine);
+                match &self.machine {
+                    Some(machine) if machine.metadata.deletion_timestamp.is_none() => Acted::Done,
+                    _ => Acted::Void,
+                }
+            }
+            Effect::PatchNode { .. }
+            | Effect::AddNodeCondition(_)
+            | Effect::SetNodeCondition { .. }
+            | Effect::PatchNodeStatus(_)
+            | Effect::RemoveNodeFinalizer
+            | Effect::DeleteNode { .. } => self.write_node(effect),
+            Effect::Start(call) => self.start(*call, seen),
+            Effect::Remember(memo) => {
+                remember(*memo, seen, &mut self.process.memory);
+                Acted::Done
+            }
+            Effect::DeleteAttachment { .. }
+            | Effect::EnsureToken
+            | Effect::DeleteToken
+            | Effect::Warn { .. }
+            | Effect::Tell { .. }
+            | Effect::Measure(_) => Acted::Done,
+        }
+    }
+
+    fn write_machine(&mut self, guard: VersionGuard, change: impl FnOnce(&mut Machine)) -> Acted {
+        let version = |machine: &Option<Arc<Machine>>| {
+            machine.as_ref().and_then(|machine| machine.metadata.resource_version.clone())
+        };
+        let is_stale = version(&self.process.machine) != version(&self.machine);
+        if self.machine.is_none() || (guard == VersionGuard::Observed && is_stale) {
+            self.process.machine.clone_from(&self.machine);
+            return Acted::Void;
+        }
+        let broken = self.chance(self.faults);
+        if broken && self.chance(50) {
+            return Acted::Failed;
+        }
+        self.change_machine(change);
+        self.writes += 1;
+        if broken {
+            // It happened, but the answer got lost.
+            self.process.memory.reread = true;
+            return Acted::Failed;
+        }
+        self.process.machine.clone_from(&self.machine);
+        Acted::Done
+    }
+
+    fn write_node(&mut self, effect: &Effect) -> Acted {
+        let step = super::act::node_step(effect).unwrap_or(super::observation::NodeStep::Metadata);
+        let is_deleting = self.machine.as_ref().is_none_or(|machine| machine.metadata.deletion_timestamp.is_some());
+        if self.chance(self.faults) {
+            return Acted::Trouble(Trouble { step, error: "no".to_owned() });
+        }
+        let Some(node) = &mut self.node else {
+            self.process.node = None;
+            return Acted::Void;
+        };
+        self.writes += 1;
+        let is_foreign = provider_id(node) != VM;
+        let target = Arc::make_mut(node);
+        let mut verdict = None;
+        match effect {
+            Effect::PatchNode { patch, .. } => patch_node(target, patch),
+            Effect::AddNodeCondition(value) | Effect::SetNodeCondition { condition: value, .. } => {
+                let condition: k8s_openapi::api::core::v1::NodeCondition =
+                    serde_json::from_value(value.clone()).unwrap();
+                let all = target.status.get_or_insert_default().conditions.get_or_insert_default();
+                all.retain(|stored| stored.type_ != condition.type_);
+                all.push(condition);
+            }
+            Effect::RemoveNodeFinalizer => target.finalizers_mut().retain(|name| name != finalizer::NODE),
+            Effect::DeleteNode { .. } => {
+                verdict = (!is_deleting).then_some("the Node of a living machine is deleted");
+                target.metadata.deletion_timestamp = Some(Time(at(self.now)));
+            }
+            _ => {}
+        }
+        if target.metadata.deletion_timestamp.is_some() && target.finalizers().is_empty() {
+            self.node = None;
+        }
+        if is_foreign {
+            verdict = Some("a Node of somebody else is touched");
+        }
+        if let Some(verdict) = verdict {
+            self.wrong(verdict);
+        }
+        self.process.node.clone_from(&self.node);
+        Acted::Done
+    }
+
+    fn start(&mut self, call: Call, seen: &Observation) -> Acted {
+        let truly_deleting = self.machine.as_ref().is_none_or(|machine| machine.metadata.deletion_timestamp.is_some());
+        if call == Call::Delete && !truly_deleting {
+            self.wrong("the VM of a living machine is deleted");
+        }
+        if self.freeze == Freeze::Frozen && !truly_deleting {
+            self.wrong("a driver is called while frozen");
+        }
+        if call == Call::Create {
+            let phase = &self.machine.as_ref().map(|machine| machine.status.current_status.phase.clone());
+            let is_first = *phase == Some(MachinePhase::Unset);
+            if truly_deleting && (is_first || phase.is_none()) {
+                self.wrong("a VM is made for a machine that is being deleted and never had one");
+            }
+            let is_owned = crate::api::v1alpha1::controller_of(&seen.machine.metadata).is_some()
+                || self.machine.as_ref().is_some_and(|m| crate::api::v1alpha1::controller_of(&m.metadata).is_some());
+            if *phase == Some(MachinePhase::Failed) && is_owned {
+                self.wrong("a Failed machine that a set replaces makes a VM");
+            }
+        }
+        if let Some(running) = self.call {
+            if running.is_awaited {
+                self.wrong(format!("{call:?} begins while {:?} is under way", running.call));
+            }
+            let aborted = Status::new(Code::Aborted, "a call of this name is under way");
+            self.process.memory.flow.learn(super::driver_calls::failed(call, aborted));
+            return Acted::Void;
+        }
+        let takes = self.random.random_range(1..40);
+        self.call = Some(Running { call, ends: self.now + takes, is_awaited: true });
+        let flow = &mut self.process.memory.flow;
+        *flow = Flow { answer: None, in_flight: Some(call), asked_at: Some(at(self.now)), vm: flow.vm.take() };
+        Acted::Done
+    }
+}
+
+fn provider_id(node: &Node) -> &str {
+    node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The merge patches that the machine's rules write; a field that none writes today is a mistake of this file.
+fn patch_machine(machine: &mut Machine, patch: &Value) {
+    patch_metadata(&mut machine.metadata, &patch["metadata"]);
+    if let Some(id) = patch["spec"]["providerID"].as_str() {
+        id.clone_into(&mut machine.spec.provider_id);
+    }
+}
+
+fn patch_metadata(metadata: &mut kube::api::ObjectMeta, patch: &Value) {
+    for (field, all) in [("labels", &mut metadata.labels), ("annotations", &mut metadata.annotations)] {
+        for (key, value) in patch[field].as_object().into_iter().flatten() {
+            let all = all.get_or_insert_default();
+            match value {
+                Value::Null => drop(all.remove(key)),
+                value => drop(all.insert(key.clone(), text(value))),
+            }
+        }
+    }
+    if let Some(finalizers) = patch["finalizers"].as_array() {
+        metadata.finalizers = Some(finalizers.iter().map(text).collect());
+    }
+}
+
+fn patch_node(node: &mut Node, patch: &Value) {
+    patch_metadata(&mut node.metadata, &patch["metadata"]);
+    if let Some(unschedulable) = patch["spec"]["unschedulable"].as_bool() {
+        node.spec.get_or_insert_default().unschedulable = Some(unschedulable);
+    }
+    if !patch["spec"]["taints"].is_null() {
+        node.spec.get_or_insert_default().taints = serde_json::from_value(patch["spec"]["taints"].clone()).unwrap();
+    }
+}
+
+fn patch_status(machine: &mut Machine, patch: &Value) {
+    let status = &mut machine.status;
+    for (field, value) in patch.as_object().into_iter().flatten() {
+        match field.as_str() {
+            "lastOperation" => status.last_operation = serde_json::from_value(value.clone()).unwrap(),
+            "conditions" => status.conditions = serde_json::from_value(value.clone()).unwrap(),
+            "machineConditions" => status.machine_conditions = serde_json::from_value(value.clone()).unwrap(),
+            "lastKnownState" => status.last_known_state = text(value),
+            "currentStatus" => {
+                let current = &mut status.current_status;
+                for (field, value) in value.as_object().into_iter().flatten() {
+                    match field.as_str() {
+                        "phase" => current.phase = serde_json::from_value(value.clone()).unwrap(),
+                        "lastUpdateTime" => current.last_update_time = serde_json::from_value(value.clone()).unwrap(),
+                        "timeoutActive" => current.timeout_active = value.as_bool().unwrap_or_default(),
+                        "preserveExpiryTime" => {
+                            current.preserve_expiry_time = serde_json::from_value(value.clone()).unwrap();
+                        }
+                        other => panic!("nobody plays the field {other} yet"),
+                    }
+                }
+            }
+            other => panic!("nobody plays the field {other} yet"),
+        }
+    }
+}

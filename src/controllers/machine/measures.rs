@@ -1,0 +1,200 @@
+//! What metrics are told of machines (spec/machine-controller §13.1).
+//!
+//! Durations are whole seconds, zero is not recorded, and a machine of no deployment records nothing; that is the
+//! original's contract. What is ours ([`Measures::stage`], [`Measures::wrote`]) has no such gaps.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::{
+    api::{
+        names::label,
+        v1alpha1::{Machine, MachineClass},
+    },
+    metrics::{ApiWrite, Gauges, Metrics, OfDeployment, PlacedMachine, Stage},
+};
+
+/// Label of a node template that tells the zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// Something that metrics are to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Measurement {
+    /// `CreateMachine` made the VM this long after the machine.
+    Created(Duration),
+    /// `InitializeMachine` took this long.
+    Initialized(Duration),
+    /// The machine became Running for the first time this long after its creation.
+    Joined(Duration),
+    /// The machine did not join in time.
+    FailedJoin,
+    /// The attempt of a drain that succeeded took this long.
+    Drained(Duration),
+    /// The VM was gone this long after the machine's deletion.
+    Deleted(Duration),
+}
+
+/// Tells metrics of machines.
+#[derive(Clone)]
+pub struct Measures(Metrics);
+
+impl Measures {
+    /// Tells these metrics.
+    pub fn new(metrics: Metrics) -> Self {
+        Self(metrics)
+    }
+
+    /// Tells of something that happened to a machine.
+    pub fn machine(&self, what: Measurement, machine: &Machine, class: Option<&MachineClass>) {
+        let (gauge, stage, took) = match what {
+            Measurement::Created(took) => (&self.0.machine.create_duration, "create", took),
+            Measurement::Initialized(took) => (&self.0.machine.initialize_duration, "initialize", took),
+            Measurement::Joined(took) => (&self.0.machine.join_duration, "join", took),
+            Measurement::Deleted(took) => (&self.0.machine.delete_duration, "delete", took),
+            Measurement::Drained(took) => {
+                self.stage("drain", took);
+                let Some(deployment) = deployment(machine) else { return };
+                let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+                let labels = OfDeployment { namespace, machine_deployment: deployment };
+                if took.as_secs() > 0 {
+                    self.0.machine.drain_duration.set(&labels, whole_seconds(took));
+                }
+                return;
+            }
+            Measurement::FailedJoin => {
+                if let Some(labels) = placed(machine, class) {
+                    self.0.machine.num_failed_join.inc(&labels);
+                }
+                return;
+            }
+        };
+        self.stage(stage, took);
+        set(gauge, machine, class, took);
+    }
+
+    /// One more bootstrap token had the name of somebody else's.
+    pub fn token_collided(&self) {
+        self.0.machine.bootstrap_token_collisions.inc(&());
+    }
+
+    /// One more write to an object was asked for by a rule, whatever came of it.
+    pub fn wrote(&self, object: &str, rule: &str) {
+        self.0.machine.api_writes.inc(&ApiWrite { object, reason: rule });
+    }
+
+    fn stage(&self, stage: &str, took: Duration) {
+        self.0.machine.stage_duration.observe(&Stage { stage }, took);
+    }
+}
+
+fn set(gauge: &Gauges<PlacedMachine<'static>>, machine: &Machine, class: Option<&MachineClass>, took: Duration) {
+    if took.as_secs() > 0
+        && let Some(labels) = placed(machine, class)
+    {
+        gauge.set(&labels, whole_seconds(took));
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // Seconds of a machine's life fit.
+fn whole_seconds(took: Duration) -> f64 {
+    took.as_secs() as f64
+}
+
+fn deployment(machine: &Machine) -> Option<&str> {
+    machine.labels().get(label::NAME).map(String::as_str).filter(|name| !name.is_empty())
+}
+
+/// Where the machine belongs; what the class does not tell is empty (M-40).
+fn placed<'a>(machine: &'a Machine, class: Option<&'a MachineClass>) -> Option<PlacedMachine<'a>> {
+    let template = class.and_then(|class| class.node_template.as_ref());
+    let labels = machine.spec.node_template.metadata.labels.as_ref();
+    Some(PlacedMachine {
+        namespace: machine.metadata.namespace.as_deref().unwrap_or_default(),
+        machine_deployment: deployment(machine)?,
+        instance_type: template.map(|template| template.instance_type.as_str()).unwrap_or_default(),
+        zone: labels.and_then(|labels| labels.get(ZONE)).map(String::as_str).unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn machine(deployment: &str) -> Machine {
+        let mut machine = Machine::default();
+        machine.metadata.namespace = Some("shoot".to_owned());
+        machine.labels_mut().insert(label::NAME.to_owned(), deployment.to_owned());
+        let labels = machine.spec.node_template.metadata.labels.get_or_insert_default();
+        labels.insert(ZONE.to_owned(), "eu-1a".to_owned());
+        machine
+    }
+
+    fn scrape(deployment: &str, class: Option<MachineClass>) -> String {
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        let measures = Measures::new(metrics.clone());
+        let took = Duration::from_millis(7900);
+        let machine = machine(deployment);
+        for what in [
+            Measurement::Created(took),
+            Measurement::Initialized(took),
+            Measurement::Joined(took),
+            Measurement::FailedJoin,
+            Measurement::Drained(took),
+            Measurement::Deleted(took),
+        ] {
+            measures.machine(what, &machine, class.as_ref());
+        }
+        metrics.render().unwrap()
+    }
+
+    fn class() -> MachineClass {
+        serde_json::from_value(
+            json!({ "nodeTemplate": { "instanceType": "m5", "region": "eu-1", "zone": "eu-1a", "capacity": {} } }),
+        )
+        .unwrap()
+    }
+
+    #[rstest]
+    #[case::with_everything(Some(class()), "m5")]
+    #[case::mc_273_a_class_without_node_template(None, "")]
+    fn durations_are_whole_seconds_with_the_labels_of_the_original(
+        #[case] class: Option<MachineClass>,
+        #[case] kind: &str,
+    ) {
+        let text = scrape("pool", class);
+        let labels = format!(r#"{{instance_type="{kind}",machine_deployment="pool",namespace="shoot",zone="eu-1a"}}"#);
+        for name in [
+            "create_duration_seconds",
+            "initialize_duration_seconds",
+            "join_duration_seconds",
+            "delete_duration_seconds",
+        ] {
+            let line = format!("mcm_machine_{name}{labels} 7\n");
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
+        assert!(text.contains(&format!("mcm_machine_num_failed_join{labels} 1\n")), "{text}");
+        let drain = r#"mcm_machine_drain_duration_seconds{machine_deployment="pool",namespace="shoot"} 7"#;
+        assert!(text.contains(drain), "{text}");
+        for stage in ["create", "initialize", "join", "drain", "delete"] {
+            let line = format!(r#"mcm_machine_stage_duration_seconds_count{{stage="{stage}"}} 1"#);
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn mc_274_a_machine_of_no_deployment_records_no_duration() {
+        let text = scrape("", Some(class()));
+        for name in
+            ["create_duration_seconds{", "join_duration_seconds{", "drain_duration_seconds{", "num_failed_join{"]
+        {
+            assert!(!text.contains(&format!("mcm_machine_{name}")), "{text}");
+        }
+    }
+}

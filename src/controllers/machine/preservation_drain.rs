@@ -1,0 +1,114 @@
+//! The drain of a failed machine that is preserved: as of a deletion, but behind a taint instead of a cordon.
+//!
+//! Source: spec/machine-controller §5.6 (f)–(h).
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use kube::ResourceExt;
+
+use super::{
+    deletion_drain::{is_worth_a_write, told},
+    node_steps::is_lastingly_unhealthy,
+    observation::{DrainState, Force, Observation, condition, conditions_of},
+    plan::{DrainOrder, Effect, Next, Say},
+    preservation::{ends, explained, preserved_condition, set},
+    retry::RetryPeriod,
+    status_change::rfc3339,
+    waiting::after,
+};
+use crate::api::names::{label, machine_condition, machine_reason, node_condition};
+
+/// A forced drain may take this long.
+const FORCED_DRAIN: Duration = Duration::from_secs(60);
+/// Pause while the views of pods fill.
+const VIEWS_WAIT: Duration = Duration::from_millis(500);
+
+/// Whether the condition says that the drain is over.
+pub(super) fn is_drained(condition: Option<&NodeCondition>) -> bool {
+    condition
+        .and_then(|condition| condition.message.as_deref())
+        .is_some_and(|message| message.contains(node_condition::MESSAGE_PRESERVED_DRAINED))
+}
+
+/// When pods are deleted instead of evicted: a drain timeout after the machine failed or its preservation began.
+fn by_force_from(seen: &Observation) -> Timestamp {
+    let began = seen.machine.status.current_status.last_update_time.as_ref();
+    after(began.map_or(seen.now, |began| began.0), seen.limits.drain)
+}
+
+fn force(seen: &Observation, node: &Node) -> Force {
+    let asked = seen.machine.labels().get(label::FORCE_DRAIN).is_some_and(|value| value == "True");
+    if asked || seen.now > by_force_from(seen) || is_lastingly_unhealthy(node, seen.now) {
+        Force::Yes
+    } else {
+        Force::No
+    }
+}
+
+/// Steps the drain and writes what became of it into the Node's condition.
+pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str) -> Say {
+    match &seen.drain {
+        DrainState::Due => {
+            let force = force(seen, node);
+            let deadline = match force {
+                Force::No => by_force_from(seen),
+                Force::Yes => after(seen.now, FORCED_DRAIN),
+            };
+            let order = DrainOrder { node: node.name_any(), force, deadline };
+            Say::act("drain-preserved", Vec::new(), Next::StepDrain(order))
+        }
+        DrainState::Warming => {
+            Say::act("drain-awaits-views", Vec::new(), Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"))
+        }
+        DrainState::Running { progress, waiting, wake, .. } => {
+            let end = format!("; pods are deleted by force from {} on", rfc3339(by_force_from(seen)));
+            let told = told(progress, waiting.as_ref(), &end);
+            let message = format!("{}{end}", told.waits_for.trim_end_matches('.'));
+            let mut effects = Vec::new();
+            if is_worth_a_write(seen, told.reason, &message)
+                && let Some(write) = explained(seen, told.reason, &message)
+            {
+                effects.push(write);
+                effects.extend(told.warning);
+            }
+            Say::act("drain-preserved", effects, Next::LookAgain(*wake, "drain"))
+        }
+        DrainState::Drained => ended(seen, node, reason, "True", node_condition::MESSAGE_PRESERVED_DRAINED, None),
+        DrainState::Failed(error) => {
+            ended(seen, node, reason, "False", node_condition::MESSAGE_PRESERVED_NOT_DRAINED, Some(error))
+        }
+    }
+}
+
+/// The end of an attempt. A failed one is told on the Node and on the machine, and repeated.
+fn ended(
+    seen: &Observation,
+    node: &Node,
+    reason: &'static str,
+    status: &str,
+    text: &str,
+    error: Option<&String>,
+) -> Say {
+    let until = ends(seen).map(rfc3339).unwrap_or_default();
+    let message = format!("{text} Machine preserved until {until}.");
+    let stored = condition(conditions_of(node), node_condition::PRESERVED);
+    let is_told = stored.is_some_and(|stored| {
+        stored.status == status
+            && stored.reason.as_deref() == Some(reason)
+            && stored.message.as_deref() == Some(message.as_str())
+    });
+    let mut effects = Vec::new();
+    if !is_told {
+        effects.push(set(preserved_condition(node, status, reason, &message, seen.now)));
+    }
+    let Some(error) = error else { return Say::act("preserved-and-drained", effects, Next::Again) };
+    let waits_for = format!("its node to be drained, which failed: {error}. Attempts go on");
+    if let Some(write) = explained(seen, machine_condition::REASON_DRAIN_FAILED, &waits_for) {
+        effects.push(write);
+        effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: format!("drain failed: {error}") });
+    }
+    let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
+    Say::act("preserved-not-drained", effects, Next::LookAgain(pause, "retry of the drain"))
+}

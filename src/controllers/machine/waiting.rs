@@ -1,0 +1,189 @@
+//! Why a machine is not where it should be: whom it waits for, since when, what ends the wait, and until when at the most.
+//!
+//! One condition `Progressing` in `status.machineConditions` says it (decisions.md 30), for every part of the controller in
+//! the words of one type, [`Waiting`]. It is written inside status patches that happen anyway, or by
+//! [`tell_when_new`] when its reason changed; a wait that only grows older costs no write. Pure.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    observation::{Observation, since},
+    plan::Effect,
+    status_change::{Moving, StatusChange, rfc3339},
+};
+use crate::api::{duration::GoDuration, names::machine_condition, v1alpha1::Machine};
+
+/// A wait, as it is told to people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    reason: &'static str,
+    on: String,
+    since: Option<Timestamp>,
+    seen: String,
+    ended_by: String,
+    limit: Option<(Timestamp, String)>,
+}
+
+impl Waiting {
+    /// A wait with this reason in CamelCase; `on` completes the sentence "waiting for …".
+    pub fn on(reason: &'static str, on: impl Into<String>) -> Self {
+        Self { reason, on: on.into(), since: None, seen: String::new(), ended_by: String::new(), limit: None }
+    }
+
+    /// When it began.
+    #[must_use]
+    pub fn since(mut self, began: Timestamp) -> Self {
+        self.since = Some(began);
+        self
+    }
+
+    /// What is seen of it at the moment, such as the text of a provider.
+    #[must_use]
+    pub fn seen(mut self, what: impl Into<String>) -> Self {
+        self.seen = what.into();
+        self
+    }
+
+    /// What ends it; completes the sentence "ends when …".
+    #[must_use]
+    pub fn ended_by(mut self, what: impl Into<String>) -> Self {
+        self.ended_by = what.into();
+        self
+    }
+
+    /// Its last moment, and what follows then; completes the sentence "at …, …".
+    #[must_use]
+    pub fn at_most_until(mut self, limit: Timestamp, then: impl Into<String>) -> Self {
+        self.limit = Some((limit, then.into()));
+        self
+    }
+
+    /// The reason.
+    pub fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// The whole sentence.
+    pub fn message(&self) -> String {
+        let mut text = format!("waiting for {}", self.on);
+        if let Some(began) = self.since {
+            text.push_str(&format!(" since {}", rfc3339(began)));
+        }
+        if !self.seen.is_empty() {
+            text.push_str(&format!(": {}", self.seen));
+        }
+        if !self.ended_by.is_empty() {
+            text.push_str(&format!("; ends when {}", self.ended_by));
+        }
+        if let Some((limit, then)) = &self.limit {
+            text.push_str(&format!("; at {} {then}", rfc3339(*limit)));
+        }
+        text
+    }
+}
+
+/// The reason of the wait that the machine's status tells of, if it tells of any.
+pub fn told_reason(machine: &Machine) -> Option<&str> {
+    machine
+        .status
+        .machine_conditions
+        .iter()
+        .find(|condition| condition.type_ == machine_condition::PROGRESSING)
+        .map(|condition| condition.reason.as_str())
+}
+
+/// Writes the wait, with an event, unless the status tells of one with this reason already.
+pub fn tell_when_new(seen: &Observation, wait: &Waiting) -> Vec<Effect> {
+    if told_reason(&seen.machine) == Some(wait.reason) {
+        return Vec::new();
+    }
+    vec![StatusChange::new().waits(wait).effect(seen), Effect::Warn { reason: wait.reason, message: wait.message() }]
+}
+
+/// After this long without a step forward a machine says what it waits for, even if that costs a write of its own. A
+/// healthy cloud is faster, so that the plain path stays within its write budget.
+pub const SAID_AFTER: Duration = Duration::from_secs(60);
+
+/// Tells of a wait for something that usually takes no time, once it has lasted; `None` while it may still end by itself.
+pub fn tell_when_lasting(seen: &Observation, began: Timestamp, wait: &Waiting) -> Result<Vec<Effect>, Duration> {
+    let lasted = since(seen.now, began);
+    if lasted < SAID_AFTER { Err(SAID_AFTER.saturating_sub(lasted)) } else { Ok(tell_when_new(seen, wait)) }
+}
+
+/// `start` and `length` later.
+pub fn after(start: Timestamp, length: Duration) -> Timestamp {
+    SignedDuration::try_from(length).ok().and_then(|length| start.checked_add(length).ok()).unwrap_or(Timestamp::MAX)
+}
+
+/// When a flow of attempts goes on: the next one, and how they follow each other from there. True for as long as the
+/// failure stays the same and is not written again.
+pub fn attempts(next: Timestamp, every: Duration) -> String {
+    format!("next attempt at {}, then every {}", rfc3339(next), GoDuration::from(every))
+}
+
+/// Whether the condition says that the machine is under way. A machine that waits for somebody is; one that stays as it is
+/// until it is deleted or repaired is not.
+impl StatusChange {
+    /// Says whom the machine waits for.
+    #[must_use]
+    pub fn waits(self, wait: &Waiting) -> Self {
+        self.progress(Moving::Yes, wait.reason, wait.message())
+    }
+
+    /// Says what the machine stays in, and what would end that.
+    #[must_use]
+    pub fn rests(self, wait: &Waiting) -> Self {
+        self.progress(Moving::No, wait.reason, wait.message())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::*, *};
+
+    fn wait() -> Waiting {
+        Waiting::on("WaitingForNode", "Node n to register")
+            .since(at(0))
+            .seen("the VM runs")
+            .ended_by("the kubelet joins")
+            .at_most_until(at(1200), "the machine is declared Failed")
+    }
+
+    #[test]
+    fn a_wait_tells_on_whom_since_when_until_when_and_what_ends_it() {
+        assert_eq!(
+            wait().message(),
+            "waiting for Node n to register since 2027-01-15T08:00:00Z: the VM runs; ends when the kubelet joins; \
+             at 2027-01-15T08:20:00Z the machine is declared Failed"
+        );
+        assert_eq!(Waiting::on("X", "help").message(), "waiting for help");
+    }
+
+    #[test]
+    fn a_wait_is_written_once_with_an_event() {
+        let before = seen(machine(), 5);
+        let effects = tell_when_new(&before, &wait());
+        let plan = super::super::plan::Plan::new("test", effects, super::super::plan::Next::Settled);
+        let told = after_plan(&plan);
+        assert_eq!(told_reason(&told), Some("WaitingForNode"));
+        assert!(plan.effects.iter().any(|effect| matches!(effect, Effect::Warn { .. })));
+        assert!(tell_when_new(&seen(told, 65), &wait()).is_empty());
+    }
+
+    fn after_plan(plan: &super::super::plan::Plan) -> Machine {
+        super::super::testing::after(plan, &machine())
+    }
+
+    #[test]
+    fn a_wait_that_may_end_by_itself_is_not_told_at_once() {
+        assert_eq!(tell_when_lasting(&seen(machine(), 20), at(0), &wait()), Err(Duration::from_secs(40)));
+        assert_eq!(tell_when_lasting(&seen(machine(), 60), at(0), &wait()).map(|effects| effects.len()), Ok(2));
+    }
+
+    #[test]
+    fn attempts_say_when_they_are_made() {
+        assert_eq!(attempts(at(180), 3 * MINUTE), "next attempt at 2027-01-15T08:03:00Z, then every 3m0s");
+    }
+}

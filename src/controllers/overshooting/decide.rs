@@ -1,0 +1,210 @@
+//! Which sets and deployments are frozen and thawed in this run. All of them, whatever becomes of one (D-17). Pure.
+//!
+//! A set is too full when it alone, or its deployment over all its sets (D-52), reaches the limit. The original counts
+//! terminating machines of a set, too, and so does this loop; in the sum over the sets of a deployment they do not count,
+//! or every rollout with slow drains would be frozen.
+//!
+//! Whoever asks for a thaw on a deployment is obeyed in one run: its sets are thawed first and the deployment last, so that
+//! the wish stays written down until all of it is done. The original went a detour over annotations on the sets.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    freeze::{Marks, marks_of_deployment, marks_of_set},
+    limits::Limits,
+    observe::{GuardedSet, OvershootObservation},
+};
+use crate::api::{
+    names::freeze_reason,
+    v1alpha1::{MachineDeployment, MachineSet, controller_of},
+};
+
+/// What is done with one object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Turn {
+    /// The set creates no machines any more.
+    FreezeSet(Arc<MachineSet>, Why),
+    /// The set may create machines again.
+    ThawSet(Arc<MachineSet>),
+    /// The deployment may not grow any more.
+    FreezeDeployment(Arc<MachineDeployment>, Why),
+    /// The deployment may grow again.
+    ThawDeployment(Arc<MachineDeployment>),
+}
+
+/// Why something is frozen, as its condition says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// Reason in CamelCase.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+/// Text of the condition of a deployment that had to follow its set.
+pub const STATE_SYNC_MESSAGE: &str =
+    "MachineDeployment State was inconsistent, hence safety controller has fixed this and frozen it";
+
+/// How full something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fill {
+    TooFull,
+    Between,
+    AtEase,
+}
+
+impl Fill {
+    fn of(machines: i64, limits: Limits) -> Self {
+        if machines >= limits.upper {
+            Self::TooFull
+        } else if machines <= limits.lower {
+            Self::AtEase
+        } else {
+            Self::Between
+        }
+    }
+}
+
+/// A deployment with what its sets come to.
+struct Family<'a> {
+    deployment: &'a Arc<MachineDeployment>,
+    limits: Limits,
+    staying: i64,
+}
+
+/// Decides what is frozen and thawed.
+pub fn decide(seen: &OvershootObservation) -> Vec<Turn> {
+    let families = families(seen);
+    let mut turns = Vec::new();
+    // Why each deployment with a frozen set is frozen.
+    let mut frozen: BTreeMap<&str, Why> = BTreeMap::new();
+    for guarded in &seen.sets {
+        let family = owner_uid(&guarded.set).and_then(|uid| Some((uid, families.get(uid)?)));
+        let verdict = verdict(guarded, family.map(|(_, family)| family), seen);
+        if let (Some((uid, _)), Verdict::Freeze(_) | Verdict::StayFrozen) = (family, &verdict) {
+            let why = match &verdict {
+                Verdict::Freeze(why) => why.clone(),
+                _ => Why { reason: freeze_reason::STATE_SYNC, message: STATE_SYNC_MESSAGE.to_owned() },
+            };
+            frozen.entry(uid).or_insert(why);
+        }
+        match verdict {
+            Verdict::Freeze(why) => turns.push(Turn::FreezeSet(Arc::clone(&guarded.set), why)),
+            Verdict::Thaw => turns.push(Turn::ThawSet(Arc::clone(&guarded.set))),
+            Verdict::StayFrozen | Verdict::Nothing => {}
+        }
+    }
+    for (uid, family) in &families {
+        let marks = marks_of_deployment(family.deployment);
+        match frozen.remove(uid) {
+            Some(why) if !marks.is_complete() => {
+                turns.push(Turn::FreezeDeployment(Arc::clone(family.deployment), why));
+            }
+            None if marks.is_any() => turns.push(Turn::ThawDeployment(Arc::clone(family.deployment))),
+            Some(_) | None => {}
+        }
+    }
+    turns
+}
+
+enum Verdict {
+    Freeze(Why),
+    StayFrozen,
+    Thaw,
+    Nothing,
+}
+
+fn verdict(guarded: &GuardedSet, family: Option<&Family<'_>>, seen: &OvershootObservation) -> Verdict {
+    let set = &guarded.set;
+    if set.metadata.deletion_timestamp.is_some() {
+        // It makes no machines any more and takes those it has along.
+        return Verdict::Nothing;
+    }
+    let marks = marks_of_set(set);
+    let asked = marks.thaw_asked || family.is_some_and(|family| marks_of_deployment(family.deployment).thaw_asked);
+    if asked {
+        return if marks.is_any() { Verdict::Thaw } else { Verdict::Nothing };
+    }
+    let limits = family.map_or_else(|| Limits::of_lone_set(set, seen.margins), |family| family.limits);
+    let own = Fill::of(guarded.machines, limits);
+    let sum = family.map_or(Fill::AtEase, |family| Fill::of(family.staying, limits));
+    match (own, sum) {
+        _ if marks.is_frozen() && (own, sum) == (Fill::AtEase, Fill::AtEase) => Verdict::Thaw,
+        _ if marks.is_frozen() => Verdict::StayFrozen,
+        (Fill::TooFull, _) => Verdict::Freeze(too_full(set, guarded.machines, limits)),
+        (_, Fill::TooFull) => Verdict::Freeze(sum_too_full(family, limits)),
+        _ => Verdict::Nothing,
+    }
+}
+
+fn too_full(set: &MachineSet, machines: i64, limits: Limits) -> Why {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    let message = format!(
+        "The number of machines backing MachineSet: {name} is {machines} >= {} which is the Max-ScaleUp-Limit",
+        limits.upper
+    );
+    Why { reason: freeze_reason::OVERSHOOTING, message }
+}
+
+fn sum_too_full(family: Option<&Family<'_>>, limits: Limits) -> Why {
+    let name = family.and_then(|family| family.deployment.metadata.name.as_deref()).unwrap_or_default();
+    let machines = family.map_or(0, |family| family.staying);
+    let message = format!(
+        "The number of machines backing all MachineSets of MachineDeployment: {name} is {machines} >= {} which is the \
+         Max-ScaleUp-Limit",
+        limits.upper
+    );
+    Why { reason: freeze_reason::OVERSHOOTING, message }
+}
+
+fn owner_uid(set: &MachineSet) -> Option<&str> {
+    controller_of(&set.metadata).filter(|owner| owner.kind == "MachineDeployment").map(|owner| owner.uid.as_str())
+}
+
+/// The deployments that stay, by UID.
+fn families(seen: &OvershootObservation) -> BTreeMap<&str, Family<'_>> {
+    let mut families: BTreeMap<&str, Family<'_>> = seen
+        .deployments
+        .iter()
+        .filter(|deployment| deployment.metadata.deletion_timestamp.is_none())
+        .filter_map(|deployment| {
+            let limits = Limits::of_deployment(deployment, seen.margins);
+            Some((deployment.metadata.uid.as_deref()?, Family { deployment, limits, staying: 0 }))
+        })
+        .collect();
+    for guarded in &seen.sets {
+        if let Some(family) = owner_uid(&guarded.set).and_then(|uid| families.get_mut(uid)) {
+            family.staying += guarded.staying;
+        }
+    }
+    families
+}
+
+impl Turn {
+    /// Name of the rule, for logs and the journal.
+    pub fn rule(&self) -> &'static str {
+        match self {
+            Self::FreezeSet(..) => "overshooting/freeze",
+            Self::ThawSet(_) => "overshooting/thaw",
+            Self::FreezeDeployment(..) => "overshooting/freeze-deployment",
+            Self::ThawDeployment(_) => "overshooting/thaw-deployment",
+        }
+    }
+}
+
+impl Marks {
+    /// Whether both, label and condition, say that the object is frozen.
+    fn is_complete(self) -> bool {
+        self.label && self.condition
+    }
+
+    /// Whether either says so.
+    fn is_frozen(self) -> bool {
+        self.label || self.condition
+    }
+
+    /// Whether there is anything that a thaw takes away.
+    fn is_any(self) -> bool {
+        self.is_frozen() || self.thaw_asked
+    }
+}

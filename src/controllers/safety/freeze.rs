@@ -1,0 +1,282 @@
+//! When the machine loops freeze because an API server is silent, when they thaw, and what a thaw does to a machine.
+//!
+//! Frozen means: no verdict about health, no creation, nothing collected, since all of it would be concluded from an old
+//! view. Deletions under way, reads and webhooks go on. Source: spec/machine-controller §9.3, M-34, M-35, decision 13.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{
+    api::{
+        names::machine_condition,
+        v1alpha1::{Machine, MachinePhase},
+    },
+    controllers::machine::status_change::rfc3339,
+};
+
+/// Version of the observation's serialised form.
+pub const OBSERVATION_VERSION: u32 = 1;
+/// What a thawed machine says; the original's words.
+pub const THAW_TEXT: &str = "Machine Health Timeout was reset due to APIServer being unreachable";
+/// After a thaw all machines are looked at, once the first news has come in.
+pub const LOOK_AFTER_THAW: Duration = Duration::from_secs(30);
+
+/// What is remembered between two probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum State {
+    /// Everything goes on.
+    Flowing {
+        /// When both API servers last answered.
+        last_up: Timestamp,
+        /// The first probe since then that failed.
+        failing_since: Option<Timestamp>,
+    },
+    /// The loops are frozen.
+    Frozen {
+        /// When both API servers last answered: the outage began after that.
+        last_up: Timestamp,
+    },
+}
+
+/// What a probe said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Health {
+    /// It answered.
+    Up,
+    /// It did not, for this reason.
+    Down(String),
+}
+
+/// The limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// So long an API server may be silent.
+    pub timeout: Duration,
+    /// Pause between two probes while all is well.
+    pub period: Duration,
+}
+
+/// All that the decision depends on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Observation {
+    /// Version of this form.
+    pub version: u32,
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// What is remembered.
+    pub state: State,
+    /// The API server with the machine objects.
+    pub control: Health,
+    /// The API server with the Nodes.
+    pub target: Health,
+    /// The limits.
+    pub limits: Limits,
+}
+
+/// What is to happen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Step {
+    /// Nothing.
+    Nothing,
+    /// The loops freeze.
+    Freeze,
+    /// Machines that fell ill in the outage are forgiven, then the loops go on.
+    Thaw {
+        /// When the outage began, at the earliest.
+        outage_began: Timestamp,
+    },
+}
+
+/// What follows from a probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// What is remembered from now on; of a thaw, once it is done.
+    pub state: State,
+    /// What is to happen.
+    pub step: Step,
+    /// When to probe again.
+    pub next: Duration,
+}
+
+/// What follows from a probe.
+pub fn decide(seen: &Observation) -> Plan {
+    let up = seen.control == Health::Up && seen.target == Health::Up;
+    let well = State::Flowing { last_up: seen.now, failing_since: None };
+    let soon =
+        (seen.limits.timeout / 5).max(Duration::from_secs(1)).min(seen.limits.period.max(Duration::from_secs(1)));
+    let period = seen.limits.period.max(Duration::from_secs(1));
+    let (state, step, next) = match (seen.state, up) {
+        // An outage that was shorter than the timeout is forgotten (M-34).
+        (State::Flowing { .. }, true) => (well, Step::Nothing, period),
+        (State::Flowing { last_up, failing_since }, false) => {
+            let since = failing_since.unwrap_or(seen.now);
+            let silent = Duration::try_from(seen.now.duration_since(since)).unwrap_or_default();
+            if silent > seen.limits.timeout {
+                (State::Frozen { last_up }, Step::Freeze, soon)
+            } else {
+                (State::Flowing { last_up, failing_since: Some(since) }, Step::Nothing, soon)
+            }
+        }
+        (State::Frozen { last_up }, true) => (well, Step::Thaw { outage_began: last_up }, period),
+        (frozen @ State::Frozen { .. }, false) => (frozen, Step::Nothing, period),
+    };
+    Plan { state, step, next }
+}
+
+/// What a thaw writes to a machine's status. A machine that fell ill during the outage counts as Running again; one that
+/// was ill before stays Unknown, with its clock started anew; all others are left alone.
+pub fn thawed(machine: &Machine, outage_began: Timestamp, now: Timestamp) -> Option<Value> {
+    let current = &machine.status.current_status;
+    if current.phase != MachinePhase::Unknown || machine.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let fell_ill = current.last_update_time.as_ref().map(|time| time.0);
+    if fell_ill.is_some_and(|fell_ill| fell_ill < outage_began) {
+        return Some(json!({ "status": { "currentStatus": { "lastUpdateTime": rfc3339(now) } } }));
+    }
+    let others = machine
+        .status
+        .machine_conditions
+        .iter()
+        .filter(|condition| condition.type_ != machine_condition::PROGRESSING)
+        .map(|condition| json!(condition));
+    let mut conditions: Vec<Value> = others.collect();
+    conditions.push(json!({
+        "type": machine_condition::PROGRESSING,
+        "status": "False",
+        "reason": machine_condition::REASON_SETTLED,
+        "message": THAW_TEXT,
+        "observedGeneration": machine.metadata.generation.unwrap_or_default(),
+        "lastTransitionTime": rfc3339(now),
+    }));
+    Some(json!({ "status": {
+        "currentStatus": {
+            "phase": MachinePhase::Running,
+            "lastUpdateTime": rfc3339(now),
+            "timeoutActive": null,
+        },
+        "lastOperation": {
+            "type": "HealthCheck",
+            "state": "Successful",
+            "description": THAW_TEXT,
+            "errorCode": null,
+            "lastUpdateTime": rfc3339(now),
+        },
+        "machineConditions": conditions,
+    }}))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    const LIMITS: Limits = Limits { timeout: Duration::from_secs(30), period: Duration::from_secs(60) };
+
+    fn probe(state: State, control_up: bool, target_up: bool, second: i64) -> Plan {
+        let health = |up| if up { Health::Up } else { Health::Down("no answer".to_owned()) };
+        decide(&Observation {
+            version: OBSERVATION_VERSION,
+            now: at(second),
+            state,
+            control: health(control_up),
+            target: health(target_up),
+            limits: LIMITS,
+        })
+    }
+
+    /// Probes at these seconds, all with this answer; what the last one said.
+    fn probes(mut state: State, up: bool, seconds: &[i64]) -> Plan {
+        let mut last = None;
+        for second in seconds {
+            let plan = probe(state, up, up, *second);
+            state = plan.state;
+            last = Some(plan);
+        }
+        last.unwrap()
+    }
+
+    const WELL: fn() -> State = || State::Flowing { last_up: at(0), failing_since: None };
+    const FROZEN: fn() -> State = || State::Frozen { last_up: at(0) };
+
+    #[test]
+    fn mc_254_thirty_one_seconds_of_silence_freeze() {
+        assert_eq!(probes(WELL(), false, &[60, 66, 72, 78, 84, 90]).step, Step::Nothing);
+        let plan = probes(WELL(), false, &[60, 66, 72, 78, 84, 91]);
+        assert_eq!((plan.step, plan.state), (Step::Freeze, FROZEN()));
+    }
+
+    #[test]
+    fn mc_255_short_outages_do_not_add_up() {
+        let after_the_first = probes(WELL(), false, &[60, 65]).state;
+        let recovered = probe(after_the_first, true, true, 70).state;
+        let second = probes(recovered, false, &[3670, 3675]);
+        assert_eq!(second.step, Step::Nothing);
+        assert_eq!(second.state, State::Flowing { last_up: at(70), failing_since: Some(at(3670)) });
+    }
+
+    #[test]
+    fn mc_260_the_silence_of_the_target_alone_is_enough() {
+        let failing = State::Flowing { last_up: at(0), failing_since: Some(at(10)) };
+        assert_eq!(probe(failing, true, false, 41).step, Step::Freeze);
+        assert_eq!(probe(failing, false, true, 41).step, Step::Freeze);
+    }
+
+    #[rstest]
+    #[case::well(WELL(), true, Duration::from_secs(60))]
+    #[case::failing(WELL(), false, Duration::from_secs(6))]
+    #[case::frozen(FROZEN(), false, Duration::from_secs(60))]
+    #[case::thawing(FROZEN(), true, Duration::from_secs(60))]
+    fn the_next_probe(#[case] state: State, #[case] up: bool, #[case] next: Duration) {
+        assert_eq!(probe(state, up, up, 100).next, next);
+    }
+
+    #[test]
+    fn a_thaw_forgives_what_began_after_the_last_answer() {
+        let plan = probe(FROZEN(), true, true, 1200);
+        assert_eq!(plan.step, Step::Thaw { outage_began: at(0) });
+        assert_eq!(plan.state, State::Flowing { last_up: at(1200), failing_since: None });
+    }
+
+    fn unknown(since: i64) -> Machine {
+        let mut machine = Machine::default();
+        machine.status.current_status.phase = MachinePhase::Unknown;
+        machine.status.current_status.last_update_time = Some(Time(at(since)));
+        machine
+    }
+
+    #[test]
+    fn mc_256_a_machine_that_fell_ill_in_the_outage_is_running_again() {
+        let patch = thawed(&unknown(10), at(0), at(1200)).unwrap();
+        assert_eq!(patch["status"]["currentStatus"]["phase"], "Running");
+        assert_eq!(patch["status"]["lastOperation"]["description"], THAW_TEXT);
+        assert_eq!(patch["status"]["lastOperation"]["type"], "HealthCheck");
+        // Whatever is not named stays, above all the end of a preservation.
+        assert!(patch["status"]["currentStatus"].get("preserveExpiryTime").is_none());
+    }
+
+    #[test]
+    fn mc_259_a_machine_that_was_ill_before_stays_unknown_with_a_new_clock() {
+        let patch = thawed(&unknown(-540), at(0), at(1200)).unwrap();
+        assert_eq!(patch, json!({"status": {"currentStatus": {"lastUpdateTime": rfc3339(at(1200))}}}));
+    }
+
+    #[test]
+    fn other_machines_are_left_alone() {
+        let mut running = unknown(10);
+        running.status.current_status.phase = MachinePhase::Running;
+        assert_eq!(thawed(&running, at(0), at(1200)), None);
+        let mut deleting = unknown(10);
+        deleting.metadata.deletion_timestamp = Some(Time(at(20)));
+        assert_eq!(thawed(&deleting, at(0), at(1200)), None);
+    }
+}

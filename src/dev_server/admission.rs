@@ -1,0 +1,417 @@
+//! Admission by webhooks, and conversion by them.
+//!
+//! Source: spec/extension-apiserver §6.5, spec/api-and-admission §9. Which webhooks are asked follows from the stored
+//! configurations; objects of `admissionregistration.k8s.io` are never reviewed, so that a broken webhook can be taken away.
+
+use std::{sync::Arc, time::Duration};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+
+use super::{
+    kinds::Served,
+    object::{self, text},
+    schema::{Schema, rules},
+    server::{Call, Server},
+    store::Collection,
+};
+use crate::{
+    api::selector,
+    protocol::{options::DryRun, status::ApiStatus},
+};
+
+/// How long a conversion may take.
+const CONVERSION: Duration = Duration::from_secs(30);
+
+/// What is done to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Operation {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// What webhooks made of an object.
+pub(super) struct Admitted {
+    pub(super) object: Value,
+    pub(super) warnings: Vec<String>,
+}
+
+/// A question to all webhooks of a phase.
+struct Question<'a> {
+    call: &'a Call<'a>,
+    operation: Operation,
+    object: &'a Value,
+    old: Option<&'a Value>,
+    dry_run: DryRun,
+}
+
+/// What one webhook answered.
+struct Reply {
+    patch: Option<json_patch::Patch>,
+    warnings: Vec<String>,
+}
+
+impl Server {
+    /// Asks the mutating webhooks, in the order of their configurations' names; those that ask for it once more if a later
+    /// one has changed the object.
+    pub(super) async fn mutate(
+        &self,
+        call: &Call<'_>,
+        operation: Operation,
+        mut object: Value,
+        old: Option<&Value>,
+        dry_run: DryRun,
+    ) -> Result<Admitted, ApiStatus> {
+        let mut warnings = Vec::new();
+        let webhooks = self.webhooks_of("mutatingwebhookconfigurations", call);
+        let mut asked_at = vec![None; webhooks.len()];
+        let mut changes = 0;
+        for round in 0..2 {
+            for (at, webhook) in webhooks.iter().enumerate() {
+                let again =
+                    webhook["reinvocationPolicy"] == "IfNeeded" && asked_at[at].is_some_and(|seen| seen < changes);
+                if round > 0 && !again {
+                    continue;
+                }
+                let question = Question { call, operation, object: &object, old, dry_run };
+                let Some((served, reply)) = self.ask(webhook, &question).await? else { continue };
+                warnings.extend(reply.warnings);
+                asked_at[at] = Some(changes);
+                if let Some(patch) = reply.patch.filter(|patch| !patch.0.is_empty()) {
+                    let mut patched = self.converted(&served, vec![object]).await?.swap_remove(0);
+                    json_patch::patch(&mut patched, &patch).map_err(|error| {
+                        ApiStatus::internal(format!(
+                            "webhook {:?}: cannot apply its patch: {error}",
+                            text(webhook, "/name")
+                        ))
+                    })?;
+                    object = self.converted(&call.served, vec![patched]).await?.swap_remove(0);
+                    changes += 1;
+                    asked_at[at] = Some(changes);
+                }
+            }
+        }
+        Ok(Admitted { object, warnings })
+    }
+
+    /// Asks the validating webhooks; the answer is their warnings.
+    pub(super) async fn validate(
+        &self,
+        call: &Call<'_>,
+        operation: Operation,
+        object: &Value,
+        old: Option<&Value>,
+        dry_run: DryRun,
+    ) -> Result<Vec<String>, ApiStatus> {
+        let mut warnings = Vec::new();
+        for webhook in self.webhooks_of("validatingwebhookconfigurations", call) {
+            let question = Question { call, operation, object, old, dry_run };
+            if let Some((_, reply)) = self.ask(&webhook, &question).await? {
+                warnings.extend(reply.warnings);
+            }
+        }
+        Ok(warnings)
+    }
+
+    fn webhooks_of(&self, plural: &str, call: &Call<'_>) -> Vec<Value> {
+        if call.served.group() == "admissionregistration.k8s.io" {
+            return Vec::new();
+        }
+        let configurations = self.store.list(&Collection::new("admissionregistration.k8s.io", plural), "");
+        let webhooks = configurations.objects.iter().filter_map(|(_, stored)| stored.value["webhooks"].as_array());
+        webhooks.flatten().cloned().collect()
+    }
+
+    /// Asks one webhook, if it wants to be asked. The kind is that in which it was asked.
+    async fn ask(&self, webhook: &Value, question: &Question<'_>) -> Result<Option<(Arc<Served>, Reply)>, ApiStatus> {
+        let call = question.call;
+        let Some(served) = self.kind_for(webhook, question) else { return Ok(None) };
+        if !self.selects(webhook, question) {
+            return Ok(None);
+        }
+        let translated = async |object: Option<&Value>| -> Result<Value, ApiStatus> {
+            match object {
+                None | Some(Value::Null) => Ok(Value::Null),
+                Some(object) => Ok(self.converted(&served, vec![object.clone()]).await?.swap_remove(0)),
+            }
+        };
+        let object = translated(Some(question.object)).await?;
+        let old = translated(question.old).await?;
+        let uid = object::new_uid(&mut *self.random());
+        let request = review_request(&uid, call, &served, question, &object, &old);
+        let name = text(webhook, "/name");
+        match conditions_hold(webhook, &request) {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(why) => {
+                return self.failed(webhook, format!("failed to evaluate its match conditions: {why}")).map(|()| None);
+            }
+        }
+        let side_effects = text(webhook, "/sideEffects");
+        if question.dry_run == DryRun::All && !matches!(side_effects, "None" | "NoneOnDryRun") {
+            let message = format!("admission webhook {name:?} does not support dry run");
+            return Err(ApiStatus::bad_request(message));
+        }
+        let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request});
+        let timeout = Duration::from_secs(webhook["timeoutSeconds"].as_u64().unwrap_or(10));
+        let answer = match self.webhooks.call(&webhook["clientConfig"], &review, timeout).await {
+            Ok(answer) => answer,
+            Err(why) => return self.failed(webhook, format!("failed to call webhook: {why}")).map(|()| None),
+        };
+        let response = &answer["response"];
+        if response["uid"] != json!(uid) {
+            return self.failed(webhook, "expected response.uid to be that of the request".to_owned()).map(|()| None);
+        }
+        let warnings: Vec<String> = response["warnings"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect();
+        if response["allowed"] != json!(true) {
+            return Err(denied(name, &response["status"]));
+        }
+        let patch = match response["patch"].as_str() {
+            None => None,
+            Some(encoded) => {
+                let read = BASE64_STANDARD
+                    .decode(encoded)
+                    .map_err(|error| error.to_string())
+                    .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+                match read {
+                    Ok(patch) => Some(patch),
+                    Err(why) => return self.failed(webhook, format!("cannot read its patch: {why}")).map(|()| None),
+                }
+            }
+        };
+        Ok(Some((served, Reply { patch, warnings })))
+    }
+
+    /// What the failure of a webhook means is written in its configuration.
+    fn failed(&self, webhook: &Value, why: String) -> Result<(), ApiStatus> {
+        if webhook["failurePolicy"] == "Ignore" {
+            return Ok(());
+        }
+        Err(ApiStatus::internal(format!("failed calling webhook {:?}: {why}", text(webhook, "/name"))))
+    }
+
+    /// The version in which a webhook wants to see the object, if it wants to see it at all.
+    fn kind_for(&self, webhook: &Value, question: &Question<'_>) -> Option<Arc<Served>> {
+        let call = question.call;
+        let wants = |served: &Served| {
+            webhook["rules"].as_array().into_iter().flatten().any(|rule| rule_matches(rule, served, question))
+        };
+        if wants(&call.served) {
+            return Some(Arc::clone(&call.served));
+        }
+        if webhook["matchPolicy"] == "Exact" {
+            return None;
+        }
+        let registry = self.registry();
+        let mut others = registry.all().iter().filter(|other| other.collection == call.served.collection);
+        others.find(|other| wants(other)).cloned()
+    }
+
+    fn selects(&self, webhook: &Value, question: &Question<'_>) -> bool {
+        let call = question.call;
+        let of_object = |object: &Value| !object.is_null() && matches_selector(&webhook["objectSelector"], object);
+        if !of_object(question.object) && !question.old.is_some_and(of_object) {
+            return false;
+        }
+        let namespace = if call.served.is("", "namespaces") { Some(call.name()) } else { call.namespace() };
+        let Some(namespace) = namespace else { return true };
+        match self.store.get(&Collection::new("", "namespaces"), namespace) {
+            Some(stored) => matches_selector(&webhook["namespaceSelector"], &stored.value),
+            None => matches_selector(&webhook["namespaceSelector"], question.object),
+        }
+    }
+
+    /// Converts objects by a webhook.
+    pub(super) async fn convert(
+        &self,
+        client: &Value,
+        wanted: &str,
+        objects: Vec<Value>,
+    ) -> Result<Vec<Value>, String> {
+        let uid = object::new_uid(&mut *self.random());
+        let count = objects.len();
+        let review = json!({
+            "kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1",
+            "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects},
+        });
+        let answer = self.webhooks.call(client, &review, CONVERSION).await?;
+        let response = &answer["response"];
+        if response["uid"] != json!(uid) {
+            return Err("expected response.uid to be that of the request".to_owned());
+        }
+        if response["result"]["status"] != "Success" {
+            return Err(text(response, "/result/message").to_owned());
+        }
+        let mut converted = response["convertedObjects"].as_array().cloned().unwrap_or_default();
+        if converted.len() != count {
+            return Err(format!("it answered {} objects to {count}", converted.len()));
+        }
+        for (object, original) in
+            converted.iter_mut().zip(&review["request"]["objects"].as_array().cloned().unwrap_or_default())
+        {
+            if object["apiVersion"] != wanted {
+                return Err(format!("it answered {} instead of {wanted}", object["apiVersion"]));
+            }
+            // Only labels and annotations may change in metadata.
+            let (labels, annotations) = (object["metadata"]["labels"].take(), object["metadata"]["annotations"].take());
+            object["metadata"] = original["metadata"].clone();
+            for (field, value) in [("labels", labels), ("annotations", annotations)] {
+                match value {
+                    Value::Null => super::write::remove(&mut object["metadata"], field),
+                    value => object["metadata"][field] = value,
+                }
+            }
+        }
+        Ok(converted)
+    }
+}
+
+fn rule_matches(rule: &Value, served: &Served, question: &Question<'_>) -> bool {
+    let lists = |field: &str, wanted: &str| {
+        rule[field].as_array().into_iter().flatten().any(|value| value == "*" || value == wanted)
+    };
+    let scope = match text(rule, "/scope") {
+        "Cluster" => !served.is_namespaced(),
+        "Namespaced" => served.is_namespaced(),
+        _ => true,
+    };
+    scope
+        && lists("operations", question.operation.name())
+        && lists("apiGroups", served.group())
+        && lists("apiVersions", &served.resource.kind.version)
+        && rule["resources"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .any(|resource| resource_matches(resource, served.plural(), question.call.request.subresource.as_deref()))
+}
+
+/// `pods`, `pods/status`, `pods/*`, `*/status`, `*`, `*/*`.
+fn resource_matches(rule: &str, plural: &str, subresource: Option<&str>) -> bool {
+    let (resource, sub) = rule.split_once('/').map_or((rule, None), |(resource, sub)| (resource, Some(sub)));
+    let subresource_fits = match (sub, subresource) {
+        (None, None) | (Some("*"), _) => true,
+        (Some(sub), Some(subresource)) => sub == subresource,
+        (None, Some(_)) | (Some(_), None) => false,
+    };
+    (resource == "*" || resource == plural) && subresource_fits
+}
+
+fn matches_selector(wanted: &Value, object: &Value) -> bool {
+    if wanted.is_null() {
+        return true;
+    }
+    let Ok(wanted) = serde_json::from_value(wanted.clone()) else { return false };
+    let labels = serde_json::from_value(object["metadata"]["labels"].clone()).unwrap_or_default();
+    selector::matches(&wanted, &labels)
+}
+
+fn review_request(
+    uid: &str,
+    call: &Call<'_>,
+    served: &Served,
+    question: &Question<'_>,
+    object: &Value,
+    old: &Value,
+) -> Value {
+    let kind = |served: &Served| {
+        let kind = &served.resource.kind;
+        json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
+    };
+    let resource = |served: &Served| json!({"group": served.group(), "version": served.resource.kind.version, "resource": served.plural()});
+    let name = if call.name().is_empty() { object::name(question.object) } else { call.name() };
+    let mut request = json!({
+        "uid": uid,
+        "kind": kind(served), "resource": resource(served),
+        "requestKind": kind(&call.served), "requestResource": resource(&call.served),
+        "name": name, "operation": question.operation.name(), "userInfo": call.user.to_json(),
+        "object": object, "oldObject": old,
+        "dryRun": question.dry_run == DryRun::All,
+        "options": {"kind": format!("{}Options", capitalised(question.operation)), "apiVersion": "meta.k8s.io/v1"},
+    });
+    if let Some(namespace) = call.namespace() {
+        request["namespace"] = json!(namespace);
+    }
+    if let Some(subresource) = &call.request.subresource {
+        request["subResource"] = json!(subresource);
+        request["requestSubResource"] = json!(subresource);
+    }
+    request
+}
+
+const fn capitalised(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Create => "Create",
+        Operation::Update => "Update",
+        Operation::Delete => "Delete",
+    }
+}
+
+/// Whether all CEL conditions of a webhook hold; one that does not decides, whatever the others say.
+fn conditions_hold(webhook: &Value, request: &Value) -> Result<bool, String> {
+    let mut failed = None;
+    for condition in webhook["matchConditions"].as_array().into_iter().flatten() {
+        let anything = Schema::default();
+        let mut scope = rules::context();
+        for (name, value) in
+            [("object", &request["object"]), ("oldObject", &request["oldObject"]), ("request", request)]
+        {
+            scope.add_variable_from_value(name, rules::to_cel(value, &anything));
+        }
+        let held = rules::program(text(condition, "/expression"))
+            .and_then(|program| program.execute(&scope).map_err(|error| error.to_string()));
+        match held {
+            Ok(kube_cel::cel::Value::Bool(false)) => return Ok(false),
+            Ok(kube_cel::cel::Value::Bool(true)) => {}
+            Ok(_) => failed = Some(format!("{} is no condition", condition["name"])),
+            Err(why) => failed = Some(format!("{}: {why}", condition["name"])),
+        }
+    }
+    failed.map_or(Ok(true), Err)
+}
+
+fn denied(name: &str, status: &Value) -> ApiStatus {
+    let code =
+        status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400).unwrap_or(403);
+    let reason = match text(status, "/reason") {
+        "Invalid" => "Invalid",
+        "BadRequest" => "BadRequest",
+        "Conflict" => "Conflict",
+        "NotFound" => "NotFound",
+        "TooManyRequests" => "TooManyRequests",
+        _ => match code {
+            422 => "Invalid",
+            400 => "BadRequest",
+            409 => "Conflict",
+            _ => "Forbidden",
+        },
+    };
+    let message = match (text(status, "/message"), text(status, "/reason")) {
+        ("", "") => format!("admission webhook {name:?} denied the request without explanation"),
+        ("", reason) => format!("admission webhook {name:?} denied the request: {reason}"),
+        (message, _) => format!("admission webhook {name:?} denied the request: {message}"),
+    };
+    let mut refused = ApiStatus::new(code, reason, message);
+    if status["details"].is_object() {
+        refused.details = Some(status["details"].clone());
+    }
+    refused
+}

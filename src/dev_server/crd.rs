@@ -1,0 +1,279 @@
+//! Custom resource definitions: checked, and turned into served kinds.
+//!
+//! Source: spec/extension-apiserver §6.4.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{
+    kinds::{Conversion, Custom, Origin, ScalePaths, Served, plain_columns, simple_path, verb},
+    object::{name, text, time},
+    schema::{Additional, Nature, Schema, compile::structural},
+    store::Collection,
+};
+use crate::protocol::{
+    jsonpath::JsonPath,
+    resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope, Subresource},
+    status::Cause,
+};
+
+/// Holds a definition until its objects are gone.
+pub(super) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+fn versions(definition: &Value) -> &[Value] {
+    definition["spec"]["versions"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Fills in names and conversion, as the real server does.
+pub(super) fn default(definition: &mut Value) {
+    let names = &mut definition["spec"]["names"];
+    let kind = names["kind"].as_str().unwrap_or_default().to_owned();
+    if names["singular"].is_null() {
+        names["singular"] = json!(kind.to_lowercase());
+    }
+    if names["listKind"].is_null() {
+        names["listKind"] = json!(format!("{kind}List"));
+    }
+    if definition["spec"]["conversion"].is_null() {
+        definition["spec"]["conversion"] = json!({"strategy": "None"});
+    }
+}
+
+/// What is wrong with a definition.
+pub(super) fn check(definition: &Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut found = Vec::new();
+    let (group, plural) = (text(definition, "/spec/group"), text(definition, "/spec/names/plural"));
+    let expected = format!("{plural}.{group}");
+    if name(definition) != expected {
+        let why = format!("must be spec.names.plural+\".\"+spec.group, here {expected:?}");
+        found.push(Cause::invalid("metadata.name", &json!(name(definition)), &why));
+    }
+    if !matches!(text(definition, "/spec/scope"), "Namespaced" | "Cluster") {
+        let words = [json!("Cluster"), json!("Namespaced")];
+        found.push(Cause::not_supported("spec.scope", &definition["spec"]["scope"], &words));
+    }
+    for field in ["group", "names/plural", "names/kind"] {
+        if text(definition, &format!("/spec/{field}")).is_empty() {
+            found.push(Cause::required(format!("spec.{}", field.replace('/', ".")), ""));
+        }
+    }
+    let stored = versions(definition).iter().filter(|version| version["storage"] == json!(true)).count();
+    if stored != 1 {
+        let why = "must have exactly one version marked as storage version";
+        found.push(Cause::invalid("spec.versions", &definition["spec"]["versions"], why));
+    }
+    for (at, version) in versions(definition).iter().enumerate() {
+        let path = format!("spec.versions[{at}].schema.openAPIV3Schema");
+        let schema = &version["schema"]["openAPIV3Schema"];
+        if schema.is_null() {
+            found.push(Cause::required(path, "schemas are required"));
+            continue;
+        }
+        if schema["type"] != "object" {
+            found.push(Cause::invalid(format!("{path}.type"), &schema["type"], "must be object at the root"));
+        }
+        if let Err(causes) = structural(schema, &path) {
+            found.extend(causes);
+        }
+        for (at, column) in version["additionalPrinterColumns"].as_array().into_iter().flatten().enumerate() {
+            if let Err(why) = JsonPath::parse(text(column, "/jsonPath")) {
+                let path = format!("spec.versions.additionalPrinterColumns[{at}].jsonPath");
+                found.push(Cause::invalid(path, &column["jsonPath"], &why));
+            }
+        }
+    }
+    let conversion = &definition["spec"]["conversion"];
+    if conversion["strategy"] == "Webhook" {
+        if conversion["webhook"]["conversionReviewVersions"].as_array().is_none_or(Vec::is_empty) {
+            found.push(Cause::required("spec.conversion.webhook.conversionReviewVersions", ""));
+        }
+        if conversion["webhook"]["clientConfig"].is_null() {
+            found.push(Cause::required(
+                "spec.conversion.webhook.clientConfig",
+                "required when strategy is set to Webhook",
+            ));
+        }
+    }
+    for stored in old.and_then(|old| old["status"]["storedVersions"].as_array()).into_iter().flatten() {
+        if !versions(definition).iter().any(|version| &version["name"] == stored) {
+            let why = format!("must appear in spec.versions: {stored}");
+            found.push(Cause::invalid("status.storedVersions", stored, &why));
+        }
+    }
+    found
+}
+
+/// The status of an accepted definition.
+pub(super) fn status(definition: &Value, now: jiff::Timestamp) -> Value {
+    let storage = versions(definition).iter().find(|version| version["storage"] == json!(true));
+    let storage = storage.map_or(Value::Null, |version| version["name"].clone());
+    let mut stored = definition["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
+    if !stored.contains(&storage) {
+        stored.push(storage);
+    }
+    let condition = |kind: &str, reason: &str, message: &str| {
+        let known =
+            definition["status"]["conditions"].as_array().into_iter().flatten().find(|known| known["type"] == kind);
+        let since = known.map_or_else(|| time(now), |known| known["lastTransitionTime"].clone());
+        json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since})
+    };
+    json!({
+        "acceptedNames": definition["spec"]["names"],
+        "storedVersions": stored,
+        "conditions": [
+            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+            condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        ],
+    })
+}
+
+/// The kinds that a definition serves.
+pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
+    let strings = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let (group, plural) = (text(definition, "/spec/group"), text(definition, "/spec/names/plural"));
+    let names = &definition["spec"]["names"];
+    let storage = versions(definition).iter().find(|version| version["storage"] == json!(true));
+    let storage_version = storage.map(|version| text(version, "/name").to_owned()).unwrap_or_default();
+    let conversion = match text(definition, "/spec/conversion/strategy") {
+        "Webhook" => Conversion::Webhook(definition["spec"]["conversion"]["webhook"]["clientConfig"].clone()),
+        _ => Conversion::None,
+    };
+    let mut kinds = Vec::new();
+    for version in versions(definition)
+        .iter()
+        .filter(|version| version["served"] == json!(true) || version["storage"] == json!(true))
+    {
+        let schema = &version["schema"]["openAPIV3Schema"];
+        let Ok(mut compiled) = structural(schema, "") else { continue };
+        complete(&mut compiled);
+        let kind = GroupVersionKind {
+            group: group.to_owned(),
+            version: text(version, "/name").to_owned(),
+            kind: text(names, "/kind").to_owned(),
+        };
+        let is_served = version["served"] == json!(true);
+        let deprecation = (version["deprecated"] == json!(true)).then(|| {
+            let own = text(version, "/deprecationWarning");
+            if own.is_empty() { format!("{} {} is deprecated", kind.api_version(), kind.kind) } else { own.to_owned() }
+        });
+        let scale = &version["subresources"]["scale"];
+        let scale =
+            simple_path(text(scale, "/specReplicasPath")).filter(|_| scale.is_object()).map(|spec| ScalePaths {
+                spec_replicas: spec,
+                status_replicas: simple_path(text(scale, "/statusReplicasPath")).unwrap_or_default(),
+                selector: simple_path(text(scale, "/labelSelectorPath")).filter(|path| !path.is_empty()),
+            });
+        let columns = columns(version);
+        kinds.push(Arc::new(Served {
+            schema: Arc::new(compiled),
+            schema_name: schema_name(&kind),
+            collection: Collection::new(group, plural),
+            origin: Origin::Custom(Arc::new(Custom {
+                storage_version: storage_version.clone(),
+                conversion: conversion.clone(),
+                selectable: version["selectableFields"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|field| text(field, "/jsonPath").trim_start_matches('.').to_owned())
+                    .collect(),
+                deprecation,
+                raw_schema: schema.clone(),
+            })),
+            resource: Resource {
+                list_kind: text(names, "/listKind").to_owned(),
+                plural: plural.to_owned(),
+                singular: text(names, "/singular").to_owned(),
+                short_names: strings(&names["shortNames"]),
+                categories: strings(&names["categories"]),
+                scope: match text(definition, "/spec/scope") {
+                    "Cluster" => ResourceScope::Cluster,
+                    _ => ResourceScope::Namespaced,
+                },
+                // A version that is stored but not served has no verbs, so that nobody finds it.
+                verbs: if is_served {
+                    ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
+                        .iter()
+                        .filter_map(|name| verb(name))
+                        .collect()
+                } else {
+                    Vec::new()
+                },
+                subresources: subresources(version, &kind, scale.is_some()),
+                columns,
+                kind,
+            },
+            scale,
+        }));
+    }
+    kinds
+}
+
+/// What every object has, whatever its schema says.
+fn complete(schema: &mut Schema) {
+    let text = || Arc::new(Schema { value_type: Some(super::schema::Type::String), ..Schema::default() });
+    for field in ["apiVersion", "kind"] {
+        schema.properties.insert(field.to_owned(), text());
+    }
+    // Labels, owners and the like are checked for all kinds alike.
+    let metadata = super::kinds::Registry::new(Vec::new());
+    let metadata =
+        metadata.find("", "v1", "configmaps").and_then(|served| served.schema.properties.get("metadata").cloned());
+    let own = schema.properties.get("metadata").cloned();
+    let mut metadata = metadata.map_or_else(Schema::anything, |metadata| (*metadata).clone());
+    if let Some(own) = own {
+        metadata.rules.clone_from(&own.rules);
+        for (name, node) in &own.properties {
+            if let Some(known) = metadata.properties.get(name) {
+                let mut known = (**known).clone();
+                known.bounds = node.bounds.clone();
+                known.rules.clone_from(&node.rules);
+                metadata.properties.insert(name.clone(), Arc::new(known));
+            }
+        }
+    }
+    schema.properties.insert("metadata".to_owned(), Arc::new(metadata));
+    debug_assert!(schema.nature == Nature::Plain && !matches!(schema.additional, Additional::Each(_)));
+}
+
+fn subresources(version: &Value, kind: &GroupVersionKind, scales: bool) -> Vec<Subresource> {
+    let verbs: Vec<_> = ["get", "patch", "update"].iter().filter_map(|name| verb(name)).collect();
+    let mut found = Vec::new();
+    if version["subresources"]["status"].is_object() {
+        found.push(Subresource { name: "status".to_owned(), kind: kind.clone(), verbs: verbs.clone() });
+    }
+    if scales {
+        let scale =
+            GroupVersionKind { group: "autoscaling".to_owned(), version: "v1".to_owned(), kind: "Scale".to_owned() };
+        found.push(Subresource { name: "scale".to_owned(), kind: scale, verbs });
+    }
+    found
+}
+
+fn columns(version: &Value) -> Vec<Column> {
+    let Some(own) = version["additionalPrinterColumns"].as_array().filter(|own| !own.is_empty()) else {
+        return plain_columns();
+    };
+    let mut columns = vec![plain_columns().swap_remove(0)];
+    for column in own {
+        let Ok(path) = JsonPath::parse(text(column, "/jsonPath")) else { continue };
+        columns.push(Column {
+            name: text(column, "/name").to_owned(),
+            value_type: text(column, "/type").to_owned(),
+            format: text(column, "/format").to_owned(),
+            description: text(column, "/description").to_owned(),
+            priority: column["priority"].as_i64().unwrap_or(0),
+            cell: Cell::Path(path),
+        });
+    }
+    columns
+}
+
+/// The name of a custom kind's schema in documents: the group's domain backwards.
+fn schema_name(kind: &GroupVersionKind) -> String {
+    let reversed: Vec<&str> = kind.group.split('.').rev().collect();
+    format!("{}.{}.{}", reversed.join("."), kind.version, kind.kind)
+}

@@ -1,0 +1,361 @@
+//! What is no object: discovery, `OpenAPI`, health, version.
+//!
+//! Source: spec/extension-apiserver §2.3, §2.4, §2.12. Documents are made once per set of definitions and kept as bytes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::{
+    builtin,
+    kinds::{Registry, Served},
+    server::{Answer, AnswerBody, Server},
+};
+use crate::protocol::{
+    discovery,
+    negotiate::{Offer, Shape, accept},
+    openapi,
+    request::Query,
+    resource::Resource,
+    status::ApiStatus,
+};
+
+const JSON: &str = "application/json";
+const CHECKS: [&str; 4] = ["ping", "log", "storage", "shutdown"];
+
+struct Made {
+    bytes: Bytes,
+    tag: String,
+}
+
+/// Documents that have been asked for.
+#[derive(Default)]
+pub(super) struct Documents(Mutex<BTreeMap<String, Arc<Made>>>);
+
+impl Documents {
+    pub(super) fn forget(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn get(&self, name: &str, make: impl FnOnce() -> Value) -> Arc<Made> {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = made.entry(name.to_owned()).or_insert_with(|| {
+            let bytes = Bytes::from(make().to_string());
+            Arc::new(Made { tag: discovery::entity_tag(&bytes), bytes })
+        });
+        Arc::clone(entry)
+    }
+}
+
+impl Server {
+    pub(super) async fn other(
+        &self,
+        method: &Method,
+        segments: &[String],
+        query: &Query,
+        headers: &HeaderMap,
+    ) -> Result<Answer, ApiStatus> {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return Err(ApiStatus::method_not_allowed());
+        }
+        let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
+        let registry = self.registry();
+        let visible = |served: &Served| !served.resource.verbs.is_empty();
+        let answer = match parts.as_slice() {
+            [] => Answer::ok(json!({"paths": paths(&registry)})),
+            [endpoint @ ("healthz" | "livez" | "readyz"), rest @ ..] => {
+                return self.health(endpoint, rest, query).await;
+            }
+            ["version"] => Answer::ok(version()),
+            ["openapi", "v3", rest @ ..] => return self.openapi_v3(&registry, rest, query, headers),
+            ["openapi", "v2"] => {
+                // Old clients ask for protobuf and can't read anything else; the others ask for JSON.
+                accept(headers, Offer::Objects)?;
+                let made = self.documents.get("v2", || {
+                    let resources = registry.resources(visible);
+                    openapi::swagger(&resources, &all_schemas(&registry), |resource| schema_name(&registry, resource))
+                });
+                return Ok(tagged(&made, headers, JSON));
+            }
+            ["api"] => {
+                let core = registry.resources(|served| visible(served) && served.group().is_empty());
+                return self.discovery("api", headers, &core, || discovery::api_versions("127.0.0.1:443"));
+            }
+            ["apis"] => {
+                let groups = registry.resources(|served| visible(served) && !served.group().is_empty());
+                return self.discovery("apis", headers, &groups, || discovery::group_list(&groups));
+            }
+            ["api", "v1"] => Answer::ok(listed(&registry, "", "v1")?),
+            ["apis", group] => {
+                let body =
+                    discovery::group(&registry.resources(visible), group).ok_or_else(ApiStatus::page_not_found)?;
+                Answer::ok(body)
+            }
+            ["apis", group, version] => Answer::ok(listed(&registry, group, version)?),
+            ["metrics"] => Answer::text(StatusCode::OK, String::new()),
+            _ => return Err(ApiStatus::page_not_found()),
+        };
+        Ok(answer)
+    }
+
+    fn discovery(
+        &self,
+        name: &str,
+        headers: &HeaderMap,
+        resources: &[&Resource],
+        plain: impl FnOnce() -> Value,
+    ) -> Result<Answer, ApiStatus> {
+        match accept(headers, Offer::Discovery)?.shape {
+            Shape::GroupDiscovery(version) => {
+                let made =
+                    self.documents.get(&format!("{name} {version}"), || discovery::aggregated(resources, version));
+                let answer = tagged(&made, headers, JSON)
+                    .with_header(header::CONTENT_TYPE, &discovery::aggregated_content_type(version))
+                    .with_header(header::CACHE_CONTROL, "public");
+                Ok(answer)
+            }
+            _ => Ok(Answer::ok(plain()).with_header(header::VARY, "Accept")),
+        }
+    }
+
+    fn openapi_v3(
+        &self,
+        registry: &Registry,
+        rest: &[&str],
+        query: &Query,
+        headers: &HeaderMap,
+    ) -> Result<Answer, ApiStatus> {
+        accept(headers, Offer::Objects)?;
+        if rest.is_empty() {
+            let documents: Vec<(String, String)> = group_versions(registry)
+                .into_iter()
+                .map(|(group, version)| {
+                    let made = self.group_version(registry, &group, &version);
+                    (openapi::document_path(&group, &version), made.tag.clone())
+                })
+                .collect();
+            let made = self
+                .documents
+                .get("v3", || openapi::index(documents.iter().map(|(path, hash)| (path.as_str(), hash.as_str()))));
+            return Ok(tagged(&made, headers, JSON));
+        }
+        let (group, version) = match rest {
+            ["api", version] => ("", *version),
+            ["apis", group, version] => (*group, *version),
+            _ => return Err(ApiStatus::page_not_found()),
+        };
+        if !group_versions(registry).contains(&(group.to_owned(), version.to_owned())) {
+            return Err(ApiStatus::page_not_found());
+        }
+        let made = self.group_version(registry, group, version);
+        match query.get("hash") {
+            Some(hash) if hash == made.tag => Ok(tagged(&made, headers, JSON)
+                .with_header(header::CACHE_CONTROL, "public, immutable")
+                .with_header(header::EXPIRES, &http_date(self.now()))),
+            Some(_) => {
+                let place = format!("/openapi/v3/{}?hash={}", openapi::document_path(group, version), made.tag);
+                let mut answer = Answer::text(StatusCode::MOVED_PERMANENTLY, String::new());
+                answer = answer.with_header(header::LOCATION, &place);
+                Ok(answer)
+            }
+            None => Ok(tagged(&made, headers, JSON)),
+        }
+    }
+
+    fn group_version(&self, registry: &Registry, group: &str, version: &str) -> Arc<Made> {
+        self.documents.get(&openapi::document_path(group, version), || {
+            let resources = registry.resources(|served| {
+                !served.resource.verbs.is_empty() && served.group() == group && served.resource.kind.version == version
+            });
+            let schemas = reachable(registry, &resources);
+            openapi::document(&resources, &schemas, |resource| schema_name(registry, resource))
+        })
+    }
+
+    async fn health(&self, endpoint: &str, rest: &[&str], query: &Query) -> Result<Answer, ApiStatus> {
+        let storage = self.store.durable(0).await;
+        let state = |check: &str| check != "storage" || storage.is_ok();
+        match rest {
+            [] => {}
+            [check] if CHECKS.contains(check) => {
+                return Ok(if state(check) {
+                    Answer::text(StatusCode::OK, "ok")
+                } else {
+                    Answer::text(StatusCode::INTERNAL_SERVER_ERROR, "internal server error: storage cannot be written")
+                });
+            }
+            _ => return Err(ApiStatus::page_not_found()),
+        }
+        let excluded: Vec<&str> = query.all("exclude").collect();
+        let mut lines = Vec::new();
+        let mut healthy = true;
+        for check in CHECKS {
+            if excluded.contains(&check) {
+                lines.push(format!("[+]{check} excluded: ok"));
+            } else if state(check) {
+                lines.push(format!("[+]{check} ok"));
+            } else {
+                healthy = false;
+                lines.push(format!("[-]{check} failed: reason withheld"));
+            }
+        }
+        let unknown: Vec<String> =
+            excluded.iter().filter(|check| !CHECKS.contains(check)).map(|check| format!("{check:?}")).collect();
+        if !unknown.is_empty() {
+            lines.push(format!("warn: some health checks cannot be excluded: no matches for {}", unknown.join(", ")));
+        }
+        let answer = match (healthy, query.has("verbose")) {
+            (true, false) => Answer::text(StatusCode::OK, "ok"),
+            (true, true) => Answer::text(StatusCode::OK, format!("{}\n{endpoint} check passed\n", lines.join("\n"))),
+            (false, _) => Answer::text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("{}\n{endpoint} check failed\n", lines.join("\n")),
+            ),
+        };
+        Ok(answer.with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
+    }
+}
+
+fn tagged(made: &Made, headers: &HeaderMap, content_type: &'static str) -> Answer {
+    let tag = format!("\"{}\"", made.tag);
+    let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok()) == Some(tag.as_str());
+    let mut answer = Answer::text(StatusCode::OK, made.bytes.clone());
+    answer.body = AnswerBody::Bytes(content_type, made.bytes.clone());
+    if known {
+        answer.status = StatusCode::NOT_MODIFIED;
+        answer.body = AnswerBody::Empty;
+    }
+    answer.with_header(header::ETAG, &tag).with_header(header::VARY, "Accept")
+}
+
+/// A year from now, as HTTP writes dates.
+fn http_date(now: jiff::Timestamp) -> String {
+    let then = now + jiff::SignedDuration::from_hours(365 * 24);
+    then.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+}
+
+fn listed(registry: &Registry, group: &str, version: &str) -> Result<Value, ApiStatus> {
+    let resources = registry.resources(|served| !served.resource.verbs.is_empty());
+    discovery::resource_list(&resources, group, version).ok_or_else(ApiStatus::page_not_found)
+}
+
+fn group_versions(registry: &Registry) -> BTreeSet<(String, String)> {
+    let served = registry.all().iter().filter(|served| !served.resource.verbs.is_empty());
+    served.map(|served| (served.group().to_owned(), served.resource.kind.version.clone())).collect()
+}
+
+fn paths(registry: &Registry) -> Vec<String> {
+    let mut paths: BTreeSet<String> =
+        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            .map(str::to_owned)
+            .into();
+    for (group, version) in group_versions(registry) {
+        paths.insert(format!("/{}", openapi::document_path(&group, &version)));
+        if !group.is_empty() {
+            paths.insert(format!("/apis/{group}"));
+        }
+    }
+    paths.into_iter().collect()
+}
+
+fn schema_name(registry: &Registry, resource: &Resource) -> String {
+    let served = registry.find(&resource.kind.group, &resource.kind.version, &resource.plural);
+    served.map(|served| served.schema_name.clone()).unwrap_or_default()
+}
+
+/// The schema of a custom kind, as documents write it.
+fn custom_schema(served: &Served) -> Option<Value> {
+    let mut schema = served.custom()?.raw_schema.clone();
+    let kind = &served.resource.kind;
+    schema["x-kubernetes-group-version-kind"] =
+        json!([{"group": kind.group, "version": kind.version, "kind": kind.kind}]);
+    let text = |what: &str| json!({"type": "string", "description": what});
+    if !schema["properties"].is_object() {
+        schema["properties"] = json!({});
+    }
+    schema["properties"]["apiVersion"] =
+        text("APIVersion defines the versioned schema of this representation of an object.");
+    schema["properties"]["kind"] =
+        text("Kind is a string value representing the REST resource this object represents.");
+    schema["properties"]["metadata"] = json!({
+        "allOf": [{"$ref": format!("{}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", openapi::V3_REFERENCE)}],
+        "description": "Standard object's metadata.",
+    });
+    Some(schema)
+}
+
+fn all_schemas(registry: &Registry) -> BTreeMap<String, Value> {
+    let mut schemas = registry.schemas.clone();
+    for served in registry.all() {
+        if let Some(schema) = custom_schema(served) {
+            schemas.insert(served.schema_name.clone(), schema);
+        }
+    }
+    schemas
+}
+
+/// The schemas of some resources, and those that they refer to.
+fn reachable(registry: &Registry, resources: &[&Resource]) -> BTreeMap<String, Value> {
+    let mut found = BTreeMap::new();
+    let mut open: Vec<String> = vec!["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions".to_owned()];
+    for resource in resources {
+        let Some(served) = registry.find(&resource.kind.group, &resource.kind.version, &resource.plural) else {
+            continue;
+        };
+        match custom_schema(&served) {
+            Some(schema) => {
+                references(&schema, &mut open);
+                found.insert(served.schema_name.clone(), schema);
+            }
+            None => open.push(served.schema_name.clone()),
+        }
+    }
+    while let Some(name) = open.pop() {
+        if found.contains_key(&name) {
+            continue;
+        }
+        if let Some(schema) = registry.schemas.get(&name) {
+            references(schema, &mut open);
+            found.insert(name, schema.clone());
+        }
+    }
+    found
+}
+
+fn references(schema: &Value, open: &mut Vec<String>) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(name) =
+                fields.get("$ref").and_then(Value::as_str).and_then(|name| name.strip_prefix(openapi::V3_REFERENCE))
+            {
+                open.push(name.to_owned());
+            }
+            for value in fields.values() {
+                references(value, open);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                references(item, open);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn version() -> Value {
+    let emulated = &builtin::document().version;
+    let mut numbers = emulated.trim_start_matches('v').split('.');
+    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
+    json!({
+        "major": numbers.next().unwrap_or_default(), "minor": numbers.next().unwrap_or_default(),
+        "gitVersion": format!("{emulated}+mcm-dev.{}", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "rustc", "compiler": "rustc", "platform": platform,
+    })
+}

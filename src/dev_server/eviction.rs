@@ -1,0 +1,136 @@
+//! Evictions and bindings of pods.
+//!
+//! Source: spec/extension-apiserver §6.3 no. 5.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::{
+    object::{self, text, time},
+    server::{Answer, Call, Server},
+    store::{Collection, Stored},
+};
+use crate::{
+    api::selector,
+    protocol::{negotiate, status::ApiStatus},
+};
+
+impl Server {
+    pub(super) async fn evict(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
+        let body = call.decoded()?;
+        let pod = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
+        let terminal = matches!(text(&pod.value, "/status/phase"), "Succeeded" | "Failed" | "Pending");
+        if !terminal && !object::is_deleting(&pod.value) {
+            self.take_from_budget(call, &pod.value)?;
+        }
+        self.mark_disrupted(call, &pod);
+        let options = match &body["deleteOptions"] {
+            Value::Null => json!({}),
+            options => options.clone(),
+        };
+        let bytes = bytes::Bytes::from(options.to_string());
+        let deletion =
+            Call { body: &bytes, headers: &http::HeaderMap::new(), served: Arc::clone(&call.served), ..*call };
+        self.delete(&deletion).await?;
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+        Ok(Answer::of(StatusCode::CREATED, status))
+    }
+
+    /// Says in the pod why it goes.
+    fn mark_disrupted(&self, call: &Call<'_>, pod: &Arc<Stored>) {
+        let mut value = pod.value.clone();
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting", "lastTransitionTime": time(self.now()),
+        });
+        let conditions = &mut value["status"]["conditions"];
+        match conditions.as_array_mut() {
+            Some(conditions) => {
+                conditions.retain(|known| known["type"] != "DisruptionTarget");
+                conditions.push(condition);
+            }
+            None => *conditions = json!([condition]),
+        }
+        // Whoever was quicker has a reason of its own; the deletion decides on what is there then.
+        let _ = self.overwrite(&call.served, pod, Some(value));
+    }
+
+    fn take_from_budget(&self, call: &Call<'_>, pod: &Value) -> Result<(), ApiStatus> {
+        let namespace = call.namespace().unwrap_or_default();
+        let budgets = Collection::new("policy", "poddisruptionbudgets");
+        for _ in 0..8 {
+            let snapshot = self.store.list(&budgets, &format!("{namespace}/"));
+            let mut covering = snapshot.objects.into_iter().filter(|(_, budget)| covers(&budget.value, pod));
+            let Some((_, budget)) = covering.next() else { return Ok(()) };
+            if covering.next().is_some() {
+                let why =
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                return Err(ApiStatus::new(500, "InternalError", why));
+            }
+            let mut value = budget.value.clone();
+            let (name, status) = (object::name(&budget.value), &budget.value["status"]);
+            let refused = ApiStatus::new(
+                429,
+                "TooManyRequests",
+                "Cannot evict pod as it would violate the pod's disruption budget.",
+            );
+            if status["observedGeneration"].as_i64().unwrap_or(0)
+                < budget.value["metadata"]["generation"].as_i64().unwrap_or(0)
+            {
+                let why = format!("The disruption budget {name} is still being processed by the server.");
+                return Err(refused.with_cause("DisruptionBudget", why).retry_after(10));
+            }
+            let allowed = status["disruptionsAllowed"].as_i64().unwrap_or(0);
+            let unready = !is_ready(pod);
+            let always = text(&budget.value, "/spec/unhealthyPodEvictionPolicy") == "AlwaysAllow";
+            let healthy = status["currentHealthy"].as_i64().unwrap_or(0);
+            let desired = status["desiredHealthy"].as_i64().unwrap_or(0);
+            if unready && (always || healthy >= desired && desired > 0) {
+                return Ok(());
+            }
+            if allowed <= 0 {
+                let why =
+                    format!("The disruption budget {name} needs {desired} healthy pods and has {healthy} currently");
+                return Err(refused.with_cause("DisruptionBudget", why));
+            }
+            value["status"]["disruptionsAllowed"] = json!(allowed - 1);
+            value["status"]["disruptedPods"][call.name()] = time(self.now());
+            let registry = self.registry();
+            let Some(served) = registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
+            if self.overwrite(&served, &budget, Some(value)).is_ok() {
+                return Ok(());
+            }
+        }
+        Err(call.modified())
+    }
+
+    pub(super) async fn bind(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
+        let body = negotiate::decode(call.content_type(), call.body)?;
+        let pod = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
+        if !text(&pod.value, "/spec/nodeName").is_empty() {
+            let why =
+                format!("pod {} is already assigned to node {:?}", call.name(), text(&pod.value, "/spec/nodeName"));
+            return Err(ApiStatus::conflict("", "pods/binding", call.name(), &why));
+        }
+        let mut value = pod.value.clone();
+        value["spec"]["nodeName"] = body["target"]["name"].clone();
+        self.overwrite(&call.served, &pod, Some(value)).map_err(|_| call.modified())?;
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+        Ok(Answer::of(StatusCode::CREATED, status))
+    }
+}
+
+/// Whether a budget is about a pod. An empty selector is about every pod of the namespace.
+pub(super) fn covers(budget: &Value, pod: &Value) -> bool {
+    let Ok(wanted) = serde_json::from_value(budget["spec"]["selector"].clone()) else { return false };
+    let labels = serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
+    selector::matches(&wanted, &labels)
+}
+
+/// Whether a pod says that it is ready.
+pub(super) fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}

@@ -1,0 +1,41 @@
+//! A Kubernetes-compatible API server in one process, for a start without a cluster and for hermetic tests.
+//!
+//! What lives here: stored objects with resource versions and watches ([`store`]), the kinds it serves ([`kinds`]), schemas
+//! ([`schema`]), the verbs over them, admission by webhooks, and stand-ins for the few controllers that clients rely on
+//! ([`helpers`]). What does not: the protocol itself (`protocol/`), and our own kinds, which come as definitions like
+//! anybody's. It is no Kubernetes distribution: there is no scheduler, no kubelet and no network.
+//! Source: spec/extension-apiserver §6.
+
+mod access;
+mod admission;
+mod apply;
+mod builtin;
+mod builtin_rules;
+mod crd;
+mod delete;
+mod documents;
+mod duplicates;
+mod eviction;
+mod fields;
+mod handle;
+mod helpers;
+mod kinds;
+mod listener;
+mod object;
+mod patch;
+mod persistence;
+mod protobuf;
+mod read;
+mod reviews;
+mod schema;
+mod server;
+mod store;
+mod strategic;
+mod watch;
+mod webhook_client;
+mod write;
+
+pub use handle::{Credentials, DevServer, DevServerOptions, Storage};
+pub use listener::{ListenError, Listening};
+pub use persistence::DataError;
+pub use webhook_client::InProcess;

@@ -1,0 +1,160 @@
+//! Structural schemas: what a kind's objects may look like.
+//!
+//! [`compile`] reads a schema once; [`prune`], [`defaults`], [`validate`] and [`rules`] apply it to objects. Merging and field
+//! ownership read list and map types from here as well. Built-in kinds and custom ones share all of it.
+//! Source: spec/extension-apiserver §6.4.
+
+pub(super) mod compile;
+pub(super) mod defaults;
+pub(super) mod prune;
+pub(super) mod rules;
+pub(super) mod validate;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::Value;
+
+/// The JSON type of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Type {
+    Object,
+    Array,
+    String,
+    Integer,
+    Number,
+    Boolean,
+}
+
+impl Type {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Object => "object",
+            Self::Array => "array",
+            Self::String => "string",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+        }
+    }
+}
+
+/// What other fields than those named an object may have.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Additional {
+    /// None; they are dropped.
+    #[default]
+    None,
+    /// Any.
+    Any,
+    /// Those whose values look so.
+    Each(Arc<Schema>),
+}
+
+/// How a list is merged and owned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum ListType {
+    #[default]
+    Atomic,
+    Set,
+    /// Elements are told apart by these fields.
+    Map(Vec<String>),
+}
+
+/// What null means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Null {
+    #[default]
+    Dropped,
+    Kept,
+}
+
+/// Whether parts of an object are owned one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum MapType {
+    #[default]
+    Granular,
+    Atomic,
+}
+
+/// What a node is besides its type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Nature {
+    #[default]
+    Plain,
+    /// A number or a text.
+    IntOrString,
+    /// A whole Kubernetes object.
+    Embedded,
+}
+
+/// How strategic merge patches treat a list or object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum PatchStrategy {
+    #[default]
+    Replace,
+    /// Elements are merged by this field; none for plain values.
+    Merge(Option<String>),
+}
+
+/// Bounds on values.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bounds {
+    pub(super) minimum: Option<f64>,
+    pub(super) maximum: Option<f64>,
+    pub(super) exclusive_minimum: bool,
+    pub(super) exclusive_maximum: bool,
+    pub(super) multiple_of: Option<f64>,
+    pub(super) min_length: Option<u64>,
+    pub(super) max_length: Option<u64>,
+    pub(super) min_items: Option<u64>,
+    pub(super) max_items: Option<u64>,
+    pub(super) min_properties: Option<u64>,
+    pub(super) max_properties: Option<u64>,
+    pub(super) unique_items: bool,
+    pub(super) pattern: Option<regex::Regex>,
+    pub(super) format: Option<String>,
+    pub(super) words: Option<Vec<Value>>,
+}
+
+/// One node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Schema {
+    pub(super) value_type: Option<Type>,
+    pub(super) null: Null,
+    pub(super) nature: Nature,
+    pub(super) preserves_unknown: bool,
+    pub(super) properties: BTreeMap<String, Arc<Schema>>,
+    pub(super) additional: Additional,
+    pub(super) items: Option<Arc<Schema>>,
+    pub(super) required: Vec<String>,
+    pub(super) default: Option<Value>,
+    pub(super) bounds: Bounds,
+    pub(super) list_type: ListType,
+    pub(super) map_type: MapType,
+    pub(super) patch_strategy: PatchStrategy,
+    pub(super) all_of: Vec<Schema>,
+    pub(super) any_of: Vec<Schema>,
+    pub(super) one_of: Vec<Schema>,
+    pub(super) not: Option<Box<Schema>>,
+    pub(super) rules: Vec<rules::Rule>,
+}
+
+impl Schema {
+    /// A node that takes everything as it is.
+    pub(super) fn anything() -> Self {
+        Self { preserves_unknown: true, additional: Additional::Any, ..Self::default() }
+    }
+
+    /// The schema of a field.
+    pub(super) fn field(&self, name: &str) -> Option<&Schema> {
+        self.properties.get(name).map(AsRef::as_ref).or(match &self.additional {
+            Additional::Each(schema) => Some(schema),
+            Additional::None | Additional::Any => None,
+        })
+    }
+}
+
+/// The path of a field in messages.
+pub(super) fn join(path: &str, field: &str) -> String {
+    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
+}

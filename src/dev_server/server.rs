@@ -1,0 +1,358 @@
+//! One request from head to answer: classification, identity, rights, and the verb that does the work.
+//!
+//! Source: spec/extension-apiserver §2.2.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::Duration,
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use jiff::Timestamp;
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+use super::{
+    access::{self, User},
+    documents::Documents,
+    kinds::{Registry, Served},
+    store::Store,
+    webhook_client::WebhookClient,
+};
+use crate::protocol::{
+    negotiate::{self, Accepted, Encoding, Offer},
+    request::{Query, ResourceRequest, Target, Verb, classify},
+    status::{ApiStatus, Form},
+};
+
+/// Larger bodies are refused.
+pub(super) const BODY_LIMIT: usize = 3 * 1024 * 1024;
+
+/// What the requests of one server share.
+pub(super) struct Server {
+    pub(super) store: Store,
+    registry: RwLock<Arc<Registry>>,
+    pub(super) documents: Documents,
+    pub(super) webhooks: WebhookClient,
+    random: Mutex<ChaCha8Rng>,
+    clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    pub(super) tokens: access::Tokens,
+    /// How often a quiet watch tells its revision.
+    pub(super) bookmark_period: Duration,
+}
+
+/// An answer before it is written.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) body: AnswerBody,
+    pub(super) warnings: Vec<String>,
+    pub(super) headers: HeaderMap,
+}
+
+pub(super) enum AnswerBody {
+    /// An object, written as the caller wants it.
+    Value(Value),
+    /// Bytes with their content type.
+    Bytes(&'static str, Bytes),
+    /// A watch.
+    Stream(Body),
+    /// Nothing.
+    Empty,
+}
+
+impl Answer {
+    pub(super) fn of(status: StatusCode, value: Value) -> Self {
+        Self { status, body: AnswerBody::Value(value), warnings: Vec::new(), headers: HeaderMap::new() }
+    }
+
+    pub(super) fn ok(value: Value) -> Self {
+        Self::of(StatusCode::OK, value)
+    }
+
+    pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
+        let body = AnswerBody::Bytes("text/plain; charset=utf-8", text.into());
+        Self { status, body, warnings: Vec::new(), headers: HeaderMap::new() }
+    }
+
+    pub(super) fn with_warnings(mut self, warnings: Vec<String>) -> Self {
+        self.warnings = warnings;
+        self
+    }
+
+    pub(super) fn with_header(mut self, name: header::HeaderName, value: &str) -> Self {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.insert(name, value);
+        }
+        self
+    }
+}
+
+/// A request for a resource, and who sends it.
+pub(super) struct Call<'a> {
+    pub(super) request: &'a ResourceRequest,
+    pub(super) served: Arc<Served>,
+    pub(super) query: &'a Query,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) body: &'a Bytes,
+    pub(super) user: &'a User,
+    pub(super) accepted: Accepted,
+}
+
+impl Call<'_> {
+    pub(super) fn content_type(&self) -> Option<&str> {
+        self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok())
+    }
+
+    /// The body as a value.
+    pub(super) fn decoded(&self) -> Result<Value, ApiStatus> {
+        let is_protobuf =
+            self.content_type().is_some_and(|text| text.starts_with("application/vnd.kubernetes.protobuf"));
+        match is_protobuf.then(|| super::protobuf::decode(self.body)).flatten() {
+            Some(value) => Ok(value),
+            None => negotiate::decode(self.content_type(), self.body),
+        }
+    }
+
+    pub(super) fn user_agent(&self) -> &str {
+        self.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    pub(super) fn namespace(&self) -> Option<&str> {
+        self.request.namespace.as_deref()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.request.name.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn key(&self) -> String {
+        super::store::key(self.namespace(), self.name())
+    }
+
+    pub(super) fn not_found(&self) -> ApiStatus {
+        ApiStatus::not_found(self.served.group(), self.served.plural(), self.name())
+    }
+
+    pub(super) fn modified(&self) -> ApiStatus {
+        ApiStatus::modified(self.served.group(), self.served.plural(), self.name())
+    }
+}
+
+impl Server {
+    pub(super) fn new(
+        store: Store,
+        random: ChaCha8Rng,
+        clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+        tokens: access::Tokens,
+        bookmark_period: Duration,
+    ) -> Self {
+        Self {
+            store,
+            registry: RwLock::new(Arc::new(Registry::new(Vec::new()))),
+            documents: Documents::default(),
+            webhooks: WebhookClient::default(),
+            random: Mutex::new(random),
+            clock,
+            tokens,
+            bookmark_period,
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    pub(super) fn random(&self) -> MutexGuard<'_, ChaCha8Rng> {
+        self.random.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn registry(&self) -> Arc<Registry> {
+        Arc::clone(&self.registry.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Serves the built-in kinds and those of all stored definitions.
+    pub(super) fn reload_definitions(&self) {
+        let definitions =
+            self.store.list(&super::store::Collection::new("apiextensions.k8s.io", "customresourcedefinitions"), "");
+        let custom = definitions.objects.iter().flat_map(|(_, stored)| super::crd::served(&stored.value)).collect();
+        *self.registry.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Registry::new(custom));
+        self.documents.forget();
+    }
+
+    /// Answers a request. Its body has been read.
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        request: Request<Bytes>,
+        user: Result<User, ApiStatus>,
+    ) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        let query = Query::parse(head.uri.query());
+        let agent = head.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let layout = negotiate::layout(query.get("pretty"), agent);
+        let audit = head.headers.get("audit-id").cloned().unwrap_or_else(|| {
+            HeaderValue::from_str(&super::object::new_uid(&mut *self.random())).unwrap_or(HeaderValue::from_static(""))
+        });
+        let mut encoding = Encoding::Json;
+        let answered =
+            self.route(&head.method, head.uri.path(), &query, &head.headers, &body, user, &mut encoding).await;
+        let mut response = match answered {
+            Ok(answer) => written(answer, encoding, layout),
+            Err(status) => refused(&status, layout),
+        };
+        if head.method == Method::HEAD {
+            *response.body_mut() = Body::empty();
+        }
+        let headers = response.headers_mut();
+        headers.insert("audit-id", audit);
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+        response
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    async fn route(
+        self: &Arc<Self>,
+        method: &Method,
+        path: &str,
+        query: &Query,
+        headers: &HeaderMap,
+        body: &Bytes,
+        user: Result<User, ApiStatus>,
+        encoding: &mut Encoding,
+    ) -> Result<Answer, ApiStatus> {
+        check_timeout(query)?;
+        let target = classify(method, path, query)?;
+        let user = user.and_then(|user| access::impersonated(user, headers))?;
+        access::authorize(&user, &target, path)?;
+        let request = match target {
+            Target::Resource(request) => request,
+            Target::Other(segments) => return self.other(method, &segments, query, headers).await,
+        };
+        let served = self.registry().find(&request.group, &request.version, &request.resource);
+        let served = served.filter(|served| !served.resource.verbs.is_empty()).ok_or_else(ApiStatus::page_not_found)?;
+        if request.namespace.is_some() && !served.is_namespaced() {
+            return Err(ApiStatus::page_not_found());
+        }
+        let verb = request.verb.ok_or_else(ApiStatus::method_not_allowed)?;
+        let accepted = negotiate::accept(headers, Offer::Objects)?;
+        *encoding = accepted.encoding;
+        let call = Call { request: &request, served, query, headers, body, user: &user, accepted };
+        let answered = self.dispatch(&call, verb).await;
+        // Nobody hears of a state that could still be lost.
+        self.store.durable(self.store.revision()).await.map_err(ApiStatus::internal)?;
+        let mut answer = answered?;
+        if let Some(warning) = call.served.custom().and_then(|custom| custom.deprecation.clone()) {
+            answer.warnings.insert(0, warning);
+        }
+        Ok(answer)
+    }
+
+    async fn dispatch(self: &Arc<Self>, call: &Call<'_>, verb: Verb) -> Result<Answer, ApiStatus> {
+        if let Some(name) = &call.request.subresource {
+            return self.subresource(call, verb, name).await;
+        }
+        // An object's own URL creates it too.
+        if !call.served.resource.serves(verb) {
+            return Err(ApiStatus::method_not_allowed());
+        }
+        let needs_namespace = matches!(verb, Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete);
+        if needs_namespace
+            && call.served.is_namespaced()
+            && call.namespace().is_none()
+            && !super::reviews::is_review(&call.served)
+        {
+            return Err(ApiStatus::page_not_found());
+        }
+        match verb {
+            Verb::Get => self.get(call).await,
+            Verb::List => self.list(call).await,
+            Verb::Watch => self.watch(call).await,
+            Verb::Create if super::reviews::is_review(&call.served) => self.review(call),
+            Verb::Create => self.create(call).await,
+            Verb::Update => self.update(call).await,
+            Verb::Patch => self.patch(call).await,
+            Verb::Delete => self.delete(call).await,
+            Verb::DeleteCollection => self.delete_collection(call).await,
+        }
+    }
+
+    async fn subresource(self: &Arc<Self>, call: &Call<'_>, verb: Verb, name: &str) -> Result<Answer, ApiStatus> {
+        let Some(subresource) = call.served.resource.subresource(name) else {
+            return Err(match (call.served.group(), call.served.plural(), name) {
+                ("", "pods", "log" | "exec" | "attach" | "portforward" | "proxy") | ("", "nodes", "proxy") => {
+                    let message = format!("{}/{name} is not supported by the development server", call.served.plural());
+                    ApiStatus::new(405, "MethodNotAllowed", message)
+                }
+                _ => ApiStatus::page_not_found(),
+            });
+        };
+        if !subresource.verbs.contains(&verb) {
+            return Err(ApiStatus::method_not_allowed());
+        }
+        match (name, verb) {
+            ("eviction", Verb::Create) => self.evict(call).await,
+            ("binding", Verb::Create) => self.bind(call).await,
+            ("token", Verb::Create) => self.issue_token(call),
+            ("scale", Verb::Get) => self.get_scale(call).await,
+            ("scale", Verb::Update | Verb::Patch) => self.write_scale(call, verb).await,
+            (_, Verb::Get) => self.get(call).await,
+            (_, Verb::Update) => self.update(call).await,
+            (_, Verb::Patch) => self.patch(call).await,
+            _ => Err(ApiStatus::method_not_allowed()),
+        }
+    }
+}
+
+/// `timeout` must be a duration, although nothing here takes long enough for it to matter.
+fn check_timeout(query: &Query) -> Result<(), ApiStatus> {
+    match query.get("timeout") {
+        Some(text) if text.parse::<crate::api::duration::GoDuration>().is_err() => Err(ApiStatus::bad_request(
+            format!("invalid timeout specified in the request URL - time: invalid duration {text:?}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn written(answer: Answer, encoding: Encoding, layout: negotiate::Layout) -> Response<Body> {
+    let (content_type, body) = match answer.body {
+        AnswerBody::Value(value) => {
+            let content_type = match encoding {
+                Encoding::Json => "application/json",
+                Encoding::Yaml => "application/yaml",
+            };
+            (Some(content_type), Body::from(negotiate::encode(&value, encoding, layout)))
+        }
+        AnswerBody::Bytes(content_type, bytes) => (Some(content_type), Body::from(bytes)),
+        AnswerBody::Stream(body) => (Some("application/json"), body),
+        AnswerBody::Empty => (None, Body::empty()),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = answer.status;
+    if let Some(content_type) = content_type {
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    }
+    // What the answer says of itself comes last, and wins.
+    response.headers_mut().extend(answer.headers);
+    for warning in answer.warnings {
+        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(char::is_control, " ");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    response
+}
+
+fn refused(status: &ApiStatus, layout: negotiate::Layout) -> Response<Body> {
+    let (content_type, body) = match status.form {
+        Form::Status => ("application/json", negotiate::encode(&status.to_json(), Encoding::Json, layout)),
+        Form::Text => ("text/plain; charset=utf-8", format!("{}\n", status.message).into_bytes()),
+    };
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if let Some(seconds) = status.retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}

@@ -1,0 +1,239 @@
+//! Watches: what there is, then every change, one JSON document per line.
+//!
+//! Source: spec/extension-apiserver §2.7.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use rand::Rng;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    kinds::Served,
+    read::check_fields,
+    server::{Answer, AnswerBody, Call, Server},
+    store::Change,
+};
+use crate::protocol::{
+    negotiate::Shape,
+    options::{Bookmarks, InitialEvents, WatchOptions},
+    status::ApiStatus,
+    table::{Heads, IncludeObject, partial, table},
+};
+
+/// A watch that says nothing of its end lasts between one and two of these.
+const DEFAULT_LIFE: Duration = Duration::from_secs(30 * 60);
+
+struct Watcher {
+    server: Arc<Server>,
+    served: Arc<Served>,
+    options: WatchOptions,
+    prefix: String,
+    shape: Shape,
+    include: IncludeObject,
+    heads: Heads,
+    /// Changes up to here have been told.
+    at: u64,
+    ends: Instant,
+    next_bookmark: Instant,
+    progress: tokio::sync::watch::Receiver<u64>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Initial,
+    Live,
+    Ended,
+}
+
+impl Server {
+    pub(super) async fn watch(self: &Arc<Self>, call: &Call<'_>) -> Result<Answer, ApiStatus> {
+        let options = WatchOptions::parse(call.query)?;
+        check_fields(&call.served, &options.fields)?;
+        let now = Instant::now();
+        let life = options.timeout.unwrap_or_else(|| {
+            let extra = self.random().next_u64() % DEFAULT_LIFE.as_secs();
+            DEFAULT_LIFE + Duration::from_secs(extra)
+        });
+        let watcher = Watcher {
+            include: IncludeObject::parse(call.query)?,
+            stage: if options.after.is_some() { Stage::Live } else { Stage::Initial },
+            at: options.after.unwrap_or(0),
+            prefix: call.namespace().map(|namespace| format!("{namespace}/")).unwrap_or_default(),
+            shape: call.accepted.shape,
+            heads: Heads::Shown,
+            ends: now + life,
+            next_bookmark: now + self.bookmark_period,
+            progress: self.store.progress(),
+            server: Arc::clone(self),
+            served: Arc::clone(&call.served),
+            options,
+        };
+        let stream = futures::stream::unfold(watcher, |mut watcher| async move {
+            let bytes = watcher.next().await?;
+            Some((Ok::<_, std::convert::Infallible>(bytes), watcher))
+        });
+        Ok(Answer {
+            status: StatusCode::OK,
+            body: AnswerBody::Stream(Body::from_stream(stream)),
+            warnings: Vec::new(),
+            headers: HeaderMap::new(),
+        })
+    }
+}
+
+impl Watcher {
+    /// The next events, at least one; none at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let lines = match self.stage {
+                Stage::Ended => return None,
+                Stage::Initial => self.initial().await,
+                Stage::Live => self.live().await,
+            };
+            if !lines.is_empty() {
+                return Some(Bytes::from(lines));
+            }
+        }
+    }
+
+    async fn initial(&mut self) -> Vec<u8> {
+        self.stage = Stage::Live;
+        let snapshot = self.server.store.list(&self.served.collection, &self.prefix);
+        if self.server.store.durable(snapshot.revision).await.is_err() {
+            self.stage = Stage::Ended;
+            return Vec::new();
+        }
+        self.at = snapshot.revision;
+        let stored =
+            snapshot.objects.into_iter().map(|(_, stored)| stored).filter(|stored| self.matches(&stored.value));
+        let objects = match self.server.present(&self.served, stored.collect()).await {
+            Ok(objects) => objects,
+            Err(status) => return self.error(&status),
+        };
+        let mut lines = Vec::new();
+        for object in objects {
+            self.line("ADDED", object, &mut lines);
+        }
+        if self.options.bookmarks == Bookmarks::Sent {
+            self.bookmark(self.options.initial_events, &mut lines);
+        }
+        lines
+    }
+
+    async fn live(&mut self) -> Vec<u8> {
+        let changes = match self.server.store.changes(&self.served.collection, self.at) {
+            Ok((upto, changes)) => {
+                self.at = self.at.max(upto);
+                changes
+            }
+            Err(old) => {
+                let message = format!("too old resource version: {} ({})", self.at, old.current);
+                return self.error(&ApiStatus::expired(message));
+            }
+        };
+        let mut lines = Vec::new();
+        for change in changes {
+            let Some((kind, value)) = self.event(&change) else { continue };
+            match self.server.converted(&self.served, vec![value]).await {
+                Ok(mut objects) => self.line(kind, objects.swap_remove(0), &mut lines),
+                Err(status) => return self.error(&status),
+            }
+        }
+        if lines.is_empty() { self.wait().await } else { lines }
+    }
+
+    /// Waits for a change, the time of a bookmark, or the end.
+    async fn wait(&mut self) -> Vec<u8> {
+        let mut lines = Vec::new();
+        let at = self.at;
+        let wakes = self.ends.min(self.next_bookmark);
+        let changed = self.progress.wait_for(|progress| *progress > at);
+        match tokio::time::timeout_at(wakes, changed).await.map(|changed| changed.is_ok()) {
+            Ok(true) => {}
+            Ok(false) => self.stage = Stage::Ended,
+            Err(_) => {
+                let ends = Instant::now() >= self.ends;
+                if self.options.bookmarks == Bookmarks::Sent {
+                    self.bookmark(InitialEvents::NotAsked, &mut lines);
+                }
+                self.next_bookmark = Instant::now() + self.server.bookmark_period;
+                if ends {
+                    self.stage = Stage::Ended;
+                }
+            }
+        }
+        lines
+    }
+
+    fn matches(&self, value: &Value) -> bool {
+        self.options.labels.matches(value) && self.options.fields.matches(value)
+    }
+
+    /// What a change means to this watch: an object that begins to match is new, one that ceases to is gone.
+    fn event(&self, change: &Change) -> Option<(&'static str, Value)> {
+        if !change.key.starts_with(&self.prefix) {
+            return None;
+        }
+        let before = change.before.as_ref().filter(|stored| self.matches(&stored.value));
+        let after = change.after.as_ref().filter(|stored| self.matches(&stored.value));
+        match (before, after) {
+            (None, Some(after)) => Some(("ADDED", after.value.clone())),
+            (Some(_), Some(after)) => Some(("MODIFIED", after.value.clone())),
+            (Some(before), None) => {
+                let mut last = before.value.clone();
+                last["metadata"]["resourceVersion"] = json!(change.revision.to_string());
+                Some(("DELETED", last))
+            }
+            (None, None) => None,
+        }
+    }
+
+    fn line(&mut self, kind: &str, object: Value, lines: &mut Vec<u8>) {
+        let object = match self.shape {
+            Shape::Table(version) => {
+                let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+                let columns = &self.served.resource.columns;
+                let heads = std::mem::replace(&mut self.heads, Heads::Known);
+                table(columns, &[&object], &metadata, version, self.include, heads, self.server.now())
+            }
+            Shape::PartialObject | Shape::PartialList => partial(&object),
+            Shape::Object | Shape::GroupDiscovery(_) => object,
+        };
+        write_line(kind, &object, lines);
+    }
+
+    fn bookmark(&mut self, marks: InitialEvents, lines: &mut Vec<u8>) {
+        let mut metadata = json!({"resourceVersion": self.at.to_string(), "creationTimestamp": null});
+        if marks == InitialEvents::Asked {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let (kind, api_version) = match self.shape {
+            Shape::PartialObject | Shape::PartialList => {
+                ("PartialObjectMetadata".to_owned(), "meta.k8s.io/v1".to_owned())
+            }
+            _ => (self.served.kind().to_owned(), self.served.api_version()),
+        };
+        let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
+        write_line("BOOKMARK", &object, lines);
+    }
+
+    fn error(&mut self, status: &ApiStatus) -> Vec<u8> {
+        self.stage = Stage::Ended;
+        let mut lines = Vec::new();
+        write_line("ERROR", &status.to_json(), &mut lines);
+        lines
+    }
+}
+
+/// One event. Its type comes first, as from a real server: readers decide by it how to read the object.
+fn write_line(kind: &str, object: &Value, lines: &mut Vec<u8>) {
+    lines.extend_from_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
+    // A JSON value can always be written to memory.
+    let _ = serde_json::to_writer(&mut *lines, object);
+    lines.extend_from_slice(b"}\n");
+}

@@ -1,0 +1,244 @@
+//! What must hold between the fields of a `providerSpec` for EC2 (spec/providers §3.2).
+//!
+//! Kinds and texts are the original's. Paths are too, except that those inside a network interface carry its index. A
+//! field of the wrong type has been reported by the schema and is nobody's business here.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::api::{
+    field::{FieldPath, Findings, RuleId},
+    validation::Node,
+};
+
+/// The rule id of all findings here.
+const RULE: RuleId = "CLS-6";
+const ROOT_DEVICE: &str = "/root";
+const DATA_DEVICE: &str = "^/dev/(sd[a-z]|xvd[a-c][a-z]?)$";
+const VOLUME_TYPES: [&str; 6] = ["gp2", "gp3", "io1", "st1", "sc1", "standard"];
+const INTERFACE_TYPES: [&str; 3] = ["interface", "efa", "efa-only"];
+const MARKET_TYPES: [&str; 3] = ["spot", "capacity-block", "interruptible-capacity-reservation"];
+const CLUSTER_TAG: &str = "kubernetes.io/cluster/";
+const ROLE_TAG: &str = "kubernetes.io/role/";
+
+/// Runs all rules.
+pub fn provider_spec(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    if spec.members().is_none() {
+        return;
+    }
+    for (field, detail) in
+        [("ami", "AMI is required"), ("region", "Region is required"), ("machineType", "MachineType is required")]
+    {
+        if spec.get(field).text_or_empty() == Some("") {
+            found.required(RULE, path.child(field), detail);
+        }
+    }
+    instance_profile_is_named_once(spec.get("iam"), &path.child("iam"), found);
+    block_devices(spec.get("blockDevices"), &path.child("blockDevices"), found);
+    capacity_reservation(spec.get("capacityReservation"), &path.child("capacityReservation"), found);
+    network_interfaces(spec.get("networkInterfaces"), &path.child("networkInterfaces"), found);
+    tags_prove_ownership(spec.get("tags"), path, found);
+    one_of(spec.get("instanceMarketOptions").get("marketType"), "", &MARKET_TYPES, found, || {
+        path.child("instanceMarketOptions").child("marketType")
+    });
+    // The original's path, not the field's name.
+    metadata_options(spec.get("instanceMetadataOptions"), &path.child("instanceMetadata"), found);
+    cpu_options(spec.get("cpuOptions"), &path.child("cpuOptions"), found);
+    placement(spec.get("placement"), &path.child("placement"), found);
+}
+
+/// The error names no value, so that what was there is noted for the comparison of updates.
+fn required(
+    path: FieldPath,
+    detail: impl Into<std::borrow::Cow<'static, str>>,
+    looked_at: Value,
+    found: &mut Findings,
+) {
+    found.required(RULE, path, detail);
+    found.depends_on(looked_at);
+}
+
+/// A word of a fixed list; `default` passes too.
+fn one_of(word: Node<'_>, default: &str, words: &[&str], found: &mut Findings, path: impl FnOnce() -> FieldPath) {
+    if let Some(word) = word.text().filter(|word| *word != default && !words.contains(word)) {
+        found.not_supported(RULE, path(), word, words);
+    }
+}
+
+fn instance_profile_is_named_once(iam: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let (Some(name), Some(arn)) = (iam.get("name").text_or_empty(), iam.get("arn").text_or_empty()) else { return };
+    if name.is_empty() == arn.is_empty() {
+        let value = json!({"name": name, "arn": arn});
+        found.invalid(RULE, path.clone(), value, "either IAM Name or ARN must be set");
+    }
+}
+
+fn block_devices(devices: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let devices = devices.elements();
+    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, device) in devices.iter().enumerate() {
+        let (device, path) = (Node::of(device), path.index(index));
+        let name = device.get("deviceName").text_or_empty().unwrap_or_default();
+        *names.entry(name).or_default() += 1;
+        if devices.len() > 1 && name != ROOT_DEVICE && !is_data_device(name) {
+            let detail = format!(
+                "Device name given: {name} does not match the expected pattern (regex used for validation is '{DATA_DEVICE}')"
+            );
+            found.invalid(RULE, path.child("deviceName"), name, detail);
+        }
+        volume(device.get("ebs"), &path.child("ebs"), found);
+    }
+    let roots = names.get(ROOT_DEVICE).copied().unwrap_or_default();
+    if roots > 1 || (roots == 0 && devices.len() > 1) {
+        required(path.clone(), "Only one device can be specified as root", json!([roots, devices.len()]), found);
+    }
+    for (name, count) in names.into_iter().filter(|(_, count)| *count > 1) {
+        let detail = format!("Device name '{name}' duplicated {count} times, DeviceName must be unique");
+        required(path.clone(), detail, json!([name, count]), found);
+    }
+}
+
+/// `/dev/sd[a-z]`, or `/dev/xvd[a-c]` with at most one more letter.
+fn is_data_device(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_lowercase();
+    match name.strip_prefix("/dev/").map(str::as_bytes) {
+        Some([b's', b'd', last]) => letter(*last),
+        Some([b'x', b'v', b'd', b'a'..=b'c']) => true,
+        Some([b'x', b'v', b'd', b'a'..=b'c', last]) => letter(*last),
+        _ => false,
+    }
+}
+
+fn volume(ebs: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let volume_type = ebs.get("volumeType").text_or_empty();
+    if let Some(name) = volume_type.filter(|name| !VOLUME_TYPES.contains(name)) {
+        let detail = format!("Please mention a valid EBS volume type: [{}]", VOLUME_TYPES.join(" "));
+        required(path.child("volumeType"), detail, name.into(), found);
+    }
+    if let Some(size) = ebs.get("volumeSize").integer_or_zero().filter(|size| *size <= 0) {
+        required(path.child("volumeSize"), "Please mention a valid EBS volume size", size.into(), found);
+    }
+    if let Some(iops) = ebs.get("iops").integer_or_zero()
+        && (iops < 0 || (iops == 0 && volume_type == Some("io1")))
+    {
+        required(path.child("iops"), "Please mention a valid EBS volume iops", iops.into(), found);
+    }
+    if let Some(throughput) = ebs.get("throughput").integer().filter(|throughput| *throughput <= 0) {
+        found.invalid(RULE, path.child("throughput"), throughput, "Throughput should be a positive value");
+    }
+}
+
+fn capacity_reservation(reservation: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let preference = reservation.get("capacityReservationPreference").text_or_empty();
+    let by_id = reservation.get("capacityReservationId").is_present();
+    let by_group = reservation.get("capacityReservationResourceGroupArn").is_present();
+    let detail = match preference {
+        Some("") if by_id && by_group => {
+            "CapacityReservationResourceGroupArn or CapacityReservationId are optional but only one should be used"
+        }
+        Some("") | None => return,
+        Some(_) if by_id || by_group => {
+            "CapacityReservationPreference cannot be set when also providing a CapacityReservationID or CapacityReservationResourceGroupArn"
+        }
+        Some(_) => return,
+    };
+    required(path.clone(), detail, reservation.value_or_null(), found);
+}
+
+fn network_interfaces(interfaces: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    if interfaces.is_absent() || interfaces.value().is_some_and(|list| list.as_array().is_some_and(Vec::is_empty)) {
+        found.required(RULE, FieldPath::new(format!("{path}.")), "Mention at least one NetworkInterface");
+    }
+    for (index, interface) in interfaces.elements().iter().enumerate() {
+        network_interface(Node::of(interface), index, &path.index(index), found);
+    }
+}
+
+fn network_interface(interface: Node<'_>, index: usize, path: &FieldPath, found: &mut Findings) {
+    if interface.get("subnetID").text_or_empty() == Some("") {
+        found.required(RULE, path.child("subnetID"), "SubnetID is required");
+    }
+    let groups = interface.get("securityGroupIDs");
+    if groups.is_absent() || groups.value().is_some_and(|list| list.as_array().is_some_and(Vec::is_empty)) {
+        found.required(RULE, path.child("securityGroupIDs"), "Mention at least one securityGroupID");
+    }
+    for (position, group) in groups.elements().iter().enumerate() {
+        if group == "" {
+            let detail =
+                format!("securityGroupIDs cannot be blank for networkInterface:{index} securityGroupID:{position}");
+            found.required(RULE, path.child("securityGroupIDs"), detail);
+        }
+    }
+    one_of(interface.get("interfaceType"), "", &INTERFACE_TYPES, found, || path.child("interfaceType"));
+    for field in ["deviceIndex", "networkCardIndex"] {
+        if let Some(number) = interface.get(field).integer().filter(|number| *number < 0) {
+            found.invalid(RULE, path.child(field), number, "must be >= 0");
+        }
+    }
+}
+
+/// VMs are found again, and deleted, by these tags.
+fn tags_prove_ownership(tags: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    if !tags.is_absent() && tags.members().is_none() {
+        return;
+    }
+    let named = |prefix: &str| tags.members().into_iter().flatten().any(|(key, _)| key.contains(prefix));
+    for prefix in [CLUSTER_TAG, ROLE_TAG] {
+        if !named(prefix) {
+            let detail = format!("Tag required of the form {prefix}****");
+            found.required(RULE, FieldPath::new(format!("{}.", path.child("tags"))), detail);
+        }
+    }
+}
+
+fn metadata_options(options: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let field = "httpPutResponseHopLimit";
+    if let Some(limit) = options.get(field).integer().filter(|limit| !(0..=64).contains(limit)) {
+        found.invalid(RULE, path.child(field), limit, "Only values between 0 and 64, both included, are accepted");
+    }
+    let switches = [
+        ("httpEndpoint", ["disabled", "enabled"]),
+        ("httpTokens", ["required", "optional"]),
+        ("httpProtocolIpv6", ["disabled", "enabled"]),
+    ];
+    for (field, words) in switches {
+        if let Some(word) = options.get(field).text().filter(|word| !word.is_empty() && !words.contains(word)) {
+            found.invalid(RULE, path.child(field), word, format!("Accepted values: [{}]", words.join(" ")));
+        }
+    }
+}
+
+fn cpu_options(options: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let (cores, threads) = (options.get("coreCount"), options.get("threadsPerCore"));
+    if cores.is_absent() && threads.is_present() {
+        found.required(RULE, path.child("coreCount"), "CoreCount is required when ThreadsPerCore is set");
+    }
+    if threads.is_absent() && cores.is_present() {
+        found.required(RULE, path.child("threadsPerCore"), "ThreadsPerCore is required when CoreCount is set");
+    }
+    if let Some(number) = threads.integer().filter(|number| !(1..=2).contains(number)) {
+        found.invalid(RULE, path.child("threadsPerCore"), number, "ThreadsPerCore must be 1 or 2");
+    }
+    let words = ["enabled", "disabled"];
+    if let Some(word) = options.get("amdSevSnp").text().filter(|word| !word.is_empty() && !words.contains(word)) {
+        found.invalid(RULE, path.child("amdSevSnp"), word, format!("AmdSevSnp must be one of [{}]", words.join(" ")));
+    }
+}
+
+fn placement(placement: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    one_of(placement.get("tenancy"), "", &["default", "dedicated", "host"], found, || path.child("tenancy"));
+    one_of(placement.get("affinity"), "", &["default", "host"], found, || path.child("affinity"));
+    let host = placement.get("hostId").text().is_some_and(|host| !host.is_empty());
+    if host && placement.get("tenancy").text_or_empty().is_some_and(|tenancy| tenancy != "host") {
+        found.forbidden(RULE, path.child("hostId"), "hostId can only be set when tenancy is \"host\"");
+        found.depends_on(placement.value_or_null());
+    }
+    if let Some(number) = placement.get("partitionNumber").integer().filter(|number| *number < 1) {
+        found.invalid(RULE, path.child("partitionNumber"), number, "must be >= 1");
+    }
+}
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod tests;

@@ -1,0 +1,172 @@
+//! A driver whose calls are counted and timed (`mcm_cloud_api_driver_*`, spec/providers §2.1).
+//!
+//! Every way to a driver leads through here, so that no caller can forget it. A call that its caller drops, because the
+//! deadline has passed or the process stops, counts as `DeadlineExceeded`.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{
+    Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, Status,
+    VmIdentity, VolumeIdsRequest,
+};
+use crate::{
+    api::{field::Findings, v1alpha1::MachineClass},
+    metrics::{DriverCall, DriverOperation, FailedDriverCall, Metrics},
+};
+
+/// A driver whose calls are counted and timed.
+pub struct Measured {
+    driver: Arc<dyn Driver>,
+    metrics: Metrics,
+}
+
+impl Measured {
+    /// This driver, measured.
+    pub fn new(driver: Arc<dyn Driver>, metrics: Metrics) -> Self {
+        Self { driver, metrics }
+    }
+
+    async fn timed<T>(
+        &self,
+        operation: DriverOperation,
+        call: impl Future<Output = Result<T, Status>> + Send,
+    ) -> Result<T, Status> {
+        let mut running = Running {
+            metrics: &self.metrics,
+            provider: self.driver.info().name,
+            operation,
+            began: Instant::now(),
+            code: None,
+        };
+        let outcome = call.await;
+        running.code = Some(outcome.as_ref().err().map_or(Code::OK, |status| status.code));
+        outcome
+    }
+}
+
+/// A call under way; counted when it ends, however that is.
+struct Running<'a> {
+    metrics: &'a Metrics,
+    provider: &'static str,
+    operation: DriverOperation,
+    began: Instant,
+    code: Option<Code>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let (provider, operation) = (self.provider, self.operation);
+        let cloud = &self.metrics.cloud;
+        match self.code {
+            Some(Code::OK) => {
+                cloud.driver_request_duration.observe(&DriverCall { provider, operation }, self.began.elapsed());
+            }
+            failed => {
+                let error_code = failed.unwrap_or(Code::DeadlineExceeded);
+                cloud.driver_requests_failed.inc(&FailedDriverCall { provider, operation, error_code });
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Driver for Measured {
+    fn info(&self) -> &DriverInfo {
+        self.driver.info()
+    }
+
+    fn validate(&self, class: &MachineClass, found: &mut Findings) {
+        self.driver.validate(class, found);
+    }
+
+    async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
+        self.timed(DriverOperation::CreateMachine, self.driver.create_machine(cx, request)).await
+    }
+
+    async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
+        self.timed(DriverOperation::InitializeMachine, self.driver.initialize_machine(cx, request)).await
+    }
+
+    async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
+        self.timed(DriverOperation::DeleteMachine, self.driver.delete_machine(cx, request)).await
+    }
+
+    async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
+        self.timed(DriverOperation::GetMachineStatus, self.driver.get_machine_status(cx, request)).await
+    }
+
+    async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
+        self.timed(DriverOperation::ListMachines, self.driver.list_machines(cx, request)).await
+    }
+
+    async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+        self.timed(DriverOperation::GetVolumeIds, self.driver.get_volume_ids(cx, request)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::driver::Capabilities;
+
+    /// Lists well, refuses to make anything, and never finishes a deletion.
+    struct Moody(DriverInfo);
+
+    #[async_trait]
+    impl Driver for Moody {
+        fn info(&self) -> &DriverInfo {
+            &self.0
+        }
+        fn validate(&self, _class: &MachineClass, _found: &mut Findings) {}
+        async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
+            Err(Status::new(Code::ResourceExhausted, "full"))
+        }
+        async fn delete_machine(&self, _: &OpContext, _: MachineRequest) -> Result<DeletedVm, Status> {
+            std::future::pending().await
+        }
+        async fn get_machine_status(&self, _: &OpContext, _: MachineRequest) -> Result<VmIdentity, Status> {
+            Err(Status::new(Code::NotFound, "no VM"))
+        }
+        async fn list_machines(&self, _: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
+            Ok(Vec::new())
+        }
+        async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c09_calls_are_scraped_with_provider_operation_and_code() {
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        let info = DriverInfo {
+            name: "moody",
+            providers: vec!["moody".to_owned()],
+            schema: None,
+            capabilities: Capabilities::default(),
+        };
+        let driver = Measured::new(Arc::new(Moody(info)), metrics.clone());
+        let cx = OpContext { deadline: Duration::from_secs(1) };
+        let request = MachineRequest {
+            machine: Arc::default(),
+            class: Arc::default(),
+            secret: crate::driver::SecretData::default(),
+        };
+        let class = Arc::<MachineClass>::default();
+        driver.list_machines(&cx, ListRequest { class, secret: crate::driver::SecretData::default() }).await.unwrap();
+        driver.create_machine(&cx, request.clone()).await.unwrap_err();
+        tokio::time::timeout(cx.deadline, driver.delete_machine(&cx, request)).await.unwrap_err();
+        let text = metrics.render().unwrap();
+        for line in [
+            r#"mcm_cloud_api_driver_request_duration_seconds_count{operation="list_machine",provider="moody"} 1"#,
+            r#"mcm_cloud_api_driver_requests_failed_total{error_code="8",operation="create_machine",provider="moody"} 1"#,
+            r#"mcm_cloud_api_driver_requests_failed_total{error_code="4",operation="delete_machine",provider="moody"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What admission may know of other objects: the stores that the watches keep.
+//!
+//! Nothing is asked of an API server here. A store whose first list is not complete, a namespace that is not watched, or
+//! a process without control loops gives no answer, and then the rules say nothing.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+};
+
+use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::LabelSelector};
+use kube::{Resource, ResourceExt};
+
+use crate::{
+    api::{
+        kind::Kind,
+        selector,
+        v1alpha1::{Labels, controller_of},
+        validation::{ClassFact, Node, References, SecretFact, SelectingFact},
+    },
+    cluster::{key::ObjectKey, store::Store},
+    controllers::views::{
+        BY_CLASS, BY_CONTROLLER, BY_NAMESPACE, BY_PROVIDER_ID, BY_TEMPLATE_CLASS, ControlViews, qualified,
+    },
+};
+
+/// The stores of one namespace, once there are any.
+pub(super) struct CachedReferences {
+    namespace: String,
+    views: OnceLock<ControlViews>,
+}
+
+impl CachedReferences {
+    /// Nothing is known yet of this namespace, and never will be of another.
+    pub(super) fn of_namespace(namespace: &str) -> Arc<Self> {
+        Arc::new(Self { namespace: namespace.to_owned(), views: OnceLock::new() })
+    }
+
+    /// From now on these stores are asked. A second call changes nothing.
+    pub(super) fn know(&self, views: ControlViews) {
+        // Views are made once in a process's life.
+        let _ = self.views.set(views);
+    }
+
+    /// The store, if it is complete and holds the namespace.
+    fn store<K>(&self, namespace: &str, of: impl FnOnce(&ControlViews) -> &Arc<Store<K>>) -> Option<&Store<K>>
+    where
+        K: Resource<DynamicType = ()> + Clone + PartialEq + Send + Sync + 'static,
+    {
+        let store = self.views.get().map(of).filter(|_| namespace == self.namespace)?;
+        store.is_synced().then_some(&**store)
+    }
+}
+
+impl References for CachedReferences {
+    fn machine_class(&self, namespace: &str, name: &str) -> Option<ClassFact> {
+        let class = self.store(namespace, |views| &views.classes)?.get(&ObjectKey::new(namespace, name));
+        Some(match class {
+            None => ClassFact::Missing,
+            Some(class) if is_terminating(&*class) => ClassFact::Terminating,
+            Some(_) => ClassFact::Present,
+        })
+    }
+
+    fn holder_of_provider_id(&self, namespace: &str, provider_id: &str, except: &str) -> Option<Option<String>> {
+        let holders = self.store(namespace, |views| &views.machines)?.by_index(BY_PROVIDER_ID, provider_id);
+        let holder = holders.iter().find(|machine| !is_terminating(&***machine) && machine.name_any() != except);
+        Some(holder.map(|machine| machine.name_any()))
+    }
+
+    fn machines_of_class(&self, namespace: &str, class: &str) -> Option<Vec<String>> {
+        let machines = self.store(namespace, |views| &views.machines)?;
+        Some(names(machines.by_index(BY_CLASS, &qualified(namespace, class))))
+    }
+
+    fn machines_of(&self, kind: Kind, namespace: &str, name: &str) -> Option<Vec<String>> {
+        let machines = self.store(namespace, |views| &views.machines)?;
+        let sets = self.store(namespace, |views| &views.sets)?;
+        let key = ObjectKey::new(namespace, name);
+        let sets: Vec<String> = match kind {
+            Kind::MachineSet => sets.get(&key)?.uid().into_iter().collect(),
+            Kind::MachineDeployment => {
+                let deployment = self.store(namespace, |views| &views.deployments)?.get(&key)?.uid()?;
+                sets.by_index(BY_CONTROLLER, &deployment).iter().filter_map(|set| set.uid()).collect()
+            }
+            Kind::Machine | Kind::MachineClass => return None,
+        };
+        Some(names(sets.iter().flat_map(|set| machines.by_index(BY_CONTROLLER, set)).collect()))
+    }
+
+    fn selecting(&self, namespace: &str, labels: Node<'_>) -> Option<Vec<SelectingFact>> {
+        let labels: Labels = labels.texts().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let selects = |wanted: Option<&LabelSelector>| {
+            wanted.is_some_and(|wanted| !selector::is_empty(wanted) && selector::matches(wanted, &labels))
+        };
+        let deployments = self.store(namespace, |views| &views.deployments)?.by_index(BY_NAMESPACE, namespace);
+        let deployments = deployments
+            .iter()
+            .filter(|deployment| !is_terminating(&***deployment) && selects(deployment.spec.selector.as_ref()))
+            .map(|deployment| SelectingFact {
+                kind: Kind::MachineDeployment,
+                name: deployment.name_any(),
+                is_controlled: controller_of(deployment.meta()).is_some(),
+            });
+        let sets = self.store(namespace, |views| &views.sets)?.by_index(BY_NAMESPACE, namespace);
+        let sets =
+            sets.iter().filter(|set| !is_terminating(&***set) && selects(set.spec.selector.as_ref())).map(|set| {
+                SelectingFact {
+                    kind: Kind::MachineSet,
+                    name: set.name_any(),
+                    is_controlled: controller_of(set.meta()).is_some(),
+                }
+            });
+        let mut facts: Vec<_> = deployments.chain(sets).collect();
+        facts.sort_by(|a, b| (b.kind, &a.name).cmp(&(a.kind, &b.name)));
+        Some(facts)
+    }
+
+    fn templates_of_class(&self, namespace: &str, class: &str) -> Option<Vec<(Kind, String)>> {
+        let class = qualified(namespace, class);
+        let deployments = self.store(namespace, |views| &views.deployments)?.by_index(BY_TEMPLATE_CLASS, &class);
+        let sets = self.store(namespace, |views| &views.sets)?.by_index(BY_TEMPLATE_CLASS, &class);
+        let alone = sets.into_iter().filter(|set| controller_of(set.meta()).is_none());
+        let deployments = names(deployments.into_iter().filter(|object| !is_terminating(&**object)).collect());
+        let sets = names(alone.filter(|object| !is_terminating(&**object)).collect());
+        let deployments = deployments.into_iter().map(|name| (Kind::MachineDeployment, name));
+        Some(deployments.chain(sets.into_iter().map(|name| (Kind::MachineSet, name))).collect())
+    }
+
+    fn secret(&self, namespace: &str, name: &str) -> Option<SecretFact> {
+        let secret = self.store(namespace, |views| &views.secrets)?.get(&ObjectKey::new(namespace, name));
+        Some(secret.map_or(SecretFact::Missing, |secret| SecretFact::Holding(keys_with_values(&secret))))
+    }
+}
+
+fn is_terminating<K: Resource>(object: &K) -> bool {
+    object.meta().deletion_timestamp.is_some()
+}
+
+/// Names in order, without repetition.
+fn names<K: Resource>(objects: Vec<Arc<K>>) -> Vec<String> {
+    let names: BTreeSet<String> = objects.iter().map(|object| object.name_any()).collect();
+    names.into_iter().collect()
+}
+
+fn keys_with_values(secret: &Secret) -> BTreeSet<String> {
+    let is_blank = |value: &[u8]| value.iter().all(u8::is_ascii_whitespace);
+    let data = secret.data.iter().flatten();
+    data.filter(|(_, value)| !is_blank(&value.0)).map(|(key, _)| key.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// A deployment `d1` with its set and two machines of class `c1`, one of them terminating; a Secret; all complete.
+    fn views() -> ControlViews {
+        let views = ControlViews::default();
+        views.machines.list_begins();
+        views.sets.list_begins();
+        views.deployments.list_begins();
+        views.classes.list_begins();
+        views.secrets.list_begins();
+        let owned = |kind: &str, name: &str| json!([{"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": kind, "name": name, "uid": name, "controller": true}]);
+        let meta = |name: &str| json!({"name": name, "uid": name, "namespace": "ns", "resourceVersion": "5"});
+        let selector = json!({"matchLabels": {"a": "b"}});
+        let template =
+            json!({"metadata": {"labels": {"a": "b"}}, "spec": {"class": {"kind": "MachineClass", "name": "c1"}}});
+        views
+            .deployments
+            .apply(object(json!({"metadata": meta("d1"), "spec": {"selector": selector, "template": template}})));
+        let mut set = json!({"metadata": meta("s1"), "spec": {"selector": selector, "template": template}});
+        set["metadata"]["ownerReferences"] = owned("MachineDeployment", "d1");
+        views.sets.apply(object(set));
+        for (name, leaving) in [("m1", Value::Null), ("m2", json!("2026-01-01T00:00:00Z"))] {
+            let mut machine =
+                json!({"metadata": meta(name), "spec": {"class": {"name": "c1"}, "providerID": format!("id-{name}")}});
+            machine["metadata"]["ownerReferences"] = owned("MachineSet", "s1");
+            machine["metadata"]["deletionTimestamp"] = leaving;
+            views.machines.apply(object(machine));
+        }
+        views.classes.apply(object(json!({"metadata": meta("c1"), "provider": "virtual", "providerSpec": {}})));
+        views.secrets.apply(object(json!({"metadata": meta("s"), "data": {"userData": "eA==", "blank": "ICA="}})));
+        views
+    }
+
+    fn complete(views: &ControlViews) {
+        views.machines.list_ends();
+        views.sets.list_ends();
+        views.deployments.list_ends();
+        views.classes.list_ends();
+        views.secrets.list_ends();
+    }
+
+    #[test]
+    fn complete_stores_answer() {
+        let views = views();
+        complete(&views);
+        let references = CachedReferences::of_namespace("ns");
+        references.know(views);
+        assert_eq!(references.machine_class("ns", "c1"), Some(ClassFact::Present));
+        assert_eq!(references.machine_class("ns", "c2"), Some(ClassFact::Missing));
+        assert_eq!(references.holder_of_provider_id("ns", "id-m1", "m9"), Some(Some("m1".to_owned())));
+        assert_eq!(references.holder_of_provider_id("ns", "id-m1", "m1"), Some(None), "its own");
+        assert_eq!(references.holder_of_provider_id("ns", "id-m2", "m9"), Some(None), "v44: the holder leaves");
+        assert_eq!(references.machines_of_class("ns", "c1"), Some(vec!["m1".to_owned(), "m2".to_owned()]));
+        for (kind, name) in [(Kind::MachineDeployment, "d1"), (Kind::MachineSet, "s1")] {
+            assert_eq!(references.machines_of(kind, "ns", name).map(|machines| machines.len()), Some(2));
+        }
+        assert_eq!(references.templates_of_class("ns", "c1"), Some(vec![(Kind::MachineDeployment, "d1".to_owned())]));
+        let labels = json!({"a": "b", "c": "d"});
+        let facts = references.selecting("ns", Node::of(&labels)).unwrap();
+        let facts: Vec<_> = facts.iter().map(|fact| (fact.kind, fact.name.as_str(), fact.is_controlled)).collect();
+        assert_eq!(facts, [(Kind::MachineDeployment, "d1", false), (Kind::MachineSet, "s1", true)]);
+        let held = SecretFact::Holding(["userData".to_owned()].into());
+        assert_eq!(references.secret("ns", "s"), Some(held));
+        assert_eq!(references.secret("ns", "t"), Some(SecretFact::Missing));
+    }
+
+    #[test]
+    fn v09_cold_stores_and_other_namespaces_say_nothing() {
+        let references = CachedReferences::of_namespace("ns");
+        assert_eq!(references.machine_class("ns", "c1"), None, "no stores");
+        let views = views();
+        references.know(views.clone());
+        assert_eq!(references.machine_class("ns", "c1"), None, "the first list is not complete");
+        assert_eq!(references.secret("ns", "s"), None);
+        complete(&views);
+        assert_eq!(references.machine_class("elsewhere", "c1"), None);
+        assert_eq!(references.machines_of(Kind::MachineSet, "ns", "unknown"), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! What a server says about a resource that it serves: one version of one plural.
+
+use super::{jsonpath::JsonPath, request::Verb};
+
+/// Whether objects live in namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResourceScope {
+    /// Each in a namespace.
+    Namespaced,
+    /// Beside the namespaces.
+    Cluster,
+}
+
+impl ResourceScope {
+    /// The word of discovery.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Namespaced => "Namespaced",
+            Self::Cluster => "Cluster",
+        }
+    }
+}
+
+/// Group, version and kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupVersionKind {
+    /// Empty for the core group.
+    pub group: String,
+    /// Such as `v1`.
+    pub version: String,
+    /// Such as `Pod`.
+    pub kind: String,
+}
+
+impl GroupVersionKind {
+    /// `group/version`, or `version` in the core group.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+/// A subresource, such as `status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subresource {
+    /// Its name.
+    pub name: String,
+    /// What it speaks.
+    pub kind: GroupVersionKind,
+    /// What can be done.
+    pub verbs: Vec<Verb>,
+}
+
+/// What a cell shows.
+#[derive(Clone, Debug)]
+pub enum Cell {
+    /// The value at a path.
+    Path(JsonPath),
+    /// What a function makes of the object.
+    Computed(fn(&serde_json::Value) -> serde_json::Value),
+    /// How long ago the time at a path is.
+    Age(JsonPath),
+}
+
+/// A column of a table.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Head of the column.
+    pub name: String,
+    /// `string`, `integer`, `number`, `boolean` or `date`.
+    pub value_type: String,
+    /// `name` for the first column.
+    pub format: String,
+    /// For people.
+    pub description: String,
+    /// Columns above 0 are shown by `-o wide` only.
+    pub priority: i64,
+    /// What its cells show.
+    pub cell: Cell,
+}
+
+/// A served resource.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    /// Group, version and kind of its objects.
+    pub kind: GroupVersionKind,
+    /// Kind of its lists.
+    pub list_kind: String,
+    /// Plural, as paths name it.
+    pub plural: String,
+    /// Singular, as `kubectl` takes it.
+    pub singular: String,
+    /// Short names.
+    pub short_names: Vec<String>,
+    /// Categories, such as `all`.
+    pub categories: Vec<String>,
+    /// Whether objects live in namespaces.
+    pub scope: ResourceScope,
+    /// What can be done.
+    pub verbs: Vec<Verb>,
+    /// Its subresources.
+    pub subresources: Vec<Subresource>,
+    /// Columns of its tables.
+    pub columns: Vec<Column>,
+}
+
+impl Resource {
+    /// Whether a verb is served.
+    pub fn serves(&self, verb: Verb) -> bool {
+        self.verbs.contains(&verb)
+    }
+
+    /// A subresource by name.
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|subresource| subresource.name == name)
+    }
+}

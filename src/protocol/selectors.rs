@@ -1,0 +1,266 @@
+//! Label and field selectors of lists and watches.
+//!
+//! Source: spec/extension-apiserver §2.6.
+
+use serde_json::Value;
+
+use super::status::ApiStatus;
+
+/// One demand on a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Demand {
+    In(Vec<String>),
+    NotIn(Vec<String>),
+    Exists,
+    Absent,
+    Above(i64),
+    Below(i64),
+}
+
+/// A label selector, as `kubectl -l` writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelSelector(Vec<(String, Demand)>);
+
+impl LabelSelector {
+    /// Reads `a=b,c in (d,e),!f`.
+    ///
+    /// # Errors
+    /// 400 with the requirement that can't be read.
+    pub fn parse(text: &str) -> Result<Self, ApiStatus> {
+        let mut demands = Vec::new();
+        for part in split_outside_parentheses(text) {
+            let part = part.trim();
+            if part.is_empty() {
+                if text.trim().is_empty() {
+                    continue;
+                }
+                return Err(unreadable(text, "found ','"));
+            }
+            demands.push(requirement(part)?);
+        }
+        Ok(Self(demands))
+    }
+
+    /// Whether it selects everything.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether an object's labels meet all demands.
+    pub fn matches(&self, object: &Value) -> bool {
+        let labels = &object["metadata"]["labels"];
+        self.0.iter().all(|(key, demand)| {
+            let value = labels.get(key).and_then(Value::as_str);
+            let number = || value.and_then(|value| value.parse::<i64>().ok());
+            match demand {
+                Demand::In(values) => value.is_some_and(|value| values.iter().any(|wanted| wanted == value)),
+                Demand::NotIn(values) => !value.is_some_and(|value| values.iter().any(|wanted| wanted == value)),
+                Demand::Exists => value.is_some(),
+                Demand::Absent => value.is_none(),
+                Demand::Above(bound) => number().is_some_and(|number| number > *bound),
+                Demand::Below(bound) => number().is_some_and(|number| number < *bound),
+            }
+        })
+    }
+}
+
+fn unreadable(text: &str, why: &str) -> ApiStatus {
+    ApiStatus::bad_request(format!("unable to parse requirement: {why} in {text:?}"))
+}
+
+fn split_outside_parentheses(text: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut parts) = (0_i32, 0, Vec::new());
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn requirement(text: &str) -> Result<(String, Demand), ApiStatus> {
+    let values = |rest: &str| -> Result<Vec<String>, ApiStatus> {
+        let inner = rest.trim().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+        let inner = inner.ok_or_else(|| unreadable(text, "expected '('"))?;
+        inner.split(',').map(|value| label_value(value.trim(), text)).collect()
+    };
+    if let Some(key) = text.strip_prefix('!') {
+        return Ok((label_key(key.trim(), text)?, Demand::Absent));
+    }
+    for (operator, negated) in [("!=", true), ("==", false), ("=", false)] {
+        if let Some((key, value)) = text.split_once(operator) {
+            let wanted = vec![label_value(value.trim(), text)?];
+            let demand = if negated { Demand::NotIn(wanted) } else { Demand::In(wanted) };
+            return Ok((label_key(key.trim(), text)?, demand));
+        }
+    }
+    for operator in ['>', '<'] {
+        if let Some((key, bound)) = text.split_once(operator) {
+            let bound = bound.trim().parse().map_err(|_| {
+                unreadable(text, "values[0]: Invalid value: for 'Gt', 'Lt' operators, the value must be an integer")
+            })?;
+            let demand = if operator == '>' { Demand::Above(bound) } else { Demand::Below(bound) };
+            return Ok((label_key(key.trim(), text)?, demand));
+        }
+    }
+    let (key, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    let rest = rest.trim();
+    let demand = if rest.is_empty() {
+        Demand::Exists
+    } else if let Some(rest) = rest.strip_prefix("notin") {
+        Demand::NotIn(values(rest)?)
+    } else if let Some(rest) = rest.strip_prefix("in") {
+        Demand::In(values(rest)?)
+    } else {
+        return Err(unreadable(text, &format!("found '{rest}', expected: in, notin, =, ==, !=, gt, lt")));
+    };
+    Ok((label_key(key, text)?, demand))
+}
+
+fn label_key(key: &str, text: &str) -> Result<String, ApiStatus> {
+    let name = key.rsplit('/').next().unwrap_or_default();
+    let fine =
+        !name.is_empty() && name.len() <= 63 && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
+    if fine { Ok(key.to_owned()) } else { Err(unreadable(text, &format!("key: Invalid value: {key:?}"))) }
+}
+
+fn label_value(value: &str, text: &str) -> Result<String, ApiStatus> {
+    let fine = value.len() <= 63 && value.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if fine { Ok(value.to_owned()) } else { Err(unreadable(text, &format!("values: Invalid value: {value:?}"))) }
+}
+
+/// A field selector, as `kubectl --field-selector` writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldSelector(Vec<FieldDemand>);
+
+/// One demand on a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldDemand {
+    /// Path of the field, such as `spec.nodeName`.
+    pub field: String,
+    /// What it is compared with; absent fields count as empty.
+    pub value: String,
+    /// Whether it must be equal.
+    pub comparison: Comparison,
+}
+
+/// How a field is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// `=`.
+    Equal,
+    /// `!=`.
+    Unequal,
+}
+
+impl FieldSelector {
+    /// Reads `a=b,c!=d`, where `\` takes the meaning of the next character away.
+    ///
+    /// # Errors
+    /// 400 for a term without operator.
+    pub fn parse(text: &str) -> Result<Self, ApiStatus> {
+        let mut demands = Vec::new();
+        for term in text.split(',').filter(|term| !term.is_empty()) {
+            let (field, value, comparison) = term
+                .split_once("!=")
+                .map(|(field, value)| (field, value, Comparison::Unequal))
+                .or_else(|| term.split_once("==").map(|(field, value)| (field, value, Comparison::Equal)))
+                .or_else(|| term.split_once('=').map(|(field, value)| (field, value, Comparison::Equal)))
+                .ok_or_else(|| {
+                    ApiStatus::bad_request(format!("invalid selector: {text:?}; can't understand {term:?}"))
+                })?;
+            let value = value.replace("\\,", ",").replace("\\=", "=").replace("\\\\", "\\");
+            demands.push(FieldDemand { field: field.to_owned(), value, comparison });
+        }
+        Ok(Self(demands))
+    }
+
+    /// Its demands.
+    pub fn demands(&self) -> &[FieldDemand] {
+        &self.0
+    }
+
+    /// Whether it selects everything.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The one name that it demands, if it does.
+    pub fn exact_name(&self) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|demand| demand.field == "metadata.name" && demand.comparison == Comparison::Equal)
+            .map(|demand| demand.value.as_str())
+    }
+
+    /// Whether an object meets all demands.
+    pub fn matches(&self, object: &Value) -> bool {
+        self.0.iter().all(|demand| {
+            let found = demand.field.split('.').try_fold(object, |value, part| value.get(part));
+            let text = match found {
+                None | Some(Value::Null) => String::new(),
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
+            };
+            // A flag that is absent is false.
+            let text = if text.is_empty() && (demand.value == "false" || demand.value == "true") {
+                "false".to_owned()
+            } else {
+                text
+            };
+            (text == demand.value) == (demand.comparison == Comparison::Equal)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::equal("a=1", true)]
+    #[case::double("a==1,b=x", true)]
+    #[case::unequal("a!=1", false)]
+    #[case::absent_is_unequal("c!=1", true)]
+    #[case::one_of("b in (x, y)", true)]
+    #[case::none_of("b notin (x,y)", false)]
+    #[case::exists("a", true)]
+    #[case::absent("!a", false)]
+    #[case::above("a>0", true)]
+    #[case::below("a<1", false)]
+    #[case::everything("", true)]
+    fn label_selectors(#[case] text: &str, #[case] expected: bool) {
+        let object = json!({"metadata": {"labels": {"a": "1", "b": "x"}}});
+        assert_eq!(LabelSelector::parse(text).unwrap().matches(&object), expected);
+    }
+
+    #[rstest]
+    #[case::xa_119_blank("a b")]
+    #[case::xa_119_no_number("a>b")]
+    #[case::bad_value("a=b c")]
+    #[case::double_comma("a,,b")]
+    fn unreadable_label_selectors(#[case] text: &str) {
+        let refused = LabelSelector::parse(text).unwrap_err();
+        assert!(refused.message.contains("unable to parse requirement"), "{refused}");
+    }
+
+    #[rstest]
+    #[case::equal("spec.nodeName=n", true)]
+    #[case::absent_is_empty("spec.other=", true)]
+    #[case::unequal("metadata.name!=x,spec.nodeName==n", true)]
+    #[case::an_absent_flag_is_false("spec.unschedulable=false", true)]
+    fn field_selectors(#[case] text: &str, #[case] expected: bool) {
+        let object = json!({"metadata": {"name": "y"}, "spec": {"nodeName": "n"}});
+        assert_eq!(FieldSelector::parse(text).unwrap().matches(&object), expected);
+    }
+}

@@ -1,0 +1,215 @@
+//! How a simulated process calls the API server: every call may get lost, and its answer goes into the process's stores as
+//! the real client puts it there ([`crate::cluster::objects`]).
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{
+    api::{Api, Kind},
+    checks::Checks,
+    trace::Trace,
+};
+use crate::cluster::{
+    error::ApiError,
+    gate::Gate,
+    key::{ObjectKey, Target},
+    objects::{Part, Patch},
+    store::Store,
+};
+
+/// What goes wrong with one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is not done, and no answer comes.
+    LoseRequest,
+    /// It is done, but the answer is lost.
+    LoseAnswer,
+    /// It is refused because somebody was faster.
+    Conflict,
+    /// The process dies before it.
+    DieBefore,
+    /// The process dies after it, before the answer.
+    DieAfter,
+}
+
+/// The call of a pass that goes wrong, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Misfortune {
+    /// Which call.
+    pub call: u8,
+    /// How.
+    pub fault: Fault,
+}
+
+/// The calls of one pass.
+pub struct Calls<'a> {
+    /// The API server.
+    pub api: &'a mut Api,
+    /// What is watched over.
+    pub checks: &'a mut Checks,
+    /// What is told.
+    pub trace: &'a mut Trace,
+    /// The gate of the process.
+    pub gate: &'a Gate,
+    /// The time.
+    pub now: Timestamp,
+    /// Which call goes wrong.
+    pub misfortune: Option<Misfortune>,
+    /// Calls so far.
+    pub made: u8,
+    /// Whether the process has died.
+    pub dead: bool,
+}
+
+impl Calls<'_> {
+    /// What becomes of the next call.
+    fn fault(&mut self) -> Option<Fault> {
+        let number = self.made;
+        self.made = self.made.saturating_add(1);
+        self.misfortune.filter(|misfortune| misfortune.call == number).map(|misfortune| misfortune.fault)
+    }
+
+    fn call<T>(
+        &mut self,
+        what: impl FnOnce() -> String,
+        is_write: bool,
+        perform: impl FnOnce(&mut Self) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        if self.dead {
+            return Err(ApiError::Unavailable("the process is dead".to_owned()));
+        }
+        if is_write {
+            self.gate.may_act()?;
+        }
+        let fault = self.fault();
+        let lost = || Err(ApiError::Unavailable("lost".to_owned()));
+        match fault {
+            Some(Fault::LoseRequest) => {
+                self.trace.say(|| format!("    {} - the request is lost", what()));
+                return lost();
+            }
+            Some(Fault::DieBefore) => {
+                self.trace.say(|| format!("    the process dies before: {}", what()));
+                self.dead = true;
+                return lost();
+            }
+            Some(Fault::Conflict) if is_write => {
+                self.trace.say(|| format!("    {} - refused with a conflict", what()));
+                return Err(ApiError::Conflict("somebody was faster".to_owned()));
+            }
+            _ => {}
+        }
+        if is_write {
+            self.checks.acts();
+        }
+        let result = perform(self);
+        self.trace.say(|| match &result {
+            Ok(_) => format!("    {}", what()),
+            Err(error) => format!("    {} - {error}", what()),
+        });
+        match fault {
+            Some(Fault::LoseAnswer) => {
+                self.trace.say(|| "      the answer is lost".to_owned());
+                lost()
+            }
+            Some(Fault::DieAfter) => {
+                self.trace.say(|| "      the process dies before the answer comes".to_owned());
+                self.dead = true;
+                lost()
+            }
+            _ => result,
+        }
+    }
+
+    /// Reads an object; the store is told.
+    pub fn get<K: Kind>(&mut self, store: &Store<K>, key: &ObjectKey) -> Result<Option<Arc<K>>, ApiError> {
+        let found = self.call(|| format!("get {key}"), false, |calls| Ok(calls.api.get::<K>(&key.name)))?;
+        match &found {
+            Some(object) => {
+                store.observe_write((**object).clone());
+            }
+            None => {
+                if let Some(known) = store.get(key) {
+                    store.forget(key, known.meta().uid.as_deref().unwrap_or_default());
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Creates an object.
+    pub fn create<K: Kind>(&mut self, store: &Store<K>, object: &K) -> Result<Arc<K>, ApiError> {
+        let created = self.call(
+            || format!("create {} {}", K::kind(&()), object.meta().name.as_deref().unwrap_or_default()),
+            true,
+            |calls| calls.api.create(object, calls.now),
+        )?;
+        Ok(store.observe_write((*created).clone()))
+    }
+
+    /// Patches an object.
+    pub fn patch<K: Kind>(
+        &mut self,
+        store: &Store<K>,
+        target: &Target,
+        part: Part,
+        patch: &Patch,
+    ) -> Result<Arc<K>, ApiError> {
+        let what = || format!("patch {}{} {target}: {}", K::kind(&()), suffix(part), short(patch));
+        let result = self.call(what, true, |calls| calls.api.patch::<K>(target, part, patch));
+        match result {
+            Ok(object) => Ok(store.observe_write((*object).clone())),
+            Err(error) => {
+                if error.is_not_found() {
+                    store.forget(&target.key, &target.uid);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Deletes an object; one that is gone counts as deleted. Returns the marked object while it waits for finalizers.
+    pub fn delete<K: Kind>(&mut self, store: &Store<K>, target: &Target) -> Result<Option<Arc<K>>, ApiError> {
+        let result = self.call(
+            || format!("delete {} {target}", K::kind(&())),
+            true,
+            |calls| calls.api.delete::<K>(&target.key.name, Some(&target.uid), calls.now),
+        );
+        match result {
+            Ok(Some(marked)) => Ok(Some(store.observe_write((*marked).clone()))),
+            Ok(None) => Ok(None),
+            Err(error) if error.is_not_found() => {
+                store.forget(&target.key, &target.uid);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A missing object is fine.
+pub fn gone_is_fine<T>(result: Result<T, ApiError>) -> Result<(), ApiError> {
+    match result {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn suffix(part: Part) -> &'static str {
+    match part {
+        Part::Main => "",
+        Part::Status => "/status",
+    }
+}
+
+fn short(patch: &Patch) -> String {
+    let text = match patch {
+        Patch::Merge(merge) => merge.to_string(),
+        Patch::Json(operations) => serde_json::Value::Array(operations.clone()).to_string(),
+    };
+    match text.char_indices().nth(160) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,216 @@
+//! What must hold after every step (decisions.md 39), whatever happens.
+//!
+//! The bounds are those of all specifications since the last rest. What the weather takes (failures, deletions by users,
+//! lost Nodes) is no fault of the controllers: it widens the lower bound by as many machines as it took.
+
+use std::collections::BTreeSet;
+
+use super::{api::Api, trace::Trace};
+use crate::{
+    api::{
+        names::annotation,
+        v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
+    },
+    controllers::{
+        deployment::{fenceposts::Fenceposts, template_equality::is_equal},
+        set::{
+            counts::{annotation_of, is_available, is_terminating},
+            observe::SetObservation,
+            plan::{Effect, Plan},
+        },
+    },
+};
+
+/// Something that must not happen has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// What must not happen; the same for every history that shows it.
+    pub rule: &'static str,
+    /// The particulars.
+    pub text: String,
+}
+
+/// Watches over a history.
+#[derive(Debug, Default)]
+pub struct Checks {
+    /// The first violation.
+    pub violation: Option<Violation>,
+    /// Whether the process whose pass is running holds the lease.
+    pub leads: bool,
+    /// Most machines that may stay.
+    most: i32,
+    /// Least machines that must be available.
+    least: i32,
+    /// Machines that the weather made unavailable.
+    taken: i32,
+    available: BTreeSet<String>,
+    deleted_by_us: BTreeSet<String>,
+    /// What users have done since the last rest.
+    edits: Edits,
+}
+
+/// What users have done, as far as it matters for what may be deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Edits {
+    /// Nothing.
+    #[default]
+    None,
+    /// One change of the template.
+    OneTemplate,
+    /// More, or something else.
+    Others,
+}
+
+impl Checks {
+    /// Notes a violation; only the first counts.
+    pub fn violated(&mut self, rule: &'static str, text: impl FnOnce() -> String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation { rule, text: text() });
+        }
+    }
+
+    /// An effect is about to happen.
+    pub fn acts(&mut self) {
+        if !self.leads {
+            self.violated("an effect without leadership", || "a process without the lease wrote".to_owned());
+        }
+    }
+
+    /// Everything is at rest: the bounds begin here.
+    pub fn at_rest(&mut self, api: &Api) {
+        (self.most, self.least, self.taken, self.edits) = (0, i32::MAX, 0, Edits::None);
+        self.deleted_by_us.clear();
+        self.available = available(api);
+        for deployment in api.deployments.values() {
+            self.allow(deployment);
+        }
+    }
+
+    /// A user has changed the deployment.
+    pub fn edited(&mut self, api: &Api, is_template: bool) {
+        self.edits = match (self.edits, is_template) {
+            (Edits::None, true) => Edits::OneTemplate,
+            _ => Edits::Others,
+        };
+        for deployment in api.deployments.values() {
+            self.allow(deployment);
+        }
+        if api.deployments.is_empty() {
+            self.least = 0;
+        }
+    }
+
+    fn allow(&mut self, deployment: &MachineDeployment) {
+        let (limits, replicas) = (Fenceposts::of(deployment), deployment.spec.replicas);
+        self.most = self.most.max(replicas.saturating_add(limits.surge));
+        let is_rolling = deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
+        let least = if is_rolling && deployment.metadata.deletion_timestamp.is_none() {
+            replicas - limits.max_unavailable(replicas)
+        } else {
+            0
+        };
+        self.least = self.least.min(least);
+    }
+
+    /// A set has decided.
+    pub fn set_decides(&mut self, seen: &SetObservation, plan: &Plan, trace: &mut Trace) {
+        trace.say(|| {
+            let rules: Vec<&str> = plan.steps.iter().map(|step| step.rule).collect();
+            format!("    decides {rules:?}")
+        });
+        let goes = |machine: &Machine| {
+            plan.steps.iter().any(|step| {
+                matches!(&step.effect, Effect::DeleteMachine(target)
+                if Some(&target.uid) == machine.metadata.uid.as_ref())
+            })
+        };
+        if seen.set.metadata.deletion_timestamp.is_some() {
+            return;
+        }
+        let healthy = || seen.machines.iter().filter(|machine| is_available(machine));
+        let spared = healthy().find(|machine| is_marked(machine) && !goes(machine));
+        let dies = healthy().find(|machine| !is_marked(machine) && goes(machine));
+        if let (Some(spared), Some(dies)) = (spared, dies) {
+            self.violated("an unmarked healthy machine dies while a marked one lives", || {
+                format!("{:?} dies, {:?} lives", dies.metadata.name, spared.metadata.name)
+            });
+        }
+    }
+
+    /// A set has tried to delete a machine; `before` is the machine before that.
+    pub fn set_deleted(&mut self, api: &Api, before: Option<&Machine>, rule: &'static str, trace: &mut Trace) {
+        let Some(before) = before.filter(|machine| is_available(machine)) else { return };
+        let name = before.metadata.name.clone().unwrap_or_default();
+        if api.machines.get(&name).is_some_and(|machine| is_available(machine)) {
+            // It failed.
+            return;
+        }
+        if is_marked(before) {
+            // The scaler has named it and wants it gone, whatever is left.
+            self.taken += 1;
+            self.deleted_by_us.insert(name);
+            return;
+        }
+        self.deleted_by_us.insert(name.clone());
+        let left = count(available(api).len());
+        trace.say(|| {
+            format!("      {left} machines are available now, {} must be, {} were taken", self.least, self.taken)
+        });
+        if left + self.taken < self.least {
+            let (least, taken) = (self.least, self.taken);
+            self.violated("too few machines are available through a deletion of ours", || {
+                format!(
+                    "{left} after the deletion of {name} by {rule}; {least} must be, {taken} were taken by the weather"
+                )
+            });
+        }
+        if self.edits == Edits::OneTemplate && self.taken == 0 && is_of_new_set(api, before) && old_ones_stay(api) {
+            self.violated("a healthy new machine is deleted while old ones stay", || format!("{name} by {rule}"));
+        }
+    }
+
+    /// After every step.
+    pub fn after_step(&mut self, api: &Api) {
+        let now = available(api);
+        for name in self.available.difference(&now) {
+            if !self.deleted_by_us.contains(name) {
+                self.taken += 1;
+            }
+        }
+        self.available = now;
+        let staying = count(api.machines.values().filter(|machine| !is_terminating(machine)).count());
+        if staying > self.most {
+            let most = self.most;
+            self.violated("there are too many machines", || format!("{staying} stay, at most {most} may"));
+        }
+    }
+}
+
+/// Whether the scaler has named the machine.
+fn is_marked(machine: &Machine) -> bool {
+    annotation_of(machine, annotation::MACHINE_PRIORITY) == Some("1")
+        && annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME).is_some()
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+fn available(api: &Api) -> BTreeSet<String> {
+    api.machines.iter().filter(|(_, machine)| is_available(machine)).map(|(name, _)| name.clone()).collect()
+}
+
+fn set_of<'a>(api: &'a Api, machine: &Machine) -> Option<&'a MachineSet> {
+    let owner = controller_of(&machine.metadata)?;
+    api.sets.get(&owner.name).map(|set| &**set)
+}
+
+/// Whether the machine's set is the one that the deployment asks for.
+pub fn is_of_new_set(api: &Api, machine: &Machine) -> bool {
+    let Some(set) = set_of(api, machine) else { return false };
+    api.deployments.values().any(|deployment| is_equal(&set.spec.template, &deployment.spec.template))
+}
+
+fn old_ones_stay(api: &Api) -> bool {
+    api.machines.values().any(|machine| !is_terminating(machine) && !is_of_new_set(api, machine))
+}

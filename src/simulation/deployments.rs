@@ -1,0 +1,178 @@
+//! A pass over a deployment: the real decisions, carried out as `controllers::deployment` carries them out.
+
+use super::{
+    calls::{Calls, gone_is_fine},
+    process::Process,
+};
+use crate::{
+    api::v1alpha1::{Machine, MachineDeployment, MachineSet, controller_of},
+    cluster::{
+        error::ApiError,
+        key::{ObjectKey, Target},
+        objects::Part,
+        queue::Outcome,
+    },
+    controllers::deployment::{
+        decide::decide,
+        observe::DeploymentObservation,
+        plan::{Effect, Next, OnFailure, Step},
+        status::{Report, decide_status},
+    },
+};
+
+#[derive(Default)]
+struct Done {
+    error: Option<ApiError>,
+    report: Report,
+}
+
+impl Process {
+    /// One pass over a deployment.
+    pub fn deployment_pass(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Outcome {
+        let Some(seen) = self.see_deployment(calls, key) else {
+            self.statuses_written.remove(key);
+            return Outcome::Settled;
+        };
+        let plan = decide(&seen);
+        calls.trace.say(|| {
+            let rules: Vec<&str> = plan.steps.iter().map(|step| step.rule).collect();
+            format!("    decides {rules:?}")
+        });
+        let done = self.act_on_deployment(calls, &seen, &plan.steps);
+        let after = if plan.steps.is_empty() { Some(seen) } else { self.see_deployment(calls, key) };
+        let told = match after {
+            Some(after) => self.tell_deployment(calls, key, &after, &done.report),
+            None => Ok(Next::OnChange),
+        };
+        match (done.error, told) {
+            (Some(error), _) | (None, Err(error)) => Outcome::Retry(error.to_string()),
+            (None, Ok(next)) => plan.next.or_earlier(next).into(),
+        }
+    }
+
+    fn see_deployment(&self, calls: &Calls<'_>, key: &ObjectKey) -> Option<DeploymentObservation> {
+        let mut seen = DeploymentObservation::look_up(&self.views, Some(&*self.nodes), key, calls.now)?;
+        seen.status_written = self
+            .statuses_written
+            .get(key)
+            .filter(|(uid, _)| *uid == seen.deployment.metadata.uid)
+            .map(|(_, written)| *written);
+        Some(seen)
+    }
+
+    fn tell_deployment(
+        &mut self,
+        calls: &mut Calls<'_>,
+        key: &ObjectKey,
+        seen: &DeploymentObservation,
+        report: &Report,
+    ) -> Result<Next, ApiError> {
+        let plan = decide_status(seen, report);
+        if let Some(error) = self.act_on_deployment(calls, seen, &plan.steps).error {
+            return Err(error);
+        }
+        if plan.steps.iter().any(|step| matches!(step.effect, Effect::PatchDeployment { part: Part::Status, .. })) {
+            self.statuses_written.insert(key.clone(), (seen.deployment.metadata.uid.clone(), seen.now));
+        }
+        Ok(plan.next)
+    }
+
+    fn act_on_deployment(&self, calls: &mut Calls<'_>, seen: &DeploymentObservation, steps: &[Step]) -> Done {
+        let mut done = Done::default();
+        let mut reread = false;
+        for step in steps {
+            let result = match &step.effect {
+                Effect::PatchNode { node, patch, on_failure } => {
+                    match (gone_is_fine(calls.patch(&self.nodes, node, Part::Main, patch)), on_failure) {
+                        (Err(error), OnFailure::GoOn) => {
+                            done.error.get_or_insert(error);
+                            Ok(())
+                        }
+                        (result, _) => result,
+                    }
+                }
+                Effect::CreateSet(set) => self.create_set(calls, &seen.deployment, set, &mut done.report),
+                Effect::AdoptSet { set, patch } => {
+                    let allowed = if reread { Ok(()) } else { self.may_adopt_sets(calls, &seen.deployment) };
+                    reread = true;
+                    allowed.and_then(|()| gone_is_fine(calls.patch(&self.views.sets, set, Part::Main, patch)))
+                }
+                effect => self.act_once(calls, &seen.deployment, effect),
+            };
+            if let Err(error) = result {
+                done.error = Some(error);
+                return done;
+            }
+        }
+        done
+    }
+
+    fn act_once(&self, calls: &mut Calls<'_>, deployment: &MachineDeployment, effect: &Effect) -> Result<(), ApiError> {
+        match effect {
+            Effect::PatchDeployment { part, patch } => {
+                gone_is_fine(calls.patch(&self.views.deployments, &Target::of(deployment), *part, patch))
+            }
+            Effect::PatchSet { set, patch } => gone_is_fine(calls.patch(&self.views.sets, set, Part::Main, patch)),
+            Effect::ScaleSet { set, patch, .. } => {
+                calls.patch::<MachineSet>(&self.views.sets, set, Part::Main, patch).map(drop)
+            }
+            Effect::ReleaseSet { set, patch } => {
+                match gone_is_fine(calls.patch(&self.views.sets, set, Part::Main, patch)) {
+                    Err(ApiError::Invalid(_)) => Ok(()),
+                    other => other,
+                }
+            }
+            Effect::DeleteSet(set) => calls.delete::<MachineSet>(&self.views.sets, set).map(drop),
+            Effect::PatchMachine { machine, patch } => {
+                gone_is_fine(calls.patch::<Machine>(&self.views.machines, machine, Part::Main, patch))
+            }
+            Effect::Tell(note) => {
+                calls.trace.say(|| format!("    event {}: {}", note.reason, note.message));
+                Ok(())
+            }
+            // Carried out above.
+            Effect::PatchNode { .. } | Effect::CreateSet(_) | Effect::AdoptSet { .. } => Ok(()),
+        }
+    }
+
+    fn create_set(
+        &self,
+        calls: &mut Calls<'_>,
+        deployment: &MachineDeployment,
+        set: &MachineSet,
+        report: &mut Report,
+    ) -> Result<(), ApiError> {
+        let name = set.metadata.name.clone().unwrap_or_default();
+        match calls.create(&self.views.sets, set) {
+            Ok(_) => {
+                report.created_set = Some(name);
+                Ok(())
+            }
+            Err(ApiError::AlreadyExists(message)) => {
+                let there = calls.get(&self.views.sets, &ObjectKey::of(set))?;
+                let is_ours = there.is_some_and(|there| {
+                    controller_of(&there.metadata).map(|owner| &owner.uid) == deployment.metadata.uid.as_ref()
+                });
+                if !is_ours {
+                    return Err(ApiError::AlreadyExists(message));
+                }
+                report.created_set = Some(name);
+                Ok(())
+            }
+            Err(error) => {
+                if !error.outcome_unknown() && !matches!(error, ApiError::NotLeading(_)) {
+                    report.create_error = Some(format!("Failed to create new machine set \"{name}\": {error}"));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn may_adopt_sets(&self, calls: &mut Calls<'_>, deployment: &MachineDeployment) -> Result<(), ApiError> {
+        let fresh = calls.get(&self.views.deployments, &ObjectKey::of(deployment))?;
+        let stays = fresh.is_some_and(|fresh| {
+            fresh.metadata.uid == deployment.metadata.uid && fresh.metadata.deletion_timestamp.is_none()
+        });
+        if stays { Ok(()) } else { Err(ApiError::Conflict("replaced or being deleted".to_owned())) }
+    }
+}

@@ -1,0 +1,514 @@
+//! A pass over a machine: the real decisions, carried out as `controllers::machine` carries them out.
+//!
+//! Not simulated: classes and Secrets (always usable), bootstrap tokens, volumes, and what a drain does (it takes
+//! [`DRAIN_TIME`]).
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{
+    calls::Calls,
+    process::{Loop, Process, later},
+};
+use crate::{
+    api::{
+        names::{finalizer, label},
+        v1alpha1::{Machine, MachinePhase},
+    },
+    cluster::{
+        error::ApiError,
+        key::{ObjectKey, Target},
+        objects::{Part, Patch},
+        queue::Outcome,
+    },
+    controllers::{
+        machine::{
+            added_condition,
+            decide::decide,
+            health::conditions_changed,
+            node_ownership::{Owner, owner},
+            observation::{
+                Answer, Call, DrainState, Flow, NodeStep, NodeView, Observation, Pause, Permit, Sibling, Trouble,
+                conditions_of, since,
+            },
+            plan::{Effect, Memo, Next, Plan, VersionGuard},
+            set_condition,
+            settings::{HealthTimeout, MachineSettings},
+            vm_gone::VmCheck,
+        },
+        views::{BY_MACHINE, BY_NAME_LABEL, BY_NODE, qualified},
+    },
+};
+
+/// How long a drain takes.
+const DRAIN_TIME: Duration = Duration::from_secs(20);
+const MOST_STEPS: usize = 32;
+
+/// What a process remembers of a machine.
+#[derive(Debug, Default)]
+pub struct MachineMemory {
+    uid: String,
+    first_seen: Timestamp,
+    first_seen_deleting: Option<Timestamp>,
+    flow: Flow,
+    pause: Option<Pause>,
+    conditions_differ_since: Option<Timestamp>,
+    drain_began: Option<Timestamp>,
+    reread: bool,
+    /// The driver call under way.
+    pub(super) call: Option<PendingCall>,
+    /// What the last one answered.
+    answer: Option<Answer>,
+    /// What the driver said of the VM of an unhealthy machine.
+    vm_check: VmCheck,
+}
+
+/// A driver call under way.
+#[derive(Clone, Debug)]
+pub struct PendingCall {
+    /// Which.
+    pub call: Call,
+    /// For this machine.
+    pub machine: Target,
+    /// Of the VM with this identity, if it is about one.
+    pub provider_id: String,
+    /// When it began.
+    pub began: Timestamp,
+}
+
+/// What is known only within a pass.
+#[derive(Default)]
+struct Pass {
+    drain: DrainState,
+    trouble: Option<Trouble>,
+    permit: Permit,
+    conflicts: u32,
+}
+
+enum Acted {
+    Done,
+    Void,
+    Trouble(Trouble),
+    Failed(ApiError),
+}
+
+struct Newest {
+    machine: Arc<Machine>,
+    node: Option<Arc<Node>>,
+}
+
+impl Process {
+    /// One pass over a machine.
+    pub fn machine_pass(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Outcome {
+        let Some(machine) = self.views.machines.get(key) else {
+            self.machines.remove(key);
+            self.vanished.remove(key);
+            return Outcome::Settled;
+        };
+        let uid = machine.metadata.uid.clone().unwrap_or_default();
+        let mut memory = self.machines.remove(key).filter(|memory| memory.uid == uid).unwrap_or_else(|| {
+            self.vanished.remove(key);
+            MachineMemory { uid, first_seen: calls.now, ..MachineMemory::default() }
+        });
+        let outcome = self.steps(calls, key, &mut memory);
+        if self.views.machines.get(key).is_some() {
+            self.machines.insert(key.clone(), memory);
+        }
+        outcome
+    }
+
+    /// The driver calls under way, in the order of their machines.
+    pub fn calls_under_way(&self) -> Vec<(ObjectKey, PendingCall)> {
+        self.machines.iter().filter_map(|(key, memory)| Some((key.clone(), memory.call.clone()?))).collect()
+    }
+
+    /// A driver call has ended.
+    pub fn answered(&mut self, key: &ObjectKey, answer: Answer, now: Timestamp) {
+        if let Some(memory) = self.machines.get_mut(key) {
+            memory.call = None;
+            memory.answer = Some(answer);
+            self.wake((Loop::Machine, key.clone()), now);
+        }
+    }
+
+    fn steps(&mut self, calls: &mut Calls<'_>, key: &ObjectKey, memory: &mut MachineMemory) -> Outcome {
+        if memory.reread {
+            if calls.get(&self.views.machines, key).is_err() {
+                return Outcome::Retry("the machine can't be read again".to_owned());
+            }
+            memory.reread = false;
+        }
+        let mut pass = Pass::default();
+        for _ in 0..MOST_STEPS {
+            let Some(machine) = self.views.machines.get(key) else { return Outcome::Settled };
+            if machine.metadata.uid.as_deref() != Some(memory.uid.as_str()) {
+                self.wake((Loop::Machine, key.clone()), calls.now);
+                return Outcome::Settled;
+            }
+            memory.flow.in_flight = memory.call.as_ref().map(|call| call.call);
+            if let Some(answer) = memory.answer.take() {
+                memory.flow.learn(answer);
+            }
+            let seen = self.see_machine(&machine, memory, &pass, calls.now);
+            let plan = decide(&seen);
+            calls.trace.say(|| format!("    decides {:?}", plan.rule));
+            match self.act_on_machine(calls, &plan, &seen, memory, &mut pass) {
+                Acted::Done => {}
+                Acted::Void => continue,
+                Acted::Trouble(trouble) => {
+                    pass.trouble = Some(trouble);
+                    continue;
+                }
+                Acted::Failed(error) => return failure(&error),
+            }
+            match plan.next {
+                Next::Again => {}
+                Next::Settled | Next::AwaitCall => return Outcome::Settled,
+                Next::LookAgain(after, why) => return Outcome::LookAgain(after, why),
+                Next::StepDrain(_) => {
+                    let began = *memory.drain_began.get_or_insert(calls.now);
+                    let end = later(began, DRAIN_TIME);
+                    pass.drain = if end <= calls.now {
+                        DrainState::Drained
+                    } else {
+                        DrainState::Running {
+                            progress: String::new(),
+                            blocked_by: None,
+                            waiting: None,
+                            wake: since(end, calls.now),
+                        }
+                    };
+                }
+                Next::TakePermit => pass.permit = Permit::Held,
+            }
+        }
+        calls.checks.violated("a pass over a machine goes in circles", || format!("machine {key}"));
+        Outcome::Settled
+    }
+
+    fn see_machine(
+        &self,
+        machine: &Arc<Machine>,
+        memory: &mut MachineMemory,
+        pass: &Pass,
+        now: Timestamp,
+    ) -> Observation {
+        let limits = MachineSettings::default().limits_of(machine);
+        let mut seen = Observation::of(Arc::clone(machine), limits, now);
+        seen.node = self.node_of(machine, memory);
+        let joining =
+            matches!(machine.status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
+        let differs = joining
+            && seen.node.ours().is_some_and(|node| conditions_changed(&machine.status.conditions, conditions_of(node)));
+        memory.conditions_differ_since = differs.then(|| memory.conditions_differ_since.unwrap_or(now));
+        if machine.metadata.deletion_timestamp.is_some() {
+            memory.first_seen_deleting.get_or_insert(now);
+        }
+        seen.first_seen = memory.first_seen;
+        seen.first_seen_deleting = memory.first_seen_deleting;
+        seen.flow = memory.flow.clone();
+        seen.pause = memory.pause.clone();
+        seen.drain = pass.drain.clone();
+        seen.permit = pass.permit;
+        seen.trouble = pass.trouble.clone();
+        seen.conditions_differ_since = memory.conditions_differ_since;
+        seen.vm_check = memory.vm_check;
+        seen.siblings = self.siblings(machine, &seen, now);
+        seen
+    }
+
+    fn node_of(&self, machine: &Machine, memory: &MachineMemory) -> NodeView {
+        let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
+        if name.is_empty() {
+            let candidates = self.nodes.by_index(BY_MACHINE, &machine.name_any());
+            let is_ours = |node: &&Arc<Node>| owner(machine, node, std::iter::empty()) == Owner::Ours;
+            let answered = memory.flow.vm.as_ref().map(|vm| vm.identity.node_name.as_str()).unwrap_or_default();
+            let namesake = self.nodes.get(&ObjectKey::cluster_scoped(answered));
+            return NodeView::NotLinked {
+                candidate: candidates.iter().find(is_ours).map(|node| node.name_any()),
+                namesake: namesake
+                    .map(|node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default()),
+            };
+        }
+        match self.nodes.get(&ObjectKey::cluster_scoped(name)) {
+            None if self.vanished.contains(&ObjectKey::of(machine)) => NodeView::Vanished,
+            None => NodeView::Absent,
+            Some(node) => {
+                let rivals = self.views.machines.by_index(BY_NODE, name);
+                match owner(machine, &node, rivals.iter().map(|rival| &**rival)) {
+                    Owner::Ours => NodeView::Ours(node),
+                    Owner::Foreign(why) => NodeView::Foreign { name: name.to_owned(), why },
+                }
+            }
+        }
+    }
+
+    fn siblings(&self, machine: &Machine, seen: &Observation, now: Timestamp) -> Option<Vec<Sibling>> {
+        let HealthTimeout::After(limit) = seen.limits.health else { return None };
+        let current = &machine.status.current_status;
+        let began = current.last_update_time.as_ref().map(|began| began.0)?;
+        if current.phase != MachinePhase::Unknown || since(now, began) <= limit {
+            return None;
+        }
+        let group = machine.labels().get(label::NAME)?;
+        let all = self.views.machines.by_index(BY_NAME_LABEL, &qualified("ns", group));
+        let others = all.iter().filter(|sibling| sibling.metadata.uid != machine.metadata.uid);
+        Some(
+            others
+                .map(|sibling| Sibling {
+                    name: sibling.name_any(),
+                    phase: sibling.status.current_status.phase.as_str().to_owned(),
+                    preserved: sibling.status.current_status.preserve_expiry_time.is_some(),
+                })
+                .collect(),
+        )
+    }
+
+    fn act_on_machine(
+        &self,
+        calls: &mut Calls<'_>,
+        plan: &Plan,
+        seen: &Observation,
+        memory: &mut MachineMemory,
+        pass: &mut Pass,
+    ) -> Acted {
+        let mut newest = Newest { machine: Arc::clone(&seen.machine), node: seen.node.ours().cloned() };
+        for effect in &plan.effects {
+            match self.effect(calls, effect, seen, &mut newest, memory) {
+                Acted::Done => {}
+                Acted::Failed(error) => return self.failed(calls, effect, error, seen, memory, pass),
+                other => return other,
+            }
+        }
+        Acted::Done
+    }
+
+    fn effect(
+        &self,
+        calls: &mut Calls<'_>,
+        effect: &Effect,
+        seen: &Observation,
+        newest: &mut Newest,
+        memory: &mut MachineMemory,
+    ) -> Acted {
+        let outcome = match effect {
+            Effect::PatchMachine { patch, guard } => {
+                let patch = guarded(patch, *guard, newest.machine.metadata.resource_version.as_deref());
+                self.patch_machine(calls, newest, Part::Main, &patch)
+            }
+            Effect::PatchStatus(patch) => self.patch_machine(calls, newest, Part::Status, &Patch::Merge(patch.clone())),
+            Effect::RemoveMachineFinalizer => match without(newest.machine.finalizers(), finalizer::MACHINE) {
+                Some(patch) => not_found_is_fine(self.patch_machine(calls, newest, Part::Main, &patch)),
+                None => Ok(()),
+            },
+            Effect::DeleteMachine => calls.delete(&self.views.machines, &Target::of(&*newest.machine)).map(|marked| {
+                if let Some(marked) = marked {
+                    newest.machine = marked;
+                }
+            }),
+            Effect::RereadMachine => {
+                return match calls.get(&self.views.machines, &ObjectKey::of(&*seen.machine)) {
+                    Err(error) => Acted::Failed(error),
+                    Ok(Some(machine))
+                        if machine.metadata.uid == seen.machine.metadata.uid
+                            && machine.metadata.deletion_timestamp.is_none() =>
+                    {
+                        Acted::Done
+                    }
+                    Ok(_) => Acted::Void,
+                };
+            }
+            Effect::PatchNode { patch, guard, .. } => {
+                let version = newest.node.as_ref().and_then(|node| node.metadata.resource_version.as_deref());
+                let patch = guarded(patch, *guard, version);
+                self.patch_node(calls, newest, Part::Main, &patch)
+            }
+            Effect::AddNodeCondition(condition) => {
+                let patch = added_condition(newest.node.as_deref(), condition);
+                self.patch_node(calls, newest, Part::Status, &patch)
+            }
+            Effect::SetNodeCondition { condition, .. } => {
+                let patch = set_condition(newest.node.as_deref(), condition);
+                self.patch_node(calls, newest, Part::Status, &patch)
+            }
+            Effect::PatchNodeStatus(patch) => {
+                self.patch_node(calls, newest, Part::Status, &Patch::Merge(patch.clone()))
+            }
+            Effect::RemoveNodeFinalizer => {
+                match newest.node.as_ref().and_then(|node| without(node.finalizers(), finalizer::NODE)) {
+                    Some(patch) => not_found_is_fine(self.patch_node(calls, newest, Part::Main, &patch)),
+                    None => Ok(()),
+                }
+            }
+            Effect::DeleteNode { uid } => match &newest.node {
+                Some(node) => {
+                    let target = Target { key: ObjectKey::of(&**node), uid: uid.clone() };
+                    calls.delete(&self.nodes, &target).map(|node| newest.node = node)
+                }
+                None => Ok(()),
+            },
+            Effect::Start(call) => return start(calls, *call, seen, memory),
+            Effect::Remember(memo) => {
+                remember(*memo, seen, memory);
+                Ok(())
+            }
+            Effect::Warn { reason, message } | Effect::Tell { reason, message } => {
+                calls.trace.say(|| format!("    event {reason}: {message}"));
+                Ok(())
+            }
+            // There are no volumes, no tokens and no metrics here.
+            Effect::DeleteAttachment { .. } | Effect::EnsureToken | Effect::DeleteToken | Effect::Measure(_) => Ok(()),
+        };
+        match outcome {
+            Ok(()) => Acted::Done,
+            Err(error) => Acted::Failed(error),
+        }
+    }
+
+    fn patch_machine(
+        &self,
+        calls: &mut Calls<'_>,
+        newest: &mut Newest,
+        part: Part,
+        patch: &Patch,
+    ) -> Result<(), ApiError> {
+        newest.machine = calls.patch(&self.views.machines, &Target::of(&*newest.machine), part, patch)?;
+        Ok(())
+    }
+
+    fn patch_node(
+        &self,
+        calls: &mut Calls<'_>,
+        newest: &mut Newest,
+        part: Part,
+        patch: &Patch,
+    ) -> Result<(), ApiError> {
+        let Some(node) = &newest.node else { return Ok(()) };
+        newest.node = Some(calls.patch(&self.nodes, &Target::of(&**node), part, patch)?);
+        Ok(())
+    }
+
+    fn failed(
+        &self,
+        calls: &mut Calls<'_>,
+        effect: &Effect,
+        error: ApiError,
+        seen: &Observation,
+        memory: &mut MachineMemory,
+        pass: &mut Pass,
+    ) -> Acted {
+        if matches!(error, ApiError::NotLeading(_)) {
+            return Acted::Failed(error);
+        }
+        let step = node_step(effect);
+        let is_conflict = match effect {
+            Effect::RemoveMachineFinalizer | Effect::RemoveNodeFinalizer | Effect::AddNodeCondition(_) => {
+                matches!(error, ApiError::Conflict(_) | ApiError::Invalid(_))
+            }
+            _ => matches!(error, ApiError::Conflict(_)),
+        };
+        if error.is_not_found() {
+            return Acted::Void;
+        }
+        let node = ObjectKey::cluster_scoped(seen.node_label());
+        if is_conflict && pass.conflicts == 0 {
+            pass.conflicts += 1;
+            let read = match step {
+                Some(_) => calls.get(&self.nodes, &node).map(drop),
+                None => calls.get(&self.views.machines, &ObjectKey::of(&*seen.machine)).map(drop),
+            };
+            if read.is_ok() {
+                return Acted::Void;
+            }
+        }
+        match step {
+            Some(step) if !is_conflict => {
+                if error.outcome_unknown() {
+                    let _ = calls.get(&self.nodes, &node);
+                }
+                Acted::Trouble(Trouble { step, error: error.to_string() })
+            }
+            _ => {
+                memory.reread |= error.outcome_unknown();
+                Acted::Failed(error)
+            }
+        }
+    }
+}
+
+fn start(calls: &mut Calls<'_>, call: Call, seen: &Observation, memory: &mut MachineMemory) -> Acted {
+    if let Err(error) = calls.gate.may_act() {
+        return Acted::Failed(error);
+    }
+    calls.checks.acts();
+    let vm = memory.flow.vm.as_ref().map(|vm| vm.identity.provider_id.clone());
+    let provider_id =
+        if call == Call::DeleteStale { vm.unwrap_or_default() } else { seen.machine.spec.provider_id.clone() };
+    memory.flow.answer = None;
+    memory.flow.in_flight = Some(call);
+    memory.call = Some(PendingCall { call, machine: Target::of(&*seen.machine), provider_id, began: calls.now });
+    calls.trace.say(|| format!("    starts the driver call {call:?}"));
+    Acted::Done
+}
+
+fn remember(memo: Memo, seen: &Observation, memory: &mut MachineMemory) {
+    match memo {
+        Memo::AnswerDone => memory.flow.answer = None,
+        Memo::FlowDone => {
+            memory.flow.answer = None;
+            memory.flow.vm = None;
+            memory.pause = None;
+        }
+        Memo::Pause(purpose, until) => {
+            memory.pause = Some(Pause { purpose, until, inputs: seen.inputs.clone() });
+        }
+        Memo::VmChecked(check) => memory.vm_check = check,
+    }
+}
+
+fn failure(error: &ApiError) -> Outcome {
+    match error {
+        ApiError::NotLeading(_) => Outcome::Settled,
+        ApiError::Conflict(_) => Outcome::LookAgain(Duration::from_millis(200), "conflict"),
+        error => Outcome::Retry(error.to_string()),
+    }
+}
+
+fn guarded(patch: &Value, guard: VersionGuard, version: Option<&str>) -> Patch {
+    let patch = Patch::Merge(patch.clone());
+    match guard {
+        VersionGuard::Any => patch,
+        VersionGuard::Observed => patch.guarded_by(version),
+    }
+}
+
+fn without(finalizers: &[String], name: &str) -> Option<Patch> {
+    let place = finalizers.iter().position(|finalizer| finalizer == name)?;
+    let path = format!("/metadata/finalizers/{place}");
+    Some(Patch::Json(vec![
+        json!({ "op": "test", "path": path, "value": name }),
+        json!({ "op": "remove", "path": path }),
+    ]))
+}
+
+fn not_found_is_fine(result: Result<(), ApiError>) -> Result<(), ApiError> {
+    match result {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+fn node_step(effect: &Effect) -> Option<NodeStep> {
+    match effect {
+        Effect::PatchNode { step, .. } => Some(*step),
+        Effect::AddNodeCondition(_) => Some(NodeStep::TerminatingCondition),
+        Effect::PatchNodeStatus(_) => Some(NodeStep::Metadata),
+        Effect::RemoveNodeFinalizer => Some(NodeStep::Finalizer),
+        Effect::DeleteNode { .. } => Some(NodeStep::Delete),
+        _ => None,
+    }
+}

@@ -1,0 +1,252 @@
+//! A pass over a set: the real decisions, carried out as `controllers::set` carries them out.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::{
+    calls::{Calls, gone_is_fine},
+    process::Process,
+};
+use crate::{
+    api::{
+        names::set_reason,
+        v1alpha1::{Machine, MachineSet, controller_of},
+    },
+    cluster::{
+        error::ApiError,
+        key::{ObjectKey, Target},
+        objects::Part,
+        queue::Outcome,
+    },
+    controllers::set::{
+        decide::decide,
+        observe::{ReplicaFailure, SetObservation},
+        plan::{Effect, Plan, Step},
+        slow_start_batches,
+        status::decide_status,
+    },
+};
+
+/// What a process remembers of a set.
+#[derive(Clone, Debug, Default)]
+pub struct SetMemory {
+    uid: Option<String>,
+    status_written: Option<Timestamp>,
+    unanswered: BTreeSet<String>,
+    unread: BTreeSet<ObjectKey>,
+    failure: Option<ReplicaFailure>,
+}
+
+#[derive(Default)]
+struct Done {
+    error: Option<ApiError>,
+    failure: Option<ReplicaFailure>,
+    unanswered: BTreeSet<String>,
+    unread: BTreeSet<ObjectKey>,
+}
+
+impl Process {
+    /// One pass over a set.
+    pub fn set_pass(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Outcome {
+        let unread = self.sets.get(key).map(|memory| memory.unread.clone()).unwrap_or_default();
+        for machine in unread {
+            if calls.get(&self.views.machines, &machine).is_err() {
+                return Outcome::Retry("a machine can't be read again".to_owned());
+            }
+            if let Some(memory) = self.sets.get_mut(key) {
+                memory.unread.remove(&machine);
+            }
+        }
+        let Some(seen) = self.see_set(calls, key) else {
+            self.sets.remove(key);
+            return Outcome::Settled;
+        };
+        let plan = decide(&seen);
+        calls.checks.set_decides(&seen, &plan, calls.trace);
+        let done = self.act_on_set(calls, &seen, &plan.steps);
+        let memory = self.sets.entry(key.clone()).or_default();
+        if done.error.is_none() {
+            for step in &plan.steps {
+                if let Effect::CreateUnlessThere(machine) = &step.effect {
+                    memory.unanswered.remove(machine.metadata.name.as_deref().unwrap_or_default());
+                }
+            }
+        }
+        memory.unanswered.extend(done.unanswered);
+        memory.unread.extend(done.unread);
+        memory.failure.clone_from(&done.failure);
+        let after = if plan.steps.is_empty() {
+            SetObservation { failure: None, ..seen }
+        } else {
+            let Some(after) = self.see_set(calls, key) else { return Outcome::Settled };
+            after
+        };
+        let told = self.tell_set(calls, key, &after);
+        match (done.error, told) {
+            (Some(error), _) | (None, Err(error)) => Outcome::Retry(error.to_string()),
+            (None, Ok(status)) => plan.next.or_earlier(status.next).into(),
+        }
+    }
+
+    fn see_set(&mut self, calls: &Calls<'_>, key: &ObjectKey) -> Option<SetObservation> {
+        let mut seen = SetObservation::look_up(&self.views, Some(&*self.nodes), key, calls.now)?;
+        seen.name_seed = self.draw();
+        let memory = self.sets.entry(key.clone()).or_default();
+        if memory.uid != seen.set.metadata.uid {
+            *memory = SetMemory { uid: seen.set.metadata.uid.clone(), ..SetMemory::default() };
+        }
+        for machine in &seen.machines {
+            memory.unanswered.remove(machine.metadata.name.as_deref().unwrap_or_default());
+        }
+        seen.unanswered.clone_from(&memory.unanswered);
+        seen.status_written = memory.status_written;
+        seen.failure.clone_from(&memory.failure);
+        Some(seen)
+    }
+
+    fn tell_set(&mut self, calls: &mut Calls<'_>, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
+        let plan = decide_status(seen);
+        if let Some(error) = self.act_on_set(calls, seen, &plan.steps).error {
+            return Err(error);
+        }
+        if plan.steps.iter().any(|step| matches!(step.effect, Effect::PatchSet { part: Part::Status, .. })) {
+            self.sets.entry(key.clone()).or_default().status_written = Some(seen.now);
+        }
+        Ok(plan)
+    }
+
+    fn act_on_set(&self, calls: &mut Calls<'_>, seen: &SetObservation, steps: &[Step]) -> Done {
+        let mut done = Done::default();
+        let mut reread = false;
+        let mut rest = steps;
+        while let Some(step) = rest.first() {
+            let run = rest.iter().take_while(|one| kind_of(one) == kind_of(step)).count();
+            let (these, tail) = rest.split_at(if kind_of(step) == Batch::Alone { 1 } else { run });
+            rest = tail;
+            let result = match &step.effect {
+                Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => {
+                    self.create_machines(calls, these, &mut done)
+                }
+                Effect::DeleteMachine(_) => self.delete_machines(calls, these, &mut done),
+                Effect::PatchSet { part, patch } => {
+                    gone_is_fine(calls.patch(&self.views.sets, &Target::of(&*seen.set), *part, patch))
+                }
+                Effect::PatchMachine { machine, patch } => {
+                    gone_is_fine(calls.patch(&self.views.machines, machine, Part::Main, patch))
+                }
+                Effect::ReleaseMachine { machine, patch } => {
+                    match gone_is_fine(calls.patch(&self.views.machines, machine, Part::Main, patch)) {
+                        Err(ApiError::Invalid(_)) => Ok(()),
+                        other => other,
+                    }
+                }
+                Effect::AdoptMachine { machine, patch } => {
+                    let allowed = if reread { Ok(()) } else { self.may_adopt_machines(calls, &seen.set) };
+                    reread = true;
+                    allowed.and_then(|()| gone_is_fine(calls.patch(&self.views.machines, machine, Part::Main, patch)))
+                }
+                Effect::Tell(note) => {
+                    calls.trace.say(|| format!("    event {}: {}", note.reason, note.message));
+                    Ok(())
+                }
+            };
+            if let Err(error) = result {
+                done.error = Some(error);
+                return done;
+            }
+        }
+        done
+    }
+
+    fn may_adopt_machines(&self, calls: &mut Calls<'_>, set: &MachineSet) -> Result<(), ApiError> {
+        let fresh = calls.get(&self.views.sets, &ObjectKey::of(set))?;
+        let stays = fresh
+            .is_some_and(|fresh| fresh.metadata.uid == set.metadata.uid && fresh.metadata.deletion_timestamp.is_none());
+        if stays { Ok(()) } else { Err(ApiError::Conflict("replaced or being deleted".to_owned())) }
+    }
+
+    fn create_machines(&self, calls: &mut Calls<'_>, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
+        let mut rest = steps;
+        for size in slow_start_batches(steps.len(), 1) {
+            let (batch, tail) = rest.split_at(size.min(rest.len()));
+            rest = tail;
+            let mut failed = None;
+            for step in batch {
+                let (machine, asked_before) = match &step.effect {
+                    Effect::CreateMachine(machine) => (machine, false),
+                    Effect::CreateUnlessThere(machine) => (machine, true),
+                    _ => continue,
+                };
+                if let Err(error) = self.create_machine(calls, machine, asked_before) {
+                    if error.outcome_unknown() {
+                        done.unanswered.insert(machine.metadata.name.clone().unwrap_or_default());
+                    }
+                    failed.get_or_insert(error);
+                }
+            }
+            if let Some(error) = failed {
+                done.failure = failure(set_reason::FAILED_CREATE, &error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn create_machine(&self, calls: &mut Calls<'_>, machine: &Machine, asked_before: bool) -> Result<(), ApiError> {
+        let key = ObjectKey::of(machine);
+        if asked_before && calls.get(&self.views.machines, &key)?.is_some() {
+            return Ok(());
+        }
+        match calls.create(&self.views.machines, machine) {
+            Ok(_) => Ok(()),
+            Err(ApiError::AlreadyExists(message)) => {
+                let there = calls.get(&self.views.machines, &key)?;
+                let mine = controller_of(&machine.metadata).map(|owner| owner.uid.as_str());
+                let is_ours =
+                    there.is_some_and(|there| controller_of(&there.metadata).map(|owner| owner.uid.as_str()) == mine);
+                if is_ours { Ok(()) } else { Err(ApiError::AlreadyExists(message)) }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn delete_machines(&self, calls: &mut Calls<'_>, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
+        let mut failed = None;
+        for step in steps {
+            let Effect::DeleteMachine(target) = &step.effect else { continue };
+            let before = calls.api.get::<Machine>(&target.key.name);
+            let result = calls.delete(&self.views.machines, target);
+            calls.checks.set_deleted(calls.api, before.as_deref(), step.rule, calls.trace);
+            if let Err(error) = result {
+                if error.outcome_unknown() && calls.get(&self.views.machines, &target.key).is_err() {
+                    done.unread.insert(target.key.clone());
+                }
+                failed.get_or_insert(error);
+            }
+        }
+        let Some(error) = failed else { return Ok(()) };
+        done.failure = failure(set_reason::FAILED_DELETE, &error);
+        Err(error)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Batch {
+    Creations,
+    Deletions,
+    Alone,
+}
+
+fn kind_of(step: &Step) -> Batch {
+    match step.effect {
+        Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => Batch::Creations,
+        Effect::DeleteMachine(_) => Batch::Deletions,
+        _ => Batch::Alone,
+    }
+}
+
+fn failure(reason: &'static str, error: &ApiError) -> Option<ReplicaFailure> {
+    let is_told = !error.outcome_unknown() && !matches!(error, ApiError::NotLeading(_));
+    is_told.then(|| ReplicaFailure { reason, message: error.to_string() })
+}

@@ -1,0 +1,34 @@
+//! What a history looks like to a person: one line per happening, only when somebody reads it.
+
+use jiff::Timestamp;
+
+/// Takes lines, or drops them unformatted.
+#[derive(Debug, Default)]
+pub struct Trace {
+    lines: Option<Vec<String>>,
+}
+
+impl Trace {
+    /// A trace that keeps its lines.
+    pub fn kept() -> Self {
+        Self { lines: Some(Vec::new()) }
+    }
+
+    /// Adds a line.
+    pub fn say(&mut self, line: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(line());
+        }
+    }
+
+    /// Adds a line with its time, in seconds since the beginning.
+    pub fn at(&mut self, begin: Timestamp, now: Timestamp, line: impl FnOnce() -> String) {
+        let seconds = now.duration_since(begin).as_secs_f64();
+        self.say(|| format!("{seconds:>9.3}s {}", line()));
+    }
+
+    /// The lines so far.
+    pub fn into_lines(self) -> Vec<String> {
+        self.lines.unwrap_or_default()
+    }
+}

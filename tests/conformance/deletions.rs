@@ -1,0 +1,202 @@
+//! §7.6: deletions, finalizers, garbage collection, namespaces, evictions.
+
+use serde_json::{Value, json};
+
+use super::{Fact::*, Probe, config_map, delete, get, merge, post, thing};
+
+pub fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "a"}},
+        "spec": {"nodeName": "nowhere", "containers": [{"name": "c", "image": "i"}]},
+    })
+}
+
+fn held(name: &str) -> Value {
+    let mut held = thing(name, json!({"color": "red"}));
+    held["metadata"]["finalizers"] = json!(["probe.example.com/hold"]);
+    held
+}
+
+pub fn probes() -> Vec<Probe> {
+    let red = || post("$T", thing("a", json!({"color": "red"})));
+    let pods = "/api/v1/namespaces/$NS/pods";
+    let running = || merge("/api/v1/namespaces/$NS/pods/p/status", json!({"status": {"phase": "Running"}}));
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    let evict = || post("/api/v1/namespaces/$NS/pods/p/eviction", &eviction);
+    let dependent = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"d","ownerReferences":[{"apiVersion":"probe.example.com/v1","kind":"Thing","name":"a","uid":"$UID","blockOwnerDeletion":true}]}}"#;
+    let owner = || [red().facts([Keep("$UID", "/metadata/uid")]), post("$M", dependent)];
+    let [one, two] = owner();
+    let background = Probe::new(
+        "XA-103",
+        [one, two, delete("$T/a?propagationPolicy=Background"), get("$M/d").status(404).eventually()],
+    );
+    let [one, two] = owner();
+    let foreground = Probe::new(
+        "XA-104",
+        [
+            one,
+            two,
+            delete("$T/a?propagationPolicy=Foreground")
+                .facts([Is("/metadata/finalizers", json!(["foregroundDeletion"]))]),
+            get("$M/d").status(404).eventually(),
+            get("$T/a").status(404).eventually(),
+        ],
+    );
+    let [one, two] = owner();
+    let orphan = Probe::new(
+        "XA-105",
+        [
+            one,
+            two,
+            delete("$T/a?propagationPolicy=Orphan"),
+            get("$T/a").status(404).eventually(),
+            get("$M/d").facts([Absent("/metadata/ownerReferences")]),
+        ],
+    );
+    vec![
+        Probe::new(
+            "XA-094",
+            [
+                red().facts([Keep("$UID", "/metadata/uid")]),
+                delete("$T/a").facts([
+                    Is("/kind", json!("Status")),
+                    Is("/status", json!("Success")),
+                    Same("/details/uid", "$UID"),
+                    Is("/details/kind", json!("things")),
+                ]),
+                get("$T/a").status(404),
+            ],
+        ),
+        Probe::new(
+            "XA-095",
+            [
+                post("$T", held("a")),
+                delete("$T/a").facts([
+                    Is("/kind", json!("Thing")),
+                    Present("/metadata/deletionTimestamp"),
+                    Is("/metadata/deletionGracePeriodSeconds", json!(0)),
+                    Is("/metadata/generation", json!(2)),
+                ]),
+            ],
+        ),
+        Probe::new(
+            "XA-096",
+            [
+                post("$T", held("a")),
+                delete("$T/a")
+                    .facts([Keep("$RV", "/metadata/resourceVersion"), Keep("$AT", "/metadata/deletionTimestamp")]),
+                delete("$T/a")
+                    .facts([Same("/metadata/resourceVersion", "$RV"), Same("/metadata/deletionTimestamp", "$AT")]),
+            ],
+        ),
+        Probe::new(
+            "XA-097",
+            [
+                post("$T", held("a")),
+                delete("$T/a"),
+                merge(
+                    "$T/a",
+                    json!({"metadata": {"finalizers": ["probe.example.com/hold", "probe.example.com/more"]}}),
+                )
+                .status(422)
+                .facts([Text("no new finalizers can be added if the object is being deleted")]),
+            ],
+        ),
+        Probe::new(
+            "XA-098",
+            [
+                post("$T", held("a")),
+                delete("$T/a").facts([Keep("$RV", "/metadata/resourceVersion")]),
+                merge("$T/a", json!({"metadata": {"finalizers": null}})).facts([Absent("/metadata/finalizers")]),
+                get("$T/a").status(404),
+                get("$T?watch=1&resourceVersion=$RV&timeoutSeconds=1").facts([
+                    Is("/type", json!("DELETED")),
+                    Is("/object/metadata/finalizers", json!(["probe.example.com/hold"])),
+                    Differs("/object/metadata/resourceVersion", "$RV"),
+                ]),
+            ],
+        ),
+        Probe::new(
+            "XA-099",
+            [
+                red(),
+                merge("$T/a", json!({"metadata": {"finalizers": ["nodomain"]}}))
+                    .facts([Header("warning", "prefer a domain-qualified finalizer name")]),
+                merge("$T/a", json!({"metadata": {"finalizers": null}})),
+            ],
+        ),
+        Probe::new(
+            "XA-100",
+            [
+                red(),
+                super::Step { body: json!({"preconditions": {"uid": "other"}}).to_string(), ..delete("$T/a") }
+                    .with("content-type", "application/json")
+                    .status(409)
+                    .facts([Text("UID in precondition")]),
+            ],
+        ),
+        Probe::new(
+            "XA-101",
+            [
+                red(),
+                delete("$T/a?propagationPolicy=Sideways")
+                    .status(422)
+                    .facts([Is("/details/kind", json!("DeleteOptions"))]),
+                delete("$T/a?propagationPolicy=Orphan&orphanDependents=true").status(422),
+                delete("$T/a?dryRun=Some").status(422),
+            ],
+        ),
+        Probe::new(
+            "XA-102",
+            [
+                red(),
+                merge("$T/a", json!({"metadata": {"labels": {"l": "1"}}})),
+                post("$T", thing("b", json!({"color": "red"}))),
+                delete("$T?labelSelector=l%3D1").facts([Is("/kind", json!("ThingList")), Count("/items", 1)]),
+                get("$T/a").status(404),
+                get("$T/b"),
+            ],
+        ),
+        background.with_controllers(),
+        foreground.with_controllers(),
+        orphan.with_controllers(),
+        Probe::new(
+            "XA-106",
+            [
+                post("$T", held("a")),
+                delete("/api/v1/namespaces/$NS")
+                    .facts([Is("/status/phase", json!("Terminating")), Is("/spec/finalizers", json!(["kubernetes"]))]),
+                post("$M", config_map("m")).status(403).facts([Text("NamespaceTerminating")]),
+                merge("$T/a", json!({"metadata": {"finalizers": null}})),
+                get("/api/v1/namespaces/$NS").status(404).eventually(),
+            ],
+        )
+        .with_controllers(),
+        Probe::new(
+            "XA-107",
+            [delete("/api/v1/namespaces/default").status(403).facts([Text("this namespace may not be deleted")])],
+        ),
+        Probe::new(
+            "XA-109",
+            [
+                post(pods, pod("p")),
+                running(),
+                evict().facts([Is("/kind", json!("Status")), Is("/status", json!("Success")), Is("/code", json!(201))]),
+                get("/api/v1/namespaces/$NS/pods/p").facts([
+                    Present("/metadata/deletionTimestamp"),
+                    Is("/metadata/deletionGracePeriodSeconds", json!(30)),
+                    Is("/metadata/generation", json!(2)),
+                ]),
+            ],
+        ),
+        Probe::new(
+            "XA-110",
+            [
+                post(pods, pod("p")),
+                delete("/api/v1/namespaces/$NS/pods/p?gracePeriodSeconds=0").facts([Is("/kind", json!("Pod"))]),
+                get("/api/v1/namespaces/$NS/pods/p").status(404),
+            ],
+        ),
+        Probe::new("XA-111", [evict().status(404)]),
+    ]
+}

@@ -1,0 +1,218 @@
+//! Deletion and preservation on a real API server: what holds a machine up can be read on the machine.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::{
+    fleet::{self, describe, phase, running_machines},
+    guard,
+    support::{
+        ManagerOptions, Namespace, Rig, TestManager,
+        cluster_object::{condition, items, name, text},
+        wait::expect,
+        wait_until,
+    },
+};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// A refused eviction is repeated after this time; the reason is on the machine before.
+const ONE_RETRY: Duration = Duration::from_secs(20);
+
+/// A control plane with budgets, a manager, and one Running machine with its Node.
+async fn one_machine(rig: &Arc<Rig>, about: &str, flags: &[&str]) -> (Namespace, TestManager, String, String) {
+    rig.with_controller_manager().await;
+    rig.install_crds().await;
+    let namespace = rig.namespace(about).await;
+    let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    let manager = TestManager::start(rig, &namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await;
+    namespace.apply(&fleet::manifests(&namespace.name, "fleet", 1, "virtual")).await.succeed();
+    let machines = running_machines(&namespace, 1, PATIENCE).await;
+    let (machine, node) = (name(&machines[0]).to_owned(), text(&machines[0], "/metadata/labels/node").to_owned());
+    (namespace, manager, machine, node)
+}
+
+/// Reason and message of the machine's own condition.
+fn progressing(machine: &Value) -> (&str, &str) {
+    (text(machine, "/status/machineConditions/0/reason"), text(machine, "/status/machineConditions/0/message"))
+}
+
+async fn waits_for(namespace: &Namespace, machine: &str, within: Duration, reason: &str, parts: &[&str]) {
+    wait_until(&format!("the reason {reason}"), within, || async {
+        let seen = namespace.get("machine", machine).await;
+        let (told, message) = progressing(&seen);
+        let missing: Vec<_> = parts.iter().filter(|part| !message.contains(**part)).collect();
+        expect(told == reason && missing.is_empty(), || format!("{told}: {message}; without {missing:?}"))
+    })
+    .await;
+}
+
+async fn has_event(namespace: &Namespace, machine: &str, reason: &str, part: &str) {
+    wait_until(&format!("an event {reason}"), PATIENCE, || async {
+        let events = namespace.list("events").await;
+        let told = events.iter().any(|event| {
+            text(event, "/involvedObject/name") == machine
+                && text(event, "/reason") == reason
+                && text(event, "/message").contains(part)
+        });
+        expect(told, || events.iter().map(|event| format!("{}\n", text(event, "/message"))).collect::<String>())
+    })
+    .await;
+}
+
+async fn is_replaced(namespace: &Namespace, machine: &str) {
+    wait_until("the machine to go", PATIENCE, || async {
+        let left = namespace.list("machines").await;
+        expect(left.iter().all(|left| name(left) != machine), || left.iter().map(describe).collect::<String>())
+    })
+    .await;
+}
+
+async fn the_node(rig: &Rig, node: &str) -> Value {
+    rig.kubectl(&["get", "node", node, "-o", "json"]).await.json()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mc_198_mc_199_a_drain_that_a_budget_blocks_names_pod_and_budget() {
+    let Some(rig) = Rig::own("deletion::a_drain_that_a_budget_blocks").await else { return };
+    let (namespace, _manager, machine, node) = one_machine(&rig, "blocked", &[]).await;
+    // A second pod that never gets ready: the budget is no mistake, it only has nothing to give at the moment.
+    let unready = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "unready", "labels": { "app": guard::NAME } },
+        "spec": { "nodeName": "elsewhere", "containers": [{ "name": "main", "image": "example.com/x" }] },
+    });
+    namespace.apply(&unready.to_string()).await.succeed();
+    guard::a_pod_on(&namespace, &node).await;
+    namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
+    let pod = format!("{}/{}", namespace.name, guard::NAME);
+    let parts = [pod.as_str(), "PodDisruptionBudget", "since ", "by force from "];
+    waits_for(&namespace, &machine, ONE_RETRY, "DrainBlocked", &parts).await;
+    has_event(&namespace, &machine, "DrainBlocked", &pod).await;
+    // Without it the budget can never allow anything: the attempt fails, and says whose mistake it is.
+    namespace.kubectl(&["delete", "pod", "unready", "--force", "--grace-period=0"]).await.succeed();
+    let parts = [pod.as_str(), "is misconfigured", "by force"];
+    waits_for(&namespace, &machine, 3 * ONE_RETRY, "DrainFailed", &parts).await;
+    assert_eq!(namespace.list("pods").await.len(), 1, "a guarded pod was evicted");
+    namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
+    is_replaced(&namespace, &machine).await;
+    assert!(namespace.list("pods").await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mc_204_a_pod_under_two_budgets_fails_the_attempt_at_once() {
+    let Some(rig) = Rig::own("deletion::a_pod_under_two_budgets").await else { return };
+    let (namespace, _manager, machine, node) = one_machine(&rig, "budgets", &[]).await;
+    guard::a_pod_on(&namespace, &node).await;
+    let second = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "second" },
+        "spec": { "maxUnavailable": 1, "selector": { "matchLabels": { "app": guard::NAME } } },
+    });
+    namespace.apply(&second.to_string()).await.succeed();
+    namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
+    let parts = [format!("{}/second", namespace.name), format!("{}/{}", namespace.name, guard::NAME)];
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    waits_for(&namespace, &machine, ONE_RETRY, "DrainFailed", &parts).await;
+    namespace.kubectl(&["delete", "poddisruptionbudget", "--all"]).await.succeed();
+    is_replaced(&namespace, &machine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mc_210_the_vm_waits_until_the_volume_is_detached() {
+    let Some(rig) = Rig::own("deletion::the_vm_waits_until_the_volume_is_detached").await else { return };
+    let (namespace, _manager, machine, node) = one_machine(&rig, "volume", &[]).await;
+    namespace.apply(&a_pod_with_a_volume(&namespace.name, &node).to_string()).await.succeed();
+    wait_until("the volume to be attached", PATIENCE, || async {
+        let attachment = rig.kubectl(&["get", "volumeattachment", "data", "-o", "json"]).await.json();
+        expect(attachment["status"]["attached"] == true, || attachment["status"].to_string())
+    })
+    .await;
+    namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
+    wait_until("the pod to be evicted", PATIENCE, || async {
+        let pods = namespace.list("pods").await;
+        expect(pods.is_empty(), || pods.iter().map(describe).collect::<String>())
+    })
+    .await;
+    waits_for(&namespace, &machine, PATIENCE, "WaitingForVolumeDetachment", &["pv-data", "until "]).await;
+    let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
+    assert!(nodes.iter().any(|left| name(left) == node), "the VM went with its volume attached");
+    // What the attach-detach controller of a real cluster does once the pod is gone.
+    rig.kubectl(&["delete", "volumeattachment", "data", "--wait=false"]).await.succeed();
+    is_replaced(&namespace, &machine).await;
+}
+
+fn a_pod_with_a_volume(namespace: &str, node: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "List", "items": [
+        {
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "pv-data" },
+            "spec": {
+                "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                "csi": { "driver": "virtual.csi.sapcloud.io", "volumeHandle": "vol-data" },
+                "claimRef": { "namespace": namespace, "name": "data" },
+            },
+        },
+        {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "data" },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": "pv-data",
+                "resources": { "requests": { "storage": "1Gi" } },
+            },
+        },
+        {
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": { "name": "data" },
+            "spec": {
+                "attacher": "virtual.csi.sapcloud.io", "nodeName": node,
+                "source": { "persistentVolumeName": "pv-data" },
+            },
+        },
+        {
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "db" },
+            "spec": {
+                "nodeName": node, "terminationGracePeriodSeconds": 0,
+                "containers": [{ "name": "main", "image": "example.com/db" }],
+                "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }],
+            },
+        },
+    ]})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mc_145_mc_146_a_failed_machine_is_preserved_until_nobody_wants_it_any_more() {
+    let Some(rig) = Rig::own("deletion::a_failed_machine_is_preserved").await else { return };
+    let flags = ["--machine-health-timeout=3s"];
+    let (namespace, _manager, machine, node) = one_machine(&rig, "preserve", &flags).await;
+    let preserve = "node.machine.sapcloud.io/preserve";
+    let ask = format!("{preserve}=now");
+    rig.kubectl(&["annotate", "node", &node, &ask]).await.succeed();
+    wait_until("the node to tell", PATIENCE, || async {
+        let seen = the_node(&rig, &node).await;
+        expect(condition(&seen, "Preserved") == "True", || seen["status"]["conditions"].to_string())
+    })
+    .await;
+    let seen = namespace.get("machine", &machine).await;
+    assert!(!text(&seen, "/status/currentStatus/preserveExpiryTime").is_empty(), "{}", seen["status"]);
+    let disabled = "/metadata/annotations/cluster-autoscaler.kubernetes.io~1scale-down-disabled";
+    assert_eq!(text(&the_node(&rig, &node).await, disabled), "true");
+
+    // A problem that the kubelet does not report on, so that it does not take it back either.
+    let deadlock = json!({ "status": { "conditions": [{
+        "type": "KernelDeadlock", "status": "True", "reason": "Test",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+    }]}})
+    .to_string();
+    rig.kubectl(&["patch", "node", &node, "--subresource=status", "--type=strategic", "-p", &deadlock]).await.succeed();
+    wait_until("the failed machine to be kept and drained", PATIENCE, || async {
+        let (seen, node) = (namespace.get("machine", &machine).await, the_node(&rig, &node).await);
+        let told = node["status"]["conditions"].to_string();
+        let tainted = node["spec"]["taints"].to_string().contains("node.machine.sapcloud.io/preserved");
+        let kept = phase(&seen) == "Failed" && told.contains("Preserved node drained successfully.") && tainted;
+        expect(kept, || format!("{}: {told}", describe(&seen)))
+    })
+    .await;
+    waits_for(&namespace, &machine, PATIENCE, "Preserved", &["is preserved until "]).await;
+    assert_eq!(namespace.list("machines").await.len(), 1, "a preserved machine was replaced");
+
+    rig.kubectl(&["annotate", "node", &node, &format!("{preserve}-")]).await.succeed();
+    is_replaced(&namespace, &machine).await;
+    running_machines(&namespace, 1, PATIENCE).await;
+}

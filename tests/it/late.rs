@@ -1,0 +1,62 @@
+//! What comes late: kinds that are installed after the start, and a creation that is under way when the process is told to
+//! end.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use crate::{
+    fleet,
+    support::{ManagerOptions, Rig, TestManager, cluster_object::text, wait::expect, wait_until},
+    weather::{FLEET, PATIENCE, Weather},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mc_008_kinds_may_be_installed_after_the_start() {
+    let Some(rig) = Rig::own("late::mc_008_kinds_may_be_installed").await else { return };
+    let namespace = rig.namespace("late").await;
+    let manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
+    wait_until("the missing kinds to be named", PATIENCE, || async {
+        let log = manager.log();
+        expect(log.contains("machines.machine.sapcloud.io/v1alpha1") && log.contains("mcm manifests crds"), || {
+            log.clone()
+        })
+    })
+    .await;
+    rig.install_crds().await;
+    namespace.apply(&fleet::manifests(&namespace.name, "late", 1, "late")).await.succeed();
+    fleet::running_machines(&namespace, 1, PATIENCE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mc_010_a_creation_under_way_is_finished_and_recorded_before_the_end() {
+    let Some(mut weather) = Weather::begin("late::mc_010_a_creation_under_way", &[]).await else { return };
+    weather.cloud.fails(json!([{"op": "create", "effect": "hang", "for": "3s"}])).await;
+    weather.want(1).await;
+    wait_until("the creation to be under way", PATIENCE, || async {
+        let under_way = weather.cloud.happened("callHangs").await;
+        expect(under_way.len() == 1, || format!("{under_way:?}"))
+    })
+    .await;
+    assert_eq!(weather.manager.terminate(), 0, "{}", weather.manager.log());
+    let machines = weather.namespace.list("machines").await;
+    let recorded: BTreeSet<&str> = machines.iter().map(|machine| text(machine, "/spec/providerID")).collect();
+    assert!(recorded.iter().all(|id| id.starts_with("virtual:///")) && recorded.len() == 1, "{FLEET}: {recorded:?}");
+}
+
+/// The webhooks are registered and nobody answers them: what the process itself writes must not depend on that.
+#[tokio::test(flavor = "multi_thread")]
+async fn mc_283_machines_go_while_no_webhook_answers() {
+    let Some(mut weather) = Weather::begin("late::mc_283_machines_go", &[]).await else { return };
+    weather.rig.with_controller_manager().await;
+    weather.manager.register_webhooks(&weather.rig, &weather.namespace).await;
+    weather.want(2).await;
+    weather.clears_up(2).await;
+    weather.manager.kill();
+    weather.manager.restart_with(&["--secure-port=0"]);
+    weather.manager.wait_until_ready().await;
+    let delete = ["delete", "machinedeployment", FLEET, "--cascade=foreground", "--wait=false"];
+    weather.namespace.kubectl(&delete).await.succeed();
+    fleet::none_left(&weather.namespace, "machines", PATIENCE).await;
+    fleet::none_left(&weather.namespace, "machinedeployments", PATIENCE).await;
+}

@@ -1,0 +1,153 @@
+//! `mcm migrate-storage` on a real API server: there, interrupted, and back.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use machine_controller_manager::api::kind::{ApiVersion, Kind};
+use serde_json::Value;
+
+use crate::{
+    support::{
+        Namespace, Rig, Rights,
+        manager::{ManagerOptions, TestManager},
+        wait::expect,
+        wait_until,
+    },
+    versions::{qualified, serve_v1beta1},
+};
+
+const MCM: &str = env!("CARGO_BIN_EXE_mcm");
+/// Enough for a run at 10 objects per second to be caught in the middle.
+const MACHINES: usize = 60;
+
+/// Runs the command to its end; answers exit code, output and errors.
+async fn migrate(arguments: &[&str]) -> (i32, String, String) {
+    let mut command = tokio::process::Command::new(MCM);
+    let run = command.arg("migrate-storage").args(arguments).output().await.expect("mcm runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("mcm prints UTF-8");
+    (run.status.code().unwrap_or(-1), text(run.stdout), text(run.stderr))
+}
+
+async fn make_machines(namespace: &Namespace) {
+    let machine = |number: usize| {
+        format!(
+            "---\napiVersion: machine.sapcloud.io/v1alpha1\nkind: Machine\nmetadata: {{name: m-{number}}}\n\
+             spec: {{class: {{kind: MachineClass, name: c}}, nodeConditions: \"A,B\", drainTimeout: 5m}}\n"
+        )
+    };
+    let all: String = (0..MACHINES).map(machine).collect();
+    namespace.kubectl(&["get", "machines"]).await.succeed();
+    namespace.apply(&all).await.succeed();
+}
+
+async fn stored_versions(rig: &Rig, kind: Kind) -> Value {
+    let name = format!("{}.machine.sapcloud.io", kind.plural());
+    rig.kubectl(&["get", "crd", &name, "-o", "json"]).await.json()["status"]["storedVersions"].take()
+}
+
+/// What people see, without what conversion and storage may change.
+async fn content(namespace: &Namespace) -> Vec<Value> {
+    let mut machines = namespace.list(&qualified(Kind::Machine, ApiVersion::V1alpha1)).await;
+    for machine in &mut machines {
+        for field in ["resourceVersion", "managedFields"] {
+            machine["metadata"].as_object_mut().expect("metadata").remove(field);
+        }
+    }
+    machines
+}
+
+/// Without its converter an object can be read in the version that it is stored in, and in no other.
+async fn is_stored_as(namespace: &Namespace, stored: ApiVersion, other: ApiVersion) {
+    for machine in ["m-0", "m-59"] {
+        namespace.kubectl(&["get", &qualified(Kind::Machine, stored), machine]).await.succeed();
+        let failed = namespace.kubectl(&["get", &qualified(Kind::Machine, other), machine]).await.fail();
+        assert!(failed.contains("conversion webhook"), "{failed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn storage_goes_to_v1beta1_through_an_interruption_and_back() {
+    let Some(rig) = Rig::own("storage_migration::there_and_back").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("migration").await;
+    let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    make_machines(&namespace).await;
+    let before = content(&namespace).await;
+
+    // Nothing to migrate to yet: refused, with every definition named, and nothing is changed.
+    let (code, _, errors) = migrate(&["--to=v1beta1", &kubeconfig]).await;
+    assert_eq!(code, 1, "{errors}");
+    assert_eq!(errors.lines().filter(|line| line.contains("--serve v1beta1")).count(), 4, "{errors}");
+    let (code, said, errors) = migrate(&["--to=v1alpha1", &kubeconfig]).await;
+    assert_eq!((code, said.matches("stored as v1alpha1 already").count()), (0, 4), "{said}{errors}");
+
+    let options = ManagerOptions { flags: vec!["--controllers=none".to_owned()], ..ManagerOptions::default() };
+    let mut manager = TestManager::start(&rig, &namespace, &options).await;
+    serve_v1beta1(&rig, &namespace, &manager).await;
+    let (code, said, _) = migrate(&["--to=v1beta1", "--dry-run", &kubeconfig]).await;
+    assert_eq!((code, said.matches("would make v1beta1 the storage version").count()), (0, 4), "{said}");
+    assert_eq!(stored_versions(&rig, Kind::Machine).await, serde_json::json!(["v1alpha1"]));
+
+    interrupted(&kubeconfig).await;
+    assert_eq!(stored_versions(&rig, Kind::Machine).await, serde_json::json!(["v1alpha1", "v1beta1"]));
+    assert_eq!(content(&namespace).await, before);
+
+    let (code, said, errors) = migrate(&["--to=v1beta1", "--settle=3", "-ojson", &kubeconfig]).await;
+    assert_eq!(code, 0, "{errors}");
+    let reports: Vec<Value> = serde_json::from_str(&said).expect("JSON");
+    let machines = reports.iter().find(|report| report["resource"] == "machines").expect("machines");
+    assert_eq!((&machines["outcome"], &machines["objects"]), (&"migrated".into(), &MACHINES.into()));
+    let rewritten = machines["rewritten"].as_u64().expect("a number");
+    assert!((1..60).contains(&rewritten), "the rest of the interrupted run: {machines}");
+    for kind in Kind::ALL {
+        assert_eq!(stored_versions(&rig, kind).await, serde_json::json!(["v1beta1"]), "{kind}");
+    }
+    assert_eq!(content(&namespace).await, before);
+    manager.kill();
+    is_stored_as(&namespace, ApiVersion::V1beta1, ApiVersion::V1alpha1).await;
+
+    manager.restart();
+    manager.wait_until_ready().await;
+    wait_until("v1alpha1 to be readable again", Duration::from_secs(60), || async {
+        let answer = namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1alpha1)]).await;
+        expect(answer.succeeded(), || answer.stderr.clone())
+    })
+    .await;
+    let (code, said, errors) = migrate(&["--to=v1alpha1", "--settle=3", &kubeconfig]).await;
+    assert_eq!(code, 0, "{errors}");
+    assert!(said.contains("machines: all 60 objects are stored as v1alpha1; 60 were rewritten in 2 passes"), "{said}");
+    for kind in Kind::ALL {
+        assert_eq!(stored_versions(&rig, kind).await, serde_json::json!(["v1alpha1"]), "{kind}");
+    }
+    assert_eq!(content(&namespace).await, before);
+    manager.kill();
+    is_stored_as(&namespace, ApiVersion::V1alpha1, ApiVersion::V1beta1).await;
+}
+
+/// Begins slowly and is stopped by SIGINT in the middle of the machines.
+async fn interrupted(kubeconfig: &str) {
+    let arguments = ["migrate-storage", "--to=v1beta1", "--settle=3", "--rate=10", kubeconfig].map(str::to_owned);
+    let ended = tokio::task::spawn_blocking(move || {
+        let mut child =
+            Command::new(MCM).args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("mcm starts");
+        let mut errors = String::new();
+        for line in BufReader::new(child.stderr.take().expect("it is piped")).lines() {
+            let line = line.expect("text");
+            if line.starts_with("machines: pass 1: ") {
+                assert!(line.contains(" of 60 objects"), "caught in the middle: {line}");
+                let pid = child.id().to_string();
+                assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
+            }
+            errors.push_str(&line);
+            errors.push('\n');
+        }
+        (child.wait().expect("it ends").code(), errors)
+    });
+    let (code, errors) = ended.await.expect("no panic");
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("run the same command again to go on"), "{errors}");
+}
