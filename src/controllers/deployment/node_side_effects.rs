@@ -78,10 +78,10 @@ pub fn untaint_first(seen: &DeploymentObservation, set: &SetState<'_>, plan: &mu
             patch_node("rollback/untaint", node, patch, OnFailure::EndPlan, plan);
         }
     }
-    plan.push("rollback/untaint", mark(set, Value::Null));
+    plan.push("rollback/untaint", mark(set, &Value::Null));
 }
 
-fn mark(set: &SetState<'_>, value: Value) -> Effect {
+fn mark(set: &SetState<'_>, value: &Value) -> Effect {
     let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } }));
     Effect::PatchSet { set: Target::of(&**set.set), patch }
 }
@@ -102,13 +102,13 @@ pub fn mark_sets(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Pla
     for set in fleet.old.iter().filter(|set| set.annotation(annotation::PREFER_NO_SCHEDULE).is_none()) {
         let mut all = nodes_of(set, nodes).peekable();
         if all.peek().is_some() && all.all(|(_, node)| with_taint(node).is_none()) {
-            plan.push("taint/marker", mark(set, MARKER_VALUE.into()));
+            plan.push("taint/marker", mark(set, &MARKER_VALUE.into()));
         }
     }
     if let Some(new) = fleet.new.as_ref().filter(|new| new.annotation(annotation::PREFER_NO_SCHEDULE).is_some())
         && nodes_of(new, nodes).all(|(_, node)| our_taint(node).is_none())
     {
-        plan.push("taint/marker", mark(new, Value::Null));
+        plan.push("taint/marker", mark(new, &Value::Null));
     }
 }
 

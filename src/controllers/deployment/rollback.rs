@@ -130,7 +130,7 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &
             (None, EventNote::warning(reason::ROLLBACK_TEMPLATE_UNCHANGED, text))
         }
         Found::Set { set, revision } => {
-            if let Some(state) = fleet.old.iter().find(|state| std::ptr::eq(&**state.set, set)) {
+            if let Some(state) = fleet.old.iter().find(|state| state.set.metadata.uid == set.metadata.uid) {
                 node_side_effects::untaint_first(seen, state, plan);
             }
             let text = format!("Rolled back deployment {:?} to revision {revision}", name(deployment));

@@ -55,7 +55,10 @@ struct World {
 #[derive(Clone, Debug)]
 enum Happens {
     /// A pass of the deployment that ends after so many writes, with a pass of this set after each of them.
-    Deployment { writes: usize, between: Option<usize> },
+    Deployment {
+        writes: usize,
+        between: Option<usize>,
+    },
     Set(usize),
     SetDecides(usize),
     Joins(usize),
@@ -290,7 +293,8 @@ impl World {
                 false
             }
             Happens::Joins(index) => {
-                let starts = |machine: &Machine, _: Marks<'_>| machine.status.current_status.phase == MachinePhase::Pending;
+                let starts =
+                    |machine: &Machine, _: Marks<'_>| machine.status.current_status.phase == MachinePhase::Pending;
                 let Some((place, _)) = self.nth(*index, starts) else { return false };
                 let machine = Arc::make_mut(&mut self.machines[place]);
                 let node = format!("node-{}", machine.metadata.name.clone().unwrap());
@@ -338,7 +342,8 @@ impl World {
                 true
             }
             Happens::UserPicks(index) => {
-                let manual = self.deployment.spec.strategy.in_place_update.as_ref().unwrap().orchestration_type == Manual;
+                let manual =
+                    self.deployment.spec.strategy.in_place_update.as_ref().unwrap().orchestration_type == Manual;
                 let candidate = |machine: &Machine, marks: Marks<'_>| {
                     marks.candidate && !marks.selected && !is_terminating(machine)
                 };

@@ -167,7 +167,8 @@ fn rules(seen: &DeploymentObservation) -> Vec<String> {
 }
 
 use Is::{
-    Candidate, Contradicting, HandedOver, Plain, Selected, Starting, Unhealthy, Updated, UpdatedEarly, Updating, WithoutNode,
+    Candidate, Contradicting, HandedOver, Plain, Selected, Starting, Unhealthy, Updated, UpdatedEarly, Updating,
+    WithoutNode,
 };
 
 #[rstest]
