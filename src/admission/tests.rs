@@ -325,6 +325,35 @@ fn a_conversion_says_what_it_lost_and_when_the_versions_differ() {
     assert_eq!(answer.facts.losses, [Loss::UnreadableResidue]);
 }
 
+/// What storage migration does to objects that were stored before there was a webhook.
+#[rstest]
+#[case(include_str!("../../tests/fixtures/go/machines.json"))]
+#[case(include_str!("../../tests/fixtures/go/machinesets.json"))]
+#[case(include_str!("../../tests/fixtures/go/machinedeployments.json"))]
+#[case(include_str!("../../tests/fixtures/go/machineclasses.json"))]
+fn k30_a_stored_object_can_be_written_back_as_it_is(#[case] fixtures: &str) {
+    let list: Value = serde_json::from_str(fixtures).unwrap();
+    for object in list["items"].as_array().unwrap() {
+        let mut body: Value = serde_json::from_slice(&review(
+            json!({"operation": "UPDATE", "kind": {"kind": object["kind"], "version": "v1alpha1"}}),
+        ))
+        .unwrap();
+        body["request"]["object"] = object.clone();
+        body["request"]["oldObject"] = object.clone();
+        let body = serde_json::to_vec(&body).unwrap();
+        let judged = response(&admission().review(Endpoint::Validate, &body));
+        assert_eq!(judged["allowed"], json!(true), "{judged}");
+        let mutated = response(&admission().review(Endpoint::Mutate, &body));
+        let Some(patch) = mutated.get("patch").and_then(Value::as_str) else { continue };
+        let patch: Value = serde_json::from_slice(&STANDARD.decode(patch).unwrap()).unwrap();
+        for operation in patch.as_array().unwrap() {
+            let path = operation["path"].as_str().unwrap();
+            let defaulted = ["/metadata/finalizers", "/spec/replicas", "/spec/strategy"];
+            assert!(defaulted.iter().any(|prefix| path.starts_with(prefix)) || path.ends_with("/class/kind"), "{path}");
+        }
+    }
+}
+
 #[test]
 fn a_body_that_is_no_conversion_review_is_refused() {
     assert_eq!(convert(&review(json!({}))).status, 400);

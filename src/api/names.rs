@@ -340,6 +340,10 @@ pub mod machine_reason {
     pub const PRESERVATION_STOPPED: &str = "PreservationStopped";
     /// An annotation `preserve` holds none of the known values.
     pub const PRESERVE_VALUE_UNKNOWN: &str = "PreserveValueUnknown";
+    /// The Node is drained, after something had held the drain up.
+    pub const DRAIN_SUCCEEDED: &str = "DrainSucceeded";
+    /// The VM is deleted, after attempts that failed.
+    pub const VM_DELETED: &str = "VMDeleted";
     /// The VM was made, after attempts that failed.
     pub const CREATED: &str = "Created";
     /// The VM was initialised, after attempts that failed.
@@ -370,7 +374,9 @@ pub mod machine_condition {
     pub const REASON_WAITING_FOR_NODE: &str = "WaitingForNode";
     /// Waits for the Node of a VM that existed already.
     pub const REASON_WAITING_FOR_NODE_OF_ADOPTED_VM: &str = "WaitingForNodeOfAdoptedVM";
-    /// Waits for the driver to find or make the VM.
+    /// Waits for the driver to say whether there is a VM.
+    pub const REASON_WAITING_FOR_PROVIDER: &str = "WaitingForProvider";
+    /// Waits for the driver to make the VM.
     pub const REASON_WAITING_FOR_VM: &str = "WaitingForVM";
     /// Waits for the driver to initialise the VM.
     pub const REASON_WAITING_FOR_INITIALIZATION: &str = "WaitingForInitialization";

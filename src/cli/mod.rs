@@ -19,6 +19,7 @@ pub mod rbac;
 pub mod rollback;
 pub mod serve;
 pub mod simulate;
+pub mod uninstall;
 pub mod validate;
 pub mod version;
 
@@ -53,6 +54,8 @@ pub enum Command {
     Convert(offline::ConvertArgs),
     /// Store all objects of a cluster in another version
     MigrateStorage(migrate_storage::MigrateStorageArgs),
+    /// Take everything of the manager off a cluster again, but for definitions and objects; asks first
+    Uninstall(uninstall::UninstallArgs),
     /// Bring the template of an earlier revision of a deployment back
     Rollback(rollback::RollbackArgs),
     /// Let histories of a simulated control plane happen and check what must always hold
@@ -141,6 +144,7 @@ impl Command {
             Self::Validate(args) => args.run(out),
             Self::Convert(args) => args.run(out),
             Self::MigrateStorage(args) => migrate_storage::run(args, out),
+            Self::Uninstall(args) => uninstall::run(args, out),
             Self::Rollback(args) => rollback::run(args, out),
             Self::Simulate(args) => simulate::run(args, out),
             Self::Dev(args) => dev::run(args, &mut io::stdout()),

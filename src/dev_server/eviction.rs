@@ -19,7 +19,7 @@ use crate::{
 
 impl Server {
     pub(super) async fn evict(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
-        let body = negotiate::decode(call.content_type(), call.body)?;
+        let body = call.decoded()?;
         let pod = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
         let terminal = matches!(text(&pod.value, "/status/phase"), "Succeeded" | "Failed" | "Pending");
         if !terminal && !object::is_deleting(&pod.value) {

@@ -24,6 +24,7 @@ mod listener;
 mod object;
 mod patch;
 mod persistence;
+mod protobuf;
 mod read;
 mod reviews;
 mod schema;

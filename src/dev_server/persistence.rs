@@ -181,7 +181,7 @@ fn keep(database: &Database, queue: &Receiver<Job>, report: &watch::Sender<Safe>
         let batch: Vec<Job> = std::iter::once(first).chain(queue.try_iter()).collect();
         let result = commit(database, &batch).map_err(|error| format!("storage: {error}"));
         let failed = result.is_err();
-        report.send_replace(result);
+        let _ = report.send_replace(result);
         if failed {
             return;
         }

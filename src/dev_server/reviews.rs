@@ -59,7 +59,7 @@ impl Server {
 
     /// A token for a service account.
     pub(super) fn issue_token(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
-        let body = crate::protocol::negotiate::decode(call.content_type(), call.body)?;
+        let body = call.decoded()?;
         if self.store.get(&call.served.collection, &call.key()).is_none() {
             return Err(call.not_found());
         }

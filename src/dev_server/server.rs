@@ -105,6 +105,16 @@ impl Call<'_> {
         self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok())
     }
 
+    /// The body as a value.
+    pub(super) fn decoded(&self) -> Result<Value, ApiStatus> {
+        let is_protobuf =
+            self.content_type().is_some_and(|text| text.starts_with("application/vnd.kubernetes.protobuf"));
+        match is_protobuf.then(|| super::protobuf::decode(self.body)).flatten() {
+            Some(value) => Ok(value),
+            None => negotiate::decode(self.content_type(), self.body),
+        }
+    }
+
     pub(super) fn user_agent(&self) -> &str {
         self.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }

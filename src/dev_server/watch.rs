@@ -204,9 +204,7 @@ impl Watcher {
             Shape::PartialObject | Shape::PartialList => partial(&object),
             Shape::Object | Shape::GroupDiscovery(_) => object,
         };
-        // A JSON value can always be written to memory.
-        let _ = serde_json::to_writer(&mut *lines, &json!({"type": kind, "object": object}));
-        lines.push(b'\n');
+        write_line(kind, &object, lines);
     }
 
     fn bookmark(&mut self, marks: InitialEvents, lines: &mut Vec<u8>) {
@@ -221,15 +219,21 @@ impl Watcher {
             _ => (self.served.kind().to_owned(), self.served.api_version()),
         };
         let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
-        let _ = serde_json::to_writer(&mut *lines, &json!({"type": "BOOKMARK", "object": object}));
-        lines.push(b'\n');
+        write_line("BOOKMARK", &object, lines);
     }
 
     fn error(&mut self, status: &ApiStatus) -> Vec<u8> {
         self.stage = Stage::Ended;
         let mut lines = Vec::new();
-        let _ = serde_json::to_writer(&mut lines, &json!({"type": "ERROR", "object": status.to_json()}));
-        lines.push(b'\n');
+        write_line("ERROR", &status.to_json(), &mut lines);
         lines
     }
+}
+
+/// One event. Its type comes first, as from a real server: readers decide by it how to read the object.
+fn write_line(kind: &str, object: &Value, lines: &mut Vec<u8>) {
+    lines.extend_from_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
+    // A JSON value can always be written to memory.
+    let _ = serde_json::to_writer(&mut *lines, object);
+    lines.extend_from_slice(b"}\n");
 }

@@ -16,7 +16,6 @@ use super::{
     store::{Expect, Raced, key, revision_of},
 };
 use crate::protocol::{
-    negotiate,
     options::{DryRun, FieldValidation, WriteOptions},
     status::{ApiStatus, Cause},
 };
@@ -382,7 +381,7 @@ pub(super) fn read_body(
     if call.body.len() > BODY_LIMIT {
         return Err(ApiStatus::too_large(BODY_LIMIT));
     }
-    let object = negotiate::decode(call.content_type(), call.body)?;
+    let object = call.decoded()?;
     if !object.is_object() {
         return Err(ApiStatus::bad_request("the object provided is unrecognized: it must be an object"));
     }

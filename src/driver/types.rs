@@ -146,11 +146,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mc_044_the_second_secret_of_a_class_wins() {
+    fn s_util_11_mc_044_the_second_secret_of_a_class_wins() {
         let data = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), ByteString(value.as_bytes().to_vec()))).collect()
         };
         let merged = SecretData::merged(data(&[("x", "1"), ("y", "1")]), data(&[("y", "2")]));
         assert_eq!((merged.get("x"), merged.get("y")), (Some("1".as_bytes()), Some("2".as_bytes())));
+        assert_eq!(SecretData::merged(BTreeMap::new(), BTreeMap::new()), SecretData::default());
     }
 }

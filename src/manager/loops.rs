@@ -118,13 +118,8 @@ impl Starting<'_> {
         let controller = Arc::new(controller);
         let freeze = self.freeze.clone();
         self.run(Controller::MachineDeployment, queue, move |key| {
-            let (controller, freeze) = (Arc::clone(&controller), freeze.get());
-            async move {
-                if freeze == Freeze::Frozen {
-                    return Outcome::LookAgain(FROZEN_PAUSE, "frozen");
-                }
-                controller.reconcile(key).await
-            }
+            let controller = Arc::clone(&controller);
+            unless_frozen(freeze.get(), async move { controller.reconcile(key).await })
         });
     }
 
@@ -149,13 +144,8 @@ impl Starting<'_> {
         let controller = Arc::new(controller.counting_stale_machines(counter));
         let freeze = self.freeze.clone();
         self.run(Controller::MachineSet, queue, move |key| {
-            let (controller, freeze) = (Arc::clone(&controller), freeze.get());
-            async move {
-                if freeze == Freeze::Frozen {
-                    return Outcome::LookAgain(FROZEN_PAUSE, "frozen");
-                }
-                controller.reconcile(key).await
-            }
+            let controller = Arc::clone(&controller);
+            unless_frozen(freeze.get(), async move { controller.reconcile(key).await })
         });
     }
 
@@ -365,6 +355,14 @@ impl Starting<'_> {
     }
 }
 
+/// The pass, or a pause while an API server cannot be reached: what would be decided on may be an old view.
+async fn unless_frozen(freeze: Freeze, pass: impl Future<Output = Outcome>) -> Outcome {
+    match freeze {
+        Freeze::Frozen => Outcome::LookAgain(FROZEN_PAUSE, "frozen"),
+        Freeze::Flowing => pass.await,
+    }
+}
+
 fn target_parts(target: &TargetViews) -> TargetParts {
     TargetParts {
         nodes: target.nodes.clone(),
@@ -393,5 +391,22 @@ fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settin
         bootstrap_token_auth_extra_groups: flags.bootstrap_token_auth_extra_groups.clone(),
         resource_exhausted_retry: flags.resource_exhausted_retry,
         ..machine::settings::MachineSettings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn s_safe_20_nothing_is_created_or_deleted_while_an_api_server_is_silent() {
+        let reached = std::sync::atomic::AtomicBool::new(false);
+        let pass = || async {
+            reached.store(true, std::sync::atomic::Ordering::Relaxed);
+            Outcome::Settled
+        };
+        assert_eq!(unless_frozen(Freeze::Frozen, pass()).await, Outcome::LookAgain(FROZEN_PAUSE, "frozen"));
+        assert!(!reached.load(std::sync::atomic::Ordering::Relaxed));
+        assert_eq!(unless_frozen(Freeze::Flowing, pass()).await, Outcome::Settled);
     }
 }

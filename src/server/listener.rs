@@ -308,13 +308,10 @@ async fn answer(routes: Routes, peer: Peer, request: Request<Incoming>) -> Resul
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(peer);
     let answered = AssertUnwindSafe(routes.answer(request)).catch_unwind().await;
-    let response = match answered {
-        Ok(response) => response,
-        Err(_) => {
-            error!(%method, path = uri.path(), "a request handler panicked");
-            Refusal::Panic.into_response()
-        }
-    };
+    let response = answered.unwrap_or_else(|_| {
+        error!(%method, path = uri.path(), "a request handler panicked");
+        Refusal::Panic.into_response()
+    });
     let status = response.status().as_u16();
     // A health check that answers "no" has done its work.
     if status >= 500 && !matches!(uri.path(), "/healthz" | "/livez" | "/readyz") {

@@ -6,7 +6,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::{
+    api::core::v1::Node,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
 use kube::Resource;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -233,6 +236,33 @@ impl Api {
     }
 }
 
+/// Merges labels and annotations without a detour over JSON, which most patches of metadata consist of; `false` when there
+/// is anything else in the change.
+fn merge_maps(meta: &mut ObjectMeta, change: &Value) -> bool {
+    const PRECONDITIONS: [&str; 2] = ["uid", "resourceVersion"];
+    let is_simple = |(key, value): (&String, &Value)| match key.as_str() {
+        "labels" | "annotations" => {
+            value.as_object().is_some_and(|all| all.values().all(|value| value.is_string() || value.is_null()))
+        }
+        key => PRECONDITIONS.contains(&key),
+    };
+    let Some(change) = change.as_object().filter(|change| change.iter().all(is_simple)) else { return false };
+    for (key, entries) in change {
+        let map = match key.as_str() {
+            "labels" => meta.labels.get_or_insert_default(),
+            "annotations" => meta.annotations.get_or_insert_default(),
+            _ => continue,
+        };
+        for (key, value) in entries.as_object().into_iter().flatten() {
+            match value.as_str() {
+                Some(value) => map.insert(key.clone(), value.to_owned()),
+                None => map.remove(key),
+            };
+        }
+    }
+    true
+}
+
 fn patched<K: Kind>(before: &K, uid: &str, part: Part, patch: &Patch) -> Result<K, ApiError> {
     let fields: &[&str] = match part {
         Part::Main => &["metadata", "spec"],
@@ -253,6 +283,9 @@ fn patched<K: Kind>(before: &K, uid: &str, part: Part, patch: &Patch) -> Result<
             }
             for field in fields {
                 let Some(change) = merge.get(*field) else { continue };
+                if *field == "metadata" && merge_maps(after.meta_mut(), change) {
+                    continue;
+                }
                 let mut value = before.part(field);
                 json_patch::merge(&mut value, change);
                 if !after.set_part(field, value) {
@@ -283,4 +316,28 @@ fn patched<K: Kind>(before: &K, uid: &str, part: Part, patch: &Patch) -> Result<
     }
     after.meta_mut().resource_version.clone_from(&before.meta().resource_version);
     Ok(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::a_label(json!({ "labels": { "a": "2", "b": null, "c": "3" }, "resourceVersion": "7" }), true)]
+    #[case::an_annotation_where_none_was(json!({ "annotations": { "x": "1" } }), true)]
+    #[case::all_labels_go(json!({ "labels": null }), false)]
+    #[case::a_finalizer(json!({ "finalizers": ["f"] }), false)]
+    fn metadata_is_merged_as_json_would_be(#[case] change: Value, #[case] simple: bool) {
+        let mut meta = ObjectMeta { resource_version: Some("7".to_owned()), ..ObjectMeta::default() };
+        meta.labels = Some([("a", "1"), ("b", "1")].map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+        let mut document = serde_json::to_value(&meta).unwrap();
+        json_patch::merge(&mut document, &change);
+        assert_eq!(merge_maps(&mut meta, &change), simple);
+        if simple {
+            assert_eq!(meta, serde_json::from_value(document).unwrap());
+        }
+    }
 }

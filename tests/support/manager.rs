@@ -149,12 +149,12 @@ impl TestManager {
 
     /// Stops the process where it stands (SIGSTOP).
     pub fn suspend(&self) {
-        self.signal("STOP");
+        self.process.signal("STOP");
     }
 
     /// Lets a suspended process go on.
     pub fn resume(&self) {
-        self.signal("CONT");
+        self.process.signal("CONT");
     }
 
     /// What it has logged so far.

@@ -302,6 +302,16 @@ impl Rig {
         self.apply(&granted).await.succeed();
     }
 
+    /// The same, without kube's retries: an answer is an answer.
+    pub async fn client_without_retries(&self) -> kube::Client {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let file = kube::config::Kubeconfig::read_from(&self.kubectl.kubeconfig).expect("the kubeconfig is readable");
+        let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await;
+        let mut config = config.expect("the kubeconfig is complete");
+        config.default_retry = false;
+        kube::Client::try_from(config).expect("a client")
+    }
+
     /// A client with the rights of the admin. It belongs to the runtime of the test that asks for it.
     pub async fn client(&self) -> kube::Client {
         // Several crypto providers may be linked; the first test to come chooses, the others find it chosen.

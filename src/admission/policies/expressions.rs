@@ -38,6 +38,12 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("old_machine", "variables.is_machine ? variables.old_spec : variables.old_spec.?template.?spec"),
     ("class", "variables.machine.?class.orValue({})"),
     ("old_class", "variables.old_machine.?class.orValue({})"),
+    ("class_name", "variables.class.?name.orValue('')"),
+    ("old_class_name", "variables.old_class.?name.orValue('')"),
+    ("provider_id", "variables.spec.?providerID.orValue('')"),
+    ("old_provider_id", "variables.old_spec.?providerID.orValue('')"),
+    ("node", "object.metadata.?labels[?'node'].orValue('')"),
+    ("old_node", "variables.old.?metadata.?labels[?'node'].orValue('')"),
     ("conditions", "variables.machine.?nodeConditions.orValue('')"),
     ("old_conditions", "variables.old_machine.?nodeConditions.orValue('')"),
     ("node_labels", "variables.machine.?nodeTemplate.?metadata.?labels.orValue({})"),
@@ -118,12 +124,7 @@ pub const STATIC_CHECKS: &[Check] = &[
         "variables.is_class || variables.class.?kind.orValue('') != ''",
         "class.kind: Kind is required",
     ),
-    check(
-        "MCH-2",
-        "class",
-        "variables.is_class || variables.class.?name.orValue('') != ''",
-        "class.name: Name is required",
-    ),
+    check("MCH-2", "class", "variables.is_class || variables.class_name != ''", "class.name: Name is required"),
     check(
         "MCH-10",
         "conditions",
@@ -285,17 +286,17 @@ pub const STATIC_CHECKS: &[Check] = &[
 pub const TRANSITION_CHECKS: &[Check] = &[
     transition(
         "MCH-19",
-        "!variables.is_machine || 'MCH-19' in variables.skips || variables.old_spec.?providerID.orValue('') in ['', variables.spec.?providerID.orValue('')]",
+        "!variables.is_machine || 'MCH-19' in variables.skips || variables.old_provider_id == '' || variables.old_provider_id == variables.provider_id",
         "spec.providerID: field is immutable once set",
     ),
     transition(
         "MCH-20",
-        "!variables.is_machine || 'MCH-20' in variables.skips || has(object.metadata.deletionTimestamp) || variables.old_spec.?providerID.orValue('') == '' || variables.old_class.?name.orValue('') in ['', variables.class.?name.orValue('')]",
+        "!variables.is_machine || 'MCH-20' in variables.skips || has(object.metadata.deletionTimestamp) || variables.old_provider_id == '' || variables.old_class_name == '' || variables.old_class_name == variables.class_name",
         "spec.class.name: may not be changed once spec.providerID is set",
     ),
     transition(
         "META-8",
-        "!variables.is_machine || 'META-8' in variables.skips || oldObject.metadata.?labels[?'node'].orValue('') in ['', object.metadata.?labels[?'node'].orValue(oldObject.metadata.?labels[?'node'].orValue(''))]",
+        "!variables.is_machine || 'META-8' in variables.skips || variables.node == '' || variables.old_node == '' || variables.old_node == variables.node",
         "metadata.labels[node]: field is immutable once set",
     ),
     transition(

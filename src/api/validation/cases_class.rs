@@ -1,4 +1,5 @@
-//! The cases of spec/api-and-admission §12.1 by their numbers: classes, references and deletions.
+//! Rules over classes, references and deletions beyond the cases of spec/api-and-admission §12.1, which are in
+//! `tests/fixtures/admission-cases.yaml` and asked in `cli/validate`.
 
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
@@ -38,22 +39,8 @@ fn capacity(fields: Value) -> Value {
 
 #[rstest]
 #[case::the_base_is_fine(json!({}), &[], &[])]
-#[case::v115_no_provider(json!({"provider": null}), &["provider: Required value: name of the driver"], &[])]
-#[case::v116_the_wrong_case(json!({"provider": "aws"}), &["provider: Unsupported value: \"aws\": supported values: \"AWS\", \"virtual\""], &["provider: did you mean \"AWS\"? Names of drivers are case-sensitive"])]
-#[case::v117_no_provider_spec(json!({"providerSpec": null}), &["providerSpec: Required value"], &[])]
-#[case::v118_what_the_driver_misses(json!({"provider": "AWS", "providerSpec": {"amii": "x"}}), &["providerSpec.ami: Required value: AMI is required"], &[])]
-#[case::v120_no_gpu(capacity(json!({"gpu": null})), &["nodeTemplate.capacity[gpu]: <incomplete>"], &[])]
 #[case::no_capacity(json!({"nodeTemplate": {"capacity": null}}), &["nodeTemplate.capacity[cpu]: <incomplete>", "nodeTemplate.capacity[gpu]: <incomplete>", "nodeTemplate.capacity[memory]: <incomplete>"], &[])]
-#[case::v121_no_node_template(json!({"nodeTemplate": null}), &[], &[])]
-#[case::v122_no_zone(json!({"nodeTemplate": {"zone": ""}}), &["nodeTemplate.zone: <nowhere>"], &[])]
-#[case::v123_no_such_unit(capacity(json!({"memory": "8Gib"})), &["nodeTemplate.capacity[memory]: Invalid value: \"8Gib\": quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"], &[])]
-#[case::v124_a_poison_value(capacity(json!({"memory": "1e1.5"})), &["nodeTemplate.capacity[memory]: Invalid value: \"1e1.5\": quantities must match…"], &[])]
-#[case::v125_negative(capacity(json!({"cpu": "-1"})), &["nodeTemplate.capacity[cpu]: Invalid value: \"-1\": must be greater than or equal to 0"], &[])]
-#[case::v126_a_number(capacity(json!({"cpu": 4})), &[], &[])]
 #[case::a_list_as_amount(capacity(json!({"cpu": []})), &["nodeTemplate.capacity[cpu]: Invalid value: []: quantities must match…"], &[])]
-#[case::v127_no_extended_resource(json!({"nodeTemplate": {"virtualCapacity": {"hana": 1}}}), &[], &["nodeTemplate.virtualCapacity[hana]: is not an extended resource"])]
-#[case::v128_a_secret_without_namespace(json!({"secretRef": {"name": "s"}}), &[], &[])]
-#[case::v129_a_secret_without_name(json!({"secretRef": {"namespace": "default"}}), &["secretRef.name: Required value"], &[])]
 #[case::a_secret_elsewhere(json!({"secretRef": {"name": "s", "namespace": "x"}}), &[], &["secretRef.namespace: secrets outside the watched namespace \"default\" are not seen"])]
 #[case::an_architecture_nobody_knows(json!({"nodeTemplate": {"architecture": "riscv"}}), &[], &["nodeTemplate.architecture: unknown architecture \"riscv\""])]
 #[case::poison(json!({"providerSpec": "x", "nodeTemplate": {"capacity": [], "zone": 5}}), &["providerSpec: Invalid value: \"x\": must be an object", "nodeTemplate.capacity: Invalid value: []: must be an object", "nodeTemplate.zone: Invalid value: 5: must be a string"], &[])]
@@ -138,24 +125,11 @@ fn selecting_shared() -> Value {
     json!({"spec": {"template": {"metadata": {"labels": {"shared": "x"}}}}})
 }
 
-fn in_use(fields: Value) -> Question {
-    update(MachineClass, json!({}), fields)
-}
-
 #[rstest]
-#[case::v008_an_unknown_class(create(Machine, class_named("nope")), &[], &["spec.class.name: MachineClass \"nope\" not found in namespace \"default\""])]
 #[case::a_class_that_leaves(create(Machine, class_named("leaving")), &[], &["spec.class.name: MachineClass \"leaving\" is being deleted"])]
 #[case::a_class_that_was_unknown_before(update(Machine, class_named("nope"), json!({"metadata": {"labels": {"x": "y"}}, "spec": {"class": {"name": "nope"}}})), &[], &[])]
-#[case::v043_a_provider_id_of_another(create(Machine, json!({"spec": {"providerID": "aws:///r/i-1"}})), &["spec.providerID: Duplicate value: \"aws:///r/i-1\""], &[])]
-#[case::v044_its_own_provider_id(create(Machine, json!({"metadata": {"name": "m0"}, "spec": {"providerID": "aws:///r/i-1"}})), &[], &[])]
-#[case::v130_an_unknown_secret(create(MachineClass, json!({"secretRef": {"name": "gone"}})), &[], &["secretRef: Secret \"default/gone\" not found"])]
 #[case::no_user_data(create(MachineClass, json!({"secretRef": {"name": "bare"}})), &[], &["secretRef: no userData found in the referenced secrets"])]
 #[case::user_data_in_one_of_two(create(MachineClass, json!({"secretRef": {"name": "bare"}, "credentialsSecretRef": {"name": "s"}})), &[], &[])]
-#[case::v131_a_used_class_changes(in_use(json!({"providerSpec": {"x": 1}})), &[], &["providerSpec: used by 2 machines: they are not re-created, but will be deleted with the new values"])]
-#[case::v132_a_used_class_moves(in_use(json!({"provider": "AWS"})), &["provider: Invalid value: \"AWS\": field is immutable while machines use the class"], &[])]
-#[case::v132_and_may_be_made_to(in_use(json!({"provider": "AWS", "metadata": {"annotations": {"admission.machine.sapcloud.io/skip": "CLS-16"}}})), &[], &["rule CLS-16 skipped"])]
-#[case::v133_an_unused_class_moves(update(MachineClass, json!({"metadata": {"name": "c2"}}), json!({"metadata": {"name": "c2"}, "provider": "AWS"})), &[], &[])]
-#[case::v134_a_used_class_is_deleted(delete(MachineClass, json!({})), &[], &["MachineClass is used by 2 machines (m0, m1); it stays until they are gone"])]
 #[case::a_used_class_without_finalizer(delete(MachineClass, json!({"metadata": {"finalizers": null}})), &[], &["MachineClass is used by 2 machines (m0, m1) and has no finalizer: machines using it cannot be deleted afterwards"])]
 #[case::a_deployment_is_deleted(delete(MachineDeployment, json!({})), &[], &["deletes 2 machines"])]
 #[case::a_controlled_set_is_deleted(delete(MachineSet, json!({"metadata": {"ownerReferences": [{"kind": "MachineDeployment", "name": "d1", "controller": true}]}})), &[], &["deletes 2 machines", "will be created again by MachineDeployment \"d1\""])]

@@ -41,7 +41,6 @@ pub struct Question {
     old: Option<Value>,
     new: Option<Value>,
     user: &'static str,
-    profile: Profile,
     providers: Box<dyn Providers>,
     references: Box<dyn References>,
     dependents: Dependents,
@@ -50,7 +49,7 @@ pub struct Question {
 fn question(kind: Kind, old: Option<Value>, new: Option<Value>) -> Question {
     let (providers, references) = (Box::new(NoProviders), Box::new(NoReferences));
     let dependents = Dependents::Collected;
-    Question { kind, old, new, user: ALICE, profile: Profile::Compat, providers, references, dependents }
+    Question { kind, old, new, user: ALICE, providers, references, dependents }
 }
 
 /// Creation of the base object with these changes.
@@ -71,11 +70,6 @@ pub fn delete(kind: Kind, old: Value) -> Question {
 impl Question {
     pub fn by(mut self, user: &'static str) -> Self {
         self.user = user;
-        self
-    }
-
-    pub fn strict(mut self) -> Self {
-        self.profile = Profile::Strict;
         self
     }
 
@@ -111,7 +105,7 @@ impl Question {
             });
             json_patch::patch(new, &patch).unwrap();
         }
-        let policy = Policy { profile: self.profile, controllers: ControllerUsers::named([CONTROLLER]) };
+        let policy = Policy { profile: Profile::Compat, controllers: ControllerUsers::named([CONTROLLER]) };
         let change = match (&self.old, &self.new) {
             (Some(old), Some(new)) => Change::Update { old, new },
             (None, Some(new)) => Change::Create { new },

@@ -276,13 +276,15 @@ fn refused(what: &str, verb: &str, error: &ApiError) -> Failure {
 }
 
 fn too_bad(resource: &str, failures: &[String], all: usize) -> Failure {
-    let named =
-        failures.iter().take(NAMED_FAILURES).map(|failure| format!("{resource} {failure}\n")).collect::<String>();
-    let more = failures.len().saturating_sub(NAMED_FAILURES);
-    let more = if more > 0 { format!("... and {more} more\n") } else { String::new() };
-    Failure::run(anyhow::anyhow!(
-        "{named}{more}{} of {all} {resource} could not be rewritten; status.storedVersions was not touched. Correct or \
-         delete these objects, then run the same command again",
+    let mut lines: Vec<String> =
+        failures.iter().take(NAMED_FAILURES).map(|failure| format!("{resource} {failure}")).collect();
+    if failures.len() > NAMED_FAILURES {
+        lines.push(format!("... and {} more", failures.len() - NAMED_FAILURES));
+    }
+    lines.push(format!(
+        "{} of {all} {resource} could not be rewritten; status.storedVersions was not touched. Correct or delete these \
+         objects, then run the same command again",
         failures.len()
-    ))
+    ));
+    Failure::run(anyhow::anyhow!(lines.join("\n")))
 }

@@ -60,6 +60,12 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
         plan.next = plan.next.or_earlier(Next::After(left, "a machine will have been Ready for long enough"));
     }
     if is_frozen(meta) {
+        let is_sized = plan.steps.iter().any(|step| matches!(step.effect, Effect::ScaleSet { .. }));
+        if fleet.new.is_none() && !is_sized {
+            // The rollout that would shrink the old sets may not begin. Machines that are too many go all the same: they
+            // are what the freeze waits for.
+            scaling::step(&fleet, &mut plan);
+        }
         plan.steps.retain(|step| !step.effect.grows());
     }
     plan
@@ -262,10 +268,12 @@ mod tests {
         known(3, 1, 0).build(), vec![revised(old(3, 3), "0"), new(1, 1)], &["rolling/old md-old 2"])]
     #[case::s_roll_24(known(10, 3, 2).build(), vec![revised(old(10, 10), "0"), new(3, 0)], &["rolling/old md-old 8"])]
     #[case::s_roll_20_nothing_to_spare(known(3, 1, 0).build(), vec![revised(old(3, 3), "0"), new(1, 0)], &[])]
-    #[case::a_frozen_deployment_makes_no_set(known(3, 1, 0).label("freeze", "True").build(), vec![old(3, 3)], &[])]
-    #[case::a_frozen_deployment_does_not_grow(
+    #[case::d_18_a_frozen_deployment_makes_no_set(known(3, 1, 0).label("freeze", "True").build(), vec![old(3, 3)], &[])]
+    #[case::d_18_a_frozen_deployment_shrinks_before_its_rollout_has_begun(
+        known(1, 1, 0).label("freeze", "True").build(), vec![revised(old(5, 5), "0")], &["scaling/only md-old 1"])]
+    #[case::d_18_a_frozen_deployment_does_not_grow(
         known(5, 1, 0).label("freeze", "True").build(), vec![new(3, 3)], &[])]
-    #[case::a_frozen_deployment_may_shrink(
+    #[case::d_18_a_frozen_deployment_may_shrink(
         known(2, 1, 0).label("freeze", "True").build(), vec![revised(new(3, 3), "1")], &["rolling/new md-new 2"])]
     fn a_deployment_is_decided_on(
         #[case] deployment: MachineDeployment,

@@ -178,6 +178,14 @@ mod tests {
     use crate::controllers::deployment::testing::*;
 
     #[test]
+    fn s_util_13_a_set_is_active_while_it_wants_machines() {
+        let seen = seeing_sets(deployment(1, 1, 0).build(), vec![old(0, 0), new(1, 1)]);
+        let fleet = Fleet::of(&seen);
+        let active: Vec<&str> = fleet.all().filter(|set| set.is_active()).map(SetState::name).collect();
+        assert_eq!(active, ["md-new"]);
+    }
+
+    #[test]
     fn s_rev_08_of_two_equal_sets_the_older_is_the_new_one() {
         let twin = seen_set(set_of_class("md-twin", "new", 0, -500), 0);
         let seen = seeing_sets(deployment(3, 1, 0).build(), vec![twin, new(3, 3)]);

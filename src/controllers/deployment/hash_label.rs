@@ -123,7 +123,7 @@ mod tests {
     #[case::then_the_machines(Has::TemplateObserved, &["hash-label/machine", "hash-label/machine"])]
     #[case::then_labels_and_selector(Has::Machines, &["hash-label/selector"])]
     #[case::then_the_rollout_goes_on(Has::Everything, &["revision/deployment"])]
-    fn a_set_without_the_label_gets_it_step_by_step(#[case] has: Has, #[case] expected: &[&str]) {
+    fn d_21_a_set_without_the_label_gets_it_step_by_step(#[case] has: Has, #[case] expected: &[&str]) {
         let seen = seeing_sets(deployment(2, 1, 0).build(), vec![without_label(has)]);
         let rules: Vec<&str> = decide(&seen).steps.iter().map(|step| step.rule).collect();
         assert_eq!(rules, expected);

@@ -52,6 +52,17 @@ mod tests {
             .collect()
     }
 
+    #[test]
+    fn d_33_a_set_that_must_stay_does_not_save_a_younger_one() {
+        let mut sets = empty(3, |_| {});
+        Arc::make_mut(&mut sets[0].set).metadata.generation = Some(2);
+        let built = deployment(1, 1, 0).with(|d| d.spec.revision_history_limit = Some(1)).build();
+        let seen = seeing_sets(built, sets);
+        let mut plan = Plan::default();
+        clean_up(&Fleet::of(&seen), &mut plan);
+        assert_eq!(plan.steps.len(), 2);
+    }
+
     #[rstest]
     #[case::s_hist_01_no_limit_keeps_all(None, 20, |_: &mut MachineSet| {}, &[])]
     #[case::s_hist_02_the_oldest_go(Some(2), 5, |_: &mut MachineSet| {}, &["md-0", "md-1", "md-2"])]

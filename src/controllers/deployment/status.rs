@@ -383,6 +383,17 @@ mod tests {
     }
 
     #[test]
+    fn d_28_a_change_of_preserved_machines_alone_is_written() {
+        let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
+        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Report::default());
+        let machine = Arc::make_mut(&mut seen.sets[0].machines[4]);
+        machine.status.current_status.phase = crate::api::v1alpha1::MachinePhase::Failed;
+        machine.status.current_status.preserve_expiry_time =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
+        assert_eq!(written(&seen, &Report::default()).unwrap(), serde_json::json!({ "preservedFailedReplicas": 1 }));
+    }
+
+    #[test]
     fn what_was_written_is_not_written_again_and_churn_is_paced() {
         let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
         let told = valid_status(&seen, &Report::default());

@@ -4,28 +4,34 @@
 //! configuration, kind of the class) and the label that tells sibling sets apart. Absent and empty are the same.
 //! Source: spec/deployment-and-set §8.3 with D-25 (labels are compared as maps).
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::template_hash::pruned;
 use crate::api::{
     names::label,
-    v1alpha1::{ClassSpec, Labels, MachineSpec, MachineTemplateSpec},
+    v1alpha1::{Labels, MachineTemplateSpec},
 };
 
 /// Whether machines of one template need not be replaced to become machines of the other.
+///
+/// Asked for every set in every pass: what differs most is compared first, and JSON is only made for metadata that is not
+/// equal as it stands.
 pub fn is_equal(one: &MachineTemplateSpec, other: &MachineTemplateSpec) -> bool {
-    compared(one) == compared(other)
+    let (mine, theirs) = (&one.spec, &other.spec);
+    mine.class.name == theirs.class.name
+        && mine.class.api_group == theirs.class.api_group
+        && mine.provider_id == theirs.provider_id
+        && (one.metadata == other.metadata || compared(&one.metadata) == compared(&other.metadata))
 }
 
 /// Labels and annotations are compared as they are, for a key without value is not an absent one.
-fn compared(template: &MachineTemplateSpec) -> (Labels, Labels, Value) {
-    let mut metadata = template.metadata.clone();
+fn compared(metadata: &ObjectMeta) -> (Labels, Labels, Value) {
+    let mut metadata = metadata.clone();
     let mut labels = metadata.labels.take().unwrap_or_default();
     labels.remove(label::MACHINE_TEMPLATE_HASH);
     let annotations = metadata.annotations.take().unwrap_or_default();
-    let class = ClassSpec { kind: String::new(), ..template.spec.class.clone() };
-    let spec = MachineSpec { class, provider_id: template.spec.provider_id.clone(), ..MachineSpec::default() };
-    (labels, annotations, pruned(&MachineTemplateSpec { metadata, spec }))
+    (labels, annotations, pruned(&metadata))
 }
 
 #[cfg(test)]

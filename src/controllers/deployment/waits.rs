@@ -104,13 +104,16 @@ fn user_is_to_pick(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<St
     let manual = strategy.in_place_update.as_ref().is_some_and(|limits| {
         strategy.strategy_type == StrategyType::InPlaceUpdate && limits.orchestration_type == OrchestrationType::Manual
     });
+    if !manual {
+        return None;
+    }
     let waiting = fleet
         .old
         .iter()
         .flat_map(|set| &set.kept)
         .filter(|machine| in_place::marks::node_of(seen, machine).is_some_and(|(_, marks)| !marks.selected))
         .count();
-    (manual && waiting > 0)
+    (waiting > 0)
         .then(|| format!("you to pick nodes with the label {}; candidates left: {waiting}", label::SELECTED_FOR_UPDATE))
 }
 

@@ -10,7 +10,7 @@ use super::{
     creation_errors::{CreationFailure, InputFault, input_fault, report, report_input_fault},
     health::pending_wait,
     observation::{
-        Answer, Call, ClassState, CreationGuarantee, Flow, KnownVm, NodeView, Observation, Purpose, SecretView,
+        Answer, Call, ClassState, CreationGuarantee, KnownVm, NodeView, Observation, Purpose, SecretView,
         TargetCluster, UserData, VmOrigin, union,
     },
     plan::{Effect, Memo, Next, Say, VersionGuard},
@@ -118,7 +118,7 @@ fn awaits_driver(seen: &Observation, call: Call) -> Say {
             seen.limits.calls.initialize,
         ),
         Call::Status => (
-            machine_condition::REASON_WAITING_FOR_VM,
+            machine_condition::REASON_WAITING_FOR_PROVIDER,
             "the provider to say whether there is a VM",
             seen.limits.calls.status,
         ),
@@ -179,7 +179,7 @@ fn is_wanted(seen: &Observation) -> bool {
     match seen.phase() {
         MachinePhase::Unset | MachinePhase::CrashLoopBackOff => true,
         MachinePhase::Terminating => false,
-        MachinePhase::Failed => without_vm && (seen.flow != Flow::default() || failed_may_create(seen)),
+        MachinePhase::Failed => without_vm && (!seen.flow.is_idle() || failed_may_create(seen)),
         MachinePhase::Pending
         | MachinePhase::Available
         | MachinePhase::Running

@@ -16,7 +16,7 @@ use super::{
     plan::{Effect, Memo, Next, Plan, VersionGuard},
     retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
     status_change::{Moving, StatusChange, TimeoutClock, progressing, rfc3339},
-    waiting::after,
+    waiting::{after, told_reason},
 };
 use crate::{
     api::{
@@ -96,7 +96,7 @@ pub fn deletion(seen: &Observation) -> Plan {
         DeletionStep::NotOurs => Plan::wait("deletion-not-ours", Next::Settled),
         DeletionStep::AwaitCall => await_call(seen),
         DeletionStep::MarkTerminating(stage) => mark_terminating(seen, stage),
-        DeletionStep::LinkNode(node) => link_node(seen, &node),
+        DeletionStep::LinkNode(node) => link_node(seen, &node, ""),
         DeletionStep::AskStatus => ask_status(seen),
         DeletionStep::DrainNode => drain_node(seen),
         DeletionStep::Detach => detach(seen),
@@ -237,11 +237,14 @@ fn forget_token(seen: &Observation) -> Option<Effect> {
     (!joined && seen.target == TargetCluster::Present).then_some(Effect::DeleteToken)
 }
 
-fn link_node(seen: &Observation, node: &str) -> Plan {
-    let link = Effect::PatchMachine {
-        patch: json!({ "metadata": { "labels": { label::NODE: node } } }),
-        guard: VersionGuard::Any,
-    };
+/// Links the Node, and records the VM's identity where the driver tells it: without it a Node of that name that belongs to an
+/// older VM would count as the machine's (M-07).
+fn link_node(seen: &Observation, node: &str, provider_id: &str) -> Plan {
+    let mut patch = json!({ "metadata": { "labels": { label::NODE: node } } });
+    if seen.machine.spec.provider_id.is_empty() && !provider_id.is_empty() {
+        patch["spec"] = json!({ "providerID": provider_id });
+    }
+    let link = Effect::PatchMachine { patch, guard: VersionGuard::Any };
     let mut effects = vec![link, Rest::at(DeletionStage::Drain, "").effect(seen)];
     effects.extend(forget_token(seen));
     Plan::new("link-node", effects, Next::Again)
@@ -252,11 +255,11 @@ fn ask_status(seen: &Observation) -> Plan {
     let by_force = seen.force_deletion() == Force::Yes;
     let stage = DeletionStage::GetVmStatus;
     match &seen.flow.answer {
-        Some(Answer::Status(Ok(vm))) if !vm.node_name.is_empty() => link_node(seen, &vm.node_name),
+        Some(Answer::Status(Ok(vm))) if !vm.node_name.is_empty() => link_node(seen, &vm.node_name, &vm.provider_id),
         Some(Answer::Status(Ok(_))) => skip_drain(seen),
         Some(Answer::Status(Err(status))) => match after_failed_status_in_deletion(status.code) {
             StatusReaction::MoveOn => match status.partial.as_ref().filter(|vm| !vm.node_name.is_empty()) {
-                Some(vm) => link_node(seen, &vm.node_name.clone()),
+                Some(vm) => link_node(seen, &vm.node_name.clone(), &vm.provider_id.clone()),
                 None => skip_drain(seen),
             },
             StatusReaction::AskAgain(_) if by_force => skip_drain(seen),
@@ -409,6 +412,13 @@ fn delete_node(seen: &Observation) -> Plan {
             message: format!("Node {name} is left alone: {why}"),
         }),
         NodeView::NoTarget | NodeView::NotLinked { .. } | NodeView::Absent | NodeView::Vanished => {}
+    }
+    // On the plain path the end of the machine says enough (decisions.md 32).
+    if vm_is_gone(seen) && told_reason(&seen.machine) == Some(machine_reason::VM_DELETION_FAILED) {
+        effects.push(Effect::Tell {
+            reason: machine_reason::VM_DELETED,
+            message: "the VM was deleted after earlier attempts had failed".to_owned(),
+        });
     }
     effects.push(Effect::RemoveMachineFinalizer);
     Plan::new("delete-node-and-let-go", effects, Next::Settled)

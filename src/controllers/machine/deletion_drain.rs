@@ -16,7 +16,7 @@ use super::{
     plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
     retry::RetryPeriod,
     status_change::{progressing, rfc3339},
-    waiting::after,
+    waiting::{after, told_reason},
 };
 use crate::{
     api::names::{machine_condition, machine_reason, node_condition},
@@ -103,7 +103,7 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
         }
         DrainState::Running { progress, waiting, wake, .. } => drain_running(seen, progress, waiting.as_ref(), *wake),
         DrainState::Drained => match mode {
-            DrainMode::Normal => to_delete_vm(seen, "Drain successful.", Vec::new()),
+            DrainMode::Normal => to_delete_vm(seen, "Drain successful.", recovered(seen).into_iter().collect()),
             DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
         },
         DrainState::Failed(error) => match mode {
@@ -202,6 +202,22 @@ fn failed_drain(seen: &Observation, text: &str) -> Plan {
         effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: text.to_owned() });
     }
     Plan::new("drain-failed", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), "retry of the drain"))
+}
+
+/// That a drain went well which had been held up. On the plain path the status says enough (decisions.md 32).
+fn recovered(seen: &Observation) -> Option<Effect> {
+    let was_held_up = matches!(
+        told_reason(&seen.machine),
+        Some(
+            machine_condition::REASON_DRAIN_BLOCKED
+                | machine_condition::REASON_DRAIN_FAILED
+                | machine_condition::REASON_WAITING_FOR_DETACHMENT
+        )
+    );
+    was_held_up.then(|| Effect::Tell {
+        reason: machine_reason::DRAIN_SUCCEEDED,
+        message: format!("Node {} is drained after all", seen.node_label()),
+    })
 }
 
 /// On to the VM: written before the driver is asked, so that a restart does not drain again.

@@ -117,10 +117,17 @@ pub fn health_verdict(seen: &Observation) -> HealthVerdict {
             let ready_is_stored = condition(stored, "Ready").is_some_and(|ready| ready.status == "True");
             if changed && !ready_is_stored { HealthVerdict::TakeConditions } else { later(seen, changed) }
         }
+        // Its node was Ready all the time that the update failed: that is no recovery.
+        (MachinePhase::Failed, true) if failed_in_update(seen) => take_if(changed),
         (_, true) => HealthVerdict::Running(arrival(seen)),
         (MachinePhase::Pending | MachinePhase::CrashLoopBackOff, false) => later(seen, changed),
         (_, false) => take_if(changed),
     }
+}
+
+/// Whether the machine has failed because an in-place update did.
+fn failed_in_update(seen: &Observation) -> bool {
+    seen.machine.status.last_operation.operation == OperationType::InPlaceUpdate
 }
 
 fn take_if(changed: bool) -> HealthVerdict {

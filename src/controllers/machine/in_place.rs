@@ -200,8 +200,11 @@ pub fn in_place_drain(seen: &Observation) -> Say {
             Vec::new(),
             Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"),
         ),
-        DrainState::Running { progress, blocked_by, wake, .. } => {
-            let effects = running(seen, node, progress, blocked_by.as_deref());
+        DrainState::Running { progress, blocked_by, waiting, wake } => {
+            let text = waiting
+                .as_ref()
+                .map_or_else(|| progress.clone(), |waiting| format!("{progress}, for {}", waiting.text()));
+            let effects = running(seen, node, &text, blocked_by.as_deref());
             Say::act("in-place-drain-running", effects, Next::LookAgain(*wake, "drain"))
         }
         DrainState::Failed(error) => failed(seen, node, error),
@@ -273,8 +276,8 @@ fn begin(seen: &Observation) -> Effect {
 }
 
 /// A drain under way is told once, and once more when a budget stops it.
-fn running(seen: &Observation, node: &Node, progress: &str, blocked_by: Option<&str>) -> Vec<Effect> {
-    let wait = drain_wait(seen, node, progress, blocked_by);
+fn running(seen: &Observation, node: &Node, text: &str, blocked_by: Option<&str>) -> Vec<Effect> {
+    let wait = drain_wait(seen, node, text, blocked_by);
     if blocked_by.is_some() {
         return tell_when_new(seen, &wait);
     }

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     api::{
-        names::{finalizer, label},
+        names::{annotation, finalizer, label, taint},
         v1alpha1::{Machine, MachinePhase},
     },
     driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity},
@@ -140,6 +140,7 @@ impl World {
         if random.random_bool(0.2) {
             let expiry = Time(at(1_000_000));
             first.status.current_status.preserve_expiry_time = Some(expiry);
+            first.annotations_mut().insert(annotation::PRESERVE.to_owned(), "now".to_owned());
         }
         let old_node = random.random_bool(0.05).then(|| {
             let mut old = node(vec![condition("Ready", "True")]);
@@ -505,7 +506,11 @@ impl World {
 
     fn step_drain(&mut self, force: Force) -> super::observation::DrainState {
         use super::observation::DrainState;
-        let is_cordoned = self.node.as_ref().is_none_or(|node| super::node_steps::is_cordoned(node));
+        let takes_no_pods = |node: &Node| {
+            let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+            super::node_steps::is_cordoned(node) || taints.iter().any(|mark| mark.key == taint::PRESERVED)
+        };
+        let is_cordoned = self.node.as_deref().is_none_or(takes_no_pods);
         if !is_cordoned {
             self.wrong("pods are evicted from a node that takes new ones");
         }
@@ -603,7 +608,8 @@ impl World {
                 let kept = self
                     .machine
                     .as_ref()
-                    .and_then(|machine| machine.status.current_status.preserve_expiry_time.clone());
+                    .and_then(|machine| machine.status.current_status.preserve_expiry_time.clone())
+                    .filter(|end| end.0 > at(self.now));
                 let acted = self.write_machine(VersionGuard::Any, |machine| patch_status(machine, &patch["status"]));
                 if let Some(machine) = &self.machine {
                     let current = &machine.status.current_status;
@@ -797,6 +803,9 @@ fn patch_node(node: &mut Node, patch: &Value) {
     patch_metadata(&mut node.metadata, &patch["metadata"]);
     if let Some(unschedulable) = patch["spec"]["unschedulable"].as_bool() {
         node.spec.get_or_insert_default().unschedulable = Some(unschedulable);
+    }
+    if !patch["spec"]["taints"].is_null() {
+        node.spec.get_or_insert_default().taints = serde_json::from_value(patch["spec"]["taints"].clone()).unwrap();
     }
 }
 

@@ -27,6 +27,8 @@ mod deletion_flow_tests;
 pub mod deletion_stage;
 #[cfg(test)]
 mod deletion_tests;
+#[cfg(test)]
+mod deletion_waits_tests;
 mod driver_calls;
 pub mod health;
 #[cfg(test)]
@@ -72,6 +74,8 @@ mod tokens;
 pub mod user_data;
 pub mod vm_gone;
 pub mod waiting;
+#[cfg(test)]
+mod waiting_events_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -269,6 +269,11 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// Whether nothing is under way and nothing is known.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_none() && self.answer.is_none() && self.vm.is_none()
+    }
+
     /// Takes in what a call answered.
     pub fn learn(&mut self, answer: Answer) {
         self.in_flight = None;
@@ -477,7 +482,7 @@ impl Observation {
             permit: Permit::NotHeld,
             trouble: None,
             conditions_differ_since: None,
-            vm_check: VmCheck::default(),
+            vm_check: VmCheck::NotAsked,
             machine,
         }
     }

@@ -82,12 +82,10 @@ pub enum Verdict {
 pub fn verdict(wish: Wish, is_over: IsOver, phase: &MachinePhase) -> Verdict {
     let has_failed = *phase == MachinePhase::Failed;
     match (wish, is_over) {
-        (Wish::Nothing | Wish::No, _) => Verdict::Stop(Annotations::Stay),
-        (Wish::Now | Wish::WhenFailed | Wish::Auto, IsOver::Yes) => Verdict::Stop(Annotations::Go),
         (Wish::Now, IsOver::No) => Verdict::Preserve,
         (Wish::WhenFailed | Wish::Auto, IsOver::No) if has_failed => Verdict::Preserve,
-        (Wish::WhenFailed, IsOver::No) => Verdict::Stop(Annotations::Stay),
-        (Wish::Auto, IsOver::No) => Verdict::Stop(Annotations::Go),
+        (Wish::Nothing | Wish::No, _) | (Wish::WhenFailed, IsOver::No) => Verdict::Stop(Annotations::Stay),
+        (Wish::Now | Wish::WhenFailed, IsOver::Yes) | (Wish::Auto, _) => Verdict::Stop(Annotations::Go),
     }
 }
 

@@ -57,6 +57,8 @@ pub enum Mishap {
     Crash,
     /// The caller is told of a time-out, and the VM is there so much later.
     Late(Duration),
+    /// It takes so long, and goes well.
+    Slow(Duration),
 }
 
 impl SmallCloud {
@@ -148,6 +150,7 @@ impl Driver for SmallCloud {
                 });
                 return Err(Status::new(Code::DeadlineExceeded, "no answer in time"));
             }
+            Some(Mishap::Slow(time)) => tokio::time::sleep(time).await,
             None => {}
         }
         if lock(&self.vms).late.contains(&name) {

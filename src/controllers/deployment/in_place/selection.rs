@@ -11,7 +11,10 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::marks;
 use crate::{
-    api::v1alpha1::{Machine, MachinePhase, OrchestrationType},
+    api::{
+        names::update_result,
+        v1alpha1::{Machine, MachinePhase, OrchestrationType},
+    },
     controllers::{
         deployment::{
             fleet::{Fleet, SetState},
@@ -45,13 +48,19 @@ pub fn select(seen: &DeploymentObservation, fleet: &Fleet<'_>, new: &SetState<'_
     picked
 }
 
-fn is_being_updated(seen: &DeploymentObservation, machine: &Machine) -> bool {
+fn is_picked(seen: &DeploymentObservation, machine: &Machine) -> bool {
     marks::node_of(seen, machine).is_some_and(|(_, marks)| marks.selected)
+}
+
+/// Picked, and not updated yet: missing now or soon, whatever the machine's phase says.
+fn is_being_updated(seen: &DeploymentObservation, machine: &Machine) -> bool {
+    marks::node_of(seen, machine)
+        .is_some_and(|(_, marks)| marks.selected && marks.result != Some(update_result::SUCCESSFUL))
 }
 
 /// Machines of old sets that were picked and have not moved yet.
 pub fn under_way(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
-    let picked = fleet.old.iter().flat_map(|set| &set.kept).filter(|machine| is_being_updated(seen, machine)).count();
+    let picked = fleet.old.iter().flat_map(|set| &set.kept).filter(|machine| is_picked(seen, machine)).count();
     i32::try_from(picked).unwrap_or(i32::MAX)
 }
 

@@ -167,8 +167,7 @@ fn rules(seen: &DeploymentObservation) -> Vec<String> {
 }
 
 use Is::{
-    Candidate, Contradicting, HandedOver, Plain, Selected, Starting, Unhealthy, Updated, UpdatedEarly, Updating,
-    WithoutNode,
+    Candidate, Contradicting, HandedOver, Plain, Selected, Starting, Unhealthy, Updated, UpdatedEarly, Updating, WithoutNode,
 };
 
 #[rstest]
@@ -324,7 +323,10 @@ fn a_label_that_only_the_old_selector_asks_for_comes_off() {
 fn a_machine_handed_over_to_a_set_that_is_old_by_now_is_updated_once_more() {
     // Its node speaks of the update before; without the label on the machine it would move on at once.
     let seen = fleet(Auto, of(2, &[HandedOver, Candidate]), of(1, &[Plain]));
-    assert_eq!(rules(&seen), ["in-place/release node-md-old-0", "in-place/finished md-old-0"]);
+    assert_eq!(
+        rules(&seen),
+        ["in-place/release node-md-old-0", "in-place/finished md-old-0", "in-place/select node-md-old-1"]
+    );
 }
 
 #[rstest]
@@ -479,7 +481,7 @@ fn d_16_a_deployment_that_shrinks_in_the_middle_of_an_update_takes_from_the_old_
 }
 
 #[test]
-fn a_frozen_deployment_updates_nothing() {
+fn d_18_a_frozen_deployment_updates_nothing() {
     let mut seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
     Arc::make_mut(&mut seen.deployment).metadata.labels = Some([("freeze".to_owned(), "True".to_owned())].into());
     assert_eq!(rules(&seen), Vec::<String>::new());

@@ -1,0 +1,116 @@
+//! `mcm dev` from outside: ready soon, machines running, nothing acknowledged is ever lost.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use rand::{RngExt, SeedableRng};
+
+use crate::support::{
+    process::Process,
+    scratch::{count_ran, subfolder},
+    wait_until,
+};
+
+const MCM: &str = env!("CARGO_BIN_EXE_mcm");
+/// How often the process is killed.
+const KILLS: usize = 50;
+
+fn start(folder: &Path, flags: &[&str]) -> (Process, PathBuf) {
+    let kubeconfig = folder.join("kubeconfig");
+    let _ = std::fs::remove_file(&kubeconfig);
+    let mut arguments = vec!["dev".to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
+    arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    (Process::start(folder, "mcm-dev", Path::new(MCM), &arguments), kubeconfig)
+}
+
+async fn client(kubeconfig: &Path) -> Result<kube::Client, String> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let file = Kubeconfig::read_from(kubeconfig).map_err(|error| error.to_string())?;
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    let mut config = config.map_err(|error| error.to_string())?;
+    config.default_retry = false;
+    kube::Client::try_from(config).map_err(|error| error.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_has_running_machines() {
+    count_ran("dev::the_example_has_running_machines");
+    let folder = subfolder("dev-example");
+    let (process, kubeconfig) = start(&folder, &["--example"]);
+    wait_until("a running machine and the hints", Duration::from_secs(60), || async {
+        let log = process.log();
+        let told = log.contains(": Running") && log.contains("try in a second terminal");
+        if told { Ok(()) } else { Err(log) }
+    })
+    .await;
+    let client = client(&kubeconfig).await.expect("the kubeconfig works");
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client);
+    wait_until("three nodes", Duration::from_secs(30), || async {
+        let found = nodes.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        if found.items.len() == 3 { Ok(()) } else { Err(format!("{} nodes", found.items.len())) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xa_133_no_acknowledged_write_is_lost_by_a_kill() {
+    count_ran("dev::xa_133_no_acknowledged_write_is_lost_by_a_kill");
+    let folder = subfolder("dev-kills");
+    let data = folder.join("data");
+    let data_flag = format!("--data-dir={}", data.display());
+    let seed: u64 = std::env::var("MCM_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
+    println!("MCM_TEST_SEED={seed}");
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    let mut acknowledged: Vec<String> = Vec::new();
+    let mut newest = 0;
+    for round in 0..KILLS {
+        let (mut process, kubeconfig) = start(&folder, &[&data_flag]);
+        let maps = wait_until("the API server", Duration::from_secs(30), || async {
+            let maps: Api<ConfigMap> = Api::namespaced(client(&kubeconfig).await?, "default");
+            maps.list(&ListParams::default().limit(1))
+                .await
+                .map_err(|error| format!("{error}: {}", process.log_tail()))?;
+            Ok(maps)
+        })
+        .await;
+        let stored = maps.list(&ListParams::default()).await.expect("the list is answered");
+        let names: Vec<String> = stored.items.iter().filter_map(|map| map.metadata.name.clone()).collect();
+        let lost: Vec<&String> = acknowledged.iter().filter(|name| !names.contains(name)).collect();
+        assert!(lost.is_empty(), "round {round}: lost {lost:?}");
+        let until = tokio::time::Instant::now() + Duration::from_millis(random.random_range(5..150));
+        let writer = async {
+            let mut written = Vec::new();
+            for at in 0.. {
+                let name = format!("m-{round}-{at}");
+                let map = ConfigMap {
+                    metadata: kube::core::ObjectMeta { name: Some(name.clone()), ..Default::default() },
+                    ..ConfigMap::default()
+                };
+                let Ok(made) = maps.create(&PostParams::default(), &map).await else { break };
+                let revision: u64 = made.metadata.resource_version.and_then(|text| text.parse().ok()).unwrap_or(0);
+                written.push((name, revision));
+            }
+            written
+        };
+        let killer = async {
+            tokio::time::sleep_until(until).await;
+            process.kill();
+        };
+        let (written, ()) = tokio::join!(writer, killer);
+        for (name, revision) in written {
+            assert!(revision > newest, "round {round}: revision {revision} after {newest}");
+            newest = revision;
+            acknowledged.push(name);
+        }
+    }
+    assert!(acknowledged.len() > KILLS / 2, "only {} writes were acknowledged", acknowledged.len());
+    println!("{KILLS} kills, {} acknowledged writes, none lost", acknowledged.len());
+}

@@ -1,0 +1,113 @@
+//! A single machine on a real API server: an update in place, and an end while our own webhooks are down.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::{
+    fleet,
+    support::{
+        ManagerOptions, Namespace, Rig, TestManager, cluster_object::text, manager::mcm, wait::expect, wait_until,
+    },
+};
+
+const A_MINUTE: Duration = Duration::from_secs(60);
+
+fn machine(namespace: &str) -> String {
+    let machine = json!({
+        "apiVersion": "machine.sapcloud.io/v1alpha1",
+        "kind": "Machine",
+        "metadata": { "name": "alone", "namespace": namespace },
+        "spec": { "class": { "kind": "MachineClass", "name": "class-a" } },
+    });
+    // The class and its Secret come with an empty fleet.
+    let fleet: Value =
+        serde_json::from_str(&fleet::manifests(namespace, "none", 0, "class-a")).expect("a fleet is JSON");
+    let mut items = fleet["items"].as_array().cloned().unwrap_or_default();
+    items.push(machine);
+    json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
+}
+
+/// Waits until the machine has this phase, and returns it.
+async fn in_phase(namespace: &Namespace, phase: &str) -> Value {
+    wait_until(&format!("phase {phase}"), A_MINUTE, || async {
+        let machine = namespace.get("machine", "alone").await;
+        expect(fleet::phase(&machine) == phase, || machine["status"].to_string()).map(|()| machine.clone())
+    })
+    .await
+}
+
+/// The condition of this type.
+fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+/// Waits until the Node's update has reached this stage.
+async fn at_stage(namespace: &Namespace, node: &str, stage: &str) -> Value {
+    wait_until(&format!("stage {stage}"), A_MINUTE, || async {
+        let node = namespace.get("node", node).await;
+        let found = condition(&node, "InPlaceUpdate").is_some_and(|condition| condition["reason"] == stage);
+        expect(found, || node["status"]["conditions"].to_string()).map(|()| node.clone())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mc_133_mc_137_a_selected_node_is_drained_handed_over_and_taken_back() {
+    let Some(rig) = Rig::own("machine_life::mc_133_mc_137_a_selected_node_is_drained").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("inplace").await;
+    let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
+    namespace.apply(&machine(&namespace.name)).await.succeed();
+    let before = in_phase(&namespace, "Running").await;
+    let node = text(&before, "/metadata/labels/node").to_owned();
+    let label = |key: &str, value: &str| {
+        let label = format!("node.machine.sapcloud.io/{key}={value}");
+        let (namespace, node) = (&namespace, &node);
+        async move { namespace.kubectl(&["label", "node", node, &label]).await.succeed() }
+    };
+
+    label("candidate-for-update", "true").await;
+    at_stage(&namespace, &node, "CandidateForUpdate").await;
+    label("selected-for-update", "true").await;
+    let ready = at_stage(&namespace, &node, "ReadyForUpdate").await;
+    assert_eq!(ready["spec"]["unschedulable"], true, "{ready}");
+    assert!(condition(&ready, "Ready").is_some(), "the other conditions stay: {ready}");
+    let updating = in_phase(&namespace, "InPlaceUpdating").await;
+    let told = &updating["status"]["machineConditions"][0];
+    assert_eq!(told["reason"], "WaitingForInPlaceUpdate", "{told}");
+
+    label("update-result", "successful").await;
+    at_stage(&namespace, &node, "UpdateSuccessful").await;
+    let after = in_phase(&namespace, "Running").await;
+    assert_eq!(after["spec"]["providerID"], before["spec"]["providerID"]);
+    assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mc_283_a_machine_ends_while_our_webhooks_are_down() {
+    let Some(rig) = Rig::own("machine_life::mc_283_a_machine_ends").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("nohooks").await;
+    let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
+    namespace.apply(&machine(&namespace.name)).await.succeed();
+    in_phase(&namespace, "Running").await;
+
+    // Nobody listens there.
+    let nowhere = mcm(&["manifests", "webhooks", "--namespace", &namespace.name, "--webhook-url=https://127.0.0.1:1"]);
+    rig.apply(&nowhere).await.succeed();
+    let probe = machine(&namespace.name).replace("\"alone\"", "\"probe\"");
+    wait_until("creations to be refused", A_MINUTE, || async {
+        let answer = namespace.apply(&probe).await;
+        expect(answer.stderr.contains("failed calling webhook"), || answer.stderr.clone() + &answer.stdout)
+    })
+    .await;
+
+    namespace.kubectl(&["delete", "machine", "alone", "--wait=false"]).await.succeed();
+    wait_until("the machine to go", A_MINUTE, || async {
+        let machines = namespace.list("machines").await;
+        let left: Vec<&Value> = machines.iter().filter(|machine| text(machine, "/metadata/name") == "alone").collect();
+        expect(left.is_empty(), || left.iter().map(|machine| fleet::describe(machine)).collect())
+    })
+    .await;
+}
