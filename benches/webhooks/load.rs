@@ -111,18 +111,15 @@ async fn one_connection(options: &Options, number: u32, end: Instant) -> Vec<Dur
     let mut latencies = Vec::new();
     let mut answer = Vec::new();
     while Instant::now() < end {
-        match pause {
-            Some(pause) => {
-                tokio::time::sleep_until(due.into()).await;
-                exchange(&mut stream, &request, &mut answer).await;
-                latencies.push(due.elapsed());
-                due += pause;
-            }
-            None => {
-                let began = Instant::now();
-                exchange(&mut stream, &request, &mut answer).await;
-                latencies.push(began.elapsed());
-            }
+        if let Some(pause) = pause {
+            tokio::time::sleep_until(due.into()).await;
+            exchange(&mut stream, &request, &mut answer).await;
+            latencies.push(due.elapsed());
+            due += pause;
+        } else {
+            let began = Instant::now();
+            exchange(&mut stream, &request, &mut answer).await;
+            latencies.push(began.elapsed());
         }
     }
     latencies

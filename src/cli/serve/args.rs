@@ -80,6 +80,7 @@ pub struct ClusterArgs {
 /// Which loops run, and how wide.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Controllers")]
+#[allow(clippy::struct_excessive_bools)] // flags are what they are; `Settings` knows enums
 pub struct ControllerArgs {
     /// Loops to run: "*" for all, a name for one, "-name" to leave one out, or "none" to only serve
     #[arg(

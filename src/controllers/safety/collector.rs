@@ -345,7 +345,7 @@ fn synthetic(class: &MachineClass, name: &str, provider_id: &str) -> Machine {
     let mut machine = Machine::default();
     machine.metadata.name = Some(name.to_owned());
     machine.metadata.namespace = class.namespace();
-    machine.spec.provider_id = provider_id.to_owned();
+    provider_id.clone_into(&mut machine.spec.provider_id);
     machine
 }
 

@@ -204,23 +204,26 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
     }
 
-    fn machine(phase: MachinePhase, provider_id: &str) -> Option<Machine> {
+    fn machine(phase: MachinePhase, provider_id: &str) -> Machine {
         let mut machine = Machine::default();
-        machine.spec.provider_id = provider_id.to_owned();
+        provider_id.clone_into(&mut machine.spec.provider_id);
         machine.status.current_status.phase = phase;
-        Some(machine)
+        machine
     }
 
     #[rstest]
     #[case::mc_241_no_machine_at_all(None, Claim::Nobody)]
-    #[case::mc_242_the_machine_has_it(machine(MachinePhase::Running, "cloud:///v"), Claim::Own)]
-    #[case::in_another_case_of_letters(machine(MachinePhase::Running, "Cloud:///V"), Claim::Own)]
-    #[case::mc_243_a_machine_in_creation(machine(MachinePhase::CrashLoopBackOff, "cloud:///w"), Claim::InCreation)]
-    #[case::a_new_machine(machine(MachinePhase::Unset, ""), Claim::InCreation)]
-    #[case::mc_244_it_has_another_one(machine(MachinePhase::Running, "cloud:///w"), Claim::OtherVm("cloud:///w".to_owned()))]
-    #[case::mc_245_pending_without_identity(machine(MachinePhase::Pending, ""), Claim::InCreation)]
-    #[case::a_failed_one_without_identity(machine(MachinePhase::Failed, ""), Claim::InCreation)]
-    #[case::one_that_is_deleted_and_has_another(machine(MachinePhase::Terminating, "cloud:///w"), Claim::OtherVm("cloud:///w".to_owned()))]
+    #[case::mc_242_the_machine_has_it(Some(machine(MachinePhase::Running, "cloud:///v")), Claim::Own)]
+    #[case::in_another_case_of_letters(Some(machine(MachinePhase::Running, "Cloud:///V")), Claim::Own)]
+    #[case::mc_243_a_machine_in_creation(
+        Some(machine(MachinePhase::CrashLoopBackOff, "cloud:///w")),
+        Claim::InCreation
+    )]
+    #[case::a_new_machine(Some(machine(MachinePhase::Unset, "")), Claim::InCreation)]
+    #[case::mc_244_it_has_another_one(Some(machine(MachinePhase::Running, "cloud:///w")), Claim::OtherVm("cloud:///w".to_owned()))]
+    #[case::mc_245_pending_without_identity(Some(machine(MachinePhase::Pending, "")), Claim::InCreation)]
+    #[case::a_failed_one_without_identity(Some(machine(MachinePhase::Failed, "")), Claim::InCreation)]
+    #[case::one_that_is_deleted_and_has_another(Some(machine(MachinePhase::Terminating, "cloud:///w")), Claim::OtherVm("cloud:///w".to_owned()))]
     fn a_machine_claims_its_vm(#[case] machine: Option<Machine>, #[case] expected: Claim) {
         assert_eq!(claim("cloud:///v", machine.as_ref()), expected);
     }

@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    fn machine(node: &str, description: &str) -> Option<Arc<Machine>> {
+    fn machine(node: &str, description: &str) -> Arc<Machine> {
         let mut machine = Machine::default();
         machine.metadata.name = Some("m".to_owned());
         machine.metadata.namespace = Some("ns".to_owned());
@@ -89,7 +89,7 @@ mod tests {
             machine.labels_mut().insert(label::NODE.to_owned(), node.to_owned());
         }
         machine.status.last_operation.description = description.to_owned();
-        Some(Arc::new(machine))
+        Arc::new(machine)
     }
 
     fn names(woken: Vec<Wake>) -> Vec<String> {
@@ -97,30 +97,30 @@ mod tests {
     }
 
     #[rstest]
-    #[case::mc_031_its_end_wakes_class_and_node(machine("n", ""), None, &["ns/c", "n"])]
+    #[case::mc_031_its_end_wakes_class_and_node(Some(machine("n", "")), None, &["ns/c", "n"])]
     #[case::mc_247_a_driver_saw_several_vms(
-        machine("n", ""), machine("n", "Cloud provider message - machine codes error: code = [OutOfRange]"), &["ns/c"])]
-    #[case::it_still_says_so(machine("n", "OutOfRange"), machine("n", "OutOfRange"), &[])]
-    #[case::mc_253_it_takes_a_node(machine("", ""), machine("n", ""), &["n"])]
-    #[case::it_begins_with_one(None, machine("n", ""), &["n"])]
-    #[case::nothing_of_interest(machine("n", ""), machine("n", "x"), &[])]
+        Some(machine("n", "")), Some(machine("n", "Cloud provider message - machine codes error: code = [OutOfRange]")), &["ns/c"])]
+    #[case::it_still_says_so(Some(machine("n", "OutOfRange")), Some(machine("n", "OutOfRange")), &[])]
+    #[case::mc_253_it_takes_a_node(Some(machine("", "")), Some(machine("n", "")), &["n"])]
+    #[case::it_begins_with_one(None, Some(machine("n", "")), &["n"])]
+    #[case::nothing_of_interest(Some(machine("n", "")), Some(machine("n", "x")), &[])]
     fn a_machine_wakes(#[case] old: Option<Arc<Machine>>, #[case] new: Option<Arc<Machine>>, #[case] woken: &[&str]) {
         assert_eq!(names(after_machine(&Change { old, new })), woken);
     }
 
-    fn node(change: fn(&mut Node)) -> Option<Arc<Node>> {
+    fn node(change: fn(&mut Node)) -> Arc<Node> {
         let mut node = Node::default();
         node.metadata.name = Some("n".to_owned());
         change(&mut node);
-        Some(Arc::new(node))
+        Arc::new(node)
     }
 
     #[rstest]
-    #[case::new(None, node(|_| {}), &["n"])]
-    #[case::a_heartbeat(node(|_| {}), node(|node| node.status = Some(k8s_openapi::api::core::v1::NodeStatus::default())), &[])]
-    #[case::deleted(node(|_| {}), node(|node| node.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH))), &["n"])]
-    #[case::marked(node(|_| {}), node(|node| drop(node.annotations_mut().insert(annotation::NOT_MANAGED.to_owned(), "1".to_owned()))), &["n"])]
-    #[case::gone(node(|_| {}), None, &[])]
+    #[case::new(None, Some(node(|_| {})), &["n"])]
+    #[case::a_heartbeat(Some(node(|_| {})), Some(node(|node| node.status = Some(k8s_openapi::api::core::v1::NodeStatus::default()))), &[])]
+    #[case::deleted(Some(node(|_| {})), Some(node(|node| node.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH)))), &["n"])]
+    #[case::marked(Some(node(|_| {})), Some(node(|node| drop(node.annotations_mut().insert(annotation::NOT_MANAGED.to_owned(), "1".to_owned())))), &["n"])]
+    #[case::gone(Some(node(|_| {})), None, &[])]
     fn a_node_wakes_itself(#[case] old: Option<Arc<Node>>, #[case] new: Option<Arc<Node>>, #[case] woken: &[&str]) {
         assert_eq!(names(after_node(&Change { old, new })), woken);
     }

@@ -154,8 +154,9 @@ mod tests {
         }
     }
 
-    fn of(machines: usize, node: Observation) -> Observation {
-        Observation { machines: vec!["m".to_owned(); machines], ..node }
+    fn of(machines: usize, mut node: Observation) -> Observation {
+        node.machines = vec!["m".to_owned(); machines];
+        node
     }
 
     fn answered(live: LiveAnswer, node: Observation) -> Observation {

@@ -190,7 +190,9 @@ mod tests {
 
     fn apply(layout: &mut Layout, changes: &Changes) -> Vec<usize> {
         let writes = layout.plan(changes).unwrap();
-        writes.iter().for_each(|write| layout.done(write));
+        for write in &writes {
+            layout.done(write);
+        }
         writes.iter().map(|write| write.shard).collect()
     }
 
