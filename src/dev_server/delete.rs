@@ -195,7 +195,11 @@ fn grace_of(served: &Served, old: &Value, options: &DeleteOptions) -> u64 {
 fn preconditions(call: &Call<'_>, options: &DeleteOptions, old: &Value) -> Result<(), ApiStatus> {
     let (group, plural) = (call.served.group(), call.served.plural());
     if let Some(uid) = options.uid.as_ref().filter(|uid| *uid != object::uid(old)) {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", object::uid(old));
+        let why = format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and \
+             then recreated",
+            object::uid(old)
+        );
         return Err(ApiStatus::conflict(group, plural, call.name(), &why));
     }
     let version = object::text(old, "/metadata/resourceVersion");
