@@ -155,7 +155,8 @@ impl Server {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             Err(why) => {
-                return self.failed(webhook, format!("failed to evaluate its match conditions: {why}")).map(|()| None);
+                return Self::failed(webhook, &format!("failed to evaluate its match conditions: {why}"))
+                    .map(|()| None);
             }
         }
         let side_effects = text(webhook, "/sideEffects");
@@ -167,11 +168,11 @@ impl Server {
         let timeout = Duration::from_secs(webhook["timeoutSeconds"].as_u64().unwrap_or(10));
         let answer = match self.webhooks.call(&webhook["clientConfig"], &review, timeout).await {
             Ok(answer) => answer,
-            Err(why) => return self.failed(webhook, format!("failed to call webhook: {why}")).map(|()| None),
+            Err(why) => return Self::failed(webhook, &format!("failed to call webhook: {why}")).map(|()| None),
         };
         let response = &answer["response"];
         if response["uid"] != json!(uid) {
-            return self.failed(webhook, "expected response.uid to be that of the request".to_owned()).map(|()| None);
+            return Self::failed(webhook, "expected response.uid to be that of the request").map(|()| None);
         }
         let warnings: Vec<String> = response["warnings"]
             .as_array()
@@ -192,7 +193,7 @@ impl Server {
                     .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
                 match read {
                     Ok(patch) => Some(patch),
-                    Err(why) => return self.failed(webhook, format!("cannot read its patch: {why}")).map(|()| None),
+                    Err(why) => return Self::failed(webhook, &format!("cannot read its patch: {why}")).map(|()| None),
                 }
             }
         };
@@ -200,7 +201,7 @@ impl Server {
     }
 
     /// What the failure of a webhook means is written in its configuration.
-    fn failed(&self, webhook: &Value, why: String) -> Result<(), ApiStatus> {
+    fn failed(webhook: &Value, why: &str) -> Result<(), ApiStatus> {
         if webhook["failurePolicy"] == "Ignore" {
             return Ok(());
         }
@@ -411,7 +412,7 @@ fn denied(name: &str, status: &Value) -> ApiStatus {
     };
     let mut refused = ApiStatus::new(code, reason, message);
     if status["details"].is_object() {
-        refused.details = Some(status["details"].clone());
+        refused.details = Some(Box::new(status["details"].clone()));
     }
     refused
 }

@@ -44,7 +44,7 @@ pub(super) fn apply(
             match force {
                 Force::Takes => entry.fields.subtract(&conflicts),
                 Force::Asks => {
-                    causes.extend(conflicts.paths().into_iter().map(|path| conflict(&entry.manager, &manager, path)))
+                    causes.extend(conflicts.paths().into_iter().map(|path| conflict(&entry.manager, &manager, path)));
                 }
             }
         }
@@ -73,13 +73,10 @@ pub(super) fn apply(
 }
 
 fn conflict(owner: &Manager, applier: &Manager, path: String) -> Cause {
-    let mut message = format!("conflict with {:?}", owner.name);
-    if let Some(subresource) = &owner.subresource {
-        message += &format!(" with subresource {subresource:?}");
-    }
-    if owner.how == How::Update || owner.api_version != applier.api_version {
-        message += &format!(" using {}", owner.api_version);
-    }
+    let subresource = owner.subresource.as_ref().map(|name| format!(" with subresource {name:?}")).unwrap_or_default();
+    let differs = owner.how == How::Update || owner.api_version != applier.api_version;
+    let version = if differs { format!(" using {}", owner.api_version) } else { String::new() };
+    let message = format!("conflict with {:?}{subresource}{version}", owner.name);
     Cause { reason: "FieldManagerConflict", message, field: path }
 }
 
@@ -219,7 +216,8 @@ mod tests {
         Manager { name: name.to_owned(), how: How::Apply, api_version: "g/v1".to_owned(), subresource: None }
     }
 
-    fn applied(old: Option<&Value>, spec: Value, name: &str, force: Force) -> Result<Value, ApiStatus> {
+    fn applied(old: Option<&Value>, spec: impl Into<Value>, name: &str, force: Force) -> Result<Value, ApiStatus> {
+        let spec = spec.into();
         let wanted = json!({"metadata": {"name": "a"}, "spec": spec});
         apply(old, &wanted, &by(name), &schema(), force, Timestamp::UNIX_EPOCH)
     }

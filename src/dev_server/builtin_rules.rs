@@ -201,17 +201,17 @@ pub(super) fn check(served: &Served, object: &Value, old: Option<&Value>) -> Vec
         ("", "nodes") => check_node(object, old, &mut found),
         ("", "pods") => check_pod(object, old, &mut found),
         ("", "secrets" | "configmaps") => check_data(object, old, &mut found),
-        ("policy", "poddisruptionbudgets") => {
-            if !object["spec"]["minAvailable"].is_null() && !object["spec"]["maxUnavailable"].is_null() {
-                let why = "minAvailable and maxUnavailable cannot be both set";
-                found.push(Cause::invalid("spec", &object["spec"], why));
-            }
+        ("policy", "poddisruptionbudgets")
+            if !object["spec"]["minAvailable"].is_null() && !object["spec"]["maxUnavailable"].is_null() =>
+        {
+            let why = "minAvailable and maxUnavailable cannot be both set";
+            found.push(Cause::invalid("spec", &object["spec"], why));
         }
-        ("coordination.k8s.io", "leases") => {
-            if object["spec"]["leaseDurationSeconds"].as_i64().is_some_and(|seconds| seconds <= 0) {
-                let value = &object["spec"]["leaseDurationSeconds"];
-                found.push(Cause::invalid("spec.leaseDurationSeconds", value, "must be greater than 0"));
-            }
+        ("coordination.k8s.io", "leases")
+            if object["spec"]["leaseDurationSeconds"].as_i64().is_some_and(|seconds| seconds <= 0) =>
+        {
+            let value = &object["spec"]["leaseDurationSeconds"];
+            found.push(Cause::invalid("spec.leaseDurationSeconds", value, "must be greater than 0"));
         }
         _ => {}
     }

@@ -40,7 +40,7 @@ enum Fate {
 
 impl Server {
     pub(super) async fn delete(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
-        let options = self.delete_options(call)?;
+        let options = delete_options(call)?;
         let (group, plural) = (call.served.group(), call.served.plural());
         match self.remove(call, &options).await? {
             Fate::Held(object) => self.shaped(call, object).map(Answer::ok),
@@ -50,7 +50,7 @@ impl Server {
     }
 
     pub(super) async fn delete_collection(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
-        let options = self.delete_options(call)?;
+        let options = delete_options(call)?;
         let wanted = selection(call.query, &call.served)?;
         let prefix = call.namespace().map(|namespace| format!("{namespace}/")).unwrap_or_default();
         let snapshot = self.store.list(&call.served.collection, &prefix);
@@ -75,16 +75,7 @@ impl Server {
             }
         }
         let metadata = json!({"resourceVersion": self.store.revision().to_string()});
-        Ok(Answer::ok(list_body(&call.served, gone, metadata)))
-    }
-
-    fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions, ApiStatus> {
-        let body = if call.body.iter().all(u8::is_ascii_whitespace) {
-            None
-        } else {
-            Some(negotiate::decode(call.content_type(), call.body)?).filter(|body| !body.is_null())
-        };
-        DeleteOptions::parse(call.query, body.as_ref())
+        Ok(Answer::ok(list_body(&call.served, gone, &metadata)))
     }
 
     async fn remove(&self, call: &Call<'_>, options: &DeleteOptions) -> Result<Fate, ApiStatus> {
@@ -113,14 +104,12 @@ impl Server {
                 return Ok(Fate::Held(held));
             }
             let value = self.to_storage(served, held.clone()).await?;
-            match self.store.write(&served.collection, &call.key(), Expect::Revision(stored.revision), Some(value)) {
-                Ok(written) => {
-                    self.after_write(served);
-                    let mut held = held;
-                    held["metadata"]["resourceVersion"] = json!(written.revision.to_string());
-                    return Ok(Fate::Held(held));
-                }
-                Err(Raced) => {}
+            let expect = Expect::Revision(stored.revision);
+            if let Ok(written) = self.store.write(&served.collection, &call.key(), expect, Some(value)) {
+                self.after_write(served);
+                let mut held = held;
+                held["metadata"]["resourceVersion"] = json!(written.revision.to_string());
+                return Ok(Fate::Held(held));
             }
         }
         Err(call.modified())
@@ -181,6 +170,15 @@ impl Server {
     }
 }
 
+fn delete_options(call: &Call<'_>) -> Result<DeleteOptions, ApiStatus> {
+    let body = if call.body.iter().all(u8::is_ascii_whitespace) {
+        None
+    } else {
+        Some(negotiate::decode(call.content_type(), call.body)?).filter(|body| !body.is_null())
+    };
+    DeleteOptions::parse(call.query, body.as_ref())
+}
+
 /// Seconds that an object has to end: pods on a node only.
 fn grace_of(served: &Served, old: &Value, options: &DeleteOptions) -> u64 {
     if !served.is("", "pods") {
@@ -197,7 +195,11 @@ fn grace_of(served: &Served, old: &Value, options: &DeleteOptions) -> u64 {
 fn preconditions(call: &Call<'_>, options: &DeleteOptions, old: &Value) -> Result<(), ApiStatus> {
     let (group, plural) = (call.served.group(), call.served.plural());
     if let Some(uid) = options.uid.as_ref().filter(|uid| *uid != object::uid(old)) {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", object::uid(old));
+        let why = format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and \
+             then recreated",
+            object::uid(old)
+        );
         return Err(ApiStatus::conflict(group, plural, call.name(), &why));
     }
     let version = object::text(old, "/metadata/resourceVersion");

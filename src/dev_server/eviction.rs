@@ -106,7 +106,7 @@ impl Server {
         Err(call.modified())
     }
 
-    pub(super) async fn bind(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
+    pub(super) fn bind(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
         let body = negotiate::decode(call.content_type(), call.body)?;
         let pod = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
         if !text(&pod.value, "/spec/nodeName").is_empty() {

@@ -362,12 +362,11 @@ pub(super) fn record(old: Option<&Value>, new: &mut Value, manager: &Manager, sc
         .as_array()
         .is_some_and(|entries| entries.iter().all(|entry| entry.as_object().is_none_or(Map::is_empty)));
     let mut entries = if cleared { Vec::new() } else { read(old.unwrap_or(new)) };
-    let Difference { changed, removed } = match old {
-        Some(old) => difference(old, new, schema),
-        None => {
-            entries.clear();
-            Difference { changed: of(new, schema), removed: FieldSet::default() }
-        }
+    let Difference { changed, removed } = if let Some(old) = old {
+        difference(old, new, schema)
+    } else {
+        entries.clear();
+        Difference { changed: of(new, schema), removed: FieldSet::default() }
     };
     if cleared && old.is_some() {
         write(new, &[]);

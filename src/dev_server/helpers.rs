@@ -85,18 +85,15 @@ impl Helpers {
                 }
             }
         }
-        match &change.after {
-            Some(after) => {
-                self.note(collection, &change.key, &after.value);
-                if change.before.is_none() {
-                    self.collect_if_ownerless(collection, &change.key, &after.value).await;
-                }
+        if let Some(after) = &change.after {
+            self.note(collection, &change.key, &after.value);
+            if change.before.is_none() {
+                self.collect_if_ownerless(collection, &change.key, &after.value).await;
             }
-            None => {
-                self.waiting.remove(&(collection.clone(), change.key.clone()));
-                if let Some(before) = &change.before {
-                    self.collect_dependents(object::uid(&before.value)).await;
-                }
+        } else {
+            self.waiting.remove(&(collection.clone(), change.key.clone()));
+            if let Some(before) = &change.before {
+                self.collect_dependents(object::uid(&before.value)).await;
             }
         }
         let value = change.after.as_ref().or(change.before.as_ref()).map(|stored| &stored.value);

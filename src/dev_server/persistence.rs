@@ -141,12 +141,11 @@ fn format_of(database: &Database) -> Result<u64, redb::Error> {
     let format = {
         let mut meta = transaction.open_table(META)?;
         let found = meta.get("format")?.map(|value| value.value());
-        match found {
-            Some(format) => format,
-            None => {
-                meta.insert("format", FORMAT)?;
-                FORMAT
-            }
+        if let Some(format) = found {
+            format
+        } else {
+            meta.insert("format", FORMAT)?;
+            FORMAT
         }
     };
     transaction.commit()?;

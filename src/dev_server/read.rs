@@ -99,7 +99,7 @@ impl Server {
             }
             Shape::PartialList => partial_list(&borrowed, &metadata),
             Shape::PartialObject => return Err(ApiStatus::not_acceptable(crate::protocol::negotiate::MEDIA_TYPES)),
-            Shape::Object | Shape::GroupDiscovery(_) => list_body(&call.served, objects, metadata),
+            Shape::Object | Shape::GroupDiscovery(_) => list_body(&call.served, objects, &metadata),
         };
         Ok(Answer::ok(body))
     }
@@ -208,7 +208,7 @@ fn present_event(object: &mut Value, served: &Served) {
 }
 
 /// A list of objects; items of built-in kinds carry no kind of their own.
-pub(super) fn list_body(served: &Served, mut objects: Vec<Value>, metadata: Value) -> Value {
+pub(super) fn list_body(served: &Served, mut objects: Vec<Value>, metadata: &Value) -> Value {
     if !served.is_custom() {
         for object in &mut objects {
             if let Value::Object(fields) = object {

@@ -267,7 +267,7 @@ impl Server {
         match verb {
             Verb::Get => self.get(call).await,
             Verb::List => self.list(call).await,
-            Verb::Watch => self.watch(call).await,
+            Verb::Watch => self.watch(call),
             Verb::Create if super::reviews::is_review(&call.served) => self.review(call),
             Verb::Create => self.create(call).await,
             Verb::Update => self.update(call).await,
@@ -292,7 +292,7 @@ impl Server {
         }
         match (name, verb) {
             ("eviction", Verb::Create) => self.evict(call).await,
-            ("binding", Verb::Create) => self.bind(call).await,
+            ("binding", Verb::Create) => self.bind(call),
             ("token", Verb::Create) => self.issue_token(call),
             ("scale", Verb::Get) => self.get_scale(call).await,
             ("scale", Verb::Update | Verb::Patch) => self.write_scale(call, verb).await,

@@ -309,17 +309,17 @@ mod tests {
         Collection::new("example.com", "things")
     }
 
-    fn object(color: &str) -> Option<Value> {
-        Some(json!({"metadata": {}, "spec": color}))
+    fn object(color: &str) -> Value {
+        json!({"metadata": {}, "spec": color})
     }
 
     #[test]
     fn every_write_has_a_revision_of_its_own_and_expects_a_state() {
         let store = store();
-        let first = store.write(&things(), "h/a", Expect::Absent, object("red")).unwrap();
+        let first = store.write(&things(), "h/a", Expect::Absent, Some(object("red"))).unwrap();
         assert_eq!(first.value["metadata"]["resourceVersion"], first.revision.to_string());
-        assert_eq!(store.write(&things(), "h/a", Expect::Absent, object("red")).unwrap_err(), Raced);
-        let second = store.write(&things(), "h/a", Expect::Revision(first.revision), object("blue")).unwrap();
+        assert_eq!(store.write(&things(), "h/a", Expect::Absent, Some(object("red"))).unwrap_err(), Raced);
+        let second = store.write(&things(), "h/a", Expect::Revision(first.revision), Some(object("blue"))).unwrap();
         assert!(second.revision > first.revision);
         assert_eq!(store.write(&things(), "h/a", Expect::Revision(first.revision), None).unwrap_err(), Raced);
         let removed = store.write(&things(), "h/a", Expect::Revision(second.revision), None).unwrap();
@@ -330,14 +330,14 @@ mod tests {
     fn lists_are_ordered_by_the_bytes_of_the_key_and_can_look_back() {
         let store = store();
         for key in ["h/b", "h-1/a", "h/a"] {
-            store.write(&things(), key, Expect::Absent, object("red")).unwrap();
+            store.write(&things(), key, Expect::Absent, Some(object("red"))).unwrap();
         }
         let all = store.list(&things(), "");
         let keys = |snapshot: &Snapshot| snapshot.objects.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>();
         assert_eq!(keys(&all), ["h-1/a", "h/a", "h/b"]);
         let revision = store.get(&things(), "h/a").unwrap().revision;
         store.write(&things(), "h/a", Expect::Revision(revision), None).unwrap();
-        store.write(&things(), "h/c", Expect::Absent, object("blue")).unwrap();
+        store.write(&things(), "h/c", Expect::Absent, Some(object("blue"))).unwrap();
         assert_eq!(keys(&store.list_at(&things(), "h/", all.revision).unwrap()), ["h/a", "h/b"]);
         store.compact();
         assert!(store.list_at(&things(), "h/", all.revision).is_err());
@@ -347,7 +347,7 @@ mod tests {
     fn changes_come_in_order_until_they_are_forgotten() {
         let store = store();
         let start = store.revision();
-        let first = store.write(&things(), "h/a", Expect::Absent, object("red")).unwrap();
+        let first = store.write(&things(), "h/a", Expect::Absent, Some(object("red"))).unwrap();
         store.write(&things(), "h/a", Expect::Revision(first.revision), None).unwrap();
         let (upto, changes) = store.changes(&things(), start).unwrap();
         assert_eq!((changes.len(), upto), (2, store.revision()));

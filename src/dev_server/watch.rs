@@ -51,7 +51,7 @@ enum Stage {
 }
 
 impl Server {
-    pub(super) async fn watch(self: &Arc<Self>, call: &Call<'_>) -> Result<Answer, ApiStatus> {
+    pub(super) fn watch(self: &Arc<Self>, call: &Call<'_>) -> Result<Answer, ApiStatus> {
         let options = WatchOptions::parse(call.query)?;
         check_fields(&call.served, &options.fields)?;
         let now = Instant::now();

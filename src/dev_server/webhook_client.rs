@@ -58,15 +58,12 @@ impl WebhookClient {
         let place = place(config)?;
         let body = Bytes::from(review.to_string());
         let handler = self.in_process.lock().unwrap_or_else(PoisonError::into_inner).get(&place.authority).cloned();
-        let (status, answer) = match handler {
-            Some(handler) => {
-                let (status, answer) = handler(&place.path, &body);
-                (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Bytes::from(answer))
-            }
-            None => {
-                let sent = self.send(&place, config["caBundle"].as_str().unwrap_or_default(), body, timeout);
-                tokio::time::timeout(timeout, sent).await.map_err(|_| "context deadline exceeded".to_owned())??
-            }
+        let (status, answer) = if let Some(handler) = handler {
+            let (status, answer) = handler(&place.path, &body);
+            (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Bytes::from(answer))
+        } else {
+            let sent = self.send(&place, config["caBundle"].as_str().unwrap_or_default(), body, timeout);
+            tokio::time::timeout(timeout, sent).await.map_err(|_| "context deadline exceeded".to_owned())??
         };
         if status != StatusCode::OK {
             return Err(format!("the server answered {status}"));

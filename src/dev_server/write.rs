@@ -135,9 +135,9 @@ impl Server {
         warnings.extend(more);
         normalise(served, &mut object, &ignoring(options), &mut warnings)?;
         if let Owners::Writer = owners {
-            fields::record(None, &mut object, &self.manager(call, options), &served.schema, self.now());
+            fields::record(None, &mut object, &manager(call, options), &served.schema, self.now());
         }
-        self.check(served, &object, None)?;
+        check(served, &object, None)?;
         warnings.extend(self.validate(call, Operation::Create, &object, None, options.dry_run).await?);
         warnings.extend(finalizer_warnings(&object, None));
         self.complete_definition(served, &mut object);
@@ -187,7 +187,7 @@ impl Server {
             let removes = object::is_deleting(&object)
                 && object::finalizers(&object).is_empty()
                 && object["metadata"]["deletionGracePeriodSeconds"].as_u64().unwrap_or(0) == 0
-                && !(served.is("", "namespaces") && !builtin_rules::namespace_finalizers(&object).is_empty());
+                && (!served.is("", "namespaces") || builtin_rules::namespace_finalizers(&object).is_empty());
             if options.dry_run == DryRun::All {
                 return Ok(Outcome { object, warnings });
             }
@@ -227,21 +227,13 @@ impl Server {
         normalise(served, &mut object, &ignoring(options), warnings)?;
         bump_generation(served, old, &mut object);
         if let Owners::Writer = owners {
-            fields::record(Some(old), &mut object, &self.manager(call, options), &served.schema, self.now());
+            fields::record(Some(old), &mut object, &manager(call, options), &served.schema, self.now());
         }
-        self.check(served, &object, Some(old))?;
+        check(served, &object, Some(old))?;
         warnings.extend(self.validate(call, Operation::Update, &object, Some(old), options.dry_run).await?);
         warnings.extend(finalizer_warnings(&object, Some(old)));
         self.complete_definition(served, &mut object);
         Ok(object)
-    }
-
-    fn manager(&self, call: &Call<'_>, options: &WriteOptions) -> Manager {
-        let name = options.field_manager.clone().unwrap_or_else(|| {
-            let agent = call.user_agent().split('/').next().unwrap_or_default();
-            if agent.is_empty() { "unknown".to_owned() } else { agent.chars().take(128).collect() }
-        });
-        Manager::update(name, call.served.api_version(), call.request.subresource.clone())
     }
 
     /// What only the server sets.
@@ -286,45 +278,6 @@ impl Server {
         Ok(())
     }
 
-    /// Everything that is wrong with an object.
-    pub(super) fn check(&self, served: &Served, object: &Value, old: Option<&Value>) -> Result<(), ApiStatus> {
-        let mut found = Vec::new();
-        if old.is_none() {
-            found.extend(object::check_name(object::name(object), served.name_rule()));
-        }
-        found.extend(object::check_metadata(object));
-        if let Some(old) = old.filter(|old| object::is_deleting(old)) {
-            let known = object::finalizers(old);
-            let new: Vec<&str> = object::finalizers(object).into_iter().filter(|name| !known.contains(name)).collect();
-            if !new.is_empty() {
-                let why = format!(
-                    "no new finalizers can be added if the object is being deleted, found new finalizers {new:?}"
-                );
-                found.push(Cause::forbidden("metadata.finalizers", &why));
-            }
-        }
-        if served.is_custom() {
-            let before = found.len();
-            validate::check(object, old, &served.schema, "", &mut found);
-            if found.len() == before {
-                found.extend(rules::check(object, old, &served.schema));
-            } else if has_rules(&served.schema) {
-                let why = "some validation rules were not checked because the object was invalid; correct the existing errors \
-                           to complete validation";
-                found.push(Cause::invalid("<nil>", &Value::Null, why));
-            }
-        } else {
-            found.extend(builtin_rules::check(served, object, old));
-            if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
-                found.extend(crd::check(object, old));
-            }
-        }
-        if found.is_empty() {
-            return Ok(());
-        }
-        Err(ApiStatus::invalid(served.group(), served.kind(), object::name(object), found))
-    }
-
     /// The status of a definition is a consequence of what it says.
     fn complete_definition(&self, served: &Served, object: &mut Value) {
         if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
@@ -349,6 +302,52 @@ impl Server {
             self.reload_definitions();
         }
     }
+}
+
+fn manager(call: &Call<'_>, options: &WriteOptions) -> Manager {
+    let name = options.field_manager.clone().unwrap_or_else(|| {
+        let agent = call.user_agent().split('/').next().unwrap_or_default();
+        if agent.is_empty() { "unknown".to_owned() } else { agent.chars().take(128).collect() }
+    });
+    Manager::update(name, call.served.api_version(), call.request.subresource.clone())
+}
+
+/// Everything that is wrong with an object.
+fn check(served: &Served, object: &Value, old: Option<&Value>) -> Result<(), ApiStatus> {
+    let mut found = Vec::new();
+    if old.is_none() {
+        found.extend(object::check_name(object::name(object), served.name_rule()));
+    }
+    found.extend(object::check_metadata(object));
+    if let Some(old) = old.filter(|old| object::is_deleting(old)) {
+        let known = object::finalizers(old);
+        let new: Vec<&str> = object::finalizers(object).into_iter().filter(|name| !known.contains(name)).collect();
+        if !new.is_empty() {
+            let why =
+                format!("no new finalizers can be added if the object is being deleted, found new finalizers {new:?}");
+            found.push(Cause::forbidden("metadata.finalizers", &why));
+        }
+    }
+    if served.is_custom() {
+        let before = found.len();
+        validate::check(object, old, &served.schema, "", &mut found);
+        if found.len() == before {
+            found.extend(rules::check(object, old, &served.schema));
+        } else if has_rules(&served.schema) {
+            let why = "some validation rules were not checked because the object was invalid; correct the existing errors \
+                       to complete validation";
+            found.push(Cause::invalid("<nil>", &Value::Null, why));
+        }
+    } else {
+        found.extend(builtin_rules::check(served, object, old));
+        if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
+            found.extend(crd::check(object, old));
+        }
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(ApiStatus::invalid(served.group(), served.kind(), object::name(object), found))
 }
 
 fn has_rules(schema: &super::schema::Schema) -> bool {

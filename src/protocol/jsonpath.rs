@@ -55,11 +55,7 @@ impl JsonPath {
 
     /// The names on the way, if it is a plain path of fields.
     pub fn fields(&self) -> Option<Vec<&str>> {
-        let field = |step| match step {
-            &Step::Field(ref name) => Some(name.as_str()),
-            _ => None,
-        };
-        self.0.iter().map(field).collect()
+        self.0.iter().map(|step| if let Step::Field(name) = step { Some(name.as_str()) } else { None }).collect()
     }
 }
 

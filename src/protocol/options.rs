@@ -135,10 +135,9 @@ impl ListOptions {
                 ));
             }
             (Some("0"), None | Some("NotOlderThan")) => Revision::Any,
-            (Some(version), Some("NotOlderThan")) => Revision::NotOlderThan(resource_version(version)?),
             (Some(version), Some("Exact")) => Revision::Exact(resource_version(version)?),
             (Some(version), None) if limit.is_some() => Revision::Exact(resource_version(version)?),
-            (Some(version), None) => Revision::NotOlderThan(resource_version(version)?),
+            (Some(version), None | Some("NotOlderThan")) => Revision::NotOlderThan(resource_version(version)?),
             (Some(_), Some(other)) => {
                 let supported = [json!("Exact"), json!("NotOlderThan"), json!("")];
                 let cause = Cause::not_supported("resourceVersionMatch", &json!(other), &supported);

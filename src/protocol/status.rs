@@ -103,7 +103,7 @@ pub struct ApiStatus {
     /// For people.
     pub message: String,
     /// `details` beside causes and `retryAfterSeconds`.
-    pub details: Option<Value>,
+    pub details: Option<Box<Value>>,
     /// What is wrong, field by field.
     pub causes: Vec<Cause>,
     /// Seconds after which another try may help; a header too.
@@ -241,7 +241,7 @@ impl ApiStatus {
     /// With these details.
     #[must_use]
     pub fn with_details(mut self, details: Value) -> Self {
-        self.details = Some(details);
+        self.details = Some(Box::new(details));
         self
     }
 
@@ -271,7 +271,7 @@ impl ApiStatus {
         if let Some(token) = &self.continue_token {
             status["metadata"]["continue"] = json!(token);
         }
-        let mut details = self.details.clone();
+        let mut details = self.details.as_deref().cloned();
         if !self.causes.is_empty() {
             let causes: Vec<_> = self.causes.iter().map(Cause::to_json).collect();
             details.get_or_insert_with(|| json!({}))["causes"] = json!(causes);

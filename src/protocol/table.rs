@@ -96,7 +96,7 @@ fn cell(column: &Column, object: &Value, now: Timestamp) -> Value {
         Cell::Path(path) => {
             let found = path.find(object);
             match (found.as_slice(), column.value_type.as_str()) {
-                ([], _) | ([Value::Null], _) => Value::Null,
+                ([] | [Value::Null], _) => Value::Null,
                 ([one], "string") => json!(text(one)),
                 ([one], "integer") => one.as_i64().map_or(Value::Null, |number| json!(number)),
                 ([one], "date") => age_cell(one, now),

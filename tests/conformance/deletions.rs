@@ -132,7 +132,7 @@ pub fn probes() -> Vec<Probe> {
                 super::Step { body: json!({"preconditions": {"uid": "other"}}).to_string(), ..delete("$T/a") }
                     .with("content-type", "application/json")
                     .status(409)
-                    .facts([Text("UID in precondition")]),
+                    .facts([Text("UID in the precondition")]),
             ],
         ),
         Probe::new(

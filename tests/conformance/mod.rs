@@ -3,6 +3,9 @@
 //! A probe is a list of requests with the facts that must hold about their answers. Nothing here knows which server it talks
 //! to: the same table runs against the development server and against a real kube-apiserver.
 
+// Tables are long, read best without prefixes, and take what is at hand.
+#![allow(clippy::too_many_lines, clippy::enum_glob_use, clippy::needless_pass_by_value)]
+
 mod deletions;
 mod lists;
 mod patches;

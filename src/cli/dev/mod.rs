@@ -155,13 +155,12 @@ fn settings(
     server.add_token(&token, MANAGER);
     let kubeconfig = folder.join("manager.kubeconfig");
     write_private(&kubeconfig, &credentials.kubeconfig_with_token(address, MANAGER, &token))?;
-    let simulation = match &args.simulation_config {
-        Some(file) => file.clone(),
-        None => {
-            let file = folder.join("simulation.yaml");
-            fs::write(&file, SIMULATION)?;
-            file
-        }
+    let simulation = if let Some(file) = &args.simulation_config {
+        file.clone()
+    } else {
+        let file = folder.join("simulation.yaml");
+        fs::write(&file, SIMULATION)?;
+        file
     };
     let state = match &args.data_dir {
         Some(folder) => format!("file:{}", folder.join("simulation.journal").display()),
@@ -214,17 +213,13 @@ struct Folder {
 impl Folder {
     fn open(data: Option<&Path>) -> Result<Self, Failure> {
         let builder = |path: &Path| fs::DirBuilder::new().mode(0o700).recursive(data.is_some()).create(path);
-        match data {
-            Some(path) => {
-                builder(path)?;
-                Ok(Self { path: path.to_path_buf(), ends: false })
-            }
-            None => {
-                let path = std::env::temp_dir().join(format!("mcm-dev-{:08x}", rand::random::<u32>()));
-                builder(&path)?;
-                Ok(Self { path, ends: true })
-            }
+        if let Some(path) = data {
+            builder(path)?;
+            return Ok(Self { path: path.to_path_buf(), ends: false });
         }
+        let path = std::env::temp_dir().join(format!("mcm-dev-{:08x}", rand::random::<u32>()));
+        builder(&path)?;
+        Ok(Self { path, ends: true })
     }
 }
 

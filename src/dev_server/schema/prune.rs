@@ -32,7 +32,7 @@ fn prune(value: &mut Value, schema: &Schema, path: &str, is_object: IsObject, dr
             });
             for (name, value) in fields {
                 if let Some(schema) = schema.field(name)
-                    && !(head(name) && !schema.properties.contains_key("labels"))
+                    && (!head(name) || schema.properties.contains_key("labels"))
                 {
                     prune(value, schema, &join(path, name), IsObject::No, dropped);
                 }

@@ -412,12 +412,12 @@ mod tests {
     use super::*;
     use crate::dev_server::schema::compile::structural;
 
-    fn found(rule: Value, value: Value, old: Option<Value>) -> Vec<Cause> {
+    fn found(rule: &Value, value: &Value, old: Option<&Value>) -> Vec<Cause> {
         let mut schema = json!({"type": "object", "properties": {
             "n": {"x-kubernetes-int-or-string": true}, "a": {"type": "string"}, "default-x": {"type": "string"},
         }});
         schema["x-kubernetes-validations"] = json!([rule]);
-        check(&value, old.as_ref(), &structural(&schema, "").unwrap())
+        check(value, old, &structural(&schema, "").unwrap())
     }
 
     #[rstest]
@@ -434,7 +434,7 @@ mod tests {
     #[case::escaped_names(json!({"rule": "self.default__dash__x == 'y'"}), json!({"default-x": "y"}), None, 0)]
     #[case::errors_refuse(json!({"rule": "self.a == 'x'"}), json!({}), None, 1)]
     fn rules(#[case] rule: Value, #[case] value: Value, #[case] old: Option<Value>, #[case] wrong: usize) {
-        let found = found(rule, value, old);
+        let found = found(&rule, &value, old.as_ref());
         assert_eq!(found.len(), wrong, "{found:?}");
     }
 
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn reason_and_field_path_are_told() {
         let rule = json!({"rule": "false", "reason": "FieldValueForbidden", "fieldPath": ".a", "message": "no"});
-        let found = found(rule, json!({"a": "x"}), None);
+        let found = found(&rule, &json!({"a": "x"}), None);
         assert_eq!((found[0].reason, found[0].field.as_str()), ("FieldValueForbidden", "a"));
     }
 }

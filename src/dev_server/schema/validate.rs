@@ -112,17 +112,17 @@ fn bounds(value: &Value, schema: &Schema, path: &str, found: &mut Vec<Cause>) {
     match value {
         Value::Number(number) => {
             let number = number.as_f64().unwrap_or(f64::NAN);
-            if let Some(minimum) = bounds.minimum {
-                if number < minimum || bounds.exclusive_minimum && number <= minimum {
-                    let or_equal = if bounds.exclusive_minimum { "" } else { " or equal to" };
-                    wrong(format!("should be greater than{or_equal} {minimum}"));
-                }
+            if let Some(minimum) = bounds.minimum
+                && (number < minimum || bounds.exclusive_minimum && number <= minimum)
+            {
+                let or_equal = if bounds.exclusive_minimum { "" } else { " or equal to" };
+                wrong(format!("should be greater than{or_equal} {minimum}"));
             }
-            if let Some(maximum) = bounds.maximum {
-                if number > maximum || bounds.exclusive_maximum && number >= maximum {
-                    let or_equal = if bounds.exclusive_maximum { "" } else { " or equal to" };
-                    wrong(format!("should be less than{or_equal} {maximum}"));
-                }
+            if let Some(maximum) = bounds.maximum
+                && (number > maximum || bounds.exclusive_maximum && number >= maximum)
+            {
+                let or_equal = if bounds.exclusive_maximum { "" } else { " or equal to" };
+                wrong(format!("should be less than{or_equal} {maximum}"));
             }
             if let Some(factor) = bounds.multiple_of
                 && factor > 0.0
