@@ -33,7 +33,7 @@ pub fn deployment(setup: Setup) -> MachineDeployment {
     spec.replicas = i32::from(setup.replicas);
     spec.selector = Some(LabelSelector { match_labels: Some(labels.clone()), match_expressions: None });
     spec.template.metadata.labels = Some(labels);
-    spec.template.spec.class.kind = MACHINE_CLASS_KIND.to_owned();
+    MACHINE_CLASS_KIND.clone_into(&mut spec.template.spec.class.kind);
     spec.template.spec.class.name = class(0);
     spec.strategy = strategy(setup.strategy);
     spec.revision_history_limit = Some(1);

@@ -211,10 +211,10 @@ impl Process {
         seen.first_seen = memory.first_seen;
         seen.first_seen_deleting = memory.first_seen_deleting;
         seen.flow = memory.flow.clone();
-        seen.pause = memory.pause.clone();
+        seen.pause.clone_from(&memory.pause);
         seen.drain = pass.drain.clone();
         seen.permit = pass.permit;
-        seen.trouble = pass.trouble.clone();
+        seen.trouble.clone_from(&pass.trouble);
         seen.conditions_differ_since = memory.conditions_differ_since;
         seen.vm_check = memory.vm_check;
         seen.siblings = self.siblings(machine, &seen, now);

@@ -99,13 +99,6 @@ impl Process {
             seed,
         };
         process.listen();
-        fn list<K: Kind>(store: &Store<K>, api: &Api) {
-            store.list_begins();
-            for object in K::table(api).values() {
-                store.apply((**object).clone());
-            }
-            store.list_ends();
-        }
         list(&process.views.deployments, api);
         list(&process.views.sets, api);
         list(&process.nodes, api);
@@ -191,7 +184,7 @@ impl Process {
     }
 
     /// The next run of the guard.
-    pub fn guard_job(&self) -> Job {
+    pub fn guard_job() -> Job {
         (Loop::Guard, overshooting::routing::key_of("ns"))
     }
 
@@ -264,4 +257,13 @@ impl Process {
 /// A time so much later.
 pub fn later(now: Timestamp, after: Duration) -> Timestamp {
     SignedDuration::try_from(after).ok().and_then(|after| now.checked_add(after).ok()).unwrap_or(Timestamp::MAX)
+}
+
+/// Fills a store with all there is.
+fn list<K: Kind>(store: &Store<K>, api: &Api) {
+    store.list_begins();
+    for object in K::table(api).values() {
+        store.apply((**object).clone());
+    }
+    store.list_ends();
 }

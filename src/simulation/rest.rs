@@ -12,7 +12,7 @@ use crate::{
 /// How the world differs from what the specification wants; empty when it does not.
 pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
     let mut found = Vec::new();
-    let wanted = api.deployments.values().next().map(|deployment| deployment.spec.replicas).unwrap_or(0);
+    let wanted = api.deployments.values().next().map_or(0, |deployment| deployment.spec.replicas);
     let staying = api.machines.values().filter(|machine| !is_terminating(machine)).count();
     let mut expect = |holds: bool, text: &dyn Fn() -> String| {
         if !holds {

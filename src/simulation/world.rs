@@ -278,7 +278,7 @@ impl World {
             }
             let Some(next) = self.next_happening() else {
                 let changes = self.api.changes;
-                let job = self.leader.guard_job();
+                let job = Process::guard_job();
                 self.pass(job, None);
                 if self.api.changes == changes {
                     break;

@@ -55,7 +55,7 @@ async fn has_event(namespace: &Namespace, machine: &str, reason: &str, part: &st
                 && text(event, "/reason") == reason
                 && text(event, "/message").contains(part)
         });
-        expect(told, || events.iter().map(|event| format!("{}\n", text(event, "/message"))).collect::<String>())
+        expect(told, || events.iter().map(|event| text(event, "/message")).collect::<Vec<_>>().join("\n"))
     })
     .await;
 }

@@ -70,7 +70,6 @@ struct Vocabulary<'a> {
 
 impl Vocabulary<'_> {
     fn case(&self, line: &Value) -> Case {
-        let fields = line.as_object().expect("a case is a map");
         const KNOWN: [&str; 13] = [
             "id",
             "kind",
@@ -86,6 +85,7 @@ impl Vocabulary<'_> {
             "others",
             "terminating",
         ];
+        let fields = line.as_object().expect("a case is a map");
         for field in fields.keys() {
             assert!(KNOWN.contains(&field.as_str()), "{line}: nobody reads {field}");
         }

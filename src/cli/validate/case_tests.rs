@@ -29,7 +29,9 @@ fn drivers() -> RegisteredDrivers {
     let simulation: Arc<dyn Driver> =
         Arc::new(Standby::new(&SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH)).unwrap());
     registry.register(&simulation);
-    driver::known_rules().iter().for_each(|rules| registry.register_rules(rules));
+    for rules in &driver::known_rules() {
+        registry.register_rules(rules);
+    }
     RegisteredDrivers::new(registry, Coverage::All)
 }
 
@@ -40,7 +42,7 @@ fn policy(case: &Case) -> Policy {
 
 /// The caches' content: the case's other objects, and the class that all base objects name.
 fn known(case: &Case) -> Option<Vec<Value>> {
-    let mut others = case.others.as_ref()?.iter().cloned().collect::<Vec<_>>();
+    let mut others = case.others.as_ref()?.clone();
     others.push(table::base("MachineClass", "c1", NAMESPACE));
     Some(others)
 }

@@ -353,7 +353,7 @@ pub(crate) fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
 
 /// The condition in place of the one of its type, at the end of the list; others are not touched (spec §1.6).
 pub(crate) fn set_condition(node: Option<&Node>, condition: &Value) -> Patch {
-    let conditions = node.map(|node| super::observation::conditions_of(node)).unwrap_or_default();
+    let conditions = node.map(super::observation::conditions_of).unwrap_or_default();
     let Some(place) = conditions.iter().position(|stored| condition["type"] == stored.type_.as_str()) else {
         return added_condition(node, condition);
     };

@@ -240,6 +240,9 @@ pub fn next_creation_step(seen: &Observation) -> CreationStep {
         Some(Answer::DeletedStale(_)) => CreationStep::Fail(CreationFailure::stale_node(STALE_NODE)),
         Some(Answer::Status(Ok(_)) | Answer::Created(Ok(_)) | Answer::Initialized(_)) => match &seen.flow.vm {
             Some(vm) => with_vm(seen, vm),
+            // The VM of a restored machine that the driver does not find has been initialised: to ask again would find as
+            // little and go round for ever. That its Node does not come is the creation timeout's business.
+            None if has_provider_id => with_vm(seen, &trusted(seen)),
             None => CreationStep::AskStatus,
         },
     }

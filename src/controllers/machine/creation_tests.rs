@@ -259,6 +259,19 @@ fn a_recorded_machine_without_phase_becomes_pending_without_a_create(#[case] ans
 }
 
 #[test]
+fn a_vm_that_is_initialised_although_the_driver_does_not_find_it_is_not_asked_for_again() {
+    let mut stored = recorded();
+    stored.status.current_status.phase = MachinePhase::CrashLoopBackOff;
+    stored.status.last_operation.operation = OperationType::Create;
+    stored.status.last_operation.state = OperationState::Failed;
+    stored.status.last_operation.description = format!("no answer. {}", stage_text::INITIALIZE_VM);
+    assert_eq!(starts(&decide(&told(stored.clone(), 1, vec![not_found()]))), Some(Call::Initialize));
+    let plan = decide(&told(stored.clone(), 1, vec![not_found(), Answer::Initialized(Ok(VmIdentity::default()))]));
+    assert_eq!(starts(&plan), None);
+    assert_eq!(after(&plan, &stored).status.current_status.phase, MachinePhase::Pending);
+}
+
+#[test]
 fn mc_060_a_vm_without_node_name_is_an_error() {
     let plan = decide(&told(machine(), 1, vec![created("")]));
     let status = after(&plan, &machine()).status;

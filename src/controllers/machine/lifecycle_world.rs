@@ -257,7 +257,7 @@ impl World {
             }
             Happening::ForceDeletion => {
                 self.change_machine(|machine| {
-                    drop(machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned()))
+                    drop(machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned()));
                 });
             }
         }
@@ -282,14 +282,12 @@ impl World {
             self.deliver();
             self.look();
             let call = self.call.filter(|running| running.is_awaited).map(|running| running.ends);
-            match [call, self.process.wake].into_iter().flatten().min() {
-                Some(next) => self.wait((next - self.now).max(0)),
-                None => {
-                    if self.call.is_none() {
-                        return;
-                    }
-                    self.wait(1300);
-                }
+            if let Some(next) = [call, self.process.wake].into_iter().flatten().min() {
+                self.wait((next - self.now).max(0));
+            } else if self.call.is_some() {
+                self.wait(1300);
+            } else {
+                return;
             }
         }
         let left = self.machine.as_ref().map(|machine| machine.status.last_operation.description.clone());

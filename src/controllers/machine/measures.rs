@@ -136,7 +136,7 @@ mod tests {
         machine
     }
 
-    fn scrape(deployment: &str, class: Option<MachineClass>) -> String {
+    fn scrape(deployment: &str, class: Option<&MachineClass>) -> String {
         let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
         let measures = Measures::new(metrics.clone());
         let took = Duration::from_millis(7900);
@@ -149,7 +149,7 @@ mod tests {
             Measurement::Drained(took),
             Measurement::Deleted(took),
         ] {
-            measures.machine(what, &machine, class.as_ref());
+            measures.machine(what, &machine, class);
         }
         metrics.render().unwrap()
     }
@@ -168,7 +168,7 @@ mod tests {
         #[case] class: Option<MachineClass>,
         #[case] kind: &str,
     ) {
-        let text = scrape("pool", class);
+        let text = scrape("pool", class.as_ref());
         let labels = format!(r#"{{instance_type="{kind}",machine_deployment="pool",namespace="shoot",zone="eu-1a"}}"#);
         for name in [
             "create_duration_seconds",
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn mc_274_a_machine_of_no_deployment_records_no_duration() {
-        let text = scrape("", Some(class()));
+        let text = scrape("", Some(&class()));
         for name in
             ["create_duration_seconds{", "join_duration_seconds{", "drain_duration_seconds{", "num_failed_join{"]
         {

@@ -21,6 +21,7 @@ use super::{
     retry::RetryPeriod,
     settings::CallDeadlines,
     user_data::filled_in,
+    waiting::SAID_AFTER,
 };
 use crate::{
     api::{
@@ -101,7 +102,9 @@ impl MachineController {
             }
             match plan.next {
                 Next::Again => {}
-                Next::Settled | Next::AwaitCall => return Outcome::Settled,
+                Next::Settled => return Outcome::Settled,
+                // The answer wakes the machine; a call that takes long is told of before.
+                Next::AwaitCall => return Outcome::LookAgain(SAID_AFTER, "a slow driver call is told of"),
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why),
                 Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory),
                 Next::TakePermit => {

@@ -108,10 +108,10 @@ impl Api {
     }
 
     /// Sets a field of an object as somebody else would; the field is a JSON pointer.
-    pub fn set(&mut self, path: &str, field: &str, value: Value) {
+    pub fn set(&mut self, path: &str, field: &str, value: impl Into<Value>) {
         let Some(mut object) = self.objects.get(path).cloned() else { return };
         let patch: json_patch::Patch =
-            serde_json::from_value(json!([{ "op": "add", "path": field, "value": value }])).unwrap();
+            serde_json::from_value(json!([{ "op": "add", "path": field, "value": value.into() }])).unwrap();
         json_patch::patch(&mut object, &patch).unwrap();
         self.store(path, object);
     }

@@ -67,20 +67,12 @@ impl Waiting {
 
     /// The whole sentence.
     pub fn message(&self) -> String {
-        let mut text = format!("waiting for {}", self.on);
-        if let Some(began) = self.since {
-            text.push_str(&format!(" since {}", rfc3339(began)));
-        }
-        if !self.seen.is_empty() {
-            text.push_str(&format!(": {}", self.seen));
-        }
-        if !self.ended_by.is_empty() {
-            text.push_str(&format!("; ends when {}", self.ended_by));
-        }
-        if let Some((limit, then)) = &self.limit {
-            text.push_str(&format!("; at {} {then}", rfc3339(*limit)));
-        }
-        text
+        let since = self.since.map(|began| format!(" since {}", rfc3339(began))).unwrap_or_default();
+        let after = |lead: &str, said: &str| if said.is_empty() { String::new() } else { format!("{lead}{said}") };
+        let (seen, end) = (after(": ", &self.seen), after("; ends when ", &self.ended_by));
+        let limit =
+            self.limit.as_ref().map(|(limit, then)| format!("; at {} {then}", rfc3339(*limit))).unwrap_or_default();
+        format!("waiting for {}{since}{seen}{end}{limit}", self.on)
     }
 }
 

@@ -28,9 +28,9 @@ fn told_events(plan: &Plan) -> Vec<&'static str> {
 }
 
 /// The machine whose condition says this.
-fn telling(machine: Machine, reason: &'static str) -> Machine {
+fn telling(machine: &Machine, reason: &'static str) -> Machine {
     let change = StatusChange::new().progress(Moving::Yes, reason, "x").effect(&seen(machine.clone(), 0));
-    after(&Plan::new("test", vec![change], super::plan::Next::Settled), &machine)
+    after(&Plan::new("test", vec![change], super::plan::Next::Settled), machine)
 }
 
 fn terminating(stage: &str) -> Machine {
@@ -50,7 +50,7 @@ fn drained(machine: Machine) -> Observation {
 #[rstest]
 #[case::at_the_first_try(terminating(stage_text::DRAIN), &[])]
 #[case::after_a_budget_had_refused(
-    telling(terminating(stage_text::DRAIN), machine_condition::REASON_DRAIN_BLOCKED),
+    telling(&terminating(stage_text::DRAIN), machine_condition::REASON_DRAIN_BLOCKED),
     &[machine_reason::DRAIN_SUCCEEDED]
 )]
 fn a_drain_that_was_held_up_is_told_when_it_succeeds(#[case] machine: Machine, #[case] events: &[&str]) {
@@ -60,7 +60,7 @@ fn a_drain_that_was_held_up_is_told_when_it_succeeds(#[case] machine: Machine, #
 #[rstest]
 #[case::at_the_first_try(terminating(stage_text::DELETE_VM), &[])]
 #[case::after_the_provider_had_refused(
-    telling(terminating(stage_text::DELETE_VM), machine_reason::VM_DELETION_FAILED),
+    telling(&terminating(stage_text::DELETE_VM), machine_reason::VM_DELETION_FAILED),
     &[machine_reason::VM_DELETED]
 )]
 fn a_vm_that_would_not_go_is_told_when_it_is_gone(#[case] machine: Machine, #[case] events: &[&str]) {

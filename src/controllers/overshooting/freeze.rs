@@ -72,7 +72,7 @@ pub fn frozen_set(set: &MachineSet, why: &Why, now: Timestamp) -> Vec<(Part, Pat
             reason: why.reason.to_owned(),
             message: why.message.clone(),
         });
-        patches.push(conditions(&set.metadata, json!({ "machineSetCondition": all })));
+        patches.push(conditions(&set.metadata, &json!({ "machineSetCondition": all })));
     }
     patches.extend(labelled(marks));
     patches
@@ -84,7 +84,7 @@ pub fn thawed_set(set: &MachineSet) -> Vec<(Part, Patch)> {
     let mut patches = Vec::new();
     if marks.condition {
         let left: Vec<_> = set.status.conditions.iter().filter(|condition| !is_set_freeze(condition)).collect();
-        patches.push(conditions(&set.metadata, json!({ "machineSetCondition": left })));
+        patches.push(conditions(&set.metadata, &json!({ "machineSetCondition": left })));
     }
     patches.extend(unlabelled(marks));
     patches
@@ -104,7 +104,7 @@ pub fn frozen_deployment(deployment: &MachineDeployment, why: &Why, now: Timesta
             reason: why.reason.to_owned(),
             message: why.message.clone(),
         });
-        patches.push(conditions(&deployment.metadata, json!({ "conditions": all })));
+        patches.push(conditions(&deployment.metadata, &json!({ "conditions": all })));
     }
     patches.extend(labelled(marks));
     patches
@@ -117,13 +117,13 @@ pub fn thawed_deployment(deployment: &MachineDeployment) -> Vec<(Part, Patch)> {
     if marks.condition {
         let all = &deployment.status.conditions;
         let left: Vec<_> = all.iter().filter(|condition| !is_deployment_freeze(condition)).collect();
-        patches.push(conditions(&deployment.metadata, json!({ "conditions": left })));
+        patches.push(conditions(&deployment.metadata, &json!({ "conditions": left })));
     }
     patches.extend(unlabelled(marks));
     patches
 }
 
-fn conditions(meta: &ObjectMeta, status: Value) -> (Part, Patch) {
+fn conditions(meta: &ObjectMeta, status: &Value) -> (Part, Patch) {
     let patch = Patch::Merge(json!({ "status": status }));
     (Part::Status, patch.guarded_by(meta.resource_version.as_deref()))
 }
