@@ -83,7 +83,8 @@ pub fn probes() -> Vec<Probe> {
             Is("/type", json!("ERROR")), Is("/object/code", json!(410)), Is("/object/reason", json!("Expired")),
             Holds("/object/message", "too old resource version"),
         ])]),
-        Probe::new("XA-125", [list("a", "red"), get("$T?watch=1&resourceVersion=0&allowWatchBookmarks=true&timeoutSeconds=2").facts([
+        // The list waits until the cache, of which revision 0 asks, has seen the object.
+        Probe::new("XA-125", [list("a", "red"), get("$T"), get("$T?watch=1&resourceVersion=0&allowWatchBookmarks=true&timeoutSeconds=2").facts([
             Is("/0/type", json!("ADDED")), Is("/1/type", json!("BOOKMARK")), Is("/1/object/kind", json!("Thing")),
             Present("/1/object/metadata/resourceVersion"),
         ])]),

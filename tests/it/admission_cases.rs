@@ -360,8 +360,11 @@ fn metrics_name_rules_and_no_content(metrics: &str) {
         &["kind=\"MachineClass\"", "level=\"warn\"", "operation=\"UPDATE\"", "rule=\"CLS-17\""],
     );
     line("mcm_admission_requests_total{", &["allowed=\"false\"", "kind=\"MachineDeployment\""]);
-    for content in ["KernelDeadlock", "yesterday", "i-43"] {
-        assert!(!metrics.contains(content), "{content} of an object is in the metrics");
+    // `mcm_machine_info` names providerIDs, as the original's does.
+    for ours in metrics.lines().filter(|line| line.starts_with("mcm_admission_")) {
+        for content in ["KernelDeadlock", "yesterday", "i-43"] {
+            assert!(!ours.contains(content), "{content} of an object is in the metrics: {ours}");
+        }
     }
 }
 

@@ -102,7 +102,7 @@ fn cases() -> Vec<Case> {
             "p14 an unknown name in the handshake",
             b"GET /healthz HTTP/1.1\r\nHost: mcm\r\n\r\n".to_vec(),
             200,
-            &["ok"],
+            &["OK"],
         ),
         case("deep nesting", post("/validate", MACHINE.replacen("\"object\":", &format!("\"oldObject\": {deep}, \"object\":"), 1).as_bytes()), 400, &["recursion"]),
         case("deep nesting in a conversion", post("/convert", String::from_utf8(conversion(&[], "machine.sapcloud.io/v1beta1")).unwrap().replace("[]", &format!("[{deep}]")).as_bytes()), 200, &["\"status\":\"Failure\"", "object 0: recursion limit"]),

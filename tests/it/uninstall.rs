@@ -37,9 +37,10 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     let namespace = rig.namespace("uninstall").await;
     let mut manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
     manager.register_webhooks(&rig, &namespace).await;
-    serve_v1beta1(&rig, &namespace, &manager).await;
     namespace.apply(&fleet::manifests(&namespace.name, "pool", 1, "c")).await.succeed();
     fleet::running_machines(&namespace, 1, Duration::from_secs(60)).await;
+    // Last, for kubectl shows what it finds in the newer version from then on.
+    serve_v1beta1(&rig, &namespace, &manager).await;
 
     // The manager runs without leader election here; this is what others would see of it.
     let now = jiff::Timestamp::now();
