@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     api::{
-        names::label,
+        names::{label, update_result},
         v1alpha1::{Machine, MachineSet},
     },
     cluster::key::Target,
@@ -65,7 +65,7 @@ fn delete_superfluous(seen: &SetObservation, staying: Vec<&Arc<Machine>>, wanted
     // A machine just handed over by an in-place update counts as a replica but is never chosen.
     let mut candidates: Vec<Arc<Machine>> = staying
         .into_iter()
-        .filter(|machine| label_of(machine, label::UPDATE_RESULT) != Some("successful"))
+        .filter(|machine| label_of(machine, label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL))
         .cloned()
         .collect();
     let surplus = candidates.len().saturating_sub(wanted);

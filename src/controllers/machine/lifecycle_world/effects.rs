@@ -1,0 +1,250 @@
+//! How effects are carried out in the played world: writes, driver calls, and the patches that the machine's rules write.
+
+use super::*;
+
+impl World {
+    pub(super) fn act(&mut self, plan: &Plan, seen: &Observation) -> Acted {
+        for effect in &plan.effects {
+            if self.faults > 0 && self.chance(2) {
+                return Acted::Crashed;
+            }
+            match self.effect(effect, seen) {
+                Acted::Done => {}
+                other => return other,
+            }
+        }
+        Acted::Done
+    }
+
+    fn effect(&mut self, effect: &Effect, seen: &Observation) -> Acted {
+        match effect {
+            Effect::PatchMachine { patch, guard } => {
+                self.write_machine(*guard, |machine| patch_machine(machine, patch))
+            }
+            Effect::PatchStatus(patch) => {
+                let kept = self
+                    .machine
+                    .as_ref()
+                    .and_then(|machine| machine.status.current_status.preserve_expiry_time.clone())
+                    .filter(|end| end.0 > at(self.now));
+                let acted = self.write_machine(VersionGuard::Any, |machine| patch_status(machine, &patch["status"]));
+                if let Some(machine) = &self.machine {
+                    let current = &machine.status.current_status;
+                    if kept.is_some()
+                        && current.preserve_expiry_time.is_none()
+                        && current.phase != MachinePhase::Terminating
+                    {
+                        self.wrong("a write of something else ended a preservation");
+                    }
+                }
+                acted
+            }
+            Effect::RemoveMachineFinalizer => {
+                if !self.delete_was_answered {
+                    self.wrong("the machine is let go before the driver has said that its VM is gone");
+                }
+                self.write_machine(VersionGuard::Any, |machine| {
+                    machine.finalizers_mut().retain(|name| name != finalizer::MACHINE);
+                })
+            }
+            Effect::DeleteMachine => {
+                if !self.node_was_deleted {
+                    self.wrong("a machine is deleted whose Node nobody deleted");
+                }
+                self.delete_machine();
+                self.process.machine.clone_from(&self.machine);
+                Acted::Done
+            }
+            Effect::RereadMachine => {
+                self.process.machine.clone_from(&self.machine);
+                match &self.machine {
+                    Some(machine) if machine.metadata.deletion_timestamp.is_none() => Acted::Done,
+                    _ => Acted::Void,
+                }
+            }
+            Effect::PatchNode { .. }
+            | Effect::AddNodeCondition(_)
+            | Effect::SetNodeCondition { .. }
+            | Effect::PatchNodeStatus(_)
+            | Effect::RemoveNodeFinalizer
+            | Effect::DeleteNode { .. } => self.write_node(effect),
+            Effect::Start(call) => self.start(*call, seen),
+            Effect::Remember(memo) => {
+                remember(*memo, seen, &mut self.process.memory);
+                Acted::Done
+            }
+            Effect::DeleteAttachment { .. }
+            | Effect::EnsureToken
+            | Effect::DeleteToken
+            | Effect::Warn { .. }
+            | Effect::Tell { .. }
+            | Effect::Measure(_) => Acted::Done,
+        }
+    }
+
+    fn write_machine(&mut self, guard: VersionGuard, change: impl FnOnce(&mut Machine)) -> Acted {
+        let version = |machine: &Option<Arc<Machine>>| {
+            machine.as_ref().and_then(|machine| machine.metadata.resource_version.clone())
+        };
+        let is_stale = version(&self.process.machine) != version(&self.machine);
+        if self.machine.is_none() || (guard == VersionGuard::Observed && is_stale) {
+            self.process.machine.clone_from(&self.machine);
+            return Acted::Void;
+        }
+        let broken = self.chance(self.faults);
+        if broken && self.chance(50) {
+            return Acted::Failed;
+        }
+        self.change_machine(change);
+        self.writes += 1;
+        if broken {
+            // It happened, but the answer got lost.
+            self.process.memory.reread = true;
+            return Acted::Failed;
+        }
+        self.process.machine.clone_from(&self.machine);
+        Acted::Done
+    }
+
+    fn write_node(&mut self, effect: &Effect) -> Acted {
+        let step = super::super::act::node_step(effect).unwrap_or(super::super::observation::NodeStep::Metadata);
+        let is_deleting = self.machine.as_ref().is_none_or(|machine| machine.metadata.deletion_timestamp.is_some());
+        if self.chance(self.faults) {
+            return Acted::Trouble(Trouble { step, error: "no".to_owned() });
+        }
+        let Some(node) = &mut self.node else {
+            self.process.node = None;
+            return Acted::Void;
+        };
+        self.writes += 1;
+        let is_foreign = provider_id(node) != VM;
+        let target = Arc::make_mut(node);
+        let mut verdict = None;
+        match effect {
+            Effect::PatchNode { patch, .. } => patch_node(target, patch),
+            Effect::AddNodeCondition(value) | Effect::SetNodeCondition { condition: value, .. } => {
+                let condition: k8s_openapi::api::core::v1::NodeCondition =
+                    serde_json::from_value(value.clone()).unwrap();
+                let all = target.status.get_or_insert_default().conditions.get_or_insert_default();
+                all.retain(|stored| stored.type_ != condition.type_);
+                all.push(condition);
+            }
+            Effect::RemoveNodeFinalizer => target.finalizers_mut().retain(|name| name != finalizer::NODE),
+            Effect::DeleteNode { .. } => {
+                verdict = (!is_deleting).then_some("the Node of a living machine is deleted");
+                target.metadata.deletion_timestamp = Some(Time(at(self.now)));
+            }
+            _ => {}
+        }
+        if target.metadata.deletion_timestamp.is_some() && target.finalizers().is_empty() {
+            self.node = None;
+        }
+        if is_foreign {
+            verdict = Some("a Node of somebody else is touched");
+        }
+        if let Some(verdict) = verdict {
+            self.wrong(verdict);
+        }
+        self.process.node.clone_from(&self.node);
+        Acted::Done
+    }
+
+    fn start(&mut self, call: Call, seen: &Observation) -> Acted {
+        let truly_deleting = self.machine.as_ref().is_none_or(|machine| machine.metadata.deletion_timestamp.is_some());
+        if call == Call::Delete && !truly_deleting {
+            self.wrong("the VM of a living machine is deleted");
+        }
+        if self.freeze == Freeze::Frozen && !truly_deleting {
+            self.wrong("a driver is called while frozen");
+        }
+        if call == Call::Create {
+            let phase = &self.machine.as_ref().map(|machine| machine.status.current_status.phase.clone());
+            let is_first = *phase == Some(MachinePhase::Unset);
+            if truly_deleting && (is_first || phase.is_none()) {
+                self.wrong("a VM is made for a machine that is being deleted and never had one");
+            }
+            let is_owned = crate::api::v1alpha1::controller_of(&seen.machine.metadata).is_some()
+                || self.machine.as_ref().is_some_and(|m| crate::api::v1alpha1::controller_of(&m.metadata).is_some());
+            if *phase == Some(MachinePhase::Failed) && is_owned {
+                self.wrong("a Failed machine that a set replaces makes a VM");
+            }
+        }
+        if let Some(running) = self.call {
+            if running.is_awaited {
+                self.wrong(format!("{call:?} begins while {:?} is under way", running.call));
+            }
+            let aborted = Status::new(Code::Aborted, "a call of this name is under way");
+            self.process.memory.flow.learn(super::super::driver_calls::failed(call, aborted));
+            return Acted::Void;
+        }
+        let takes = self.random.random_range(1..40);
+        self.call = Some(Running { call, ends: self.now + takes, is_awaited: true });
+        let flow = &mut self.process.memory.flow;
+        *flow = Flow { answer: None, in_flight: Some(call), asked_at: Some(at(self.now)), vm: flow.vm.take() };
+        Acted::Done
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The merge patches that the machine's rules write; a field that none writes today is a mistake of this file.
+fn patch_machine(machine: &mut Machine, patch: &Value) {
+    patch_metadata(&mut machine.metadata, &patch["metadata"]);
+    if let Some(id) = patch["spec"]["providerID"].as_str() {
+        id.clone_into(&mut machine.spec.provider_id);
+    }
+}
+
+fn patch_metadata(metadata: &mut kube::api::ObjectMeta, patch: &Value) {
+    for (field, all) in [("labels", &mut metadata.labels), ("annotations", &mut metadata.annotations)] {
+        for (key, value) in patch[field].as_object().into_iter().flatten() {
+            let all = all.get_or_insert_default();
+            match value {
+                Value::Null => drop(all.remove(key)),
+                value => drop(all.insert(key.clone(), text(value))),
+            }
+        }
+    }
+    if let Some(finalizers) = patch["finalizers"].as_array() {
+        metadata.finalizers = Some(finalizers.iter().map(text).collect());
+    }
+}
+
+fn patch_node(node: &mut Node, patch: &Value) {
+    patch_metadata(&mut node.metadata, &patch["metadata"]);
+    if let Some(unschedulable) = patch["spec"]["unschedulable"].as_bool() {
+        node.spec.get_or_insert_default().unschedulable = Some(unschedulable);
+    }
+    if !patch["spec"]["taints"].is_null() {
+        node.spec.get_or_insert_default().taints = serde_json::from_value(patch["spec"]["taints"].clone()).unwrap();
+    }
+}
+
+fn patch_status(machine: &mut Machine, patch: &Value) {
+    let status = &mut machine.status;
+    for (field, value) in patch.as_object().into_iter().flatten() {
+        match field.as_str() {
+            "lastOperation" => status.last_operation = serde_json::from_value(value.clone()).unwrap(),
+            "conditions" => status.conditions = serde_json::from_value(value.clone()).unwrap(),
+            "machineConditions" => status.machine_conditions = serde_json::from_value(value.clone()).unwrap(),
+            "lastKnownState" => status.last_known_state = text(value),
+            "currentStatus" => {
+                let current = &mut status.current_status;
+                for (field, value) in value.as_object().into_iter().flatten() {
+                    match field.as_str() {
+                        "phase" => current.phase = serde_json::from_value(value.clone()).unwrap(),
+                        "lastUpdateTime" => current.last_update_time = serde_json::from_value(value.clone()).unwrap(),
+                        "timeoutActive" => current.timeout_active = value.as_bool().unwrap_or_default(),
+                        "preserveExpiryTime" => {
+                            current.preserve_expiry_time = serde_json::from_value(value.clone()).unwrap();
+                        }
+                        other => panic!("nobody plays the field {other} yet"),
+                    }
+                }
+            }
+            other => panic!("nobody plays the field {other} yet"),
+        }
+    }
+}
