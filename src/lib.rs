@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod controllers;
 pub mod dev_server;
 pub mod driver;
+pub mod extension;
 pub mod manager;
 pub mod metrics;
 pub mod protocol;

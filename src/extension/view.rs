@@ -1,0 +1,115 @@
+//! What a view is to the server that answers for it.
+//!
+//! Source: spec/extension-apiserver §1.1.
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use crate::protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus};
+
+/// Group of all views.
+pub const GROUP: &str = "views.machine.sapcloud.io";
+/// Their version.
+pub const VERSION: &str = "v1alpha1";
+
+/// How old what a view is computed from may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// `resourceVersion` unset: as recent as the view's own limit demands.
+    Recent,
+    /// `resourceVersion=0`: whatever is in memory.
+    Any,
+}
+
+/// What somebody asks of a view.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Question<'a> {
+    /// One object by name.
+    Get {
+        /// Namespace of the object.
+        namespace: &'a str,
+        /// Its name.
+        name: &'a str,
+    },
+    /// All of a namespace, or of all.
+    List {
+        /// `None`: all namespaces.
+        namespace: Option<&'a str>,
+    },
+    /// The answer to a review.
+    Create {
+        /// Namespace of the review.
+        namespace: &'a str,
+        /// The review, decoded: an object of the view's kind.
+        review: &'a Value,
+    },
+}
+
+/// A right on stored objects that one needs to be told what is computed from them (`--views-check-source-rbac`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceRight {
+    /// `Get` or `List`.
+    pub verb: Verb,
+    /// Plural in `machine.sapcloud.io`.
+    pub resource: &'static str,
+    /// `None`: all namespaces.
+    pub namespace: Option<String>,
+    /// `None`: every name.
+    pub name: Option<String>,
+}
+
+/// One object, with what the reader should be warned of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// The object, with `apiVersion` and `kind`.
+    pub object: Value,
+    /// Texts for `Warning` headers, at most 120 characters each.
+    pub warnings: Vec<String>,
+}
+
+/// Objects in any order, with what the reader should be warned of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listing {
+    /// The objects, each with `apiVersion` and `kind`.
+    pub items: Vec<Value>,
+    /// Texts for `Warning` headers, at most 120 characters each.
+    pub warnings: Vec<String>,
+}
+
+/// A computed resource.
+#[async_trait]
+pub trait View: Send + Sync {
+    /// Its names, verbs and columns.
+    fn resource(&self) -> &Resource;
+
+    /// The `OpenAPI` v3 schema of its kind, with descriptions.
+    fn schema(&self) -> &Value;
+
+    /// Where the values of its field selectors stand, beside `metadata.name` and `metadata.namespace`.
+    fn selectable_fields(&self) -> &[(&'static str, JsonPath)];
+
+    /// What one must be allowed to read to be answered; nothing: the right on the view is enough.
+    fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight>;
+
+    /// One object.
+    ///
+    /// # Errors
+    /// 404 for what does not exist, 503 for what can't be known now.
+    async fn get(&self, namespace: &str, name: &str, freshness: Freshness) -> Result<Answer, ApiStatus>;
+
+    /// The objects of a namespace, or of all.
+    ///
+    /// # Errors
+    /// 405 where the view has no lists, 503 for what can't be known now.
+    async fn list(&self, _namespace: Option<&str>, _freshness: Freshness) -> Result<Listing, ApiStatus> {
+        Err(ApiStatus::method_not_allowed())
+    }
+
+    /// The answer to a review; stores nothing.
+    ///
+    /// # Errors
+    /// 405 where the view takes no reviews, 400 and 422 for a malformed one, 429 when too many are asked at once.
+    async fn create(&self, _namespace: &str, _review: Value) -> Result<Answer, ApiStatus> {
+        Err(ApiStatus::method_not_allowed())
+    }
+}
