@@ -77,8 +77,8 @@ impl Settings {
         if self.machine.health_timeout.is_zero() {
             found.push("--machine-health-timeout is 0: a machine fails at the first sign of ill health".to_owned());
         }
-        if self.safety.orphan_vms_period.is_zero() {
-            found.push("--machine-safety-orphan-vms-period is 0: it is treated as 1s".to_owned());
+        if self.safety.orphan_vms_period < Duration::from_secs(10) {
+            found.push("--machine-safety-orphan-vms-period is less than 10s: it is treated as 10s".to_owned());
         }
         if self.drivers == DriverSelection::Only(BTreeSet::new()) {
             found.push("--drivers is empty: no machine class can be served".to_owned());
