@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use crate::{
     fleet::{self, none_left, phase},
     support::{
-        ManagerOptions, Rig, TestManager,
+        ManagerOptions, TestManager,
         cluster_object::{name, text},
         wait::expect,
         wait_until,
     },
+    weather::{Silences, sky},
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -28,9 +29,7 @@ latency:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_284_a_leader_that_dies_in_any_stage_is_succeeded() {
-    let Some(rig) = Rig::own("weather_stages::mc_284_a_leader_that_dies").await else { return };
-    rig.with_controller_manager().await;
-    rig.install_crds().await;
+    let Some(rig) = sky("weather_stages::mc_284_a_leader_that_dies").await else { return };
     let namespace = rig.namespace("stages").await;
     let state = rig.folder.join("stages.json");
     let options = ManagerOptions {
@@ -75,8 +74,10 @@ where
     Fut: Future<Output = (Vec<Value>, bool)>,
 {
     let deadline = tokio::time::Instant::now() + PATIENCE;
+    let silences = Silences::default();
     loop {
         let (machines, done) = look().await;
+        silences.look(&machines);
         if done {
             return;
         }
