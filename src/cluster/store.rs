@@ -11,7 +11,10 @@ use std::{
 use kube::Resource;
 use tokio::sync::watch;
 
-use super::key::ObjectKey;
+use super::{
+    catch_up::{Listed, LiveList},
+    key::ObjectKey,
+};
 
 /// Names an index of a store.
 pub type IndexName = &'static str;
@@ -116,6 +119,22 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         self.len() == 0
     }
 
+    /// The first object in which this view is behind a list; `None` when it shows the list or something newer.
+    pub fn behind(&self, list: &LiveList) -> Option<ObjectKey> {
+        let state = self.read();
+        let is_behind = |listed: &&Listed| match state.objects.get(&listed.key) {
+            Some(known) => known.meta().uid.as_deref() != Some(&listed.uid) || version_of(&**known) < listed.version,
+            // Nothing but its removal brings the watch past the list without it.
+            None => state.watched_version <= list.version,
+        };
+        if let Some(listed) = list.objects.iter().find(is_behind) {
+            return Some(listed.key.clone());
+        }
+        let listed: BTreeSet<&ObjectKey> = list.objects.iter().map(|listed| &listed.key).collect();
+        let mut rest = state.objects.iter().filter(|(key, _)| !listed.contains(key));
+        rest.find(|(_, known)| version_of(&***known) <= list.version).map(|(key, _)| key.clone())
+    }
+
     /// Whether the first list has been taken over completely.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
@@ -134,8 +153,13 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
 
     /// An object as a list or watch event delivered it.
     pub fn apply(&self, object: K) {
-        let key = ObjectKey::of(&object);
-        let version = version_of(&object);
+        self.apply_shared(Arc::new(object));
+    }
+
+    /// As [`Self::apply`], for an object that somebody else holds, too.
+    pub fn apply_shared(&self, object: Arc<K>) {
+        let key = ObjectKey::of(&*object);
+        let version = version_of(&*object);
         let change = {
             let mut state = self.write();
             let mut listed = false;
@@ -154,7 +178,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             if !is_news {
                 return;
             }
-            self.replace(&mut state, &key, Some(Arc::new(object)))
+            self.replace(&mut state, &key, Some(object))
         };
         self.tell(&change);
     }
@@ -213,13 +237,17 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     /// The answer of one of our own writes. Ignored when the watch has come past it already. An object that the write let
     /// go, by taking its last finalizer, is forgotten.
     pub fn observe_write(&self, object: K) -> Arc<K> {
-        let key = ObjectKey::of(&object);
-        let version = version_of(&object);
-        if has_gone(&object) {
+        self.observe_shared(Arc::new(object))
+    }
+
+    /// As [`Self::observe_write`], for an object that somebody else holds, too.
+    pub fn observe_shared(&self, object: Arc<K>) -> Arc<K> {
+        let key = ObjectKey::of(&*object);
+        let version = version_of(&*object);
+        if has_gone(&*object) {
             self.forget(&key, object.meta().uid.as_deref().unwrap_or_default());
-            return Arc::new(object);
+            return object;
         }
-        let object = Arc::new(object);
         let change = {
             let mut state = self.write();
             let overtaken = match state.objects.get(&key) {
