@@ -138,9 +138,8 @@ fn spare_available(fleet: &Fleet<'_>, sets: &[&SetState<'_>], targets: &mut [i32
             grows && changes(**place, 1) > Some(0)
         };
         let Some(saved) = new_first.iter().find(saves).copied() else { return };
-        let is_useless = |place: &&usize| {
-            **place != saved && targets.get(**place) > Some(&0) && changes(**place, -1) == Some(0)
-        };
+        let is_useless =
+            |place: &&usize| **place != saved && targets.get(**place) > Some(&0) && changes(**place, -1) == Some(0);
         let useless = new_first.iter().rev().find(is_useless).copied();
         for (place, by) in [(Some(saved), 1), (useless, -1)] {
             if let Some(target) = place.and_then(|place| targets.get_mut(place)) {
