@@ -132,15 +132,20 @@ pub fn mend_labels(api: &mut Api) {
     }
 }
 
-/// Machines that nobody adopts are deleted by whoever made them; whether there were any.
+/// Machines and sets that nobody adopts are deleted by whoever took their owners away; whether there were any.
 pub fn sweep(api: &mut Api, now: Timestamp) -> bool {
+    fn strays<K: Kind>(api: &Api) -> Vec<String> {
+        let is_stray = |object: &K| controller_of(object.meta()).is_none() && object.meta().deletion_timestamp.is_none();
+        K::table(api).iter().filter(|(_, object)| is_stray(object)).map(|(name, _)| name.clone()).collect()
+    }
     let changes = api.changes;
-    let is_stray = |machine: &Machine| controller_of(&machine.metadata).is_none() && !is_terminating(machine);
-    let strays: Vec<String> =
-        api.machines.iter().filter(|(_, machine)| is_stray(machine)).map(|(name, _)| name.clone()).collect();
-    for name in strays {
+    for name in strays::<Machine>(api) {
         // It is there: it was just looked up.
         let _ = api.delete::<Machine>(&name, None, None, now);
+    }
+    for name in strays::<MachineSet>(api) {
+        // The same.
+        let _ = api.delete::<MachineSet>(&name, None, None, now);
     }
     api.changes != changes
 }

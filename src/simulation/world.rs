@@ -304,12 +304,15 @@ impl World {
             self.say(|| "nodes are updated".to_owned());
             moved = true;
         }
-        for job in self.leader.due(self.now) {
-            if job.0 != Loop::Guard {
+        // One loop after the other, as deployments and sets rest between passes while machines come and go.
+        let due = self.leader.due(self.now);
+        let is_due = |of: &Loop| due.iter().any(|job| job.0 == *of);
+        if let Some(of) = [Loop::Machine, Loop::Set, Loop::Deployment].into_iter().find(is_due) {
+            for job in due.into_iter().filter(|job| job.0 == of) {
                 self.pass(job, None);
                 *passes += 1;
-                moved = true;
             }
+            moved = true;
         }
         moved
     }
