@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
-use tokio::sync::watch;
+use kube::Api;
+use tokio::sync::{OnceCell, watch};
 
 use super::{
     Common, clusters::Clusters, drivers::Drivers, loops, references::CachedReferences, stream, target::TargetViews,
@@ -11,6 +12,7 @@ use super::{
 use crate::{
     api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
     cluster::{
+        catch_up::caught_up,
         clients::Purpose,
         events::{self, EventNote, Publisher, Recorder},
         gate::Gate,
@@ -49,6 +51,9 @@ pub(super) struct Parts {
     /// The drivers; their clouds live once `drivers_live` says so.
     pub(super) drivers: Drivers,
     drivers_live: watch::Receiver<bool>,
+    /// Reads what the views are compared with when this process begins to lead.
+    catching_up: kube::Client,
+    caught_up: OnceCell<()>,
 }
 
 impl Parts {
@@ -68,8 +73,23 @@ impl Parts {
                 }
             },
         );
+        self.caught_up.get_or_init(|| self.catch_up()).await;
         // The sender lives as long as the process, or the process ends with it.
         let _ = self.drivers_live.clone().wait_for(|live| *live).await;
+    }
+
+    /// What the predecessor wrote last must be seen, or it is done twice.
+    async fn catch_up(&self) {
+        let (client, namespace) = (&self.catching_up, self.common.settings.namespace.as_str());
+        let machines: Api<Machine> = Api::namespaced(client.clone(), namespace);
+        let sets: Api<MachineSet> = Api::namespaced(client.clone(), namespace);
+        let deployments: Api<MachineDeployment> = Api::namespaced(client.clone(), namespace);
+        let views = &self.views;
+        tokio::join!(
+            caught_up("machines", &machines, &views.machines),
+            caught_up("machinesets", &sets, &views.sets),
+            caught_up("machinedeployments", &deployments, &views.deployments),
+        );
     }
 
     /// A recorder for a component.
@@ -162,6 +182,8 @@ pub(super) async fn start(
         notes,
         drivers,
         drivers_live,
+        catching_up: clusters.control.client(Purpose::Watches),
+        caught_up: OnceCell::new(),
     });
     // Listeners first: a change that comes before them would wake nobody.
     loops::start(&parts, tasks);
