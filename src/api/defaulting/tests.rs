@@ -137,7 +137,7 @@ fn m21_fields_of_another_time_are_not_touched() {
     let object = json!({"metadata": {}, "spec": {"class": {"name": "c"}, "future": 1}, "status": {"later": 2}});
     let patch = on_create(Kind::Machine, &object);
     let paths: Vec<_> = patch.as_array().unwrap().iter().map(|edit| edit["path"].as_str().unwrap()).collect();
-    assert_eq!(paths, ["/spec/class/kind", "/metadata/annotations", "/metadata/finalizers"]);
+    assert_eq!(paths, ["/metadata/annotations", "/metadata/finalizers", "/spec/class/kind"]);
     let mut defaulted = object;
     let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
     json_patch::patch(&mut defaulted, &patch).unwrap();
