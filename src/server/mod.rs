@@ -2,10 +2,12 @@
 //!
 //! One TLS port answers admission and conversion reviews (HTTP/2 and HTTP/1.1); plain ports answer `/healthz`, `/readyz`,
 //! `/metrics` and `/configz`. What lives here: accepting, limits, timeouts, draining, certificates. What does not: the
-//! reviews themselves (`admission/`), which come in as a [`Reviewer`] over bytes.
+//! reviews themselves (`admission/`), which come in as a [`Reviewer`] over bytes, and the views (`extension/`), which come in as
+//! a [`Guest`] over requests.
 //! Sources: spec/api-and-admission §9, §11, spec/extension-apiserver §4, spec/deployment-and-set §1.3.
 
 mod body;
+mod guest;
 pub mod health;
 mod limits;
 mod listener;
@@ -20,6 +22,8 @@ use tokio::{net::TcpListener, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
+pub use body::BodyReader;
+pub use guest::Guest;
 pub use health::{Check, Gate, Health, Readiness};
 pub use limits::{ConnectionLimits, RequestLimits};
 pub use listener::{ClientCertificates, Peer, TlsVersion};
@@ -29,7 +33,7 @@ pub use webhooks::{Answer, Reviewer};
 use self::{
     listener::{Acceptor, Routes, Stop},
     tls::CertificateHandle,
-    webhooks::Webhooks,
+    webhooks::{Callers, Webhooks},
 };
 use crate::metrics::{Listener, Metrics};
 
@@ -103,6 +107,8 @@ pub struct Server {
     metrics: Metrics,
     accepting: Option<Check>,
     staying: Check,
+    callers: Callers,
+    guest: Option<Arc<dyn Guest>>,
 }
 
 impl Server {
@@ -133,10 +139,18 @@ impl Server {
                 Some((listener, local, acceptor))
             }
         };
+        let callers = Callers::of(&options.client_certificates)?;
         let accepting = secure.as_ref().map(|_| health.check("tls-listener", Gate::Readiness, "not accepting yet"));
         let staying = health.check("shutdown", Gate::Readiness, "not started");
         let (health, metrics) = (health.clone(), metrics.clone());
-        Ok(Self { options, secure, plain, health, metrics, accepting, staying })
+        Ok(Self { options, secure, plain, health, metrics, accepting, staying, callers, guest: None })
+    }
+
+    /// Lets somebody answer what comes to the TLS port and is not for the webhooks, health included.
+    #[must_use]
+    pub fn with_guest(mut self, guest: Arc<dyn Guest>) -> Self {
+        self.guest = Some(guest);
+        self
     }
 
     /// Where webhooks are served.
@@ -152,7 +166,7 @@ impl Server {
     /// Serves until `shutdown`, then drains: readiness goes first, requests go on being served for the delay, then no
     /// connection is accepted and requests in flight finish, bounded by the timeout. The plain listeners stay to the end.
     pub async fn run(self, reviewer: Arc<dyn Reviewer>, shutdown: CancellationToken) {
-        let Self { options, secure, plain, health, metrics, accepting, staying } = self;
+        let Self { options, secure, plain, health, metrics, accepting, staying, callers, guest } = self;
         let (secure_stop, plain_stop) = (Stop::default(), Stop::default());
         let (secure_tasks, plain_tasks) = (TaskTracker::new(), TaskTracker::new());
         let plain_router = plain::router(health.clone(), metrics.clone(), options.profiling);
@@ -166,12 +180,12 @@ impl Server {
                 metrics.clone(),
                 plain_tasks.clone(),
             );
-            let routes = Routes { webhooks: None, other: plain_router.clone() };
+            let routes = Routes { webhooks: None, guest: None, other: plain_router.clone() };
             plain_tasks.spawn(acceptor.run(routes, plain_stop.clone()));
         }
         if let Some((listener, local, tls)) = secure {
             info!(address = %local, "serving webhooks");
-            let webhooks = Webhooks::new(reviewer, options.requests, &options.client_certificates, metrics.clone());
+            let webhooks = Webhooks::new(reviewer, options.requests, callers, metrics.clone());
             let router = webhooks::router(health.clone());
             let acceptor = Acceptor::new(
                 listener,
@@ -181,7 +195,7 @@ impl Server {
                 metrics,
                 secure_tasks.clone(),
             );
-            let routes = Routes { webhooks: Some(webhooks), other: router };
+            let routes = Routes { webhooks: Some(webhooks), guest, other: router };
             secure_tasks.spawn(acceptor.run(routes, secure_stop.clone()));
         }
         if let Some(accepting) = accepting {
