@@ -122,7 +122,7 @@ pub(super) async fn start(
     drivers: Drivers,
     references: &CachedReferences,
     tasks: &mut Supervisor,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Arc<Parts>> {
     // Webhooks answer already; without an API server no loop can do anything useful.
     clusters.control_preflight().reachable().await?;
     tell_what_is_missing(clusters).await;
@@ -167,7 +167,7 @@ pub(super) async fn start(
     loops::start(&parts, tasks);
     keep_views(&parts, clusters, tasks);
     start_drivers(&parts, clusters, live, tasks);
-    Ok(())
+    Ok(parts)
 }
 
 /// What is missing is told and waited for: it may be installed at any moment.

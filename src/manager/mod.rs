@@ -8,6 +8,7 @@
 mod clusters;
 mod control;
 mod drivers;
+mod extension;
 mod listeners;
 mod loops;
 mod observers;
@@ -65,6 +66,7 @@ mod stream {
     pub const SET_NAMES: u64 = 4;
     pub const MACHINES: u64 = 5;
     pub const SIMULATION: u64 = 6;
+    pub const REVIEWS: u64 = 7;
 }
 
 /// Runs a manager until SIGTERM or SIGINT, then drains it.
@@ -87,9 +89,15 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let mut tasks = Supervisor::new();
     let drivers = drivers::Drivers::new(&common)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
-    serving::start(&common, &clusters, &drivers, &references, &mut tasks).await?;
-    if !common.settings.controllers.is_empty() {
-        control::start(&common, &clusters, drivers, &references, &mut tasks).await?;
+    let views = extension::prepare(&common, &clusters, &mut tasks).await?;
+    serving::start(&common, &clusters, &drivers, &references, views.clone(), &mut tasks).await?;
+    let parts = if common.settings.controllers.is_empty() {
+        None
+    } else {
+        Some(control::start(&common, &clusters, drivers, &references, &mut tasks).await?)
+    };
+    if let Some(views) = &views {
+        extension::open(views, parts.as_deref());
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

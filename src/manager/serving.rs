@@ -1,4 +1,4 @@
-//! The network face: ports, certificates, admission, conversion, health and metrics. Needs no leadership.
+//! The network face: ports, certificates, admission, conversion, views, health and metrics. Needs no leadership.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -10,15 +10,16 @@ use super::{
 use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
-        names::{CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
+        names::{API_SERVICE, CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
         validation::{ControllerUsers, Coverage, Policy},
     },
     cluster::{
         clients::Purpose,
         supervisor::{Stage, Supervisor},
     },
+    extension::front::Front,
     server::{
-        ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions,
+        ClientCertificates, ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions,
         tls::{
             CertMode, CertificateManager, CertificateSettings, POLL_INTERVAL, PairFiles, Target, plan::PlanSettings,
             serving_names,
@@ -33,6 +34,7 @@ pub(super) async fn start(
     clusters: &Clusters,
     drivers: &Drivers,
     references: &Arc<CachedReferences>,
+    views: Option<Arc<Front>>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let settings = &common.settings;
@@ -51,11 +53,18 @@ pub(super) async fn start(
             settings::Profiling::Off => Profiling::Off,
             settings::Profiling::On | settings::Profiling::WithContention => Profiling::On,
         },
+        client_certificates: match views {
+            Some(_) => ClientCertificates::Asked,
+            None => ClientCertificates::NotAsked,
+        },
         shutdown_delay: settings.shutdown.delay,
         shutdown_timeout: settings.shutdown.timeout,
         ..ServerOptions::default()
     };
-    let server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
+    let mut server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
+    if let Some(views) = views {
+        server = server.with_guest(views);
+    }
     let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
     let serve_stop = tasks.stop_of(Stage::Serve);
     tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));
@@ -94,7 +103,9 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
         let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names)?;
         Ok(PlanSettings::for_names(names))
     };
-    let targets = || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, None) } else { Vec::new() };
+    let api_service = settings.extension.as_ref().map(|_| API_SERVICE);
+    let targets =
+        || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, api_service) } else { Vec::new() };
     let mode = match &settings.certificates {
         settings::CertMode::SelfManaged => CertMode::SelfManaged {
             namespace: service.namespace.clone(),
