@@ -7,6 +7,7 @@ mod support;
 mod conformance;
 
 mod admission_cases;
+mod aggregation;
 mod certificates;
 mod command_line;
 mod conversion;
@@ -18,6 +19,7 @@ mod dev;
 mod dev_conformance;
 mod end_to_end;
 mod examples;
+mod extension;
 mod fleet;
 mod guard;
 mod hostile_bytes;
