@@ -28,7 +28,7 @@ async fn ask_in(
     query: &str,
     body: &str,
 ) -> (u16, Value, Vec<String>) {
-    let (view, query) = (TestView::new(), Query::parse(Some(query)));
+    let (view, query) = (TestView::served(), Query::parse(Some(query)));
     let Target::Resource(request) = classify(&method, &format!("{BASE}{path}"), &query).unwrap() else { panic!() };
     let who = Identity { user: "alice".to_owned(), ..Identity::default() };
     let (headers, body) = (HeaderMap::new(), Bytes::copy_from_slice(body.as_bytes()));

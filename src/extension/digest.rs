@@ -1,5 +1,7 @@
 //! Digests: fingerprints of certificates, and keys of caches that must not hold what they were made from.
 
+use std::fmt::Write;
+
 use ring::{digest, hmac};
 
 /// A keyed digest.
@@ -7,7 +9,12 @@ pub type Digest = [u8; 32];
 
 /// SHA-256 as lower-case hex digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    digest::digest(&digest::SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut hex = String::with_capacity(64);
+    for byte in digest::digest(&digest::SHA256, bytes).as_ref() {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
 }
 
 /// Makes digests that nobody else can make; each process has a key of its own.

@@ -189,7 +189,7 @@ mod tests {
     use crate::{extension::testing::TestView, protocol::answer::AnswerBody};
 
     fn documents() -> Documents {
-        Documents::of(&Registry::new(vec![TestView::new()]))
+        Documents::of(&Registry::new(vec![TestView::served()]))
     }
 
     fn ask(documents: &Documents, path: &str, accept: &str) -> Option<Result<(Answer, Value), u16>> {

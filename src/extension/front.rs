@@ -415,7 +415,7 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
 
 /// The same response, compressed if it is large. What is small costs more time than it saves.
 async fn compressed(response: Response<Body>) -> Response<Body> {
-    if !response.body().size_hint().exact().is_some_and(|size| size > COMPRESSED) {
+    if response.body().size_hint().exact().is_none_or(|size| size <= COMPRESSED) {
         return response;
     }
     let (mut head, body) = response.into_parts();

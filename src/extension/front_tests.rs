@@ -127,7 +127,7 @@ impl Rig {
     }
 
     fn open(self) -> Self {
-        assert!(self.front.open(Registry::new(vec![TestView::new()]), Box::new(|| None)));
+        assert!(self.front.open(Registry::new(vec![TestView::served()]), Box::new(|| None)));
         self
     }
 
@@ -339,7 +339,7 @@ async fn requests_at_a_time_are_limited_but_health_and_administrators_are_not() 
 }
 
 #[rstest]
-#[case::too_large("application/json", "", 3 << 20 | 1, 413)]
+#[case::th_02_announced_too_large("application/json", "", 3 << 20 | 1, 413)]
 #[case::th_04_compressed("application/json", "gzip", 10, 415)]
 #[case::protobuf("application/vnd.kubernetes.protobuf", "", 10, 415)]
 #[tokio::test]
@@ -350,6 +350,35 @@ async fn bodies_that_are_not_read(#[case] kind: &str, #[case] coding: &str, #[ca
         .collect();
     let told = Rig::new().ask("reader", "POST", VIEWS, &headers, &"x".repeat(length)).await;
     assert_eq!(told.code, code, "{}", told.text());
+}
+
+#[tokio::test]
+async fn th_03_a_body_without_an_end_is_cut_off() {
+    let rig = Rig::new();
+    let read = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&read);
+    let endless = futures::stream::repeat_with(move || {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, std::io::Error>(Bytes::from(vec![b' '; 64 * 1024]))
+    });
+    let mut request = Request::post(VIEWS).header("x-remote-user", "reader").body(Body::from_stream(endless)).unwrap();
+    request.extensions_mut().insert(Peer::new(SocketAddr::from(([10, 0, 0, 1], 1)), rig.proxy()));
+    let response = rig.front.answer(request).await;
+    let chunks = read.load(Ordering::SeqCst);
+    assert!(response.status() == 413 && chunks <= 3 * 16 + 1, "{} after {chunks} chunks", response.status());
+}
+
+#[tokio::test]
+async fn th_05_aliases_do_not_multiply_without_bound() {
+    let line = |n: usize| match n {
+        0 => "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned(),
+        n => format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(", ")),
+    };
+    let bomb: Vec<String> = (0..30).map(line).collect();
+    let bomb = bomb.concat();
+    let began = std::time::Instant::now();
+    let told = Rig::new().ask("reader", "POST", VIEWS, &[("content-type", "application/yaml")], &bomb).await;
+    assert!(told.code == 400 && began.elapsed() < Duration::from_secs(2), "{} {:?}", told.code, began.elapsed());
 }
 
 #[tokio::test]

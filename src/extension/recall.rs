@@ -145,13 +145,11 @@ impl<V: Clone + Send + Sync + 'static> Recall<V> {
         });
         let recall = Arc::clone(self);
         async move {
-            match task.await {
-                Ok(answer) => answer,
-                Err(_) => {
-                    recall.lock().remove(&key);
-                    Err(Failure::from("the question was given up"))
-                }
+            if let Ok(answer) = task.await {
+                return answer;
             }
+            recall.lock().remove(&key);
+            Err(Failure::from("the question was given up"))
         }
         .boxed()
         .shared()

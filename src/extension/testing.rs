@@ -94,7 +94,7 @@ pub(in crate::extension) struct TestView {
 pub(in crate::extension) const SOURCE: &str = "machines";
 
 impl TestView {
-    pub(in crate::extension) fn new() -> Arc<dyn View> {
+    pub(in crate::extension) fn served() -> Arc<dyn View> {
         let path = |text: &str| JsonPath::parse(text).unwrap();
         let column = |name: &str, text: &str| Column {
             name: name.to_owned(),

@@ -2,6 +2,8 @@
 //!
 //! Source: spec/extension-apiserver §2.12.
 
+use std::fmt::Write;
+
 use http::{StatusCode, header};
 
 use super::{answer::Answer, request::Query, status::ApiStatus};
@@ -49,7 +51,8 @@ pub fn answer(endpoint: &str, rest: &[&str], checks: &[CheckState], query: &Quer
     let unknown: Vec<String> = unknown.map(|name| format!("{name:?}")).collect();
     if !unknown.is_empty() {
         let names = unknown.join(", ");
-        lines.push_str(&format!("warn: some health checks cannot be excluded: no matches for {names}\n"));
+        // Writing to a string cannot fail.
+        let _ = writeln!(lines, "warn: some health checks cannot be excluded: no matches for {names}");
     }
     let answer = match (healthy, query.has("verbose")) {
         (true, false) => Answer::text(StatusCode::OK, "ok"),

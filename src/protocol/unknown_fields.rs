@@ -24,8 +24,7 @@ pub fn find(object: &Value, schema: &Value) -> Vec<String> {
 fn field(name: &str, value: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
     let path = join(path, name);
     match (schema["properties"].get(name), &schema["additionalProperties"]) {
-        (Some(schema), _) => walk(value, schema, &path, found),
-        (None, schema @ Value::Object(_)) => walk(value, schema, &path, found),
+        (Some(schema), _) | (None, schema @ Value::Object(_)) => walk(value, schema, &path, found),
         (None, Value::Bool(true)) => {}
         _ if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
         _ => found.push(path),

@@ -16,14 +16,15 @@ use crate::support::{
 const GROUP: &str = "views.machine.sapcloud.io";
 const GROUP_VERSION: &str = "/apis/views.machine.sapcloud.io/v1alpha1";
 
-struct World {
-    rig: Arc<Rig>,
-    namespace: Namespace,
-    manager: TestManager,
+/// An API server that sends questions on to a manager.
+pub struct World {
+    pub rig: Arc<Rig>,
+    pub namespace: Namespace,
+    pub manager: TestManager,
 }
 
 impl World {
-    async fn begin(test: &str, flags: &[&str]) -> Option<Self> {
+    pub async fn begin(test: &str, flags: &[&str]) -> Option<Self> {
         Some(Self::on(Rig::aggregating(test).await?, flags).await)
     }
 
@@ -41,7 +42,7 @@ impl World {
         self.rig.kubectl(&["get", "--raw", path]).await
     }
 
-    fn path(&self, rest: &str) -> String {
+    pub fn path(&self, rest: &str) -> String {
         format!("{GROUP_VERSION}/namespaces/{}/{rest}", self.namespace.name)
     }
 }

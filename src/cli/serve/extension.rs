@@ -23,7 +23,7 @@ use crate::{
 #[command(next_help_heading = "Views (extension API server)")]
 #[allow(clippy::struct_excessive_bools)] // flags are what they are; `Settings` knows enums
 pub struct ExtensionArgs {
-    /// Serve views on the TLS port, for an API server that an APIService sends there
+    /// Serve views on the TLS port, for an API server that aggregates
     #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub extension_apiserver: bool,
@@ -40,11 +40,11 @@ pub struct ExtensionArgs {
     /// Kubeconfig for reviews of tokens; unset means the control cluster's
     #[arg(long, value_name = "FILE")]
     pub authentication_kubeconfig: Option<PathBuf>,
-    /// Do not read the ConfigMap kube-system/extension-apiserver-authentication
+    /// Do not read kube-system/extension-apiserver-authentication, which says whom to believe
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub authentication_skip_lookup: bool,
-    /// Always so here: a ConfigMap that can't be read closes the views and nothing else
+    /// Always so here: what can't be read closes the views and nothing else
     #[arg(long, hide = true, default_value = "true", default_missing_value = "true", num_args = 0..=1,
           require_equals = true, value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub authentication_tolerate_lookup_failure: bool,
@@ -66,10 +66,10 @@ pub struct ExtensionArgs {
     /// Paths that need no right, comma separated; "*" at the end means all that begin so
     #[arg(long, value_delimiter = ',', default_value = "/healthz,/readyz,/livez", value_name = "PATHS")]
     pub authorization_always_allow_paths: Vec<String>,
-    /// Authorities of clients in PEM, instead of those of the ConfigMap
+    /// Authorities of clients in PEM, instead of those that the API server names
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
-    /// Authorities of front proxies in PEM; then no --requestheader setting is taken from the ConfigMap
+    /// Authorities of front proxies in PEM; then nothing about front proxies is taken from the API server
     #[arg(long, value_name = "FILE")]
     pub requestheader_client_ca_file: Option<PathBuf>,
     /// Names of front proxies; unset means any of their authorities

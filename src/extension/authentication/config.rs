@@ -145,10 +145,8 @@ impl AuthConfig {
             Ok(found) => (next.proxy_authorities, next.proxy_missing_since) = (Some(found), None),
             Err(why) => {
                 complain(key::PROXY_CA, why);
-                next.proxy_missing_since = match data.contains_key(key::PROXY_CA) {
-                    true => None,
-                    false => Some(self.proxy_missing_since.unwrap_or(now)),
-                };
+                next.proxy_missing_since =
+                    if data.contains_key(key::PROXY_CA) { None } else { Some(self.proxy_missing_since.unwrap_or(now)) };
             }
         }
         if next.proxy_missing_since.is_some_and(|since| now.duration_since(since) >= GRACE) {

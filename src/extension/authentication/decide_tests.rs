@@ -84,10 +84,7 @@ fn headers(text: &str) -> HeaderMap {
 
 /// Who it is, as `user [groups] way`, or the HTTP status of the refusal. A token of alice is known, and no other.
 fn decided(config: &AuthConfig, chain: &[CertificateDer<'static>], text: &str) -> String {
-    let step = match without_asking(config, chain, &headers(text), NOW.parse().unwrap()) {
-        Ok(step) => step,
-        Err(_) => return "400".to_owned(),
-    };
+    let Ok(step) = without_asking(config, chain, &headers(text), NOW.parse().unwrap()) else { return "400".to_owned() };
     let caller: Result<Caller, ApiStatus> = match step {
         Step::Decided(caller) => Ok(caller),
         Step::AskToken(token, shown) => {

@@ -188,6 +188,9 @@ mod tests {
 
     use super::*;
 
+    /// User, groups and what else is told.
+    type Asserted = (&'static str, Vec<&'static str>, Vec<(&'static str, Vec<&'static str>)>);
+
     fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
         let pair = |(name, value): &(&str, &str)| {
             (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap())
@@ -220,11 +223,7 @@ mod tests {
     )]
     #[case::uids_only_when_configured(&[("x-remote-user", "a"), ("x-remote-uid", "u")], Ok(Some(("a", vec![], vec![]))))]
     #[case::no_text(&[("x-remote-user", "\u{e9}")], Ok(Some(("\u{e9}", vec![], vec![]))))]
-    #[allow(clippy::type_complexity)]
-    fn what_a_front_proxy_asserts(
-        #[case] given: &[(&str, &str)],
-        #[case] expected: Result<Option<(&str, Vec<&str>, Vec<(&str, Vec<&str>)>)>, ()>,
-    ) {
+    fn what_a_front_proxy_asserts(#[case] given: &[(&str, &str)], #[case] expected: Result<Option<Asserted>, ()>) {
         let found = ProxyHeaders::default().identity(&headers(given));
         let owned = |list: Vec<&str>| list.into_iter().map(str::to_owned).collect::<Vec<_>>();
         let expected = expected.map(|identity| {

@@ -48,9 +48,11 @@ impl OpenPaths {
             OpenPath::Exactly(own) => own == path,
             OpenPath::Below(beginning) => path.starts_with(beginning.as_str()),
         };
-        let of_health = |own: &&str| path.strip_prefix(*own).is_some_and(|rest| rest.starts_with('/'));
-        self.0.iter().any(included)
-            || HEALTH.iter().any(|own| self.0.contains(&OpenPath::Exactly((*own).to_owned())) && of_health(&own))
+        let of_health = |own: &str| {
+            let is_open = self.0.contains(&OpenPath::Exactly(own.to_owned()));
+            is_open && path.strip_prefix(own).is_some_and(|rest| rest.starts_with('/'))
+        };
+        self.0.iter().any(included) || HEALTH.into_iter().any(of_health)
     }
 }
 

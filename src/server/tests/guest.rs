@@ -46,6 +46,19 @@ async fn a_guest_answers_what_is_for_no_webhook() {
     assert!(caller.response().await.ends_with("0 certificates"), "health is the guest's too");
 }
 
+#[rstest::rstest]
+#[case::unknown_coding("Transfer-Encoding: xchunked\r\n")]
+#[case::folded_line("X-Folded: a\r\n b\r\n")]
+#[case::two_lengths("Content-Length: 0\r\nContent-Length: 5\r\n")]
+#[tokio::test]
+async fn th_19_what_two_servers_could_read_differently_is_read_by_nobody(#[case] line: &str) {
+    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let mut caller = rig.h1().await;
+    caller.send(&format!("POST /apis HTTP/1.1\r\nHost: mcm\r\n{line}\r\nhello")).await;
+    let rest = caller.rest().await;
+    assert!(rest.starts_with("HTTP/1.1 400") && !rest.contains("certificates"), "{rest}");
+}
+
 #[tokio::test]
 async fn a_guest_can_let_a_connection_end() {
     let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
@@ -116,7 +129,7 @@ fn an_authority_vouches_for_what_it_has_signed_and_for_nothing_else() {
     let own = Authorities::from_pem(pem(&certificate).as_bytes()).unwrap();
     let (other, _) = a_certificate();
     let now = jiff::Timestamp::now();
-    assert!(own.vouch_for(&[other.clone()], now).is_err() && own.vouch_for(&[], now).is_err());
+    assert!(own.vouch_for(std::slice::from_ref(&other), now).is_err() && own.vouch_for(&[], now).is_err());
     assert!(!own.share_with(&Authorities::from_pem(pem(&other).as_bytes()).unwrap()));
     assert!(own.share_with(&Authorities::from_pem((pem(&other) + &pem(&certificate)).as_bytes()).unwrap()));
     assert!(Authorities::from_pem(b"").is_err() && Authorities::from_pem(b"-----BEGIN CERTIFICATE-----").is_err());
