@@ -6,3 +6,4 @@
 //! Source: spec/extension-apiserver §1–§5.
 
 pub mod view;
+pub mod views;
