@@ -1,6 +1,6 @@
 //! The extension API server: computed views of machines behind the aggregation layer.
 //!
-//! What lives here: what a view is ([`view`]), the views themselves, and the server that answers for them: one request from head
+//! What lives here: what a view is ([`view`]), the views themselves ([`views`]), and the server that answers for them: one request from head
 //! to answer ([`front`]), who asks ([`authentication`]), what they may ([`authorization`]), what views are asked ([`desk`], [`pages`])
 //! and what does not depend on the caller ([`documents`]). What does not: the protocol (`protocol/`), listeners and certificates
 //! (`server/`), and every rule: a view renders what the controllers' own decisions say, and never writes anything.
@@ -20,6 +20,7 @@ pub mod recall;
 pub mod registry;
 pub mod reviews;
 pub mod view;
+pub mod views;
 
 #[cfg(test)]
 mod testing;

@@ -6,7 +6,13 @@ use k8s_openapi::api::core::v1::Secret;
 use tokio::sync::watch;
 
 use super::{
-    Common, clusters::Clusters, drivers::Drivers, loops, references::CachedReferences, stream, target::TargetViews,
+    Common,
+    clusters::Clusters,
+    drivers::Drivers,
+    loops::{self, Insight},
+    references::CachedReferences,
+    stream,
+    target::TargetViews,
 };
 use crate::{
     api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
@@ -122,7 +128,7 @@ pub(super) async fn start(
     drivers: Drivers,
     references: &CachedReferences,
     tasks: &mut Supervisor,
-) -> anyhow::Result<Arc<Parts>> {
+) -> anyhow::Result<(Arc<Parts>, Insight)> {
     // Webhooks answer already; without an API server no loop can do anything useful.
     clusters.control_preflight().reachable().await?;
     tell_what_is_missing(clusters).await;
@@ -164,10 +170,10 @@ pub(super) async fn start(
         drivers_live,
     });
     // Listeners first: a change that comes before them would wake nobody.
-    loops::start(&parts, tasks);
+    let insight = loops::start(&parts, tasks);
     keep_views(&parts, clusters, tasks);
     start_drivers(&parts, clusters, live, tasks);
-    Ok(parts)
+    Ok((parts, insight))
 }
 
 /// What is missing is told and waited for: it may be installed at any moment.

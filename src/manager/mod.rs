@@ -91,13 +91,13 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
     let views = extension::prepare(&common, &clusters, &mut tasks).await?;
     serving::start(&common, &clusters, &drivers, &references, views.clone(), &mut tasks).await?;
-    let parts = if common.settings.controllers.is_empty() {
+    let loops = if common.settings.controllers.is_empty() {
         None
     } else {
         Some(control::start(&common, &clusters, drivers, &references, &mut tasks).await?)
     };
     if let Some(views) = &views {
-        extension::open(views, parts.as_deref());
+        extension::open(views, loops.as_ref());
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -70,6 +70,8 @@ pub struct Run {
     deadline: Timestamp,
     progress: Progress,
     inbox: Inbox,
+    /// Whom it waits for since its last step.
+    waiting: Option<waiting::Waiting>,
     /// Attempts in this mode that failed, and the last one's reason and the time of the next.
     failures: u32,
     paused: Option<(Timestamp, String)>,
@@ -78,7 +80,8 @@ pub struct Run {
 impl Run {
     /// A drain in this mode that has not begun.
     pub fn new(force: Force, deadline: Timestamp) -> Self {
-        Self { force, deadline, progress: Progress::default(), inbox: Inbox::default(), failures: 0, paused: None }
+        let (progress, inbox) = (Progress::default(), Inbox::default());
+        Self { force, deadline, progress, inbox, waiting: None, failures: 0, paused: None }
     }
 
     /// The same drain in this mode. A change of mode begins a new attempt, which remembers volumes that linger; a forced
@@ -87,12 +90,17 @@ impl Run {
     pub fn in_mode(self, force: Force, deadline: Timestamp) -> Self {
         if self.force != force {
             let progress = self.progress.next_attempt();
-            return Self { force, deadline, progress, inbox: self.inbox, failures: 0, paused: None };
+            return Self { force, deadline, progress, inbox: self.inbox, waiting: None, failures: 0, paused: None };
         }
         match force {
             Force::Yes => self,
             Force::No => Self { deadline, ..self },
         }
+    }
+
+    /// Whom the drain waited for at its last step.
+    pub fn waiting(&self) -> Option<&waiting::Waiting> {
+        self.waiting.as_ref()
     }
 
     fn failed(&mut self, error: &str, now: Timestamp) {
@@ -159,6 +167,10 @@ impl Drainer {
         for action in step.actions {
             calls::remove(&self.evictor, action, &run.inbox, &drain.wake);
         }
+        run.waiting = match &step.result {
+            DrainResult::Running { waiting, .. } => waiting.clone(),
+            DrainResult::Drained | DrainResult::Failed(_) => None,
+        };
         if let DrainResult::Failed(error) = &step.result {
             run.failed(error, drain.now);
         }
