@@ -82,7 +82,7 @@ async fn lists(#[case] path: &str, #[case] query: &str, #[case] expected: &str) 
 #[case::absent("/namespaces/h/testviews/x", "", 404, "testviews.views.machine.sapcloud.io \"x\" not found")]
 #[case::without_a_namespace("/testviews/a", "", 404, "404 page not found")]
 #[case::a_subresource("/namespaces/h/testviews/a/status", "", 404, "404 page not found")]
-#[case::xa_145_watch("/testviews", "watch=1", 405, "does not allow this method")]
+#[case::xa_145_th_34_watch("/testviews", "watch=1", 405, "does not allow this method")]
 #[tokio::test]
 async fn refused_reads(#[case] path: &str, #[case] query: &str, #[case] code: u16, #[case] text: &str) {
     let (found, message, _) = ask(Method::GET, path, query, "").await;

@@ -48,7 +48,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_138_to_140_the_registration_is_available_and_discovered() {
+async fn xa_138_xa_140_the_registration_is_available_and_discovered() {
     let Some(world) = World::begin("aggregation::available_and_discovered", &[]).await else { return };
     assert_eq!(available(&world.rig).await["reason"], "Passed");
     let list = world.raw(GROUP_VERSION).await.json();
@@ -73,7 +73,7 @@ async fn xa_138_to_140_the_registration_is_available_and_discovered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_142_to_144_the_callers_own_rights_count() {
+async fn xa_142_xa_144_the_callers_own_rights_count() {
     let Some(world) = World::begin("aggregation::own_rights", &[]).await else { return };
     let place = world.path("machineoutlooks");
     let refused = world.rig.kubectl_as_alice(&["get", "--raw", &place]).await;
@@ -86,7 +86,7 @@ async fn xa_142_to_144_the_callers_own_rights_count() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_143_and_169_headers_of_clients_are_no_identity_and_no_address() {
+async fn xa_143_xa_169_headers_of_clients_are_no_identity_and_no_address() {
     let Some(rig) = Rig::aggregating("aggregation::headers_of_clients").await else { return };
     let log = rig.folder.join("audit.log");
     let world = World::on(rig, &[&format!("--audit-log-path={}", log.display())]).await;
@@ -120,7 +120,7 @@ async fn xa_143_and_169_headers_of_clients_are_no_identity_and_no_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_153_and_154_namespaces_go_while_we_live_and_stall_when_we_die() {
+async fn xa_153_xa_154_namespaces_go_while_we_live_and_stall_when_we_die() {
     let Some(mut world) = World::begin("aggregation::namespaces_stall", &[]).await else { return };
     world.rig.with_controller_manager().await;
     let rig = Arc::clone(&world.rig);

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::{
     aggregation::World,
     fleet::{manifests, running_machines},
-    support::{kubectl::Answer, wait_until},
+    support::{kubectl::Answer, rig::free_port, wait_until},
+    weather::{Cloud, FLEET},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,7 +18,7 @@ const GROUP: &str = "views.machine.sapcloud.io";
 /// A world with two running machines of deployment `pool`.
 async fn with_a_fleet(test: &str, flags: &[&str]) -> Option<(World, Vec<String>)> {
     let world = World::begin(test, flags).await?;
-    world.namespace.apply(&manifests(&world.namespace.name, "pool", 2, "small")).await.succeed();
+    world.namespace.apply(&manifests(&world.namespace.name, "pool", 2, FLEET)).await.succeed();
     let machines = running_machines(&world.namespace, 2, PATIENCE).await;
     let names = machines.iter().filter_map(|machine| machine["metadata"]["name"].as_str()).map(str::to_owned).collect();
     // Clients keep discovery for a while; it must know the views before the first question.
@@ -67,7 +68,7 @@ async fn xa_141_kubectl_reads_views_as_anything_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_145_and_146_views_can_only_be_read() {
+async fn xa_145_xa_146_views_can_only_be_read() {
     let Some((world, machines)) = with_a_fleet("aggregation_views::only_read", &[]).await else { return };
     let (namespace, machine) = (&world.namespace, machines[0].as_str());
     let refused = "the server does not allow this method on the requested resource";
@@ -138,4 +139,69 @@ async fn xa_139_every_view_answers_or_is_not_there() {
     assert_eq!(names, [&json!("machineoutlooks")], "those that are switched on");
     assert!(raw(&world, "fleetsummaries").await.is_err());
     assert_eq!(raw(&world, "machineoutlooks").await.expect("a list")["items"].as_array().map(Vec::len), Some(2));
+}
+
+/// Calls for the list of VMs so far.
+async fn lists(world: &World) -> u64 {
+    let metrics = world.manager.http_get("/metrics").await;
+    let line = metrics.lines().find(|line| {
+        line.starts_with("mcm_cloud_api_driver_request_duration_seconds_count") && line.contains("list_machine")
+    });
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xa_149_xa_150_xa_151_th_30_what_the_provider_has_is_told_and_not_asked_too_often() {
+    let port = free_port();
+    let admin = format!("--simulation-admin=127.0.0.1:{port}");
+    let flags = [admin.as_str(), "--inventory-max-age=1s", "--machine-safety-orphan-vms-period=1h"];
+    let Some((world, machines)) = with_a_fleet("aggregation_views::what_the_provider_has", &flags).await else {
+        return;
+    };
+    let cloud = Cloud::at(port);
+    let namespace = &world.namespace;
+    let rows = async || namespace.kubectl(&["get", "pvm"]).await;
+    wait_until("both VMs to be owned", PATIENCE, || async {
+        let answer = rows().await;
+        let owned = machines.iter().all(|machine| answer.stdout.contains(machine)) && answer.stdout.contains("Owned");
+        if owned { Ok(()) } else { Err(answer.stdout + &answer.stderr) }
+    })
+    .await;
+
+    // XA-149: a VM behind our back.
+    let orphan = cloud.makes_orphan(&namespace.name, "never-was").await;
+    let seen = wait_until("the orphan to be seen", PATIENCE, || async {
+        let all = namespace.list("pvm").await;
+        let found = all.iter().find(|vm| vm["providerID"] == orphan.as_str() && vm["state"] == "Orphan").cloned();
+        found.ok_or_else(|| format!("{all:#?}"))
+    })
+    .await;
+    assert!(seen.get("machineRef").is_none(), "{seen}");
+
+    // XA-151: many ask, few calls are made.
+    let (client, path) = (world.rig.client().await, world.path("providermachines"));
+    let before = lists(&world).await;
+    let asked = (0..100).map(|_| async {
+        let request = http::Request::get(&path).body(Vec::new()).expect("a request");
+        client.request_text(request).await.map(drop)
+    });
+    for answer in futures::future::join_all(asked).await {
+        answer.expect("a list");
+    }
+    let calls = lists(&world).await - before;
+    assert!(calls <= 2, "{calls} calls for a hundred questions");
+
+    // XA-150: the provider's list fails.
+    cloud.fails(json!([{"op": "list", "code": "Unavailable"}])).await;
+    wait_until("the failure to be told", PATIENCE, || async {
+        let answer = rows().await;
+        if answer.succeeded() && answer.stderr.contains("Warning:") {
+            Ok(())
+        } else {
+            Err(answer.stdout + &answer.stderr)
+        }
+    })
+    .await;
+    let absent = namespace.kubectl(&["get", "pvm", "nobody.00000000", "-v=6"]).await.fail();
+    assert!(absent.contains("503") || absent.contains("unable to handle the request"), "{absent}");
 }

@@ -59,7 +59,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_155_to_163_who_is_believed() {
+async fn xa_155_xa_163_who_is_believed() {
     let Some(world) = World::begin("extension::who_is_believed", Rights::Generated).await else { return };
     let foreign = CallerAuthority::new("rig proxies");
     let proxy = world.proxies().client(PROXY, &[]);
@@ -120,7 +120,7 @@ async fn xa_155_to_163_who_is_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_164_and_165_trust_that_changes_reaches_open_connections() {
+async fn xa_164_xa_165_trust_that_changes_reaches_open_connections() {
     let Some(world) = World::begin("extension::trust_that_changes", Rights::Everything).await else { return };
     const KEY: &str = "requestheader-client-ca-file";
     let (old, new) = (CallerAuthority::new("old proxies"), CallerAuthority::new("new proxies"));
