@@ -41,6 +41,7 @@ use tracing::{debug, error, warn};
 
 use super::{
     BindError, ConnectionLimits, Guest,
+    patience::Patient,
     status::Refusal,
     tls::AnyHolder,
     webhooks::{self, Webhooks},
@@ -225,6 +226,7 @@ impl Acceptor {
             if let Err(error) = stream.set_nodelay(true) {
                 debug!(peer = %address, "cannot set TCP_NODELAY: {error}");
             }
+            let stream = Patient::new(stream, limits.write);
             let Some(tls) = tls else {
                 return serve(stream, Protocol::Http1, Peer::new(address, Vec::new()), routes, limits, stop).await;
             };

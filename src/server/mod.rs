@@ -11,6 +11,7 @@ mod guest;
 pub mod health;
 mod limits;
 mod listener;
+mod patience;
 mod plain;
 mod status;
 pub mod tls;
