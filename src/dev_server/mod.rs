@@ -14,7 +14,6 @@ mod builtin_rules;
 mod crd;
 mod delete;
 mod documents;
-mod duplicates;
 mod eviction;
 mod fields;
 mod handle;

@@ -9,7 +9,7 @@ use std::{
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use jiff::Timestamp;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -21,10 +21,12 @@ use super::{
     store::Store,
     webhook_client::WebhookClient,
 };
+pub(super) use crate::protocol::answer::{Answer, AnswerBody};
 use crate::protocol::{
+    answer::{refused, written},
     negotiate::{self, Accepted, Encoding, Offer},
-    request::{Query, ResourceRequest, Target, Verb, classify},
-    status::{ApiStatus, Form},
+    request::{Query, ResourceRequest, Target, Verb, check_timeout, classify},
+    status::ApiStatus,
 };
 
 /// Larger bodies are refused.
@@ -41,52 +43,6 @@ pub(super) struct Server {
     pub(super) tokens: access::Tokens,
     /// How often a quiet watch tells its revision.
     pub(super) bookmark_period: Duration,
-}
-
-/// An answer before it is written.
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) body: AnswerBody,
-    pub(super) warnings: Vec<String>,
-    pub(super) headers: HeaderMap,
-}
-
-pub(super) enum AnswerBody {
-    /// An object, written as the caller wants it.
-    Value(Value),
-    /// Bytes with their content type.
-    Bytes(&'static str, Bytes),
-    /// A watch.
-    Stream(Body),
-    /// Nothing.
-    Empty,
-}
-
-impl Answer {
-    pub(super) fn of(status: StatusCode, value: Value) -> Self {
-        Self { status, body: AnswerBody::Value(value), warnings: Vec::new(), headers: HeaderMap::new() }
-    }
-
-    pub(super) fn ok(value: Value) -> Self {
-        Self::of(StatusCode::OK, value)
-    }
-
-    pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
-        let body = AnswerBody::Bytes("text/plain; charset=utf-8", text.into());
-        Self { status, body, warnings: Vec::new(), headers: HeaderMap::new() }
-    }
-
-    pub(super) fn with_warnings(mut self, warnings: Vec<String>) -> Self {
-        self.warnings = warnings;
-        self
-    }
-
-    pub(super) fn with_header(mut self, name: header::HeaderName, value: &str) -> Self {
-        if let Ok(value) = HeaderValue::from_str(value) {
-            self.headers.insert(name, value);
-        }
-        self
-    }
 }
 
 /// A request for a resource, and who sends it.
@@ -302,57 +258,4 @@ impl Server {
             _ => Err(ApiStatus::method_not_allowed()),
         }
     }
-}
-
-/// `timeout` must be a duration, although nothing here takes long enough for it to matter.
-fn check_timeout(query: &Query) -> Result<(), ApiStatus> {
-    match query.get("timeout") {
-        Some(text) if text.parse::<crate::api::duration::GoDuration>().is_err() => Err(ApiStatus::bad_request(
-            format!("invalid timeout specified in the request URL - time: invalid duration {text:?}"),
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn written(answer: Answer, encoding: Encoding, layout: negotiate::Layout) -> Response<Body> {
-    let (content_type, body) = match answer.body {
-        AnswerBody::Value(value) => {
-            let content_type = match encoding {
-                Encoding::Json => "application/json",
-                Encoding::Yaml => "application/yaml",
-            };
-            (Some(content_type), Body::from(negotiate::encode(&value, encoding, layout)))
-        }
-        AnswerBody::Bytes(content_type, bytes) => (Some(content_type), Body::from(bytes)),
-        AnswerBody::Stream(body) => (Some("application/json"), body),
-        AnswerBody::Empty => (None, Body::empty()),
-    };
-    let mut response = Response::new(body);
-    *response.status_mut() = answer.status;
-    if let Some(content_type) = content_type {
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    }
-    // What the answer says of itself comes last, and wins.
-    response.headers_mut().extend(answer.headers);
-    for warning in answer.warnings {
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(char::is_control, " ");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            response.headers_mut().append(header::WARNING, value);
-        }
-    }
-    response
-}
-
-fn refused(status: &ApiStatus, layout: negotiate::Layout) -> Response<Body> {
-    let (content_type, body) = match status.form {
-        Form::Status => ("application/json", negotiate::encode(&status.to_json(), Encoding::Json, layout)),
-        Form::Text => ("text/plain; charset=utf-8", format!("{}\n", status.message).into_bytes()),
-    };
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if let Some(seconds) = status.retry_after {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
 }

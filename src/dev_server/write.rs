@@ -16,6 +16,8 @@ use super::{
     store::{Expect, Raced, key, revision_of},
 };
 use crate::protocol::{
+    bodies::{self, Origin},
+    duplicates,
     options::{DryRun, FieldValidation, WriteOptions},
     status::{ApiStatus, Cause},
 };
@@ -385,14 +387,14 @@ pub(super) fn read_body(
         return Err(ApiStatus::bad_request("the object provided is unrecognized: it must be an object"));
     }
     if options.field_validation != FieldValidation::Ignore {
-        let duplicates = super::duplicates::find(call.body);
+        let duplicates = duplicates::find(call.body);
         let lines = duplicates.iter().map(|field| format!("duplicate field {field:?}"));
         match options.field_validation {
             FieldValidation::Strict if !duplicates.is_empty() => {
                 let mut dropped = object.clone();
                 let unknown = prune::object(&mut dropped, &call.served.schema);
                 let lines = lines.chain(unknown.iter().map(|field| format!("unknown field {field:?}")));
-                return Err(strict(&call.served, &lines.collect::<Vec<_>>()));
+                return Err(bodies::strict(&call.served.resource.kind, &lines.collect::<Vec<_>>()));
             }
             _ => warnings.extend(lines),
         }
@@ -400,52 +402,10 @@ pub(super) fn read_body(
     Ok(object)
 }
 
-fn strict(served: &Served, lines: &[String]) -> ApiStatus {
-    let (kind, version) = (served.kind(), &served.resource.kind.version);
-    let message = format!(
-        "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
-        lines.join(", ")
-    );
-    ApiStatus::bad_request(message)
-}
-
 /// Kind, version and namespace of the body must be those of the URL.
 pub(super) fn agree_with_url(call: &Call<'_>, body: &mut Value) -> Result<(), ApiStatus> {
-    let served = &*call.served;
-    let api_version = object::text(body, "/apiVersion").to_owned();
-    if !api_version.is_empty() && api_version != served.api_version() {
-        let message = format!(
-            "the API version in the data ({api_version}) does not match the expected API version ({})",
-            served.api_version()
-        );
-        return Err(ApiStatus::bad_request(message));
-    }
-    let kind = object::text(body, "/kind").to_owned();
-    if !kind.is_empty() && kind != served.kind() {
-        if served.is_custom() {
-            let cause = Cause::invalid("kind", &json!(kind), &format!("must be {}", served.kind()));
-            return Err(ApiStatus::invalid(served.group(), served.kind(), object::name(body), vec![cause]));
-        }
-        let message =
-            format!("{kind} in version {:?} cannot be handled as a {}", served.resource.kind.version, served.kind());
-        return Err(ApiStatus::bad_request(message));
-    }
-    body["apiVersion"] = json!(served.api_version());
-    body["kind"] = json!(served.kind());
-    if !body["metadata"].is_object() && !body["metadata"].is_null() {
-        return Err(ApiStatus::bad_request("metadata must be an object"));
-    }
-    let namespace = object::text(body, "/metadata/namespace").to_owned();
-    if !namespace.is_empty() && Some(namespace.as_str()) != call.namespace() && served.is_namespaced() {
-        return Err(ApiStatus::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
-    match call.namespace().filter(|_| served.is_namespaced()) {
-        Some(namespace) => metadata(body).insert("namespace".to_owned(), json!(namespace)),
-        None => metadata(body).remove("namespace"),
-    };
-    Ok(())
+    let origin = if call.served.is_custom() { Origin::Custom } else { Origin::BuiltIn };
+    bodies::agree_with_url(body, &call.served.resource, call.namespace(), origin)
 }
 
 fn ignoring(options: &WriteOptions) -> WriteOptions {
@@ -465,7 +425,7 @@ fn normalise(
         match options.field_validation {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => warnings.extend(lines),
-            FieldValidation::Strict => return Err(strict(served, &lines)),
+            FieldValidation::Strict => return Err(bodies::strict(&served.resource.kind, &lines)),
         }
     }
     if served.is_custom() {

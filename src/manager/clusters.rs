@@ -1,6 +1,6 @@
 //! The control and the target cluster as the flags name them.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use super::{Common, observers::CallMetrics};
 use crate::{
@@ -22,10 +22,7 @@ pub(super) struct Clusters {
 impl Clusters {
     /// Makes the clients. Nothing is asked of the servers yet.
     pub(super) async fn connect(common: &Common) -> anyhow::Result<Self> {
-        let settings = ClientSettings {
-            rate: Rate { qps: common.settings.client_rate.qps, burst: common.settings.client_rate.burst },
-            observer: Some(Arc::new(CallMetrics::new(common.metrics.clone()))),
-        };
+        let settings = client_settings(common);
         let control_source = match &common.settings.control {
             ControlCluster::InCluster => Source::InCluster,
             ControlCluster::Kubeconfig(path) => Source::File(path.clone()),
@@ -43,6 +40,13 @@ impl Clusters {
         Ok(Self { control, target })
     }
 
+    /// The control cluster by another kubeconfig, if one is given.
+    pub(super) async fn control_by(&self, common: &Common, kubeconfig: Option<&Path>) -> anyhow::Result<Cluster> {
+        let Some(path) = kubeconfig else { return Ok(self.control.clone()) };
+        let config = config::load(&Source::File(path.to_owned())).await?;
+        Ok(Cluster::connect(&config, &client_settings(common))?)
+    }
+
     /// Checks of the control cluster.
     pub(super) fn control_preflight(&self) -> Preflight {
         Preflight::new("control", self.control.client(crate::cluster::clients::Purpose::Discovery))
@@ -52,5 +56,12 @@ impl Clusters {
     pub(super) fn target_preflight(&self) -> Option<Preflight> {
         let target = self.target.as_ref()?;
         Some(Preflight::new("target", target.client(crate::cluster::clients::Purpose::Discovery)))
+    }
+}
+
+fn client_settings(common: &Common) -> ClientSettings {
+    ClientSettings {
+        rate: Rate { qps: common.settings.client_rate.qps, burst: common.settings.client_rate.burst },
+        observer: Some(Arc::new(CallMetrics::new(common.metrics.clone()))),
     }
 }

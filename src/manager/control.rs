@@ -11,7 +11,7 @@ use super::{
     caches::{self, Begin},
     clusters::Clusters,
     drivers::Drivers,
-    loops,
+    loops::{self, Insight},
     references::CachedReferences,
     stream,
     target::TargetViews,
@@ -149,7 +149,7 @@ pub(super) async fn start(
     drivers: Drivers,
     references: &CachedReferences,
     tasks: &mut Supervisor,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<(Arc<Parts>, Insight)> {
     // Webhooks answer already; without an API server no loop can do anything useful.
     clusters.control_preflight().reachable().await?;
     tell_what_is_missing(clusters).await;
@@ -193,10 +193,10 @@ pub(super) async fn start(
         caught_up: OnceCell::new(),
     });
     // Listeners first: a change that comes before them would wake nobody.
-    loops::start(&parts, tasks);
+    let insight = loops::start(&parts, tasks);
     keep_views(&parts, clusters, tasks);
     start_drivers(&parts, clusters, live, tasks);
-    Ok(())
+    Ok((parts, insight))
 }
 
 /// What is missing is told and waited for: it may be installed at any moment.

@@ -46,10 +46,27 @@ type Queue = Arc<WorkQueue<ObjectKey>>;
 /// enough that a thousand machines becoming ready cost their set some hundred passes and not three thousand.
 const REST: Duration = Duration::from_millis(100);
 
+/// What the computed views may look at of the loops of this process.
+pub(super) struct Insight {
+    /// Whether the loops are frozen.
+    pub(super) freeze: FreezeSwitch,
+    /// Who decides about machines, if that loop runs here.
+    pub(super) machines: Option<Arc<MachineController>>,
+    /// Who deletes orphaned VMs, if that loop runs here.
+    pub(super) collector: Option<Arc<Collector>>,
+}
+
 /// Attaches the queues to the views and starts the loops.
-pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) {
-    let (freeze, machine_queue) = (FreezeSwitch::default(), None);
-    let mut starting = Starting { parts, tasks, listeners: Listeners::default(), freeze, machine_queue };
+pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) -> Insight {
+    let mut starting = Starting {
+        parts,
+        tasks,
+        listeners: Listeners::default(),
+        freeze: FreezeSwitch::default(),
+        machine_queue: None,
+        machine_controller: None,
+        orphan_collector: None,
+    };
     for controller in parts.common.settings.controllers.iter() {
         match controller {
             Controller::MachineDeployment => starting.deployments(),
@@ -64,7 +81,9 @@ pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) {
             Controller::Node => {}
         }
     }
-    starting.listeners.attach(parts);
+    let Starting { listeners, freeze, machine_controller, orphan_collector, .. } = starting;
+    listeners.attach(parts);
+    Insight { freeze, machines: machine_controller, collector: orphan_collector }
 }
 
 struct Starting<'a> {
@@ -75,6 +94,8 @@ struct Starting<'a> {
     freeze: FreezeSwitch,
     /// The queue of machines, once it is there.
     machine_queue: Option<Queue>,
+    machine_controller: Option<Arc<MachineController>>,
+    orphan_collector: Option<Arc<Collector>>,
 }
 
 /// How long frozen loops without a switch of their own wait before they look at it again.
@@ -195,6 +216,7 @@ impl Starting<'_> {
             settings: machine_settings(&parts.common.settings.machine),
             metrics: parts.common.metrics.clone(),
         }));
+        self.machine_controller = Some(Arc::clone(&controller));
         let listener = Arc::clone(&controller);
         self.listeners.machines.push(Box::new(move |change| listener.machine_changed(change)));
         let listener = Arc::clone(&controller);
@@ -275,6 +297,7 @@ impl Starting<'_> {
             node_patience: settings.machine.creation_timeout,
             guards: Guards::default(),
         }));
+        self.orphan_collector = Some(Arc::clone(&collector));
         self.run(Controller::MachineSafetyOrphanVms, queue, move |key| {
             let collector = Arc::clone(&collector);
             async move { collector.reconcile(key).await }
@@ -373,7 +396,7 @@ fn target_parts(target: &TargetViews) -> TargetParts {
     }
 }
 
-fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settings::MachineSettings {
+pub(super) fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settings::MachineSettings {
     machine::settings::MachineSettings {
         creation_timeout: flags.creation_timeout,
         health_timeout: flags.health_timeout,

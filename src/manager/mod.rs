@@ -9,6 +9,7 @@ mod caches;
 mod clusters;
 mod control;
 mod drivers;
+mod extension;
 mod listeners;
 mod loops;
 mod observers;
@@ -66,6 +67,7 @@ mod stream {
     pub const SET_NAMES: u64 = 4;
     pub const MACHINES: u64 = 5;
     pub const SIMULATION: u64 = 6;
+    pub const REVIEWS: u64 = 7;
 }
 
 /// Runs a manager until SIGTERM or SIGINT, then drains it.
@@ -88,11 +90,16 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let mut tasks = Supervisor::new();
     let drivers = drivers::Drivers::new(&common)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
-    serving::start(&common, &clusters, &drivers, &references, &mut tasks).await?;
-    if common.settings.controllers.is_empty() {
+    let views = extension::prepare(&common, &clusters, &mut tasks).await?;
+    serving::start(&common, &clusters, &drivers, &references, views.clone(), &mut tasks).await?;
+    let loops = if common.settings.controllers.is_empty() {
         caches::only_to_answer(&common, &clusters, &references, &mut tasks);
+        None
     } else {
-        control::start(&common, &clusters, drivers, &references, &mut tasks).await?;
+        Some(control::start(&common, &clusters, drivers, &references, &mut tasks).await?)
+    };
+    if let Some(views) = &views {
+        extension::open(views, loops.as_ref());
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -7,6 +7,8 @@ mod support;
 mod conformance;
 
 mod admission_cases;
+mod aggregation;
+mod aggregation_views;
 mod certificates;
 mod command_line;
 mod conversion;
@@ -18,6 +20,7 @@ mod dev;
 mod dev_conformance;
 mod end_to_end;
 mod examples;
+mod extension;
 mod fleet;
 mod guard;
 mod hostile_bytes;

@@ -4,6 +4,7 @@
 //! ends, and the scratch folder goes with it ([`scratch`]). Without the programs ([`assets`]) a test says so and is
 //! counted as skipped.
 
+pub mod aggregation;
 pub mod assets;
 pub mod cluster_object;
 pub mod kubectl;

@@ -18,7 +18,7 @@ use machine_controller_manager::cli::documents::{parse_documents, to_yaml};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType};
 use serde_json::{Value, json};
 
-use super::{assets, kubectl::Answer, kubectl::Kubectl, process::Process, scratch};
+use super::{aggregation::Aggregation, assets, kubectl::Answer, kubectl::Kubectl, process::Process, scratch};
 
 /// A user of the API server.
 struct User {
@@ -33,7 +33,9 @@ const ADMIN: User = User { name: "admin", group: "system:masters", token: "rig-a
 const MANAGER: User = User { name: "mcm-under-test", group: "rig-managers", token: "rig-manager-token" };
 /// This one may do what `mcm manifests rbac` grants in the namespaces of [`Rig::grant`], and nothing else.
 const RESTRICTED: User = User { name: "mcm-restricted", group: "rig-restricted", token: "rig-restricted-token" };
-const USERS: [&User; 3] = [&ADMIN, &MANAGER, &RESTRICTED];
+/// Somebody who may do nothing unless a test says so.
+const ALICE: User = User { name: "alice", group: "rig-people", token: "rig-alice-token" };
+const USERS: [&User; 4] = [&ADMIN, &MANAGER, &RESTRICTED, &ALICE];
 
 /// What `mcm` may do in a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +46,19 @@ pub enum Rights {
     Generated,
 }
 
+/// Whether an API server sends requests on to extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aggregates {
+    Yes,
+    No,
+}
+
 /// A running control plane.
 pub struct Rig {
     pub folder: PathBuf,
     pub assets: PathBuf,
+    /// Authorities of callers, if the API server aggregates.
+    pub aggregation: Option<Aggregation>,
     kubectl: Kubectl,
     controller_manager: OnceLock<Process>,
     /// Ends before its store does.
@@ -82,33 +93,40 @@ impl Rig {
     /// A control plane that some tests share, kept in their cell.
     pub async fn shared_in(cell: &'static OnceLock<Arc<Self>>, test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
-        Some(blocking(move || Arc::clone(cell.get_or_init(|| Arc::new(Self::start(&assets))))).await)
+        let start = move || Arc::clone(cell.get_or_init(|| Arc::new(Self::start(&assets, Aggregates::No))));
+        Some(blocking(start).await)
     }
 
     /// One more control plane, for a test that needs two.
     pub async fn another(&self) -> Arc<Self> {
         let assets = self.assets.clone();
-        Arc::new(blocking(move || Self::start(&assets)).await)
+        Arc::new(blocking(move || Self::start(&assets, Aggregates::No)).await)
     }
 
     /// A control plane for one test alone.
     pub async fn own(test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
-        Some(Arc::new(blocking(move || Self::start(&assets)).await))
+        Some(Arc::new(blocking(move || Self::start(&assets, Aggregates::No)).await))
     }
 
-    fn start(assets: &Path) -> Self {
+    /// The same, with an API server that sends requests on to extensions.
+    pub async fn aggregating(test: &str) -> Option<Arc<Self>> {
+        let assets = assets_for(test).await?;
+        Some(Arc::new(blocking(move || Self::start(&assets, Aggregates::Yes)).await))
+    }
+
+    fn start(assets: &Path, aggregates: Aggregates) -> Self {
         let folder = scratch::subfolder("rig");
         // A port that was free a moment ago may be taken when it is needed: try again with others.
         for _ in 0..3 {
-            if let Some(rig) = Self::try_start(assets, &folder) {
+            if let Some(rig) = Self::try_start(assets, &folder, aggregates) {
                 return rig;
             }
         }
         panic!("the API server does not start; its log:\n{}", tail_of(&folder.join("kube-apiserver.log")));
     }
 
-    fn try_start(assets: &Path, folder: &Path) -> Option<Self> {
+    fn try_start(assets: &Path, folder: &Path, aggregates: Aggregates) -> Option<Self> {
         let (client_port, peer_port, api_port) = (free_port(), free_port(), free_port());
         let data = folder.join(format!("etcd-{client_port}"));
         let etcd_url = format!("http://127.0.0.1:{client_port}");
@@ -135,7 +153,7 @@ impl Rig {
         }
         let file = |name: &str| folder.join(name).display().to_string();
         let program = assets.join("kube-apiserver");
-        let arguments = [
+        let mut arguments = [
             format!("--etcd-servers={etcd_url}"),
             "--bind-address=127.0.0.1".to_owned(),
             "--advertise-address=127.0.0.1".to_owned(),
@@ -153,6 +171,11 @@ impl Rig {
             "--disable-admission-plugins=ServiceAccount".to_owned(),
         ]
         .to_vec();
+        let aggregation = (aggregates == Aggregates::Yes).then(|| {
+            let (aggregation, further) = Aggregation::prepare(folder);
+            arguments.extend(further);
+            aggregation
+        });
         let mut api_server = Process::start(folder, "kube-apiserver", &program, &arguments);
         let kubectl = Kubectl {
             program: assets.join("kubectl"),
@@ -171,6 +194,7 @@ impl Rig {
         let rig = Self {
             folder: folder.to_path_buf(),
             assets: assets.to_path_buf(),
+            aggregation,
             kubectl,
             controller_manager: OnceLock::new(),
             api_server: Mutex::new(ApiServer { process: api_server, program, arguments }),
@@ -253,6 +277,15 @@ impl Rig {
         self.kubectl.run(arguments, None).await
     }
 
+    /// kubectl as somebody who may do nothing unless a test says so.
+    pub async fn kubectl_as_alice(&self, arguments: &[&str]) -> Answer {
+        let kubectl = Kubectl { kubeconfig: kubeconfig_path(&self.folder, &ALICE), ..self.kubectl.clone() };
+        kubectl.run(arguments, None).await
+    }
+
+    /// Tokens of the administrator and of alice.
+    pub const TOKENS: [&'static str; 2] = [ADMIN.token, ALICE.token];
+
     /// `kubectl apply` of a text, without a namespace.
     pub async fn apply(&self, manifest: &str) -> Answer {
         self.kubectl.run(&["apply", "--server-side", "-f", "-"], Some(manifest)).await
@@ -308,7 +341,10 @@ impl Rig {
     /// Grants what the code says that it needs, to a user in place of the service account.
     async fn grant(&self, namespace: &Namespace) {
         let generated = super::manager::mcm(&["manifests", "rbac", "--simulation", "--namespace", &namespace.name]);
+        let views = super::manager::mcm(&["manifests", "apiservice", "--namespace", &namespace.name]);
         let mut documents = parse_documents("rbac", &generated).expect("mcm prints YAML");
+        let views = parse_documents("views", &views).expect("mcm prints YAML");
+        documents.extend(views.into_iter().filter(|document| document.value["kind"] != "APIService"));
         for document in &mut documents {
             if let Some(subjects) = document.value.get_mut("subjects") {
                 let user = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": RESTRICTED.name });
@@ -327,6 +363,15 @@ impl Rig {
         let mut config = config.expect("the kubeconfig is complete");
         config.default_retry = false;
         kube::Client::try_from(config).expect("a client")
+    }
+
+    /// A client with the rights of alice, who has none unless a test says so.
+    pub async fn client_of_alice(&self) -> kube::Client {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let path = kubeconfig_path(&self.folder, &ALICE);
+        let file = kube::config::Kubeconfig::read_from(path).expect("the kubeconfig is readable");
+        let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await;
+        kube::Client::try_from(config.expect("the kubeconfig is complete")).expect("a client")
     }
 
     /// A client with the rights of the admin. It belongs to the runtime of the test that asks for it.

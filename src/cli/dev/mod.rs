@@ -178,6 +178,8 @@ fn settings(
         "--secure-address=127.0.0.1".to_owned(),
         format!("--secure-port={}", ports[1]),
         "--cert-extra-san=127.0.0.1".to_owned(),
+        // The development server does not aggregate.
+        "--extension-apiserver=false".to_owned(),
         "--shutdown-delay-duration=0s".to_owned(),
         "--shutdown-timeout=5s".to_owned(),
         "--kube-api-qps=500".to_owned(),

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
+pub use super::extension::ExtensionArgs;
 use crate::{
     api::{duration::GoDuration, names},
     cli::{go_flags::go_bool, logging::LoggingArgs},
@@ -39,6 +40,9 @@ pub struct ServeArgs {
     /// TLS listener, certificates and admission.
     #[command(flatten)]
     pub serving: ServingArgs,
+    /// Views.
+    #[command(flatten)]
+    pub extension: ExtensionArgs,
     /// Drivers and the virtual cloud.
     #[command(flatten)]
     pub drivers: DriverArgs,

@@ -26,6 +26,10 @@ use crate::{cluster::key::ObjectKey, controllers::machine::observation::Force};
 pub trait DrainViews: Send + Sync + 'static {
     /// Whether the views are complete; asking starts them.
     fn ready(&self) -> bool;
+    /// Whether the views are complete; asking starts nothing.
+    fn complete(&self) -> bool {
+        self.ready()
+    }
     /// The pods bound to a node.
     fn pods_on(&self, node: &str) -> Vec<Arc<Pod>>;
     /// The pods that use a claim.

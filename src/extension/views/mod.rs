@@ -1,0 +1,68 @@
+//! The computed views: what no stored object can hold, computed by the controllers' own decisions.
+//!
+//! One file or room per view, each with the shape of its objects, and [`common`] with what they share. What does not live
+//! here: every rule; a view that would need a copy of one asks the controller for it. Nothing here writes to a cluster or a
+//! provider. Source: spec/extension-apiserver §1.
+
+pub mod common;
+mod fleet;
+mod outlooks;
+mod provider_machines;
+#[cfg(test)]
+mod testing;
+
+use std::sync::Arc;
+
+pub use self::{
+    fleet::FleetView,
+    outlooks::OutlookView,
+    provider_machines::{
+        ProviderMachineView,
+        inventory::{Inventories, InventorySettings},
+    },
+};
+use crate::{
+    cluster::clock::SharedClock,
+    controllers::{machine::outlook::Outlooks, safety::collector::Collector, views::ControlViews},
+    extension::view::View,
+};
+
+/// Whether this process is the one that acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It holds the leases.
+    Leader,
+    /// Another process does, or none.
+    Standby,
+}
+
+/// Tells at any moment whether this process is the one that acts.
+pub type StandingNow = Arc<dyn Fn() -> Standing + Send + Sync>;
+
+/// What all views are made from.
+#[derive(Clone)]
+pub struct Sources {
+    /// The stores of the control cluster.
+    pub views: ControlViews,
+    /// The namespace that the stores hold.
+    pub namespace: String,
+    /// Tells the time.
+    pub clock: SharedClock,
+    /// Whether this process acts.
+    pub standing: StandingNow,
+    /// What would be decided about machines.
+    pub outlooks: Outlooks,
+    /// What providers list.
+    pub inventories: Arc<Inventories>,
+    /// Who deletes orphaned VMs, where this process does.
+    pub collector: Option<Arc<Collector>>,
+}
+
+/// All views. Which of them are served is the server's to decide.
+pub fn views(sources: &Sources) -> Vec<Arc<dyn View>> {
+    vec![
+        Arc::new(ProviderMachineView::new(sources)),
+        Arc::new(OutlookView::new(sources)),
+        Arc::new(FleetView::new(sources)),
+    ]
+}
