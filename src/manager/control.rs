@@ -1,12 +1,13 @@
 //! The control loops of one process: views kept by watches, queues woken by changes, leadership, and the loops themselves.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::core::v1::Secret;
 use tokio::sync::watch;
 
 use super::{
     Common, clusters::Clusters, drivers::Drivers, loops, references::CachedReferences, stream, target::TargetViews,
+    views::inventories,
 };
 use crate::{
     api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
@@ -22,6 +23,7 @@ use crate::{
     },
     controllers::views::ControlViews,
     driver::virtual_cloud::ConfigMapAccess,
+    extension::views::Inventories,
     metrics::{FleetSnapshot, Listing},
     settings::{Half, StandbyCaches},
 };
@@ -49,6 +51,10 @@ pub(super) struct Parts {
     /// The drivers; their clouds live once `drivers_live` says so.
     pub(super) drivers: Drivers,
     drivers_live: watch::Receiver<bool>,
+    /// What providers list.
+    pub(super) inventories: Arc<Inventories>,
+    /// What the loops are, once they are there.
+    pub(super) running: OnceLock<loops::Running>,
 }
 
 impl Parts {
@@ -155,6 +161,7 @@ pub(super) async fn start(
             Some(Arc::clone(&views.secrets)),
             prune::common,
         ),
+        inventories: inventories(common, &views, &drivers.registry),
         views,
         target,
         gate,
@@ -162,9 +169,11 @@ pub(super) async fn start(
         notes,
         drivers,
         drivers_live,
+        running: OnceLock::new(),
     });
     // Listeners first: a change that comes before them would wake nobody.
-    loops::start(&parts, tasks);
+    // They are started once.
+    let _ = parts.running.set(loops::start(&parts, tasks));
     keep_views(&parts, clusters, tasks);
     start_drivers(&parts, clusters, live, tasks);
     Ok(())
