@@ -4,6 +4,7 @@
 //! here: every rule; a view that would need a copy of one asks the controller for it. Nothing here writes to a cluster or a
 //! provider. Source: spec/extension-apiserver §1.
 
+mod amounts;
 pub mod common;
 mod drain_plans;
 mod fleet;
@@ -12,6 +13,7 @@ mod provider_machines;
 mod rollout_plans;
 #[cfg(test)]
 mod testing;
+mod turns;
 
 use std::sync::Arc;
 

@@ -19,12 +19,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::shape::{Blocked, Budget, DrainPlan, Ignored, PodStep, Spec, Status, Totals, Volume, WaveView};
 use super::{
     Sources,
     common::{self, Names, answer, column, count, metadata, name_column, not_ready, right, schema, scrubbed, seconds},
+    turns::Turns,
 };
 use crate::{
     api::{duration::GoDuration, kind::Kind, names::label, v1alpha1::Machine},
@@ -62,15 +62,9 @@ use crate::{
 const NAMES: Names = Names { kind: "DrainPlan", plural: "drainplans", short: "drp", verbs: &[Verb::Get, Verb::Create] };
 /// Pods that are listed.
 const MOST_PODS: usize = 1000;
-/// Plans that are computed at once, how long somebody waits for a turn, and how long one may be computed.
-const AT_ONCE: usize = 2;
-const PATIENCE: Duration = Duration::from_secs(5);
-const BUDGET: Duration = Duration::from_secs(2);
 /// How long the views of pods may take to fill when they are first wanted, and how often that is looked at.
 const WARMING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
-/// Seconds after which another try may help.
-const ASK_AGAIN: u32 = 2;
 /// Longest time that may be asked about.
 const LONGEST_HOURS: i64 = 24 * 30;
 
@@ -80,7 +74,7 @@ pub struct DrainPlanView {
     target: OutlookTarget,
     resource: Resource,
     schema: Value,
-    turns: Arc<Semaphore>,
+    turns: Turns,
 }
 
 /// What is to be drained, and how.
@@ -108,7 +102,7 @@ impl DrainPlanView {
             target: sources.outlooks.target()?.clone(),
             resource: NAMES.resource(columns),
             schema: schema::<DrainPlan>(),
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            turns: Turns::default(),
         })
     }
 
@@ -208,28 +202,9 @@ impl DrainPlanView {
         let observed =
             observe(&*self.target.drains, node, object.as_deref(), limits, &Progress::default(), &pods.ids, seen.now);
         let question = drain::Question { allowed: pods.allowed(&observed), seen: observed };
-        let foretold = self.foretell(question.clone()).await?;
+        let played = question.clone();
+        let foretold = self.turns.play(move |go_on| forecast(&played, go_on)).await?;
         Ok(told(&question.seen, &pods, &order, foretold.as_ref()))
-    }
-
-    /// Plays it through beside the other work of the process.
-    async fn foretell(&self, question: drain::Question) -> Result<Option<Forecast>, ApiStatus> {
-        let turn = self.turn().await?;
-        let work = tokio::task::spawn_blocking(move || {
-            let began = std::time::Instant::now();
-            let foretold = forecast(&question, &|| began.elapsed() < BUDGET);
-            drop(turn);
-            foretold
-        });
-        work.await.map_err(|_| ApiStatus::internal("the plan could not be computed; this is a defect of the server"))
-    }
-
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, ApiStatus> {
-        let turn = tokio::time::timeout(PATIENCE, Arc::clone(&self.turns).acquire_owned()).await;
-        turn.ok().and_then(Result::ok).ok_or_else(|| {
-            let message = "other plans are being computed; try again shortly";
-            ApiStatus::new(429, "TooManyRequests", message).retry_after(ASK_AGAIN)
-        })
     }
 }
 

@@ -14,7 +14,6 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::{
     proposal::{Asked, Proposal},
@@ -23,6 +22,7 @@ use self::{
 use super::{
     Sources,
     common::{Names, answer, column, computed, count, metadata, name_column, not_ready, right, schema, seconds},
+    turns::Turns,
 };
 use crate::{
     api::{
@@ -50,21 +50,13 @@ const NAMES: Names =
 /// Steps that are told at most, whoever asks, and unless said otherwise.
 const AT_MOST: i32 = 1000;
 const USUAL_STEPS: i32 = 200;
-/// Plans that are computed at once.
-const AT_ONCE: usize = 2;
-/// How long somebody waits for a turn.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long one plan may be computed.
-const BUDGET: Duration = Duration::from_secs(2);
-/// Seconds after which another try may help.
-const ASK_AGAIN: u32 = 2;
 
 /// The view `rolloutplans`.
 pub struct RolloutPlanView {
     sources: Sources,
     resource: Resource,
     schema: Value,
-    turns: Arc<Semaphore>,
+    turns: Turns,
 }
 
 impl RolloutPlanView {
@@ -85,7 +77,7 @@ impl RolloutPlanView {
             sources: sources.clone(),
             resource: NAMES.resource(columns),
             schema: schema::<RolloutPlan>(),
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            turns: Turns::default(),
         }
     }
 
@@ -106,7 +98,8 @@ impl RolloutPlanView {
                 let foretold = if question.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate {
                     not_foretold(&question)
                 } else {
-                    self.foretell(question.clone()).await?
+                    let played = question.clone();
+                    self.turns.play(move |go_on| forecast(&played, go_on)).await?
                 };
                 Status { admission: proposal.admission, ..told(&question, &stored, &foretold) }
             }
@@ -146,26 +139,6 @@ impl RolloutPlanView {
             assume: asked.assume,
             most_steps: asked.most_steps,
         }
-    }
-
-    /// Plays it through beside the other work of the process.
-    async fn foretell(&self, question: forecast::Question) -> Result<Forecast, ApiStatus> {
-        let turn = self.turn().await?;
-        let work = tokio::task::spawn_blocking(move || {
-            let began = std::time::Instant::now();
-            let foretold = forecast(&question, &|| began.elapsed() < BUDGET);
-            drop(turn);
-            foretold
-        });
-        work.await.map_err(|_| ApiStatus::internal("the plan could not be computed; this is a defect of the server"))
-    }
-
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, ApiStatus> {
-        let turn = tokio::time::timeout(PATIENCE, Arc::clone(&self.turns).acquire_owned()).await;
-        turn.ok().and_then(Result::ok).ok_or_else(|| {
-            let message = "other plans are being computed; try again shortly";
-            ApiStatus::new(429, "TooManyRequests", message).retry_after(ASK_AGAIN)
-        })
     }
 }
 

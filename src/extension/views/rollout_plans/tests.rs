@@ -170,9 +170,9 @@ async fn updates_in_place_are_not_foretold() {
 async fn a_third_plan_waits_and_is_sent_away() {
     let world = world();
     let view = RolloutPlanView::new(&world.sources);
-    let turns = (view.turn().await.unwrap(), view.turn().await.unwrap());
+    let turns = (view.turns.take().await.unwrap(), view.turns.take().await.unwrap());
     let refused = view.get("ns", "d", Freshness::Recent).await.unwrap_err();
     assert_eq!((refused.code, refused.retry_after), (429, Some(2)));
     drop(turns);
-    assert!(view.turn().await.is_ok());
+    assert!(view.turns.take().await.is_ok());
 }
