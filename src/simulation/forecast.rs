@@ -18,10 +18,12 @@ use kube::ResourceExt;
 
 use super::{
     api::{Api, Object},
+    calls::Around,
     checks::Checks,
+    nodes::set_ready,
     process::{Loop, Process, later},
     trace::Trace,
-    world::{run, set_ready},
+    world::run,
 };
 use crate::{
     api::{
@@ -245,7 +247,9 @@ impl<'a> World<'a> {
             }
             for job in due {
                 let (mut checks, mut trace) = (Checks::none(), Trace::default());
-                run(&mut self.api, &mut checks, &mut trace, &mut self.process, job, (self.now, None));
+                let around = Around { now: self.now, evictions_from: self.now, without: None, misfortune: None };
+                // Nothing goes wrong, so that it lives.
+                let _ = run(&mut self.api, &mut checks, &mut trace, &mut self.process, job, around);
             }
         }
         self.tell()
@@ -300,7 +304,7 @@ impl<'a> World<'a> {
         if let Some(node) = node {
             self.api.edit::<Node>(&node, |node| node.metadata.finalizers = None);
             // It may be gone already.
-            let _ = self.api.delete::<Node>(&node, None, self.now);
+            let _ = self.api.delete::<Node>(&node, None, None, self.now);
         }
         self.api.edit::<Machine>(name, |machine| machine.metadata.finalizers = None);
     }

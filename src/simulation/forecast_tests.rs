@@ -2,7 +2,7 @@ use rstest::rstest;
 
 use super::{
     super::{
-        history::{Edit, Setup, Step as Happening, Strategy},
+        history::{Edit, History, Setup, Step as Happening, Strategy},
         world::{Start, World as Played},
     },
     *,
@@ -16,11 +16,16 @@ fn rolling(replicas: u8, surge: u8, unavailable: u8) -> Setup {
     Setup { replicas, strategy: Strategy::Rolling { surge, unavailable } }
 }
 
+/// A history in which nothing happens by itself.
+fn history(setup: Setup) -> History {
+    History { rounds: Vec::new(), setup, ..History::of_seed(1) }
+}
+
 /// A world at rest in which somebody has then done this.
 fn after(setup: Setup, edit: Edit) -> Played {
     let (start, checks) = Start::of(setup);
     assert_eq!(checks.violation, None);
-    let mut world = Played::new(&start, 1, Trace::default());
+    let mut world = Played::new(&start, &history(setup), Trace::default());
     world.step(Happening::Edit(edit));
     world
 }
@@ -107,7 +112,8 @@ fn a_rollout_under_way_goes_on_from_where_it_is() {
     let whole = foretold(&question(&world));
     assert_eq!((deletions(&whole).len(), whole.peak, whole.least_available), (4, 5, 4), "{whole:#?}");
     assert!(whole.took >= PLAIN.create * 4, "one after the other: {:?}", whole.took);
-    let at_rest = Played::new(&Start::of(rolling(4, 1, 0)).0, 1, Trace::default());
+    let setup = rolling(4, 1, 0);
+    let at_rest = Played::new(&Start::of(setup).0, &history(setup), Trace::default());
     let nothing = foretold(&question(&at_rest));
     assert_eq!((nothing.steps.len(), nothing.took, nothing.stuck), (0, Duration::ZERO, None));
 }

@@ -8,7 +8,7 @@ use super::{
     health::in_words,
     in_place::timed_out,
     measures::Measurement,
-    observation::{Observation, Permit, Sibling},
+    observation::{NodeSource, Observation, Permit, Sibling},
     plan::{Effect, Next, Say},
     status_change::{StatusChange, TimeoutClock},
     time_limit::{Limited, TimeLimit, phase_limit},
@@ -65,10 +65,19 @@ pub fn timeouts(seen: &Observation) -> Say {
 }
 
 fn never_joined(seen: &Observation, limit: TimeLimit) -> Say {
+    if let Some(look) = last_look(seen) {
+        return look;
+    }
     let text = format!("Machine {} failed to join the cluster in {}.", seen.name(), duration(limit.length));
     let mut effects = failed(seen, machine_reason::CREATION_TIMEOUT, text);
     effects.push(Effect::Measure(Measurement::FailedJoin));
     Say::act("creation-timeout", effects, Next::Again)
+}
+
+/// A last look at the Node before its machine is given up: this process may have been asleep and its watch may lag, and the
+/// kubelet may have joined or recovered meanwhile.
+fn last_look(seen: &Observation) -> Option<Say> {
+    (seen.node_source == NodeSource::View).then(|| Say::act("last-look-at-node", vec![Effect::RereadNode], Next::Again))
 }
 
 /// An unhealthy machine whose health timeout has passed, or whose VM is gone, waits for its turn.
@@ -81,6 +90,9 @@ fn unhealthy(seen: &Observation, limit: TimeLimit) -> Say {
     }
     if seen.permit == Permit::NotHeld {
         return Say::act("health-timeout", Vec::new(), Next::TakePermit);
+    }
+    if let Some(look) = last_look(seen) {
+        return look;
     }
     if !limit.has_passed() {
         let text = format!(
