@@ -17,6 +17,7 @@ mod references;
 mod reviewer;
 mod serving;
 mod target;
+mod views;
 
 use std::{sync::Arc, time::Instant};
 

@@ -16,7 +16,7 @@ use super::{
     deletion::{DeletionStep, next_deletion_step},
     deletion_stage::DeletionStage,
     memory::{Memory, Pass},
-    observation::{Freeze, LastGood, Observation, Permit},
+    observation::{Freeze, LastGood, NodeSource, Observation, Permit},
     observe::{Looking, Sources, TargetSources, observe},
     plan::{Effect, Next, Plan},
     preservation,
@@ -228,12 +228,12 @@ impl Outlook {
                 all.push(Blocker { reason: reason.to_owned(), message, since });
             }
         };
-        if self.seen.freeze == Freeze::Frozen {
-            let text = "waiting for an API server that does not answer; ends when both API servers answer again";
-            add("Frozen", text.to_owned(), None);
-        }
         if let Some(told) = self.told().filter(|told| told.reason != machine_condition::REASON_SETTLED) {
             add(&told.reason, told.message.clone(), Some(told.last_transition_time.0));
+        }
+        if self.seen.freeze == Freeze::Frozen {
+            let text = "waiting for an API server that does not answer; ends when both API servers answer again";
+            add(machine_condition::REASON_FROZEN, text.to_owned(), None);
         }
         let call = self.seen.flow.in_flight.filter(|_| self.seen.machine.metadata.deletion_timestamp.is_none());
         if let Some(wait) = call.and_then(|call| driver_wait(&self.seen, call)) {
@@ -286,6 +286,21 @@ impl Outlooks {
         self.deps.controller.is_some()
     }
 
+    /// Limits.
+    pub fn settings(&self) -> &MachineSettings {
+        &self.deps.settings
+    }
+
+    /// The target cluster, unless there is none.
+    pub fn target(&self) -> Option<&OutlookTarget> {
+        self.deps.target.as_ref()
+    }
+
+    /// What is seen of a machine now.
+    pub fn seen(&self, machine: &Arc<Machine>, now: Timestamp) -> Observation {
+        self.look(machine, now).0
+    }
+
     /// Whether verdicts are suspended because an API server is silent.
     pub fn freeze(&self) -> Freeze {
         self.deps.freeze.get()
@@ -305,9 +320,10 @@ impl Outlooks {
     pub fn of(&self, machine: &Arc<Machine>, now: Timestamp) -> Outlook {
         let (mut seen, drain) = self.look(machine, now);
         let mut plan = decide(&seen);
-        if plan.next == Next::TakePermit {
-            // Nobody waits here, so that what is decided under the permit can be told.
-            seen.permit = Permit::Held;
+        if plan.next == Next::TakePermit || plan.effects == [Effect::RereadNode] {
+            // Nobody waits here, and nobody acts: what is decided under the permit, and if a last look at the Node brings
+            // nothing new, can be told.
+            (seen.permit, seen.node_source) = (Permit::Held, NodeSource::Live);
             plan = decide(&seen);
         }
         Outlook { seen, plan, drain }

@@ -4,6 +4,7 @@
 //! goes is the safety room's. Source: spec/extension-apiserver §1.2.
 
 pub mod inventory;
+mod shape;
 mod states;
 #[cfg(test)]
 mod tests;
@@ -17,12 +18,11 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use schemars::JsonSchema;
-use serde::Serialize;
 use serde_json::Value;
 
 use self::{
     inventory::{Inventory, Origin, Wanted},
+    shape::{ClassRef, MachineRef, NodeRef, Orphan, ProviderMachine, Status},
     states::{ListSeen, Number, State, deleted_after, state_of_machine, state_of_vm},
 };
 use super::{
@@ -34,8 +34,6 @@ use super::{
 };
 use crate::{
     api::{
-        crd::nodes,
-        duration::GoDuration,
         kind::Kind,
         names::label,
         v1alpha1::{Machine, MachineClass},
@@ -64,100 +62,6 @@ const STATE_LABEL: &str = "views.machine.sapcloud.io/state";
 const LONGEST_NAME: usize = 240;
 /// Seconds after which it makes sense to ask again for what could not be told.
 const ASK_AGAIN: u32 = 10;
-
-/// A VM at the provider, or a machine whose VM is not there.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct ProviderMachine {
-    api_version: String,
-    kind: String,
-    /// The name is that of the VM, and some digits of its provider ID.
-    #[schemars(schema_with = "nodes::object_metadata")]
-    metadata: ObjectMeta,
-    /// The class that lists the VM, or the machine's.
-    class: ClassRef,
-    /// Identity of the VM at the provider.
-    #[serde(rename = "providerID")]
-    provider_id: String,
-    /// Name of the machine that the VM was made for, as the provider tells it.
-    vm_name: String,
-    /// Owned: a machine has the VM. Orphan: none has. Missing: a machine has it, and the provider does not. Duplicate: its
-    /// machine has another VM. Foreign: none has it, and classes of different inventories list it. Unknown: it can't be
-    /// told.
-    state: &'static str,
-    /// The machine that has the VM, or should.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    machine_ref: Option<MachineRef>,
-    /// The machine's Node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    node_ref: Option<NodeRef>,
-    /// What becomes of a VM that no machine has.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    orphan: Option<Orphan>,
-    /// How the answer came about.
-    status: Status,
-}
-
-/// A class.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-struct ClassRef {
-    /// Its kind.
-    kind: String,
-    /// Its name.
-    name: String,
-}
-
-/// A machine.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct MachineRef {
-    /// Its name.
-    name: String,
-    /// Its UID.
-    uid: String,
-    /// Its phase.
-    phase: String,
-    /// When it was deleted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deletion_timestamp: Option<String>,
-}
-
-/// A Node.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-struct NodeRef {
-    /// Its name.
-    name: String,
-    /// Whether it is Ready: True, False or Unknown.
-    ready: String,
-}
-
-/// What becomes of an orphan.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct Orphan {
-    /// Since when no machine is known to have the VM.
-    since: String,
-    /// When it is deleted at the earliest; absent where nobody deletes orphans, or this process can't tell.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    will_be_deleted_after: Option<String>,
-    /// Why it is an orphan.
-    reason: String,
-}
-
-/// How an answer came about.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct Status {
-    /// When it was computed.
-    observed_at: String,
-    /// Age of the provider's list.
-    snapshot_age: GoDuration,
-    /// live: the provider was asked for this answer; cached: it was asked before.
-    source: &'static str,
-    /// Inputs that are missing.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    incomplete: Vec<Incomplete>,
-}
 
 /// The view `providermachines`.
 pub struct ProviderMachineView {
