@@ -5,7 +5,8 @@ use std::{net::SocketAddr, sync::Arc};
 use jiff::Timestamp;
 
 use super::{
-    Common, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer, stream,
+    Common, Face, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer,
+    stream,
 };
 use crate::{
     admission::{Admission, RegisteredDrivers},
@@ -27,12 +28,29 @@ use crate::{
     settings::{self, DriverSelection},
 };
 
-/// Takes all ports, prepares the certificate and starts answering.
+/// Takes all ports, prepares the certificate and starts answering; or hands over what answers.
 pub(super) async fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
     drivers: &Drivers,
     references: &Arc<CachedReferences>,
+    face: Face,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<()> {
+    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
+    match face {
+        Face::Given(take) => {
+            take(reviewer);
+            Ok(())
+        }
+        Face::Ports => listen(common, clusters, reviewer, tasks).await,
+    }
+}
+
+async fn listen(
+    common: &Arc<Common>,
+    clusters: &Clusters,
+    reviewer: Arc<AdmissionReviewer>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let settings = &common.settings;
@@ -56,7 +74,6 @@ pub(super) async fn start(
         ..ServerOptions::default()
     };
     let server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
-    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
     let serve_stop = tasks.stop_of(Stage::Serve);
     tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));
     let support_stop = tasks.stop_of(Stage::Support);

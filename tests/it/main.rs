@@ -24,6 +24,7 @@ mod hostile_bytes;
 mod late;
 mod lockout;
 mod machine_life;
+mod one_thread;
 mod protocol;
 mod refusals;
 mod rig;
