@@ -19,7 +19,7 @@ use super::{
 use crate::protocol::{
     discovery,
     negotiate::{Offer, Shape, accept},
-    openapi,
+    openapi, openapi_protobuf,
     request::Query,
     resource::Resource,
     status::ApiStatus,
@@ -43,9 +43,13 @@ impl Documents {
     }
 
     fn get(&self, name: &str, make: impl FnOnce() -> Value) -> Arc<Made> {
+        self.get_bytes(name, || make().to_string().into_bytes())
+    }
+
+    fn get_bytes(&self, name: &str, make: impl FnOnce() -> Vec<u8>) -> Arc<Made> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = made.entry(name.to_owned()).or_insert_with(|| {
-            let bytes = Bytes::from(make().to_string());
+            let bytes = Bytes::from(make());
             Arc::new(Made { tag: discovery::entity_tag(&bytes), bytes })
         });
         Arc::clone(entry)
@@ -74,12 +78,17 @@ impl Server {
             ["version"] => Answer::ok(version()),
             ["openapi", "v3", rest @ ..] => return self.openapi_v3(&registry, rest, query, headers),
             ["openapi", "v2"] => {
-                // Old clients ask for protobuf and can't read anything else; the others ask for JSON.
-                accept(headers, Offer::Objects)?;
-                let made = self.documents.get("v2", || {
+                let swagger = || {
                     let resources = registry.resources(visible);
                     openapi::swagger(&resources, &all_schemas(&registry), |resource| schema_name(&registry, resource))
-                });
+                };
+                let wanted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+                if openapi_protobuf::is_wanted(wanted) {
+                    let made = self.documents.get_bytes("v2 protobuf", || openapi_protobuf::encode(&swagger()));
+                    return Ok(tagged(&made, headers, openapi_protobuf::CONTENT_TYPE));
+                }
+                accept(headers, Offer::Objects)?;
+                let made = self.documents.get("v2", swagger);
                 return Ok(tagged(&made, headers, JSON));
             }
             ["api"] => {
@@ -97,7 +106,7 @@ impl Server {
                 Answer::ok(body)
             }
             ["apis", group, version] => Answer::ok(listed(&registry, group, version)?),
-            ["metrics"] => Answer::text(StatusCode::OK, String::new()),
+            ["metrics"] => Answer::text(StatusCode::OK, self.counts.render()),
             _ => return Err(ApiStatus::page_not_found()),
         };
         Ok(answer)

@@ -10,6 +10,7 @@ pub mod discovery;
 pub mod jsonpath;
 pub mod negotiate;
 pub mod openapi;
+pub mod openapi_protobuf;
 pub mod options;
 pub mod request;
 pub mod resource;
