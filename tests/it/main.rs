@@ -19,6 +19,7 @@ mod dev_conformance;
 mod end_to_end;
 mod examples;
 mod fleet;
+mod go_client;
 mod guard;
 mod hostile_bytes;
 mod late;
