@@ -29,7 +29,7 @@ pub use health::{Check, Gate, Health, Readiness};
 pub use limits::{ConnectionLimits, RequestLimits};
 pub use listener::{ClientCertificates, Peer, TlsVersion};
 pub use plain::Profiling;
-pub use webhooks::{Answer, Reviewer};
+pub use webhooks::{Answer, Reviewer, answer_at};
 
 use self::{
     listener::{Acceptor, Routes, Stop},
