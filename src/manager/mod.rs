@@ -5,6 +5,7 @@
 //! configuration, ports, certificates, webhooks, then clusters, watches, leadership and loops; webhooks are served before
 //! and without leadership (design: who runs where).
 
+mod caches;
 mod clusters;
 mod control;
 mod drivers;
@@ -157,6 +158,7 @@ pub async fn run_in(
     };
     serving::start(&common, &clusters, &drivers, &references, surroundings.face, views.clone(), &mut tasks).await?;
     let loops = if common.settings.controllers.is_empty() {
+        caches::only_to_answer(&common, &clusters, &references, &mut tasks);
         None
     } else {
         Some(control::start(&common, &clusters, drivers, &references, &mut tasks).await?)

@@ -11,6 +11,7 @@ mod guest;
 pub mod health;
 mod limits;
 mod listener;
+mod log_limit;
 mod patience;
 mod plain;
 mod status;
@@ -28,6 +29,7 @@ pub use guest::Guest;
 pub use health::{Check, Gate, Health, Readiness};
 pub use limits::{ConnectionLimits, RequestLimits};
 pub use listener::{ClientCertificates, Peer, TlsVersion};
+pub use log_limit::LogLimit;
 pub use plain::Profiling;
 pub use webhooks::{Answer, Reviewer, answer_at};
 
@@ -181,7 +183,8 @@ impl Server {
                 metrics.clone(),
                 plain_tasks.clone(),
             );
-            let routes = Routes { webhooks: None, guest: None, other: plain_router.clone() };
+            let routes =
+                Routes { webhooks: None, guest: None, other: plain_router.clone(), complaints: Arc::default() };
             plain_tasks.spawn(acceptor.run(routes, plain_stop.clone()));
         }
         if let Some((listener, local, tls)) = secure {
@@ -196,7 +199,7 @@ impl Server {
                 metrics,
                 secure_tasks.clone(),
             );
-            let routes = Routes { webhooks: Some(webhooks), guest, other: router };
+            let routes = Routes { webhooks: Some(webhooks), guest, other: router, complaints: Arc::default() };
             secure_tasks.spawn(acceptor.run(routes, secure_stop.clone()));
         }
         if let Some(accepting) = accepting {

@@ -21,7 +21,7 @@ use tokio::{
 use tracing::error;
 
 use super::{
-    BindError, ClientCertificates, Health, Peer, RequestLimits,
+    BindError, ClientCertificates, Health, LogLimit, Peer, RequestLimits,
     body::{self, Collected, LargeBodies},
     plain::health_routes,
     status::Refusal,
@@ -66,6 +66,7 @@ pub(super) struct Webhooks {
     limits: RequestLimits,
     callers: Callers,
     metrics: Metrics,
+    complaints: LogLimit,
 }
 
 /// Who may call.
@@ -113,6 +114,7 @@ impl Webhooks {
             limits,
             callers,
             metrics,
+            complaints: LogLimit::default(),
         })
     }
 }
@@ -225,7 +227,9 @@ fn ask(reviewer: &dyn Reviewer, webhook: Webhook, body: &[u8]) -> Answer {
 fn guarded(webhooks: &Webhooks, webhook: Webhook, body: &Bytes) -> Result<Answer, Refusal> {
     let asked = catch_unwind(AssertUnwindSafe(|| ask(&*webhooks.reviewer, webhook, body)));
     asked.map_err(|_| {
-        error!(?webhook, "a review panicked; the caller gets a failure and the process goes on");
+        if let Some(held_back) = webhooks.complaints.permit(Instant::now()) {
+            error!(?webhook, held_back, "a review panicked; the caller gets a failure and the process goes on");
+        }
         webhooks.metrics.server.panics.inc(&Panicked { webhook });
         Refusal::Panic
     })

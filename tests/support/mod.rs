@@ -14,6 +14,7 @@ pub mod process;
 pub mod rig;
 pub mod scratch;
 pub mod secure;
+pub mod trusting;
 pub mod wait;
 
 pub use backend::Backend;
