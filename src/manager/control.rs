@@ -1,6 +1,6 @@
 //! The control loops of one process: views kept by watches, queues woken by changes, leadership, and the loops themselves.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::core::v1::Secret;
 use tokio::sync::watch;
@@ -10,10 +10,11 @@ use super::{
     caches::{self, Begin},
     clusters::Clusters,
     drivers::Drivers,
-    loops::{self, Insight},
+    loops,
     references::CachedReferences,
     stream,
     target::TargetViews,
+    views::inventories,
 };
 use crate::{
     api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
@@ -29,6 +30,7 @@ use crate::{
     },
     controllers::views::ControlViews,
     driver::virtual_cloud::ConfigMapAccess,
+    extension::views::Inventories,
     metrics::{FleetSnapshot, Listing},
     settings::Half,
 };
@@ -56,6 +58,10 @@ pub(super) struct Parts {
     /// The drivers; their clouds live once `drivers_live` says so.
     pub(super) drivers: Drivers,
     drivers_live: watch::Receiver<bool>,
+    /// What providers list.
+    pub(super) inventories: Arc<Inventories>,
+    /// What the loops are, once they are there.
+    pub(super) running: OnceLock<loops::Running>,
 }
 
 impl Parts {
@@ -129,7 +135,7 @@ pub(super) async fn start(
     drivers: Drivers,
     references: &CachedReferences,
     tasks: &mut Supervisor,
-) -> anyhow::Result<(Arc<Parts>, Insight)> {
+) -> anyhow::Result<Arc<Parts>> {
     // Webhooks answer already; without an API server no loop can do anything useful.
     clusters.control_preflight().reachable().await?;
     tell_what_is_missing(clusters).await;
@@ -162,6 +168,7 @@ pub(super) async fn start(
             Some(Arc::clone(&views.secrets)),
             prune::common,
         ),
+        inventories: inventories(common, &views, &drivers.registry),
         views,
         target,
         gate,
@@ -169,12 +176,14 @@ pub(super) async fn start(
         notes,
         drivers,
         drivers_live,
+        running: OnceLock::new(),
     });
     // Listeners first: a change that comes before them would wake nobody.
-    let insight = loops::start(&parts, tasks);
+    // They are started once.
+    let _ = parts.running.set(loops::start(&parts, tasks));
     keep_views(&parts, clusters, tasks);
     start_drivers(&parts, clusters, live, tasks);
-    Ok((parts, insight))
+    Ok(parts)
 }
 
 /// What is missing is told and waited for: it may be installed at any moment.

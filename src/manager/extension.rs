@@ -6,19 +6,12 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 
-use super::{
-    Common,
-    clusters::Clusters,
-    control::Parts,
-    loops::{Insight, machine_settings},
-    stream,
-};
+use super::{Common, clusters::Clusters, control::Parts, stream, views::sources};
 use crate::{
     cluster::{
         clients::{Cluster, Purpose},
         supervisor::{Stage, Supervisor},
     },
-    controllers::machine::outlook::{OutlookDeps, OutlookTarget, Outlooks},
     extension::{
         audit::Audit,
         authentication::{
@@ -36,7 +29,7 @@ use crate::{
         registry::Registry,
         reviews::ApiReviews,
         view::View,
-        views::{Inventories, InventorySettings, Sources, Standing, views},
+        views::views,
     },
     server::{BodyReader, RequestLimits, tls::Authorities},
     settings::{AuthenticationSettings, ExtensionSettings, FrontProxySettings, Lookup},
@@ -109,9 +102,9 @@ pub(super) async fn prepare(
     Ok(Some(Arc::new(front)))
 }
 
-/// Serves the views from now on, over the caches of this process. One that runs no loops has no caches and no views.
-pub(super) fn open(front: &Front, loops: Option<&(Arc<Parts>, Insight)>) {
-    let stores = loops.map(|(parts, _)| {
+/// Serves the views from now on, over the caches of this process. One that runs no loops has no views.
+pub(super) fn open(front: &Front, parts: Option<&Parts>) {
+    let stores = parts.map(|parts| {
         let nodes = parts.target.as_ref().map(|target| Arc::clone(&target.node_store));
         (parts.views.clone(), nodes)
     });
@@ -129,44 +122,16 @@ pub(super) fn open(front: &Front, loops: Option<&(Arc<Parts>, Insight)>) {
         .collect();
         (!cold.is_empty()).then(|| format!("not listed yet: {}", cold.join(", ")))
     };
-    let views = loops.map(|(parts, insight)| chosen(parts, insight)).unwrap_or_default();
-    let opened = front.open(Registry::new(views), Box::new(caches));
+    let opened = front.open(Registry::new(parts.map(chosen).unwrap_or_default()), Box::new(caches));
     debug_assert!(opened, "a server is opened once");
 }
 
 /// The views of this process, those left out that `--views` does not name.
-fn chosen(parts: &Parts, insight: &Insight) -> Vec<Arc<dyn View>> {
+fn chosen(parts: &Parts) -> Vec<Arc<dyn View>> {
     let Some(settings) = &parts.common.settings.extension else { return Vec::new() };
-    let mut views = views(&sources(parts, insight, settings));
+    let mut views = views(&sources(parts));
     views.retain(|view| settings.views.includes(&view.resource().plural));
     views
-}
-
-fn sources(parts: &Parts, insight: &Insight, settings: &ExtensionSettings) -> Sources {
-    let common = &parts.common;
-    let target = parts
-        .target
-        .as_ref()
-        .map(|target| OutlookTarget { nodes: Arc::clone(&target.node_store), drains: Arc::new(target.clone()) });
-    let inventory = InventorySettings { max_age: settings.inventory_max_age, ..InventorySettings::default() };
-    let (views, drivers, clock) = (parts.views.clone(), parts.drivers.registry.clone(), Arc::clone(&common.clock));
-    let leadership = parts.leadership.clone();
-    Sources {
-        namespace: common.settings.namespace.clone(),
-        standing: Arc::new(move || if leadership.is_leading() { Standing::Leader } else { Standing::Standby }),
-        outlooks: Outlooks::new(OutlookDeps {
-            views: views.clone(),
-            target,
-            drivers: drivers.clone(),
-            settings: machine_settings(&common.settings.machine),
-            freeze: insight.freeze.clone(),
-            controller: insight.machines.clone(),
-        }),
-        inventories: Arc::new(Inventories::new(views.clone(), drivers, Arc::clone(&clock), inventory)),
-        collector: insight.collector.clone(),
-        views,
-        clock,
-    }
 }
 
 /// A digester whose key nobody knows; not from the seed of the process, for the same reason.

@@ -17,6 +17,7 @@ mod references;
 mod reviewer;
 mod serving;
 mod target;
+mod views;
 
 use std::sync::Arc;
 
@@ -157,14 +158,14 @@ pub async fn run_in(
         Face::Given(_) => None,
     };
     serving::start(&common, &clusters, &drivers, &references, surroundings.face, views.clone(), &mut tasks).await?;
-    let loops = if common.settings.controllers.is_empty() {
+    let parts = if common.settings.controllers.is_empty() {
         caches::only_to_answer(&common, &clusters, &references, &mut tasks);
         None
     } else {
         Some(control::start(&common, &clusters, drivers, &references, &mut tasks).await?)
     };
     if let Some(views) = &views {
-        extension::open(views, loops.as_ref());
+        extension::open(views, parts.as_deref());
     }
     tasks.run(stop).await?;
     tracing::info!("stopped");

@@ -50,8 +50,9 @@ impl Process {
         }
     }
 
-    fn see_deployment(&self, calls: &Calls<'_>, key: &ObjectKey) -> Option<DeploymentObservation> {
+    pub(super) fn see_deployment(&self, calls: &Calls<'_>, key: &ObjectKey) -> Option<DeploymentObservation> {
         let mut seen = DeploymentObservation::look_up(&self.views, Some(&*self.nodes), key, calls.now)?;
+        seen.settings = self.settings;
         seen.status_written = self
             .statuses_written
             .get(key)

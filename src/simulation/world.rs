@@ -352,7 +352,7 @@ impl World {
 }
 
 /// A pass of a process; whether it dies in it.
-fn run(
+pub(super) fn run(
     api: &mut Api,
     checks: &mut Checks,
     trace: &mut Trace,
@@ -375,7 +375,7 @@ fn run(
     dead
 }
 
-fn set_ready(node: &mut Node, ready: bool) {
+pub(super) fn set_ready(node: &mut Node, ready: bool) {
     let status: &mut NodeStatus = node.status.get_or_insert_default();
     let conditions = status.conditions.get_or_insert_default();
     conditions.retain(|condition| condition.type_ != "Ready");

@@ -188,7 +188,7 @@ pub fn volumes_of(views: &dyn DrainViews, pod: &Pod) -> Vec<String> {
 }
 
 /// PVs named by more than one pod, or twice by one: nobody can tell when they are free (MC-217).
-fn shared_volumes(views: &dyn DrainViews, pods: &[Arc<Pod>]) -> Vec<String> {
+pub fn shared_volumes(views: &dyn DrainViews, pods: &[Arc<Pod>]) -> Vec<String> {
     let mut seen = BTreeMap::<String, usize>::new();
     for pod in pods.iter().filter(|pod| classify(pod) == PodClass::WithVolumes) {
         for name in volumes_of(views, pod) {

@@ -121,7 +121,7 @@ fn forced_on(error: &str) -> String {
 }
 
 /// A normal attempt ends when the drain timeout does; a forced one gets its own minute.
-fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
+pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
     let (force, left) = match mode {
         DrainMode::Normal => (Force::No, drain_limit(seen).map_or(seen.limits.drain, TimeLimit::left)),
         DrainMode::Forced => (Force::Yes, FORCED_DRAIN),

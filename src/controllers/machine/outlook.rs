@@ -286,6 +286,21 @@ impl Outlooks {
         self.deps.controller.is_some()
     }
 
+    /// Limits.
+    pub fn settings(&self) -> &MachineSettings {
+        &self.deps.settings
+    }
+
+    /// The target cluster, unless there is none.
+    pub fn target(&self) -> Option<&OutlookTarget> {
+        self.deps.target.as_ref()
+    }
+
+    /// What is seen of a machine now.
+    pub fn seen(&self, machine: &Arc<Machine>, now: Timestamp) -> Observation {
+        self.look(machine, now).0
+    }
+
     /// Whether verdicts are suspended because an API server is silent.
     pub fn freeze(&self) -> Freeze {
         self.deps.freeze.get()

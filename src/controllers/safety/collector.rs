@@ -51,6 +51,9 @@ const READS_AT_ONCE: usize = 10;
 /// A period below this would be a hot loop (M-31).
 const LEAST_PERIOD: Duration = Duration::from_secs(1);
 
+/// Is told of every list that a provider has made of a class's VMs, so that nobody has to ask again; must be quick.
+pub type ListListener = Arc<dyn Fn(&MachineClass, &[crate::driver::ListedVm]) + Send + Sync>;
+
 /// What the collector needs.
 pub struct CollectorDeps {
     /// The stores of the control cluster.
@@ -79,6 +82,8 @@ pub struct CollectorDeps {
     pub node_patience: Duration,
     /// The guards of a deletion.
     pub guards: Guards,
+    /// Is told of every list.
+    pub lists: Option<ListListener>,
 }
 
 /// Deletes VMs and lets go of Nodes that no machine stands behind.
@@ -124,6 +129,9 @@ impl Collector {
                 return Outcome::LookAgain(period.min(Duration::from_secs(60)), "the list failed");
             }
         };
+        if let Some(tell) = &self.deps.lists {
+            tell(&class, &listed);
+        }
         let vms = self.with_claims(&key, listed).await;
         let plan = orphans::decide(&orphans::Observation {
             version: orphans::OBSERVATION_VERSION,

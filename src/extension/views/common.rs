@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
@@ -255,6 +255,23 @@ pub fn answer(value: &impl Serialize) -> Result<Answer, ApiStatus> {
 /// A list without a warning.
 pub fn listing(items: Vec<Value>) -> Listing {
     Listing { items, warnings: Vec::new() }
+}
+
+/// Name and specification of a review; the name may be empty.
+///
+/// # Errors
+/// 400 for what can't be read.
+pub fn review<T: DeserializeOwned>(names: &Names, review: &Value) -> Result<(String, T), ApiStatus> {
+    let unreadable = |why: &dyn std::fmt::Display| {
+        ApiStatus::bad_request(scrubbed(&format!("the spec of the {} can't be read: {why}", names.kind)))
+    };
+    let name = review.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let spec = match review.get("spec") {
+        None | Some(Value::Null) => Value::Object(serde_json::Map::new()),
+        Some(spec @ Value::Object(_)) => spec.clone(),
+        Some(_) => return Err(unreadable(&"it is no object")),
+    };
+    Ok((name, serde_json::from_value(spec).map_err(|error| unreadable(&error))?))
 }
 
 /// A right on stored objects.

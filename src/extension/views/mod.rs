@@ -5,25 +5,33 @@
 //! provider. Source: spec/extension-apiserver §1.
 
 pub mod common;
+mod drain_plans;
 mod fleet;
 mod outlooks;
 mod provider_machines;
+mod rollout_plans;
 #[cfg(test)]
 mod testing;
 
 use std::sync::Arc;
 
 pub use self::{
+    drain_plans::DrainPlanView,
     fleet::FleetView,
     outlooks::OutlookView,
     provider_machines::{
         ProviderMachineView,
         inventory::{Inventories, InventorySettings},
     },
+    rollout_plans::RolloutPlanView,
 };
 use crate::{
+    api::validation::{Policy, Providers, References},
     cluster::clock::SharedClock,
-    controllers::{machine::outlook::Outlooks, safety::collector::Collector, views::ControlViews},
+    controllers::{
+        deployment::settings::DeploymentSettings, machine::outlook::Outlooks, safety::collector::Collector,
+        views::ControlViews,
+    },
     extension::view::View,
 };
 
@@ -56,13 +64,33 @@ pub struct Sources {
     pub inventories: Arc<Inventories>,
     /// Who deletes orphaned VMs, where this process does.
     pub collector: Option<Arc<Collector>>,
+    /// What the command line says about rollouts.
+    pub rollouts: DeploymentSettings,
+    /// How proposals are judged.
+    pub admission: Judges,
 }
 
-/// All views. Which of them are served is the server's to decide.
+/// What admission judges with.
+#[derive(Clone)]
+pub struct Judges {
+    /// Settings.
+    pub policy: Policy,
+    /// The drivers' own rules.
+    pub providers: Arc<dyn Providers>,
+    /// What is known of other objects.
+    pub references: Arc<dyn References>,
+}
+
+/// All views; of drains only where there is a target cluster. Which of them are served is the server's to decide.
 pub fn views(sources: &Sources) -> Vec<Arc<dyn View>> {
-    vec![
+    let mut all: Vec<Arc<dyn View>> = vec![
         Arc::new(ProviderMachineView::new(sources)),
         Arc::new(OutlookView::new(sources)),
+        Arc::new(RolloutPlanView::new(sources)),
         Arc::new(FleetView::new(sources)),
-    ]
+    ];
+    if let Some(drains) = DrainPlanView::new(sources) {
+        all.push(Arc::new(drains));
+    }
+    all
 }

@@ -138,21 +138,3 @@ fn the_columns_can_be_read() {
     assert_eq!(deadline_cell(&deadlines), "a in 1s");
     assert_eq!(next_cell(&deadlines), Value::Null);
 }
-
-/// How long a list of 10,000 takes; run by hand in a release build.
-#[tokio::test]
-#[ignore = "a measurement"]
-async fn a_list_of_ten_thousand() {
-    let world = World::synced();
-    for number in 0..10_000 {
-        let mut machine = machine(in_phase("Running", 60));
-        machine.metadata.name = Some(format!("m-{number}"));
-        world.add_machine(machine);
-    }
-    let view = OutlookView::new(&world.sources);
-    for _ in 0..3 {
-        let began = std::time::Instant::now();
-        let items = view.list(None, Freshness::Recent).await.unwrap().items.len();
-        println!("{items} outlooks in {:?}", began.elapsed());
-    }
-}

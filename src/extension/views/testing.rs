@@ -12,11 +12,12 @@ use kube::Resource;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Inventories, InventorySettings, Sources, Standing};
+use super::{Inventories, InventorySettings, Judges, Sources, Standing};
 use crate::{
     api::{
         names::finalizer,
         v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
+        validation::{NoProviders, NoReferences, Policy},
     },
     cluster::{
         clock::{Clock, TokioClock},
@@ -24,6 +25,7 @@ use crate::{
         store::Store,
     },
     controllers::{
+        deployment::settings::DeploymentSettings,
         drain::{observe::DrainViews, pods::claims_of},
         machine::{
             FreezeSwitch,
@@ -92,6 +94,11 @@ impl Pods {
             "spec": { "nodeName": node, "containers": [], "terminationGracePeriodSeconds": 30 },
         });
         self.pods.lock().unwrap().push(Arc::new(object(base, patch)));
+    }
+
+    /// The pod is gone, and its volumes with it.
+    pub fn remove(&self, name: &str) {
+        self.pods.lock().unwrap().retain(|pod| pod.metadata.name.as_deref() != Some(name));
     }
 
     pub fn add_budget(&self, name: &str, app: &str, status: &Value) {
@@ -191,6 +198,12 @@ impl World {
                 InventorySettings::default(),
             )),
             collector: None,
+            rollouts: DeploymentSettings::default(),
+            admission: Judges {
+                policy: Policy::default(),
+                providers: Arc::new(NoProviders),
+                references: Arc::new(NoReferences),
+            },
             views,
             namespace: "ns".to_owned(),
             clock,

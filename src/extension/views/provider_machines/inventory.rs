@@ -208,6 +208,18 @@ impl Inventories {
         (join_all(asked).await, unusable)
     }
 
+    /// What a provider has just listed for somebody else.
+    pub fn learn(&self, class: &MachineClass, vms: &[ListedVm]) {
+        let Ok(driver) = self.drivers.driver_for(&class.provider) else { return };
+        let slot = Arc::clone(lock(&self.slots).entry(self.identity(class, &**driver)).or_default());
+        // Somebody who asks at this moment learns as much.
+        if let Ok(mut slot) = slot.try_lock() {
+            let taken = self.clock.now();
+            *slot =
+                Slot { last: Some(Snapshot { vms: Arc::new(vms.to_vec()), taken }), asked: Some(taken), failure: None };
+        }
+    }
+
     /// What is known without asking anybody.
     pub fn known(&self) -> Vec<Snapshot> {
         let slots: Vec<Arc<AsyncMutex<Slot>>> = lock(&self.slots).values().cloned().collect();

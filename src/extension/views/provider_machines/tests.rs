@@ -253,3 +253,15 @@ fn names_are_names_of_objects() {
     }
     assert_ne!(object_name("a", "1"), object_name("a", "2"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_loop_of_orphans_has_listed_is_not_asked_for_again() {
+    let provider = Provider::listing(&[("a", "a")]);
+    let world = provider.world();
+    world.add_machine(running("a"));
+    let class = world.sources.views.classes.get(&ObjectKey::new("ns", "c")).unwrap();
+    let vms = provider.vms.lock().unwrap().clone();
+    world.sources.inventories.learn(&class, &vms);
+    assert_eq!(states(&list(&world, Freshness::Recent).await)["cloud:///a"], "Owned");
+    assert_eq!(provider.asked(), 0);
+}
