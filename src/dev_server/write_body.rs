@@ -2,12 +2,11 @@
 //!
 //! Source: spec/extension-apiserver §2.9, §6.4.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     builtin_rules,
     kinds::Served,
-    object::{self, metadata},
     schema::{defaults, prune},
     server::{BODY_LIMIT, Call},
 };
@@ -15,7 +14,7 @@ use crate::protocol::{
     bodies::{self, Origin},
     duplicates,
     options::{FieldValidation, WriteOptions},
-    status::{ApiStatus, Cause},
+    status::ApiStatus,
 };
 
 /// Reads the body of a write: an object with a kind.
