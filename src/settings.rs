@@ -48,10 +48,10 @@ pub struct Settings {
     pub extra_certificate_names: Vec<String>,
     /// The Service that API servers reach the TLS listener through.
     pub service: ServiceReference,
-    /// Who may call webhooks, and how many at once.
-    pub webhooks: WebhookSettings,
     /// The extension API server; absent when it is switched off.
     pub extension: Option<ExtensionSettings>,
+    /// Who may call webhooks, and how many at once.
+    pub webhooks: WebhookSettings,
     /// What admission does.
     pub admission: AdmissionSettings,
     /// The control loops of this process.

@@ -275,7 +275,7 @@ impl Server {
             object["metadata"] = original["metadata"].clone();
             for (field, value) in [("labels", labels), ("annotations", annotations)] {
                 match value {
-                    Value::Null => super::write::remove(&mut object["metadata"], field),
+                    Value::Null => super::write_rules::remove(&mut object["metadata"], field),
                     value => object["metadata"][field] = value,
                 }
             }

@@ -20,7 +20,7 @@ use crate::protocol::{
     discovery, health,
     health::CheckState,
     negotiate::{Offer, Shape, accept},
-    openapi,
+    openapi, openapi_protobuf,
     request::Query,
     resource::Resource,
     status::ApiStatus,
@@ -38,8 +38,12 @@ impl Documents {
     }
 
     fn get(&self, name: &str, make: impl FnOnce() -> Value) -> Arc<Document> {
+        self.get_document(name, || Document::of(&make()))
+    }
+
+    fn get_document(&self, name: &str, make: impl FnOnce() -> Document) -> Arc<Document> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(made.entry(name.to_owned()).or_insert_with(|| Arc::new(Document::of(&make()))))
+        Arc::clone(made.entry(name.to_owned()).or_insert_with(|| Arc::new(make())))
     }
 }
 
@@ -65,12 +69,19 @@ impl Server {
             ["version"] => Answer::ok(version()),
             ["openapi", "v3", rest @ ..] => return self.openapi_v3(&registry, rest, query, headers),
             ["openapi", "v2"] => {
-                // Old clients ask for protobuf and can't read anything else; the others ask for JSON.
-                accept(headers, Offer::Objects)?;
-                let made = self.documents.get("v2", || {
+                let swagger = || {
                     let resources = registry.resources(visible);
                     openapi::swagger(&resources, &all_schemas(&registry), |resource| schema_name(&registry, resource))
-                });
+                };
+                let wanted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+                if openapi_protobuf::is_wanted(wanted) {
+                    let make =
+                        || Document::encoded(openapi_protobuf::encode(&swagger()), openapi_protobuf::CONTENT_TYPE);
+                    let made = self.documents.get_document("v2 protobuf", make);
+                    return Ok(Answer::document(&made, headers));
+                }
+                accept(headers, Offer::Objects)?;
+                let made = self.documents.get("v2", swagger);
                 return Ok(Answer::document(&made, headers));
             }
             ["api"] => {
@@ -88,7 +99,7 @@ impl Server {
                 Answer::ok(body)
             }
             ["apis", group, version] => Answer::ok(listed(&registry, group, version)?),
-            ["metrics"] => Answer::text(StatusCode::OK, String::new()),
+            ["metrics"] => Answer::text(StatusCode::OK, self.counts.render()),
             _ => return Err(ApiStatus::page_not_found()),
         };
         Ok(answer)

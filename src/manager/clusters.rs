@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use super::{Common, observers::CallMetrics};
+use super::{Common, Reach, observers::CallMetrics};
 use crate::{
     cluster::{
         clients::{ClientSettings, Cluster, Rate, Source, config},
@@ -10,6 +10,9 @@ use crate::{
     },
     settings::{ControlCluster, TargetCluster},
 };
+
+/// The label in metrics of an API server that has no address.
+const EMBEDDED: &str = "embedded";
 
 /// Clients of both clusters.
 pub(super) struct Clusters {
@@ -21,8 +24,18 @@ pub(super) struct Clusters {
 
 impl Clusters {
     /// Makes the clients. Nothing is asked of the servers yet.
-    pub(super) async fn connect(common: &Common) -> anyhow::Result<Self> {
+    pub(super) async fn reach(common: &Common, reach: Reach) -> anyhow::Result<Self> {
         let settings = client_settings(common);
+        match reach {
+            Reach::Settings => Self::configured(common, &settings).await,
+            Reach::Clients { control, target } => {
+                let over = |client: &kube::Client| Cluster::over(client, client, EMBEDDED, &settings);
+                Ok(Self { control: over(&control), target: target.as_ref().map(over) })
+            }
+        }
+    }
+
+    async fn configured(common: &Common, settings: &ClientSettings) -> anyhow::Result<Self> {
         let control_source = match &common.settings.control {
             ControlCluster::InCluster => Source::InCluster,
             ControlCluster::Kubeconfig(path) => Source::File(path.clone()),
@@ -32,10 +45,10 @@ impl Clusters {
             TargetCluster::InCluster => Some(Source::InCluster),
             TargetCluster::Kubeconfig(path) => Some(Source::File(path.clone())),
         };
-        let control = Cluster::connect(&config::load(&control_source).await?, &settings)?;
+        let control = Cluster::connect(&config::load(&control_source).await?, settings)?;
         let target = match target_source {
             None => None,
-            Some(source) => Some(Cluster::connect(&config::load(&source).await?, &settings)?),
+            Some(source) => Some(Cluster::connect(&config::load(&source).await?, settings)?),
         };
         Ok(Self { control, target })
     }

@@ -11,7 +11,7 @@ use super::{
     caches::{self, Begin},
     clusters::Clusters,
     drivers::Drivers,
-    loops::{self, Insight},
+    loops,
     references::CachedReferences,
     stream,
     target::TargetViews,
@@ -155,7 +155,7 @@ pub(super) async fn start(
     drivers: Drivers,
     references: &CachedReferences,
     tasks: &mut Supervisor,
-) -> anyhow::Result<(Arc<Parts>, Insight)> {
+) -> anyhow::Result<Arc<Parts>> {
     // Webhooks answer already; without an API server no loop can do anything useful.
     clusters.control_preflight().reachable().await?;
     tell_what_is_missing(clusters).await;

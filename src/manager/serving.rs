@@ -6,7 +6,8 @@ use anyhow::Context;
 use jiff::Timestamp;
 
 use super::{
-    Common, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer, stream,
+    Common, Face, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer,
+    stream,
 };
 use crate::{
     admission::{Admission, RegisteredDrivers},
@@ -29,12 +30,30 @@ use crate::{
     settings::{self, DriverSelection},
 };
 
-/// Takes all ports, prepares the certificate and starts answering.
+/// Takes all ports, prepares the certificate and starts answering; or hands over what answers.
 pub(super) async fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
     drivers: &Drivers,
     references: &Arc<CachedReferences>,
+    face: Face,
+    views: Option<Arc<Front>>,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<()> {
+    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
+    match face {
+        Face::Given(take) => {
+            take(reviewer);
+            Ok(())
+        }
+        Face::Ports => listen(common, clusters, reviewer, views, tasks).await,
+    }
+}
+
+async fn listen(
+    common: &Arc<Common>,
+    clusters: &Clusters,
+    reviewer: Arc<AdmissionReviewer>,
     views: Option<Arc<Front>>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
@@ -69,7 +88,6 @@ pub(super) async fn start(
     if let Some(views) = views {
         server = server.with_guest(views);
     }
-    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
     let serve_stop = tasks.stop_of(Stage::Serve);
     tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));
     let support_stop = tasks.stop_of(Stage::Support);

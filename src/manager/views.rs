@@ -18,12 +18,13 @@ use crate::{
 
 /// What providers list. The loop that looks for orphans tells it what it has learned.
 pub(super) fn inventories(common: &Common, views: &ControlViews, drivers: &Registry) -> Arc<Inventories> {
-    let settings = InventorySettings::default();
+    let max_age = common.settings.extension.as_ref().map(|extension| extension.inventory_max_age);
+    let usual = InventorySettings::default();
+    let settings = InventorySettings { max_age: max_age.unwrap_or(usual.max_age), ..usual };
     Arc::new(Inventories::new(views.clone(), drivers.clone(), Arc::clone(&common.clock), settings))
 }
 
-/// The sources of the views. Called by the server that answers for them, once it is here.
-#[allow(dead_code)]
+/// The sources of the views.
 pub(super) fn sources(parts: &Parts) -> Sources {
     let settings = &parts.common.settings;
     let running = parts.running.get().cloned().unwrap_or_default();

@@ -64,7 +64,7 @@ impl Answer {
         let (status, body) = if known {
             (StatusCode::NOT_MODIFIED, AnswerBody::Empty)
         } else {
-            (StatusCode::OK, AnswerBody::Bytes("application/json", document.bytes.clone()))
+            (StatusCode::OK, AnswerBody::Bytes(document.content_type, document.bytes.clone()))
         };
         let answer = Self { status, body, warnings: Vec::new(), headers: HeaderMap::new() };
         answer.with_header(header::ETAG, &tag).with_header(header::VARY, "Accept")
@@ -87,20 +87,27 @@ impl Answer {
     }
 }
 
-/// A JSON document that is made once, with the tag of its content.
+/// A document that is made once, with the tag of its content.
 #[derive(Clone, Debug)]
 pub struct Document {
     /// Its bytes.
     pub bytes: Bytes,
     /// Equal for equal bytes.
     pub tag: String,
+    /// What the bytes are.
+    pub content_type: &'static str,
 }
 
 impl Document {
-    /// Writes a value.
+    /// Writes a value as JSON.
     pub fn of(value: &Value) -> Self {
-        let bytes = Bytes::from(value.to_string());
-        Self { tag: discovery::entity_tag(&bytes), bytes }
+        Self::encoded(value.to_string().into_bytes(), "application/json")
+    }
+
+    /// What is written already.
+    pub fn encoded(bytes: Vec<u8>, content_type: &'static str) -> Self {
+        let bytes = Bytes::from(bytes);
+        Self { tag: discovery::entity_tag(&bytes), bytes, content_type }
     }
 
     /// One document of a group-version, asked for with or without its hash.

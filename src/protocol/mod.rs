@@ -14,6 +14,7 @@ pub mod health;
 pub mod jsonpath;
 pub mod negotiate;
 pub mod openapi;
+pub mod openapi_protobuf;
 pub mod options;
 pub mod request;
 pub mod resource;

@@ -31,7 +31,7 @@ pub use limits::{ConnectionLimits, RequestLimits};
 pub use listener::{ClientCertificates, Peer, TlsVersion};
 pub use log_limit::LogLimit;
 pub use plain::Profiling;
-pub use webhooks::{Answer, Reviewer};
+pub use webhooks::{Answer, Reviewer, answer_at};
 
 use self::{
     listener::{Acceptor, Routes, Stop},

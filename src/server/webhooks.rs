@@ -209,14 +209,23 @@ async fn answer(
     }
 }
 
-/// Asks the reviewer; a panic there ends this request and nothing else.
-fn guarded(webhooks: &Webhooks, webhook: Webhook, body: &Bytes) -> Result<Answer, Refusal> {
-    let reviewer = &webhooks.reviewer;
-    let asked = catch_unwind(AssertUnwindSafe(|| match webhook {
+/// What a reviewer answers at a path, for callers in this process; none where there is no webhook.
+pub fn answer_at(reviewer: &dyn Reviewer, path: &str, body: &[u8]) -> Option<Answer> {
+    let (_, webhook) = PATHS.iter().find(|(known, _)| *known == path)?;
+    Some(ask(reviewer, *webhook, body))
+}
+
+fn ask(reviewer: &dyn Reviewer, webhook: Webhook, body: &[u8]) -> Answer {
+    match webhook {
         Webhook::Mutate => reviewer.mutate(body),
         Webhook::Validate | Webhook::ValidateStatus => reviewer.validate(body),
         Webhook::Convert => reviewer.convert(body),
-    }));
+    }
+}
+
+/// Asks the reviewer; a panic there ends this request and nothing else.
+fn guarded(webhooks: &Webhooks, webhook: Webhook, body: &Bytes) -> Result<Answer, Refusal> {
+    let asked = catch_unwind(AssertUnwindSafe(|| ask(&*webhooks.reviewer, webhook, body)));
     asked.map_err(|_| {
         if let Some(held_back) = webhooks.complaints.permit(Instant::now()) {
             error!(?webhook, held_back, "a review panicked; the caller gets a failure and the process goes on");

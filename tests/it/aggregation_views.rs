@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const GROUP: &str = "views.machine.sapcloud.io";
 
 /// A world with two running machines of deployment `pool`.
-async fn with_a_fleet(test: &str, flags: &[&str]) -> Option<(World, Vec<String>)> {
+pub async fn with_a_fleet(test: &str, flags: &[&str]) -> Option<(World, Vec<String>)> {
     let world = World::begin(test, flags).await?;
     world.namespace.apply(&manifests(&world.namespace.name, "pool", 2, FLEET)).await.succeed();
     let machines = running_machines(&world.namespace, 2, PATIENCE).await;

@@ -88,8 +88,8 @@ impl ServeArgs {
                     .or_else(|| surroundings.pod_namespace.clone())
                     .unwrap_or_else(|| clusters.namespace.clone()),
             },
-            webhooks: webhooks(&self.serving, &mut problems),
             extension: self.extension.settings(&mut problems),
+            webhooks: webhooks(&self.serving, &mut problems),
             admission: admission(&self.serving, &mut problems),
             controllers: controllers(&self.controllers, &mut problems),
             workers: workers(&self.controllers, &mut problems),
