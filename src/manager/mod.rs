@@ -5,6 +5,7 @@
 //! configuration, ports, certificates, webhooks, then clusters, watches, leadership and loops; webhooks are served before
 //! and without leadership (design: who runs where).
 
+mod caches;
 mod clusters;
 mod control;
 mod drivers;
@@ -150,7 +151,9 @@ pub async fn run_in(
     let drivers = drivers::Drivers::new(&common)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
     serving::start(&common, &clusters, &drivers, &references, surroundings.face, &mut tasks).await?;
-    if !common.settings.controllers.is_empty() {
+    if common.settings.controllers.is_empty() {
+        caches::only_to_answer(&common, &clusters, &references, &mut tasks);
+    } else {
         control::start(&common, &clusters, drivers, &references, &mut tasks).await?;
     }
     tasks.run(stop).await?;

@@ -13,6 +13,7 @@ pub mod process;
 pub mod rig;
 pub mod scratch;
 pub mod secure;
+pub mod trusting;
 pub mod wait;
 
 pub use backend::Backend;
