@@ -184,7 +184,7 @@ impl Server {
             let demands_revision = demands(call, &old, &proposal.object)?;
             let mut warnings = warnings.clone();
             let mut object = self.prepared(call, &old, proposal, options, &mut warnings).await?;
-            if same(&object, &old) {
+            if same(&object, &old) && self.is_stored_as_it_should(served, &stored.value) {
                 return Ok(Outcome { object: old, warnings });
             }
             let removes = object::is_deleting(&object)
@@ -296,6 +296,14 @@ impl Server {
         if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
             object["status"] = crd::status(object, self.now());
         }
+    }
+
+    /// Whether an object lies in the version that its definition stores today; else a write that changes nothing brings it
+    /// there.
+    fn is_stored_as_it_should(&self, served: &Served, stored: &Value) -> bool {
+        let registry = self.registry();
+        let storage = registry.storage_of(&served.collection).filter(|_| served.is_custom());
+        storage.is_none_or(|storage| stored["apiVersion"] == storage.api_version())
     }
 
     /// In the version that is stored.

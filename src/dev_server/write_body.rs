@@ -77,3 +77,23 @@ pub(super) fn normalise(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{dev_server::kinds::Registry, protocol::request::Query};
+
+    #[test]
+    fn nulls_in_fields_of_built_in_kinds_say_nothing() {
+        let nodes = Registry::new(Vec::new()).find("", "v1", "nodes").unwrap();
+        let condition = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": null});
+        let mut node = json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {"providerID": null, "taints": null},
+            "status": {"conditions": [condition]},
+        });
+        let options = WriteOptions::parse(&Query::default(), "CreateOptions").unwrap();
+        normalise(&nodes, &mut node, &options, &mut Vec::new()).unwrap();
+        assert_eq!(node["spec"], json!({}));
+        assert_eq!(node["status"]["conditions"], json!([{"type": "Ready", "status": "True"}]));
+    }
+}

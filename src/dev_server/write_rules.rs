@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     builtin_rules, crd,
-    kinds::Served,
+    kinds::{Served, value_at},
     object::{self, metadata},
     schema::{rules, validate},
     server::Call,
@@ -37,6 +37,7 @@ pub(super) fn check(served: &Served, object: &Value, old: Option<&Value>) -> Res
     if served.is_custom() {
         let before = found.len();
         validate::check(object, old, &served.schema, "", &mut found);
+        found.extend(check_scale(served, object));
         if found.len() == before {
             found.extend(rules::check(object, old, &served.schema));
         } else if has_rules(&served.schema) {
@@ -54,6 +55,17 @@ pub(super) fn check(served: &Served, object: &Value, old: Option<&Value>) -> Res
         return Ok(());
     }
     Err(ApiStatus::invalid(served.group(), served.kind(), object::name(object), found))
+}
+
+/// What the scale subresource shows can't be negative; the field is told as the definition writes its path.
+fn check_scale(served: &Served, object: &Value) -> Vec<Cause> {
+    let Some(paths) = &served.scale else { return Vec::new() };
+    let of = |path: &[String]| {
+        let value = value_at(object, path);
+        let negative = value.as_i64().is_some_and(|number| number < 0);
+        negative.then(|| Cause::invalid(format!(".{}", path.join(".")), value, "should be a non-negative integer"))
+    };
+    [&paths.spec_replicas, &paths.status_replicas].into_iter().filter_map(|path| of(path)).collect()
 }
 
 fn has_rules(schema: &super::schema::Schema) -> bool {

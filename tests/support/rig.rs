@@ -103,11 +103,6 @@ impl Rig {
         Arc::new(blocking(move || Self::start(backend, Aggregates::No, &assets)).await)
     }
 
-    /// The same for a test that can't run on the development server.
-    pub async fn shared_real(test: &str, why: &str) -> Option<Arc<Self>> {
-        if is_left_out(test, why) { None } else { Self::shared(test).await }
-    }
-
     /// A control plane for one test alone, on the backend that is chosen.
     pub async fn own(test: &str) -> Option<Arc<Self>> {
         Self::own_on(Backend::chosen(), test).await
@@ -311,6 +306,11 @@ impl Rig {
             })
             .await;
         }
+    }
+
+    /// Which API server it is.
+    pub fn backend(&self) -> Backend {
+        self.backend
     }
 
     /// Kubeconfig of the administrator.
