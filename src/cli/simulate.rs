@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::Failure;
-use crate::simulation::{Telling, checks::Violation, history::History, run as happen, shortened};
+use crate::simulation::{Telling, checks::Violation, guards::Guard, history::History, run as happen, shortened};
 
 /// So many failures are shown; further ones are only counted.
 const SHOWN: usize = 3;
@@ -33,6 +33,15 @@ pub struct SimulateArgs {
     /// Tell a failing history as it is, without looking for a shorter one
     #[arg(long)]
     pub whole: bool,
+    /// Take this guard away from the controllers, to see what it is good for
+    #[arg(long, value_name = "GUARD")]
+    pub without: Option<Guard>,
+}
+
+impl SimulateArgs {
+    fn history(&self, seed: u64) -> History {
+        History { without: self.without, ..History::of_seed(seed) }
+    }
 }
 
 /// What many histories came to.
@@ -56,7 +65,7 @@ pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
 }
 
 fn tell(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
-    let history = History::of_seed(args.seed);
+    let history = args.history(args.seed);
     let told = happen(&history, Telling::Aloud);
     let Some(violation) = &told.violation else {
         show(args.seed, &history, &told.lines, out)?;
@@ -78,7 +87,7 @@ fn many(args: &SimulateArgs, count: u64, out: &mut dyn Write) -> Result<(), Fail
                     if number >= count {
                         return;
                     }
-                    sum.add(args.seed.wrapping_add(number));
+                    sum.add(&args.history(args.seed.wrapping_add(number)));
                 }
             });
         }
@@ -104,26 +113,28 @@ fn many(args: &SimulateArgs, count: u64, out: &mut dyn Write) -> Result<(), Fail
 }
 
 impl Sum {
-    fn add(&self, seed: u64) {
-        let told = happen(&History::of_seed(seed), Telling::Silent);
+    fn add(&self, history: &History) {
+        let told = happen(history, Telling::Silent);
         self.passes.fetch_add(told.passes, Ordering::Relaxed);
         self.changes.fetch_add(told.changes, Ordering::Relaxed);
         self.seconds.fetch_add(u64::try_from(told.seconds).unwrap_or(0), Ordering::Relaxed);
         if let (Some(violation), Ok(mut failed)) = (told.violation, self.failed.lock()) {
-            failed.push((seed, violation));
+            failed.push((history.seed, violation));
         }
     }
 }
 
 /// Tells a failing history, shortened unless it is wanted whole.
 fn fail(args: &SimulateArgs, seed: u64, violation: &Violation, out: &mut dyn Write) -> Result<(), Failure> {
-    let whole = History::of_seed(seed);
+    let whole = args.history(seed);
     let history = if args.whole { whole.clone() } else { shortened(&whole, violation) };
     let told = happen(&history, Telling::Aloud);
     show(seed, &history, &told.lines, out)?;
     let violation = told.violation.as_ref().unwrap_or(violation);
     writeln!(out, "seed {seed}: {}: {}", violation.rule, violation.text)?;
-    writeln!(out, "{} of {} steps are left; again with: mcm simulate --seed {seed}\n", history.len(), whole.len())?;
+    let without = args.without.map(|guard| format!(" --without {guard}")).unwrap_or_default();
+    let (left, all) = (history.len(), whole.len());
+    writeln!(out, "{left} of {all} steps are left; again with: mcm simulate --seed {seed}{without}\n")?;
     Ok(())
 }
 
@@ -140,7 +151,7 @@ mod tests {
     use super::*;
 
     fn args(seed: u64, histories: Option<u64>) -> SimulateArgs {
-        SimulateArgs { seed, histories, threads: None, whole: false }
+        SimulateArgs { seed, histories, threads: None, whole: false, without: None }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Read your own writes: the answer of every write is put into the store at once ([`store::Store::observe_write`]), so a
 //! decision is never made on an object older than the process's own last write to it.
 
+pub mod catch_up;
 pub mod clients;
 pub mod clock;
 pub mod error;
@@ -17,6 +18,7 @@ pub mod lease;
 pub mod objects;
 pub mod preflight;
 pub mod queue;
+pub mod storage_version;
 pub mod store;
 pub mod supervisor;
 pub mod watch;

@@ -101,6 +101,10 @@ impl<K> Clone for Objects<K> {
     }
 }
 
+fn delete_options(target: &Target) -> Value {
+    json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": target.uid } })
+}
+
 impl<K> Objects<K>
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
@@ -198,15 +202,29 @@ where
 
     /// Deletes an object if it still has the target's UID. An object that is gone already counts as deleted.
     pub async fn delete(&self, target: &Target, how: DeleteHow) -> Result<Deleted<K>, ApiError> {
-        self.gate.may_act()?;
-        let mut options = json!({
-            "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": target.uid},
-        });
+        let mut options = delete_options(target);
         if let (Value::Object(fields), Some(seconds)) = (&mut options, how.grace_seconds) {
             fields.insert("gracePeriodSeconds".to_owned(), Value::from(seconds));
         }
+        self.delete_with(target, &options).await
+    }
+
+    /// Deletes an object if it is still as it was in this version.
+    ///
+    /// # Errors
+    /// [`ApiError::Conflict`] when it has changed since, among those of every deletion.
+    pub async fn delete_unchanged(&self, target: &Target, version: &str) -> Result<Deleted<K>, ApiError> {
+        let mut options = delete_options(target);
+        if let Some(Value::Object(preconditions)) = options.get_mut("preconditions") {
+            preconditions.insert("resourceVersion".to_owned(), Value::from(version));
+        }
+        self.delete_with(target, &options).await
+    }
+
+    async fn delete_with(&self, target: &Target, options: &Value) -> Result<Deleted<K>, ApiError> {
+        self.gate.may_act()?;
         let request =
-            request(http::Method::DELETE, &Self::path(&target.key, None), "application/json", encode(&options)?)?;
+            request(http::Method::DELETE, &Self::path(&target.key, None), "application/json", encode(options)?)?;
         let answer = tokio::time::timeout(CALL_TIMEOUT, self.client.request_status::<K>(request))
             .await
             .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?

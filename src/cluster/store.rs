@@ -11,7 +11,10 @@ use std::{
 use kube::Resource;
 use tokio::sync::watch;
 
-use super::key::ObjectKey;
+use super::{
+    catch_up::{Listed, LiveList},
+    key::ObjectKey,
+};
 
 /// Names an index of a store.
 pub type IndexName = &'static str;
@@ -53,6 +56,9 @@ struct State<K> {
     watched_version: u64,
     /// What happened since a list began; `None` when no list is under way.
     listing: Option<Listing>,
+    /// UIDs of objects that are known to be gone while the watch may still speak of them: their earlier forms must not bring
+    /// them back. Each goes with its removal's event, all with the next list.
+    gone: BTreeSet<String>,
 }
 
 #[derive(Default)]
@@ -80,7 +86,13 @@ fn has_gone<K: Resource>(object: &K) -> bool {
 impl<K: Resource + Send + Sync + 'static> Store<K> {
     /// An empty store with these indexes.
     pub fn new(indexes: Vec<(IndexName, IndexFn<K>)>) -> Self {
-        let state = State { objects: BTreeMap::new(), by_index: HashMap::new(), watched_version: 0, listing: None };
+        let state = State {
+            objects: BTreeMap::new(),
+            by_index: HashMap::new(),
+            watched_version: 0,
+            listing: None,
+            gone: BTreeSet::new(),
+        };
         Self { indexes, state: RwLock::new(state), listeners: OnceLock::new(), synced: watch::Sender::new(false) }
     }
 
@@ -116,6 +128,22 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         self.len() == 0
     }
 
+    /// The first object in which this view is behind a list; `None` when it shows the list or something newer.
+    pub fn behind(&self, list: &LiveList) -> Option<ObjectKey> {
+        let state = self.read();
+        let is_behind = |listed: &&Listed| match state.objects.get(&listed.key) {
+            Some(known) => known.meta().uid.as_deref() != Some(&listed.uid) || version_of(&**known) < listed.version,
+            // Nothing but its removal brings the watch past the list without it.
+            None => state.watched_version <= list.version,
+        };
+        if let Some(listed) = list.objects.iter().find(is_behind) {
+            return Some(listed.key.clone());
+        }
+        let listed: BTreeSet<&ObjectKey> = list.objects.iter().map(|listed| &listed.key).collect();
+        let mut rest = state.objects.iter().filter(|(key, _)| !listed.contains(key));
+        rest.find(|(_, known)| version_of(&***known) <= list.version).map(|(key, _)| key.clone())
+    }
+
     /// Whether the first list has been taken over completely.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
@@ -129,13 +157,20 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
 
     /// A list begins: what it does not mention is gone when it ends.
     pub fn list_begins(&self) {
-        self.write().listing = Some(Listing::default());
+        let mut state = self.write();
+        state.listing = Some(Listing::default());
+        state.gone.clear();
     }
 
     /// An object as a list or watch event delivered it.
     pub fn apply(&self, object: K) {
-        let key = ObjectKey::of(&object);
-        let version = version_of(&object);
+        self.apply_shared(Arc::new(object));
+    }
+
+    /// As [`Self::apply`], for an object that somebody else holds, too.
+    pub fn apply_shared(&self, object: Arc<K>) {
+        let key = ObjectKey::of(&*object);
+        let version = version_of(&*object);
         let change = {
             let mut state = self.write();
             let mut listed = false;
@@ -146,6 +181,9 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             if version != u64::MAX {
                 state.watched_version = state.watched_version.max(version);
             }
+            if object.meta().uid.as_ref().is_some_and(|uid| state.gone.contains(uid)) {
+                return;
+            }
             // Our own write may have brought a newer form already, or a namesake of a deleted object. What a list says of
             // a namesake holds in any case, or a store would stay wrong for ever behind a restored etcd.
             let is_news = state.objects.get(&key).is_none_or(|known| {
@@ -154,7 +192,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             if !is_news {
                 return;
             }
-            self.replace(&mut state, &key, Some(Arc::new(object)))
+            self.replace(&mut state, &key, Some(object))
         };
         self.tell(&change);
     }
@@ -167,6 +205,9 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             let version = version_of(object);
             if version != u64::MAX {
                 state.watched_version = state.watched_version.max(version);
+            }
+            if let Some(uid) = &object.meta().uid {
+                state.gone.remove(uid);
             }
             let is_it = state.objects.get(&key).is_some_and(|known| known.meta().uid == object.meta().uid);
             if !is_it {
@@ -213,13 +254,17 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     /// The answer of one of our own writes. Ignored when the watch has come past it already. An object that the write let
     /// go, by taking its last finalizer, is forgotten.
     pub fn observe_write(&self, object: K) -> Arc<K> {
-        let key = ObjectKey::of(&object);
-        let version = version_of(&object);
-        if has_gone(&object) {
+        self.observe_shared(Arc::new(object))
+    }
+
+    /// As [`Self::observe_write`], for an object that somebody else holds, too.
+    pub fn observe_shared(&self, object: Arc<K>) -> Arc<K> {
+        let key = ObjectKey::of(&*object);
+        let version = version_of(&*object);
+        if has_gone(&*object) {
             self.forget(&key, object.meta().uid.as_deref().unwrap_or_default());
-            return Arc::new(object);
+            return object;
         }
-        let object = Arc::new(object);
         let change = {
             let mut state = self.write();
             let overtaken = match state.objects.get(&key) {
@@ -246,6 +291,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             if state.objects.get(key).is_none_or(|known| known.meta().uid.as_deref() != Some(uid)) {
                 return;
             }
+            state.gone.insert(uid.to_owned());
             self.replace(&mut state, key, None)
         };
         self.tell(&change);
@@ -314,6 +360,29 @@ mod tests {
 
     fn names(objects: &[Arc<Machine>]) -> Vec<&str> {
         objects.iter().filter_map(|object| object.metadata.name.as_deref()).collect()
+    }
+
+    #[test]
+    fn an_object_that_is_known_to_be_gone_is_not_brought_back_by_older_events() {
+        let store = store();
+        store.observe_write(machine("a", "1", 5, "x"));
+        let mut last = machine("a", "1", 9, "x");
+        last.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+        // Our own write took its last finalizer; the watch is still at its beginning.
+        store.observe_write(last);
+        store.apply(machine("a", "1", 4, "x"));
+        store.apply(machine("a", "1", 7, "x"));
+        assert!(store.is_empty(), "it is back");
+        store.delete(&machine("a", "1", 9, "x"));
+        store.apply(machine("a", "2", 11, "x"));
+        assert_eq!(names(&store.snapshot()), ["a"]);
+        // A list knows better: it was read later.
+        store.forget(&ObjectKey::new("ns", "a"), "2");
+        store.list_begins();
+        store.apply(machine("a", "2", 12, "x"));
+        store.list_ends();
+        assert_eq!(store.len(), 1);
     }
 
     #[test]

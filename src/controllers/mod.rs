@@ -4,6 +4,7 @@
 //! to a plan; `act` carries the plan out through `cluster/` and `driver/` and decides nothing. What wakes a key is in each
 //! room's `routing`. The views that several rooms read are in [`views`].
 
+pub mod checked;
 pub mod class;
 pub mod deployment;
 pub mod drain;

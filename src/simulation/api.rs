@@ -196,16 +196,20 @@ impl Api {
         Some(self.store(after))
     }
 
-    /// Deletes an object, or marks it while it has finalizers.
+    /// Deletes an object, or marks it while it has finalizers; only this one, in this version.
     pub fn delete<K: Kind>(
         &mut self,
         name: &str,
         uid: Option<&str>,
+        version: Option<&str>,
         now: Timestamp,
     ) -> Result<Option<Arc<K>>, ApiError> {
         let Some(before) = self.get::<K>(name) else { return Err(ApiError::NotFound(name.to_owned())) };
         if uid.is_some() && before.meta().uid.as_deref() != uid {
             return Err(ApiError::Conflict("uid".to_owned()));
+        }
+        if version.is_some() && before.meta().resource_version.as_deref() != version {
+            return Err(ApiError::Conflict("the object has been modified".to_owned()));
         }
         if before.meta().deletion_timestamp.is_some() {
             return Ok(Some(before));

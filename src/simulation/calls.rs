@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     api::{Api, Kind},
     checks::Checks,
+    guards::Guard,
     trace::Trace,
 };
 use crate::cluster::{
@@ -31,6 +33,19 @@ pub enum Fault {
     DieBefore,
     /// The process dies after it, before the answer.
     DieAfter,
+    /// Another process takes the lease before it.
+    LoseLease,
+}
+
+/// How a pass ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The process lives and leads, if it did before.
+    Lives,
+    /// It has died.
+    Dies,
+    /// It has lost the lease.
+    LosesLease,
 }
 
 /// The call of a pass that goes wrong, counted from 0.
@@ -40,6 +55,19 @@ pub struct Misfortune {
     pub call: u8,
     /// How.
     pub fault: Fault,
+}
+
+/// What a pass happens in.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    /// The time.
+    pub now: Timestamp,
+    /// Until when budgets refuse evictions.
+    pub evictions_from: Timestamp,
+    /// A guard that the process lacks.
+    pub without: Option<Guard>,
+    /// Which call goes wrong.
+    pub misfortune: Option<Misfortune>,
 }
 
 /// The calls of one pass.
@@ -52,37 +80,55 @@ pub struct Calls<'a> {
     pub trace: &'a mut Trace,
     /// The gate of the process.
     pub gate: &'a Gate,
+    /// Closes it.
+    pub lost: &'a CancellationToken,
     /// The time.
     pub now: Timestamp,
-    /// Which call goes wrong.
-    pub misfortune: Option<Misfortune>,
+    /// What the pass happens in.
+    pub around: Around,
     /// Calls so far.
     pub made: u8,
-    /// Whether the process has died.
-    pub dead: bool,
+    /// How the pass ends, as far as it is known.
+    pub end: End,
 }
 
 impl Calls<'_> {
+    /// Whether this guard was taken away.
+    pub fn lacks(&self, guard: Guard) -> bool {
+        self.around.without == Some(guard)
+    }
+
+    /// The answer of a write, as it goes into the store.
+    fn take<K: Kind>(&self, store: &Store<K>, object: Arc<K>) -> Arc<K> {
+        if self.lacks(Guard::OwnWrites) { object } else { store.observe_shared(object) }
+    }
+
     /// What becomes of the next call.
     fn fault(&mut self) -> Option<Fault> {
         let number = self.made;
         self.made = self.made.saturating_add(1);
-        self.misfortune.filter(|misfortune| misfortune.call == number).map(|misfortune| misfortune.fault)
+        self.around.misfortune.filter(|misfortune| misfortune.call == number).map(|misfortune| misfortune.fault)
     }
 
     fn call<T>(
         &mut self,
-        what: impl FnOnce() -> String,
+        what: impl Fn() -> String,
         is_write: bool,
         perform: impl FnOnce(&mut Self) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
-        if self.dead {
+        if self.end == End::Dies {
             return Err(ApiError::Unavailable("the process is dead".to_owned()));
         }
-        if is_write {
+        let fault = self.fault();
+        if fault == Some(Fault::LoseLease) {
+            self.trace.say(|| format!("    the lease goes to another process before: {}", what()));
+            self.lost.cancel();
+            self.end = End::LosesLease;
+            self.checks.leads = false;
+        }
+        if is_write && !self.lacks(Guard::Leadership) {
             self.gate.may_act()?;
         }
-        let fault = self.fault();
         let lost = || Err(ApiError::Unavailable("lost".to_owned()));
         match fault {
             Some(Fault::LoseRequest) => {
@@ -91,7 +137,7 @@ impl Calls<'_> {
             }
             Some(Fault::DieBefore) => {
                 self.trace.say(|| format!("    the process dies before: {}", what()));
-                self.dead = true;
+                self.end = End::Dies;
                 return lost();
             }
             Some(Fault::Conflict) if is_write => {
@@ -115,7 +161,7 @@ impl Calls<'_> {
             }
             Some(Fault::DieAfter) => {
                 self.trace.say(|| "      the process dies before the answer comes".to_owned());
-                self.dead = true;
+                self.end = End::Dies;
                 lost()
             }
             _ => result,
@@ -127,7 +173,7 @@ impl Calls<'_> {
         let found = self.call(|| format!("get {key}"), false, |calls| Ok(calls.api.get::<K>(&key.name)))?;
         match &found {
             Some(object) => {
-                store.observe_write((**object).clone());
+                store.observe_shared(Arc::clone(object));
             }
             None => {
                 if let Some(known) = store.get(key) {
@@ -145,7 +191,7 @@ impl Calls<'_> {
             true,
             |calls| calls.api.create(object, calls.now),
         )?;
-        Ok(store.observe_write((*created).clone()))
+        Ok(self.take(store, created))
     }
 
     /// Patches an object.
@@ -157,9 +203,11 @@ impl Calls<'_> {
         patch: &Patch,
     ) -> Result<Arc<K>, ApiError> {
         let what = || format!("patch {}{} {target}: {}", K::kind(&()), suffix(part), short(patch));
+        let unguarded = self.lacks(Guard::Versions).then(|| without_version(patch));
+        let patch = unguarded.as_ref().unwrap_or(patch);
         let result = self.call(what, true, |calls| calls.api.patch::<K>(target, part, patch));
         match result {
-            Ok(object) => Ok(store.observe_write((*object).clone())),
+            Ok(object) => Ok(self.take(store, object)),
             Err(error) => {
                 if error.is_not_found() {
                     store.forget(&target.key, &target.uid);
@@ -170,14 +218,20 @@ impl Calls<'_> {
     }
 
     /// Deletes an object; one that is gone counts as deleted. Returns the marked object while it waits for finalizers.
-    pub fn delete<K: Kind>(&mut self, store: &Store<K>, target: &Target) -> Result<Option<Arc<K>>, ApiError> {
+    pub fn delete<K: Kind>(
+        &mut self,
+        store: &Store<K>,
+        target: &Target,
+        version: Option<&str>,
+    ) -> Result<Option<Arc<K>>, ApiError> {
+        let version = version.filter(|_| !self.lacks(Guard::Versions));
         let result = self.call(
             || format!("delete {} {target}", K::kind(&())),
             true,
-            |calls| calls.api.delete::<K>(&target.key.name, Some(&target.uid), calls.now),
+            |calls| calls.api.delete::<K>(&target.key.name, Some(&target.uid), version, calls.now),
         );
         match result {
-            Ok(Some(marked)) => Ok(Some(store.observe_write((*marked).clone()))),
+            Ok(Some(marked)) => Ok(Some(self.take(store, marked))),
             Ok(None) => Ok(None),
             Err(error) if error.is_not_found() => {
                 store.forget(&target.key, &target.uid);
@@ -186,6 +240,16 @@ impl Calls<'_> {
             Err(error) => Err(error),
         }
     }
+}
+
+fn without_version(patch: &Patch) -> Patch {
+    let mut patch = patch.clone();
+    if let Patch::Merge(merge) = &mut patch
+        && let Some(metadata) = merge.get_mut("metadata").and_then(serde_json::Value::as_object_mut)
+    {
+        metadata.remove("resourceVersion");
+    }
+    patch
 }
 
 /// A missing object is fine.

@@ -3,20 +3,25 @@
 //! The bounds are those of all specifications since the last rest. What the weather takes (failures, deletions by users,
 //! lost Nodes) is no fault of the controllers: it widens the lower bound by as many machines as it took.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 
 use super::{api::Api, trace::Trace};
 use crate::{
     api::{
-        names::annotation,
-        v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
+        names::{annotation, label, update_result},
+        v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, StrategyType, controller_of},
     },
     controllers::{
-        deployment::{fenceposts::Fenceposts, template_equality::is_equal},
+        deployment::{self, fenceposts::Fenceposts, observe::DeploymentObservation, template_equality::is_equal},
         set::{
-            counts::{annotation_of, is_available, is_terminating},
+            counts::{annotation_of, is_available, is_terminating, label_of},
             observe::SetObservation,
-            plan::{Effect, Plan},
+            plan::{Effect, Plan, Step},
+            preservation::{NodePreserve, may_terminate},
+            replicas::may_not_grow,
         },
     },
 };
@@ -45,6 +50,14 @@ pub struct Checks {
     taken: i32,
     available: BTreeSet<String>,
     deleted_by_us: BTreeSet<String>,
+    /// Machines that nobody controls.
+    orphans: BTreeSet<String>,
+    /// Machines that were adopted since the last rest.
+    adopted: i32,
+    /// Machines whose Nodes a user has picked for an update.
+    picked_by_user: BTreeSet<String>,
+    /// Writes up to which everything was checked.
+    checked: u64,
     /// What users have done since the last rest.
     edits: Edits,
 }
@@ -79,8 +92,11 @@ impl Checks {
     /// Everything is at rest: the bounds begin here.
     pub fn at_rest(&mut self, api: &Api) {
         (self.most, self.least, self.taken, self.edits) = (0, i32::MAX, 0, Edits::None);
+        (self.adopted, self.checked) = (0, api.changes);
         self.deleted_by_us.clear();
+        self.picked_by_user.clear();
         self.available = available(api);
+        self.orphans = orphans(api);
         for deployment in api.deployments.values() {
             self.allow(deployment);
         }
@@ -103,13 +119,48 @@ impl Checks {
     fn allow(&mut self, deployment: &MachineDeployment) {
         let (limits, replicas) = (Fenceposts::of(deployment), deployment.spec.replicas);
         self.most = self.most.max(replicas.saturating_add(limits.surge));
-        let is_rolling = deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
-        let least = if is_rolling && deployment.metadata.deletion_timestamp.is_none() {
+        let keeps_some =
+            matches!(deployment.spec.strategy.strategy_type, StrategyType::RollingUpdate | StrategyType::InPlaceUpdate);
+        let least = if keeps_some && deployment.metadata.deletion_timestamp.is_none() {
             replicas - limits.max_unavailable(replicas)
         } else {
             0
         };
         self.least = self.least.min(least);
+    }
+
+    /// A user has picked the Node of this machine for an update; what follows is not our doing.
+    pub fn picked_by_user(&mut self, machine: String) {
+        self.picked_by_user.insert(machine);
+    }
+
+    /// A deployment has decided.
+    pub fn deployment_decides(
+        &mut self,
+        seen: &DeploymentObservation,
+        plan: &deployment::plan::Plan,
+        trace: &mut Trace,
+    ) {
+        trace.say(|| {
+            let rules: Vec<&str> = plan.steps.iter().map(|step| step.rule).collect();
+            format!("    decides {rules:?}")
+        });
+        let makes = |step: &deployment::plan::Step| matches!(step.effect, deployment::plan::Effect::CreateSet(_));
+        if seen.deployment.spec.paused && plan.steps.iter().any(makes) {
+            self.violated("a paused deployment begins a rollout", String::new);
+        }
+    }
+
+    /// The deployment has picked the Node of a machine for an update.
+    pub fn picked(&mut self, api: &Api) {
+        let is_up = |name: &&String| !api.nodes.get(*name).is_some_and(|node| is_being_updated(node));
+        let left = count(available(api).iter().filter(is_up).count());
+        if left + self.taken < self.least {
+            let (least, taken) = (self.least, self.taken);
+            self.violated("too few machines are available through an update of our choice", || {
+                format!("{left} besides those being updated; {least} must be, {taken} were taken by the weather")
+            });
+        }
     }
 
     /// A set has decided.
@@ -120,12 +171,16 @@ impl Checks {
         });
         let goes = |machine: &Machine| {
             plan.steps.iter().any(|step| {
-                matches!(&step.effect, Effect::DeleteMachine(target)
+                matches!(&step.effect, Effect::DeleteMachine { machine: target, .. }
                 if Some(&target.uid) == machine.metadata.uid.as_ref())
             })
         };
         if seen.set.metadata.deletion_timestamp.is_some() {
             return;
+        }
+        let makes = |step: &Step| matches!(step.effect, Effect::CreateMachine(_) | Effect::CreateUnlessThere(_));
+        if may_not_grow(&seen.set) && plan.steps.iter().any(makes) {
+            self.violated("a set makes machines that must not grow", || format!("{:?}", seen.set.metadata.name));
         }
         let healthy = || seen.machines.iter().filter(|machine| is_available(machine));
         let spared = healthy().find(|machine| is_marked(machine) && !goes(machine));
@@ -138,9 +193,22 @@ impl Checks {
     }
 
     /// A set has tried to delete a machine; `before` is the machine before that.
-    pub fn set_deleted(&mut self, api: &Api, before: Option<&Machine>, rule: &'static str, trace: &mut Trace) {
-        let Some(before) = before.filter(|machine| is_available(machine)) else { return };
+    pub fn set_deleted(
+        &mut self,
+        (api, now): (&Api, Timestamp),
+        before: Option<&Machine>,
+        rule: &'static str,
+        trace: &mut Trace,
+    ) {
+        let Some(before) = before else { return };
         let name = before.metadata.name.clone().unwrap_or_default();
+        let is_gone = api.machines.get(&name).is_none_or(|machine| is_terminating(machine));
+        if is_gone && rule == "replicas/failed" && !is_terminating(before) && is_kept(api, before, now) {
+            self.violated("a machine is replaced that somebody keeps", || name.clone());
+        }
+        if !is_available(before) {
+            return;
+        }
         if api.machines.get(&name).is_some_and(|machine| is_available(machine)) {
             // It failed.
             return;
@@ -171,19 +239,64 @@ impl Checks {
 
     /// After every step.
     pub fn after_step(&mut self, api: &Api) {
+        if self.checked == api.changes {
+            return;
+        }
+        self.checked = api.changes;
         let now = available(api);
         for name in self.available.difference(&now) {
-            if !self.deleted_by_us.contains(name) {
+            let is_our_update = !self.picked_by_user.contains(name) && api.machines.get(name).is_some_and(is_updating);
+            if !is_our_update && !self.deleted_by_us.contains(name) {
                 self.taken += 1;
             }
         }
         self.available = now;
-        let staying = count(api.machines.values().filter(|machine| !is_terminating(machine)).count());
-        if staying > self.most {
-            let most = self.most;
+        let orphans = orphans(api);
+        self.adopted += count(self.orphans.difference(&orphans).filter(|name| stays(api, name)).count());
+        self.orphans = orphans;
+        let staying = count(api.machines.values().filter(|machine| is_ours(machine)).count());
+        let most = self.most.saturating_add(self.adopted);
+        if staying > most {
             self.violated("there are too many machines", || format!("{staying} stay, at most {most} may"));
         }
     }
+}
+
+/// Whether a set has the machine and it is not on its way out.
+fn is_ours(machine: &Machine) -> bool {
+    !is_terminating(machine) && controller_of(&machine.metadata).is_some()
+}
+
+fn stays(api: &Api, name: &str) -> bool {
+    api.machines.get(name).is_some_and(|machine| !is_terminating(machine))
+}
+
+fn orphans(api: &Api) -> BTreeSet<String> {
+    let is_orphan = |machine: &Machine| controller_of(&machine.metadata).is_none();
+    api.machines.iter().filter(|(_, machine)| is_orphan(machine)).map(|(name, _)| name.clone()).collect()
+}
+
+fn is_updating(machine: &Arc<Machine>) -> bool {
+    machine.status.current_status.phase == MachinePhase::InPlaceUpdating && !is_terminating(machine)
+}
+
+fn is_being_updated(node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+    label(label::SELECTED_FOR_UPDATE).is_some() && label(label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL)
+}
+
+/// Whether the machine itself says that it is to be kept once it has failed, and its time is not over. What its Node says
+/// the set may not have seen.
+fn is_kept(api: &Api, machine: &Machine, now: Timestamp) -> bool {
+    if let Some(until) = &machine.status.current_status.preserve_expiry_time {
+        return until.0 > now;
+    }
+    let node = label_of(machine, label::NODE).map_or(NodePreserve::NoNode, |name| match api.nodes.get(name) {
+        Some(_) => NodePreserve::Value(String::new()),
+        None => NodePreserve::NodeMissing,
+    });
+    !may_terminate(machine, &node, now)
 }
 
 /// Whether the scaler has named the machine.
@@ -197,7 +310,8 @@ fn count(number: usize) -> i32 {
 }
 
 fn available(api: &Api) -> BTreeSet<String> {
-    api.machines.iter().filter(|(_, machine)| is_available(machine)).map(|(name, _)| name.clone()).collect()
+    let counts = |machine: &Machine| is_available(machine) && is_ours(machine);
+    api.machines.iter().filter(|(_, machine)| counts(machine)).map(|(name, _)| name.clone()).collect()
 }
 
 fn set_of<'a>(api: &'a Api, machine: &Machine) -> Option<&'a MachineSet> {

@@ -1,7 +1,10 @@
 //! A pass over a deployment: the real decisions, carried out as `controllers::deployment` carries them out.
 
+use jiff::Timestamp;
+
 use super::{
     calls::{Calls, gone_is_fine},
+    guards::deployment_without,
     process::Process,
 };
 use crate::{
@@ -12,13 +15,24 @@ use crate::{
         objects::Part,
         queue::Outcome,
     },
-    controllers::deployment::{
-        decide::decide,
-        observe::DeploymentObservation,
-        plan::{Effect, Next, OnFailure, Step},
-        status::{Report, decide_status},
+    controllers::{
+        checked::Checked,
+        deployment::{
+            decide::decide,
+            observe::DeploymentObservation,
+            plan::{Effect, Next, OnFailure, Step},
+            status::{Report, decide_status},
+        },
     },
 };
+
+/// What a process remembers of a deployment.
+#[derive(Clone, Debug, Default)]
+pub struct DeploymentMemory {
+    uid: Option<String>,
+    status_written: Option<Timestamp>,
+    checked: Option<Checked<MachineDeployment>>,
+}
 
 #[derive(Default)]
 struct Done {
@@ -30,14 +44,11 @@ impl Process {
     /// One pass over a deployment.
     pub fn deployment_pass(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Outcome {
         let Some(seen) = self.see_deployment(calls, key) else {
-            self.statuses_written.remove(key);
+            self.deployments.remove(key);
             return Outcome::Settled;
         };
-        let plan = decide(&seen);
-        calls.trace.say(|| {
-            let rules: Vec<&str> = plan.steps.iter().map(|step| step.rule).collect();
-            format!("    decides {rules:?}")
-        });
+        let plan = decide(&deployment_without(calls.around.without, &seen));
+        calls.checks.deployment_decides(&seen, &plan, calls.trace);
         let done = self.act_on_deployment(calls, &seen, &plan.steps);
         let after = if plan.steps.is_empty() { Some(seen) } else { self.see_deployment(calls, key) };
         let told = match after {
@@ -50,13 +61,15 @@ impl Process {
         }
     }
 
-    fn see_deployment(&self, calls: &Calls<'_>, key: &ObjectKey) -> Option<DeploymentObservation> {
+    fn see_deployment(&mut self, calls: &Calls<'_>, key: &ObjectKey) -> Option<DeploymentObservation> {
         let mut seen = DeploymentObservation::look_up(&self.views, Some(&*self.nodes), key, calls.now)?;
-        seen.status_written = self
-            .statuses_written
-            .get(key)
-            .filter(|(uid, _)| *uid == seen.deployment.metadata.uid)
-            .map(|(_, written)| *written);
+        let memory = self.deployments.entry(key.clone()).or_default();
+        if memory.uid != seen.deployment.metadata.uid {
+            *memory = DeploymentMemory { uid: seen.deployment.metadata.uid.clone(), ..DeploymentMemory::default() };
+        }
+        memory.checked = Some(Checked::of(&seen.deployment, memory.checked.as_ref()));
+        seen.checked.clone_from(&memory.checked);
+        seen.status_written = memory.status_written;
         Some(seen)
     }
 
@@ -72,7 +85,7 @@ impl Process {
             return Err(error);
         }
         if plan.steps.iter().any(|step| matches!(step.effect, Effect::PatchDeployment { part: Part::Status, .. })) {
-            self.statuses_written.insert(key.clone(), (seen.deployment.metadata.uid.clone(), seen.now));
+            self.deployments.entry(key.clone()).or_default().status_written = Some(seen.now);
         }
         Ok(plan.next)
     }
@@ -83,7 +96,11 @@ impl Process {
         for step in steps {
             let result = match &step.effect {
                 Effect::PatchNode { node, patch, on_failure } => {
-                    match (gone_is_fine(calls.patch(&self.nodes, node, Part::Main, patch)), on_failure) {
+                    let patched = gone_is_fine(calls.patch(&self.nodes, node, Part::Main, patch));
+                    if step.rule == "in-place/select" {
+                        calls.checks.picked(calls.api);
+                    }
+                    match (patched, on_failure) {
                         (Err(error), OnFailure::GoOn) => {
                             done.error.get_or_insert(error);
                             Ok(())
@@ -122,7 +139,7 @@ impl Process {
                     other => other,
                 }
             }
-            Effect::DeleteSet(set) => calls.delete::<MachineSet>(&self.views.sets, set).map(drop),
+            Effect::DeleteSet(set) => calls.delete::<MachineSet>(&self.views.sets, set, None).map(drop),
             Effect::PatchMachine { machine, patch } => {
                 gone_is_fine(calls.patch::<Machine>(&self.views.machines, machine, Part::Main, patch))
             }

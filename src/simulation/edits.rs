@@ -1,4 +1,4 @@
-//! What users and the autoscaler write.
+//! What users and the autoscaler write on the deployment; what they write elsewhere is in [`super::tampering`].
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::{
@@ -9,17 +9,28 @@ use k8s_openapi::apimachinery::pkg::{
 use super::{
     api::Api,
     checks::Checks,
-    history::{Edit, Setup, Strategy},
+    history::{Edit, Picks, Setup, Strategy},
+    tampering,
 };
 use crate::{
     api::{
+        duration::GoDuration,
         names::{MACHINE_CLASS_KIND, annotation, label},
-        v1alpha1::{Labels, Machine, MachineDeployment, MachineDeploymentStrategy, RollingUpdate, StrategyType},
+        v1alpha1::{
+            InPlaceUpdate, Labels, MachineDeployment, MachineDeploymentStrategy, MachineSet, OrchestrationType,
+            RollbackConfig, RollingUpdate, StrategyType, controller_of,
+        },
     },
-    controllers::set::counts::is_terminating,
+    cluster::{key::Target, objects::Part},
+    controllers::{
+        deployment::rollback::{Found, Wish, find, patch},
+        set::counts::is_terminating,
+    },
 };
 
 const NAME: &str = "md";
+/// How long a Failed machine is kept.
+const PRESERVE_SECONDS: u32 = 3600;
 
 /// The deployment of a history.
 pub fn deployment(setup: Setup) -> MachineDeployment {
@@ -35,6 +46,8 @@ pub fn deployment(setup: Setup) -> MachineDeployment {
     spec.template.metadata.labels = Some(labels);
     MACHINE_CLASS_KIND.clone_into(&mut spec.template.spec.class.kind);
     spec.template.spec.class.name = class(0);
+    let configuration = &mut spec.template.spec.configuration;
+    configuration.machine_preserve_timeout = Some(GoDuration::from_secs(PRESERVE_SECONDS.into()));
     spec.strategy = strategy(setup.strategy);
     spec.revision_history_limit = Some(1);
     deployment
@@ -57,11 +70,23 @@ fn strategy(strategy: Strategy) -> MachineDeploymentStrategy {
         Strategy::Recreate => {
             MachineDeploymentStrategy { strategy_type: StrategyType::Recreate, ..MachineDeploymentStrategy::default() }
         }
+        Strategy::InPlace { surge, unavailable, picks } => MachineDeploymentStrategy {
+            strategy_type: StrategyType::InPlaceUpdate,
+            rolling_update: None,
+            in_place_update: Some(InPlaceUpdate {
+                max_surge: Some(IntOrString::Int(surge.into())),
+                max_unavailable: Some(IntOrString::Int(unavailable.into())),
+                orchestration_type: match picks {
+                    Picks::Controller => OrchestrationType::Auto,
+                    Picks::User => OrchestrationType::Manual,
+                },
+            }),
+        },
     }
 }
 
 /// Writes; whether anything was there to be written.
-pub fn apply(api: &mut Api, edit: Edit, now: Timestamp) -> bool {
+pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) -> bool {
     let changes = api.changes;
     match edit {
         Edit::Scale(replicas) => change(api, |d| d.spec.replicas = replicas.into()),
@@ -73,19 +98,27 @@ pub fn apply(api: &mut Api, edit: Edit, now: Timestamp) -> bool {
         Edit::Strategy(wanted) => change(api, |d| d.spec.strategy = strategy(wanted)),
         Edit::Pause => change(api, |d| d.spec.paused = true),
         Edit::Resume => change(api, |d| d.spec.paused = false),
-        Edit::DeleteMachine(pick) => {
-            let names: Vec<String> = api.machines.keys().cloned().collect();
-            if let Some(name) = names.get(usize::from(pick) % names.len().max(1)) {
-                // It is there: it was just looked up.
-                let _ = api.delete::<Machine>(name, None, now);
-            }
-        }
         Edit::Mark(pick) => mark(api, pick, now),
         Edit::ScaleIn => scale_in(api, now),
+        Edit::Rollback(revision) => roll_back(api, revision),
+        Edit::RollbackTo(revision) => {
+            change(api, |d| d.spec.rollback_to = Some(RollbackConfig { revision: revision.into() }));
+        }
+        Edit::KeepFailed(most) => change(api, |d| d.spec.auto_preserve_failed_machine_max = most.into()),
+        Edit::Thaw => change(api, |d| {
+            d.metadata.annotations.get_or_insert_default().insert(annotation::UNFREEZE.to_owned(), "True".to_owned());
+        }),
         Edit::DeleteDeployment => {
             // There may be none any more.
-            let _ = api.delete::<MachineDeployment>(NAME, None, now);
+            let _ = api.delete::<MachineDeployment>(NAME, None, None, now);
         }
+        Edit::DeleteMachine(_)
+        | Edit::Keep(..)
+        | Edit::Orphan(_)
+        | Edit::OrphanSet(_)
+        | Edit::Relabel(_)
+        | Edit::Strays(..)
+        | Edit::PickNode(_) => tampering::apply(api, checks, edit, now),
     }
     api.changes != changes
 }
@@ -122,6 +155,22 @@ fn scale_in(api: &mut Api, now: Timestamp) {
         deployment.spec.replicas = fewer.max(0);
         annotations.insert(annotation::LAST_REPLICA_CHANGE_BY_SCALER.to_owned(), seconds(now));
     });
+}
+
+/// What `mcm rollback` does: its own choice and its own patch.
+fn roll_back(api: &mut Api, revision: u8) {
+    let Some(deployment) = api.get::<MachineDeployment>(NAME) else { return };
+    let sets: Vec<_> = api.sets.values().cloned().collect();
+    let is_own = |set: &&MachineSet| {
+        controller_of(&set.metadata).is_some_and(|owner| Some(&owner.uid) == deployment.metadata.uid.as_ref())
+    };
+    let sets: Vec<&MachineSet> = sets.iter().map(|set| &**set).filter(is_own).collect();
+    if let Found::Set { set, .. } = find(&deployment, &sets, Wish::from(i64::from(revision)))
+        && let Some(patch) = patch(&deployment, set)
+    {
+        // Nobody is faster here.
+        let _ = api.patch::<MachineDeployment>(&Target::of(&*deployment), Part::Main, &patch);
+    }
 }
 
 /// Times in annotations have whole seconds.

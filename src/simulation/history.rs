@@ -1,13 +1,8 @@
-//! What happens in a history, drawn from its seed, and in words.
+//! What happens in a history, and in words. How it is drawn from a seed is in [`super::draw`].
 
 use std::fmt;
 
-use rand_chacha::{
-    ChaCha8Rng,
-    rand_core::{Rng, SeedableRng},
-};
-
-use super::calls::{Fault, Misfortune};
+use super::{calls::Misfortune, guards::Guard};
 
 /// The deployment that a history begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +25,24 @@ pub enum Strategy {
     },
     /// Old ones first.
     Recreate,
+    /// They are kept and updated, with so many more and so many fewer meanwhile.
+    InPlace {
+        /// `maxSurge`.
+        surge: u8,
+        /// `maxUnavailable`.
+        unavailable: u8,
+        /// Who says which Node is next.
+        picks: Picks,
+    },
+}
+
+/// Who picks the Nodes of an update in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Picks {
+    /// The controller (`Auto`).
+    Controller,
+    /// A user (`Manual`).
+    User,
 }
 
 /// What happens to a driver call.
@@ -58,6 +71,10 @@ pub enum NodeEvent {
     Recovers,
     /// Somebody deletes it.
     Deleted,
+    /// Its agent has updated it, if it was ready for that.
+    Updated,
+    /// Its agent has failed to, if it was ready for that.
+    UpdateFailed,
 }
 
 /// What a user, or the autoscaler, does.
@@ -81,8 +98,48 @@ pub enum Edit {
     Mark(u16),
     /// Second write of the autoscaler: so many fewer as are marked.
     ScaleIn,
+    /// Goes back to a revision with `mcm rollback`; 0 is the previous one.
+    Rollback(u8),
+    /// Asks the controller for that, with `spec.rollbackTo`.
+    RollbackTo(u8),
+    /// Says on a machine, or on its Node, whether it is to be kept.
+    Keep(u16, Place, Keep),
+    /// Lets sets keep so many Failed machines of their own accord.
+    KeepFailed(u8),
+    /// Takes the owner off a machine.
+    Orphan(u16),
+    /// Takes the owner off a set.
+    OrphanSet(u16),
+    /// Changes a label by which a set finds a machine, or changes it back.
+    Relabel(u16),
+    /// Makes so many machines without owner, of the same labels and template as this one.
+    Strays(u16, u8),
+    /// Picks a Node for its update.
+    PickNode(u16),
+    /// Asks the overshoot guard to thaw the deployment.
+    Thaw,
     /// Deletes the deployment.
     DeleteDeployment,
+}
+
+/// Where something is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On the machine.
+    Machine,
+    /// On its Node.
+    Node,
+}
+
+/// Whether a machine is to be kept (`preserve`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// As it is now.
+    Now,
+    /// Once it has failed.
+    WhenFailed,
+    /// Not.
+    No,
 }
 
 /// One thing that happens.
@@ -100,6 +157,8 @@ pub enum Step {
     Cloud(u16, Luck),
     /// Something happens to a Node.
     Node(u16, NodeEvent),
+    /// From now on evictions are refused for so many minutes.
+    Budget(u8),
     /// A user does something.
     Edit(Edit),
     /// The leader dies and comes back. Whether its driver calls under way have happened.
@@ -117,127 +176,11 @@ pub struct History {
     pub setup: Setup,
     /// What happens.
     pub rounds: Vec<Vec<Step>>,
-}
-
-struct Draw(ChaCha8Rng);
-
-impl Draw {
-    fn below(&mut self, end: u32) -> u32 {
-        self.0.next_u32() % end.max(1)
-    }
-
-    fn small(&mut self, end: u32) -> u8 {
-        u8::try_from(self.below(end)).unwrap_or(0)
-    }
-
-    fn pick(&mut self) -> u16 {
-        u16::try_from(self.below(1 << 16)).unwrap_or(0)
-    }
-
-    fn chance(&mut self, percent: u32) -> bool {
-        self.below(100) < percent
-    }
-
-    fn strategy(&mut self) -> Strategy {
-        if self.chance(15) {
-            Strategy::Recreate
-        } else {
-            Strategy::Rolling { surge: self.small(4), unavailable: self.small(3) }
-        }
-    }
-
-    fn misfortune(&mut self, weather: Weather) -> Option<Misfortune> {
-        if weather == Weather::Fair || !self.chance(12) {
-            return None;
-        }
-        let fault = match self.below(8) {
-            0 | 1 => Fault::LoseRequest,
-            2..=4 => Fault::LoseAnswer,
-            5 => Fault::Conflict,
-            6 => Fault::DieBefore,
-            _ => Fault::DieAfter,
-        };
-        Some(Misfortune { call: self.small(6), fault })
-    }
-
-    fn luck(&mut self, weather: Weather) -> Luck {
-        match (weather, self.below(20)) {
-            (Weather::Fair, _) => Luck::Good,
-            (_, 0) => Luck::Busy,
-            (_, 1) => Luck::Full,
-            (_, 2) => Luck::Lost,
-            (_, 3) => Luck::Stillborn,
-            _ => Luck::Good,
-        }
-    }
-
-    fn edit(&mut self) -> Edit {
-        match self.below(40) {
-            0..=11 => Edit::Class(self.small(3)),
-            12..=20 => Edit::Scale(self.small(7)),
-            21..=24 => Edit::Mark(self.pick()),
-            25..=27 => Edit::ScaleIn,
-            28 | 29 => Edit::Pause,
-            30 | 31 => Edit::Resume,
-            32 | 33 => Edit::Hot(self.small(3)),
-            34 | 35 => Edit::Strategy(self.strategy()),
-            36..=38 => Edit::DeleteMachine(self.pick()),
-            _ => Edit::DeleteDeployment,
-        }
-    }
-
-    fn step(&mut self, weather: Weather) -> Step {
-        match self.below(200) {
-            0..=99 => Step::Pass(self.pick(), self.misfortune(weather)),
-            100..=139 => Step::Watch(self.small(4), 1 + self.small(6)),
-            140..=167 => Step::Cloud(self.pick(), self.luck(weather)),
-            168..=184 => Step::Node(self.pick(), NodeEvent::Joins),
-            185..=187 => Step::Wait([1, 5, 30, 700][usize::from(self.small(4))]),
-            188..=191 if weather == Weather::Foul => {
-                let event = [NodeEvent::Sickens, NodeEvent::Sickens, NodeEvent::Recovers, NodeEvent::Deleted];
-                Step::Node(self.pick(), event[usize::from(self.small(4))])
-            }
-            192 if weather == Weather::Foul => Step::Crash(self.chance(50)),
-            193 if weather == Weather::Foul => Step::Usurped(self.chance(50)),
-            194..=196 if weather == Weather::Foul => Step::StalePass(self.pick()),
-            197..=199 => Step::Edit(self.edit()),
-            _ => Step::Wait(1),
-        }
-    }
-}
-
-/// What may go wrong in a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Weather {
-    /// Only views lag.
-    Fair,
-    /// Everything.
-    Foul,
+    /// A guard that the controllers lack.
+    pub without: Option<Guard>,
 }
 
 impl History {
-    /// The history of a seed.
-    pub fn of_seed(seed: u64) -> Self {
-        let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
-        let setup = Setup { replicas: draw.small(6), strategy: draw.strategy() };
-        let rounds = (0..2).map(|_| {
-            let weather = if draw.chance(40) { Weather::Fair } else { Weather::Foul };
-            // Most rollouts are left alone, so that the strict bounds hold for them.
-            let mut steps =
-                vec![Step::Edit(if draw.chance(60) { Edit::Class(1 + draw.small(2)) } else { draw.edit() })];
-            let is_busy = draw.chance(50);
-            for _ in 0..20 + draw.below(100) {
-                let step = draw.step(weather);
-                if is_busy || !matches!(step, Step::Edit(_)) {
-                    steps.push(step);
-                }
-            }
-            steps
-        });
-        let rounds = rounds.collect();
-        Self { seed, setup, rounds }
-    }
-
     /// How many steps there are.
     pub fn len(&self) -> usize {
         self.rounds.iter().map(Vec::len).sum()
@@ -250,7 +193,7 @@ impl History {
 
     /// The same history without these steps, counted over all rounds.
     #[must_use]
-    pub fn without(&self, steps: std::ops::Range<usize>) -> Self {
+    pub fn without_steps(&self, steps: std::ops::Range<usize>) -> Self {
         let mut place = 0;
         let keep = |_: &Step| {
             place += 1;
@@ -275,6 +218,13 @@ impl fmt::Display for Strategy {
                 write!(f, "RollingUpdate with maxSurge {surge} and maxUnavailable {unavailable}")
             }
             Self::Recreate => f.write_str("Recreate"),
+            Self::InPlace { surge, unavailable, picks } => {
+                let who = match picks {
+                    Picks::Controller => "Auto",
+                    Picks::User => "Manual",
+                };
+                write!(f, "InPlaceUpdate ({who}) with maxSurge {surge} and maxUnavailable {unavailable}")
+            }
         }
     }
 }
@@ -291,6 +241,16 @@ impl fmt::Display for Edit {
             Self::DeleteMachine(_) => f.write_str("a user deletes a machine"),
             Self::Mark(_) => f.write_str("the autoscaler names a machine"),
             Self::ScaleIn => f.write_str("the autoscaler scales in"),
+            Self::Rollback(revision) => write!(f, "a user goes back to revision {revision} with mcm rollback"),
+            Self::RollbackTo(revision) => write!(f, "a user asks for revision {revision} with spec.rollbackTo"),
+            Self::Keep(_, place, keep) => write!(f, "a user says on a {place:?} whether it is to be kept: {keep:?}"),
+            Self::KeepFailed(most) => write!(f, "a user lets sets keep {most} Failed machines"),
+            Self::Orphan(_) => f.write_str("a user takes the owner off a machine"),
+            Self::OrphanSet(_) => f.write_str("a user takes the owner off a set"),
+            Self::Relabel(_) => f.write_str("a user changes a label that a set looks for"),
+            Self::Strays(_, count) => write!(f, "a user makes {count} machines without owner"),
+            Self::PickNode(_) => f.write_str("a user picks a Node for its update"),
+            Self::Thaw => f.write_str("a user asks for a thaw"),
             Self::DeleteDeployment => f.write_str("a user deletes the deployment"),
         }
     }

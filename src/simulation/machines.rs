@@ -1,7 +1,7 @@
 //! A pass over a machine: the real decisions, carried out as `controllers::machine` carries them out.
 //!
 //! Not simulated: classes and Secrets (always usable), bootstrap tokens, volumes, and what a drain does (it takes
-//! [`DRAIN_TIME`]).
+//! [`DRAIN_TIME`], or as long as budgets refuse evictions).
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,10 +32,10 @@ use crate::{
             health::conditions_changed,
             node_ownership::{Owner, owner},
             observation::{
-                Answer, Call, DrainState, Flow, NodeSource, NodeStep, NodeView, Observation, Pause, Permit, Sibling,
+                Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, NodeView, Observation, Pause, Permit, Sibling,
                 Trouble, conditions_of, since,
             },
-            plan::{Effect, Memo, Next, Plan, VersionGuard},
+            plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
             set_condition,
             settings::{HealthTimeout, MachineSettings},
             vm_gone::VmCheck,
@@ -127,6 +127,11 @@ impl Process {
         self.machines.iter().filter_map(|(key, memory)| Some((key.clone(), memory.call.clone()?))).collect()
     }
 
+    /// When the driver calls under way began.
+    pub fn calls_began(&self) -> impl Iterator<Item = Timestamp> {
+        self.machines.values().filter_map(|memory| Some(memory.call.as_ref()?.began))
+    }
+
     /// A driver call has ended.
     pub fn answered(&mut self, key: &ObjectKey, answer: Answer, now: Timestamp) {
         if let Some(memory) = self.machines.get_mut(key) {
@@ -170,20 +175,7 @@ impl Process {
                 Next::Again => {}
                 Next::Settled | Next::AwaitCall => return Outcome::Settled,
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why),
-                Next::StepDrain(_) => {
-                    let began = *memory.drain_began.get_or_insert(calls.now);
-                    let end = later(began, DRAIN_TIME);
-                    pass.drain = if end <= calls.now {
-                        DrainState::Drained
-                    } else {
-                        DrainState::Running {
-                            progress: String::new(),
-                            blocked_by: None,
-                            waiting: None,
-                            wake: since(end, calls.now),
-                        }
-                    };
-                }
+                Next::StepDrain(order) => pass.drain = stepped(&order, memory, calls),
                 Next::TakePermit => pass.permit = Permit::Held,
             }
         }
@@ -308,11 +300,13 @@ impl Process {
                 Some(patch) => not_found_is_fine(self.patch_machine(calls, newest, Part::Main, &patch)),
                 None => Ok(()),
             },
-            Effect::DeleteMachine => calls.delete(&self.views.machines, &Target::of(&*newest.machine)).map(|marked| {
-                if let Some(marked) = marked {
-                    newest.machine = marked;
-                }
-            }),
+            Effect::DeleteMachine => {
+                calls.delete(&self.views.machines, &Target::of(&*newest.machine), None).map(|marked| {
+                    if let Some(marked) = marked {
+                        newest.machine = marked;
+                    }
+                })
+            }
             Effect::RereadMachine => {
                 return match calls.get(&self.views.machines, &ObjectKey::of(&*seen.machine)) {
                     Err(error) => Acted::Failed(error),
@@ -351,7 +345,7 @@ impl Process {
             Effect::DeleteNode { uid } => match &newest.node {
                 Some(node) => {
                     let target = Target { key: ObjectKey::of(&**node), uid: uid.clone() };
-                    calls.delete(&self.nodes, &target).map(|node| newest.node = node)
+                    calls.delete(&self.nodes, &target, None).map(|node| newest.node = node)
                 }
                 None => Ok(()),
             },
@@ -441,6 +435,28 @@ impl Process {
                 Acted::Failed(error)
             }
         }
+    }
+}
+
+/// What a drain comes to: it takes [`DRAIN_TIME`], and while budgets refuse evictions it waits, until it is forced or late.
+fn stepped(order: &DrainOrder, memory: &mut MachineMemory, calls: &Calls<'_>) -> DrainState {
+    let began = *memory.drain_began.get_or_insert(calls.now);
+    let is_blocked = order.force == Force::No && calls.now < calls.around.evictions_from;
+    let end = if is_blocked { calls.around.evictions_from } else { later(began, DRAIN_TIME) };
+    if end <= calls.now {
+        memory.drain_began = None;
+        return DrainState::Drained;
+    }
+    if is_blocked && order.deadline <= calls.now {
+        memory.drain_began = None;
+        return DrainState::Failed("evictions are refused".to_owned());
+    }
+    let wake = if is_blocked { end.min(order.deadline) } else { end };
+    DrainState::Running {
+        progress: String::new(),
+        blocked_by: is_blocked.then(|| "a budget".to_owned()),
+        waiting: None,
+        wake: since(wake, calls.now),
     }
 }
 

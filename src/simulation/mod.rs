@@ -12,13 +12,17 @@ mod calls;
 pub mod checks;
 mod cloud;
 mod deployments;
+mod draw;
 mod edits;
 mod guard;
+pub mod guards;
 pub mod history;
 mod machines;
+mod nodes;
 mod process;
 mod rest;
 mod sets;
+mod tampering;
 mod trace;
 mod world;
 
@@ -86,7 +90,7 @@ pub fn run(history: &History, telling: Telling) -> Told {
             return Told { violation: Some(violation), lines: Vec::new(), passes: 0, changes: 0, seconds: 0 };
         }
     };
-    let mut world = World::new(&start, history.seed, trace);
+    let mut world = World::new(&start, history, trace);
     let (began, before) = (world.now, world.api.changes);
     'rounds: for round in &history.rounds {
         for step in round {
@@ -116,7 +120,7 @@ pub fn shortened(history: &History, violation: &Violation) -> History {
     while piece > 0 {
         let mut place = 0;
         while place < best.len() {
-            let shorter = best.without(place..place + piece);
+            let shorter = best.without_steps(place..place + piece);
             let found = run(&shorter, Telling::Silent).violation;
             if found.is_some_and(|found| found.rule == violation.rule) {
                 best = shorter;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     api::{Api, Event, Kind, Object},
+    deployments::DeploymentMemory,
     machines::MachineMemory,
     sets::SetMemory,
 };
@@ -68,7 +69,7 @@ pub struct Process {
     /// Cancelled when it loses the lease.
     pub lost: CancellationToken,
     pub(super) sets: BTreeMap<ObjectKey, SetMemory>,
-    pub(super) statuses_written: BTreeMap<ObjectKey, (Option<String>, Timestamp)>,
+    pub(super) deployments: BTreeMap<ObjectKey, DeploymentMemory>,
     pub(super) machines: BTreeMap<ObjectKey, MachineMemory>,
     pub(super) vanished: std::collections::BTreeSet<ObjectKey>,
     news: Arc<Mutex<Vec<News>>>,
@@ -89,7 +90,7 @@ impl Process {
             gate: Gate::open_until(lost.clone()),
             lost,
             sets: BTreeMap::new(),
-            statuses_written: BTreeMap::new(),
+            deployments: BTreeMap::new(),
             machines: BTreeMap::new(),
             vanished: std::collections::BTreeSet::new(),
             news: Arc::default(),
@@ -173,6 +174,13 @@ impl Process {
         *due = at.min(*due);
     }
 
+    /// One of the jobs that are due.
+    pub fn one_due(&self, now: Timestamp, pick: u16) -> Option<Job> {
+        let count = self.due.values().filter(|at| **at <= now).count();
+        let place = usize::from(pick).checked_rem(count)?;
+        self.due.iter().filter(|(_, at)| **at <= now).nth(place).map(|(job, _)| job.clone())
+    }
+
     /// The jobs that are due, in their order.
     pub fn due(&self, now: Timestamp) -> Vec<Job> {
         self.due.iter().filter(|(_, at)| **at <= now).map(|(job, _)| job.clone()).collect()
@@ -237,7 +245,7 @@ impl Process {
 
     fn take(&self, event: &Event) {
         fn into<K: Kind>(store: &Store<K>, object: &Arc<K>, gone: bool) {
-            if gone { store.delete(object) } else { store.apply((**object).clone()) }
+            if gone { store.delete(object) } else { store.apply_shared(Arc::clone(object)) }
         }
         match &event.object {
             Object::Machine(object) => into(&self.views.machines, object, event.gone),
@@ -263,7 +271,7 @@ pub fn later(now: Timestamp, after: Duration) -> Timestamp {
 fn list<K: Kind>(store: &Store<K>, api: &Api) {
     store.list_begins();
     for object in K::table(api).values() {
-        store.apply((**object).clone());
+        store.apply_shared(Arc::clone(object));
     }
     store.list_ends();
 }

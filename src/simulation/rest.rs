@@ -6,8 +6,11 @@ use crate::{
         names::{finalizer, label},
         v1alpha1::{MachineDeploymentConditionType, MachinePhase, MachineSetConditionType},
     },
-    controllers::set::counts::is_terminating,
+    controllers::set::counts::{is_terminating, label_of},
 };
+
+/// What a Node has during its update only.
+const UPDATE_LABELS: [&str; 3] = [label::CANDIDATE_FOR_UPDATE, label::SELECTED_FOR_UPDATE, label::UPDATE_RESULT];
 
 /// How the world differs from what the specification wants; empty when it does not.
 pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
@@ -26,6 +29,8 @@ pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
         expect(*phase == MachinePhase::Running, &|| format!("machine {name} is {phase:?}"));
         expect(is_of_new_set(api, machine), &|| format!("machine {name} is of an old template"));
         expect(cloud.vms.contains_key(name), &|| format!("machine {name} has no VM"));
+        let is_marked = label_of(machine, label::UPDATE_RESULT).is_some();
+        expect(!is_marked, &|| format!("machine {name} was handed over and its label was left"));
     }
     for name in cloud.vms.keys() {
         expect(api.machines.contains_key(name), &|| format!("VM {name} has no machine"));
@@ -34,6 +39,9 @@ pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
         // A Node that joined unseen while its VM was being deleted was never ours; it is left to the node lifecycle.
         let is_ours = node.metadata.finalizers.iter().flatten().any(|one| one == finalizer::NODE);
         expect(!is_ours || api.machines.contains_key(name), &|| format!("node {name} has no machine"));
+        let labels = node.metadata.labels.iter().flat_map(|labels| labels.keys());
+        let left: Vec<&String> = labels.filter(|key| UPDATE_LABELS.contains(&key.as_str())).collect();
+        expect(left.is_empty(), &|| format!("node {name} was updated and has {left:?} left"));
     }
     for (name, set) in &api.sets {
         expect(!api.deployments.is_empty(), &|| format!("set {name} has no deployment"));

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::{
     calls::{Calls, gone_is_fine},
+    guards::{Guard, set_without},
     process::Process,
 };
 use crate::{
@@ -19,12 +20,16 @@ use crate::{
         objects::Part,
         queue::Outcome,
     },
-    controllers::set::{
-        decide::decide,
-        observe::{ReplicaFailure, SetObservation},
-        plan::{Effect, Plan, Step},
-        slow_start_batches,
-        status::decide_status,
+    controllers::{
+        checked::Checked,
+        set::{
+            decide::decide,
+            must_be_read_again,
+            observe::{ReplicaFailure, SetObservation},
+            plan::{Effect, Plan, Step},
+            slow_start_batches,
+            status::decide_status,
+        },
     },
 };
 
@@ -36,6 +41,7 @@ pub struct SetMemory {
     unanswered: BTreeSet<String>,
     unread: BTreeSet<ObjectKey>,
     failure: Option<ReplicaFailure>,
+    checked: Option<Checked<MachineSet>>,
 }
 
 #[derive(Default)]
@@ -62,7 +68,7 @@ impl Process {
             self.sets.remove(key);
             return Outcome::Settled;
         };
-        let plan = decide(&seen);
+        let plan = decide(&set_without(calls.around.without, &seen));
         calls.checks.set_decides(&seen, &plan, calls.trace);
         let done = self.act_on_set(calls, &seen, &plan.steps);
         let memory = self.sets.entry(key.clone()).or_default();
@@ -73,7 +79,9 @@ impl Process {
                 }
             }
         }
-        memory.unanswered.extend(done.unanswered);
+        if !calls.lacks(Guard::Unanswered) {
+            memory.unanswered.extend(done.unanswered);
+        }
         memory.unread.extend(done.unread);
         memory.failure.clone_from(&done.failure);
         let after = if plan.steps.is_empty() {
@@ -99,6 +107,8 @@ impl Process {
         for machine in &seen.machines {
             memory.unanswered.remove(machine.metadata.name.as_deref().unwrap_or_default());
         }
+        memory.checked = Some(Checked::of(&seen.set, memory.checked.as_ref()));
+        seen.checked.clone_from(&memory.checked);
         seen.unanswered.clone_from(&memory.unanswered);
         seen.status_written = memory.status_written;
         seen.failure.clone_from(&memory.failure);
@@ -128,7 +138,7 @@ impl Process {
                 Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => {
                     self.create_machines(calls, these, &mut done)
                 }
-                Effect::DeleteMachine(_) => self.delete_machines(calls, these, &mut done),
+                Effect::DeleteMachine { .. } => self.delete_machines(calls, these, &mut done),
                 Effect::PatchSet { part, patch } => {
                     gone_is_fine(calls.patch(&self.views.sets, &Target::of(&*seen.set), *part, patch))
                 }
@@ -214,12 +224,16 @@ impl Process {
     fn delete_machines(&self, calls: &mut Calls<'_>, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
         let mut failed = None;
         for step in steps {
-            let Effect::DeleteMachine(target) = &step.effect else { continue };
+            let Effect::DeleteMachine { machine: target, version } = &step.effect else { continue };
             let before = calls.api.get::<Machine>(&target.key.name);
-            let result = calls.delete(&self.views.machines, target);
-            calls.checks.set_deleted(calls.api, before.as_deref(), step.rule, calls.trace);
+            let result = calls.delete(&self.views.machines, target, version.as_deref());
+            calls.checks.set_deleted((calls.api, calls.now), before.as_deref(), step.rule, calls.trace);
             if let Err(error) = result {
-                if error.outcome_unknown() && calls.get(&self.views.machines, &target.key).is_err() {
+                let known = self.views.machines.get(&target.key);
+                let is_shown =
+                    known.is_some_and(|known| version.is_none() || known.metadata.resource_version == *version);
+                let is_in_doubt = must_be_read_again(&error) && is_shown && !calls.lacks(Guard::Unread);
+                if is_in_doubt && calls.get(&self.views.machines, &target.key).is_err() {
                     done.unread.insert(target.key.clone());
                 }
                 failed.get_or_insert(error);
@@ -241,12 +255,12 @@ enum Batch {
 fn kind_of(step: &Step) -> Batch {
     match step.effect {
         Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => Batch::Creations,
-        Effect::DeleteMachine(_) => Batch::Deletions,
+        Effect::DeleteMachine { .. } => Batch::Deletions,
         _ => Batch::Alone,
     }
 }
 
 fn failure(reason: &'static str, error: &ApiError) -> Option<ReplicaFailure> {
-    let is_told = !error.outcome_unknown() && !matches!(error, ApiError::NotLeading(_));
+    let is_told = !must_be_read_again(error) && !matches!(error, ApiError::NotLeading(_));
     is_told.then(|| ReplicaFailure { reason, message: error.to_string() })
 }

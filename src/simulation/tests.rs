@@ -1,9 +1,15 @@
 //! A few histories with every run of the tests; `.ci/run` lets thousands happen.
 
+use rstest::rstest;
+
 use super::{
+    guards::Guard,
     history::{Edit, History, Setup, Step, Strategy},
     *,
 };
+
+/// Histories in which a missing guard must show.
+const SEEDS: u64 = 300;
 
 #[test]
 fn histories_hold() {
@@ -30,6 +36,7 @@ fn a_plain_rollout_is_told_readably() {
         seed: 1,
         setup: Setup { replicas: 2, strategy: Strategy::Rolling { surge: 1, unavailable: 0 } },
         rounds: vec![vec![Step::Edit(Edit::Class(1))]],
+        without: None,
     };
     let told = run(&history, Telling::Aloud);
     assert_eq!(told.violation, None);
@@ -37,4 +44,30 @@ fn a_plain_rollout_is_told_readably() {
     for part in ["a user wants machines of class 1", "joins", "everything is at rest"] {
         assert!(text.contains(part), "{text}");
     }
+}
+
+#[rstest]
+#[case(Guard::Leadership, "an effect without leadership")]
+#[case(Guard::CatchUp, "there are too many machines")]
+#[case(Guard::OwnWrites, "there are too many machines")]
+#[case(Guard::Unanswered, "there are too many machines")]
+#[case(Guard::Unread, "too few machines are available through a deletion of ours")]
+#[case(Guard::Versions, "too few machines are available through a deletion of ours")]
+#[case(Guard::Marks, "an unmarked healthy machine dies while a marked one lives")]
+#[case(Guard::Ranking, "too few machines are available through a deletion of ours")]
+#[case(Guard::Freeze, "a set makes machines that must not grow")]
+#[case(Guard::Preservation, "a machine is replaced that somebody keeps")]
+#[case(Guard::HandedOver, "too few machines are available through a deletion of ours")]
+#[case(Guard::MaxUnavailable, "too few machines are available through a deletion of ours")]
+#[case(Guard::MaxSurge, "there are too many machines")]
+#[case(Guard::Availability, "too few machines are available through a deletion of ours")]
+#[case(Guard::Selection, "too few machines are available through an update of our choice")]
+#[case(Guard::Pause, "a paused deployment begins a rollout")]
+fn without_a_guard_a_history_goes_wrong(#[case] guard: Guard, #[case] expected: &str) {
+    let rule = |seed| {
+        let history = History { without: Some(guard), ..History::of_seed(seed) };
+        run(&history, Telling::Silent).violation.map(|violation| violation.rule)
+    };
+    let found: std::collections::BTreeSet<&str> = (0..SEEDS).filter_map(rule).collect();
+    assert!(found.contains(expected), "{guard}: {found:?}");
 }

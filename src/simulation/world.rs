@@ -1,17 +1,18 @@
 //! The world of a history: clusters, cloud, processes and virtual time; what each step does; and the calm after a storm.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
 
 use super::{
     api::Api,
-    calls::{Calls, Misfortune},
+    calls::{Around, Calls, End, Misfortune},
     checks::Checks,
     cloud::Cloud,
     edits,
-    history::{Luck, NodeEvent, Setup, Step},
+    guards::Guard,
+    history::{Edit, History, Luck, NodeEvent, Setup, Step},
+    nodes,
     process::{Job, Loop, Process, later},
-    rest,
+    rest, tampering,
     trace::Trace,
 };
 use std::time::Duration;
@@ -42,7 +43,12 @@ pub struct World {
     leader: Process,
     /// A process that has lost the lease and does not know yet.
     stale: Option<Process>,
+    /// A process that waits for the lease with views that nothing brings up to date; others list when they begin.
+    standby: Option<Process>,
+    /// Until when budgets refuse evictions.
+    evictions_from: Timestamp,
     seed: u64,
+    without: Option<Guard>,
     processes: usize,
     /// Passes so far.
     pub passes: u64,
@@ -68,7 +74,8 @@ impl Start {
         // Nothing can be in the way of the first object.
         let _ = api.create(&edits::deployment(setup), dawn());
         let start = Self { api, cloud: Cloud::default(), now: dawn() };
-        let mut world = World::new(&start, 1, Trace::default());
+        let nothing = History { seed: 1, setup, rounds: Vec::new(), without: None };
+        let mut world = World::new(&start, &nothing, Trace::default());
         world.calm();
         let World { mut api, cloud, now, checks, .. } = world;
         api.begin();
@@ -78,9 +85,11 @@ impl Start {
 
 impl World {
     /// A world that begins like this.
-    pub fn new(start: &Start, seed: u64, trace: Trace) -> Self {
+    pub fn new(start: &Start, history: &History, trace: Trace) -> Self {
         let api = start.api.clone();
-        let leader = Process::start(&api, start.now, seed);
+        let leader = Process::start(&api, start.now, history.seed);
+        let waits = history.without == Some(Guard::CatchUp);
+        let standby = waits.then(|| Process::start(&api, start.now, !history.seed));
         let mut checks = Checks::default();
         checks.leads = true;
         checks.at_rest(&api);
@@ -93,7 +102,10 @@ impl World {
             begin: start.now,
             leader,
             stale: None,
-            seed,
+            standby,
+            evictions_from: start.now,
+            seed: history.seed,
+            without: history.without,
             processes: 1,
             passes: 0,
         }
@@ -126,11 +138,14 @@ impl World {
             }
             Step::Cloud(pick, luck) => self.end_some_call(pick, luck),
             Step::Node(pick, event) => self.node_event(pick, event),
+            Step::Budget(minutes) => {
+                self.evictions_from = later(self.now, Duration::from_secs(60 * u64::from(minutes)));
+                self.say(|| format!("evictions are refused for {minutes} minutes"));
+            }
             Step::Edit(edit) => {
-                if edits::apply(&mut self.api, edit, self.now) {
+                if edits::apply(&mut self.api, &mut self.checks, edit, self.now) {
                     self.say(|| edit.to_string());
-                    let is_template = matches!(edit, super::history::Edit::Class(_));
-                    self.checks.edited(&self.api, is_template);
+                    self.checks.edited(&self.api, matches!(edit, Edit::Class(_)));
                 }
             }
             Step::Crash(calls_happen) => {
@@ -140,31 +155,36 @@ impl World {
             }
             Step::Usurped(calls_happen) => {
                 self.say(|| "the process loses the lease to another one, and goes on".to_owned());
-                self.calls_end_unheard(calls_happen);
-                self.leader.lost.cancel();
-                let old = self.restart();
-                self.stale = Some(old);
+                self.loses_lease(calls_happen);
             }
         }
         self.checks.after_step(&self.api);
     }
 
+    fn loses_lease(&mut self, calls_happen: bool) {
+        self.calls_end_unheard(calls_happen);
+        self.leader.lost.cancel();
+        let old = self.restart();
+        self.stale = Some(old);
+        self.checks.leads = true;
+    }
+
     fn restart(&mut self) -> Process {
-        let fresh = Process::start(&self.api, self.now, self.seed ^ (self.processes as u64) << 32);
+        let listing = || Process::start(&self.api, self.now, self.seed ^ (self.processes as u64) << 32);
+        let fresh = self.standby.take().unwrap_or_else(listing);
         self.processes += 1;
         std::mem::replace(&mut self.leader, fresh)
     }
 
     fn some_pass(&mut self, pick: u16, misfortune: Option<Misfortune>) {
-        let mut due = self.leader.due(self.now);
-        if due.is_empty()
+        let mut due = self.leader.one_due(self.now, pick);
+        if due.is_none()
             && let Some(next) = self.leader.next_due().filter(|next| *next <= later(self.now, Duration::from_secs(120)))
         {
             self.now = next.max(self.now);
-            due = self.leader.due(self.now);
+            due = self.leader.one_due(self.now, pick);
         }
-        if !due.is_empty() {
-            let job = due.swap_remove(usize::from(pick) % due.len());
+        if let Some(job) = due {
             self.pass(job, misfortune);
         }
     }
@@ -176,20 +196,28 @@ impl World {
             let job = jobs.swap_remove(usize::from(pick) % jobs.len());
             self.say(|| format!("the process without the lease looks at {:?} {}", job.0, job.1));
             self.checks.leads = false;
-            run(&mut self.api, &mut self.checks, &mut self.trace, &mut process, job, (self.now, None));
+            let around = self.around(None);
+            let _ = run(&mut self.api, &mut self.checks, &mut self.trace, &mut process, job, around);
             self.checks.leads = true;
         }
         self.stale = Some(process);
     }
 
+    fn around(&self, misfortune: Option<Misfortune>) -> Around {
+        Around { now: self.now, evictions_from: self.evictions_from, without: self.without, misfortune }
+    }
+
     fn pass(&mut self, job: Job, misfortune: Option<Misfortune>) {
         self.say(|| format!("pass over {:?} {}", job.0, job.1));
         self.passes += 1;
-        let Self { api, checks, trace, leader, now, .. } = self;
-        let dies = run(api, checks, trace, leader, job, (*now, misfortune));
-        if dies {
-            self.calls_end_unheard(true);
-            self.restart();
+        let around = self.around(misfortune);
+        match run(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, job, around) {
+            End::Lives => {}
+            End::Dies => {
+                self.calls_end_unheard(true);
+                self.restart();
+            }
+            End::LosesLease => self.loses_lease(true),
         }
     }
 
@@ -214,46 +242,9 @@ impl World {
     }
 
     fn node_event(&mut self, pick: u16, event: NodeEvent) {
-        if event == NodeEvent::Joins {
-            let names: Vec<String> = self
-                .cloud
-                .vms
-                .iter()
-                .filter(|(_, vm)| vm.joins_at != Timestamp::MAX)
-                .map(|(name, _)| name.clone())
-                .collect();
-            if let Some(name) = names.get(usize::from(pick) % names.len().max(1)) {
-                self.join(&name.clone());
-            }
-            return;
+        if let Some(name) = nodes::happens(&mut self.api, &self.cloud, pick, event, self.now) {
+            self.say(|| format!("node {name}: {event:?}"));
         }
-        let names: Vec<String> = self.api.nodes.keys().cloned().collect();
-        let Some(name) = names.get(usize::from(pick) % names.len().max(1)) else { return };
-        self.say(|| format!("node {name}: {event:?}"));
-        match event {
-            NodeEvent::Joins => {}
-            NodeEvent::Deleted => {
-                let _ = self.api.delete::<Node>(name, None, self.now);
-            }
-            NodeEvent::Sickens | NodeEvent::Recovers => {
-                let ready = event == NodeEvent::Recovers && self.cloud.vms.contains_key(name);
-                self.api.edit::<Node>(name, |node| set_ready(node, ready));
-            }
-        }
-    }
-
-    fn join(&mut self, name: &str) -> bool {
-        let Some(vm) = self.cloud.vms.get(name) else { return false };
-        if self.api.nodes.contains_key(name) {
-            return false;
-        }
-        let mut node = Node::default();
-        node.metadata.name = Some(name.to_owned());
-        node.spec = Some(NodeSpec { provider_id: Some(vm.provider_id.clone()), ..NodeSpec::default() });
-        set_ready(&mut node, true);
-        let _ = self.api.create(&node, self.now);
-        self.say(|| format!("node {name} joins"));
-        true
     }
 
     /// The weather clears: everything that can heal heals, and everything comes to rest.
@@ -261,11 +252,8 @@ impl World {
         self.say(|| "the weather clears".to_owned());
         edits::resume(&mut self.api, &mut self.checks);
         self.stale = None;
-        for name in self.api.nodes.keys().cloned().collect::<Vec<_>>() {
-            if self.cloud.vms.contains_key(&name) {
-                self.api.edit::<Node>(&name, |node| set_ready(node, true));
-            }
-        }
+        nodes::heal(&mut self.api, &self.cloud);
+        tampering::mend_labels(&mut self.api);
         let deadline = later(self.now, CALM);
         let mut passes = 0;
         while !self.is_violated() {
@@ -277,10 +265,7 @@ impl World {
                 continue;
             }
             let Some(next) = self.next_happening() else {
-                let changes = self.api.changes;
-                let job = Process::guard_job();
-                self.pass(job, None);
-                if self.api.changes == changes {
+                if self.is_all_done() {
                     break;
                 }
                 continue;
@@ -300,8 +285,9 @@ impl World {
     /// Does what is due now; whether there was anything.
     fn calm_step(&mut self, passes: &mut u32) -> bool {
         let mut moved = false;
-        for (place, (_, call)) in self.leader.calls_under_way().into_iter().enumerate().rev() {
-            if later(call.began, CALL_TIME) <= self.now {
+        let began: Vec<Timestamp> = self.leader.calls_began().collect();
+        for (place, began) in began.into_iter().enumerate().rev() {
+            if later(began, CALL_TIME) <= self.now {
                 self.end_some_call(u16::try_from(place).unwrap_or(0), Luck::Good);
                 moved = true;
             }
@@ -309,20 +295,43 @@ impl World {
         let joining: Vec<String> =
             self.cloud.vms.iter().filter(|(_, vm)| vm.joins_at <= self.now).map(|(name, _)| name.clone()).collect();
         for name in joining {
-            moved |= self.join(&name);
-        }
-        for job in self.leader.due(self.now) {
-            if job.0 != Loop::Guard {
-                self.pass(job, None);
-                *passes += 1;
+            if nodes::join(&mut self.api, &self.cloud, &name, self.now) {
+                self.say(|| format!("node {name} joins"));
                 moved = true;
             }
+        }
+        if nodes::go_on_updating(&mut self.api) {
+            self.say(|| "nodes are updated".to_owned());
+            moved = true;
+        }
+        // One loop after the other, as deployments and sets rest between passes while machines come and go.
+        let due = self.leader.due(self.now);
+        let is_due = |of: &Loop| due.iter().any(|job| job.0 == *of);
+        if let Some(of) = [Loop::Machine, Loop::Set, Loop::Deployment].into_iter().find(is_due) {
+            for job in due.into_iter().filter(|job| job.0 == of) {
+                self.pass(job, None);
+                *passes += 1;
+            }
+            moved = true;
         }
         moved
     }
 
+    /// Whether nobody does anything any more when nothing is due: neither the guard nor a user.
+    fn is_all_done(&mut self) -> bool {
+        let changes = self.api.changes;
+        self.pass(Process::guard_job(), None);
+        if tampering::go_on_picking(&mut self.api, &mut self.checks) {
+            self.say(|| "a user picks the next node".to_owned());
+        }
+        if tampering::sweep(&mut self.api, self.now) {
+            self.say(|| "machines without owner are deleted".to_owned());
+        }
+        self.api.changes == changes
+    }
+
     fn next_happening(&self) -> Option<Timestamp> {
-        let calls = self.leader.calls_under_way().into_iter().map(|(_, call)| later(call.began, CALL_TIME)).min();
+        let calls = self.leader.calls_began().map(|began| later(began, CALL_TIME)).min();
         let joins = self
             .cloud
             .vms
@@ -351,18 +360,12 @@ impl World {
     }
 }
 
-/// A pass of a process; whether it dies in it.
-fn run(
-    api: &mut Api,
-    checks: &mut Checks,
-    trace: &mut Trace,
-    process: &mut Process,
-    job: Job,
-    (now, misfortune): (Timestamp, Option<Misfortune>),
-) -> bool {
+/// A pass of a process, and how it ends.
+fn run(api: &mut Api, checks: &mut Checks, trace: &mut Trace, process: &mut Process, job: Job, around: Around) -> End {
     process.begins(&job);
-    let gate = process.gate.clone();
-    let mut calls = Calls { api, checks, trace, gate: &gate, now, misfortune, made: 0, dead: false };
+    let (gate, lost) = (process.gate.clone(), process.lost.clone());
+    let mut calls =
+        Calls { api, checks, trace, gate: &gate, lost: &lost, now: around.now, around, made: 0, end: End::Lives };
     let outcome = match job.0 {
         Loop::Deployment => process.deployment_pass(&mut calls, &job.1),
         Loop::Set => process.set_pass(&mut calls, &job.1),
@@ -370,15 +373,7 @@ fn run(
         Loop::Guard => process.guard_pass(&mut calls, &job.1),
     };
     calls.trace.say(|| format!("    {outcome:?}"));
-    let dead = calls.dead;
-    process.ends(job, &outcome, now);
-    dead
-}
-
-fn set_ready(node: &mut Node, ready: bool) {
-    let status: &mut NodeStatus = node.status.get_or_insert_default();
-    let conditions = status.conditions.get_or_insert_default();
-    conditions.retain(|condition| condition.type_ != "Ready");
-    let status = if ready { "True" } else { "False" };
-    conditions.push(NodeCondition { type_: "Ready".to_owned(), status: status.to_owned(), ..NodeCondition::default() });
+    let end = calls.end;
+    process.ends(job, &outcome, around.now);
+    end
 }

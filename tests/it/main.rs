@@ -28,6 +28,7 @@ mod protocol;
 mod refusals;
 mod rig;
 mod rollout;
+mod rollout_overshoot;
 mod rollout_takeover;
 mod simulation_state;
 mod storage_migration;

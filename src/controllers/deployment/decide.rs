@@ -37,7 +37,7 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
         end_deployment(seen, &mut plan);
         return plan;
     }
-    if !validity::deployment_errors(&seen.deployment).is_empty() {
+    if !validity::deployment_errors(seen).is_empty() {
         return plan;
     }
     if let Some(patch) = finalizer_added(meta) {

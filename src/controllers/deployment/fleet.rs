@@ -72,18 +72,38 @@ impl<'a> SetState<'a> {
     }
 }
 
-/// The machines that the set's controller will not delete (spec/deployment-and-set §6.2).
-fn kept(seen: &SetSeen, now: Timestamp) -> Vec<&Arc<Machine>> {
-    let staying = seen.machines.iter().filter(|machine| !is_terminating(machine));
+/// Machines that are not on their way out, as the set's controller sees them (spec/deployment-and-set §6.2): those just
+/// handed over, which it never chooses, and the others in the order in which it deletes them.
+fn in_order_of_deletion<'a>(
+    machines: &'a [Arc<Machine>],
+    now: Timestamp,
+) -> (Vec<&'a Arc<Machine>>, Vec<&'a Arc<Machine>>) {
+    let staying = machines.iter().filter(|machine| !is_terminating(machine));
     let (handed_over, mut candidates): (Vec<_>, Vec<_>) = staying.partition(|machine| is_handed_over(machine));
+    sort_for_deletion(&mut candidates, now);
+    (handed_over, candidates)
+}
+
+/// The machines that the set's controller will not delete.
+fn kept(seen: &SetSeen, now: Timestamp) -> Vec<&Arc<Machine>> {
+    let (handed_over, mut candidates) = in_order_of_deletion(&seen.machines, now);
     let surplus = candidates.len().saturating_sub(usize::try_from(seen.set.spec.replicas).unwrap_or(0));
-    if surplus > 0 {
-        sort_for_deletion(&mut candidates, now);
-        candidates.drain(..surplus);
-    }
+    candidates.drain(..surplus);
     candidates.retain(|machine| !is_marked(machine, &seen.set));
     candidates.extend(handed_over);
     candidates
+}
+
+/// How many machines that a rollout counts on a set keeps with each size that it may get.
+#[derive(Clone, Debug)]
+pub struct AvailableBySize(Vec<i32>);
+
+impl AvailableBySize {
+    /// With this size.
+    pub fn at(&self, size: i32) -> i32 {
+        let size = usize::try_from(size).unwrap_or(0);
+        self.0.get(size).or(self.0.last()).copied().unwrap_or(0)
+    }
 }
 
 /// A deployment with its sets.
@@ -149,6 +169,19 @@ impl<'a> Fleet<'a> {
     /// Whether a rollout counts on the machine.
     pub fn is_available(&self, machine: &Machine) -> bool {
         self.availability.holds(machine, self.now)
+    }
+
+    /// What is left of a set that counts, by the size that it gets.
+    pub fn available_by_size(&self, set: &SetState<'_>) -> AvailableBySize {
+        let (handed_over, candidates) = in_order_of_deletion(set.machines, self.now);
+        let counts = |machine: &Machine| i32::from(self.is_available(machine));
+        let mut left: i32 = handed_over.iter().map(|machine| counts(machine)).sum();
+        let mut by_size = vec![left];
+        for machine in candidates.iter().rev() {
+            left += if is_marked(machine, set.set) { 0 } else { counts(machine) };
+            by_size.push(left);
+        }
+        AvailableBySize(by_size)
     }
 
     /// When the next machine will have been Ready for long enough; `None` when none waits for that.

@@ -41,7 +41,7 @@ pub mod waits;
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
@@ -56,7 +56,7 @@ use self::{
     plan::{Effect, Next},
     status::{Report, decide_status},
 };
-use super::views::ControlViews;
+use super::{checked::Checked, views::ControlViews};
 use crate::{
     api::v1alpha1::{Machine, MachineDeployment, MachineSet},
     cluster::{
@@ -99,20 +99,27 @@ pub struct DeploymentDeps {
 /// Brings deployments to what they want to be.
 pub struct DeploymentController {
     deps: DeploymentDeps,
-    /// When the status of a deployment was last written, with the deployment's UID.
-    status_written: Mutex<BTreeMap<ObjectKey, (Option<String>, Timestamp)>>,
+    memory: Mutex<BTreeMap<ObjectKey, Memory>>,
+}
+
+/// What is remembered of a deployment between passes. Losing it costs a status write.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    uid: Option<String>,
+    status_written: Option<Timestamp>,
+    checked: Option<Checked<MachineDeployment>>,
 }
 
 impl DeploymentController {
     /// A controller that works with these.
     pub fn new(deps: DeploymentDeps) -> Self {
-        Self { deps, status_written: Mutex::default() }
+        Self { deps, memory: Mutex::default() }
     }
 
     /// One pass over one deployment.
     pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
         let Some(seen) = self.observe(&key) else {
-            self.status_written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            self.memory().remove(&key);
             return Outcome::Settled;
         };
         let plan = decide::decide(&seen);
@@ -144,8 +151,7 @@ impl DeploymentController {
             return Err(error);
         }
         if writes {
-            let entry = (seen.deployment.metadata.uid.clone(), seen.now);
-            self.status_written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), entry);
+            self.memory().entry(key.clone()).or_default().status_written = Some(seen.now);
         }
         Ok(plan.next)
     }
@@ -155,9 +161,18 @@ impl DeploymentController {
         let nodes = self.deps.nodes.as_ref().and_then(|nodes| nodes.store());
         let mut seen = DeploymentObservation::look_up(&self.deps.views, nodes.map(AsRef::as_ref), key, now)?;
         seen.settings = self.deps.settings;
-        let written = self.status_written.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.status_written =
-            written.get(key).filter(|(uid, _)| *uid == seen.deployment.metadata.uid).map(|(_, written)| *written);
+        let mut memory = self.memory();
+        let memory = memory.entry(key.clone()).or_default();
+        if memory.uid != seen.deployment.metadata.uid {
+            *memory = Memory { uid: seen.deployment.metadata.uid.clone(), ..Memory::default() };
+        }
+        memory.checked = Some(Checked::of(&seen.deployment, memory.checked.as_ref()));
+        seen.checked.clone_from(&memory.checked);
+        seen.status_written = memory.status_written;
         Some(seen)
+    }
+
+    fn memory(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

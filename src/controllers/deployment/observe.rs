@@ -17,6 +17,7 @@ use crate::{
     },
     cluster::{key::ObjectKey, store::Store},
     controllers::{
+        checked::Checked,
         set::counts::label_of,
         views::{BY_CONTROLLER, ControlViews, ORPHANS},
     },
@@ -43,6 +44,9 @@ pub struct DeploymentObservation {
     pub now: Timestamp,
     /// The deployment.
     pub deployment: Arc<MachineDeployment>,
+    /// What is known of whether it can be acted on; found out anew when absent.
+    #[serde(skip)]
+    pub checked: Option<Checked<MachineDeployment>>,
     /// The sets whose controller the deployment is.
     pub sets: Vec<SetSeen>,
     /// The sets of the namespace that nobody controls.
@@ -66,6 +70,7 @@ impl DeploymentObservation {
             version: OBSERVATION_VERSION,
             now,
             deployment,
+            checked: None,
             sets: Vec::new(),
             orphans: Vec::new(),
             namesake: None,

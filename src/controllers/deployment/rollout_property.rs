@@ -104,7 +104,7 @@ impl World {
                     machine.status.current_status.phase = MachinePhase::Pending;
                     self.machines.push(Arc::new(machine));
                 }
-                set::plan::Effect::DeleteMachine(target) => {
+                set::plan::Effect::DeleteMachine { machine: target, .. } => {
                     for machine in
                         self.machines.iter_mut().filter(|m| m.metadata.name.as_ref() == Some(&target.key.name))
                     {

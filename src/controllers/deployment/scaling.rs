@@ -1,10 +1,11 @@
 //! What a change of the deployment's size means for its sets, outside and inside a rollout.
 //!
 //! Source: spec/deployment-and-set §13.1, §13.2 with D-16 (only rolling updates share a change out among several sets;
-//! the other strategies deal with it in their own steps). Pure.
+//! the other strategies deal with it in their own steps) and decisions.md 39 (shares mind which machines are available).
+//! Pure.
 
 use super::{
-    fleet::{Fleet, SetState},
+    fleet::{AvailableBySize, Fleet, SetState},
     plan::Plan,
 };
 use crate::api::{names::annotation, v1alpha1::StrategyType};
@@ -101,8 +102,50 @@ fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
     if let Some(largest) = targets.first_mut() {
         *largest = (*largest + (excess - given)).max(0);
     }
+    spare_available(fleet, &by_size, &mut targets);
     for (set, target) in by_size.iter().zip(targets) {
         fleet.size_set("scaling/shrink", set, target, plan);
+    }
+}
+
+/// Shares that would leave fewer available machines than `maxUnavailable` allows are changed, one machine at a time: an
+/// available one stays, one of the new set if there is any, and for it another goes that is no use yet, of an old set if
+/// there is any. Enough of those are there unless the order of deletion is another one (priorities, preservation); then more
+/// machines than allowed stay until the rollout goes on.
+///
+/// The original, like the Deployment of Kubernetes, shares by size alone: of 3 old machines that run and 4 new ones that
+/// are still starting it deletes one and two when a deployment goes back to 3, and 2 of 3 are left.
+fn spare_available(fleet: &Fleet<'_>, sets: &[&SetState<'_>], targets: &mut [i32]) {
+    let available: Vec<AvailableBySize> = sets.iter().map(|set| fleet.available_by_size(set)).collect();
+    let is_new = |place: usize| {
+        let new = fleet.new.as_ref().map(SetState::name);
+        sets.get(place).is_some_and(|set| Some(set.name()) == new)
+    };
+    let mut new_first: Vec<usize> = (0..sets.len()).collect();
+    new_first.sort_by_key(|place| !is_new(*place));
+    let elsewhere = fleet.sum(|set| set.kept_available) - sets.iter().map(|set| set.kept_available).sum::<i32>();
+    loop {
+        let left: i32 = available.iter().zip(targets.iter()).map(|(available, target)| available.at(*target)).sum();
+        if left.saturating_add(elsewhere) >= fleet.min_available() {
+            return;
+        }
+        let changes = |place: usize, by: i32| -> Option<i32> {
+            let (available, target) = (available.get(place)?, *targets.get(place)?);
+            Some(available.at(target + by) - available.at(target))
+        };
+        let saves = |place: &&usize| {
+            let grows = targets.get(**place) < sets.get(**place).map(|set| set.spec()).as_ref();
+            grows && changes(**place, 1) > Some(0)
+        };
+        let Some(saved) = new_first.iter().find(saves).copied() else { return };
+        let is_useless =
+            |place: &&usize| **place != saved && targets.get(**place) > Some(&0) && changes(**place, -1) == Some(0);
+        let useless = new_first.iter().rev().find(is_useless).copied();
+        for (place, by) in [(Some(saved), 1), (useless, -1)] {
+            if let Some(target) = place.and_then(|place| targets.get_mut(place)) {
+                *target += by;
+            }
+        }
     }
 }
 
@@ -180,6 +223,34 @@ mod tests {
         let seen = seeing_sets(deployment(replicas, 2, 0).build(), three(sizes, remembered));
         assert_eq!(scaled(&seen), expected);
         assert_eq!(is_due(&Fleet::of(&seen)), replicas != remembered.0);
+    }
+
+    /// Sizes `spec/available` of the old and the new set afterwards.
+    #[rstest]
+    // Seed 6804: scaled to 6 and back to 3 before the first new machine ran.
+    #[case::the_starting_ones_go(3, (1, 0), [(3, 3), (4, 0)], (6, 7), &[3, 1])]
+    #[case::one_may_be_missing(3, (0, 1), [(3, 3), (3, 0)], (6, 6), &[2, 1])]
+    #[case::new_ones_run_too(3, (1, 0), [(3, 3), (4, 1)], (6, 7), &[2, 2])]
+    #[case::old_ones_are_broken(3, (1, 0), [(4, 0), (3, 3)], (6, 7), &[1, 3])]
+    #[case::fewer_run_than_are_wanted(4, (1, 0), [(4, 2), (4, 1)], (7, 8), &[2, 3])]
+    #[case::all_run(3, (1, 0), [(3, 3), (4, 4)], (6, 7), &[2, 2])]
+    fn shrinking_leaves_as_many_available_as_it_can(
+        #[case] replicas: i32,
+        #[case] (surge, unavailable): (i32, i32),
+        #[case] sizes: [(i32, usize); 2],
+        #[case] remembered: (i32, i32),
+        #[case] expected: &[i32],
+    ) {
+        let [old, new] = sizes;
+        let running = |name: &str, class: &str, (spec, available): (i32, usize), created| {
+            let set = sized(name, class, spec, remembered, created).set;
+            seen_set((*set).clone(), available)
+        };
+        let sets = vec![running("md-old", "old", old, -2000), running("md-new", "new", new, -1000)];
+        let seen = seeing_sets(deployment(replicas, surge, unavailable).build(), sets);
+        let mut sizes = scaled(&seen);
+        sizes.reverse();
+        assert_eq!(sizes, expected);
     }
 
     #[test]

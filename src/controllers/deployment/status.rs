@@ -3,7 +3,7 @@
 //! Source: spec/deployment-and-set §14 with D-08, D-28 (everything that differs is written), paced as
 //! [`crate::controllers::set::pacing`] says. Pure.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::json;
 
@@ -52,8 +52,9 @@ pub fn decide_status(seen: &DeploymentObservation, report: &Report) -> Plan {
     if deleting && !has_finalizer(&deployment.metadata) {
         return Plan::default();
     }
-    let errors = if deleting { Vec::new() } else { validity::deployment_errors(deployment) };
-    let wanted = if errors.is_empty() { valid_status(seen, report) } else { invalid_status(seen, &errors) };
+    let errors = if deleting { Arc::default() } else { validity::deployment_errors(seen) };
+    let fleet = Fleet::of(seen);
+    let wanted = if errors.is_empty() { valid_status(seen, &fleet, report) } else { invalid_status(seen, &errors) };
     let mut plan = Plan::default();
     match pace(news(deployment, &wanted), seen.status_written, seen.now) {
         Pace::Hold(next) => plan.next = next,
@@ -67,7 +68,7 @@ pub fn decide_status(seen: &DeploymentObservation, report: &Report) -> Plan {
     }
     if errors.is_empty()
         && !deleting
-        && let Some(after) = waits::next_word(seen, &Fleet::of(seen))
+        && let Some(after) = waits::next_word(seen, &fleet)
     {
         plan.next = plan.next.or_earlier(Next::After(after, "an old machine takes long to end"));
     }
@@ -84,9 +85,8 @@ fn invalid_status(seen: &DeploymentObservation, errors: &[String]) -> MachineDep
     status
 }
 
-fn valid_status(seen: &DeploymentObservation, report: &Report) -> MachineDeploymentStatus {
+fn valid_status(seen: &DeploymentObservation, fleet: &Fleet<'_>, report: &Report) -> MachineDeploymentStatus {
     let deployment = &*seen.deployment;
-    let fleet = Fleet::of(seen);
     let mut status = deployment.status.clone();
     status.observed_generation = deployment.metadata.generation.unwrap_or_default();
     status.replicas = fleet.sum(|set| set.counts.replicas);
@@ -99,7 +99,7 @@ fn valid_status(seen: &DeploymentObservation, report: &Report) -> MachineDeploym
     status.failed_machines = fleet.all().flat_map(|set| failed_machines(set.machines)).collect();
     status.selector = deployment.spec.selector.as_ref().map(selector::to_query).unwrap_or_default();
     conditions::remove(&mut status, &Kind::Valid);
-    tell_conditions(seen, &fleet, report, &mut status);
+    tell_conditions(seen, fleet, report, &mut status);
     status
 }
 
@@ -343,11 +343,11 @@ mod tests {
             plan.steps.iter().any(|step| matches!(&step.effect, Effect::Tell(note) if note.reason == "UpdateFailed"))
         };
         assert!(told(&seen));
-        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Report::default());
+        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         assert!(!told(&seen));
         Arc::make_mut(&mut seen.sets[0].machines[1]).status.current_status.phase =
             crate::api::v1alpha1::MachinePhase::Running;
-        let status = valid_status(&seen, &Report::default());
+        let status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         assert!(conditions::find(&status, &Kind::InPlaceUpdateFailed).is_none());
     }
 
@@ -357,12 +357,12 @@ mod tests {
 
         use crate::controllers::set::testing::at;
         let mut seen = seeing_sets(deployment(3, 1, 0).build(), vec![old(3, 3), new(1, 1)]);
-        let before = valid_status(&seen, &Report::default());
+        let before = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         let updated = conditions::find(&before, &Kind::Progressing).unwrap().last_update_time.clone();
         Arc::make_mut(&mut seen.deployment).status = before;
         Arc::make_mut(&mut seen.sets[0].machines[0]).metadata.deletion_timestamp = Some(Time(at(0)));
         seen.now = at(31);
-        let status = valid_status(&seen, &Report::default());
+        let status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         let progressing = conditions::find(&status, &Kind::Progressing).unwrap();
         assert_eq!(
             progressing.message,
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn d_28_a_change_of_preserved_machines_alone_is_written() {
         let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
-        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Report::default());
+        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         let machine = Arc::make_mut(&mut seen.sets[0].machines[4]);
         machine.status.current_status.phase = crate::api::v1alpha1::MachinePhase::Failed;
         machine.status.current_status.preserve_expiry_time =
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn what_was_written_is_not_written_again_and_churn_is_paced() {
         let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
-        let told = valid_status(&seen, &Report::default());
+        let told = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         Arc::make_mut(&mut seen.deployment).status = told;
         assert_eq!(decide_status(&seen, &Report::default()).steps, []);
 

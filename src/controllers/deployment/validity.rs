@@ -3,11 +3,14 @@
 //! Admission refuses such objects; this is for those that predate it (spec/deployment-and-set §3.3, D-05, D-08;
 //! spec/api-and-admission §3). The rules are those of `api/validation`, so that a person reads the same words twice.
 
-use crate::api::{kind::Kind, v1alpha1::MachineDeployment, validation::reconcile_findings_of};
+use std::sync::Arc;
+
+use super::observe::DeploymentObservation;
+use crate::controllers::checked::Checked;
 
 /// What makes it impossible to act on the deployment; empty when nothing does.
-pub fn deployment_errors(deployment: &MachineDeployment) -> Vec<String> {
-    reconcile_findings_of(Kind::MachineDeployment, deployment).errors().map(ToString::to_string).collect()
+pub fn deployment_errors(seen: &DeploymentObservation) -> Arc<[String]> {
+    Checked::errors(&seen.deployment, seen.checked.as_ref())
 }
 
 #[cfg(test)]
@@ -17,7 +20,7 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
     use super::*;
-    use crate::api::v1alpha1::{OrchestrationType, StrategyType};
+    use crate::api::v1alpha1::{MachineDeployment, OrchestrationType, StrategyType};
     use crate::controllers::{
         deployment::testing::*,
         set::testing::{Building, selector},
@@ -39,9 +42,9 @@ mod tests {
         d.spec.strategy = in_place(1, 1, OrchestrationType::Unset);
     }), "spec.strategy.inPlaceUpdate.orchestrationType")]
     fn a_deployment_is_checked(#[case] deployment: Building<MachineDeployment>, #[case] expected: &str) {
-        let errors = deployment_errors(&deployment.build());
+        let errors = deployment_errors(&seeing_sets(deployment.build(), vec![]));
         if expected.is_empty() {
-            assert_eq!(errors, Vec::<String>::new());
+            assert!(errors.is_empty(), "{errors:?}");
         } else {
             assert!(errors.len() == 1 && errors[0].starts_with(expected), "{errors:?}");
         }

@@ -78,12 +78,17 @@ pub async fn slow_start<'a, T>(
     (succeeded, None)
 }
 
+/// Whether the views may not show what has become of an object after this error: no answer came, or it was not as it seemed.
+pub fn must_be_read_again(error: &ApiError) -> bool {
+    error.outcome_unknown() || matches!(error, ApiError::Conflict(_))
+}
+
 fn is_creation(step: &Step) -> bool {
     matches!(step.effect, Effect::CreateMachine(_) | Effect::CreateUnlessThere(_))
 }
 
 fn is_deletion(step: &Step) -> bool {
-    matches!(step.effect, Effect::DeleteMachine(_))
+    matches!(step.effect, Effect::DeleteMachine { .. })
 }
 
 impl SetController {
@@ -98,14 +103,14 @@ impl SetController {
                 Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => {
                     rest.iter().take_while(|step| is_creation(step)).count()
                 }
-                Effect::DeleteMachine(_) => rest.iter().take_while(|step| is_deletion(step)).count(),
+                Effect::DeleteMachine { .. } => rest.iter().take_while(|step| is_deletion(step)).count(),
                 _ => 1,
             };
             let (these, tail) = rest.split_at(run.min(rest.len()));
             rest = tail;
             let result = match &step.effect {
                 Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => self.create(seen, these, &mut done).await,
-                Effect::DeleteMachine(_) => self.delete(seen, these, &mut done).await,
+                Effect::DeleteMachine { .. } => self.delete(seen, these, &mut done).await,
                 Effect::PatchSet { part, patch } => self.patch_set(&seen.set, *part, patch.clone()).await,
                 Effect::PatchMachine { machine, patch } => gone_is_fine(self.patch(machine, patch).await),
                 Effect::ReleaseMachine { machine, patch } => {
@@ -205,17 +210,20 @@ impl SetController {
 
     async fn delete(&self, seen: &SetObservation, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
         let deletions = steps.iter().filter_map(|step| match &step.effect {
-            Effect::DeleteMachine(target) => Some((step.rule, target)),
+            Effect::DeleteMachine { machine, version } => Some((step.rule, machine, version.as_deref())),
             _ => None,
         });
-        let targets: Vec<(&'static str, &Target)> = deletions.collect();
+        let targets: Vec<(&'static str, &Target, Option<&str>)> = deletions.collect();
         // Boxed, so that their lifetime has a name and the pass may run on any worker.
         let calls: Vec<BoxFuture<'_, Result<(), ApiError>>> = targets
             .iter()
-            .map(|&(rule, target)| {
+            .map(|&(rule, target, version)| {
                 async move {
                     self.deps.gate.permit(Destruction::Machine, rule, target)?;
-                    self.deps.machines.delete(target, DeleteHow::default()).await?;
+                    match version {
+                        Some(version) => self.deps.machines.delete_unchanged(target, version).await?,
+                        None => self.deps.machines.delete(target, DeleteHow::default()).await?,
+                    };
                     self.count_if_stale(seen, target);
                     Ok(())
                 }
@@ -223,14 +231,20 @@ impl SetController {
             })
             .collect();
         let results: Vec<Result<(), ApiError>> = stream::iter(calls).buffered(DELETIONS_AT_ONCE).collect().await;
-        for ((_, target), result) in targets.iter().zip(&results) {
-            if result.as_ref().is_err_and(ApiError::outcome_unknown) {
+        for ((_, target, version), result) in targets.iter().zip(&results) {
+            if result.as_ref().is_err_and(must_be_read_again) && self.shows(&target.key, *version) {
                 self.read_again(&target.key, done).await;
             }
         }
         let Some(error) = results.into_iter().find_map(Result::err) else { return Ok(()) };
         done.failure = self.tell_failure(&seen.set, set_reason::FAILED_DELETE, "Error deleting", &error);
         Err(error)
+    }
+
+    /// Whether the view of a machine is still the one that a deletion was decided on.
+    fn shows(&self, machine: &ObjectKey, version: Option<&str>) -> bool {
+        let known = self.deps.views.machines.get(machine);
+        known.is_some_and(|known| version.is_none() || known.metadata.resource_version.as_deref() == version)
     }
 
     /// After a lost answer the views may show a machine as it is no more; nothing is decided before it was read again.
@@ -251,7 +265,7 @@ impl SetController {
         }
     }
 
-    /// A refusal is told; a lost answer is not one (S-MS-28), nor is the loss of the lease.
+    /// A refusal is told; a lost answer is not one (S-MS-28), nor is a change by somebody else or the loss of the lease.
     fn tell_failure(
         &self,
         set: &MachineSet,
@@ -259,7 +273,7 @@ impl SetController {
         what: &str,
         error: &ApiError,
     ) -> Option<ReplicaFailure> {
-        if error.outcome_unknown() || matches!(error, ApiError::NotLeading(_)) {
+        if must_be_read_again(error) || matches!(error, ApiError::NotLeading(_)) {
             return None;
         }
         let message = format!("{what}: {error}");

@@ -153,6 +153,35 @@ async fn a_deletion_without_answer_is_looked_after_before_anything_else_is_decid
     );
 }
 
+#[rstest]
+#[case::somebody_wants_to_keep_it(failed("a"), 1, json!({ "node.machine.sapcloud.io/preserve": "now" }))]
+#[case::somebody_gives_it_a_priority(running("a").created_at(-9), 1, json!({ "machinepriority.machine.sapcloud.io": "5" }))]
+#[tokio::test]
+async fn a_machine_that_has_changed_since_it_was_chosen_is_chosen_anew(
+    #[case] machine: Building<Machine>,
+    #[case] wanted: i32,
+    #[case] annotations: Value,
+) {
+    let others = if machine.0.status.current_status.phase == MachinePhase::Failed {
+        vec![]
+    } else {
+        vec![running("b").created_at(-8)]
+    };
+    let cluster = Cluster::new(Some(set(wanted)), std::iter::once(machine).chain(others).collect());
+    // The watch has not shown it yet.
+    cluster.api.edit("machines", "a", |stored| {
+        stored["metadata"]["annotations"] = annotations;
+        Some(())
+    });
+    let outcome = cluster.pass().await;
+    assert!(matches!(outcome, Outcome::Retry(_)), "{outcome:?}");
+    assert!(cluster.set()["status"]["machineSetCondition"].is_null(), "a change by somebody else is no failure");
+    cluster.pass().await;
+    let stored = cluster.api.all("machines");
+    let of_a = stored.iter().find(|machine| machine["metadata"]["name"] == "a");
+    assert!(of_a.is_some_and(|machine| machine["metadata"]["deletionTimestamp"].is_null()), "{of_a:?}");
+}
+
 #[tokio::test]
 async fn s_msst_06_a_status_that_met_a_change_is_written_at_the_second_try() {
     let cluster = Cluster::new(Some(set(1)), vec![]);

@@ -29,7 +29,7 @@ pub fn decide(seen: &SetObservation) -> Plan {
         end_set(seen, &mut plan);
         return plan;
     }
-    if !validity::set_errors(&seen.set).is_empty() {
+    if !validity::set_errors(seen).is_empty() {
         return plan;
     }
     if let Some(patch) = finalizer_added(&seen.set.metadata) {
@@ -98,7 +98,7 @@ fn end_set(seen: &SetObservation, plan: &mut Plan) {
     }
     let to_delete: Vec<_> = seen.machines.iter().filter(|machine| !is_terminating(machine)).collect();
     for machine in to_delete.iter().take(BURST) {
-        plan.push("deletion/set", Effect::DeleteMachine(Target::of(&***machine)));
+        plan.push("deletion/set", Effect::DeleteMachine { machine: Target::of(&***machine), version: None });
     }
     if to_delete.len() > BURST {
         plan.next = Next::After(Duration::ZERO, "more machines to delete");

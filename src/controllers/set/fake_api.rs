@@ -120,7 +120,7 @@ impl FakeApi {
         let answer = if method == Method::POST {
             state.create(path, body)
         } else if method == Method::DELETE {
-            state.delete(object_path)
+            state.delete(object_path, &body["preconditions"])
         } else {
             state.patch(object_path, status_part, kind, body)
         };
@@ -200,10 +200,15 @@ impl State {
         (StatusCode::OK, after)
     }
 
-    fn delete(&mut self, path: &str) -> (StatusCode, Value) {
-        let Some(mut object) = self.objects.remove(path) else {
+    fn delete(&mut self, path: &str, preconditions: &Value) -> (StatusCode, Value) {
+        let Some(mut object) = self.objects.get(path).cloned() else {
             return failure(StatusCode::NOT_FOUND, "NotFound", path);
         };
+        let is_broken = |(field, wanted): (&String, &Value)| object["metadata"][field] != *wanted;
+        if preconditions.as_object().into_iter().flatten().any(is_broken) {
+            return failure(StatusCode::CONFLICT, "Conflict", path);
+        }
+        self.objects.remove(path);
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         if object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty()) {

@@ -40,13 +40,13 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 
-pub use self::act::{slow_start, slow_start_batches};
+pub use self::act::{must_be_read_again, slow_start, slow_start_batches};
 use self::{
     act::Done,
     observe::{ReplicaFailure, SetObservation},
     plan::{Effect, Plan},
 };
-use super::views::ControlViews;
+use super::{checked::Checked, views::ControlViews};
 use crate::{
     api::v1alpha1::{Machine, MachineSet},
     cluster::{
@@ -93,6 +93,7 @@ struct Memory {
     unanswered: BTreeSet<String>,
     unread: BTreeSet<ObjectKey>,
     failure: Option<ReplicaFailure>,
+    checked: Option<Checked<MachineSet>>,
 }
 
 /// Brings sets to what they want to be.
@@ -186,6 +187,8 @@ impl SetController {
                     memory.unanswered.remove(machine.metadata.name.as_deref().unwrap_or_default());
                 }
             }
+            memory.checked = Some(Checked::of(&seen.set, memory.checked.as_ref()));
+            seen.checked.clone_from(&memory.checked);
             seen.unanswered.clone_from(&memory.unanswered);
             seen.status_written = memory.status_written;
             seen.failure.clone_from(&memory.failure);

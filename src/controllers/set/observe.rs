@@ -19,7 +19,10 @@ use crate::{
         v1alpha1::{Machine, MachineSet},
     },
     cluster::{key::ObjectKey, store::Store},
-    controllers::views::{BY_CONTROLLER, ControlViews, ORPHANS},
+    controllers::{
+        checked::Checked,
+        views::{BY_CONTROLLER, ControlViews, ORPHANS},
+    },
 };
 
 /// Version of [`SetObservation`] as it is written down.
@@ -43,6 +46,9 @@ pub struct SetObservation {
     pub now: Timestamp,
     /// The set.
     pub set: Arc<MachineSet>,
+    /// What is known of whether it can be acted on; found out anew when absent.
+    #[serde(skip)]
+    pub checked: Option<Checked<MachineSet>>,
     /// The machines whose controller the set is.
     pub machines: Vec<Arc<Machine>>,
     /// The machines of the namespace that nobody controls.
@@ -66,6 +72,7 @@ impl SetObservation {
             version: OBSERVATION_VERSION,
             now,
             set,
+            checked: None,
             machines: Vec::new(),
             orphans: Vec::new(),
             node_preserve: BTreeMap::new(),

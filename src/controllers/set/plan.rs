@@ -81,7 +81,12 @@ pub enum Effect {
     /// Asks the API server whether a machine exists whose creation got no answer, before it is created under this name.
     CreateUnlessThere(Box<Machine>),
     /// Deletes a machine.
-    DeleteMachine(Target),
+    DeleteMachine {
+        /// The machine.
+        machine: Target,
+        /// Only in this version: what it was chosen for may not hold any more. Absent when nothing can change it.
+        version: Option<String>,
+    },
     /// Tells of something on the set.
     Tell(EventNote),
 }

@@ -86,7 +86,10 @@ fn delete_superfluous(seen: &SetObservation, staying: Vec<&Arc<Machine>>, wanted
         .map(|machine| ("replicas/failed", machine));
     let all: Vec<_> = superfluous.chain(marked).chain(failed).collect();
     for (rule, machine) in all.iter().take(BURST) {
-        plan.push(rule, Effect::DeleteMachine(Target::of(&***machine)));
+        // Since it was chosen it may have become available, been marked or been asked to stay. The original deletes what it
+        // saw last, whatever has become of it.
+        let version = machine.metadata.resource_version.clone();
+        plan.push(rule, Effect::DeleteMachine { machine: Target::of(&***machine), version });
     }
     all.len().saturating_sub(BURST)
 }
@@ -107,7 +110,7 @@ mod tests {
         let left = keep_replicas(seen, &seen.machines, &mut plan);
         let creations = plan.steps.iter().filter(|step| matches!(step.effect, Effect::CreateMachine(_))).count();
         let deletions = plan.steps.iter().filter_map(|step| match &step.effect {
-            Effect::DeleteMachine(target) => Some(target.key.name.clone()),
+            Effect::DeleteMachine { machine, .. } => Some(machine.key.name.clone()),
             _ => None,
         });
         (creations, deletions.collect(), left)

@@ -129,7 +129,7 @@ pub fn decide_status(seen: &SetObservation) -> Plan {
         // The object is gone or about to be (D-32).
         return plan;
     }
-    let errors = if set.metadata.deletion_timestamp.is_some() { Vec::new() } else { validity::set_errors(set) };
+    let errors = if set.metadata.deletion_timestamp.is_some() { Arc::default() } else { validity::set_errors(seen) };
     let wanted = wanted_status(seen, &seen.claimed(), &errors);
     let conditions_change = wanted.conditions != set.status.conditions;
     let news = if wanted == set.status {
@@ -262,7 +262,7 @@ mod tests {
         );
         assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["type"], "Valid");
         let mut told = (*seen.set).clone();
-        told.status = wanted_status(&seen, &[], &validity::set_errors(&seen.set));
+        told.status = wanted_status(&seen, &[], &validity::set_errors(&seen));
         seen.set = Arc::new(told);
         assert_eq!(decide_status(&seen), Plan::default());
     }

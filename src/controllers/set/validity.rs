@@ -3,11 +3,14 @@
 //! Admission refuses such objects; this is for those that predate it (spec/deployment-and-set §3.3, D-05, D-07, D-08;
 //! spec/api-and-admission §3). The rules are those of `api/validation`, so that a person reads the same words twice.
 
-use crate::api::{kind::Kind, v1alpha1::MachineSet, validation::reconcile_findings_of};
+use std::sync::Arc;
+
+use super::observe::SetObservation;
+use crate::controllers::checked::Checked;
 
 /// What makes it impossible to act on the set; empty when nothing does.
-pub fn set_errors(set: &MachineSet) -> Vec<String> {
-    reconcile_findings_of(Kind::MachineSet, set).errors().map(ToString::to_string).collect()
+pub fn set_errors(seen: &SetObservation) -> Arc<[String]> {
+    Checked::errors(&seen.set, seen.checked.as_ref())
 }
 
 #[cfg(test)]
@@ -15,7 +18,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::controllers::set::testing::*;
+    use crate::{api::v1alpha1::MachineSet, controllers::set::testing::*};
 
     #[rstest]
     #[case::a_good_set(set(1), "")]
@@ -26,9 +29,9 @@ mod tests {
         set(1).with(|s| s.spec.selector = Some(selector(&[("a", "b")]))), "spec.template.metadata.labels: Invalid")]
     #[case::negative(set(-1), "spec.replicas")]
     fn a_set_is_checked(#[case] set: Building<MachineSet>, #[case] expected: &str) {
-        let errors = set_errors(&set.build());
+        let errors = set_errors(&seeing(set.build(), []));
         if expected.is_empty() {
-            assert_eq!(errors, Vec::<String>::new());
+            assert!(errors.is_empty(), "{errors:?}");
         } else {
             assert!(errors.len() == 1 && errors[0].starts_with(expected), "{errors:?}");
         }

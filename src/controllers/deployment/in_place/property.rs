@@ -225,7 +225,7 @@ impl World {
                     machine.status.current_status.phase = MachinePhase::Pending;
                     self.machines.push(Arc::new(machine));
                 }
-                set::plan::Effect::DeleteMachine(target) => {
+                set::plan::Effect::DeleteMachine { machine: target, .. } => {
                     let Some(place) = place_of(&self.machines, &target.key.name) else { continue };
                     if is_terminating(&self.machines[place]) {
                         continue;

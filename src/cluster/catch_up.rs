@@ -1,0 +1,210 @@
+//! Whether a view shows everything up to a moment, by comparison with a live list.
+//!
+//! The views of a standby are warm when it begins to lead, but a watch may lag or hang, and what its predecessor wrote last
+//! would be done twice: machines that a view does not show yet are made again. So nothing is decided before each view has
+//! come past a list that was read from the API server after the lease was won. Only this process's own writes need no such
+//! care ([`super::store::Store::observe_write`]).
+
+use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
+
+use kube::{Api, Resource, ResourceExt, api::ListParams};
+use serde::de::DeserializeOwned;
+
+use super::{error::ApiError, key::ObjectKey, store::Store};
+
+/// Objects per page of a list.
+const PAGE: u32 = 500;
+/// Between two looks at the view.
+const LOOK: Duration = Duration::from_millis(50);
+/// So long a view may lag behind a list before a newer list is read.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two lists that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// An object of a live list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its key.
+    pub key: ObjectKey,
+    /// Its UID.
+    pub uid: String,
+    /// Its resource version.
+    pub version: u64,
+}
+
+/// What an API server has at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveList {
+    /// The objects.
+    pub objects: Vec<Listed>,
+    /// The resource version of the list.
+    pub version: u64,
+}
+
+/// Waits until the view shows what the API server has now, or something newer. Failures are logged and tried again: a
+/// process that can't read has nothing to decide.
+pub async fn caught_up<K>(kind: &str, api: &Api<K>, view: &Arc<Store<K>>)
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let mut unreadable: BTreeSet<ObjectKey> = BTreeSet::new();
+    loop {
+        let mut list = match live_list(api).await {
+            Ok(list) => list,
+            Err(error) => {
+                tracing::warn!(kind, %error, "the view can't be compared with the API server; trying again");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        list.objects.retain(|listed| !unreadable.contains(&listed.key));
+        if tokio::time::timeout(PATIENCE, has_passed(view, &list)).await.is_ok() {
+            return;
+        }
+        let Some(missing) = view.behind(&list) else { return };
+        if matches!(api.get_opt(&missing.name).await, Err(kube::Error::SerdeError(_))) {
+            // No view ever shows it; the watch has told of it.
+            unreadable.insert(missing);
+        } else {
+            tracing::warn!(kind, %missing, "the view lags behind the API server; nothing is decided yet");
+        }
+    }
+}
+
+async fn has_passed<K: Resource + Send + Sync + 'static>(view: &Store<K>, list: &LiveList) {
+    while view.behind(list).is_some() {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Lists names and versions, as a majority of the API server's storage has them.
+async fn live_list<K>(api: &Api<K>) -> Result<LiveList, ApiError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let mut params = ListParams::default().limit(PAGE);
+    let mut list = LiveList::default();
+    loop {
+        let page = api.list_metadata(&params).await?;
+        list.version = version(page.metadata.resource_version.as_deref());
+        list.objects.extend(page.items.iter().map(|object| Listed {
+            key: ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any()),
+            uid: object.uid().unwrap_or_default(),
+            version: version(object.metadata.resource_version.as_deref()),
+        }));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(list),
+        }
+    }
+}
+
+/// What is no number is taken for old, so that nobody waits for it.
+fn version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use rstest::rstest;
+    use serde_json::json;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::api::v1alpha1::Machine;
+
+    fn machine(name: &str, uid: &str, version: u64) -> Machine {
+        let mut machine = Machine::default();
+        machine.metadata.name = Some(name.to_owned());
+        machine.metadata.namespace = Some("ns".to_owned());
+        machine.metadata.uid = Some(uid.to_owned());
+        machine.metadata.resource_version = Some(version.to_string());
+        machine
+    }
+
+    fn list(objects: &[(&str, &str, u64)], version: u64) -> LiveList {
+        let listed = |(name, uid, version): &(&str, &str, u64)| Listed {
+            key: ObjectKey::new("ns", *name),
+            uid: (*uid).to_owned(),
+            version: *version,
+        };
+        LiveList { objects: objects.iter().map(listed).collect(), version }
+    }
+
+    #[rstest]
+    #[case::the_same(&[("a", "1", 5)], list(&[("a", "1", 5)], 9), true)]
+    #[case::newer(&[("a", "1", 12)], list(&[("a", "1", 5)], 9), true)]
+    #[case::an_older_form(&[("a", "1", 4)], list(&[("a", "1", 5)], 9), false)]
+    #[case::one_is_missing(&[], list(&[("a", "1", 5)], 9), false)]
+    #[case::a_namesake(&[("a", "0", 7)], list(&[("a", "1", 5)], 9), false)]
+    #[case::one_was_made_since(&[("b", "2", 10)], list(&[], 9), true)]
+    #[case::one_is_gone(&[("b", "2", 8)], list(&[], 9), false)]
+    #[case::nothing_at_all(&[], list(&[], 9), true)]
+    fn a_view_is_compared_with_a_list(
+        #[case] shown: &[(&str, &str, u64)],
+        #[case] live: LiveList,
+        #[case] expected: bool,
+    ) {
+        let store: Store<Machine> = Store::new(Vec::new());
+        for (name, uid, version) in shown {
+            store.apply(machine(name, uid, *version));
+        }
+        assert_eq!(store.behind(&live).is_none(), expected);
+    }
+
+    #[test]
+    fn what_was_listed_and_is_gone_since_is_not_missed() {
+        let store: Store<Machine> = Store::new(Vec::new());
+        store.apply(machine("a", "1", 5));
+        store.delete(&machine("a", "1", 11));
+        assert_eq!(store.behind(&list(&[("a", "1", 5)], 9)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_view_is_waited_for_through_failures() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let requests = Arc::clone(&asked);
+        let client = kube::Client::new(
+            service_fn(move |request: Request<Body>| {
+                let number = requests.fetch_add(1, Ordering::Relaxed);
+                let query = request.uri().query().unwrap_or_default().to_owned();
+                async move {
+                    // No resourceVersion: an answer from a cache would prove nothing.
+                    assert!(!query.contains("resourceVersion"), "{query}");
+                    let item = |name: &str, version: u32| {
+                        json!({ "metadata": {
+                        "name": name, "namespace": "ns", "uid": name, "resourceVersion": version.to_string() } })
+                    };
+                    let (status, body) = match number {
+                        0 => (
+                            503_u16,
+                            json!({ "kind": "Status", "status": "Failure", "code": 503, "reason": "ServiceUnavailable", "message": "no" }),
+                        ),
+                        1 => (
+                            200,
+                            json!({ "metadata": { "resourceVersion": "9", "continue": "more" }, "items": [item("a", 5)] }),
+                        ),
+                        _ => (200, json!({ "metadata": { "resourceVersion": "9" }, "items": [item("b", 6)] })),
+                    };
+                    let response = Response::builder().status(status).body(Body::from(body.to_string().into_bytes()));
+                    Ok::<_, kube::Error>(response.unwrap())
+                }
+            }),
+            "ns",
+        );
+        let api: Api<Machine> = Api::namespaced(client, "ns");
+        let store = Arc::new(Store::<Machine>::new(Vec::new()));
+        store.apply(machine("a", "a", 5));
+        let view = Arc::clone(&store);
+        let waiting = tokio::spawn(async move { caught_up("machines", &api, &view).await });
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert!(!waiting.is_finished());
+        store.apply(machine("b", "b", 6));
+        waiting.await.unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+    }
+}

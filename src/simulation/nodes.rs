@@ -1,0 +1,99 @@
+//! The Nodes: kubelets that join and sicken, and the agents that update them in place.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
+
+use super::{api::Api, cloud::Cloud, history::NodeEvent};
+use crate::{
+    api::names::{label, update_result},
+    controllers::machine::in_place::{UpdateStage, result_of},
+};
+
+/// Lets something happen to a Node; its name, if it has happened.
+pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: Timestamp) -> Option<String> {
+    let one_of = |names: Vec<String>| names.get(usize::from(pick) % names.len().max(1)).cloned();
+    let fits = |node: &Node| match event {
+        NodeEvent::Updated | NodeEvent::UpdateFailed => is_ready_for_update(node),
+        _ => true,
+    };
+    let name = match event {
+        NodeEvent::Joins => {
+            let alive = cloud.vms.iter().filter(|(_, vm)| vm.joins_at != Timestamp::MAX);
+            one_of(alive.map(|(name, _)| name.clone()).collect())?
+        }
+        _ => one_of(api.nodes.iter().filter(|(_, node)| fits(node)).map(|(name, _)| name.clone()).collect())?,
+    };
+    match event {
+        NodeEvent::Joins => return join(api, cloud, &name, now).then_some(name),
+        NodeEvent::Deleted => {
+            // It is there: it was just looked up.
+            let _ = api.delete::<Node>(&name, None, None, now);
+        }
+        NodeEvent::Sickens | NodeEvent::Recovers => {
+            let ready = event == NodeEvent::Recovers && cloud.vms.contains_key(&name);
+            api.edit::<Node>(&name, |node| set_ready(node, ready));
+        }
+        NodeEvent::Updated => tell_result(api, &name, update_result::SUCCESSFUL),
+        NodeEvent::UpdateFailed => tell_result(api, &name, update_result::FAILED),
+    }
+    Some(name)
+}
+
+/// Lets the Node of a VM join; whether it had not yet.
+pub fn join(api: &mut Api, cloud: &Cloud, name: &str, now: Timestamp) -> bool {
+    let Some(vm) = cloud.vms.get(name) else { return false };
+    if api.nodes.contains_key(name) {
+        return false;
+    }
+    let mut node = Node::default();
+    node.metadata.name = Some(name.to_owned());
+    node.spec = Some(NodeSpec { provider_id: Some(vm.provider_id.clone()), ..NodeSpec::default() });
+    set_ready(&mut node, true);
+    let _ = api.create(&node, now);
+    true
+}
+
+/// Nodes whose VMs live are ready again.
+pub fn heal(api: &mut Api, cloud: &Cloud) {
+    let alive: Vec<String> = api.nodes.keys().filter(|name| cloud.vms.contains_key(*name)).cloned().collect();
+    for name in alive {
+        api.edit::<Node>(&name, |node| set_ready(node, true));
+    }
+}
+
+/// Agents update what is ready for it, and somebody repairs what failed; whether there was any.
+pub fn go_on_updating(api: &mut Api) -> bool {
+    let changes = api.changes;
+    let has_failed = |node: &Node| {
+        let labels = node.metadata.labels.as_ref();
+        labels.and_then(|labels| labels.get(label::UPDATE_RESULT)).is_some_and(|result| result == update_result::FAILED)
+    };
+    let waiting: Vec<String> = api
+        .nodes
+        .iter()
+        .filter(|(_, node)| is_ready_for_update(node) || has_failed(node))
+        .map(|(name, _)| name.clone())
+        .collect();
+    for name in waiting {
+        tell_result(api, &name, update_result::SUCCESSFUL);
+    }
+    api.changes != changes
+}
+
+fn is_ready_for_update(node: &Node) -> bool {
+    UpdateStage::of(node) == Some(UpdateStage::ReadyForUpdate) && result_of(node).is_none()
+}
+
+fn tell_result(api: &mut Api, name: &str, result: &str) {
+    api.edit::<Node>(name, |node| {
+        node.metadata.labels.get_or_insert_default().insert(label::UPDATE_RESULT.to_owned(), result.to_owned());
+    });
+}
+
+fn set_ready(node: &mut Node, ready: bool) {
+    let status: &mut NodeStatus = node.status.get_or_insert_default();
+    let conditions = status.conditions.get_or_insert_default();
+    conditions.retain(|condition| condition.type_ != "Ready");
+    let status = if ready { "True" } else { "False" };
+    conditions.push(NodeCondition { type_: "Ready".to_owned(), status: status.to_owned(), ..NodeCondition::default() });
+}
