@@ -69,6 +69,8 @@ pub mod status_change;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
+mod testing_api;
+#[cfg(test)]
 mod testing_cloud;
 #[cfg(test)]
 mod testing_cluster;

@@ -10,6 +10,7 @@
 mod attachments;
 mod brief;
 mod deadlines;
+mod node_reads;
 mod nodes;
 mod objects;
 mod pods;
