@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use crate::api::{defaulting::FinalizerDefault, names, validation::Profile};
+use crate::api::{defaulting::FinalizerDefault, kind::ApiVersion, names, validation::Profile};
 
 /// Everything `mcm serve` is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,8 @@ pub struct Settings {
     pub namespace: String,
     /// Client-side rate of each client.
     pub client_rate: ClientRate,
+    /// Which version of the machine kinds is watched.
+    pub read_version: ReadVersion,
     /// How old a cache may grow before it is listed again.
     pub min_resync_period: Duration,
     /// The plain HTTP listener for health and metrics.
@@ -39,6 +41,8 @@ pub struct Settings {
     pub extra_certificate_names: Vec<String>,
     /// The Service that API servers reach the TLS listener through.
     pub service: ServiceReference,
+    /// Who may call webhooks, and how many at once.
+    pub webhooks: WebhookSettings,
     /// What admission does.
     pub admission: AdmissionSettings,
     /// The control loops of this process.
@@ -77,14 +81,34 @@ impl Settings {
         if self.machine.health_timeout.is_zero() {
             found.push("--machine-health-timeout is 0: a machine fails at the first sign of ill health".to_owned());
         }
-        if self.safety.orphan_vms_period.is_zero() {
-            found.push("--machine-safety-orphan-vms-period is 0: it is treated as 1s".to_owned());
+        if self.safety.orphan_vms_period < Duration::from_secs(10) {
+            found.push("--machine-safety-orphan-vms-period is less than 10s: it is treated as 10s".to_owned());
         }
         if self.drivers == DriverSelection::Only(BTreeSet::new()) {
             found.push("--drivers is empty: no machine class can be served".to_owned());
         }
         found
     }
+}
+
+/// Who may call webhooks, and how many at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookSettings {
+    /// PEM file of the authorities of which callers must show a certificate; most API servers have none to show.
+    pub client_authorities: Option<PathBuf>,
+    /// Admission reviews that are answered at a time.
+    pub max_in_flight: NonZeroUsize,
+    /// The oldest TLS version that is spoken.
+    pub tls_min_version: TlsMinVersion,
+}
+
+/// The oldest TLS version that is spoken, by Go's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsMinVersion {
+    /// `VersionTLS12`.
+    V1_2,
+    /// `VersionTLS13`.
+    V1_3,
 }
 
 /// How the control cluster is reached.
@@ -105,6 +129,28 @@ pub enum TargetCluster {
     InCluster,
     /// By a kubeconfig file.
     Kubeconfig(PathBuf),
+}
+
+/// Which version of the machine kinds is watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadVersion {
+    /// The one that is stored, found out by asking: no cache then needs the conversion webhook.
+    #[default]
+    Stored,
+    /// Always this one.
+    Fixed(ApiVersion),
+}
+
+impl std::str::FromStr for ReadVersion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, ApiVersion::from_name(text)) {
+            ("stored", _) => Ok(Self::Stored),
+            (_, Some(version)) => Ok(Self::Fixed(version)),
+            (other, None) => Err(format!("unknown version {other:?}: want \"stored\", \"v1alpha1\" or \"v1beta1\"")),
+        }
+    }
 }
 
 /// A token bucket on the client's side. Each client has its own; Leases and events never wait behind it.

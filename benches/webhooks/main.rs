@@ -6,6 +6,8 @@
 
 mod load;
 mod pure;
+#[path = "../../tests/support/trusting.rs"]
+mod trusting;
 
 /// As in the program itself.
 #[global_allocator]

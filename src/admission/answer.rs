@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{
     Endpoint, Operation, Question, Request,
+    refusal::Refusal,
     review::{API_VERSION, KIND},
 };
 use crate::api::{
@@ -61,7 +62,7 @@ pub struct ReviewFacts {
     pub verdict: Verdict,
     /// The rules that found something, in order.
     pub rules: Vec<(RuleId, Severity)>,
-    /// Why it failed; empty unless it did.
+    /// Why it failed, without anything of the object; empty unless it did.
     pub failure: String,
 }
 
@@ -127,28 +128,28 @@ struct Cause<'a> {
 }
 
 /// A body that cannot be answered: 400 with a `Status` that says why.
-pub fn bad_request(reason: &str) -> ReviewAnswer {
-    failure(400, "BadRequest", reason)
+pub fn bad_request(refusal: &Refusal) -> ReviewAnswer {
+    failure(400, "BadRequest", refusal)
 }
 
 /// A body that is not read because of what it would take: 413 with a `Status` that says so.
-pub fn too_large(reason: &str) -> ReviewAnswer {
-    failure(413, "RequestEntityTooLarge", reason)
+pub fn too_large(refusal: &Refusal) -> ReviewAnswer {
+    failure(413, "RequestEntityTooLarge", refusal)
 }
 
 /// A defect of ours: 500 with a `Status` that says so.
-pub fn internal_error(reason: &str) -> ReviewAnswer {
-    failure(500, "InternalError", reason)
+pub fn internal_error(refusal: &Refusal) -> ReviewAnswer {
+    failure(500, "InternalError", refusal)
 }
 
-fn failure(code: u16, reason: &'static str, message: &str) -> ReviewAnswer {
+fn failure(code: u16, reason: &'static str, refusal: &Refusal) -> ReviewAnswer {
     let status = Status {
         kind: Some("Status"),
         api_version: Some("v1"),
         outcome: "Failure",
         code,
         reason,
-        message: Cow::Borrowed(message),
+        message: Cow::Borrowed(&refusal.reason),
         details: None,
     };
     let facts = ReviewFacts {
@@ -157,7 +158,7 @@ fn failure(code: u16, reason: &'static str, message: &str) -> ReviewAnswer {
         operation: None,
         verdict: Verdict::Failed,
         rules: Vec::new(),
-        failure: message.to_owned(),
+        failure: refusal.for_logs.clone(),
     };
     ReviewAnswer { status: code, body: to_json(&status), facts }
 }

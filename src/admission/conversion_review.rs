@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-use super::{answer, weight};
+use super::{answer, refusal::Refusal, weight};
 use crate::api::{
     conversion::{Loss, convert_counting_losses},
     kind::ApiVersion,
@@ -92,49 +92,57 @@ enum Outcome<'a> {
 pub fn answer(body: &[u8]) -> ConversionAnswer {
     let review: Review<'_> = match serde_json::from_slice(body) {
         Ok(review) => review,
-        Err(error) => return refused(&format!("the body is no {KIND} of {API_VERSION}: {error}")),
+        Err(error) => return refused(&Refusal::of_json(&format!("the body is no {KIND} of {API_VERSION}"), &error)),
     };
     if review.kind != KIND || review.api_version != API_VERSION {
-        return refused(&format!("want a {KIND} of {API_VERSION}"));
+        return refused(&Refusal::plain(format!("want a {KIND} of {API_VERSION}")));
     }
     let Some(request) = review.request else {
-        return refused(&format!("the {KIND} has no request"));
+        return refused(&Refusal::plain(format!("the {KIND} has no request")));
     };
     let mut facts = ConversionFacts { to: version(&request.desired), ..ConversionFacts::default() };
-    let converted_objects = convert_all(&request, &mut facts).unwrap_or_else(|message| {
-        // A review fails as a whole.
-        facts.failure = message;
-        facts.objects = 0;
-        Vec::new()
-    });
-    let result = if facts.failure.is_empty() { Outcome::Success } else { Outcome::Failure { message: &facts.failure } };
+    let (converted_objects, message) = match convert_all(&request, &mut facts) {
+        Ok(converted) => (converted, None),
+        Err(refusal) => {
+            // A review fails as a whole.
+            facts.failure = refusal.for_logs;
+            facts.objects = 0;
+            (Vec::new(), Some(refusal.reason))
+        }
+    };
+    let result = match &message {
+        None => Outcome::Success,
+        Some(message) => Outcome::Failure { message },
+    };
     let response = Response { uid: &request.uid, converted_objects, result };
     match serde_json::to_vec(&Answer { api_version: API_VERSION, kind: KIND, response }) {
         Ok(body) => ConversionAnswer { status: 200, body, facts },
         Err(error) => {
-            let answer = answer::internal_error(&format!("the converted objects cannot be written: {error}"));
+            let refusal = Refusal::plain(format!("the converted objects cannot be written: {error}"));
+            let answer = answer::internal_error(&refusal);
             ConversionAnswer { status: answer.status, body: answer.body, facts }
         }
     }
 }
 
-fn refused(reason: &str) -> ConversionAnswer {
-    let answer = answer::bad_request(reason);
+fn refused(refusal: &Refusal) -> ConversionAnswer {
+    let answer = answer::bad_request(refusal);
     let facts = ConversionFacts { failure: answer.facts.failure, ..ConversionFacts::default() };
     ConversionAnswer { status: answer.status, body: answer.body, facts }
 }
 
 /// All objects in their order, or why one of them cannot be converted.
-fn convert_all(request: &Request<'_>, facts: &mut ConversionFacts) -> Result<Vec<Box<RawValue>>, String> {
+fn convert_all(request: &Request<'_>, facts: &mut ConversionFacts) -> Result<Vec<Box<RawValue>>, Refusal> {
     let mut converted = Vec::with_capacity(request.objects.len());
     for (index, raw) in request.objects.iter().enumerate() {
         if weight::is_too_heavy(raw.get().as_bytes()) {
-            return Err(weight::too_heavy(&format!("object {index}")));
+            return Err(Refusal::plain(weight::too_heavy(&format!("object {index}"))));
         }
-        let object: Value = serde_json::from_str(raw.get()).map_err(|error| format!("object {index}: {error}"))?;
+        let object: Value =
+            serde_json::from_str(raw.get()).map_err(|error| Refusal::of_json(&format!("object {index}"), &error))?;
         let word = |field: &str| object.get(field).and_then(Value::as_str);
-        let kind = word("kind").unwrap_or("without a kind");
-        let explain = |error: &dyn std::fmt::Display| format!("object {index} ({kind}): {error}");
+        let kind: String = word("kind").unwrap_or("without a kind").chars().take(80).collect();
+        let explain = |error: &dyn std::fmt::Display| Refusal::plain(format!("object {index} ({kind}): {error}"));
         let from = word("apiVersion").and_then(version);
         facts.from = if index == 0 { from } else { facts.from.filter(|earlier| Some(*earlier) == from) };
         let done = convert_counting_losses(&object, &request.desired).map_err(|error| explain(&error))?;

@@ -12,6 +12,7 @@ mod conversion_review;
 mod drivers;
 pub mod manifests;
 pub mod policies;
+mod refusal;
 mod review;
 #[cfg(test)]
 mod tests;
@@ -19,12 +20,15 @@ mod weight;
 
 use std::sync::Arc;
 
-use self::review::{Question, Request, Target};
 pub use self::{
     answer::{ReviewAnswer, ReviewFacts, Verdict},
     conversion_review::{ConversionAnswer, ConversionFacts},
     drivers::RegisteredDrivers,
     review::Operation,
+};
+use self::{
+    refusal::Refusal,
+    review::{Question, Request, Target},
 };
 use crate::api::{
     defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
@@ -117,7 +121,7 @@ impl Admission {
     /// driver's) is the caller's to catch.
     pub fn review(&self, endpoint: Endpoint, body: &[u8]) -> ReviewAnswer {
         if weight::is_too_heavy(body) {
-            return answer::too_large(&weight::too_heavy("the AdmissionReview"));
+            return answer::too_large(&Refusal::plain(weight::too_heavy("the AdmissionReview")));
         }
         match review::read(body) {
             Ok(request) => self.answer(endpoint, &request),

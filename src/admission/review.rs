@@ -1,10 +1,11 @@
 //! Reading an `AdmissionReview`.
 //!
-//! Texts are borrowed from the body where they hold no escapes. Of the objects, `metadata.managedFields` is skipped
-//! while reading: no rule looks at it and it is often half of an object.
+//! Texts are borrowed from the body where they hold no escapes. Of the objects, what no rule looks at is skipped
+//! while reading: `metadata.managedFields` alone is often half of an object.
 
 use std::{borrow::Cow, fmt};
 
+use super::refusal::{Refusal, printable};
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
@@ -139,33 +140,28 @@ pub enum Target {
     Foreign,
 }
 
-/// Reads a body. The error is a text for whoever configured the webhook.
-pub fn read(body: &[u8]) -> Result<Request<'_>, String> {
+/// Reads a body.
+pub fn read(body: &[u8]) -> Result<Request<'_>, Refusal> {
     if body.is_empty() {
-        return Err(format!("the body is empty: want an {KIND} of {API_VERSION}"));
+        return Err(Refusal::plain(format!("the body is empty: want an {KIND} of {API_VERSION}")));
     }
-    let no_review = |error: &dyn fmt::Display| format!("the body is no {KIND} of {API_VERSION}: {error}");
+    let no_review = format!("the body is no {KIND} of {API_VERSION}");
     // Checked once as a whole, which is much cheaper than string by string.
-    let text = std::str::from_utf8(body).map_err(|error| no_review(&error))?;
-    let review: Review<'_> = serde_json::from_str(text).map_err(|error| no_review(&error))?;
+    let text = std::str::from_utf8(body).map_err(|error| Refusal::plain(format!("{no_review}: {error}")))?;
+    let review: Review<'_> = serde_json::from_str(text).map_err(|error| Refusal::of_json(&no_review, &error))?;
     if review.kind.is_empty() {
-        return Err(format!("the body is no {KIND} of {API_VERSION}: it names no kind"));
+        return Err(Refusal::plain(format!("{no_review}: it names no kind")));
     }
     if review.kind != KIND || review.api_version != API_VERSION {
         let (kind, version) = (printable(&review.kind), printable(&review.api_version));
-        return Err(format!("cannot answer kind {kind} of apiVersion {version}: want {KIND} of {API_VERSION}"));
+        let reason = format!("cannot answer kind {kind} of apiVersion {version}: want {KIND} of {API_VERSION}");
+        return Err(Refusal::plain(reason));
     }
-    let request = review.request.ok_or_else(|| format!("the {KIND} has no request"))?;
+    let request = review.request.ok_or_else(|| Refusal::plain(format!("the {KIND} has no request")))?;
     if request.uid.is_empty() {
-        return Err(format!("the request of the {KIND} has no uid"));
+        return Err(Refusal::plain(format!("the request of the {KIND} has no uid")));
     }
     Ok(request)
-}
-
-/// A foreign text for a message: quoted, and cut to what a person can read.
-fn printable(text: &str) -> String {
-    const MAX: usize = 80;
-    format!("{:?}", text.chars().take(MAX).collect::<String>())
 }
 
 impl Request<'_> {
@@ -194,10 +190,11 @@ impl Request<'_> {
     }
 
     /// What happens to the object. The error says which part of the request is missing.
-    pub fn change(&self) -> Result<Change<'_>, String> {
+    pub fn change(&self) -> Result<Change<'_>, Refusal> {
         let object = self.object.as_ref().map(|object| &object.0);
         let old = self.old_object.as_ref().map(|object| &object.0);
-        let missing = |part: &str| format!("the request is {} and has no {part}", self.operation().as_str());
+        let missing =
+            |part: &str| Refusal::plain(format!("the request is {} and has no {part}", self.operation().as_str()));
         match self.operation() {
             Operation::Create => Ok(Change::Create { new: object.ok_or_else(|| missing("object"))? }),
             Operation::Update => Ok(Change::Update {
@@ -232,7 +229,10 @@ impl Request<'_> {
     }
 }
 
-/// An object without its managed fields.
+/// Metadata that the API server keeps and no rule looks at.
+const UNREAD_METADATA: [&str; 5] = ["managedFields", "uid", "resourceVersion", "creationTimestamp", "selfLink"];
+
+/// An object without [`UNREAD_METADATA`].
 struct Object(Value);
 
 impl<'de> Deserialize<'de> for Object {
@@ -248,7 +248,7 @@ enum Level {
     Metadata,
 }
 
-/// Reads any JSON value, and of an object all but `metadata.managedFields`.
+/// Reads any JSON value, and of an object all but [`UNREAD_METADATA`].
 struct Without(Level);
 
 /// The same for a member that is read in place.
@@ -307,7 +307,7 @@ impl<'de> Visitor<'de> for Without {
                     let value = members.next_value::<Metadata>()?.0;
                     map.insert(key, value);
                 }
-                (Level::Metadata, "managedFields") => {
+                (Level::Metadata, key) if UNREAD_METADATA.contains(&key) => {
                     members.next_value::<IgnoredAny>()?;
                 }
                 _ => {

@@ -20,7 +20,7 @@ impl FieldPath {
     /// `self.name`.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
-        if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
+        if self.0.is_empty() { Self(name.to_owned()) } else { Self([&self.0, ".", name].concat()) }
     }
 
     /// `self[index]`, an element of a list.
@@ -32,7 +32,7 @@ impl FieldPath {
     /// `self[key]`, a value of a map.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
-        Self(format!("{}[{key}]", self.0))
+        Self([&self.0, "[", key, "]"].concat())
     }
 
     /// The path as it is printed.

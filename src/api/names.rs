@@ -388,6 +388,8 @@ pub mod machine_condition {
     pub const REASON_DRAINING_FOR_UPDATE: &str = "DrainingForUpdate";
     /// Waits for the node agent to update the node.
     pub const REASON_WAITING_FOR_UPDATE: &str = "WaitingForInPlaceUpdate";
+    /// Nothing is decided about the machine, because an API server is silent.
+    pub const REASON_FROZEN: &str = "Frozen";
     /// Nothing to wait for.
     pub const REASON_SETTLED: &str = "Settled";
     /// The Node is being drained.
@@ -404,6 +406,8 @@ pub mod machine_condition {
     pub const REASON_WAITING_FOR_DETACHMENT: &str = "WaitingForVolumeDetachment";
     /// A volume has to be attached to another Node.
     pub const REASON_WAITING_FOR_REATTACHMENT: &str = "WaitingForVolumeReattachment";
+    /// A drain can't begin before the pods of the target cluster are known.
+    pub const REASON_WAITING_FOR_POD_LIST: &str = "WaitingForPodList";
     /// A deletion waits for a driver call that was under way before.
     pub const REASON_AWAITING_DRIVER: &str = "AwaitingDriver";
     /// The machine is kept for somebody to look at.

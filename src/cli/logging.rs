@@ -46,7 +46,11 @@ pub fn start(args: &LoggingArgs) -> Result<(), tracing_subscriber::util::TryInit
 /// # Errors
 /// When something else in the process logs already.
 pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::TryInitError> {
-    let filter = if verbosity == 0 { Targets::new().with_default(LevelFilter::WARN) } else { filter(verbosity) };
+    let filter = if verbosity == 0 {
+        filter(0).with_target("machine_controller_manager", LevelFilter::WARN).with_target("mcm", LevelFilter::WARN)
+    } else {
+        filter(verbosity)
+    };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(filter).with(lines).try_init()
 }
@@ -59,7 +63,12 @@ fn filter(verbosity: i32) -> Targets {
         6..=9 => (LevelFilter::TRACE, LevelFilter::INFO),
         10.. => (LevelFilter::TRACE, LevelFilter::DEBUG),
     };
-    Targets::new().with_target("machine_controller_manager", ours).with_target("mcm", ours).with_default(theirs)
+    Targets::new()
+        .with_target("machine_controller_manager", ours)
+        .with_target("mcm", ours)
+        .with_default(theirs)
+        // It logs whole objects that it can't decode, Secrets among them. Who called tells what went wrong.
+        .with_target("kube_client::client", LevelFilter::ERROR)
 }
 
 #[cfg(test)]
@@ -68,6 +77,13 @@ mod tests {
     use tracing::Level;
 
     use super::*;
+
+    #[rstest]
+    #[case::quiet(0)]
+    #[case::everything(10)]
+    fn objects_that_cannot_be_decoded_are_never_logged(#[case] v: i32) {
+        assert!(!filter(v).would_enable("kube_client::client", &Level::WARN));
+    }
 
     #[rstest]
     #[case::quiet(0, Level::INFO, Level::WARN)]

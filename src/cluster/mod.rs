@@ -18,6 +18,7 @@ pub mod lease;
 pub mod objects;
 pub mod preflight;
 pub mod queue;
+pub mod storage_version;
 pub mod store;
 pub mod supervisor;
 pub mod watch;

@@ -7,7 +7,14 @@ use kube::Api;
 use tokio::sync::{OnceCell, watch};
 
 use super::{
-    Common, clusters::Clusters, drivers::Drivers, loops, references::CachedReferences, stream, target::TargetViews,
+    Common,
+    caches::{self, Begin},
+    clusters::Clusters,
+    drivers::Drivers,
+    loops,
+    references::CachedReferences,
+    stream,
+    target::TargetViews,
 };
 use crate::{
     api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
@@ -20,12 +27,12 @@ use crate::{
         objects::Objects,
         preflight::Preflight,
         supervisor::{Stage, Supervisor},
-        watch::{Poison, Scope, Watches, Watching, prune},
+        watch::{Poison, prune},
     },
     controllers::views::ControlViews,
     driver::virtual_cloud::ConfigMapAccess,
     metrics::{FleetSnapshot, Listing},
-    settings::{Half, StandbyCaches},
+    settings::Half,
 };
 
 /// Component of events that no controller tells.
@@ -260,59 +267,11 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
         Recorder::new(COMPONENT, notes.clone())
             .note_about(poison.object.clone(), EventNote::warning(UNDECODABLE, text));
     };
-    let watches = Watches::new(Arc::new(on_poison), parts.common.random_source(stream::WATCHES));
-    let namespace = || Scope::Namespace(parts.common.settings.namespace.clone());
-    let client = || clusters.control.client(Purpose::Watches);
     let stop = tasks.stop_of(Stage::Support);
-    let views = &parts.views;
-    let begin = Begin {
-        leadership: match parts.common.settings.standby_caches {
-            StandbyCaches::Warm => None,
-            StandbyCaches::Cold => Some(parts.leadership.clone()),
-        },
-        stop: stop.clone(),
-    };
-    macro_rules! keep {
-        ($kind:literal, $store:expr) => {
-            tasks.spawn(
-                Stage::Support,
-                concat!("watch of ", $kind),
-                begin.clone().then(watches.clone().keep(
-                    $kind,
-                    client(),
-                    Watching::objects(namespace(), prune::common),
-                    Arc::clone($store),
-                    stop.clone(),
-                )),
-            );
-        };
-    }
-    keep!("machines", &views.machines);
-    keep!("machinesets", &views.sets);
-    keep!("machinedeployments", &views.deployments);
-    keep!("machineclasses", &views.classes);
-    keep!("secrets", &views.secrets);
+    let begin = Begin::of(parts.common.settings.standby_caches, &parts.leadership, stop);
+    let watches = caches::keep_views(&parts.common, clusters, &parts.views, &begin, Arc::new(on_poison), tasks);
     if let (Some(target), Some(cluster)) = (&parts.target, &clusters.target) {
         target.keep(&watches, cluster, &begin, tasks);
-    }
-}
-
-/// When a watch begins: at once, or with leadership.
-#[derive(Clone)]
-pub(super) struct Begin {
-    leadership: Option<Leadership>,
-    stop: tokio_util::sync::CancellationToken,
-}
-
-impl Begin {
-    /// Does the work once it is time.
-    pub(super) async fn then(self, work: impl Future<Output = ()>) {
-        if let Some(leadership) = &self.leadership
-            && self.stop.run_until_cancelled(leadership.won()).await.is_none()
-        {
-            return;
-        }
-        work.await;
     }
 }
 

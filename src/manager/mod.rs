@@ -5,6 +5,7 @@
 //! configuration, ports, certificates, webhooks, then clusters, watches, leadership and loops; webhooks are served before
 //! and without leadership (design: who runs where).
 
+mod caches;
 mod clusters;
 mod control;
 mod drivers;
@@ -88,7 +89,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let drivers = drivers::Drivers::new(&common)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
     serving::start(&common, &clusters, &drivers, &references, &mut tasks).await?;
-    if !common.settings.controllers.is_empty() {
+    if common.settings.controllers.is_empty() {
+        caches::only_to_answer(&common, &clusters, &references, &mut tasks);
+    } else {
         control::start(&common, &clusters, drivers, &references, &mut tasks).await?;
     }
     let mut terminate = signal(SignalKind::terminate())?;

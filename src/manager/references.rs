@@ -1,7 +1,7 @@
 //! What admission may know of other objects: the stores that the watches keep.
 //!
-//! Nothing is asked of an API server here. A store whose first list is not complete, a namespace that is not watched, or
-//! a process without control loops gives no answer, and then the rules say nothing.
+//! Nothing is asked of an API server here. A store whose first list is not complete or a namespace that is not
+//! watched gives no answer, and then the rules say nothing.
 
 use std::{
     collections::BTreeSet,

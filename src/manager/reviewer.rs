@@ -10,18 +10,26 @@ use crate::{
         Allowed, ApiVersion as VersionLabel, Conversion, Metrics, Outcome, Reviewed, ReviewedKind, ReviewedOperation,
         RuleHit, RuleLevel, Webhook,
     },
-    server::{Answer, Reviewer},
+    server::{Answer, LogLimit, Reviewer},
 };
 
 /// Admission behind the server's listener.
 pub(super) struct AdmissionReviewer {
     admission: Admission,
     metrics: Metrics,
+    complaints: LogLimit,
 }
 
 impl AdmissionReviewer {
     pub(super) fn new(admission: Admission, metrics: Metrics) -> Self {
-        Self { admission, metrics }
+        Self { admission, metrics, complaints: LogLimit::default() }
+    }
+
+    /// Writes a line about something that a stranger can bring about, unless there was one just now.
+    fn complain(&self, write: impl FnOnce(u64)) {
+        if let Some(held_back) = self.complaints.permit(tokio::time::Instant::now()) {
+            write(held_back);
+        }
     }
 
     fn review(&self, endpoint: Endpoint, body: &[u8]) -> Answer {
@@ -64,7 +72,9 @@ impl AdmissionReviewer {
             self.metrics.admission.rules.inc(&RuleHit { rule, level, kind, operation });
         }
         if facts.verdict == Verdict::Failed {
-            tracing::warn!(?endpoint, why = facts.failure, "a review could not be judged");
+            self.complain(|held_back| {
+                tracing::warn!(?endpoint, why = facts.failure, held_back, "a review could not be judged");
+            });
         }
     }
 
@@ -76,14 +86,19 @@ impl AdmissionReviewer {
         metrics.objects.add(&(), facts.objects);
         if !facts.losses.is_empty() {
             metrics.residue_dropped.add(&(), facts.losses.len() as u64);
-            tracing::warn!(
-                losses = ?facts.losses,
-                "data that only the other version can express got lost in a conversion: an annotation below \
-                 conversion.machine.sapcloud.io/ was edited or would have been too large"
-            );
+            self.complain(|held_back| {
+                tracing::warn!(
+                    losses = ?facts.losses,
+                    held_back,
+                    "data that only the other version can express got lost in a conversion: an annotation below \
+                     conversion.machine.sapcloud.io/ was edited or would have been too large"
+                )
+            });
         }
         if result == Outcome::Failure {
-            tracing::warn!(why = facts.failure, "objects could not be converted");
+            self.complain(|held_back| {
+                tracing::warn!(why = facts.failure, held_back, "objects could not be converted");
+            });
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use anyhow::Context;
 use jiff::Timestamp;
 
 use super::{
@@ -18,7 +19,7 @@ use crate::{
         supervisor::{Stage, Supervisor},
     },
     server::{
-        ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions,
+        ClientCertificates, ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions, TlsVersion,
         tls::{
             CertMode, CertificateManager, CertificateSettings, POLL_INTERVAL, PairFiles, Target, plan::PlanSettings,
             serving_names,
@@ -46,14 +47,21 @@ pub(super) async fn start(
         secure: settings.secure,
         plain: plain_addresses(&settings.http),
         connections: ConnectionLimits::default(),
-        requests: RequestLimits::default(),
+        requests: RequestLimits {
+            admission_in_flight: settings.webhooks.max_in_flight.get(),
+            ..RequestLimits::default()
+        },
+        client_certificates: client_certificates(&settings.webhooks).await?,
+        tls_min_version: match settings.webhooks.tls_min_version {
+            settings::TlsMinVersion::V1_2 => TlsVersion::V1_2,
+            settings::TlsMinVersion::V1_3 => TlsVersion::V1_3,
+        },
         profiling: match settings.http.profiling {
             settings::Profiling::Off => Profiling::Off,
             settings::Profiling::On | settings::Profiling::WithContention => Profiling::On,
         },
         shutdown_delay: settings.shutdown.delay,
         shutdown_timeout: settings.shutdown.timeout,
-        ..ServerOptions::default()
     };
     let server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
     let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
@@ -62,6 +70,14 @@ pub(super) async fn start(
     let support_stop = tasks.stop_of(Stage::Support);
     tasks.spawn(Stage::Support, "certificates", certificates.run(support_stop));
     Ok(())
+}
+
+async fn client_certificates(webhooks: &settings::WebhookSettings) -> anyhow::Result<ClientCertificates> {
+    let Some(path) = &webhooks.client_authorities else { return Ok(ClientCertificates::NotAsked) };
+    let authorities = tokio::fs::read(path)
+        .await
+        .with_context(|| format!("cannot read {} of --webhook-client-ca", path.display()))?;
+    Ok(ClientCertificates::DemandedByWebhooks { authorities })
 }
 
 fn admission(common: &Common, drivers: &Drivers, references: &Arc<CachedReferences>) -> Admission {

@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 
 use kube::ResourceExt;
 
-use super::control::Begin;
+use super::caches::Begin;
 use crate::{
     cluster::{
         clients::{Cluster, Purpose},

@@ -47,6 +47,8 @@ pub struct MachineMetrics {
     pub api_writes: Counters<ApiWrite<'static>>,
     /// `mcm_orphan_vms_deleted_total` (ours): VMs without a machine that were deleted.
     pub orphan_vms_deleted: Counters<OfClass<'static>>,
+    /// `mcm_drain_pods` (ours): pods of the drains under way, by where they stand.
+    pub drain_pods: Gauges<DrainPods>,
     /// `mcm_bootstrap_token_collisions_total` (ours): bootstrap tokens whose name was taken.
     pub bootstrap_token_collisions: Counters<()>,
 }
@@ -172,6 +174,7 @@ impl Catalogue {
                 stage_duration: Histograms::register(r, "mcm_machine_stage_duration_seconds", "Seconds that machines spent in a stage of their creation or deletion.", &stage_buckets)?,
                 api_writes: Counters::register(r, "mcm_machine_api_writes_total", "Number of writes to a Kubernetes API, by object and rule.")?,
                 orphan_vms_deleted: Counters::register(r, "mcm_orphan_vms_deleted_total", "Number of VMs without a machine that were deleted.")?,
+                drain_pods: Gauges::register(r, "mcm_drain_pods", "Number of pods that drains under way still wait for, by where they stand.")?,
                 bootstrap_token_collisions: Counters::register(r, "mcm_bootstrap_token_collisions_total", "Number of bootstrap tokens whose name was taken.")?,
             },
             scrape_failures: ScrapeFailures {
@@ -214,6 +217,9 @@ impl Catalogue {
         self.machine.controller_frozen.set(&(), 0.0);
         self.machine.stale_machines.add(&(), 0);
         self.machine.bootstrap_token_collisions.add(&(), 0);
+        for state in DrainPodState::ALL {
+            self.machine.drain_pods.set(&DrainPods { state: *state }, 0.0);
+        }
         self.conversion.objects.add(&(), 0);
         self.conversion.residue_dropped.add(&(), 0);
         self.certificate.ca_bundle_repairs.add(&(), 0);

@@ -104,6 +104,28 @@ label_set! {
     }
 }
 
+label_values! {
+    /// Where a pod of a drain stands.
+    pub enum DrainPodState {
+        /// It waits for its turn, or for the answer to its eviction.
+        Pending = "pending",
+        /// A budget refuses its eviction.
+        Refused = "refused",
+        /// It is on its way out.
+        Terminating = "terminating",
+        /// It is gone; its volumes are waited for.
+        Detaching = "detaching",
+    }
+}
+
+label_set! {
+    /// Pods of drains.
+    pub struct DrainPods {
+        /// Where they stand.
+        state: DrainPodState = "state",
+    }
+}
+
 label_set! {
     /// A machine class.
     pub struct OfClass<'a> {

@@ -155,6 +155,7 @@ mcm_conversion_duration_seconds histogram
 mcm_conversion_objects_total counter
 mcm_conversion_requests_total counter from,result,to
 mcm_conversion_residue_dropped_total counter
+mcm_drain_pods gauge state
 mcm_machine_api_writes_total counter object,reason
 mcm_machine_controller_frozen gauge
 mcm_machine_create_duration_seconds gauge instance_type,machine_deployment,namespace,zone

@@ -40,7 +40,7 @@ use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
 use super::{
-    BindError, ConnectionLimits,
+    BindError, ConnectionLimits, LogLimit,
     status::Refusal,
     webhooks::{self, Webhooks},
 };
@@ -83,6 +83,8 @@ pub(super) struct Routes {
     pub(super) webhooks: Option<Arc<Webhooks>>,
     /// Everything else.
     pub(super) other: Router,
+    /// Bounds what is logged of failed requests.
+    pub(super) complaints: Arc<LogLimit>,
 }
 
 impl Routes {
@@ -305,6 +307,7 @@ fn http_builder(protocol: Protocol, limits: &ConnectionLimits) -> auto::Builder<
 async fn answer(routes: Routes, peer: Peer, request: Request<Incoming>) -> Result<http::Response<Body>, Infallible> {
     let began = Instant::now();
     let (method, uri, address) = (request.method().clone(), request.uri().clone(), peer.address);
+    let complaints = Arc::clone(&routes.complaints);
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(peer);
     let answered = AssertUnwindSafe(routes.answer(request)).catch_unwind().await;
@@ -315,7 +318,10 @@ async fn answer(routes: Routes, peer: Peer, request: Request<Incoming>) -> Resul
     let status = response.status().as_u16();
     // A health check that answers "no" has done its work.
     if status >= 500 && !matches!(uri.path(), "/healthz" | "/livez" | "/readyz") {
-        warn!(peer = %address, %method, path = uri.path(), status, took = ?began.elapsed(), "request failed");
+        if let Some(held_back) = complaints.permit(Instant::now()) {
+            let took = began.elapsed();
+            warn!(peer = %address, %method, path = uri.path(), status, ?took, held_back, "request failed");
+        }
     } else {
         debug!(peer = %address, %method, path = uri.path(), status, took = ?began.elapsed(), "request");
     }

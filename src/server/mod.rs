@@ -9,6 +9,7 @@ mod body;
 pub mod health;
 mod limits;
 mod listener;
+mod log_limit;
 mod plain;
 mod status;
 pub mod tls;
@@ -23,6 +24,7 @@ use tracing::{info, warn};
 pub use health::{Check, Gate, Health, Readiness};
 pub use limits::{ConnectionLimits, RequestLimits};
 pub use listener::{ClientCertificates, Peer, TlsVersion};
+pub use log_limit::LogLimit;
 pub use plain::Profiling;
 pub use webhooks::{Answer, Reviewer};
 
@@ -166,7 +168,7 @@ impl Server {
                 metrics.clone(),
                 plain_tasks.clone(),
             );
-            let routes = Routes { webhooks: None, other: plain_router.clone() };
+            let routes = Routes { webhooks: None, other: plain_router.clone(), complaints: Arc::default() };
             plain_tasks.spawn(acceptor.run(routes, plain_stop.clone()));
         }
         if let Some((listener, local, tls)) = secure {
@@ -181,7 +183,7 @@ impl Server {
                 metrics,
                 secure_tasks.clone(),
             );
-            let routes = Routes { webhooks: Some(webhooks), other: router };
+            let routes = Routes { webhooks: Some(webhooks), other: router, complaints: Arc::default() };
             secure_tasks.spawn(acceptor.run(routes, secure_stop.clone()));
         }
         if let Some(accepting) = accepting {

@@ -20,7 +20,7 @@ use tokio::{
 use tracing::error;
 
 use super::{
-    ClientCertificates, Health, Peer, RequestLimits,
+    ClientCertificates, Health, LogLimit, Peer, RequestLimits,
     body::{self, Collected, LargeBodies},
     plain::health_routes,
     status::Refusal,
@@ -64,6 +64,7 @@ pub(super) struct Webhooks {
     limits: RequestLimits,
     callers: Callers,
     metrics: Metrics,
+    complaints: LogLimit,
 }
 
 /// Who may call.
@@ -93,6 +94,7 @@ impl Webhooks {
             limits,
             callers,
             metrics,
+            complaints: LogLimit::default(),
         })
     }
 }
@@ -192,7 +194,9 @@ fn guarded(webhooks: &Webhooks, webhook: Webhook, body: &Bytes) -> Result<Answer
         Webhook::Convert => reviewer.convert(body),
     }));
     asked.map_err(|_| {
-        error!(?webhook, "a review panicked; the caller gets a failure and the process goes on");
+        if let Some(held_back) = webhooks.complaints.permit(Instant::now()) {
+            error!(?webhook, held_back, "a review panicked; the caller gets a failure and the process goes on");
+        }
         webhooks.metrics.server.panics.inc(&Panicked { webhook });
         Refusal::Panic
     })

@@ -32,7 +32,7 @@ use crate::{
             health::conditions_changed,
             node_ownership::{Owner, owner},
             observation::{
-                Answer, Call, DrainState, Flow, Force, NodeStep, NodeView, Observation, Pause, Permit, Sibling,
+                Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, NodeView, Observation, Pause, Permit, Sibling,
                 Trouble, conditions_of, since,
             },
             plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
@@ -86,6 +86,7 @@ struct Pass {
     drain: DrainState,
     trouble: Option<Trouble>,
     permit: Permit,
+    node_source: NodeSource,
     conflicts: u32,
 }
 
@@ -206,6 +207,7 @@ impl Process {
         seen.pause.clone_from(&memory.pause);
         seen.drain = pass.drain.clone();
         seen.permit = pass.permit;
+        seen.node_source = pass.node_source;
         seen.trouble.clone_from(&pass.trouble);
         seen.conditions_differ_since = memory.conditions_differ_since;
         seen.vm_check = memory.vm_check;
@@ -271,6 +273,7 @@ impl Process {
         let mut newest = Newest { machine: Arc::clone(&seen.machine), node: seen.node.ours().cloned() };
         for effect in &plan.effects {
             match self.effect(calls, effect, seen, &mut newest, memory) {
+                Acted::Done if *effect == Effect::RereadNode => pass.node_source = NodeSource::Live,
                 Acted::Done => {}
                 Acted::Failed(error) => return self.failed(calls, effect, error, seen, memory, pass),
                 other => return other,
@@ -316,6 +319,7 @@ impl Process {
                     Ok(_) => Acted::Void,
                 };
             }
+            Effect::RereadNode => calls.get(&self.nodes, &ObjectKey::cluster_scoped(seen.node_label())).map(drop),
             Effect::PatchNode { patch, guard, .. } => {
                 let version = newest.node.as_ref().and_then(|node| node.metadata.resource_version.as_deref());
                 let patch = guarded(patch, *guard, version);

@@ -182,6 +182,11 @@ impl Stage {
         }
     }
 
+    /// Makes an object, as a dry run.
+    async fn create(&self, object: &Value) -> Said {
+        self.asker.send("POST", &format!("{}?dryRun=All", collection(object)), "alice", Some(object)).await
+    }
+
     fn case(&self, id: &str) -> &Case {
         self.cases.iter().find(|case| case.id == id).expect("a case of this id")
     }
@@ -291,6 +296,11 @@ async fn every_case_with_definitions_policies_and_webhooks() {
         )
         .await;
     said_about_statuses(&stage).await;
+    for (object, rule) in [(&heavy_machine(&stage), "MCH-13"), (&class_with_a_nameless_place(&stage), "CLS-8")] {
+        let said = stage.create(object).await;
+        assert_eq!(said.code, 422, "{rule}: {said:?}");
+        assert!(said.denials[0].ends_with(&format!("({rule})")), "{said:?}");
+    }
     stage
         .rig
         .kubectl(&["delete", "validatingadmissionpolicybindings,validatingadmissionpolicies", "--all"])
@@ -303,16 +313,63 @@ async fn every_case_with_definitions_policies_and_webhooks() {
     stage.until("V8", "the caches to be complete", |said| !said.warnings.is_empty()).await;
     stage.ask_all(|case| case.profile == "compat", judged).await;
     v111_and_v136_are_not_our_business(&stage).await;
+    m04_and_m06_lists_that_are_null_and_objects_that_are_complete(&stage).await;
+    let said = stage.create(&heavy_machine(&stage)).await;
+    let text = "spec.nodeTemplate.metadata.annotations: Too long: may not be more than 262144 bytes";
+    assert_eq!((said.code, said.denials), (422, vec![text.to_owned()]));
+    let said = stage.create(&class_with_a_nameless_place(&stage)).await;
+    assert_eq!((said.code, &said.body["secretRef"]["namespace"]), (201, &json!(stage.watched.name)), "M19, CLS-8");
+    nothing_of_an_object_is_logged(&manager.log());
     metrics_name_rules_and_no_content(&manager.http_get("/metrics").await);
     assert_eq!(manager.terminate(), 0);
 
-    // Without caches, and strict.
-    let _manager = stage.standby(&["--admission-profile=strict", "--controllers=none"]).await;
+    // A process that only serves knows other objects as well; strict.
+    let mut manager = stage.standby(&["--admission-profile=strict", "--controllers=none"]).await;
+    stage.until("V8", "the caches to be complete", |said| !said.warnings.is_empty()).await;
     stage.ask_all(|case| case.profile == "strict", judged).await;
+    stage.ask_all(|case| case.id == "V44" || case.id == "V132", judged).await;
+    assert_eq!(manager.terminate(), 0);
+
+    // Without caches.
+    let _manager = stage.standby(&["--controllers=none", "--standby-caches=false"]).await;
     let mut cold = table::base("Machine", "v9", &stage.watched.name);
     cold["spec"]["class"]["name"] = json!("nope");
-    let said = stage.asker.send("POST", &format!("{}?dryRun=All", collection(&cold)), "alice", Some(&cold)).await;
+    let said = stage.create(&cold).await;
     assert_eq!((said.code, said.warnings), (201, Vec::new()), "V9: a cold cache changes no answer");
+}
+
+/// A machine whose node would get more annotations than an object may have.
+fn heavy_machine(stage: &Stage) -> Value {
+    let mut machine = table::base("Machine", "heavy", &stage.watched.name);
+    machine["spec"]["nodeTemplate"] = json!({"metadata": {"annotations": {"a": "x".repeat(262_144)}}});
+    machine
+}
+
+/// A class that does not say in which namespace its Secret is.
+fn class_with_a_nameless_place(stage: &Stage) -> Value {
+    let mut class = table::base("MachineClass", "nameless-place", &stage.watched.name);
+    class["secretRef"] = json!({"name": "s"});
+    class
+}
+
+async fn m04_and_m06_lists_that_are_null_and_objects_that_are_complete(stage: &Stage) {
+    let mut machine = table::base("Machine", "m4", &stage.watched.name);
+    machine["metadata"]["finalizers"] = Value::Null;
+    let said = stage.create(&machine).await;
+    assert_eq!((said.code, &said.body["metadata"]["finalizers"]), (201, &json!([FINALIZER])), "M4");
+
+    machine["metadata"]["name"] = json!("m6");
+    let made = stage.asker.send("POST", &collection(&machine), "alice", Some(&machine)).await;
+    assert_eq!(made.code, 201, "{made:?}");
+    let again = stage.asker.send("PUT", &item(&machine), "alice", Some(&made.body)).await;
+    assert_eq!((again.code, &again.body), (200, &made.body), "M6: what is complete is not written again");
+}
+
+/// At verbosity 4, and after hundreds of requests.
+fn nothing_of_an_object_is_logged(log: &str) {
+    for content in ["yesterday", "i-43", "kubernetes.io/cluster/c", "ami-1"] {
+        assert!(!log.contains(content), "{content} of an object is in the log:\n{log}");
+    }
 }
 
 /// P-3: status writes of others are told, never refused.

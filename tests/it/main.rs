@@ -36,6 +36,7 @@ mod uninstall;
 mod versions;
 mod weather;
 mod weather_api_server;
+mod weather_clock;
 mod weather_drain;
 mod weather_lists;
 mod weather_nodes;

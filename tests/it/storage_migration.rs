@@ -7,16 +7,19 @@ use std::{
 };
 
 use machine_controller_manager::api::kind::{ApiVersion, Kind};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
+    protocol::post,
     support::{
         Namespace, Rig, Rights,
         manager::{ManagerOptions, TestManager},
+        rig::free_port,
+        secure::SecureConnection,
         wait::expect,
         wait_until,
     },
-    versions::{qualified, serve_v1beta1},
+    versions::{POOL, qualified, serve_v1beta1},
 };
 
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");
@@ -31,14 +34,14 @@ async fn migrate(arguments: &[&str]) -> (i32, String, String) {
     (run.status.code().unwrap_or(-1), text(run.stdout), text(run.stderr))
 }
 
-async fn make_machines(namespace: &Namespace) {
+async fn make_machines(namespace: &Namespace, count: usize) {
     let machine = |number: usize| {
         format!(
             "---\napiVersion: machine.sapcloud.io/v1alpha1\nkind: Machine\nmetadata: {{name: m-{number}}}\n\
              spec: {{class: {{kind: MachineClass, name: c}}, nodeConditions: \"A,B\", drainTimeout: 5m}}\n"
         )
     };
-    let all: String = (0..MACHINES).map(machine).collect();
+    let all: String = (0..count).map(machine).collect();
     namespace.kubectl(&["get", "machines"]).await.succeed();
     namespace.apply(&all).await.succeed();
 }
@@ -61,7 +64,7 @@ async fn content(namespace: &Namespace) -> Vec<Value> {
 
 /// Without its converter an object can be read in the version that it is stored in, and in no other.
 async fn is_stored_as(namespace: &Namespace, stored: ApiVersion, other: ApiVersion) {
-    for machine in ["m-0", "m-59"] {
+    for machine in ["m-0", "m-3"] {
         namespace.kubectl(&["get", &qualified(Kind::Machine, stored), machine]).await.succeed();
         let failed = namespace.kubectl(&["get", &qualified(Kind::Machine, other), machine]).await.fail();
         assert!(failed.contains("conversion webhook"), "{failed}");
@@ -75,7 +78,7 @@ async fn storage_goes_to_v1beta1_through_an_interruption_and_back() {
     let namespace = rig.namespace("migration").await;
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-    make_machines(&namespace).await;
+    make_machines(&namespace, MACHINES).await;
     let before = content(&namespace).await;
 
     // Nothing to migrate to yet: refused, with every definition named, and nothing is changed.
@@ -126,6 +129,67 @@ async fn storage_goes_to_v1beta1_through_an_interruption_and_back() {
     assert_eq!(content(&namespace).await, before);
     manager.kill();
     is_stored_as(&namespace, ApiVersion::V1alpha1, ApiVersion::V1beta1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_reads_what_is_stored_and_needs_no_converter_for_it() {
+    let Some(rig) = Rig::own("storage_migration::needs_no_converter").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("beta").await;
+    let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    make_machines(&namespace, 4).await;
+    let serving = ManagerOptions { flags: vec!["--controllers=none".to_owned()], ..ManagerOptions::default() };
+    let mut manager = TestManager::start(&rig, &namespace, &serving).await;
+    serve_v1beta1(&rig, &namespace, &manager).await;
+    let (code, _, errors) = migrate(&["--to=v1beta1", "--settle=1", &kubeconfig]).await;
+    assert_eq!(code, 0, "{errors}");
+
+    // It comes up where nobody finds it, so that nothing is converted, and still fills its caches.
+    let converter = manager.secure_port;
+    manager.kill();
+    manager.secure_port = free_port();
+    manager.restart_with(&[&format!("--secure-port={}", manager.secure_port)]);
+    manager.wait_until_ready().await;
+    wait_until("the caches to be complete", Duration::from_secs(30), || async {
+        let said = deletion_of_class_c(manager.secure_port, &namespace.name).await;
+        expect(said.contains("4 machines"), || said.clone())
+    })
+    .await;
+    is_stored_as(&namespace, ApiVersion::V1beta1, ApiVersion::V1alpha1).await;
+
+    // The loops work on what is stored too.
+    manager.kill();
+    let flags = vec![format!("--secure-port={converter}")];
+    let mut working =
+        TestManager::start(&rig, &namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await;
+    wait_until("the converter to be found again", Duration::from_secs(60), || async {
+        let answer = namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1alpha1)]).await;
+        expect(answer.succeeded(), || answer.stderr.clone())
+    })
+    .await;
+    namespace.apply(POOL).await.succeed();
+    wait_until("six machines to run", Duration::from_secs(60), || async {
+        let machines = namespace.list(&qualified(Kind::Machine, ApiVersion::V1beta1)).await;
+        let running = machines.iter().filter(|machine| machine["status"]["phase"] == "Running").count();
+        expect(running == 6, || format!("{running} of {}", machines.len()))
+    })
+    .await;
+    assert_eq!(working.terminate(), 0);
+}
+
+/// What the webhook at a port says when class `c` is to be deleted.
+async fn deletion_of_class_c(port: u16, namespace: &str) -> String {
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "u", "operation": "DELETE", "namespace": namespace, "name": "c", "userInfo": {"username": "alice"},
+            "kind": {"group": "machine.sapcloud.io", "version": "v1alpha1", "kind": "MachineClass"}, "object": null,
+            "oldObject": {"metadata": {"name": "c", "namespace": namespace, "finalizers": ["x/y"]}},
+        },
+    });
+    let mut connection = SecureConnection::open(port).await;
+    connection.exchange(&post("/validate", review.to_string().as_bytes()), Duration::from_secs(5)).await
 }
 
 /// Begins slowly and is stopped by SIGINT in the middle of the machines.

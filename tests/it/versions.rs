@@ -40,7 +40,8 @@ pub fn qualified(kind: Kind, version: ApiVersion) -> String {
     format!("{}.{}.machine.sapcloud.io", kind.plural(), version.as_str())
 }
 
-const POOL: &str = "
+/// A class `c` and a deployment of two machines, in v1beta1.
+pub const POOL: &str = "
 apiVersion: machine.sapcloud.io/v1beta1
 kind: MachineClass
 metadata: {name: c}

@@ -6,11 +6,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use serde_json::{Value, json};
+use tokio::{sync::OnceCell, time::Instant};
 
 use crate::{
     fleet::{self, describe, phase},
@@ -39,6 +40,19 @@ latency:
 nodes: {reregister: 1h}
 ";
 
+/// The control plane that most of these tests share: they wait more than they work, and keep apart by namespace.
+pub async fn sky(test: &str) -> Option<Arc<Rig>> {
+    static SKY: OnceLock<Arc<Rig>> = OnceLock::new();
+    static READY: OnceCell<()> = OnceCell::const_new();
+    let rig = Rig::shared_in(&SKY, test).await?;
+    let ready = async {
+        rig.with_controller_manager().await;
+        rig.install_crds().await;
+    };
+    READY.get_or_init(|| ready).await;
+    Some(rig)
+}
+
 /// A manager in a place of its own.
 pub struct Weather {
     pub rig: Arc<Rig>,
@@ -48,19 +62,36 @@ pub struct Weather {
 }
 
 impl Weather {
-    /// A control plane, a manager with these flags beside the usual ones, and no machine yet.
+    /// A namespace on the control plane that these tests share, a manager with these flags beside the usual ones, and no
+    /// machine yet.
     pub async fn begin(test: &str, flags: &[&str]) -> Option<Self> {
+        let rig = sky(test).await?;
+        Some(Self::over(rig, flags).await)
+    }
+
+    /// The same on a control plane of its own, to which anything may happen.
+    pub async fn alone(test: &str, flags: &[&str]) -> Option<Self> {
         let rig = Rig::own(test).await?;
         rig.install_crds().await;
+        Some(Self::over(rig, flags).await)
+    }
+
+    /// A namespace and a manager on this control plane.
+    pub async fn over(rig: Arc<Rig>, flags: &[&str]) -> Self {
         let namespace = rig.namespace("weather").await;
         let port = rig::free_port();
-        let mut all = vec![format!("--simulation-admin=127.0.0.1:{port}")];
+        // Each manager keeps its VMs to itself; without a state they would be those of all simulated Nodes.
+        let state = rig.folder.join(format!("{}.vms.json", namespace.name));
+        let mut all = vec![
+            format!("--simulation-admin=127.0.0.1:{port}"),
+            format!("--simulation-state=json:{}", state.display()),
+        ];
         all.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let options = ManagerOptions { simulation: CLOUD.to_owned(), flags: all, ..ManagerOptions::default() };
         let manager = TestManager::start(&rig, &namespace, &options).await;
         let cloud = Cloud { port };
         wait_until("the cloud to live", PATIENCE, || async { cloud.ask("GET", "/vms", "").await.map(drop) }).await;
-        Some(Self { rig, namespace, manager, cloud })
+        Self { rig, namespace, manager, cloud }
     }
 
     /// Wants so many machines from now on.
@@ -134,6 +165,36 @@ impl Weather {
 
 fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// So long a machine may stand still without a word: the controller speaks after a minute.
+const SILENT_FOR: Duration = Duration::from_secs(80);
+
+/// Watches whether machines stand still without saying why.
+#[derive(Default)]
+pub struct Silences(Mutex<BTreeMap<String, (String, Instant)>>);
+
+impl Silences {
+    /// One look at all machines; panics when one is stuck and gives no reason.
+    pub fn look(&self, machines: &[Value]) {
+        let mut seen = self.0.lock().expect("nobody panics with the lock in hand, but for a machine that is stuck");
+        let present: BTreeSet<&str> = machines.iter().map(|machine| text(machine, "/metadata/uid")).collect();
+        seen.retain(|uid, _| present.contains(uid.as_str()));
+        for machine in machines {
+            let version = text(machine, "/metadata/resourceVersion").to_owned();
+            let entry = seen.entry(text(machine, "/metadata/uid").to_owned());
+            let (last, since) = entry.or_insert_with(|| (version.clone(), Instant::now()));
+            if *last != version {
+                (*last, *since) = (version, Instant::now());
+            }
+            let is_there = phase(machine) == "Running" && machine["metadata"]["deletionTimestamp"].is_null();
+            assert!(
+                is_there || since.elapsed() < SILENT_FOR || !explanation(machine).is_empty(),
+                "stuck without a reason: {}",
+                describe(machine)
+            );
+        }
+    }
 }
 
 /// What a machine's condition says; empty when there is none.

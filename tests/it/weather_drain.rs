@@ -1,4 +1,5 @@
-//! Drains that can't succeed: a budget that never allows an eviction, and a volume that nobody detaches.
+//! Drains that can't succeed: a budget that never allows an eviction, a volume that nobody detaches, and one that the
+//! provider does not let go of.
 
 use serde_json::{Value, json};
 
@@ -6,7 +7,7 @@ use crate::{
     fleet::describe,
     guard,
     support::{
-        cluster_object::{items, name},
+        cluster_object::{items, name, text},
         wait::expect,
         wait_until,
     },
@@ -20,14 +21,17 @@ const FLAGS: [&str; 3] =
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_that_cannot_succeed_says_whom_it_waits_for_and_ends() {
     let Some(weather) = Weather::begin("weather_drain::a_drain_that_cannot_succeed", &FLAGS).await else { return };
-    weather.rig.with_controller_manager().await;
-    weather.want(3).await;
-    let before = weather.clears_up(3).await;
-    let (guarded, attached) = (name(&before[0]), name(&before[1]));
+    weather.want(4).await;
+    let before = weather.clears_up(4).await;
+    let (guarded, attached, hanging) = (name(&before[0]), name(&before[1]), name(&before[2]));
     guard::a_pod_on(&weather.namespace, node_of(&before[0])).await;
-    a_pod_with_an_attached_volume_on(&weather, node_of(&before[1])).await;
+    // The first volume nobody asks the provider to detach; of the second one the provider never lets go.
+    a_pod_with_an_attached_volume_on(&weather, node_of(&before[1]), "1").await;
+    a_pod_with_an_attached_volume_on(&weather, node_of(&before[2]), "2").await;
+    weather.cloud.fails(json!([{"op": "detach", "machine": "va-2", "effect": "hang", "for": "1h"}])).await;
 
-    weather.namespace.kubectl(&["delete", "machine", guarded, attached, "--wait=false"]).await.succeed();
+    let deleted = ["delete", "machine", guarded, attached, hanging, "--wait=false"];
+    weather.namespace.kubectl(&deleted).await.succeed();
     let named = |machine: &str, word: &str| {
         let (machine, word) = (machine.to_owned(), word.to_owned());
         move |seen: &Value| name(seen) == machine && explanation(seen).contains(&word)
@@ -35,9 +39,16 @@ async fn a_drain_that_cannot_succeed_says_whom_it_waits_for_and_ends() {
     let blocked = weather.some_machine("pod and budget to be named", named(guarded, guard::NAME)).await;
     assert!(explanation(&blocked).len() < 2000, "a sentence for people: {}", explanation(&blocked));
     weather.some_machine("the volume to be named", named(attached, "pv-1")).await;
+    weather.some_machine("the other volume to be named", named(hanging, "pv-2")).await;
+    // What the attach-detach controller does once the pod is gone; the provider does not answer.
+    weather.namespace.kubectl(&["delete", "volumeattachment", "va-2", "--wait=false"]).await.succeed();
+    weather.some_machine("the end of the wait to be told", named(hanging, "by force")).await;
+    let vms = weather.cloud.vms().await;
+    assert!(vms.iter().any(|vm| text(vm, "/machine") == hanging), "its VM waits for the volume: {vms:#?}");
 
     ended(&weather, guarded).await;
     ended(&weather, attached).await;
+    ended(&weather, hanging).await;
     let pods = weather.namespace.list("pods").await;
     assert!(pods.is_empty(), "after the drain's time the pods go by force: {pods:#?}");
     let left = items(&weather.namespace.kubectl(&["get", "volumeattachments", "-o", "json"]).await.json());
@@ -45,15 +56,23 @@ async fn a_drain_that_cannot_succeed_says_whom_it_waits_for_and_ends() {
     let kept: Vec<&Value> =
         left.iter().filter(|attachment| attachment["metadata"]["deletionTimestamp"].is_null()).collect();
     assert!(kept.is_empty(), "an attachment to a node that is gone: {kept:#?}");
-    let after = weather.clears_up(3).await;
-    assert!(names(&after).contains(name(&before[2])), "the third machine stays");
+    let after = weather.clears_up(4).await;
+    assert!(names(&after).contains(name(&before[3])), "the fourth machine stays");
 }
 
-async fn a_pod_with_an_attached_volume_on(weather: &Weather, node: &str) {
-    weather.namespace.apply(&a_pod_with_a_volume(&weather.namespace.name, node).to_string()).await.succeed();
+async fn a_pod_with_an_attached_volume_on(weather: &Weather, node: &str, number: &str) {
+    let manifest = a_pod_with_a_volume(&weather.namespace.name, node, number).to_string();
+    weather.namespace.apply(&manifest).await.succeed();
+    let attachment = format!("va-{number}");
     wait_until("the volume to be attached", PATIENCE, || async {
-        let attachment = weather.namespace.get("volumeattachment", "va-1").await;
+        let attachment = weather.namespace.get("volumeattachment", &attachment).await;
         expect(attachment["status"]["attached"] == true, || attachment["status"].to_string())
+    })
+    .await;
+    wait_until("the Node to show it", PATIENCE, || async {
+        let node = weather.namespace.get("node", node).await;
+        let shown = |list: &str| node["status"][list].to_string().contains(&format!("^vol-{number}"));
+        expect(shown("volumesAttached") && shown("volumesInUse"), || node["status"].to_string())
     })
     .await;
 }
@@ -67,36 +86,37 @@ async fn ended(weather: &Weather, machine: &str) {
     .await;
 }
 
-fn a_pod_with_a_volume(namespace: &str, node: &str) -> Value {
+fn a_pod_with_a_volume(namespace: &str, node: &str, number: &str) -> Value {
+    let named = |what: &str| format!("{what}-{number}");
     let spec = json!({
         "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteOnce"],
-        "csi": {"driver": "virtual.csi.sapcloud.io", "volumeHandle": "vol-1"},
-        "claimRef": {"namespace": namespace, "name": "claim-1"},
+        "csi": {"driver": "virtual.csi.sapcloud.io", "volumeHandle": named("vol")},
+        "claimRef": {"namespace": namespace, "name": named("claim")},
     });
     json!({ "apiVersion": "v1", "kind": "List", "items": [
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv-1"}, "spec": spec},
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": named("pv")}, "spec": spec},
         {
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim-1"},
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": named("claim")},
             "spec": {
-                "accessModes": ["ReadWriteOnce"], "volumeName": "pv-1", "storageClassName": "",
+                "accessModes": ["ReadWriteOnce"], "volumeName": named("pv"), "storageClassName": "",
                 "resources": {"requests": {"storage": "1Gi"}},
             },
         },
         {
-            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "va-1"},
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": named("va")},
             "spec": {
                 "attacher": "virtual.csi.sapcloud.io", "nodeName": node,
-                "source": {"persistentVolumeName": "pv-1"},
+                "source": {"persistentVolumeName": named("pv")},
             },
         },
         {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stateful"},
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": named("stateful")},
             "spec": {
                 "nodeName": node,
                 "terminationGracePeriodSeconds": 0,
                 "containers": [{"name": "main", "image": "example.com/stateful"}],
-                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "claim-1"}}],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": named("claim")}}],
             },
         },
     ]})

@@ -1,13 +1,13 @@
 //! The provider loses replies, is slow, has no capacity, and does not know us any more.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::json;
 
 use crate::{
     fleet::{none_left, phase},
     support::{cluster_object::text, wait::expect, wait_until},
-    weather::{FLEET, PATIENCE, Weather, explanation},
+    weather::{FLEET, PATIENCE, Weather, explanation, names},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -18,6 +18,7 @@ async fn a_provider_in_trouble_leaves_no_vm_and_no_machine_behind() {
     replies_are_slow(&weather).await;
     there_is_no_capacity_for_a_while(&weather).await;
     credentials_stop_working(&weather).await;
+    calls_arrive_twice(&weather).await;
     replies_of_deletions_get_lost(&weather).await;
 }
 
@@ -77,9 +78,28 @@ async fn credentials_stop_working(weather: &Weather) {
     weather.clears_up(7).await;
 }
 
+/// Something on the way repeats each call, and the second answer is the one that is heard.
+async fn calls_arrive_twice(weather: &Weather) {
+    weather.cloud.fails(json!([{"op": "any", "effect": "repeated"}])).await;
+    weather.want(9).await;
+    let before = weather.clears_up(9).await;
+    let gone = text(&before[0], "/metadata/name").to_owned();
+    weather.namespace.kubectl(&["delete", "machine", &gone, "--wait=false"]).await.succeed();
+    wait_until("the machine to go", PATIENCE, || async {
+        let machines = weather.namespace.list("machines").await;
+        expect(!names(&machines).contains(&gone), || format!("{:?}", names(&machines)))
+    })
+    .await;
+    weather.clears_up(9).await;
+    let stopped = weather.cloud.happened("stopping").await;
+    assert_eq!(stopped.values().map(BTreeSet::len).sum::<usize>(), 1, "one VM was deleted, once: {stopped:?}");
+    assert!(!weather.cloud.happened("callRepeated").await.is_empty());
+    weather.cloud.is_well().await;
+}
+
 /// The VM is gone, the caller saw a time-out: the next try finds nothing and goes on.
 async fn replies_of_deletions_get_lost(weather: &Weather) {
-    let lost = json!([{"op": "delete", "count": 7, "effect": "deleted-but-error", "code": "DeadlineExceeded"}]);
+    let lost = json!([{"op": "delete", "count": 9, "effect": "deleted-but-error", "code": "DeadlineExceeded"}]);
     weather.cloud.fails(lost).await;
     weather.namespace.kubectl(&["delete", "machinedeployment", FLEET, "--wait=false"]).await.succeed();
     none_left(&weather.namespace, "machines", PATIENCE).await;

@@ -65,7 +65,7 @@ impl TestManager {
     pub async fn start(rig: &Arc<Rig>, namespace: &Namespace, options: &ManagerOptions) -> Self {
         let (http_port, secure_port) = (free_port(), free_port());
         let name = format!("mcm-{}", namespace.name);
-        let simulation = rig.folder.join(format!("{name}.simulation.yaml"));
+        let simulation = simulation_file(&rig.folder, &name);
         std::fs::write(&simulation, &options.simulation).expect("the rig's folder is writable");
         let kubeconfig = rig.manager_kubeconfig(namespace, options.rights).await.display().to_string();
         let mut arguments = [
@@ -115,6 +115,11 @@ impl TestManager {
         let (status, body) = get(self.http_port, path).await.expect("the plain port answers");
         assert_eq!(status, 200, "GET {path}: {body}");
         body
+    }
+
+    /// Changes the simulation from the next start on, or sooner: the file is watched.
+    pub fn simulate(&self, simulation: &str) {
+        std::fs::write(simulation_file(&self.folder, &self.name), simulation).expect("the rig's folder is writable");
     }
 
     /// SIGKILL: no goodbye of any kind.
@@ -179,6 +184,10 @@ impl TestManager {
         })
         .await;
     }
+}
+
+fn simulation_file(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.simulation.yaml"))
 }
 
 /// Standard output of a run of `mcm` that must succeed.

@@ -12,6 +12,7 @@ pub mod process;
 pub mod rig;
 pub mod scratch;
 pub mod secure;
+pub mod trusting;
 pub mod wait;
 
 pub use manager::{ManagerOptions, TestManager};

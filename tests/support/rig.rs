@@ -76,8 +76,19 @@ impl Rig {
     /// The control plane that the tests of this binary share; `None` if there are no programs to run one, which is said and
     /// counted.
     pub async fn shared(test: &str) -> Option<Arc<Self>> {
+        Self::shared_in(&SHARED, test).await
+    }
+
+    /// A control plane that some tests share, kept in their cell.
+    pub async fn shared_in(cell: &'static OnceLock<Arc<Self>>, test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
-        Some(blocking(move || Arc::clone(SHARED.get_or_init(|| Arc::new(Self::start(&assets))))).await)
+        Some(blocking(move || Arc::clone(cell.get_or_init(|| Arc::new(Self::start(&assets))))).await)
+    }
+
+    /// One more control plane, for a test that needs two.
+    pub async fn another(&self) -> Arc<Self> {
+        let assets = self.assets.clone();
+        Arc::new(blocking(move || Self::start(&assets)).await)
     }
 
     /// A control plane for one test alone.
@@ -215,7 +226,13 @@ impl Rig {
         self.api_server.lock().expect("no test panics with the API server in hand").process.signal("CONT");
     }
 
-    /// Kills the API server and starts it anew: watches break, and what happened before its start it can't tell again.
+    /// Kills the API server: connections break, and nobody answers at its address.
+    pub fn stop_api_server(&self) {
+        self.api_server.lock().expect("no test panics with the API server in hand").process.kill();
+    }
+
+    /// Kills the API server, if it runs, and starts it anew: watches break, and what happened before its start it can't tell
+    /// again.
     pub async fn restart_api_server(self: &Arc<Self>) {
         let rig = Arc::clone(self);
         blocking(move || {

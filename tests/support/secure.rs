@@ -1,19 +1,16 @@
 //! A caller on the TLS port that writes what it likes.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::ring,
-};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::ClientConnection;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::client::TlsStream;
+
+use super::trusting;
 
 /// An HTTP/1.1 connection that trusts anybody: what is tested through it is not the certificate.
 pub struct SecureConnection(TlsStream<TcpStream>);
@@ -22,14 +19,18 @@ impl SecureConnection {
     /// Connects to a port of loopback.
     pub async fn open(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connections are accepted");
-        let connecting = TlsConnector::from(config()).connect(name(), stream);
-        Self(timeout(Duration::from_secs(30), connecting).await.expect("a handshake in time").expect("a handshake"))
+        Self(
+            timeout(Duration::from_secs(30), trusting::connect(stream))
+                .await
+                .expect("a handshake in time")
+                .expect("a handshake"),
+        )
     }
 
     /// The first bytes of a handshake.
     pub fn client_hello() -> Vec<u8> {
         let mut hello = Vec::new();
-        let mut connection = ClientConnection::new(config(), name()).expect("a client");
+        let mut connection = ClientConnection::new(trusting::config(), trusting::name()).expect("a client");
         connection.write_tls(&mut hello).expect("into memory");
         hello
     }
@@ -73,57 +74,4 @@ fn is_whole(answer: &[u8]) -> bool {
     let text = String::from_utf8_lossy(&answer[..head]).to_ascii_lowercase();
     let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.trim().parse::<usize>().ok());
     answer.len() >= head + 4 + length.unwrap_or(0)
-}
-
-fn name() -> ServerName<'static> {
-    ServerName::try_from("localhost").expect("a name")
-}
-
-fn config() -> Arc<ClientConfig> {
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("protocol versions")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Arc::new(config)
-}
-
-#[derive(Debug)]
-struct Anybody;
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        ring::default_provider().signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -155,6 +155,12 @@ pub const STATIC_CHECKS: &[Check] = &[
         "nodeTemplate.metadata.annotations: keys must be qualified names",
     ),
     check(
+        "MCH-13",
+        "node_annotations",
+        "variables.node_annotations.map(k, size(bytes(k)) + size(bytes(variables.node_annotations[k]))).sum() <= 262144",
+        "nodeTemplate.metadata.annotations: may not be more than 262144 bytes",
+    ),
+    check(
         "MCH-14",
         "taints",
         concat!("variables.taints.all(t, t.?key.orValue('').matches(", qualified!(), "))"),
@@ -264,6 +270,12 @@ pub const STATIC_CHECKS: &[Check] = &[
         "secrets",
         "!variables.is_class || variables.secrets.all(r, r.?name.orValue('') != '')",
         "secretRef, credentialsSecretRef: name is required",
+    ),
+    check(
+        "CLS-8",
+        "secrets",
+        "!variables.is_class || variables.secrets.all(r, r.?namespace.orValue('') != '')",
+        "secretRef, credentialsSecretRef: namespace is required",
     ),
     check(
         "CLS-11",

@@ -133,6 +133,18 @@ fn m23_what_is_no_object_is_left_alone(#[case] object: Value) {
 }
 
 #[test]
+fn m21_fields_of_another_time_are_not_touched() {
+    let object = json!({"metadata": {}, "spec": {"class": {"name": "c"}, "future": 1}, "status": {"later": 2}});
+    let patch = on_create(Kind::Machine, &object);
+    let paths: Vec<_> = patch.as_array().unwrap().iter().map(|edit| edit["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/metadata/annotations", "/metadata/finalizers", "/spec/class/kind"]);
+    let mut defaulted = object;
+    let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+    json_patch::patch(&mut defaulted, &patch).unwrap();
+    assert_eq!((&defaulted["spec"]["future"], &defaulted["status"]), (&json!(1), &json!({"later": 2})));
+}
+
+#[test]
 fn m22_a_key_with_a_slash_is_escaped() {
     let mut edits = Edits::default();
     edits.add(&["metadata", "annotations", "a/b~c"], json!("x"));

@@ -1,5 +1,7 @@
 //! Labels, annotations and finalizers of templates: the API machinery's checks at a path of ours.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use super::{node::Node, syntax};
@@ -26,7 +28,7 @@ pub fn labels_are_wellformed(rule: RuleId, labels: Node<'_>, path: &FieldPath, f
 pub fn annotations_are_wellformed(rule: RuleId, annotations: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let mut size = 0;
     for (key, value) in annotations.members().into_iter().flatten() {
-        for objection in syntax::qualified_name(&key.to_lowercase()) {
+        for objection in syntax::qualified_name(&lower_cased(key)) {
             found.invalid(rule, path.clone(), key.as_str(), objection);
         }
         size += key.len() + value.as_str().map_or(0, str::len);
@@ -34,6 +36,12 @@ pub fn annotations_are_wellformed(rule: RuleId, annotations: Node<'_>, path: &Fi
     if size > ANNOTATIONS_MAX {
         found.too_long(rule, path.clone(), ANNOTATIONS_MAX);
     }
+}
+
+/// A key as it is judged; most are in lower case already.
+fn lower_cased(key: &str) -> Cow<'_, str> {
+    let is_lower = key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
+    if is_lower { Cow::Borrowed(key) } else { Cow::Owned(key.to_lowercase()) }
 }
 
 /// Finalizers are qualified names with a domain.

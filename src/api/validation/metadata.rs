@@ -21,8 +21,10 @@ const DEPLOYMENT_NAME_MAX: usize = 51;
 const SET_NAME_MAX: usize = 57;
 
 /// Runs all rules over the object's own metadata. Annotations are judged only when their value differs from `old`.
-pub fn rules(object: &Object<'_>, old: Option<&Value>, request: &ValidationRequest<'_>, found: &mut Findings) {
-    let metadata = Metadata { kind: object.kind, new: object.root(), old: Node::of_option(old) };
+pub fn rules<'a>(object: &Object<'a>, old: Option<&'a Value>, request: &ValidationRequest<'_>, found: &mut Findings) {
+    let annotations = |object: Node<'a>| object.at(&["metadata", "annotations"]);
+    let (new, old_annotations) = (object.root(), annotations(Node::of_option(old)));
+    let metadata = Metadata { kind: object.kind, new, annotations: annotations(new), old_annotations };
     metadata.priority_is_a_number(found);
     metadata.preserve_is_a_known_word(request, found);
     metadata.trigger_deletion_is_readable(found);
@@ -112,13 +114,13 @@ pub fn object_metadata_syntax(object: &Value, found: &mut Findings) {
 struct Metadata<'a> {
     kind: Kind,
     new: Node<'a>,
-    old: Node<'a>,
+    annotations: Node<'a>,
+    old_annotations: Node<'a>,
 }
 
 impl<'a> Metadata<'a> {
     fn annotation(&self, key: &str) -> Option<&'a str> {
-        let of = |object: Node<'a>| object.get("metadata").get("annotations").get(key).text();
-        of(self.new).filter(|value| of(self.old) != Some(value))
+        self.annotations.get(key).text().filter(|value| self.old_annotations.get(key).text() != Some(value))
     }
 
     fn label(&self, key: &str) -> Option<&'a str> {
@@ -226,10 +228,11 @@ impl<'a> Metadata<'a> {
 
     /// META-11: what asks something of admission must be understood by it.
     fn admission_annotations_are_known(&self, found: &mut Findings) {
-        for (key, _) in self.new.at(&["metadata", "annotations"]).texts() {
-            let Some(value) = self.annotation(key).filter(|_| key.starts_with(annotation::ADMISSION_PREFIX)) else {
+        for (key, _) in self.annotations.texts() {
+            if !key.starts_with(annotation::ADMISSION_PREFIX) {
                 continue;
-            };
+            }
+            let Some(value) = self.annotation(key) else { continue };
             let path = Self::path_of_annotation(key);
             match key {
                 annotation::INJECT_CA => {}

@@ -27,10 +27,11 @@ pub fn dns1123_subdomain(text: &str) -> Vec<String> {
 /// What is wrong with a qualified name, such as a label key or a taint key.
 pub fn qualified_name(text: &str) -> Vec<String> {
     let mut objections = Vec::new();
-    let mut parts = text.split('/');
-    let name = match (parts.next(), parts.next(), parts.next()) {
-        (Some(name), None, _) => name,
-        (Some(prefix), Some(name), None) => {
+    // Bytes are looked through several times as fast as characters, and these texts are short and many.
+    let slash = text.bytes().position(|byte| byte == b'/');
+    let name = match slash.map(|at| (&text[..at], &text[at + 1..])) {
+        None => text,
+        Some((prefix, name)) if !name.bytes().any(|byte| byte == b'/') => {
             if prefix.is_empty() {
                 objections.push("prefix part must be non-empty".to_owned());
             } else {
@@ -38,7 +39,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
             }
             name
         }
-        _ => {
+        Some(_) => {
             return vec![format!(
                 "a qualified name {NAME_PART_TEXT} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
             )];
@@ -72,8 +73,7 @@ fn max_length(bytes: usize) -> String {
 }
 
 fn is_subdomain(text: &str) -> bool {
-    text.split('.').all(|label| {
-        let bytes = label.as_bytes();
+    text.as_bytes().split(|byte| *byte == b'.').all(|bytes| {
         let edge = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
         edge(bytes.first())
             && edge(bytes.last())

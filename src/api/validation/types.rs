@@ -39,8 +39,13 @@ pub fn fields_have_their_types(kind: Kind, version: ApiVersion, object: &Value, 
         found.mistyped(TYPE, FieldPath::default(), object, "must be an object");
         return;
     }
+    let shapes = shape_of(kind, version);
+    // Almost every object is as it should be, and then no path is needed.
+    if members_fit(shapes, object) {
+        return;
+    }
     let root = FieldPath::default();
-    for (name, shape) in shape_of(kind, version) {
+    for (name, shape) in shapes {
         shape.check(Node::of(object).get(name), &|| root.child(name), found);
     }
 }
@@ -58,7 +63,32 @@ fn shape_of(kind: Kind, version: ApiVersion) -> &'static [(&'static str, Shape)]
     }
 }
 
+/// Whether all known members have their types.
+fn members_fit(shapes: &[(&str, Shape)], object: &Value) -> bool {
+    object.as_object().is_some_and(|members| {
+        members.iter().all(|(name, value)| {
+            let shape = shapes.iter().find(|(known, _)| known == name).map(|(_, shape)| shape);
+            value.is_null() || shape.is_none_or(|shape| shape.fits(value))
+        })
+    })
+}
+
 impl Shape {
+    /// Whether [`Self::check`] would find nothing wrong with a value that is there.
+    fn fits(&self, value: &Value) -> bool {
+        match self {
+            Text => value.is_string(),
+            Boolean => value.is_boolean(),
+            Int32 => integer(value).is_some_and(|number| i32::try_from(number).is_ok()),
+            Int64 => integer(value).is_some(),
+            IntOrText => value.is_string() || integer(value).is_some(),
+            Map => value.is_object(),
+            TextMap(_) => value.as_object().is_some_and(|members| members.values().all(Value::is_string)),
+            List(element) => value.as_array().is_some_and(|list| list.iter().all(|value| element.fits(value))),
+            Object(fields) => members_fit(fields, value),
+        }
+    }
+
     fn check(&self, node: Node<'_>, path: &dyn Fn() -> FieldPath, found: &mut Findings) {
         let Some(value) = node.value() else { return };
         let expected = match self {
@@ -303,5 +333,47 @@ mod tests {
         let mut found = Findings::new();
         fields_have_their_types(kind, ApiVersion::V1alpha1, &object, &mut found);
         assert_eq!(found.errors().map(ToString::to_string).collect::<Vec<_>>(), expected);
+    }
+
+    #[rstest]
+    #[case::text(&Text)]
+    #[case::boolean(&Boolean)]
+    #[case::int32(&Int32)]
+    #[case::int64(&Int64)]
+    #[case::int_or_text(&IntOrText)]
+    #[case::map(&Map)]
+    #[case::text_map(&TextMap(TYPE))]
+    #[case::list(&List(&Text))]
+    #[case::list_of_maps(&List(&Map))]
+    #[case::object(&METADATA)]
+    fn the_quick_look_and_the_report_agree(#[case] shape: &Shape) {
+        let values = [
+            json!("x"),
+            json!(true),
+            json!(7),
+            json!(2.5),
+            json!(3.0),
+            json!(2_147_483_648_i64),
+            json!(1e300),
+            json!([]),
+            json!(["x"]),
+            json!(["x", null]),
+            json!([{}]),
+            json!([5]),
+            json!({}),
+            json!({"a": "b"}),
+            json!({"a": null}),
+            json!({"a": 5}),
+            json!({"name": 5}),
+            json!({"labels": {"a": 5}}),
+            json!({"labels": null, "name": "x"}),
+            json!({"finalizers": [null]}),
+            json!({"unknown": 5}),
+        ];
+        for value in values {
+            let mut found = Findings::new();
+            shape.check(Node::of(&value), &FieldPath::default, &mut found);
+            assert_eq!(shape.fits(&value), found.is_empty(), "{value}");
+        }
     }
 }

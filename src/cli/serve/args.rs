@@ -12,6 +12,7 @@ use clap::{ArgAction, Args};
 use crate::{
     api::{duration::GoDuration, names},
     cli::{go_flags::go_bool, logging::LoggingArgs},
+    settings::ReadVersion,
 };
 
 /// Flags of `mcm serve`.
@@ -63,6 +64,9 @@ pub struct ClusterArgs {
     /// Namespace of the machine objects and of the Leases
     #[arg(long, default_value = "default")]
     pub namespace: String,
+    /// Version of the machine objects to watch: "stored" finds out which one the API server stores
+    #[arg(long, default_value = "stored", value_name = "VERSION")]
+    pub api_version: ReadVersion,
     /// Requests per second of each client
     #[arg(long, default_value = "20", allow_negative_numbers = true)]
     pub kube_api_qps: f32,
@@ -250,6 +254,15 @@ pub struct ServingArgs {
     /// Private key in PEM, with --cert-mode=files
     #[arg(long, value_name = "FILE")]
     pub tls_private_key_file: Option<PathBuf>,
+    /// Authorities, in PEM, of which callers of webhooks must show a certificate; unset means that nobody is asked for one
+    #[arg(long, value_name = "FILE")]
+    pub webhook_client_ca: Option<PathBuf>,
+    /// Admission reviews that are answered at a time; further ones are asked to come back
+    #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
+    pub max_inflight_admission: i64,
+    /// Oldest TLS version that is spoken: VersionTLS12 or VersionTLS13
+    #[arg(long, default_value = "VersionTLS12", value_name = "VERSION")]
+    pub tls_min_version: String,
     /// Further DNS name or IP address on the self-made certificate; may be repeated
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub cert_extra_san: Vec<String>,

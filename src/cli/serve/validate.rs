@@ -21,7 +21,8 @@ use crate::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
         DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, OldMachineSets, Profiling,
         RolloutAvailability, RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings,
-        SimulationAdmin, SimulationSettings, SimulationState, StandbyCaches, TargetCluster, VmGoneCheck, Workers,
+        SimulationAdmin, SimulationSettings, SimulationState, StandbyCaches, TargetCluster, TlsMinVersion, VmGoneCheck,
+        WebhookSettings, Workers,
     },
 };
 
@@ -69,6 +70,7 @@ impl ServeArgs {
                 burst: problems
                     .count(clusters.kube_api_burst, "--kube-api-burst: kube api burst should not be a negative value"),
             },
+            read_version: clusters.api_version,
             min_resync_period: problems.duration(
                 clusters.min_resync_period,
                 "--min-resync-period: min resync period should be a non negative value",
@@ -86,6 +88,7 @@ impl ServeArgs {
                     .or_else(|| surroundings.pod_namespace.clone())
                     .unwrap_or_else(|| clusters.namespace.clone()),
             },
+            webhooks: webhooks(&self.serving, &mut problems),
             admission: admission(&self.serving, &mut problems),
             controllers: controllers(&self.controllers, &mut problems),
             workers: workers(&self.controllers, &mut problems),
@@ -195,6 +198,27 @@ fn certificates(args: &ServingArgs, problems: &mut Problems) -> CertMode {
             problems.add(format!("--cert-mode: unknown mode {other:?}: must be self-managed, files or dev"));
             CertMode::SelfManaged
         }
+    }
+}
+
+fn webhooks(args: &ServingArgs, problems: &mut Problems) -> WebhookSettings {
+    let max_in_flight = usize::try_from(args.max_inflight_admission).ok().and_then(NonZeroUsize::new);
+    if max_in_flight.is_none() {
+        let given = args.max_inflight_admission;
+        problems.add(format!("--max-inflight-admission: must be greater than 0: got {given}"));
+    }
+    let tls_min_version = match args.tls_min_version.as_str() {
+        "VersionTLS12" => TlsMinVersion::V1_2,
+        "VersionTLS13" => TlsMinVersion::V1_3,
+        other => {
+            problems.add(format!("--tls-min-version: unknown version {other:?}: must be VersionTLS12 or VersionTLS13"));
+            TlsMinVersion::V1_2
+        }
+    };
+    WebhookSettings {
+        client_authorities: args.webhook_client_ca.clone(),
+        max_in_flight: max_in_flight.unwrap_or(NonZeroUsize::MIN),
+        tls_min_version,
     }
 }
 

@@ -6,8 +6,9 @@ use clap::Parser;
 use rstest::rstest;
 
 use super::*;
+use crate::api::kind::ApiVersion;
 use crate::cli::{Cli, Command};
-use crate::settings::Half;
+use crate::settings::{Half, ReadVersion};
 
 fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)
@@ -142,6 +143,32 @@ fn mc_003_no_wait_after_exhaustion_means_ten_minutes() {
 fn the_clusters_are_told_apart(#[case] flags: &[&str], #[case] control: ControlCluster, #[case] target: TargetCluster) {
     let settings = serve(flags).unwrap();
     assert_eq!((settings.control, settings.target), (control, target));
+}
+
+#[rstest]
+#[case::found_out(&[], ReadVersion::Stored)]
+#[case::named(&["--api-version=v1beta1"], ReadVersion::Fixed(ApiVersion::V1beta1))]
+fn the_watched_version_can_be_fixed(#[case] flags: &[&str], #[case] expected: ReadVersion) {
+    assert_eq!(serve(flags).unwrap().read_version, expected);
+}
+
+#[test]
+fn callers_of_webhooks_can_be_bounded() {
+    let webhooks = serve(&[]).unwrap().webhooks;
+    assert_eq!((webhooks.client_authorities, webhooks.max_in_flight.get()), (None, 200));
+    assert_eq!(webhooks.tls_min_version, TlsMinVersion::V1_2);
+    let flags = ["--webhook-client-ca=/ca.pem", "--max-inflight-admission=7", "--tls-min-version=VersionTLS13"];
+    let webhooks = serve(&flags).unwrap().webhooks;
+    assert_eq!((webhooks.client_authorities, webhooks.max_in_flight.get()), (Some("/ca.pem".into()), 7));
+    assert_eq!(webhooks.tls_min_version, TlsMinVersion::V1_3);
+    let problems = serve(&["--max-inflight-admission=0", "--tls-min-version=1.3"]).unwrap_err();
+    assert_eq!(
+        problems,
+        [
+            "--max-inflight-admission: must be greater than 0: got 0",
+            "--tls-min-version: unknown version \"1.3\": must be VersionTLS12 or VersionTLS13"
+        ]
+    );
 }
 
 #[test]

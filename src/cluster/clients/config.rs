@@ -1,15 +1,11 @@
-//! Where the configuration of a cluster comes from, and what is said when it can't be used.
+//! Where the configuration of a cluster comes from, and what is said when it can't be used. Which flag means which source is
+//! decided where flags are read (`cli/serve`).
 
 use std::{fmt, path::PathBuf};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::cluster::error::chain;
-
-/// The value of `--control-kubeconfig` that means the cluster this process runs in.
-pub const IN_CLUSTER: &str = "inClusterConfig";
-/// The value of `--target-kubeconfig` that means that there is no target cluster.
-pub const NO_TARGET: &str = "none";
 
 /// Where one cluster's configuration comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,50 +25,9 @@ impl fmt::Display for Source {
     }
 }
 
-/// Where both clusters' configurations come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sources {
-    /// The cluster with the machine objects.
-    pub control: Source,
-    /// The cluster with the nodes, if there is one.
-    pub target: Option<Source>,
-}
-
-impl Sources {
-    /// Reads the two flags as the original does (spec/deployment-and-set §1.1): an empty target is the cluster this
-    /// process runs in, an empty control is the target, `inClusterConfig` and `none` are special.
-    ///
-    /// # Errors
-    /// [`ConfigError::NoCluster`] when there is no target and the control cluster is to be the same.
-    pub fn from_flags(control: &str, target: &str) -> Result<Self, ConfigError> {
-        let target = match target {
-            NO_TARGET => None,
-            "" => Some(Source::InCluster),
-            path => Some(Source::File(path.into())),
-        };
-        let control = match control {
-            IN_CLUSTER => Source::InCluster,
-            "" => target.clone().ok_or(ConfigError::NoCluster)?,
-            path => Source::File(path.into()),
-        };
-        Ok(Self { control, target })
-    }
-
-    /// Whether both are the same cluster, so that one set of clients will do.
-    pub fn are_one(&self) -> bool {
-        self.target.as_ref() == Some(&self.control)
-    }
-}
-
 /// Why a cluster's configuration can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Neither flag names a cluster.
-    #[error(
-        "--control-kubeconfig cannot be empty if --target-kubeconfig=none is specified; name the kubeconfig of the \
-         cluster that stores the machines, or \"inClusterConfig\""
-    )]
-    NoCluster,
     /// The file can't be read.
     #[error("cannot read kubeconfig {path}: {cause}; check the path in the flag and the permissions of the file", path = path.display())]
     Unreadable {
@@ -157,24 +112,6 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-
-    #[rstest]
-    #[case::only_a_target_is_both("", "t", Some(("t", Some("t"))))]
-    #[case::two_files("c", "t", Some(("c", Some("t"))))]
-    #[case::no_flags_mean_the_own_cluster("", "", Some(("", Some(""))))]
-    #[case::control_in_cluster("inClusterConfig", "t", Some(("", Some("t"))))]
-    #[case::no_target("c", "none", Some(("c", None)))]
-    #[case::mc_005_no_cluster_at_all("", "none", None)]
-    fn flags_name_the_clusters(
-        #[case] control: &str,
-        #[case] target: &str,
-        #[case] expected: Option<(&str, Option<&str>)>,
-    ) {
-        let source = |path: &str| if path.is_empty() { Source::InCluster } else { Source::File(path.into()) };
-        let expected =
-            expected.map(|(control, target)| Sources { control: source(control), target: target.map(source) });
-        assert_eq!(Sources::from_flags(control, target).ok(), expected);
-    }
 
     const NO_SUCH_CONTEXT: &str = "apiVersion: v1\nkind: Config\ncurrent-context: shoot\nclusters: []\ncontexts: []\n";
     const NO_SUCH_CA: &str = r"

@@ -12,7 +12,7 @@ mod transport;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-pub use config::{ConfigError, Source, Sources};
+pub use config::{ConfigError, Source};
 pub use lane::{Call, CallResult, ObserveCall};
 pub use rate::{Rate, TokenBucket};
 

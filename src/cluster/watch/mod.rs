@@ -4,6 +4,7 @@
 //! end after 170–200 s, before a load balancer drops them in silence; an undecodable object is counted, told of once per
 //! version and kept as it was last understood, and never stops the others.
 
+mod beta;
 mod guard;
 mod health;
 mod lazy;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::health::Health;
 pub use self::{
+    beta::Beta,
     guard::{Guarded, Undecodable},
     health::WatchHealth,
     lazy::Lazy,

@@ -7,6 +7,7 @@
 pub mod act;
 pub mod budgets;
 pub mod calls;
+pub mod counts;
 pub mod observe;
 pub mod pods;
 pub mod progress;
@@ -26,6 +27,7 @@ use k8s_openapi::api::core::v1::Node;
 use self::{
     act::Evictor,
     calls::{Inbox, News, Wake},
+    counts::{CountedPods, PodCounts},
     observe::{DrainLimits, DrainViews, volumes_of},
     progress::Progress,
     step::{DrainResult, drain_step, learn},
@@ -33,6 +35,7 @@ use self::{
 use crate::{
     controllers::machine::{observation::Force, settings::EVICTION_RETRY, waiting::after},
     driver::Driver,
+    metrics::Metrics,
 };
 
 /// Pause after the first attempt that failed; it doubles up to [`EVICTION_RETRY`].
@@ -73,12 +76,34 @@ pub struct Run {
     /// Attempts in this mode that failed, and the last one's reason and the time of the next.
     failures: u32,
     paused: Option<(Timestamp, String)>,
+    counted: Option<CountedPods>,
 }
 
 impl Run {
     /// A drain in this mode that has not begun.
     pub fn new(force: Force, deadline: Timestamp) -> Self {
-        Self { force, deadline, progress: Progress::default(), inbox: Inbox::default(), failures: 0, paused: None }
+        Self {
+            force,
+            deadline,
+            progress: Progress::default(),
+            inbox: Inbox::default(),
+            failures: 0,
+            paused: None,
+            counted: None,
+        }
+    }
+
+    /// The same drain, whose pods are counted from now on for as long as it is remembered.
+    #[must_use]
+    pub fn counted_by(mut self, metrics: &Metrics) -> Self {
+        self.counted.get_or_insert_with(|| CountedPods::new(metrics.clone()));
+        self
+    }
+
+    fn count(&mut self, counts: PodCounts) {
+        if let Some(counted) = &mut self.counted {
+            counted.show(counts);
+        }
     }
 
     /// The same drain in this mode. A change of mode begins a new attempt, which remembers volumes that linger; a forced
@@ -87,7 +112,7 @@ impl Run {
     pub fn in_mode(self, force: Force, deadline: Timestamp) -> Self {
         if self.force != force {
             let progress = self.progress.next_attempt();
-            return Self { force, deadline, progress, inbox: self.inbox, failures: 0, paused: None };
+            return Self { force, deadline, progress, failures: 0, paused: None, ..self };
         }
         match force {
             Force::Yes => self,
@@ -156,6 +181,7 @@ impl Drainer {
         seen.progress = run.progress.clone();
         let step = drain_step(&seen);
         run.progress = step.progress;
+        run.count(PodCounts::of(&seen, &run.progress));
         for action in step.actions {
             calls::remove(&self.evictor, action, &run.inbox, &drain.wake);
         }

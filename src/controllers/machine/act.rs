@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     MachineController, TargetDeps,
     memory::{Memory, Pass},
-    observation::{Call, NodeStep, Observation, Pause, Trouble},
+    observation::{Call, NodeSource, NodeStep, Observation, Pause, Trouble},
     observe::class_of,
     plan::{Effect, Memo, Plan, VersionGuard},
     tokens,
@@ -53,6 +53,7 @@ impl MachineController {
         let mut newest = Newest { machine: Arc::clone(&seen.machine), node: seen.node.ours().cloned() };
         for effect in &plan.effects {
             match self.effect(plan.rule, effect, seen, &mut newest, memory).await {
+                Acted::Done if *effect == Effect::RereadNode => pass.node_source = NodeSource::Live,
                 Acted::Done => {}
                 Acted::Failed(error) => return self.failed(effect, error, seen, memory, pass).await,
                 other => return other,
@@ -91,6 +92,10 @@ impl MachineController {
             },
             Effect::DeleteMachine => self.delete_machine(rule, newest).await,
             Effect::RereadMachine => return self.reread(seen).await,
+            Effect::RereadNode => match &self.target {
+                Some(target) => target.nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await.map(drop),
+                None => Ok(()),
+            },
             Effect::PatchNode { patch, guard, .. } => {
                 let version = newest.node.as_ref().and_then(|node| node.metadata.resource_version.as_deref());
                 let patch = guarded(patch, *guard, version);
@@ -292,6 +297,7 @@ pub(super) fn node_step(effect: &Effect) -> Option<NodeStep> {
         | Effect::RemoveMachineFinalizer
         | Effect::DeleteMachine
         | Effect::RereadMachine
+        | Effect::RereadNode
         | Effect::EnsureToken
         | Effect::DeleteToken
         | Effect::Start(_)
@@ -314,6 +320,7 @@ fn written_object(effect: &Effect) -> Option<&'static str> {
         Effect::DeleteAttachment { .. } => Some("volumeattachment"),
         Effect::EnsureToken | Effect::DeleteToken => Some("secret"),
         Effect::RereadMachine
+        | Effect::RereadNode
         | Effect::Start(_)
         | Effect::Warn { .. }
         | Effect::Tell { .. }

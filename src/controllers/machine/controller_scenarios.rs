@@ -173,6 +173,117 @@ async fn a_clock_that_differs_lets_no_machine_fail_too_early(#[case] clock_ahead
     assert_eq!(writes_of(&world, "DELETE /api/v1/namespaces/ns/pods"), 0, "no pod is deleted by force");
 }
 
+const HOUR: i64 = 3600;
+
+fn reports(world: &World, ready: &str) {
+    world.api().set(NODE, "/status/conditions", json!([{ "type": "Ready", "status": ready }]));
+}
+
+#[rstest]
+#[case::mc_281_ahead(HOUR)]
+#[case::mc_281_back(-HOUR)]
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_jumps_harms_no_machine_that_runs(#[case] by: i64) {
+    let world = World::new(Luck::Good);
+    world.make_machine();
+    wait(5).await;
+    world.hands.jump(by);
+    world.api().writes.clear();
+    reports(&world, "Unknown");
+    wait(60).await;
+    assert_eq!(world.phase().as_deref(), Some("Unknown"), "the jump itself is no time that has passed");
+    reports(&world, "True");
+    wait(700).await;
+    assert_eq!(world.phase().as_deref(), Some("Running"));
+    let vms = counts(&world);
+    assert_eq!((vms.creates, vms.doubles, vms.deletes), (1, 0, 0));
+}
+
+/// All deadlines are over at once, and what is known is old: a process that was asleep, or a clock that was set.
+#[tokio::test(start_paused = true)]
+async fn mc_281_who_has_recovered_is_not_given_up_on_an_old_view() {
+    let late = Weather { watch_delay: Duration::from_secs(30), ..Weather::default() };
+    let world = World::under(Luck::Good, late);
+    world.make_machine();
+    wait(200).await;
+    reports(&world, "Unknown");
+    wait(60).await;
+    assert_eq!(world.phase().as_deref(), Some("Unknown"));
+    reports(&world, "True");
+    world.hands.jump(HOUR);
+    world.wake();
+    wait(5).await;
+    assert_eq!(world.phase().as_deref(), Some("Running"), "the API server knew better than the view");
+    assert_eq!(world.vms().deletes, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creation_and_a_drain_go_on_across_a_jump() {
+    let world = World::new(Luck::Slow(Duration::from_secs(10)));
+    world.make_machine();
+    wait(5).await;
+    world.hands.jump(HOUR);
+    wait(60).await;
+    assert_eq!(world.phase().as_deref(), Some("Running"));
+    world.make_pod("a");
+    world.api().held.insert("a".to_owned());
+    world.api().delete(MACHINE);
+    wait(5).await;
+    world.hands.jump(HOUR / 2);
+    world.api().held.clear();
+    wait(120).await;
+    assert_eq!(world.phase(), None);
+    let vms = counts(&world);
+    assert_eq!((vms.creates, vms.doubles, vms.deletes), (1, 0, 1));
+    assert_eq!(writes_of(&world, "DELETE /api/v1/namespaces/ns/pods"), 0, "no pod is deleted by force");
+}
+
+#[tokio::test(start_paused = true)]
+async fn mc_009_a_machine_is_made_while_the_pods_are_not_known_and_its_drain_waits_for_them() {
+    let world = World::new(Luck::Good);
+    world.api().pods_are_late = true;
+    world.make_machine();
+    wait(5).await;
+    assert_eq!(world.phase().as_deref(), Some("Running"));
+    world.make_pod("a");
+    world.api().delete(MACHINE);
+    wait(70).await;
+    assert_eq!(world.phase().as_deref(), Some("Terminating"));
+    assert_eq!(status_of(&world)["machineConditions"][0]["reason"], "WaitingForPodList");
+    assert_eq!((world.vms().deletes, writes_of(&world, "POST /api/v1/namespaces/ns/pods")), (0, 0));
+    world.api().pods_are_late = false;
+    wait(10).await;
+    assert_eq!(world.phase(), None);
+    assert_eq!(writes_of(&world, "POST /api/v1/namespaces/ns/pods"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pods_that_drains_wait_for_are_counted() {
+    let world = World::new(Luck::Good);
+    world.make_machine();
+    wait(5).await;
+    for pod in ["a", "b"] {
+        world.make_pod(pod);
+    }
+    world.api().held.insert("a".to_owned());
+    let shown = |state: &str, pods: u32| {
+        let sample = format!("mcm_drain_pods{{state=\"{state}\"}} {pods}\n");
+        let text = world.metrics.render().unwrap();
+        assert!(text.contains(&sample), "{sample} is not in\n{text}");
+    };
+    shown("refused", 0);
+    world.api().delete(MACHINE);
+    wait(15).await;
+    shown("refused", 1);
+    shown("pending", 0);
+    world.api().held.clear();
+    wait(60).await;
+    assert_eq!(world.phase(), None);
+    for state in ["pending", "refused", "terminating", "detaching"] {
+        shown(state, 0);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn mc_286_a_namesake_of_a_machine_that_is_gone_lives_in_peace() {
     let world = World::new(Luck::Good);

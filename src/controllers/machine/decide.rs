@@ -8,11 +8,12 @@ use serde_json::json;
 use super::{
     creation::creation,
     deletion::deletion,
+    frozen::frozen,
     health::health,
     health_timeout::timeouts,
     in_place::{in_place_drain, in_place_marks},
     node_capacity, node_metadata,
-    observation::{Freeze, NodeStep, NodeView, Observation},
+    observation::{NodeStep, NodeView, Observation},
     plan::{Effect, Next, Plan, Say, VersionGuard, sooner},
     preservation::preservation,
     vm_gone::vm_gone,
@@ -68,14 +69,6 @@ fn own_finalizer(seen: &Observation) -> Say {
     let claim =
         Effect::PatchMachine { patch: json!({ "metadata": { "finalizers": all } }), guard: VersionGuard::Observed };
     Say::act("claim-finalizer", vec![claim], Next::Again)
-}
-
-/// While an API server can't be reached nothing is decided on what may be an old view.
-fn frozen(seen: &Observation) -> Say {
-    match seen.freeze {
-        Freeze::Flowing => Say::NOTHING,
-        Freeze::Frozen => Say::act("frozen", Vec::new(), Next::Settled),
-    }
 }
 
 /// Somebody deleted the Node: the machine goes with it (spec §2.3, MC-026, MC-027).

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -16,7 +17,7 @@ use super::{
     plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
     retry::RetryPeriod,
     status_change::{progressing, rfc3339},
-    waiting::{after, told_reason},
+    waiting::{after, awaits_views, told_reason},
 };
 use crate::{
     api::names::{machine_condition, machine_reason, node_condition},
@@ -98,9 +99,11 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
     }
     match &seen.drain {
         DrainState::Due => Plan::wait("step-drain", Next::StepDrain(drain_order(seen, node.name_any(), mode))),
-        DrainState::Warming => {
-            Plan::wait("drain-awaits-views", Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"))
-        }
+        DrainState::Warming => Plan::new(
+            "drain-awaits-views",
+            awaits_views(seen, in_stage_since(seen)),
+            Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"),
+        ),
         DrainState::Running { progress, waiting, wake, .. } => drain_running(seen, progress, waiting.as_ref(), *wake),
         DrainState::Drained => match mode {
             DrainMode::Normal => to_delete_vm(seen, "Drain successful.", recovered(seen).into_iter().collect()),
@@ -113,6 +116,11 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
             DrainMode::Forced => to_attachments(seen, &forced_on(error)),
         },
     }
+}
+
+/// Since when the deletion is at its stage.
+fn in_stage_since(seen: &Observation) -> Timestamp {
+    seen.machine.status.last_operation.last_update_time.as_ref().map_or(seen.now, |time| time.0)
 }
 
 fn forced_on(error: &str) -> String {
@@ -247,7 +255,11 @@ pub(super) fn detach(seen: &Observation) -> Plan {
         );
     }
     let Some(attachments) = &seen.attachments else {
-        return Plan::wait("detach-awaits-views", Next::LookAgain(VIEWS_WAIT, "attachments are not all known yet"));
+        return Plan::new(
+            "detach-awaits-views",
+            awaits_views(seen, in_stage_since(seen)),
+            Next::LookAgain(VIEWS_WAIT, "attachments are not all known yet"),
+        );
     };
     let alive: Vec<_> = attachments.iter().filter(|attachment| !attachment.deleting).collect();
     if alive.is_empty() {

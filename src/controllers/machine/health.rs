@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use super::{
@@ -231,23 +232,7 @@ fn unknown(seen: &Observation, conditions: &[NodeCondition], cause: Cause) -> Ve
             ),
         ),
     };
-    let wait = Waiting::on(reason, format!("Node {} to recover", seen.node_label())).since(seen.now);
-    let wait = match (cause, &seen.node) {
-        (_, NodeView::Foreign { why, .. }) => {
-            wait.seen(format!("a Node of this name belongs to something else: {why}"))
-        }
-        (Cause::NodeMissing, _) => wait.seen("the Node object is gone"),
-        (Cause::NodeUnhealthy, _) => wait.seen(in_words(conditions)),
-    };
-    let wait = wait.ended_by("the Node reports Ready and no bad condition");
-    let wait = match seen.limits.health {
-        HealthTimeout::Never => {
-            wait.ended_by("the Node reports Ready and no bad condition; the health timeout is disabled")
-        }
-        HealthTimeout::After(limit) => {
-            wait.at_most_until(after(seen.now, limit), "the machine is declared Failed when its turn comes")
-        }
-    };
+    let wait = ill_since(seen, cause, seen.now);
     let mut change = StatusChange::new()
         .phase(MachinePhase::Unknown, TimeoutClock::Inactive)
         .operation(OperationType::HealthCheck, OperationState::Processing, text.clone())
@@ -256,6 +241,36 @@ fn unknown(seen: &Observation, conditions: &[NodeCondition], cause: Cause) -> Ve
         change = change.conditions(conditions);
     }
     vec![change.effect(seen), Effect::Warn { reason, message: text }]
+}
+
+/// What a machine in phase Unknown waits for.
+pub fn unhealthy_wait(seen: &Observation) -> Waiting {
+    let cause = if seen.node.ours().is_some() { Cause::NodeUnhealthy } else { Cause::NodeMissing };
+    let began = seen.machine.status.current_status.last_update_time.as_ref().map_or(seen.now, |began| began.0);
+    ill_since(seen, cause, began)
+}
+
+fn ill_since(seen: &Observation, cause: Cause, began: Timestamp) -> Waiting {
+    let reason = match cause {
+        Cause::NodeMissing => machine_reason::NODE_MISSING,
+        Cause::NodeUnhealthy => machine_reason::NODE_UNHEALTHY,
+    };
+    let wait = Waiting::on(reason, format!("Node {} to recover", seen.node_label())).since(began);
+    let wait = match (cause, &seen.node) {
+        (_, NodeView::Foreign { why, .. }) => {
+            wait.seen(format!("a Node of this name belongs to something else: {why}"))
+        }
+        (Cause::NodeUnhealthy, NodeView::Ours(node)) => wait.seen(in_words(conditions_of(node))),
+        (Cause::NodeMissing | Cause::NodeUnhealthy, _) => wait.seen("the Node object is gone"),
+    };
+    match seen.limits.health {
+        HealthTimeout::Never => {
+            wait.ended_by("the Node reports Ready and no bad condition; the health timeout is disabled")
+        }
+        HealthTimeout::After(limit) => wait
+            .ended_by("the Node reports Ready and no bad condition")
+            .at_most_until(after(began, limit), "the machine is declared Failed when its turn comes"),
+    }
 }
 
 /// Whom a machine waits for whose Node is there but not healthy; `None` when it has joined already.

@@ -8,7 +8,7 @@ use super::{
     health::in_words,
     in_place::timed_out,
     measures::Measurement,
-    observation::{Observation, Permit, Sibling, since},
+    observation::{NodeSource, Observation, Permit, Sibling, since},
     plan::{Effect, Next, Say},
     settings::HealthTimeout,
     status_change::{StatusChange, TimeoutClock},
@@ -83,6 +83,9 @@ fn pending(seen: &Observation) -> Say {
     if elapsed <= seen.limits.creation {
         return Say::Pass(Some(just_after(seen.limits.creation, elapsed)));
     }
+    if let Some(look) = last_look(seen) {
+        return look;
+    }
     let limit = duration(seen.limits.creation);
     let text = format!("Machine {} failed to join the cluster in {limit}.", seen.name());
     let mut effects = failed(seen, machine_reason::CREATION_TIMEOUT, text);
@@ -97,6 +100,12 @@ fn updating(seen: &Observation) -> Say {
         return Say::Pass(Some(just_after(seen.limits.in_place_update, elapsed)));
     }
     Say::act("in-place-timeout", timed_out(seen), Next::Again)
+}
+
+/// A last look at the Node before its machine is given up: this process may have been asleep and its watch may lag, and the
+/// kubelet may have joined or recovered meanwhile.
+fn last_look(seen: &Observation) -> Option<Say> {
+    (seen.node_source == NodeSource::View).then(|| Say::act("last-look-at-node", vec![Effect::RereadNode], Next::Again))
 }
 
 /// How long the machine is in its phase.
@@ -121,6 +130,9 @@ fn unhealthy(seen: &Observation) -> Say {
     }
     if seen.permit == Permit::NotHeld {
         return Say::act("health-timeout", Vec::new(), Next::TakePermit);
+    }
+    if let Some(look) = last_look(seen) {
+        return look;
     }
     if vm_is_gone && elapsed <= limit {
         let text = format!(

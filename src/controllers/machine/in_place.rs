@@ -21,7 +21,7 @@ use super::{
     plan::{DrainOrder, Effect, Next, Say, VersionGuard},
     retry::RetryPeriod,
     status_change::{StatusChange, TimeoutClock, rfc3339},
-    waiting::{Waiting, after, tell_when_new},
+    waiting::{Waiting, after, awaits_views, tell_when_new},
 };
 use crate::api::{
     names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text, update_result},
@@ -197,7 +197,7 @@ pub fn in_place_drain(seen: &Observation) -> Say {
         DrainState::Due => Say::act("in-place-drain", Vec::new(), Next::StepDrain(order(seen, node))),
         DrainState::Warming => Say::act(
             "in-place-drain-awaits-views",
-            Vec::new(),
+            awaits_views(seen, selected_at(seen, node)),
             Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"),
         ),
         DrainState::Running { progress, blocked_by, waiting, wake } => {

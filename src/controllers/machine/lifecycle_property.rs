@@ -14,13 +14,17 @@ use serde_json::{Value, json};
 
 use super::{
     lifecycle_world::World,
-    observation::{Answer, Freeze, NodeView, Observation},
+    observation::{Answer, Freeze, NodeSource, NodeView, Observation},
     plan::{Effect, Next, Plan},
+    settings::HealthTimeout,
     testing::at,
     waiting::told_reason,
 };
 use crate::{
-    api::{names::finalizer, v1alpha1::MachinePhase},
+    api::{
+        names::{finalizer, machine_condition, stage_text},
+        v1alpha1::MachinePhase,
+    },
     driver::{Code, DeletedVm, Status},
 };
 
@@ -57,6 +61,18 @@ pub enum Sabotage {
     AbsentIsNotDeleted,
     /// A failed call of a deletion is tried again (§6.6).
     TryAgain,
+    /// The Node is read once more before its machine is given up (§9.3: no verdict on an old view).
+    LookAtNodeAgain,
+    /// Who waits says why (decisions.md 30).
+    SaysWhy,
+    /// A VM that was taken over has its whole time to join (M-13).
+    AdoptionClock,
+    /// An initialisation that failed is repeated (M-14).
+    InitialisationIsRepeated,
+    /// An unhealthy machine is given up in the end (§5.4, M-17).
+    HealthTimeout,
+    /// So is one whose Node never comes (§4.7).
+    CreationTimeout,
 }
 
 impl Sabotage {
@@ -96,6 +112,21 @@ impl Sabotage {
                 Arc::make_mut(&mut seen.machine).metadata.deletion_timestamp = Some(now);
             }
             Self::Freeze => seen.freeze = Freeze::Flowing,
+            Self::LookAtNodeAgain => seen.node_source = NodeSource::Live,
+            Self::AdoptionClock => {
+                let adopted = machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
+                for condition in &mut Arc::make_mut(&mut seen.machine).status.machine_conditions {
+                    if condition.reason == adopted {
+                        machine_condition::REASON_WAITING_FOR_NODE.clone_into(&mut condition.reason);
+                    }
+                }
+            }
+            Self::InitialisationIsRepeated
+                if seen.machine.status.last_operation.description.contains(stage_text::INITIALIZE_VM) =>
+            {
+                Arc::make_mut(&mut seen.machine).status.last_operation.description.clear();
+            }
+            Self::HealthTimeout => seen.limits.health = HealthTimeout::Never,
             Self::AbsentIsNotDeleted if seen.node == NodeView::Absent => seen.node = NodeView::Vanished,
             _ => {}
         }
@@ -112,6 +143,19 @@ impl Sabotage {
                         patch["status"]["currentStatus"]["preserveExpiryTime"] = Value::Null;
                     }
                 }
+            }
+            Self::SaysWhy => {
+                for effect in &mut plan.effects {
+                    if let Effect::PatchStatus(patch) = effect
+                        && let Some(status) = patch["status"].as_object_mut()
+                    {
+                        status.remove("machineConditions");
+                    }
+                }
+            }
+            Self::CreationTimeout if matches!(plan.rule, "creation-timeout" | "last-look-at-node") => {
+                plan.effects.clear();
+                plan.next = Next::Settled;
             }
             Self::TryAgain if matches!(plan.rule, "driver-failed-in-deletion" | "deletion-paused") => {
                 plan.next = Next::Settled;
@@ -216,6 +260,12 @@ fn mc_284_no_history_loses_a_vm_or_a_finalizer_or_ends_nowhere() {
 #[case(Sabotage::Freeze, "a driver is called while frozen")]
 #[case(Sabotage::AbsentIsNotDeleted, "a machine is deleted whose Node nobody deleted")]
 #[case(Sabotage::TryAgain, "a deletion stops")]
+#[case(Sabotage::LookAtNodeAgain, "a healthy machine is given up")]
+#[case(Sabotage::SaysWhy, "does not say why")]
+#[case(Sabotage::AdoptionClock, "taken over is given up before its time")]
+#[case(Sabotage::InitialisationIsRepeated, "an initialisation that failed is not repeated")]
+#[case(Sabotage::HealthTimeout, "the machine rests in Unknown")]
+#[case(Sabotage::CreationTimeout, "the machine rests in Pending")]
 fn without_a_guard_a_history_goes_wrong(#[case] sabotage: Sabotage, #[case] expected: &str) {
     let found: Vec<String> = (0..20_000).filter_map(|seed| history(seed, sabotage, false).err()).take(20).collect();
     assert!(found.iter().any(|violation| violation.contains(expected)), "{sabotage:?}: {found:?}");

@@ -5,6 +5,7 @@
 //! when it is asked for one that exists, and answers `Aborted` while a call of an earlier process still runs.
 
 mod effects;
+mod process;
 
 use std::sync::Arc;
 
@@ -24,16 +25,18 @@ use super::{
     memory::{Memory, Pass},
     node_ownership::{Owner, owner},
     observation::{
-        Answer, Call, ClassState, Flow, Force, Freeze, LastGood, NodeView, Observation, Permit, Trouble, force_deletion,
+        Answer, Call, ClassState, Flow, Force, Freeze, LastGood, NodeSource, NodeView, Observation, Permit, Silence,
+        Trouble, force_deletion,
     },
     observe::note_conditions,
     plan::{Effect, Next, Plan, VersionGuard},
     testing::{at, condition, machine, node, seen},
     vm_gone::VmCheck,
+    waiting::{SAID_AFTER, told_reason},
 };
 use crate::{
     api::{
-        names::{annotation, finalizer, label, taint},
+        names::{annotation, finalizer, label, machine_condition, taint},
         v1alpha1::{Machine, MachinePhase},
     },
     driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity},
@@ -102,6 +105,8 @@ pub struct World {
     pods: u32,
     node_was_deleted: bool,
     delete_was_answered: bool,
+    /// Whether the last initialisation failed.
+    initialisation_failed: bool,
     process: Process,
     base: Observation,
     /// Percent of writes and calls that go wrong.
@@ -109,6 +114,8 @@ pub struct World {
     sabotage: Sabotage,
     /// What is wrong, once something is.
     pub violation: Option<String>,
+    /// The rule that passes end with since a time, while they do nothing and nobody changes the machine.
+    still: Option<(&'static str, i64)>,
     /// Passes so far.
     pub passes: u64,
     /// Writes that reached an API server.
@@ -164,6 +171,7 @@ impl World {
             pods: random.random_range(0..3),
             node_was_deleted: false,
             delete_was_answered: false,
+            initialisation_failed: false,
             process: Process {
                 memory: Memory::new("uid-1".to_owned(), at(0)),
                 machine: None,
@@ -175,6 +183,7 @@ impl World {
             faults: random.random_range(0..30),
             sabotage,
             violation: None,
+            still: None,
             passes: 0,
             writes: 0,
             trace: false,
@@ -314,6 +323,9 @@ impl World {
         let happens = !broken || self.chance(50);
         let lost = || Status::new(if happens { Code::DeadlineExceeded } else { Code::Unavailable }, "no");
         let identity = VmIdentity { provider_id: VM.to_owned(), node_name: "n".to_owned(), addresses: Vec::new() };
+        if call == Call::Initialize {
+            self.initialisation_failed = broken;
+        }
         match call {
             Call::Create => {
                 if happens {
@@ -365,6 +377,7 @@ impl World {
         if let Some(running) = &mut self.call {
             running.is_awaited = false;
         }
+        self.still = None;
         self.process = Process {
             memory: Memory::new("uid-1".to_owned(), at(self.now)),
             machine: None,
@@ -379,6 +392,7 @@ impl World {
         let Some(machine) = &mut self.machine else { return };
         let machine = Arc::make_mut(machine);
         change(machine);
+        self.still = None;
         self.version += 1;
         machine.metadata.resource_version = Some(self.version.to_string());
         if machine.metadata.deletion_timestamp.is_some() && machine.finalizers().is_empty() {
@@ -443,146 +457,6 @@ impl World {
     fn label_node(&mut self, key: &str, value: &str) {
         if let Some(node) = &mut self.node {
             Arc::make_mut(node).labels_mut().insert(key.to_owned(), value.to_owned());
-        }
-    }
-
-    /// A pass of the controller over the machine.
-    pub fn look(&mut self) {
-        self.passes += 1;
-        self.process.wake = None;
-        if self.process.memory.reread {
-            self.process.machine.clone_from(&self.machine);
-            self.process.memory.reread = false;
-        }
-        let mut pass = Pass::default();
-        for _ in 0..32 {
-            let Some(machine) = self.process.machine.clone() else { return };
-            self.process.memory.flow.in_flight =
-                self.call.filter(|running| running.is_awaited).map(|running| running.call);
-            let seen = self.sabotage.of_observation(self.observe(machine, &pass));
-            let plan = self.sabotage.of_plan(decide(&seen));
-            if self.trace {
-                println!(
-                    "{:>7} s:   {} {:?} {:?}, then {:?}",
-                    self.now,
-                    plan.rule,
-                    seen.phase(),
-                    plan.effects,
-                    plan.next
-                );
-            }
-            match self.act(&plan, &seen) {
-                Acted::Done => {}
-                Acted::Void => continue,
-                Acted::Trouble(trouble) => {
-                    pass.trouble = Some(trouble);
-                    continue;
-                }
-                Acted::Failed => {
-                    self.process.wake = Some(self.now + 1);
-                    return;
-                }
-                Acted::Crashed => {
-                    self.restart();
-                    return;
-                }
-            }
-            if self.violation.is_some() {
-                return;
-            }
-            match plan.next {
-                Next::Again => {}
-                Next::Settled | Next::AwaitCall => return,
-                Next::LookAgain(after, _) => {
-                    self.process.wake = Some(self.now + i64::try_from(after.as_secs()).unwrap_or(0) + 1);
-                    return;
-                }
-                Next::StepDrain(order) => pass.drain = self.step_drain(order.force),
-                Next::TakePermit => pass.permit = Permit::Held,
-            }
-        }
-        self.wrong("a pass goes in circles");
-    }
-
-    fn step_drain(&mut self, force: Force) -> super::observation::DrainState {
-        use super::observation::DrainState;
-        let takes_no_pods = |node: &Node| {
-            let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-            super::node_steps::is_cordoned(node) || taints.iter().any(|mark| mark.key == taint::PRESERVED)
-        };
-        let is_cordoned = self.node.as_deref().is_none_or(takes_no_pods);
-        if !is_cordoned {
-            self.wrong("pods are evicted from a node that takes new ones");
-        }
-        if self.chance(self.faults) {
-            return DrainState::Failed("no".to_owned());
-        }
-        self.pods = if force == Force::Yes { 0 } else { self.pods.saturating_sub(1) };
-        if self.pods == 0 {
-            return DrainState::Drained;
-        }
-        DrainState::Running {
-            progress: format!("{} left", self.pods),
-            blocked_by: None,
-            waiting: None,
-            wake: std::time::Duration::from_secs(5),
-        }
-    }
-
-    fn observe(&mut self, machine: Arc<Machine>, pass: &Pass) -> Observation {
-        let now = at(self.now);
-        let node = self.node_view(&machine);
-        let memory = &mut self.process.memory;
-        note_conditions(&machine, &node, memory, now);
-        if machine.metadata.deletion_timestamp.is_some() {
-            memory.first_seen_deleting.get_or_insert(now);
-        }
-        if machine.status.current_status.phase != MachinePhase::Unknown {
-            memory.vm_check = VmCheck::NotAsked;
-        }
-        let mut seen = self.base.clone();
-        seen.now = now;
-        seen.first_seen = memory.first_seen;
-        seen.first_seen_deleting = memory.first_seen_deleting;
-        seen.freeze = self.freeze;
-        seen.class.state = self.class.clone();
-        seen.class.last_good = LastGood::Unknown;
-        seen.flow = memory.flow.clone();
-        seen.pause.clone_from(&memory.pause);
-        seen.inputs.machine = machine.metadata.generation;
-        seen.inputs.force = force_deletion(&machine);
-        seen.conditions_differ_since = memory.conditions_differ_since;
-        seen.vm_check = memory.vm_check;
-        seen.siblings = Some(Vec::new());
-        seen.drain = pass.drain.clone();
-        seen.permit = pass.permit;
-        seen.trouble.clone_from(&pass.trouble);
-        seen.node = node;
-        seen.machine = machine;
-        seen
-    }
-
-    fn node_view(&self, machine: &Machine) -> NodeView {
-        let linked = machine.labels().contains_key(label::NODE);
-        match &self.process.node {
-            node if !linked => NodeView::NotLinked {
-                candidate: node
-                    .as_ref()
-                    .filter(|node| node.labels().get(label::MACHINE_NAME).map(String::as_str) == Some("m-abcde"))
-                    .map(|node| node.name_any()),
-                namesake: node
-                    .as_ref()
-                    .filter(|_| self.process.memory.flow.vm.is_some())
-                    .map(|node| provider_id(node).to_owned()),
-            },
-            None if self.process.node_vanished => NodeView::Vanished,
-            None => NodeView::Absent,
-            Some(node) => match owner(machine, node, std::iter::empty()) {
-                Owner::Foreign(why) if self.sabotage != Sabotage::TakeAnyNode => {
-                    NodeView::Foreign { name: node.name_any(), why }
-                }
-                _ => NodeView::Ours(Arc::clone(node)),
-            },
         }
     }
 }

@@ -46,6 +46,11 @@ impl Measures {
         Self(metrics)
     }
 
+    /// The metrics that are told.
+    pub fn metrics(&self) -> &Metrics {
+        &self.0
+    }
+
     /// Tells of something that happened to a machine.
     pub fn machine(&self, what: Measurement, machine: &Machine, class: Option<&MachineClass>) {
         let (gauge, stage, took) = match what {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{
     bootstrap_token::Token,
-    observation::{DrainState, Flow, Pause, Permit, Trouble},
+    observation::{DrainState, Flow, NodeSource, Pause, Permit, Trouble},
     status_change::masked,
     vm_gone::VmCheck,
 };
@@ -87,6 +87,8 @@ pub struct Pass {
     pub trouble: Option<Trouble>,
     /// Whether the failure permit is held.
     pub permit: Permit,
+    /// Whether the Node was read from the API server.
+    pub node_source: NodeSource,
     /// Writes of this pass that were refused because somebody else was faster.
     pub conflicts: u32,
 }

@@ -30,6 +30,7 @@ mod deletion_tests;
 #[cfg(test)]
 mod deletion_waits_tests;
 mod driver_calls;
+pub mod frozen;
 pub mod health;
 #[cfg(test)]
 mod health_tests;
@@ -76,6 +77,8 @@ pub mod vm_gone;
 pub mod waiting;
 #[cfg(test)]
 mod waiting_events_tests;
+#[cfg(test)]
+mod waiting_table_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -89,7 +92,11 @@ use k8s_openapi::api::core::v1::{Node, Secret};
 use rand::CryptoRng;
 
 use self::{
-    driver_calls::DriverCalls, measures::Measures, memory::Memory, observation::Freeze, settings::MachineSettings,
+    driver_calls::DriverCalls,
+    measures::Measures,
+    memory::Memory,
+    observation::{Freeze, Silence},
+    settings::MachineSettings,
 };
 use crate::{
     api::v1alpha1::{Machine, MachineClass},
@@ -115,6 +122,8 @@ pub type SharedRng = Arc<Mutex<dyn CryptoRng + Send>>;
 #[derive(Clone, Debug, Default)]
 pub struct FreezeSwitch {
     all: Arc<AtomicBool>,
+    /// Which API server is silent.
+    silence: Arc<Mutex<Silence>>,
     /// Machines that stay frozen when the others go on.
     held: Arc<Mutex<BTreeSet<ObjectKey>>>,
 }
@@ -128,6 +137,17 @@ impl FreezeSwitch {
     /// How it stands.
     pub fn get(&self) -> Freeze {
         if self.all.load(Ordering::Acquire) { Freeze::Frozen } else { Freeze::Flowing }
+    }
+
+    /// Tells which API server is silent; answers whether that is news.
+    pub fn tell(&self, silence: Silence) -> bool {
+        let mut told = self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        std::mem::replace(&mut *told, silence) != silence
+    }
+
+    /// Which API server is silent.
+    pub fn silence(&self) -> Silence {
+        *self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// How it stands for one machine.

@@ -1,26 +1,29 @@
 //! All that a decision about one machine may depend on, as one plain value.
 //!
 //! Built by `observe` from the stores and the in-memory flow, once per step; serialisable, so that a decision can be
-//! kept and replayed. No secret is in it: of Secrets only what they offer is known. Source: spec/machine-controller §15.1.
+//! kept and replayed. No secret is in it. Its parts are in [`class`], [`node`] and [`flow`].
+//! Source: spec/machine-controller §15.1.
+
+mod class;
+mod flow;
+mod node;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{Node, NodeAddress, NodeCondition},
-    apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::ResourceExt;
 use serde::Serialize;
 
+pub use self::{
+    class::{ClassState, ClassView, CreationGuarantee, LastGood, SecretView, UserData},
+    flow::{Answer, Call, Flow, Inputs, KnownVm, Pause, Purpose, VmOrigin, union},
+    node::{AttachmentView, DrainState, NodeSource, NodeStep, NodeView, Trouble},
+};
 use super::{settings::Limits, vm_gone::VmCheck};
-use crate::{
-    api::{
-        names::{finalizer, label},
-        v1alpha1::{Machine, MachinePhase},
-    },
-    controllers::drain::waiting::Waiting,
-    driver::{CreatedVm, DeletedVm, Status, VmIdentity},
+use crate::api::{
+    names::{finalizer, label},
+    v1alpha1::{Machine, MachinePhase},
 };
 
 /// Version of the observation's serialised form.
@@ -43,6 +46,8 @@ pub struct Observation {
     pub first_seen_deleting: Option<Timestamp>,
     /// Whether verdicts are suspended because an API server cannot be reached.
     pub freeze: Freeze,
+    /// Which API server is silent.
+    pub silence: Silence,
     /// Whether there is a target cluster.
     pub target: TargetCluster,
     /// The machine's limits.
@@ -69,6 +74,8 @@ pub struct Observation {
     pub siblings: Option<Vec<Sibling>>,
     /// Whether the failure permit of the group is held.
     pub permit: Permit,
+    /// Whether the Node was read from the API server in this pass.
+    pub node_source: NodeSource,
     /// An effect on the target cluster that failed in this pass.
     pub trouble: Option<Trouble>,
     /// Since when the Node's conditions differ from the stored ones.
@@ -87,6 +94,18 @@ pub enum Freeze {
     Frozen,
 }
 
+/// Which API server was silent when it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Silence {
+    /// None.
+    #[default]
+    None,
+    /// That of the target cluster alone: machines can be written to, Nodes can't be seen.
+    Target,
+    /// That of the control cluster: nothing can be written to machines.
+    Control,
+}
+
 /// Whether there is a target cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum TargetCluster {
@@ -94,261 +113,6 @@ pub enum TargetCluster {
     None,
     /// Yes.
     Present,
-}
-
-/// A class as a machine sees it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ClassView {
-    /// Whether machines can be made from it.
-    pub state: ClassState,
-    /// Virtual capacity wanted on nodes; `None` when the class is not known and capacity must be left alone.
-    pub virtual_capacity: Option<BTreeMap<String, Quantity>>,
-    /// Whether the driver makes one VM only, however often it is asked.
-    pub creation: CreationGuarantee,
-    /// Whether an earlier form of the class and its Secrets is in memory (decisions.md 15).
-    pub last_good: LastGood,
-}
-
-/// Whether machines can be made from a class.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum ClassState {
-    /// The machine names none.
-    NotNamed,
-    /// There is none of this name.
-    Absent,
-    /// It lacks our finalizer and could vanish any time.
-    WithoutFinalizer,
-    /// It lacks our finalizer and can't get it any more.
-    DeletingWithoutFinalizer,
-    /// Its node template is incomplete.
-    NodeTemplateInvalid(String),
-    /// Yes.
-    Usable,
-}
-
-/// Whether a repeated create is harmless.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum CreationGuarantee {
-    /// The driver makes one VM per machine name.
-    Idempotent,
-    /// The intent has to be stored before the first call.
-    RecordIntent,
-}
-
-/// Whether an earlier, usable form of class and Secrets is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum LastGood {
-    /// No.
-    Unknown,
-    /// Yes, in this process's memory.
-    Remembered,
-}
-
-/// The Secrets of a class as a machine sees them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum SecretView {
-    /// Those named here (`namespace/name`) are missing.
-    Missing(Vec<String>),
-    /// All are there, or none is named.
-    Present(UserData),
-}
-
-/// What the user data asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum UserData {
-    /// The class names no Secret: the driver decides (decisions.md 33).
-    NotNamed,
-    /// The Secrets lack the key.
-    KeyMissing,
-    /// It holds no placeholder for a bootstrap token.
-    WithoutToken,
-    /// It holds one.
-    NeedsToken,
-}
-
-/// The Node of a machine.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub enum NodeView {
-    /// There is no target cluster.
-    NoTarget,
-    /// The machine has no node label; a Node that names the machine may exist.
-    NotLinked {
-        /// Name of a Node whose label names the machine.
-        candidate: Option<String>,
-        /// Provider ID of the Node that has the name which the driver answered, if there is such a Node.
-        namesake: Option<String>,
-    },
-    /// The Node of the label does not exist.
-    Absent,
-    /// The Node of the label was removed while this process watched.
-    Vanished,
-    /// The Node is there and belongs to the machine.
-    Ours(Arc<Node>),
-    /// A Node of that name is there but belongs to something else.
-    Foreign {
-        /// Its name.
-        name: String,
-        /// How we know.
-        why: String,
-    },
-}
-
-impl NodeView {
-    /// The Node, if it is there and ours.
-    pub fn ours(&self) -> Option<&Arc<Node>> {
-        match self {
-            Self::Ours(node) => Some(node),
-            Self::NoTarget | Self::NotLinked { .. } | Self::Absent | Self::Vanished | Self::Foreign { .. } => None,
-        }
-    }
-}
-
-/// A kind of driver call about one machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Call {
-    /// `GetMachineStatus`.
-    Status,
-    /// `CreateMachine`.
-    Create,
-    /// `InitializeMachine`.
-    Initialize,
-    /// `DeleteMachine` of the machine's VM.
-    Delete,
-    /// `DeleteMachine` of a VM that got an old Node's name.
-    DeleteStale,
-}
-
-/// What a driver call answered.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub enum Answer {
-    /// Of `GetMachineStatus`.
-    Status(Result<VmIdentity, Status>),
-    /// Of `CreateMachine`.
-    Created(Result<CreatedVm, Status>),
-    /// Of `InitializeMachine`.
-    Initialized(Result<VmIdentity, Status>),
-    /// Of `DeleteMachine`.
-    Deleted(Result<DeletedVm, Status>),
-    /// Of `DeleteMachine` for a VM with an old Node's name.
-    DeletedStale(Result<DeletedVm, Status>),
-}
-
-/// How the VM of the flow came to be known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum VmOrigin {
-    /// `CreateMachine` made it in this flow.
-    Created,
-    /// It was there already.
-    Found,
-    /// It was there already but is not initialised.
-    FoundUninitialized,
-}
-
-/// The VM of the flow.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct KnownVm {
-    /// Who it is.
-    pub identity: VmIdentity,
-    /// How it came to be known.
-    pub origin: VmOrigin,
-    /// The memory that the driver wants kept; written with the next status.
-    pub last_known_state: Option<String>,
-}
-
-/// What the driver answered since the flow began. In memory only; lost on restart, when the driver is asked again.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Flow {
-    /// A call that has not answered yet.
-    pub in_flight: Option<Call>,
-    /// When the last call was started.
-    pub asked_at: Option<Timestamp>,
-    /// The last answer, until the decision has been acted upon.
-    pub answer: Option<Answer>,
-    /// The VM, once known.
-    pub vm: Option<KnownVm>,
-}
-
-impl Flow {
-    /// Whether nothing is under way and nothing is known.
-    pub fn is_idle(&self) -> bool {
-        self.in_flight.is_none() && self.answer.is_none() && self.vm.is_none()
-    }
-
-    /// Takes in what a call answered.
-    pub fn learn(&mut self, answer: Answer) {
-        self.in_flight = None;
-        match &answer {
-            Answer::Created(Ok(created)) => {
-                self.vm = Some(KnownVm {
-                    identity: created.vm.clone(),
-                    origin: VmOrigin::Created,
-                    last_known_state: created.last_known_state.clone(),
-                });
-            }
-            Answer::Status(Ok(identity)) => self.found(identity.clone(), VmOrigin::Found),
-            Answer::Status(Err(status)) if status.code == crate::driver::Code::Uninitialized => {
-                if let Some(partial) = &status.partial {
-                    self.found((**partial).clone(), VmOrigin::FoundUninitialized);
-                }
-            }
-            Answer::Initialized(Ok(more)) => {
-                if let Some(known) = &mut self.vm {
-                    known.identity.addresses = union(&known.identity.addresses, &more.addresses);
-                }
-            }
-            Answer::Status(Err(_))
-            | Answer::Created(Err(_))
-            | Answer::Initialized(Err(_))
-            | Answer::Deleted(_)
-            | Answer::DeletedStale(_) => {}
-        }
-        self.answer = Some(answer);
-    }
-
-    fn found(&mut self, identity: VmIdentity, origin: VmOrigin) {
-        self.vm = Some(KnownVm { identity, origin, last_known_state: None });
-    }
-}
-
-/// Both lists without repetition, sorted by type, then address (spec §4.11).
-pub fn union(one: &[NodeAddress], other: &[NodeAddress]) -> Vec<NodeAddress> {
-    let mut all: Vec<NodeAddress> = one.iter().chain(other).cloned().collect();
-    all.sort_by(|a, b| (&a.type_, &a.address).cmp(&(&b.type_, &b.address)));
-    all.dedup();
-    all
-}
-
-/// What a pause was for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Purpose {
-    /// Making the VM.
-    Creation,
-    /// Taking it away.
-    Deletion,
-}
-
-/// A pause before the next driver call; it ends early when its inputs change (spec §4.6).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Pause {
-    /// What for.
-    pub purpose: Purpose,
-    /// When it ends.
-    pub until: Timestamp,
-    /// What it was decided on.
-    pub inputs: Inputs,
-}
-
-/// What a driver call depends on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Inputs {
-    /// Generation of the machine.
-    pub machine: Option<i64>,
-    /// UID and generation of the class.
-    pub class: Option<(String, Option<i64>)>,
-    /// Names and versions of the Secrets.
-    pub secrets: Vec<(String, Option<String>)>,
-    /// Whether the label asks for a deletion by force.
-    pub force: Force,
 }
 
 /// Whether something is to be done by force.
@@ -359,42 +123,6 @@ pub enum Force {
     No,
     /// Yes.
     Yes,
-}
-
-/// A drain, as far as it was stepped in this pass.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub enum DrainState {
-    /// Not stepped yet.
-    #[default]
-    Due,
-    /// The views of pods are not complete yet.
-    Warming,
-    /// Under way.
-    Running {
-        /// How far it is, for people.
-        progress: String,
-        /// The budget that refuses evictions.
-        blocked_by: Option<String>,
-        /// Whom it waits for.
-        waiting: Option<Waiting>,
-        /// When to step again, at the latest.
-        wake: Duration,
-    },
-    /// Done.
-    Drained,
-    /// It failed, for this reason.
-    Failed(String),
-}
-
-/// A volume attachment on the Node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct AttachmentView {
-    /// Its name.
-    pub name: String,
-    /// Its UID.
-    pub uid: String,
-    /// Whether it is being deleted already.
-    pub deleting: bool,
 }
 
 /// A sibling: a machine with the same label `name`.
@@ -418,36 +146,6 @@ pub enum Permit {
     Held,
 }
 
-/// A step on the target cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum NodeStep {
-    /// Marking the node as unschedulable.
-    Cordon,
-    /// Writing the condition `Terminating`.
-    TerminatingCondition,
-    /// Deleting volume attachments.
-    Attachments,
-    /// Deleting the Node.
-    Delete,
-    /// Taking our finalizer off the Node.
-    Finalizer,
-    /// Finalizer, labels, taints and memories of the Node.
-    Metadata,
-    /// What a preservation puts on the Node, and takes off it.
-    Preservation,
-    /// Writing the condition `InPlaceUpdate`.
-    InPlaceCondition,
-}
-
-/// An effect on the target cluster that failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Trouble {
-    /// What was tried.
-    pub step: NodeStep,
-    /// What came of it.
-    pub error: String,
-}
-
 impl Observation {
     /// A machine of a target cluster of which nothing else is known yet: its class is usable, its Secrets ask for nothing,
     /// it was first seen now.
@@ -459,6 +157,7 @@ impl Observation {
             first_seen: now,
             first_seen_deleting: deleting,
             freeze: Freeze::Flowing,
+            silence: Silence::None,
             target: TargetCluster::Present,
             limits,
             class: ClassView {
@@ -480,6 +179,7 @@ impl Observation {
             attachments: deleting.map(|_| Vec::new()),
             siblings: None,
             permit: Permit::NotHeld,
+            node_source: NodeSource::View,
             trouble: None,
             conditions_differ_since: None,
             vm_check: VmCheck::NotAsked,

@@ -14,7 +14,7 @@ use super::{
     node_ownership::{Owner, owner},
     observation::{
         AttachmentView, ClassView, CreationGuarantee, Freeze, Inputs, LastGood, NodeView, OBSERVATION_VERSION,
-        Observation, SecretView, Sibling, TargetCluster, conditions_of, force_deletion, since,
+        Observation, SecretView, Sibling, Silence, TargetCluster, conditions_of, force_deletion, since,
     },
     settings::{HealthTimeout, Limits, MachineSettings},
     user_data::{SecretsNamed, wants},
@@ -42,6 +42,8 @@ pub struct Sources<'a> {
     pub settings: &'a MachineSettings,
     /// Whether verdicts are suspended.
     pub freeze: Freeze,
+    /// Which API server is silent.
+    pub silence: Silence,
     /// Whether an earlier form of class and Secrets is remembered.
     pub last_good: LastGood,
     /// Whether the removal of the machine's Node was seen.
@@ -85,6 +87,7 @@ pub fn observe(
         first_seen: memory.first_seen,
         first_seen_deleting: memory.first_seen_deleting,
         freeze: sources.freeze,
+        silence: sources.silence,
         target: if sources.target.is_some() { TargetCluster::Present } else { TargetCluster::None },
         class: ClassView {
             state: class_state(&machine.spec.class, class.as_deref()),
@@ -117,6 +120,7 @@ pub fn observe(
         pause: memory.pause.clone(),
         drain: pass.drain.clone(),
         permit: pass.permit,
+        node_source: pass.node_source,
         trouble: pass.trouble.clone(),
         conditions_differ_since: memory.conditions_differ_since,
         vm_check: memory.vm_check,

@@ -72,6 +72,8 @@ pub enum Effect {
     DeleteMachine,
     /// Reads the machine from the API server; if it is gone or being deleted, the rest of the plan is void.
     RereadMachine,
+    /// Reads the Node from the API server, so that the next decision stands on the truth.
+    RereadNode,
     /// Patches the Node.
     PatchNode {
         /// What for.

@@ -186,6 +186,7 @@ impl MachineController {
             drivers: &self.drivers,
             settings: &self.settings,
             freeze: self.freeze.of(&key),
+            silence: self.freeze.silence(),
             last_good: if remembered { LastGood::Remembered } else { LastGood::Unknown },
             node_vanished: lock(&self.vanished).contains(&key),
         };
@@ -284,7 +285,8 @@ impl MachineController {
         let mut run = match memory.drain.take() {
             Some(run) => run.in_mode(order.force, order.deadline),
             None => Run::new(order.force, order.deadline),
-        };
+        }
+        .counted_by(self.measures.metrics());
         let began = *memory.drain_began.get_or_insert(seen.now);
         let driver = class_of(&self.views, &seen.machine)
             .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::{
     observation::{
-        ClassState, ClassView, CreationGuarantee, DrainState, Flow, Freeze, Inputs, LastGood, NodeView,
-        OBSERVATION_VERSION, Observation, Permit, SecretView, TargetCluster, UserData,
+        ClassState, ClassView, CreationGuarantee, DrainState, Flow, Freeze, Inputs, LastGood, NodeSource, NodeView,
+        OBSERVATION_VERSION, Observation, Permit, SecretView, Silence, TargetCluster, UserData,
     },
     plan::{Effect, Plan},
     settings::MachineSettings,
@@ -119,6 +119,7 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
         first_seen: at(0),
         first_seen_deleting: deleting,
         freeze: Freeze::Flowing,
+        silence: Silence::None,
         target: TargetCluster::Present,
         limits: MachineSettings::default().limits_of(&machine),
         class: ClassView {
@@ -136,6 +137,7 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
         attachments: Some(Vec::new()),
         siblings: None,
         permit: Permit::NotHeld,
+        node_source: NodeSource::Live,
         trouble: None,
         conditions_differ_since: None,
         vm_check: VmCheck::NotAsked,

@@ -3,7 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -32,7 +35,7 @@ use crate::{
         v1alpha1::{Machine, MachineClass},
     },
     cluster::{
-        clock::{SharedClock, TokioClock},
+        clock::{Clock, SharedClock, TokioClock},
         events::Recorder,
         gate::Gate,
         key::ObjectKey,
@@ -71,6 +74,8 @@ pub struct Api {
     pub unreachable: Vec<&'static str>,
     /// Pods whose eviction a budget refuses.
     pub held: BTreeSet<String>,
+    /// Whether the views of pods are still empty, because they are slow to fill.
+    pub pods_are_late: bool,
 }
 
 impl Api {
@@ -260,7 +265,7 @@ struct Pods(Arc<Mutex<Api>>);
 
 impl DrainViews for Pods {
     fn ready(&self) -> bool {
-        true
+        !lock(&self.0).pods_are_late
     }
     fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
         let api = lock(&self.0);
@@ -306,9 +311,33 @@ pub struct World {
     pub vms: Arc<Mutex<Vms>>,
     pub metrics: Metrics,
     pub cloud: Arc<SmallCloud>,
-    clock: SharedClock,
+    /// The controller's clock, which may be set.
+    pub hands: Arc<SetClock>,
     weather: Weather,
     process: Process,
+}
+
+/// A clock that somebody sets forward or back while it runs.
+pub struct SetClock {
+    runs: TokioClock,
+    shift: AtomicI64,
+}
+
+impl SetClock {
+    fn starting_at(second: i64) -> Self {
+        Self { runs: TokioClock::starting_at(at(second)), shift: AtomicI64::new(0) }
+    }
+
+    /// It jumps by so many seconds.
+    pub fn jump(&self, seconds: i64) {
+        self.shift.fetch_add(seconds, Ordering::SeqCst);
+    }
+}
+
+impl Clock for SetClock {
+    fn now(&self) -> jiff::Timestamp {
+        self.runs.now() + jiff::SignedDuration::from_secs(self.shift.load(Ordering::SeqCst))
+    }
 }
 
 /// How late and how wrong the controller's view is.
@@ -328,6 +357,7 @@ impl Default for Weather {
 
 struct Process {
     stop: CancellationToken,
+    queue: Arc<WorkQueue<ObjectKey>>,
 }
 
 impl World {
@@ -338,7 +368,7 @@ impl World {
 
     /// The same under this weather.
     pub fn under(luck: Luck, weather: Weather) -> Self {
-        let clock: SharedClock = Arc::new(TokioClock::starting_at(at(weather.clock_ahead)));
+        let hands = Arc::new(SetClock::starting_at(weather.clock_ahead));
         let random = |salt: u64| match luck {
             Luck::Good | Luck::Slow(_) => None,
             Luck::Bad(seed) => Some(ChaCha8Rng::seed_from_u64(seed ^ salt)),
@@ -376,14 +406,14 @@ impl World {
             calls: Mutex::default(),
         });
         let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
-        let process = start(&api, &cloud, &clock, &metrics, weather);
-        Self { api, vms, metrics, cloud, clock, weather, process }
+        let process = start(&api, &cloud, &hands, &metrics, weather);
+        Self { api, vms, metrics, cloud, hands, weather, process }
     }
 
     /// Kills the process and starts another one.
     pub fn restart(&mut self) {
         self.process.stop.cancel();
-        self.process = start(&self.api, &self.cloud, &self.clock, &self.metrics, self.weather);
+        self.process = start(&self.api, &self.cloud, &self.hands, &self.metrics, self.weather);
     }
 
     /// From here on nothing goes wrong any more.
@@ -396,9 +426,14 @@ impl World {
         lock(&self.api)
     }
 
+    /// Lets the controller look at the machine at once.
+    pub fn wake(&self) {
+        self.process.queue.add(ObjectKey::new("ns", "m-abcde"));
+    }
+
     /// The time as objects hold it.
     pub fn now(&self) -> String {
-        super::status_change::rfc3339(self.clock.now())
+        super::status_change::rfc3339(self.hands.now())
     }
 
     pub fn vms(&self) -> MutexGuard<'_, Vms> {
@@ -466,7 +501,7 @@ impl Drop for World {
 fn start(
     api: &Arc<Mutex<Api>>,
     cloud: &Arc<SmallCloud>,
-    clock: &SharedClock,
+    clock: &Arc<SetClock>,
     metrics: &Metrics,
     weather: Weather,
 ) -> Process {
@@ -494,7 +529,7 @@ fn start(
         views: views.clone(),
         drivers,
         queue: Arc::clone(&queue),
-        clock: Arc::clone(clock),
+        clock: Arc::<SetClock>::clone(clock),
         gate,
         recorder: Recorder::new("machine-controller", sender),
         rng: Arc::new(Mutex::new(rand_chacha::ChaCha20Rng::seed_from_u64(7))),
@@ -535,12 +570,12 @@ fn start(
             }
         }
     });
-    let shutdown = stop.clone();
+    let (shutdown, woken) = (stop.clone(), Arc::clone(&queue));
     tokio::spawn(queue.run(4, shutdown, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     }));
-    Process { stop }
+    Process { stop, queue: woken }
 }
 
 fn version(object: &Value) -> u64 {

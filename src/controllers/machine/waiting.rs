@@ -104,6 +104,18 @@ pub fn tell_when_lasting(seen: &Observation, began: Timestamp, wait: &Waiting) -
     if lasted < SAID_AFTER { Err(SAID_AFTER.saturating_sub(lasted)) } else { Ok(tell_when_new(seen, wait)) }
 }
 
+/// The views of pods and attachments, which a drain or a detachment needs; they fill within moments, unless the API server
+/// refuses the list.
+pub fn awaits_views(seen: &Observation, began: Timestamp) -> Vec<Effect> {
+    let wait = Waiting::on(
+        machine_condition::REASON_WAITING_FOR_POD_LIST,
+        "the pods and volume attachments of the target cluster to be listed",
+    )
+    .since(began)
+    .ended_by("the lists are complete; the log says what keeps them from it");
+    tell_when_lasting(seen, began, &wait).unwrap_or_default()
+}
+
 /// `start` and `length` later.
 pub fn after(start: Timestamp, length: Duration) -> Timestamp {
     SignedDuration::try_from(length).ok().and_then(|length| start.checked_add(length).ok()).unwrap_or(Timestamp::MAX)

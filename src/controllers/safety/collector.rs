@@ -49,7 +49,7 @@ const DELETE_DEADLINE: Duration = Duration::from_secs(5 * 60);
 /// Machines read from the API server at once.
 const READS_AT_ONCE: usize = 10;
 /// A period below this would be a hot loop (M-31).
-const LEAST_PERIOD: Duration = Duration::from_secs(1);
+pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
 
 /// What the collector needs.
 pub struct CollectorDeps {

@@ -198,6 +198,38 @@ async fn mc_241_a_vm_without_a_machine_is_deleted_at_the_second_look() {
     assert!(metrics.contains(r#"mcm_orphan_vms_deleted_total{class="c"} 1"#), "{metrics}");
 }
 
+/// Somebody takes our finalizer off by hand: the machine is gone at once, its VM is not.
+#[tokio::test(start_paused = true)]
+async fn mc_189_the_vm_of_a_machine_that_lost_its_finalizer_is_collected_after_two_verdicts() {
+    let scene = Scene::new(&["c"]);
+    scene.vm("c", "v", "m");
+    scene.late_machine("m", "v");
+    let mut machine: Machine =
+        serde_json::from_value(lock(&scene.stored).as_ref().unwrap()[&format!("{MACHINES}/m")].clone()).unwrap();
+    machine.spec.class.name = "c".to_owned();
+    scene.collector.deps.views.machines.apply(machine.clone());
+    assert_eq!(scene.look("c").await, Duration::from_secs(900), "its VM is its own");
+
+    lock(&scene.stored).as_mut().unwrap().remove(&format!("{MACHINES}/m"));
+    scene.collector.deps.views.machines.delete(&machine);
+    let woken = super::super::routing::after_machine(&crate::cluster::store::Change {
+        old: Some(Arc::new(machine)),
+        new: None,
+    });
+    assert_eq!(woken.first().map(|(key, _)| key.clone()), Some(ObjectKey::new("ns", "c")), "its end wakes the class");
+    assert_eq!(scene.look("c").await, Duration::from_secs(60));
+    assert!(scene.deleted().is_empty(), "one verdict is not enough");
+    scene.look("c").await;
+    assert_eq!(scene.deleted(), ["v"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_period_of_zero_is_no_hot_loop() {
+    let mut scene = Scene::new(&["c"]);
+    scene.collector.deps.period = Duration::ZERO;
+    assert_eq!(scene.look("c").await, LEAST_PERIOD);
+}
+
 #[tokio::test(start_paused = true)]
 async fn mc_246_a_class_that_fails_does_not_stop_another() {
     let scene = Scene::new(&["broken", "c"]);

@@ -14,7 +14,7 @@ use crate::{
         names::machine_condition,
         v1alpha1::{Machine, MachinePhase},
     },
-    controllers::machine::status_change::rfc3339,
+    controllers::machine::{observation::Silence, status_change::rfc3339},
 };
 
 /// Version of the observation's serialised form.
@@ -124,6 +124,15 @@ pub fn decide(seen: &Observation) -> Plan {
         (frozen @ State::Frozen { .. }, false) => (frozen, Step::Nothing, period),
     };
     Plan { state, step, next }
+}
+
+/// Which API server is silent. Without the one that holds the machines nothing can be told on them.
+pub fn silence(control: &Health, target: &Health) -> Silence {
+    match (control, target) {
+        (Health::Up, Health::Up) => Silence::None,
+        (Health::Up, Health::Down(_)) => Silence::Target,
+        (Health::Down(_), _) => Silence::Control,
+    }
 }
 
 /// What a thaw writes to a machine's status. A machine that fell ill during the outage counts as Running again; one that
@@ -238,6 +247,16 @@ mod tests {
     #[case::thawing(FROZEN(), true, Duration::from_secs(60))]
     fn the_next_probe(#[case] state: State, #[case] up: bool, #[case] next: Duration) {
         assert_eq!(probe(state, up, up, 100).next, next);
+    }
+
+    #[rstest]
+    #[case::all_is_well(true, true, Silence::None)]
+    #[case::machines_can_still_be_told(true, false, Silence::Target)]
+    #[case::nothing_can_be_told(false, true, Silence::Control)]
+    #[case::both(false, false, Silence::Control)]
+    fn who_is_silent(#[case] control: bool, #[case] target: bool, #[case] expected: Silence) {
+        let health = |up| if up { Health::Up } else { Health::Down("no answer".to_owned()) };
+        assert_eq!(silence(&health(control), &health(target)), expected);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 
-use super::freeze::{self, Health, LOOK_AFTER_THAW, Limits, Observation, State, Step};
+use super::freeze::{self, Health, LOOK_AFTER_THAW, Limits, Observation, State, Step, silence};
 use crate::{
     api::{names::machine_reason, v1alpha1::Machine},
     cluster::{
@@ -26,7 +26,7 @@ use crate::{
         queue::{Outcome, WorkQueue},
     },
     controllers::{
-        machine::{FreezeSwitch, observation::Freeze},
+        machine::{FreezeSwitch, frozen::is_under_way, observation::Freeze},
         views::ControlViews,
     },
     metrics::Metrics,
@@ -88,6 +88,7 @@ impl Watchman {
             }
         }
         let now = self.deps.clock.now();
+        let is_news = self.deps.freeze.tell(silence(&control, &target));
         let plan = freeze::decide(&Observation {
             version: freeze::OBSERVATION_VERSION,
             now,
@@ -97,10 +98,15 @@ impl Watchman {
             limits: self.deps.limits,
         });
         match plan.step {
-            Step::Nothing => {}
+            Step::Nothing => {
+                if is_news && matches!(plan.state, State::Frozen { .. }) {
+                    self.let_machines_tell();
+                }
+            }
             Step::Freeze => {
                 tracing::error!("an API server has been silent for too long: the machine loops are frozen");
                 self.show(Freeze::Frozen);
+                self.let_machines_tell();
             }
             Step::Thaw { outage_began } => {
                 self.thaw_all(outage_began).await;
@@ -200,6 +206,16 @@ impl Watchman {
         self.deps.freeze.release(key);
         if let Some(queue) = &self.deps.wake {
             queue.add(key.clone());
+        }
+    }
+
+    /// Machines that are not where they should be say what holds them up.
+    fn let_machines_tell(&self) {
+        let Some(queue) = &self.deps.wake else { return };
+        for machine in self.deps.views.machines.snapshot() {
+            if is_under_way(&machine.status.current_status.phase) {
+                queue.add(ObjectKey::of(&*machine));
+            }
         }
     }
 

@@ -105,7 +105,7 @@ impl VirtualCloud {
             self.shared.sleep(hang).await;
         }
         match &admission.verdict {
-            Verdict::Go | Verdict::Shorten(_) => Ok((admission, None)),
+            Verdict::Go | Verdict::Shorten(_) | Verdict::Repeat => Ok((admission, None)),
             Verdict::FailBefore(status) => {
                 self.shared.sleep(admission.latency).await;
                 Err(status.clone())
@@ -141,6 +141,10 @@ impl Driver for VirtualCloud {
             return Err(Status::new(Code::InvalidArgument, "the machine has no name"));
         }
         let (admission, failure) = self.admit(Operation::Create, &call).await?;
+        if admission.verdict == Verdict::Repeat {
+            // Whatever came of the first, its answer is lost.
+            drop(self.shared.with(|cloud, now| cloud.create(&call, now)));
+        }
         let step = match self.shared.with(|cloud, now| cloud.create(&call, now)) {
             Ok(step) => step,
             Err(refusal) => {
@@ -162,6 +166,9 @@ impl Driver for VirtualCloud {
         let call = MachineCall::about_machine(&request);
         let (admission, _) = self.admit(Operation::Initialize, &call).await?;
         self.shared.sleep(admission.latency).await;
+        if admission.verdict == Verdict::Repeat {
+            drop(self.shared.with(|cloud, now| cloud.initialize(&call, now)));
+        }
         let answer = self.shared.with(|cloud, now| cloud.initialize(&call, now));
         self.keep().await?;
         answer
@@ -181,6 +188,9 @@ impl Driver for VirtualCloud {
         self.shared.clock.sleep_until(gone_at).await;
         self.shared.with(Cloud::advance);
         self.keep().await?;
+        if admission.verdict == Verdict::Repeat {
+            self.shared.with(|cloud, now| cloud.delete(&call, now))?;
+        }
         failure.map_or_else(|| Ok(DeletedVm::default()), Err)
     }
 
@@ -205,7 +215,7 @@ impl Driver for VirtualCloud {
         match admission.verdict {
             Verdict::Shorten(ShortList::Empty) => listed.clear(),
             Verdict::Shorten(ShortList::Half) => listed = listed.into_iter().step_by(2).collect(),
-            Verdict::Go | Verdict::FailBefore(_) | Verdict::FailAfter(_) => {}
+            Verdict::Go | Verdict::FailBefore(_) | Verdict::FailAfter(_) | Verdict::Repeat => {}
         }
         Ok(listed)
     }

@@ -161,6 +161,8 @@ pub enum FailureEffect {
     ShortList(ShortList),
     /// The call takes this much longer and then goes on.
     Hang(Duration),
+    /// The call reaches the cloud twice, and its caller gets the second answer.
+    Repeated,
 }
 
 /// What a list answers in place of all VMs.
@@ -266,6 +268,7 @@ impl FailureRule {
                 };
                 (FailureEffect::Hang(length), Some(Code::DeadlineExceeded))
             }
+            Some("repeated") => (FailureEffect::Repeated, Some(Code::Unknown)),
             Some(other) => {
                 let words = [
                     "error",
@@ -274,6 +277,7 @@ impl FailureRule {
                     "empty-list",
                     "partial-list",
                     "hang",
+                    "repeated",
                     "auth-failure",
                 ];
                 found.not_supported(RULE, section.path_of("effect"), other, &words);

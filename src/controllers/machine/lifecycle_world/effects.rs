@@ -1,6 +1,10 @@
 //! How effects are carried out in the played world: writes, driver calls, and the patches that the machine's rules write.
 
 use super::*;
+use crate::api::names::stage_text;
+
+/// The creation timeout by default.
+const CREATION_SECONDS: i64 = 20 * 60;
 
 impl World {
     pub(super) fn act(&mut self, plan: &Plan, seen: &Observation) -> Acted {
@@ -27,6 +31,7 @@ impl World {
                     .as_ref()
                     .and_then(|machine| machine.status.current_status.preserve_expiry_time.clone())
                     .filter(|end| end.0 > at(self.now));
+                self.judge(seen, patch);
                 let acted = self.write_machine(VersionGuard::Any, |machine| patch_status(machine, &patch["status"]));
                 if let Some(machine) = &self.machine {
                     let current = &machine.status.current_status;
@@ -62,6 +67,14 @@ impl World {
                     _ => Acted::Void,
                 }
             }
+            Effect::RereadNode => {
+                if self.chance(self.faults) {
+                    return Acted::Failed;
+                }
+                self.process.node_vanished |= self.process.node.is_some() && self.node.is_none();
+                self.process.node.clone_from(&self.node);
+                Acted::Done
+            }
             Effect::PatchNode { .. }
             | Effect::AddNodeCondition(_)
             | Effect::SetNodeCondition { .. }
@@ -79,6 +92,32 @@ impl World {
             | Effect::Warn { .. }
             | Effect::Tell { .. }
             | Effect::Measure(_) => Acted::Done,
+        }
+    }
+
+    /// A machine is given up because its Node is ill or has not come: that must be so in truth, not only in the view.
+    fn judge(&mut self, seen: &Observation, patch: &Value) {
+        let is_ill = matches!(seen.phase(), MachinePhase::Unknown | MachinePhase::Pending);
+        let is_given_up = is_ill && patch["status"]["currentStatus"]["phase"] == "Failed";
+        let is_well = self.node.as_ref().is_some_and(|node| {
+            let ready = super::super::observation::condition(super::super::observation::conditions_of(node), "Ready");
+            provider_id(node) == VM && ready.is_some_and(|ready| ready.status == "True")
+        });
+        if is_given_up && is_well {
+            self.wrong("a healthy machine is given up");
+        }
+        let Some(status) = self.machine.as_ref().map(|machine| machine.status.clone()) else { return };
+        let adopted = machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
+        let began = status.current_status.last_update_time.as_ref().map(|began| began.0);
+        let in_time = began.is_some_and(|began| at(self.now).duration_since(began).as_secs() < CREATION_SECONDS);
+        let is_adopted = status.machine_conditions.iter().any(|condition| condition.reason == adopted);
+        if is_given_up && *seen.phase() == MachinePhase::Pending && is_adopted && in_time {
+            self.wrong("a VM that was taken over is given up before its time");
+        }
+        let was_recorded = status.last_operation.description.contains(stage_text::INITIALIZE_VM);
+        let goes_on = patch["status"]["currentStatus"]["phase"] == "Pending";
+        if goes_on && was_recorded && self.initialisation_failed {
+            self.wrong("an initialisation that failed is not repeated");
         }
     }
 

@@ -28,6 +28,13 @@ pub enum Happening {
         /// The how manieth call it was for the machine.
         attempt: u32,
     },
+    /// A call reaches the cloud twice on purpose.
+    CallRepeated {
+        /// The operation.
+        operation: &'static str,
+        /// The how manieth call it was for the machine.
+        attempt: u32,
+    },
     /// A VM was ordered.
     Ordered {
         /// Its identity.

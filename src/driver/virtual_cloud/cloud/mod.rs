@@ -95,6 +95,8 @@ pub enum Verdict {
     FailAfter(Status),
     /// It goes on, and its list lacks VMs.
     Shorten(ShortList),
+    /// It is done twice; the second answer counts.
+    Repeat,
 }
 
 /// What a Node needs to know of its VM.
@@ -244,6 +246,11 @@ impl Cloud {
                 FailureEffect::Error => admission.verdict = Verdict::FailBefore(status),
                 FailureEffect::DoneButError => admission.verdict = Verdict::FailAfter(status),
                 FailureEffect::ShortList(short) => admission.verdict = Verdict::Shorten(short),
+                FailureEffect::Repeated => {
+                    admission.verdict = Verdict::Repeat;
+                    let happening = Happening::CallRepeated { operation: operation.as_str(), attempt };
+                    self.events.push(now, Arc::clone(&key), happening);
+                }
                 FailureEffect::Hang(length) => {
                     admission.hang = Some(length);
                     let happening = Happening::CallHangs { operation: operation.as_str(), attempt };

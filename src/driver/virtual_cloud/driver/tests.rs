@@ -245,3 +245,13 @@ async fn v09_volumes_of_the_simulated_driver_have_their_handle() {
     let ids = cloud.get_volume_ids(&CX, VolumeIdsRequest { volumes }).await.unwrap();
     assert_eq!(ids, ["virtual.csi.sapcloud.io-1", "ebs.csi.aws.com-1"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_arrives_twice_makes_one_vm_and_tells_that_it_is_gone() {
+    let cloud = a_cloud(options("failures: [{op: any, effect: repeated}]")).await;
+    let made = cloud.create_machine(&CX, request("m")).await.unwrap();
+    assert_eq!(cloud.vm_count(), 1);
+    assert_eq!(cloud.initialize_machine(&CX, request("m")).await, Ok(made.vm));
+    let answer = cloud.delete_machine(&CX, request("m")).await.unwrap_err();
+    assert_eq!(answer.code, Code::NotFound, "the second answer: {answer}");
+}

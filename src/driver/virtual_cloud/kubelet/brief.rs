@@ -1,6 +1,9 @@
 //! Watched objects, cut down to what a simulated kubelet reads. Everything else is skipped while it is decoded.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -12,6 +15,7 @@ use k8s_openapi::{
 };
 use serde::Deserialize;
 
+use super::volumes::NodeVolumes;
 use crate::{
     api::names::{annotation, label},
     driver::virtual_cloud::{
@@ -111,6 +115,8 @@ pub struct NodeBrief {
     pub simulated: Option<SimulatedNode>,
     /// Its readiness.
     pub ready: Shown,
+    /// The volumes that it shows.
+    pub(super) volumes: NodeVolumes,
 }
 brief!(NodeBrief, Node, ClusterResourceScope);
 
@@ -144,15 +150,24 @@ struct NodeSpecWire {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct NodeStatusWire {
     conditions: Option<Vec<ConditionWire>>,
+    volumes_attached: Option<Vec<AttachedVolumeWire>>,
+    volumes_in_use: Option<BTreeSet<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AttachedVolumeWire {
+    name: String,
 }
 
 impl From<NodeWire> for NodeBrief {
     fn from(wire: NodeWire) -> Self {
         let meta = &wire.metadata;
         let conditions = wire.status.conditions.unwrap_or_default();
+        let attached = wire.status.volumes_attached.unwrap_or_default();
         let ready = conditions.iter().find(|condition| condition.kind == "Ready");
         let simulated = (meta.annotation(annotation::SIMULATED_NODE) == Some("true")).then(|| {
             let name = meta.name.clone().unwrap_or_default();
@@ -168,6 +183,10 @@ impl From<NodeWire> for NodeBrief {
         Self {
             metadata: meta.identity(),
             simulated,
+            volumes: NodeVolumes {
+                attached: attached.into_iter().map(|volume| volume.name).collect(),
+                in_use: wire.status.volumes_in_use.unwrap_or_default(),
+            },
             ready: match ready.map(|ready| ready.status.as_str()) {
                 Some("True") => Shown::Ready,
                 Some("False") => Shown::NotReady,
@@ -242,6 +261,8 @@ pub struct PodBrief {
     pub init: Vec<ContainerBrief>,
     /// Its readiness gates.
     pub gates: Vec<String>,
+    /// The claims of its volumes, as `namespace/name`.
+    pub claims: Vec<String>,
 }
 brief!(PodBrief, Pod, NamespaceResourceScope);
 
@@ -262,6 +283,19 @@ struct PodSpecWire {
     containers: Option<Vec<ContainerBrief>>,
     init_containers: Option<Vec<ContainerBrief>>,
     readiness_gates: Option<Vec<GateWire>>,
+    volumes: Option<Vec<VolumeWire>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct VolumeWire {
+    persistent_volume_claim: Option<ClaimWire>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClaimWire {
+    claim_name: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -279,7 +313,11 @@ struct PodStatusWire {
 impl From<PodWire> for PodBrief {
     fn from(wire: PodWire) -> Self {
         let meta = &wire.metadata;
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let claims =
+            wire.spec.volumes.unwrap_or_default().into_iter().filter_map(|volume| volume.persistent_volume_claim);
         Self {
+            claims: claims.map(|claim| format!("{namespace}/{}", claim.claim_name)).collect(),
             metadata: meta.identity(),
             node: wire.spec.node_name.unwrap_or_default(),
             phase: wire.status.phase.unwrap_or_default(),
@@ -314,6 +352,10 @@ pub struct AttachmentBrief {
     metadata: ObjectMeta,
     /// The CSI driver.
     pub attacher: String,
+    /// The Node that it attaches to.
+    pub node: String,
+    /// Name of the `PersistentVolume`; none for an inline volume.
+    pub volume: Option<String>,
     /// Whether it is attached.
     pub attached: bool,
     /// Whether it is being deleted.
@@ -337,6 +379,14 @@ struct AttachmentWire {
 #[serde(rename_all = "camelCase", default)]
 struct AttachmentSpecWire {
     attacher: String,
+    node_name: String,
+    source: AttachmentSourceWire,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct AttachmentSourceWire {
+    persistent_volume_name: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -350,6 +400,8 @@ impl From<AttachmentWire> for AttachmentBrief {
         Self {
             metadata: wire.metadata.identity(),
             attacher: wire.spec.attacher,
+            node: wire.spec.node_name,
+            volume: wire.spec.source.persistent_volume_name,
             attached: wire.status.attached,
             deleting: wire.metadata.deletion_timestamp.is_some(),
             finalizers: wire.metadata.finalizers.unwrap_or_default(),

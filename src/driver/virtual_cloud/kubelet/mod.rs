@@ -3,7 +3,8 @@
 //!
 //! What a Node should show is decided by the cloud; here every Node is compared with it and written when it differs.
 //! Watches see what others do. At most [`CONCURRENCY`] calls are in flight; all waiting is in one deadline structure.
-//! Nodes are in [`nodes`], Pods in [`pods`], `VolumeAttachment`s in [`attachments`], the written objects in [`objects`].
+//! Nodes are in [`nodes`], Pods in [`pods`], `VolumeAttachment`s in [`attachments`], the volumes that Nodes show in
+//! [`volumes`], the written objects in [`objects`].
 //! Source: spec/providers §7.4–§7.6.
 
 mod attachments;
@@ -15,6 +16,7 @@ mod pods;
 mod target;
 #[cfg(test)]
 mod tests;
+mod volumes;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -50,8 +52,8 @@ use super::{cloud::NodeNotice, config::SimulationConfig, draw::Fingerprint, shar
 
 /// Calls to the target cluster at a time.
 const CONCURRENCY: usize = 64;
-/// Pods on nodes that are not known yet; beyond it they are forgotten.
-const UNPLACED_PODS: usize = 10_000;
+/// Pods, and attachments, on nodes that are not known yet; beyond it they are forgotten.
+const UNPLACED: usize = 10_000;
 
 /// Something to do against the target cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +85,7 @@ pub struct Kubelet {
     pods: HashMap<Arc<str>, PodRecord>,
     unplaced: HashMap<Arc<str>, PodBrief>,
     attachments: HashMap<Arc<str>, AttachmentRecord>,
+    unplaced_attachments: HashMap<Arc<str>, AttachmentBrief>,
     queue: VecDeque<Job>,
     deadlines: Deadlines<Job>,
     in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -102,6 +105,7 @@ impl Kubelet {
             pods: HashMap::new(),
             unplaced: HashMap::new(),
             attachments: HashMap::new(),
+            unplaced_attachments: HashMap::new(),
             queue: VecDeque::new(),
             deadlines: Deadlines::new(),
             in_flight: FuturesUnordered::new(),

@@ -10,6 +10,7 @@ use super::{
     brief::{NodeBrief, Shown},
     log_call_error, log_watch_error, objects, spread,
     target::{PatchKind, Target},
+    volumes::{Listing, NodeVolumes},
 };
 use crate::driver::virtual_cloud::cloud::{Happening, Heartbeat, NodeNotice, NodeView, NodeWish, VmRef};
 
@@ -31,6 +32,8 @@ pub(super) enum NodeJob {
     Lease(VmRef),
     /// Post its status again, for this VM.
     Heartbeat(VmRef),
+    /// Make it show its volumes.
+    Volumes,
     /// Delete it, if it still belongs to the VM of this identity.
     Remove(Box<str>),
 }
@@ -80,6 +83,10 @@ pub(super) struct NodeRecord {
     beat: u32,
     /// Addresses given to Pods.
     pub(super) pods_started: u8,
+    /// The volumes that it shows.
+    pub(super) volumes: NodeVolumes,
+    /// Whether they are being written.
+    pub(super) listing: Listing,
 }
 
 impl NodeRecord {
@@ -95,7 +102,14 @@ impl NodeRecord {
             refusals: 0,
             beat: 0,
             pods_started: 0,
+            volumes: NodeVolumes::default(),
+            listing: Listing::default(),
         }
+    }
+
+    /// Whether the Node is in the API, as far as is known.
+    pub(super) fn is_shown(&self) -> bool {
+        self.presence != Presence::Absent
     }
 
     /// Whether the kubelet of the Node works.
@@ -121,7 +135,15 @@ enum NodeResult {
     ShowFailed(CallError),
     Leased(Result<(), CallError>),
     Beaten(Result<(), CallError>),
+    Listed(NodeVolumes, Result<(), CallError>),
     Removed(Box<str>, Result<(), CallError>),
+}
+
+impl Done {
+    /// The volumes of a Node were written, or not.
+    pub(super) fn volumes(name: Arc<str>, vm: VmRef, volumes: NodeVolumes, result: Result<(), CallError>) -> Self {
+        Self::Node(NodeDone { name, vm: Some(vm), result: NodeResult::Listed(volumes, result) })
+    }
 }
 
 impl Kubelet {
@@ -138,6 +160,7 @@ impl Kubelet {
                     }
                     self.nodes.insert(Arc::clone(&name), record);
                     self.place_pods(&name);
+                    self.place_attachments(&name);
                 }
                 self.queue.push_back(Job::Node(name, NodeJob::Show));
             }
@@ -159,6 +182,7 @@ impl Kubelet {
         let ours = view.zip(brief.simulated.as_ref()).is_some_and(|(view, node)| view.provider_id == node.provider_id);
         if ours {
             record.presence = Presence::Shows(brief.ready);
+            record.volumes = brief.volumes.clone();
         }
     }
 
@@ -234,6 +258,7 @@ impl Kubelet {
         record.uid = Box::default();
         if record.presence != Presence::Absent {
             record.presence = Presence::Absent;
+            record.volumes = NodeVolumes::default();
             self.schedule(after, Job::Node(Arc::clone(name), NodeJob::Show));
         }
     }
@@ -270,6 +295,9 @@ impl Kubelet {
                 self.schedule(NOT_YET, Job::Node(name, job.clone()));
                 return None;
             }
+        }
+        if *job == NodeJob::Volumes {
+            return self.begin_volumes(&name);
         }
         let done = move |name, result| Done::Node(NodeDone { name, vm: Some(vm), result });
         match job {
@@ -332,7 +360,7 @@ impl Kubelet {
                 };
                 Some(work.boxed())
             }
-            NodeJob::Remove(_) => None,
+            NodeJob::Remove(_) | NodeJob::Volumes => None,
         }
     }
 
@@ -367,12 +395,14 @@ impl Kubelet {
                 }
                 self.next_beat(&name, NodeJob::Heartbeat);
             }
+            NodeResult::Listed(volumes, result) => self.on_volumes_done(name, volumes, result),
             NodeResult::Posted(shown, _) | NodeResult::Patched(shown) => {
                 record.failures = 0;
                 record.presence = Presence::Shows(shown);
                 // What came meanwhile, and whether there is anything left to do, is looked at again.
                 record.activity = Activity::Idle;
-                self.queue.push_back(Job::Node(name, NodeJob::Show));
+                self.queue.push_back(Job::Node(Arc::clone(&name), NodeJob::Show));
+                self.queue.push_back(Job::Node(name, NodeJob::Volumes));
             }
             NodeResult::Missing => {
                 record.activity = Activity::Idle;

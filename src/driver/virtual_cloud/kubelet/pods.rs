@@ -6,7 +6,7 @@ use futures::{FutureExt, future::BoxFuture};
 use kube::runtime::watcher;
 
 use super::{
-    CallError, Done, Job, Kubelet, UNPLACED_PODS, back_off,
+    CallError, Done, Job, Kubelet, UNPLACED, back_off,
     brief::PodBrief,
     log_call_error, log_watch_error,
     objects::{self, PodShows},
@@ -43,8 +43,18 @@ pub(super) struct PodRecord {
     node: Arc<str>,
     stage: Stage,
     failures: u32,
+    /// The claims that it uses.
+    claims: Box<[String]>,
     /// Kept only until its status is written for the last time.
     brief: Option<Box<PodBrief>>,
+}
+
+impl PodRecord {
+    /// The claims that it holds in use on this node.
+    pub(super) fn claims_on(&self, node: &str) -> impl Iterator<Item = &str> {
+        let uses = &*self.node == node && self.stage != Stage::Over;
+        self.claims.iter().filter(move |_| uses).map(String::as_str)
+    }
 }
 
 /// A call about a Pod that has ended.
@@ -64,7 +74,9 @@ impl Kubelet {
             Ok(watcher::Event::InitApply(pod) | watcher::Event::Apply(pod)) => self.on_pod(pod),
             Ok(watcher::Event::Delete(pod)) => {
                 let path = pod.path();
-                self.pods.remove(&*path);
+                if let Some(record) = self.pods.remove(&*path).filter(|record| !record.claims.is_empty()) {
+                    self.volumes_changed(&record.node);
+                }
                 self.unplaced.remove(&*path);
             }
         }
@@ -88,7 +100,7 @@ impl Kubelet {
         let path: Arc<str> = Arc::from(pod.path());
         let Some((node, _)) = self.nodes.get_key_value(pod.node.as_str()) else {
             let waits = pod.phase == "Pending" || pod.deleting.is_some();
-            if waits && self.unplaced.len() < UNPLACED_PODS {
+            if waits && self.unplaced.len() < UNPLACED {
                 self.unplaced.insert(path, pod);
             }
             return;
@@ -102,8 +114,12 @@ impl Kubelet {
             node: Arc::clone(&node),
             stage: Stage::New,
             failures: 0,
+            claims: pod.claims.clone().into(),
             brief: None,
         };
+        if !pod.claims.is_empty() {
+            self.volumes_changed(&node);
+        }
         let record = self.pods.entry(Arc::clone(&path)).or_insert_with(new);
         if &*record.uid != pod.uid() {
             *record = new();

@@ -323,12 +323,12 @@ async fn a_pod_may_refuse_to_end_or_end_by_itself() {
 #[tokio::test(start_paused = true)]
 async fn v09_an_attachment_is_attached_and_let_go_of_after_its_times() {
     let server = ApiServer::new();
-    let _cloud = a_cloud(&server, "volumes: {attach: 2s, detach: 3s}").await;
-    let path = "/apis/storage.k8s.io/v1/volumeattachments/va";
-    server.put(
-        path,
-        json!({"metadata": {"name": "va"}, "spec": {"attacher": "virtual.csi.sapcloud.io", "nodeName": "m"}}),
-    );
+    let cloud = a_cloud(&server, "volumes: {attach: 2s, detach: 3s}").await;
+    cloud.create_machine(&CX, request("m")).await.unwrap();
+    seconds(1).await;
+    server.take_writes();
+    let path = ATTACHMENT;
+    server.put(path, an_attachment("m"));
     seconds(1).await;
     assert!(server.take_writes().is_empty());
     seconds(2).await;
@@ -339,4 +339,71 @@ async fn v09_an_attachment_is_attached_and_let_go_of_after_its_times() {
     server.put(path, attachment);
     seconds(4).await;
     assert_eq!(server.object(path).unwrap()["metadata"]["finalizers"], json!([]));
+}
+
+const ATTACHMENT: &str = "/apis/storage.k8s.io/v1/volumeattachments/va";
+
+fn an_attachment(node: &str) -> Value {
+    json!({"metadata": {"name": "va"}, "spec": {
+        "attacher": "virtual.csi.sapcloud.io", "nodeName": node, "source": {"persistentVolumeName": "pv"},
+    }})
+}
+
+fn a_volume() -> Value {
+    json!({"metadata": {"name": "pv"}, "spec": {
+        "csi": {"driver": "virtual.csi.sapcloud.io", "volumeHandle": "vol-1"},
+        "claimRef": {"namespace": "ns", "name": "data"},
+    }})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_shows_the_volumes_that_are_attached_and_those_in_use() {
+    let server = ApiServer::new();
+    server.put("/api/v1/persistentvolumes/pv", a_volume());
+    // Made before the Node is known.
+    server.put(ATTACHMENT, an_attachment("m"));
+    let cloud = a_cloud(&server, "volumes: {attach: 2s, detach: 3s}").await;
+    cloud.create_machine(&CX, request("m")).await.unwrap();
+    seconds(5).await;
+    let shown = || {
+        let status = server.object("/api/v1/nodes/m").unwrap()["status"].clone();
+        (status["volumesAttached"].clone(), status["volumesInUse"].clone())
+    };
+    let name = "kubernetes.io/csi/virtual.csi.sapcloud.io^vol-1";
+    let attached = json!([{"name": name, "devicePath": ""}]);
+    assert_eq!(shown(), (attached.clone(), json!([])));
+    let mut pod = a_pod(&json!({}));
+    pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    server.put(POD, pod);
+    seconds(2).await;
+    assert_eq!(shown(), (attached.clone(), json!([name])));
+    server.delete(POD);
+    seconds(1).await;
+    assert_eq!(shown(), (attached, json!([])));
+    let before = server.take_writes();
+    assert!(before.len() <= 8, "{before:?}");
+    server.delete(ATTACHMENT);
+    seconds(1).await;
+    assert_eq!(shown(), (json!([]), json!([])));
+    assert_eq!(server.take_writes(), [PATCH_M]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attachment_to_a_node_of_somebody_else_is_left_alone() {
+    let server = ApiServer::new();
+    server.put("/api/v1/nodes/other", json!({"metadata": {"name": "other"}}));
+    let mut attachment = an_attachment("other");
+    attachment["metadata"]["finalizers"] = json!(["external-attacher/virtual-csi-sapcloud-io"]);
+    server.put(ATTACHMENT, attachment.clone());
+    let _cloud = a_cloud(&server, "volumes: {attach: 0s, detach: 0s}").await;
+    seconds(5).await;
+    attachment["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    server.put(ATTACHMENT, attachment.clone());
+    seconds(5).await;
+    assert_eq!(server.take_writes(), Vec::<String>::new());
+    // Of a Node that is gone nobody else lets go.
+    server.delete("/api/v1/nodes/other");
+    let _later = a_cloud(&server, "volumes: {attach: 0s, detach: 0s}").await;
+    seconds(5).await;
+    assert_eq!(server.object(ATTACHMENT).unwrap()["metadata"]["finalizers"], json!([]));
 }

@@ -1,0 +1,156 @@
+//! The driver's part of an observation: which call is under way, what was answered, and the pause before the next one.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeAddress;
+use serde::Serialize;
+
+use super::Force;
+use crate::driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity};
+
+/// A kind of driver call about one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Call {
+    /// `GetMachineStatus`.
+    Status,
+    /// `CreateMachine`.
+    Create,
+    /// `InitializeMachine`.
+    Initialize,
+    /// `DeleteMachine` of the machine's VM.
+    Delete,
+    /// `DeleteMachine` of a VM that got an old Node's name.
+    DeleteStale,
+}
+
+/// What a driver call answered.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Answer {
+    /// Of `GetMachineStatus`.
+    Status(Result<VmIdentity, Status>),
+    /// Of `CreateMachine`.
+    Created(Result<CreatedVm, Status>),
+    /// Of `InitializeMachine`.
+    Initialized(Result<VmIdentity, Status>),
+    /// Of `DeleteMachine`.
+    Deleted(Result<DeletedVm, Status>),
+    /// Of `DeleteMachine` for a VM with an old Node's name.
+    DeletedStale(Result<DeletedVm, Status>),
+}
+
+/// How the VM of the flow came to be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum VmOrigin {
+    /// `CreateMachine` made it in this flow.
+    Created,
+    /// It was there already.
+    Found,
+    /// It was there already but is not initialised.
+    FoundUninitialized,
+}
+
+/// The VM of the flow.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KnownVm {
+    /// Who it is.
+    pub identity: VmIdentity,
+    /// How it came to be known.
+    pub origin: VmOrigin,
+    /// The memory that the driver wants kept; written with the next status.
+    pub last_known_state: Option<String>,
+}
+
+/// What the driver answered since the flow began. In memory only; lost on restart, when the driver is asked again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Flow {
+    /// A call that has not answered yet.
+    pub in_flight: Option<Call>,
+    /// When the last call was started.
+    pub asked_at: Option<Timestamp>,
+    /// The last answer, until the decision has been acted upon.
+    pub answer: Option<Answer>,
+    /// The VM, once known.
+    pub vm: Option<KnownVm>,
+}
+
+impl Flow {
+    /// Whether nothing is under way and nothing is known.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_none() && self.answer.is_none() && self.vm.is_none()
+    }
+
+    /// Takes in what a call answered.
+    pub fn learn(&mut self, answer: Answer) {
+        self.in_flight = None;
+        match &answer {
+            Answer::Created(Ok(created)) => {
+                self.vm = Some(KnownVm {
+                    identity: created.vm.clone(),
+                    origin: VmOrigin::Created,
+                    last_known_state: created.last_known_state.clone(),
+                });
+            }
+            Answer::Status(Ok(identity)) => self.found(identity.clone(), VmOrigin::Found),
+            Answer::Status(Err(status)) if status.code == Code::Uninitialized => {
+                if let Some(partial) = &status.partial {
+                    self.found((**partial).clone(), VmOrigin::FoundUninitialized);
+                }
+            }
+            Answer::Initialized(Ok(more)) => {
+                if let Some(known) = &mut self.vm {
+                    known.identity.addresses = union(&known.identity.addresses, &more.addresses);
+                }
+            }
+            Answer::Status(Err(_))
+            | Answer::Created(Err(_))
+            | Answer::Initialized(Err(_))
+            | Answer::Deleted(_)
+            | Answer::DeletedStale(_) => {}
+        }
+        self.answer = Some(answer);
+    }
+
+    fn found(&mut self, identity: VmIdentity, origin: VmOrigin) {
+        self.vm = Some(KnownVm { identity, origin, last_known_state: None });
+    }
+}
+
+/// Both lists without repetition, sorted by type, then address (spec §4.11).
+pub fn union(one: &[NodeAddress], other: &[NodeAddress]) -> Vec<NodeAddress> {
+    let mut all: Vec<NodeAddress> = one.iter().chain(other).cloned().collect();
+    all.sort_by(|a, b| (&a.type_, &a.address).cmp(&(&b.type_, &b.address)));
+    all.dedup();
+    all
+}
+
+/// What a pause was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Purpose {
+    /// Making the VM.
+    Creation,
+    /// Taking it away.
+    Deletion,
+}
+
+/// A pause before the next driver call; it ends early when its inputs change (spec §4.6).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pause {
+    /// What for.
+    pub purpose: Purpose,
+    /// When it ends.
+    pub until: Timestamp,
+    /// What it was decided on.
+    pub inputs: Inputs,
+}
+
+/// What a driver call depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Inputs {
+    /// Generation of the machine.
+    pub machine: Option<i64>,
+    /// UID and generation of the class.
+    pub class: Option<(String, Option<i64>)>,
+    /// Names and versions of the Secrets.
+    pub secrets: Vec<(String, Option<String>)>,
+    /// Whether the label asks for a deletion by force.
+    pub force: Force,
+}

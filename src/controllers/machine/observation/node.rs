@@ -1,0 +1,121 @@
+//! A machine's Node in an observation: whose it is, how its drain stands, what is attached, and what could not be written.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Node;
+use serde::Serialize;
+
+use crate::controllers::drain::waiting::Waiting;
+
+/// The Node of a machine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum NodeView {
+    /// There is no target cluster.
+    NoTarget,
+    /// The machine has no node label; a Node that names the machine may exist.
+    NotLinked {
+        /// Name of a Node whose label names the machine.
+        candidate: Option<String>,
+        /// Provider ID of the Node that has the name which the driver answered, if there is such a Node.
+        namesake: Option<String>,
+    },
+    /// The Node of the label does not exist.
+    Absent,
+    /// The Node of the label was removed while this process watched.
+    Vanished,
+    /// The Node is there and belongs to the machine.
+    Ours(Arc<Node>),
+    /// A Node of that name is there but belongs to something else.
+    Foreign {
+        /// Its name.
+        name: String,
+        /// How we know.
+        why: String,
+    },
+}
+
+impl NodeView {
+    /// The Node, if it is there and ours.
+    pub fn ours(&self) -> Option<&Arc<Node>> {
+        match self {
+            Self::Ours(node) => Some(node),
+            Self::NoTarget | Self::NotLinked { .. } | Self::Absent | Self::Vanished | Self::Foreign { .. } => None,
+        }
+    }
+}
+
+/// A drain, as far as it was stepped in this pass.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub enum DrainState {
+    /// Not stepped yet.
+    #[default]
+    Due,
+    /// The views of pods are not complete yet.
+    Warming,
+    /// Under way.
+    Running {
+        /// How far it is, for people.
+        progress: String,
+        /// The budget that refuses evictions.
+        blocked_by: Option<String>,
+        /// Whom it waits for.
+        waiting: Option<Waiting>,
+        /// When to step again, at the latest.
+        wake: Duration,
+    },
+    /// Done.
+    Drained,
+    /// It failed, for this reason.
+    Failed(String),
+}
+
+/// A volume attachment on the Node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AttachmentView {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Whether it is being deleted already.
+    pub deleting: bool,
+}
+
+/// Where what is known of the Node comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum NodeSource {
+    /// The view, which may lag or be as old as a sleep of this process.
+    #[default]
+    View,
+    /// The API server, in this very pass.
+    Live,
+}
+
+/// A step on the target cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum NodeStep {
+    /// Marking the node as unschedulable.
+    Cordon,
+    /// Writing the condition `Terminating`.
+    TerminatingCondition,
+    /// Deleting volume attachments.
+    Attachments,
+    /// Deleting the Node.
+    Delete,
+    /// Taking our finalizer off the Node.
+    Finalizer,
+    /// Finalizer, labels, taints and memories of the Node.
+    Metadata,
+    /// What a preservation puts on the Node, and takes off it.
+    Preservation,
+    /// Writing the condition `InPlaceUpdate`.
+    InPlaceCondition,
+}
+
+/// An effect on the target cluster that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Trouble {
+    /// What was tried.
+    pub step: NodeStep,
+    /// What came of it.
+    pub error: String,
+}
