@@ -57,8 +57,8 @@ pub struct MachineOutlook {
     metadata: ObjectMeta,
     /// Phase of the machine.
     phase: String,
-    /// Where the machine stands on its way: Create, Join, Run, Unhealthy, Fail, InPlace, Preserved, Frozen, or a stage of
-    /// its deletion: GetVmStatus, Drain, DeleteVolumeAttachments, DeleteVm, DeleteNode, RemoveFinalizer.
+    /// Where the machine stands on its way: Create, Join, Run, Unhealthy, Fail, `InPlace`, Preserved, Frozen, or a stage of
+    /// its deletion: `GetVmStatus`, Drain, `DeleteVolumeAttachments`, `DeleteVm`, `DeleteNode`, `RemoveFinalizer`.
     stage: &'static str,
     /// What was last done about the machine.
     last_operation: Operation,
@@ -101,7 +101,7 @@ struct Operation {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct DeadlineView {
-    /// What is limited: creation, health, drain, inPlace, preserve, pvDetach, pvReattach.
+    /// What is limited: creation, health, drain, `inPlace`, preserve, `pvDetach`, `pvReattach`.
     name: &'static str,
     /// When.
     at: String,

@@ -217,7 +217,7 @@ struct Pods {
     by_key: BTreeMap<ObjectKey, Arc<Pod>>,
     volumes: BTreeMap<ObjectKey, Vec<Volume>>,
     budgets: BTreeMap<String, Arc<PodDisruptionBudget>>,
-    /// What the storage calls the volumes, as far as their PersistentVolumes say so.
+    /// What the storage calls the volumes, as far as their `PersistentVolumes` say so.
     ids: VolumeIds,
 }
 
