@@ -318,7 +318,7 @@ fn next_effects(outlook: &Outlook) -> Vec<NextEffect> {
     let mut all: Vec<NextEffect> =
         outlook.plan.effects.iter().filter_map(|effect| named(effect, seen)).map(|(name, to)| now(name, to)).collect();
     match &outlook.plan.next {
-        Next::StepDrain(order) => all.push(now("DrainNode", node(&order.node))),
+        Next::StepDrain(order) => all.push(now("DrainNode", Some(node(&order.node)))),
         Next::LookAgain(wait, why) => all.push(NextEffect {
             effect: format!("LookAgain ({why})"),
             target: None,
@@ -330,8 +330,8 @@ fn next_effects(outlook: &Outlook) -> Vec<NextEffect> {
     all
 }
 
-fn node(name: &str) -> Option<TargetView> {
-    Some(TargetView { kind: "Node", namespace: String::new(), name: name.to_owned() })
+fn node(name: &str) -> TargetView {
+    TargetView { kind: "Node", namespace: String::new(), name: name.to_owned() }
 }
 
 /// The effect's name and object; `None` for what only this process remembers.
@@ -340,7 +340,7 @@ fn named(effect: &Effect, seen: &Observation) -> Option<(&'static str, Option<Ta
         let namespace = seen.machine.namespace().unwrap_or_default();
         Some(TargetView { kind: "Machine", namespace, name: seen.name().to_owned() })
     };
-    let of_node = || node(seen.node_label()).filter(|node| !node.name.is_empty());
+    let of_node = || Some(node(seen.node_label())).filter(|node| !node.name.is_empty());
     Some(match effect {
         Effect::PatchMachine { .. } => ("PatchMachine", machine()),
         Effect::PatchStatus(_) => ("PatchMachineStatus", machine()),

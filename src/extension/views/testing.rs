@@ -61,6 +61,7 @@ fn metadata(name: &str) -> Value {
 }
 
 /// A machine that is two minutes old, of class `c`.
+#[allow(clippy::needless_pass_by_value)] // a test writes it as a literal
 pub fn machine(name: &str, patch: Value) -> Machine {
     let base = json!({ "metadata": metadata(name), "spec": { "class": { "kind": "MachineClass", "name": "c" } } });
     object(base, &patch)
@@ -236,6 +237,7 @@ impl World {
         self.sources.views.machines.apply(machine);
     }
 
+    #[allow(clippy::needless_pass_by_value)] // a test writes it as a literal
     pub fn add_class(&self, name: &str, patch: Value) {
         let base = json!({
             "metadata": metadata(name), "provider": "cloud", "providerSpec": {},

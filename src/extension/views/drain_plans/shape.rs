@@ -134,7 +134,7 @@ pub struct Volume {
     pub pv: String,
     /// What the storage calls it, where the `PersistentVolume` says so.
     #[serde(rename = "volumeID", skip_serializing_if = "Option::is_none")]
-    pub volume_id: Option<String>,
+    pub handle: Option<String>,
     /// Whether several pods of the node use it; such a volume is not waited for.
     pub shared: bool,
 }
