@@ -115,7 +115,7 @@ impl Starting<'_> {
             clock: Arc::clone(&parts.common.clock),
             gate: parts.gate.clone(),
             recorder: parts.recorder(deployment::COMPONENT),
-            settings: deployment_settings(&parts.common.settings.rollout),
+            settings: deployment_settings(parts.common.settings.rollout),
         });
         let controller = Arc::new(controller);
         let freeze = self.freeze.clone();
@@ -379,7 +379,7 @@ fn target_parts(target: &TargetViews) -> TargetParts {
     }
 }
 
-pub(super) fn deployment_settings(flags: &RolloutSettings) -> DeploymentSettings {
+pub(super) fn deployment_settings(flags: RolloutSettings) -> DeploymentSettings {
     DeploymentSettings {
         autoscaler_annotations: match flags.autoscaler_annotation {
             AutoscalerAnnotation::DuringRollout => AutoscalerAnnotations::DuringRollouts,

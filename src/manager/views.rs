@@ -56,7 +56,7 @@ pub(super) fn sources(parts: &Parts) -> Sources {
         }),
         inventories: Arc::clone(&parts.inventories),
         collector: running.collector,
-        rollouts: loops::deployment_settings(&settings.rollout),
+        rollouts: loops::deployment_settings(settings.rollout),
         admission: Judges {
             policy: Policy {
                 profile: settings.admission.profile,

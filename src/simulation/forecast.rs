@@ -228,7 +228,7 @@ impl<'a> World<'a> {
             let age = machine.creation_timestamp().map(|created| self.now.duration_since(created.0));
             let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
             // One that takes longer than assumed takes as long again.
-            let left = if age < create { create - age } else { create };
+            let left = if age < create { create.saturating_sub(age) } else { create };
             self.fates.insert(name, (later(self.now, left), Fate::Runs));
         }
     }

@@ -57,8 +57,8 @@ pub struct MachineOutlook {
     metadata: ObjectMeta,
     /// Phase of the machine.
     phase: String,
-    /// Where the machine stands on its way: Create, Join, Run, Unhealthy, Fail, InPlace, Preserved, Frozen, or a stage of
-    /// its deletion: GetVmStatus, Drain, DeleteVolumeAttachments, DeleteVm, DeleteNode, RemoveFinalizer.
+    /// Where the machine stands on its way: Create, Join, Run, Unhealthy, Fail, `InPlace`, Preserved, Frozen, or a stage of
+    /// its deletion: `GetVmStatus`, Drain, `DeleteVolumeAttachments`, `DeleteVm`, `DeleteNode`, `RemoveFinalizer`.
     stage: &'static str,
     /// What was last done about the machine.
     last_operation: Operation,
@@ -101,7 +101,7 @@ struct Operation {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct DeadlineView {
-    /// What is limited: creation, health, drain, inPlace, preserve, pvDetach, pvReattach.
+    /// What is limited: creation, health, drain, `inPlace`, preserve, `pvDetach`, `pvReattach`.
     name: &'static str,
     /// When.
     at: String,
@@ -318,7 +318,7 @@ fn next_effects(outlook: &Outlook) -> Vec<NextEffect> {
     let mut all: Vec<NextEffect> =
         outlook.plan.effects.iter().filter_map(|effect| named(effect, seen)).map(|(name, to)| now(name, to)).collect();
     match &outlook.plan.next {
-        Next::StepDrain(order) => all.push(now("DrainNode", node(&order.node))),
+        Next::StepDrain(order) => all.push(now("DrainNode", Some(node(&order.node)))),
         Next::LookAgain(wait, why) => all.push(NextEffect {
             effect: format!("LookAgain ({why})"),
             target: None,
@@ -330,8 +330,8 @@ fn next_effects(outlook: &Outlook) -> Vec<NextEffect> {
     all
 }
 
-fn node(name: &str) -> Option<TargetView> {
-    Some(TargetView { kind: "Node", namespace: String::new(), name: name.to_owned() })
+fn node(name: &str) -> TargetView {
+    TargetView { kind: "Node", namespace: String::new(), name: name.to_owned() }
 }
 
 /// The effect's name and object; `None` for what only this process remembers.
@@ -340,7 +340,7 @@ fn named(effect: &Effect, seen: &Observation) -> Option<(&'static str, Option<Ta
         let namespace = seen.machine.namespace().unwrap_or_default();
         Some(TargetView { kind: "Machine", namespace, name: seen.name().to_owned() })
     };
-    let of_node = || node(seen.node_label()).filter(|node| !node.name.is_empty());
+    let of_node = || Some(node(seen.node_label())).filter(|node| !node.name.is_empty());
     Some(match effect {
         Effect::PatchMachine { .. } => ("PatchMachine", machine()),
         Effect::PatchStatus(_) => ("PatchMachineStatus", machine()),

@@ -61,6 +61,7 @@ fn metadata(name: &str) -> Value {
 }
 
 /// A machine that is two minutes old, of class `c`.
+#[allow(clippy::needless_pass_by_value)] // a test writes it as a literal
 pub fn machine(name: &str, patch: Value) -> Machine {
     let base = json!({ "metadata": metadata(name), "spec": { "class": { "kind": "MachineClass", "name": "c" } } });
     object(base, &patch)
@@ -82,7 +83,7 @@ pub struct World {
 /// What drains look at, as it is put here.
 #[derive(Default)]
 pub struct Pods {
-    pods: Mutex<Vec<Arc<Pod>>>,
+    bound: Mutex<Vec<Arc<Pod>>>,
     budgets: Mutex<Vec<Arc<PodDisruptionBudget>>>,
     attachments: Mutex<Vec<Arc<VolumeAttachment>>>,
 }
@@ -93,12 +94,12 @@ impl Pods {
             "metadata": { "name": name, "namespace": "apps", "uid": format!("{name}-pod"), "labels": { "app": name } },
             "spec": { "nodeName": node, "containers": [], "terminationGracePeriodSeconds": 30 },
         });
-        self.pods.lock().unwrap().push(Arc::new(object(base, patch)));
+        self.bound.lock().unwrap().push(Arc::new(object(base, patch)));
     }
 
     /// The pod is gone, and its volumes with it.
     pub fn remove(&self, name: &str) {
-        self.pods.lock().unwrap().retain(|pod| pod.metadata.name.as_deref() != Some(name));
+        self.bound.lock().unwrap().retain(|pod| pod.metadata.name.as_deref() != Some(name));
     }
 
     pub fn add_budget(&self, name: &str, app: &str, status: &Value) {
@@ -135,11 +136,11 @@ impl DrainViews for Pods {
         true
     }
     fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
-        let pods = self.pods.lock().unwrap();
+        let pods = self.bound.lock().unwrap();
         pods.iter().filter(|pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node)).cloned().collect()
     }
     fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>> {
-        self.pods.lock().unwrap().iter().filter(|pod| claims_of(pod).contains(claim)).cloned().collect()
+        self.bound.lock().unwrap().iter().filter(|pod| claims_of(pod).contains(claim)).cloned().collect()
     }
     fn budgets_in(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
         let budgets = self.budgets.lock().unwrap();
@@ -236,6 +237,7 @@ impl World {
         self.sources.views.machines.apply(machine);
     }
 
+    #[allow(clippy::needless_pass_by_value)] // a test writes it as a literal
     pub fn add_class(&self, name: &str, patch: Value) {
         let base = json!({
             "metadata": metadata(name), "provider": "cloud", "providerSpec": {},

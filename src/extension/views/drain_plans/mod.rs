@@ -217,7 +217,7 @@ struct Pods {
     by_key: BTreeMap<ObjectKey, Arc<Pod>>,
     volumes: BTreeMap<ObjectKey, Vec<Volume>>,
     budgets: BTreeMap<String, Arc<PodDisruptionBudget>>,
-    /// What the storage calls the volumes, as far as their PersistentVolumes say so.
+    /// What the storage calls the volumes, as far as their `PersistentVolumes` say so.
     ids: VolumeIds,
 }
 
@@ -275,8 +275,8 @@ fn handle_of(views: &dyn DrainViews, volume: &str) -> Option<String> {
 fn volumes_told(views: &dyn DrainViews, pod: &Pod, shared: &BTreeSet<String>) -> Vec<Volume> {
     let told = |claim: &ObjectKey| {
         let pv = views.claim(claim)?.spec.as_ref()?.volume_name.clone().filter(|name| !name.is_empty())?;
-        let volume_id = handle_of(views, &pv);
-        Some(Volume { pvc: claim.name.clone(), shared: shared.contains(&pv), volume_id, pv })
+        let handle = handle_of(views, &pv);
+        Some(Volume { pvc: claim.name.clone(), shared: shared.contains(&pv), handle, pv })
     };
     claims_of(pod).iter().filter_map(told).collect()
 }

@@ -95,7 +95,7 @@ pub struct Status {
 pub struct WaveView {
     /// Its number, from 1 on.
     pub index: i32,
-    /// EvictParallel, EvictSerial or Delete.
+    /// `EvictParallel`, `EvictSerial` or Delete.
     pub kind: &'static str,
     /// The pods.
     pub pods: Vec<PodStep>,
@@ -130,11 +130,11 @@ pub struct PodStep {
 pub struct Volume {
     /// Its claim.
     pub pvc: String,
-    /// Its PersistentVolume.
+    /// Its `PersistentVolume`.
     pub pv: String,
-    /// What the storage calls it, where the PersistentVolume says so.
+    /// What the storage calls it, where the `PersistentVolume` says so.
     #[serde(rename = "volumeID", skip_serializing_if = "Option::is_none")]
-    pub volume_id: Option<String>,
+    pub handle: Option<String>,
     /// Whether several pods of the node use it; such a volume is not waited for.
     pub shared: bool,
 }
@@ -146,7 +146,7 @@ pub struct Ignored {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Mirror or DaemonSet.
+    /// Mirror or `DaemonSet`.
     pub reason: &'static str,
 }
 

@@ -227,7 +227,7 @@ impl<'a> Seen<'a> {
         let claim = claim_in_stores(vm, held, machine.as_deref());
         let number = |count: Option<&usize>| Number::of(count.copied().unwrap_or(1));
         let state = state_of_vm(&claim, number(self.namesakes.get(&vm.machine_name)), number(self.listed.get(&id)));
-        let class = self.class_of(inventory, machine.as_deref());
+        let class = class_of(inventory, machine.as_deref());
         let row = self.row(&object_name(&vm.machine_name, &vm.provider_id), &vm.provider_id, vm.created, state, &class);
         ProviderMachine {
             vm_name: vm.machine_name.clone(),
@@ -279,13 +279,6 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// The machine's class where the inventory is of it, else the inventory's first.
-    fn class_of(&self, inventory: &Inventory, machine: Option<&Machine>) -> String {
-        let names: Vec<String> = inventory.classes.iter().map(|class| class.name_any()).collect();
-        let own = machine.map(|machine| machine.spec.class.name.clone()).filter(|name| names.contains(name));
-        own.or_else(|| names.into_iter().next()).unwrap_or_default()
-    }
-
     fn node_of(&self, machine: &Machine) -> Option<NodeRef> {
         let name = machine.labels().get(label::NODE).filter(|name| !name.is_empty())?;
         let node = self.sources.outlooks.nodes().and_then(|nodes| nodes.get(&ObjectKey::cluster_scoped(name.clone())));
@@ -325,6 +318,13 @@ impl<'a> Seen<'a> {
             incomplete: inventory.and_then(|inventory| inventory.trouble.clone()).into_iter().collect(),
         }
     }
+}
+
+/// The machine's class where the inventory is of it, else the inventory's first.
+fn class_of(inventory: &Inventory, machine: Option<&Machine>) -> String {
+    let names: Vec<String> = inventory.classes.iter().map(|class| class.name_any()).collect();
+    let own = machine.map(|machine| machine.spec.class.name.clone()).filter(|name| names.contains(name));
+    own.or_else(|| names.into_iter().next()).unwrap_or_default()
 }
 
 fn machine_ref(machine: &Machine) -> MachineRef {

@@ -185,7 +185,7 @@ pub struct Replaced {
     pub phase: String,
     /// Its place among those that go, from 1 on.
     pub order: i32,
-    /// Why: OldTemplate, Scale, Failed or MarkedByScaler.
+    /// Why: `OldTemplate`, Scale, Failed or `MarkedByScaler`.
     pub reason: String,
     /// Whether it is kept for somebody to look at.
     pub preserved: bool,
