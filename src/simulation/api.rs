@@ -63,6 +63,8 @@ pub struct Api {
     /// Writes that changed something.
     pub changes: u64,
     version: u64,
+    /// Statuses as JSON where a patch has left them, by kind and name: most patches change a status once more.
+    statuses: [BTreeMap<String, Value>; 4],
 }
 
 /// A kind that the simulation knows.
@@ -80,7 +82,7 @@ pub trait Kind:
     /// One of the top-level fields as JSON.
     fn part(&self, field: &str) -> Value;
     /// Replaces one of the top-level fields; `false` when the value does not fit.
-    fn set_part(&mut self, field: &str, value: Value) -> bool;
+    fn set_part(&mut self, field: &str, value: &Value) -> bool;
     /// Whether the specification of both is the same.
     fn same_spec(&self, other: &Self) -> bool;
 }
@@ -107,9 +109,9 @@ macro_rules! kinds {
                 };
                 value.unwrap_or_default()
             }
-            fn set_part(&mut self, field: &str, value: Value) -> bool {
-                fn put<T: DeserializeOwned>(place: &mut T, value: Value) -> bool {
-                    match serde_json::from_value(value) {
+            fn set_part(&mut self, field: &str, value: &Value) -> bool {
+                fn put<T: DeserializeOwned>(place: &mut T, value: &Value) -> bool {
+                    match T::deserialize(value) {
                         Ok(new) => {
                             *place = new;
                             true
@@ -146,6 +148,7 @@ impl Api {
     /// Forgets what happened; for a world that begins here.
     pub fn begin(&mut self) {
         self.log = Default::default();
+        self.statuses = Default::default();
     }
 
     /// Reads an object.
@@ -177,14 +180,20 @@ impl Api {
     pub fn patch<K: Kind>(&mut self, target: &Target, part: Part, patch: &Patch) -> Result<Arc<K>, ApiError> {
         let name = &target.key.name;
         let Some(before) = self.get::<K>(name) else { return Err(ApiError::NotFound(name.clone())) };
-        let mut after = patched(&*before, &target.uid, part, patch)?;
-        if after == *before {
-            return Ok(before);
+        let mut status = self.statuses.get_mut(K::PLACE).and_then(|known| known.remove(name));
+        let mut after = patched(&*before, &target.uid, part, patch, &mut status)?;
+        let after = if after == *before {
+            before
+        } else {
+            if !after.same_spec(&before) {
+                after.meta_mut().generation = Some(before.meta().generation.unwrap_or(0) + 1);
+            }
+            self.store(after)
+        };
+        if let (Some(status), Some(known)) = (status, self.statuses.get_mut(K::PLACE)) {
+            known.insert(name.clone(), status);
         }
-        if !after.same_spec(&before) {
-            after.meta_mut().generation = Some(before.meta().generation.unwrap_or(0) + 1);
-        }
-        Ok(self.store(after))
+        Ok(after)
     }
 
     /// Changes an object as somebody else does; `None` when there is none.
@@ -232,6 +241,9 @@ impl Api {
         meta.resource_version = Some(self.version.to_string());
         let gone = meta.deletion_timestamp.is_some() && meta.finalizers.as_ref().is_none_or(Vec::is_empty);
         let name = name_of(&object);
+        if let Some(known) = self.statuses.get_mut(K::PLACE) {
+            known.remove(&name);
+        }
         let object = Arc::new(object);
         if gone {
             K::table_mut(self).remove(&name);
@@ -272,7 +284,14 @@ fn merge_maps(meta: &mut ObjectMeta, change: &Value) -> bool {
     true
 }
 
-fn patched<K: Kind>(before: &K, uid: &str, part: Part, patch: &Patch) -> Result<K, ApiError> {
+/// The object after the patch. `status` is its status as JSON, if that is known, and then what has become of it.
+fn patched<K: Kind>(
+    before: &K,
+    uid: &str,
+    part: Part,
+    patch: &Patch,
+    status: &mut Option<Value>,
+) -> Result<K, ApiError> {
     let fields: &[&str] = match part {
         Part::Main => &["metadata", "spec"],
         Part::Status => &["status"],
@@ -295,10 +314,14 @@ fn patched<K: Kind>(before: &K, uid: &str, part: Part, patch: &Patch) -> Result<
                 if *field == "metadata" && merge_maps(after.meta_mut(), change) {
                     continue;
                 }
-                let mut value = before.part(field);
+                let known = if *field == "status" { status.take() } else { None };
+                let mut value = known.unwrap_or_else(|| before.part(field));
                 json_patch::merge(&mut value, change);
-                if !after.set_part(field, value) {
+                if !after.set_part(field, &value) {
                     return Err(ApiError::Invalid(format!("{field}: {change}")));
+                }
+                if *field == "status" {
+                    *status = Some(value);
                 }
             }
         }
@@ -317,8 +340,11 @@ fn patched<K: Kind>(before: &K, uid: &str, part: Part, patch: &Patch) -> Result<
                 serde_json::from_value(operations).map_err(|error| ApiError::Invalid(error.to_string()))?;
             json_patch::patch(&mut document, &parsed).map_err(|error| ApiError::Invalid(error.to_string()))?;
             for field in fields.iter().filter(|field| touched.contains(field)) {
-                if !after.set_part(field, document[*field].take()) {
+                if !after.set_part(field, &document[*field]) {
                     return Err(ApiError::Invalid((*field).to_owned()));
+                }
+                if *field == "status" {
+                    *status = None;
                 }
             }
         }
@@ -333,6 +359,26 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_status_is_patched_again_and_again() {
+        let mut api = Api::default();
+        let mut set = MachineSet::default();
+        set.metadata.name = Some("set".to_owned());
+        let made = api.create(&set, Timestamp::UNIX_EPOCH).unwrap();
+        let target = Target::of(&*made);
+        let patch = |api: &mut Api, status: Value| {
+            let patch = Patch::Merge(json!({ "status": status }));
+            api.patch::<MachineSet>(&target, Part::Status, &patch).unwrap().status.clone()
+        };
+        assert_eq!(patch(&mut api, json!({ "replicas": 3, "readyReplicas": 1 })).replicas, 3);
+        let status = patch(&mut api, json!({ "readyReplicas": null, "selector": "a=b" }));
+        assert_eq!((status.replicas, status.ready_replicas, status.selector.as_str()), (3, 0, "a=b"));
+        // Somebody else writes in between.
+        api.edit::<MachineSet>("set", |set| set.status.replicas = 7);
+        let status = patch(&mut api, json!({ "readyReplicas": 2 }));
+        assert_eq!((status.replicas, status.ready_replicas), (7, 2));
+    }
 
     #[rstest]
     #[case::a_label(json!({ "labels": { "a": "2", "b": null, "c": "3" }, "resourceVersion": "7" }), true)]

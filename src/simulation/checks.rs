@@ -167,9 +167,16 @@ impl Checks {
         }
     }
 
-    /// The deployment has picked the Node of a machine for an update.
-    pub fn picked(&mut self, api: &Api) {
-        let is_up = |name: &&String| !api.nodes.get(*name).is_some_and(|node| is_being_updated(node));
+    /// The deployment has picked the Node of a machine for an update. What users pick they take.
+    pub fn picked(&mut self, api: &Api, node: &str) {
+        if !api.machines.get(node).is_some_and(|machine| is_available(machine)) {
+            // It is missing already.
+            return;
+        }
+        let by_user = &self.picked_by_user;
+        let is_up = |name: &&String| {
+            by_user.contains(*name) || !api.nodes.get(*name).is_some_and(|node| is_being_updated(node))
+        };
         let left = count(available(api).iter().filter(is_up).count());
         if left + self.taken < self.least {
             let (least, taken) = (self.least, self.taken);
@@ -199,7 +206,9 @@ impl Checks {
             self.violated("a set makes machines that must not grow", || format!("{:?}", seen.set.metadata.name));
         }
         let healthy = || seen.machines.iter().filter(|machine| is_available(machine));
-        let spared = healthy().find(|machine| is_marked(machine) && !goes(machine));
+        // One that somebody keeps goes last, marked or not (spec/deployment-and-set §6.4).
+        let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
+        let spared = healthy().find(|machine| is_marked(machine) && !is_kept(machine) && !goes(machine));
         let dies = healthy().find(|machine| !is_marked(machine) && goes(machine));
         if let (Some(spared), Some(dies)) = (spared, dies) {
             self.violated("an unmarked healthy machine dies while a marked one lives", || {

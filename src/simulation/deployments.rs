@@ -99,7 +99,7 @@ impl Process {
                 Effect::PatchNode { node, patch, on_failure } => {
                     let patched = gone_is_fine(calls.patch(&self.nodes, node, Part::Main, patch));
                     if step.rule == "in-place/select" {
-                        calls.checks.picked(calls.api);
+                        calls.checks.picked(calls.api, &node.key.name);
                     }
                     match (patched, on_failure) {
                         (Err(error), OnFailure::GoOn) => {

@@ -141,9 +141,12 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
             }
         }
         Some(Guard::Selection) => {
+            // Neither counted as missing nor to be picked once more.
             for node in blind.nodes.iter_mut().flat_map(|nodes| nodes.values_mut()) {
                 let labels = Arc::make_mut(node).metadata.labels.get_or_insert_default();
-                labels.remove(label::SELECTED_FOR_UPDATE);
+                if labels.remove(label::SELECTED_FOR_UPDATE).is_some() {
+                    labels.remove(label::CANDIDATE_FOR_UPDATE);
+                }
             }
         }
         Some(Guard::Pause) => Arc::make_mut(&mut blind.deployment).spec.paused = false,

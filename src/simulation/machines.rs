@@ -37,7 +37,7 @@ use crate::{
             },
             plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
             set_condition,
-            settings::{HealthTimeout, MachineSettings},
+            settings::HealthTimeout,
             vm_gone::VmCheck,
         },
         views::{BY_MACHINE, BY_NAME_LABEL, BY_NODE, qualified},
@@ -190,7 +190,7 @@ impl Process {
         pass: &Pass,
         now: Timestamp,
     ) -> Observation {
-        let limits = MachineSettings::default().limits_of(machine);
+        let limits = self.machine_settings.limits_of(machine);
         let mut seen = Observation::of(Arc::clone(machine), limits, now);
         seen.node = self.node_of(machine, memory);
         let joining =

@@ -8,8 +8,8 @@ use super::{
     *,
 };
 
-/// Histories in which a missing guard must show.
-const SEEDS: u64 = 300;
+/// Histories among which a missing guard must show.
+const SEEDS: u64 = 2000;
 
 #[test]
 fn histories_hold() {
@@ -46,28 +46,22 @@ fn a_plain_rollout_is_told_readably() {
     }
 }
 
+/// Those that few histories need have tests of their own (docs/testing.md).
 #[rstest]
 #[case(Guard::Leadership, "an effect without leadership")]
 #[case(Guard::CatchUp, "there are too many machines")]
 #[case(Guard::OwnWrites, "there are too many machines")]
-#[case(Guard::Unanswered, "there are too many machines")]
-#[case(Guard::Unread, "too few machines are available through a deletion of ours")]
-#[case(Guard::Versions, "too few machines are available through a deletion of ours")]
 #[case(Guard::Marks, "an unmarked healthy machine dies while a marked one lives")]
 #[case(Guard::Ranking, "too few machines are available through a deletion of ours")]
 #[case(Guard::Freeze, "a set makes machines that must not grow")]
-#[case(Guard::Preservation, "a machine is replaced that somebody keeps")]
-#[case(Guard::HandedOver, "too few machines are available through a deletion of ours")]
 #[case(Guard::MaxUnavailable, "too few machines are available through a deletion of ours")]
 #[case(Guard::MaxSurge, "there are too many machines")]
 #[case(Guard::Availability, "too few machines are available through a deletion of ours")]
-#[case(Guard::Selection, "too few machines are available through an update of our choice")]
 #[case(Guard::Pause, "a paused deployment begins a rollout")]
 fn without_a_guard_a_history_goes_wrong(#[case] guard: Guard, #[case] expected: &str) {
-    let rule = |seed| {
+    let shows = |seed| {
         let history = History { without: Some(guard), ..History::of_seed(seed) };
-        run(&history, Telling::Silent).violation.map(|violation| violation.rule)
+        run(&history, Telling::Silent).violation.is_some_and(|violation| violation.rule == expected)
     };
-    let found: std::collections::BTreeSet<&str> = (0..SEEDS).filter_map(rule).collect();
-    assert!(found.contains(expected), "{guard}: {found:?}");
+    assert!((0..SEEDS).any(shows), "{guard}");
 }

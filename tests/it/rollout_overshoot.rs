@@ -1,7 +1,7 @@
 //! The overshoot guard on a real API server: a set with far more machines than anybody wants is frozen with its deployment,
 //! gets rid of them, makes none meanwhile, and is thawed when the crowd is gone.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -24,16 +24,16 @@ async fn a_crowded_set_is_frozen_and_thawed_when_the_crowd_is_gone() {
     let Some(rig) = Rig::own("rollout_overshoot::a_crowded_set_is_frozen").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("crowd").await;
-    let mut manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
+    let manager = runs_with(&rig, &namespace, "*").await;
     namespace.apply(&fleet::manifests(&namespace.name, "crowd", WANTED, "class-a")).await.succeed();
     let machines = running_machines(&namespace, WANTED as usize, PATIENCE).await;
-    assert_eq!(manager.terminate(), 0);
+    ends(manager);
 
     // Nobody deletes what is too much: only the guard is to be seen at first.
     for number in 0..4 {
         namespace.apply(&twin(&machines[0], number).to_string()).await.succeed();
     }
-    runs_with(&mut manager, &["--controllers=*,-machineset", "--machine-safety-overshooting-period=1s"]).await;
+    let manager = runs_with(&rig, &namespace, "*,-machineset").await;
     wait_until("set and deployment to be frozen", PATIENCE, || async {
         let set = the_set(&namespace).await;
         let said = "is 6 >= 5 which is the Max-ScaleUp-Limit";
@@ -47,8 +47,8 @@ async fn a_crowded_set_is_frozen_and_thawed_when_the_crowd_is_gone() {
     running_machines(&namespace, 6, PATIENCE).await;
 
     // A frozen set shrinks, and does not replace what it loses, although the guard is not there any more.
-    assert_eq!(manager.terminate(), 0);
-    runs_with(&mut manager, &["--controllers=*,-machinesafetyovershooting"]).await;
+    ends(manager);
+    let manager = runs_with(&rig, &namespace, "*,-machinesafetyovershooting").await;
     let left = running_machines(&namespace, WANTED as usize, PATIENCE).await;
     namespace.kubectl(&["delete", "machine", name(&left[0])]).await.succeed();
     wait_until("the set to know that one is missing", PATIENCE, || async {
@@ -59,8 +59,8 @@ async fn a_crowded_set_is_frozen_and_thawed_when_the_crowd_is_gone() {
     .await;
     assert!(is_frozen(&the_set(&namespace).await));
 
-    assert_eq!(manager.terminate(), 0);
-    runs_with(&mut manager, &["--controllers=*"]).await;
+    ends(manager);
+    let _manager = runs_with(&rig, &namespace, "*").await;
     running_machines(&namespace, WANTED as usize, PATIENCE).await;
     wait_until("nothing to speak of the freeze any more", PATIENCE, || async {
         let (set, deployment) = (the_set(&namespace).await, namespace.get("machinedeployment", "crowd").await);
@@ -75,9 +75,13 @@ async fn a_crowded_set_is_frozen_and_thawed_when_the_crowd_is_gone() {
     }
 }
 
-async fn runs_with(manager: &mut TestManager, flags: &[&str]) {
-    manager.restart_with(flags);
-    manager.wait_until_ready().await;
+async fn runs_with(rig: &Arc<Rig>, namespace: &Namespace, controllers: &str) -> TestManager {
+    let flags = vec![format!("--controllers={controllers}"), "--machine-safety-overshooting-period=1s".to_owned()];
+    TestManager::start(rig, namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await
+}
+
+fn ends(mut manager: TestManager) {
+    assert_eq!(manager.terminate(), 0);
 }
 
 /// A machine of the same set.

@@ -74,10 +74,7 @@ impl<'a> SetState<'a> {
 
 /// Machines that are not on their way out, as the set's controller sees them (spec/deployment-and-set §6.2): those just
 /// handed over, which it never chooses, and the others in the order in which it deletes them.
-fn in_order_of_deletion<'a>(
-    machines: &'a [Arc<Machine>],
-    now: Timestamp,
-) -> (Vec<&'a Arc<Machine>>, Vec<&'a Arc<Machine>>) {
+fn in_order_of_deletion(machines: &[Arc<Machine>], now: Timestamp) -> (Vec<&Arc<Machine>>, Vec<&Arc<Machine>>) {
     let staying = machines.iter().filter(|machine| !is_terminating(machine));
     let (handed_over, mut candidates): (Vec<_>, Vec<_>) = staying.partition(|machine| is_handed_over(machine));
     sort_for_deletion(&mut candidates, now);

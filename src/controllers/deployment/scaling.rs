@@ -75,8 +75,8 @@ fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
     let replicas = fleet.replicas();
     let allowed = if replicas > 0 { replicas.saturating_add(fleet.limits.surge) } else { 0 };
     let wanted: i32 = active.iter().map(|set| set.spec()).fold(0, i32::saturating_add);
-    // What sets have yet to delete takes room that the new set must not use already.
-    let taken: i32 = active.iter().map(|set| set.spec().max(set.counts.staying)).fold(0, i32::saturating_add);
+    // What sets have yet to delete takes room that the new set must not use already; also those that want none any more.
+    let taken = fleet.sum(|set| set.spec().max(set.counts.staying));
     if wanted <= allowed {
         let new = fleet.new.as_ref().map(SetState::name);
         for set in active {
@@ -251,6 +251,17 @@ mod tests {
         let mut sizes = scaled(&seen);
         sizes.reverse();
         assert_eq!(sizes, expected);
+    }
+
+    #[test]
+    fn what_an_emptied_set_has_yet_to_delete_takes_room() {
+        // Seed 14775: paused in the middle of a rollout, right after the oldest set was emptied.
+        let mut sets = three([2, 1, 1], (5, 7));
+        Arc::make_mut(&mut sets[0].set).spec.replicas = 0;
+        let sizes = |sets| scaled(&seeing_sets(deployment(5, 1, 0).build(), sets));
+        assert_eq!(sizes(sets.clone()), [0, 1, 3]);
+        sets[0].machines.clear();
+        assert_eq!(sizes(sets), [0, 1, 5]);
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Which Failed machines a set keeps of its own accord, for somebody to look at.
 //!
 //! Source: spec/deployment-and-set §6.7, second half. The allowance is compared with the machines themselves, not with the
-//! counter in the status, which may be a second old. Machines on their way out neither count nor are kept. Pure.
+//! counter in the status, which may be a second old. Machines on their way out neither count nor are kept.
+//!
+//! A machine whose time is over is not chosen again: its annotation goes with the end of its preservation, so that, by the
+//! original's rule, it would be kept once more, and so for ever. Pure.
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -13,7 +16,7 @@ use super::{
 };
 use crate::{
     api::{
-        names::annotation,
+        names::{annotation, machine_condition, machine_reason},
         v1alpha1::{Machine, MachineSet},
     },
     cluster::{key::Target, objects::Patch},
@@ -26,13 +29,20 @@ const KNOWN_VALUES: [&str; 4] = ["now", "when-failed", AUTO_PRESERVED, "false"];
 
 /// Adds the annotations that use the allowance up, or takes back what exceeds it. Returns the machines as they are then:
 /// one that is kept from now on must not be replaced in the same pass.
-pub fn keep_failed(set: &MachineSet, claimed: Vec<Arc<Machine>>, plan: &mut Plan) -> Vec<Arc<Machine>> {
+pub fn keep_failed(
+    set: &MachineSet,
+    claimed: Vec<Arc<Machine>>,
+    now: jiff::Timestamp,
+    plan: &mut Plan,
+) -> Vec<Arc<Machine>> {
     let staying = || claimed.iter().filter(|machine| !is_terminating(machine));
     let kept = staying().filter(|machine| is_auto_preserved(machine)).count();
     let allowed = usize::try_from(set.spec.auto_preserve_failed_machine_max).unwrap_or(0);
     let mut chosen: Vec<Arc<Machine>>;
     let (value, count) = if kept < allowed {
-        chosen = staying().filter(|machine| is_failed(machine) && is_undecided(machine)).cloned().collect();
+        let may_be_kept =
+            |machine: &&Arc<Machine>| is_failed(machine) && is_undecided(machine) && !has_had_its_time(machine, now);
+        chosen = staying().filter(may_be_kept).cloned().collect();
         chosen.sort_by_key(|machine| (Reverse(created(machine)), machine.metadata.name.clone()));
         (Some(AUTO_PRESERVED), allowed - kept)
     } else {
@@ -59,6 +69,17 @@ fn is_undecided(machine: &Machine) -> bool {
     annotation_of(machine, annotation::PRESERVE).is_none_or(|value| !KNOWN_VALUES.contains(&value))
 }
 
+/// Whether the machine was kept until its time was over; for a moment that stands in the expiry alone, then in what the
+/// machine waits for.
+fn has_had_its_time(machine: &Machine, now: jiff::Timestamp) -> bool {
+    let is_over = machine.status.current_status.preserve_expiry_time.as_ref().is_some_and(|until| until.0 <= now);
+    let mut told = machine.status.machine_conditions.iter();
+    is_over
+        || told.any(|told| {
+            told.type_ == machine_condition::PROGRESSING && told.reason == machine_reason::PRESERVATION_STOPPED
+        })
+}
+
 fn created(machine: &Machine) -> Option<jiff::Timestamp> {
     machine.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
@@ -75,6 +96,7 @@ fn annotated(machine: &Machine, value: Option<&str>) -> Arc<Machine> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
     use rstest::rstest;
 
     use super::*;
@@ -94,6 +116,18 @@ mod tests {
         ]
     }
 
+    /// What the machine half says when a preservation ends.
+    fn over() -> Condition {
+        Condition {
+            type_: machine_condition::PROGRESSING.to_owned(),
+            status: "True".to_owned(),
+            reason: machine_reason::PRESERVATION_STOPPED.to_owned(),
+            message: String::new(),
+            last_transition_time: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()),
+            observed_generation: None,
+        }
+    }
+
     fn with_kept(count: usize) -> Vec<Building<Machine>> {
         let kept = (0..count).map(|number| preserve(failed(&format!("kept-{number}")), AUTO_PRESERVED));
         fleet().into_iter().chain(kept).collect()
@@ -110,12 +144,15 @@ mod tests {
         preserve(failed("b").created_at(-5), AUTO_PRESERVED), preserve(failed("a").created_at(-9), AUTO_PRESERVED)
     ], &["let-go a"])]
     #[case::an_unknown_value_is_no_decision(1, vec![preserve(failed("a"), "perhaps")], &["keep a"])]
+    // Seed 2589: kept again and again, and never replaced.
+    #[case::its_time_is_over(1, vec![failed("a").preserved_until(-1)], &[])]
+    #[case::its_time_was_over(1, vec![failed("a").with(|machine| machine.status.machine_conditions = vec![over()])], &[])]
     #[case::machines_on_their_way_out_do_not_count(
         1, vec![preserve(failed("a"), AUTO_PRESERVED).deleting(), failed("b"), failed("c").deleting()], &["keep b"])]
     fn failed_machines_are_kept(#[case] max: i32, #[case] machines: Vec<Building<Machine>>, #[case] expected: &[&str]) {
         let set = set(3).with(|set| set.spec.auto_preserve_failed_machine_max = max).build();
         let mut plan = Plan::default();
-        keep_failed(&set, machines.into_iter().map(|machine| Arc::new(machine.build())).collect(), &mut plan);
+        keep_failed(&set, machines.into_iter().map(|machine| Arc::new(machine.build())).collect(), now(), &mut plan);
         let said: Vec<String> = plan
             .steps
             .iter()

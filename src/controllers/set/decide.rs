@@ -42,7 +42,7 @@ pub fn decide(seen: &SetObservation) -> Plan {
     }
     let claimed = seen.claimed();
     sync_template(&seen.set, &claimed, &mut plan);
-    let claimed = keep_failed(&seen.set, claimed, &mut plan);
+    let claimed = keep_failed(&seen.set, claimed, seen.now, &mut plan);
     let left = keep_replicas(seen, &claimed, &mut plan);
     if left > 0 {
         plan.next = Next::After(Duration::ZERO, "more machines to create or delete");
