@@ -141,6 +141,10 @@ pub fn json(body: &[u8]) -> Result<Value, ApiStatus> {
     })
 }
 
+/// Most that the aliases of a text may repeat, in nodes. A few of them that name each other would otherwise keep a reader busy
+/// for seconds.
+const REPEATED: usize = 20_000;
+
 /// Reads YAML, of which JSON is a part.
 pub fn yaml(body: &[u8]) -> Result<Value, ApiStatus> {
     let unreadable =
@@ -149,7 +153,10 @@ pub fn yaml(body: &[u8]) -> Result<Value, ApiStatus> {
         return Ok(value);
     }
     let text = std::str::from_utf8(body).map_err(|error| unreadable(error.to_string()))?;
-    serde_saphyr::from_str(text)
+    let bounded = serde_saphyr::options! {
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: REPEATED }
+    };
+    serde_saphyr::from_str_with_options(text, bounded)
         .map_err(|error| unreadable(error.to_string().lines().next().unwrap_or_default().to_owned()))
 }
 
