@@ -6,12 +6,19 @@
 //!
 //! Sources: spec/machine-controller §12, spec/deployment-and-set §1.1, the names of our own flags.
 
+mod extension;
+
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     num::{NonZeroU16, NonZeroUsize},
     path::PathBuf,
     time::Duration,
+};
+
+pub use extension::{
+    AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings, Lookup,
+    SharedAuthority, SourceRights, ViewSelection,
 };
 
 use crate::api::{defaulting::FinalizerDefault, kind::ApiVersion, names, validation::Profile};
@@ -41,6 +48,8 @@ pub struct Settings {
     pub extra_certificate_names: Vec<String>,
     /// The Service that API servers reach the TLS listener through.
     pub service: ServiceReference,
+    /// The extension API server; absent when it is switched off.
+    pub extension: Option<ExtensionSettings>,
     /// Who may call webhooks, and how many at once.
     pub webhooks: WebhookSettings,
     /// What admission does.

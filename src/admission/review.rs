@@ -145,12 +145,12 @@ pub fn read(body: &[u8]) -> Result<Request<'_>, Refusal> {
     if body.is_empty() {
         return Err(Refusal::plain(format!("the body is empty: want an {KIND} of {API_VERSION}")));
     }
-    let no_review = format!("the body is no {KIND} of {API_VERSION}");
+    let no_review = || format!("the body is no {KIND} of {API_VERSION}");
     // Checked once as a whole, which is much cheaper than string by string.
-    let text = std::str::from_utf8(body).map_err(|error| Refusal::plain(format!("{no_review}: {error}")))?;
-    let review: Review<'_> = serde_json::from_str(text).map_err(|error| Refusal::of_json(&no_review, &error))?;
+    let text = std::str::from_utf8(body).map_err(|error| Refusal::plain(format!("{}: {error}", no_review())))?;
+    let review: Review<'_> = serde_json::from_str(text).map_err(|error| Refusal::of_json(&no_review(), &error))?;
     if review.kind.is_empty() {
-        return Err(Refusal::plain(format!("{no_review}: it names no kind")));
+        return Err(Refusal::plain(format!("{}: it names no kind", no_review())));
     }
     if review.kind != KIND || review.api_version != API_VERSION {
         let (kind, version) = (printable(&review.kind), printable(&review.api_version));

@@ -285,6 +285,10 @@ pub const MACHINE_CLASS_KIND: &str = "MachineClass";
 pub const LEASE_CONTROLLER_MANAGER: &str = "machine-controller-manager";
 /// Lease of the machine controllers.
 pub const LEASE_MACHINE_CONTROLLER: &str = "machine-controller";
+/// Plurals of the views that the extension API server knows.
+pub const VIEWS: [&str; 5] = ["drainplans", "fleetsummaries", "machineoutlooks", "providermachines", "rolloutplans"];
+/// The `APIService` of the views.
+pub const API_SERVICE: &str = "v1alpha1.views.machine.sapcloud.io";
 /// Both webhook configurations, and the default Service name.
 pub const WEBHOOK_CONFIGURATION: &str = "machine-controller-manager";
 /// The Secret that holds CA and serving certificate.

@@ -81,6 +81,20 @@ impl Quantity {
         self.amount.negative
     }
 
+    /// Both amounts together. Keeps this one's way of writing, unless it is nothing.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let format = if self.is_zero() { other.format } else { self.format };
+        Self { amount: self.amount.minus(&Decimal::ZERO.minus(&other.amount)), format }
+    }
+
+    /// So many of this amount.
+    #[must_use]
+    pub fn times(&self, number: u64) -> Self {
+        let Decimal { negative, digits, exponent } = &self.amount;
+        Self { amount: Decimal::new(*negative, times(digits, number), *exponent), format: self.format }
+    }
+
     /// What is left of this amount after `other` was taken, and nothing if `other` is more. Keeps this one's way of
     /// writing.
     #[must_use]

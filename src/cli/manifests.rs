@@ -6,7 +6,7 @@ use std::io::Write;
 
 use clap::{Args, ValueEnum};
 
-use super::{Failure, documents, manifests_crds, manifests_webhooks, rbac};
+use super::{Failure, documents, manifests_crds, manifests_views, manifests_webhooks, rbac};
 use crate::{
     admission::manifests::{Client, FailurePolicy, MatchConditions, Scope, StatusWebhook, WebhookManifests},
     api::{
@@ -63,7 +63,9 @@ pub enum Part {
     Policies,
     /// What the process may do, and its service account
     Rbac,
-    /// All of these but the policies
+    /// Registration of the views, the rights they need, and roles for their readers; read apiservice/README.md first
+    Apiservice,
+    /// All of these but the policies and the views
     All,
 }
 
@@ -113,6 +115,7 @@ pub fn run(args: &ManifestsArgs, out: &mut dyn Write) -> Result<(), Failure> {
         Part::Webhooks => manifests_webhooks::webhooks_yaml(&args.webhooks()),
         Part::Policies => manifests_webhooks::policies_yaml(&args.webhooks()),
         Part::Rbac => args.rbac()?,
+        Part::Apiservice => manifests_views::views_yaml(&args.views()),
         Part::All => [args.crds(), args.rbac()?, manifests_webhooks::webhooks_yaml(&args.webhooks())].join("---\n"),
     };
     Ok(out.write_all(text.as_bytes())?)
@@ -167,6 +170,14 @@ impl ManifestsArgs {
             } else {
                 MatchConditions::Unsupported
             },
+        }
+    }
+
+    fn views(&self) -> manifests_views::ViewsManifests {
+        manifests_views::ViewsManifests {
+            namespace: self.namespace.clone(),
+            service: self.service_name.clone(),
+            port: SERVICE_PORT,
         }
     }
 

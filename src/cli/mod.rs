@@ -11,6 +11,7 @@ pub mod kubeconfig;
 pub mod logging;
 pub mod manifests;
 pub mod manifests_crds;
+pub mod manifests_views;
 pub mod manifests_webhooks;
 pub mod migrate_storage;
 pub mod offline;

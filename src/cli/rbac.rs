@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use crate::api::names;
 
+/// Group of the views.
+const VIEWS: &str = crate::extension::view::GROUP;
 /// Name of the service account and prefix of all roles.
 const NAME: &str = names::WEBHOOK_CONFIGURATION;
 /// The label that all of our objects carry.
@@ -140,6 +142,61 @@ const REGISTRATIONS: &[Grant] = &[
     },
 ];
 
+/// Cluster-wide in the control cluster, for the views only.
+const VIEWS_REGISTRATION: &[Grant] = &[Grant {
+    group: "apiregistration.k8s.io",
+    resources: &["apiservices"],
+    verbs: &["get", "list", "patch", "update", "watch"],
+    names: &[names::API_SERVICE],
+    why: "caBundle of the views",
+}];
+
+/// Who may read which views: name of the role, whether it becomes part of a role that people have, and its rules.
+const READERS: [(&str, Option<&str>, &[Grant]); 3] = [
+    (
+        "mcm-views-reader",
+        Some("view"),
+        &[
+            Grant {
+                group: VIEWS,
+                resources: &["fleetsummaries", "machineoutlooks", "providermachines"],
+                verbs: &["get", "list"],
+                names: &[],
+                why: "what is",
+            },
+            Grant {
+                group: VIEWS,
+                resources: &["rolloutplans"],
+                verbs: &["get"],
+                names: &[],
+                why: "what is left of rollouts",
+            },
+        ],
+    ),
+    (
+        "mcm-views-planner",
+        Some("edit"),
+        &[Grant {
+            group: VIEWS,
+            resources: &["drainplans", "rolloutplans"],
+            verbs: &["create", "get"],
+            names: &[],
+            why: "what would be",
+        }],
+    ),
+    (
+        "mcm-drainplan-reader",
+        None,
+        &[Grant {
+            group: VIEWS,
+            resources: &["drainplans"],
+            verbs: &["get"],
+            names: &[],
+            why: "it tells names of pods of the target cluster, so nobody has it unasked",
+        }],
+    ),
+];
+
 /// Cluster-wide in the target cluster.
 const TARGET: &[Grant] = &[
     Grant {
@@ -259,6 +316,43 @@ pub fn simulation_manifests(namespace: &str) -> Vec<Value> {
     objects
 }
 
+/// What the views need on top of [`manifests`], all of it in the control cluster.
+pub fn views_manifests(namespace: &str) -> Vec<Value> {
+    let reader = "extension-apiserver-authentication-reader";
+    let mut objects = vec![
+        // Whom the API server trusts.
+        object(
+            RBAC,
+            "RoleBinding",
+            &format!("{NAME}-authentication-reader"),
+            Some("kube-system"),
+            binding("Role", reader, namespace),
+        ),
+        // Whose token it is, and who may do what.
+        object(
+            RBAC,
+            "ClusterRoleBinding",
+            &format!("{NAME}-auth-delegator"),
+            None,
+            binding("ClusterRole", "system:auth-delegator", namespace),
+        ),
+    ];
+    objects.extend(bound_cluster_role(&format!("{NAME}-views"), VIEWS_REGISTRATION, namespace));
+    objects
+}
+
+/// Roles for people.
+pub fn reader_roles() -> Vec<Value> {
+    let role = |(name, part_of, grants): &(&str, Option<&str>, &[Grant])| {
+        let mut role = object(RBAC, "ClusterRole", name, None, json!({ "rules": rules(grants) }));
+        if let Some(part_of) = part_of {
+            role["metadata"]["labels"][format!("rbac.authorization.k8s.io/aggregate-to-{part_of}")] = json!("true");
+        }
+        role
+    };
+    READERS.iter().map(role).collect()
+}
+
 fn bound_role(name: &str, role_namespace: &str, grants: &[Grant], account_namespace: &str) -> Vec<Value> {
     let place = Some(role_namespace);
     vec![
@@ -315,9 +409,18 @@ mod tests {
     use super::*;
 
     fn all_grants() -> impl Iterator<Item = &'static Grant> {
-        [CONTROL, CERTIFICATE, REGISTRATIONS, TARGET, TOKENS, SIMULATION, SIMULATION_LEASES, SIMULATION_STATE]
-            .into_iter()
-            .flatten()
+        let own = [
+            CONTROL,
+            CERTIFICATE,
+            REGISTRATIONS,
+            VIEWS_REGISTRATION,
+            TARGET,
+            TOKENS,
+            SIMULATION,
+            SIMULATION_LEASES,
+            SIMULATION_STATE,
+        ];
+        own.into_iter().chain(READERS.iter().map(|(_, _, grants)| *grants)).flatten()
     }
 
     #[test]
@@ -340,6 +443,15 @@ mod tests {
         let cluster_wide = REGISTRATIONS.iter().chain(TARGET).chain(SIMULATION);
         assert!(cluster_wide.flat_map(|grant| grant.resources).all(|resource| *resource != "secrets"));
         assert!(TOKENS.iter().all(|grant| !grant.verbs.contains(&"list")));
+    }
+
+    #[test]
+    fn readers_may_only_read_and_ask() {
+        let verbs = READERS.iter().flat_map(|(_, _, grants)| grants.iter()).flat_map(|grant| grant.verbs);
+        assert!(verbs.into_iter().all(|verb| matches!(*verb, "get" | "list" | "create")));
+        let roles = reader_roles();
+        assert_eq!(roles[0]["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"], "true");
+        assert_eq!(roles[2]["metadata"]["labels"], json!({ APP_LABEL: NAME }));
     }
 
     #[test]

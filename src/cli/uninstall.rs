@@ -1,4 +1,4 @@
-//! `mcm uninstall`: takes off a cluster what the manager has put on it: webhook configurations, the conversion webhook,
+//! `mcm uninstall`: takes off a cluster what the manager has put on it: registration of the views, webhook configurations, the conversion webhook,
 //! our finalizers, the certificate Secret. Definitions and machine objects stay; who deletes the definitions deletes them all.
 //!
 //! The order matters (decisions: measured on a real API server): registrations go first, while the manager may still run,
@@ -153,6 +153,17 @@ async fn find(args: &UninstallArgs, client: &Client, target: &Client) -> Result<
         WebhookScope::Namespace => (format!("-{}", args.namespace), false),
     };
     let configuration = format!("{}{suffix}", names::WEBHOOK_CONFIGURATION);
+    if shared {
+        // First of all: once no manager answers, it would stall the deletion of every namespace.
+        let api = of(client, None, "apiregistration.k8s.io", "v1", "APIService", "apiservices");
+        let is_ours = |object: &DynamicObject| {
+            // An API server makes such objects itself, for its own groups; ours names a Service.
+            object.data["spec"]["service"].is_object()
+        };
+        if let Some(object) = get(&api, names::API_SERVICE).await?.filter(is_ours) {
+            registrations.push((format!("delete APIService {}", names::API_SERVICE), Action::Delete { api, object }));
+        }
+    }
     for (kind, plural) in [
         ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
         ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
@@ -313,7 +324,11 @@ fn of(
 }
 
 async fn get(api: &Api<DynamicObject>, name: &str) -> Result<Option<DynamicObject>, Failure> {
-    let read = api.get_opt(name).await.map_err(ApiError::from);
+    let read = match api.get_opt(name).await {
+        // Not even the kind is there.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        read => read.map_err(ApiError::from),
+    };
     read.map_err(|error| Failure::run(anyhow::anyhow!("cannot read {name}: {error}")))
 }
 

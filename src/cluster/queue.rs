@@ -172,6 +172,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         // Nothing ends before the shutdown, except by a panic: then the whole queue ends with it, at once and not at the
         // shutdown, or a key would stay "running" for ever.
         tokio::select! {
+            biased;
             () = shutdown.cancelled() => {}
             Some(ended) = tasks.join_next() => pass_panic_on(ended),
         }
@@ -264,9 +265,10 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                 }
             };
             tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
                 () = sleep => {}
                 () = self.timer.notified() => {}
-                () = shutdown.cancelled() => return,
             }
         }
     }

@@ -1,12 +1,11 @@
-//! Which version of a machine kind the API server stores, as its definition says.
+//! Which version of a machine kind the API server stores, as its discovery says, which everybody may read.
 //!
 //! Watches read that version: any other is converted for them by our own webhook, and a process that needs itself to fill its
-//! caches may never come up (spec/api-and-admission §8.6). Who may not read definitions, or finds none, reads v1alpha1, which
-//! is always served.
+//! caches may never come up (spec/api-and-admission §8.6). While nothing is known v1alpha1 is read, which is always served.
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use tokio::time::Instant;
 
 use super::{error::ApiError, objects::CALL_TIMEOUT};
@@ -18,38 +17,28 @@ use crate::{
     settings::ReadVersion,
 };
 
-/// How often a definition is looked at again: storage moves once in a cluster's life, and until it is noticed the other
+/// How often discovery is looked at again: storage moves once in a cluster's life, and until it is noticed the other
 /// version can be read as well.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// How long the first answer is waited for, and the pause between questions.
 const FIRST_WITHIN: Duration = Duration::from_secs(5);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// A definition as far as versions go; its schemas are skipped while it is read.
-#[derive(Deserialize)]
-struct Definition {
-    spec: DefinitionSpec,
-}
+/// What discovery shows of a kind that is stored as v1beta1: the first eight bytes of the SHA-256 of `group/version/Kind`, in
+/// base64, as API servers make them since 1.15.
+const STORED_AS_V1BETA1: [(Kind, &str); 4] = [
+    (Kind::Machine, "k79vme4o3o0="),
+    (Kind::MachineSet, "lJV6FTHH4JE="),
+    (Kind::MachineDeployment, "6eozpXd6YF8="),
+    (Kind::MachineClass, "EAQGx+KL1DI="),
+];
 
-#[derive(Deserialize)]
-struct DefinitionSpec {
-    versions: Vec<DefinitionVersion>,
-}
-
-#[derive(Deserialize)]
-struct DefinitionVersion {
-    name: String,
-    #[serde(default)]
-    served: bool,
-    #[serde(default)]
-    storage: bool,
-}
-
-/// The version to read: the stored one if it is served and ours, else v1alpha1.
-fn version_to_read(definition: &Definition) -> ApiVersion {
-    let mut versions = definition.spec.versions.iter();
-    let stored = versions.find(|version| version.storage && version.served);
-    stored.and_then(|version| ApiVersion::from_name(&version.name)).unwrap_or_default()
+/// The version to read, by what discovery lists for v1alpha1; a stored version that is not served is not shown there.
+fn version_to_read(kind: Kind, served: &APIResourceList) -> ApiVersion {
+    let resource = served.resources.iter().find(|resource| resource.name == kind.plural());
+    let hash = resource.and_then(|resource| resource.storage_version_hash.as_deref());
+    let is_beta = hash.is_some_and(|hash| STORED_AS_V1BETA1.contains(&(kind, hash)));
+    if is_beta { ApiVersion::V1beta1 } else { ApiVersion::V1alpha1 }
 }
 
 /// Finds out which versions are to be read. Cheap to clone.
@@ -80,7 +69,7 @@ impl StorageVersions {
             let settled = matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_));
             if settled || Instant::now() + ASK_EVERY > until {
                 let version = ApiVersion::default();
-                tracing::info!(%kind, %error, "the definition can't be read: {version} is watched until it can");
+                tracing::info!(%kind, %error, "the stored version is not known: {version} is watched until it is");
                 return version;
             }
             tokio::time::sleep(ASK_EVERY).await;
@@ -105,16 +94,14 @@ impl StorageVersions {
     }
 
     async fn ask(&self, kind: Kind) -> Result<ApiVersion, ApiError> {
-        let plural = kind.plural();
-        let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{}", names::GROUP);
-        let request = http::Request::get(path)
+        let request = http::Request::get(format!("/apis/{}", names::API_VERSION_V1ALPHA1))
             .header(http::header::ACCEPT, "application/json")
             .body(Vec::new())
             .map_err(|error| ApiError::Other(error.to_string()))?;
-        tokio::time::timeout(CALL_TIMEOUT, self.client.request::<Definition>(request))
+        tokio::time::timeout(CALL_TIMEOUT, self.client.request::<APIResourceList>(request))
             .await
             .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
-            .map(|definition| version_to_read(&definition))
+            .map(|served| version_to_read(kind, &served))
             .map_err(ApiError::from)
     }
 }
@@ -126,25 +113,42 @@ mod tests {
         atomic::{AtomicUsize, Ordering},
     };
 
+    use base64::{Engine, engine::general_purpose::STANDARD};
     use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn version(name: &str, served: bool, storage: bool) -> Value {
-        json!({"name": name, "served": served, "storage": storage, "schema": {"openAPIV3Schema": {"type": "object"}}})
+    fn served(hashes: &[(&str, &str)]) -> Value {
+        let resource = |(name, hash): &(&str, &str)| json!({"name": name, "singularName": "", "namespaced": true, "kind": "K", "verbs": [], "storageVersionHash": hash});
+        let resources: Vec<Value> = hashes.iter().map(resource).collect();
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": names::API_VERSION_V1ALPHA1, "resources": resources})
     }
 
     #[rstest]
-    #[case::the_first_release(json!([version("v1alpha1", true, true), version("v1beta1", false, false)]), ApiVersion::V1alpha1)]
-    #[case::both_are_served(json!([version("v1alpha1", true, true), version("v1beta1", true, false)]), ApiVersion::V1alpha1)]
-    #[case::v1beta1_is_stored(json!([version("v1alpha1", true, false), version("v1beta1", true, true)]), ApiVersion::V1beta1)]
-    #[case::what_is_stored_is_not_served(json!([version("v1alpha1", true, false), version("v1beta1", false, true)]), ApiVersion::V1alpha1)]
-    #[case::a_version_that_is_not_ours(json!([version("v1alpha1", true, false), version("v7", true, true)]), ApiVersion::V1alpha1)]
-    #[case::none_at_all(json!([]), ApiVersion::V1alpha1)]
-    fn the_stored_version_is_read(#[case] versions: Value, #[case] expected: ApiVersion) {
-        let definition: Definition = serde_json::from_value(json!({"spec": {"versions": versions}})).unwrap();
-        assert_eq!(version_to_read(&definition), expected);
+    #[case::v1alpha1(served(&[("machines", "bwy2GBGvXBU=")]), ApiVersion::V1alpha1)]
+    #[case::v1beta1(served(&[("machines", "k79vme4o3o0=")]), ApiVersion::V1beta1)]
+    #[case::another_kind_is(served(&[("machinesets", "lJV6FTHH4JE="), ("machines", "bwy2GBGvXBU=")]), ApiVersion::V1alpha1)]
+    #[case::of_another_kind(served(&[("machines", "lJV6FTHH4JE=")]), ApiVersion::V1alpha1)]
+    #[case::what_is_stored_is_not_served(served(&[("machines", "")]), ApiVersion::V1alpha1)]
+    #[case::none_at_all(served(&[]), ApiVersion::V1alpha1)]
+    fn the_stored_version_is_read(#[case] served: Value, #[case] expected: ApiVersion) {
+        let served: APIResourceList = serde_json::from_value(served).unwrap();
+        assert_eq!(version_to_read(Kind::Machine, &served), expected);
+    }
+
+    #[test]
+    fn the_hashes_are_those_that_api_servers_make() {
+        let rustls::SupportedCipherSuite::Tls13(suite) = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256
+        else {
+            panic!("not of TLS 1.3");
+        };
+        let hash = |text: &str| STANDARD.encode(&suite.common.hash_provider.hash(text.as_bytes()).as_ref()[..8]);
+        // As every API server shows it of Deployments.
+        assert_eq!(hash("apps/v1/Deployment"), "8aSe+NMegvE=");
+        for (kind, expected) in STORED_AS_V1BETA1 {
+            assert_eq!(hash(&format!("{}/{kind}", names::API_VERSION_V1BETA1)), expected);
+        }
     }
 
     /// A client of a server that gives these answers one after the other, the last one for ever.
@@ -162,8 +166,7 @@ mod tests {
     }
 
     fn stored(beta: bool) -> (u16, Value) {
-        let versions = json!([version("v1alpha1", true, !beta), version("v1beta1", true, beta)]);
-        (200, json!({"spec": {"versions": versions}}))
+        (200, served(&[("machines", if beta { "k79vme4o3o0=" } else { "bwy2GBGvXBU=" })]))
     }
 
     fn failure(code: u16, reason: &str) -> (u16, Value) {
@@ -177,7 +180,7 @@ mod tests {
     #[case::at_once(vec![stored(true)], ApiVersion::V1beta1, 1)]
     #[case::after_a_restart_of_the_server(vec![failure(503, "ServiceUnavailable"), stored(true)], ApiVersion::V1beta1, 2)]
     #[case::who_may_not_ask_reads_v1alpha1(vec![failure(403, "Forbidden")], ApiVersion::V1alpha1, 1)]
-    #[case::without_a_definition_too(vec![failure(404, "NotFound")], ApiVersion::V1alpha1, 1)]
+    #[case::without_kinds_too(vec![failure(404, "NotFound")], ApiVersion::V1alpha1, 1)]
     #[case::a_server_that_never_answers(vec![failure(503, "ServiceUnavailable")], ApiVersion::V1alpha1, 5)]
     #[tokio::test(start_paused = true)]
     async fn the_first_version(

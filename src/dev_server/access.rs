@@ -1,7 +1,7 @@
-//! Who calls, and what callers may do.
+//! Who calls: by certificate, token or impersonation.
 //!
-//! Whoever is known may do everything: this is a development server. Health and version are for anybody, all else needs a
-//! client certificate of the server's own authority or a token.
+//! Health and version are for anybody, all else needs a client certificate of the server's own authority or a token. What a
+//! known caller may do is decided in [`super::authorization`].
 //! Source: spec/extension-apiserver §6.6.
 
 use std::{
@@ -10,7 +10,6 @@ use std::{
 };
 
 use http::{HeaderMap, header};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -18,7 +17,8 @@ use crate::protocol::{request::Target, status::ApiStatus};
 
 /// The group of those who may impersonate.
 pub(super) const MASTERS: &str = "system:masters";
-const AUTHENTICATED: &str = "system:authenticated";
+pub(super) const AUTHENTICATED: &str = "system:authenticated";
+pub(super) const UNAUTHENTICATED: &str = "system:unauthenticated";
 const ANONYMOUS: &str = "system:anonymous";
 
 /// A caller.
@@ -36,12 +36,17 @@ impl User {
         Self { name: name.into(), groups }
     }
 
+    /// Somebody whom a review asks about: in the groups that it names and no others.
+    pub(super) fn reviewed(name: &str, groups: Vec<String>) -> Self {
+        Self { name: name.to_owned(), groups }
+    }
+
     fn anonymous() -> Self {
-        Self { name: ANONYMOUS.to_owned(), groups: vec!["system:unauthenticated".to_owned()] }
+        Self { name: ANONYMOUS.to_owned(), groups: vec![UNAUTHENTICATED.to_owned()] }
     }
 
     /// A service account.
-    fn service_account(namespace: &str, name: &str) -> Self {
+    pub(super) fn service_account(namespace: &str, name: &str) -> Self {
         let groups = ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
         Self::known(format!("system:serviceaccount:{namespace}:{name}"), groups)
     }
@@ -50,33 +55,61 @@ impl User {
         self.name == ANONYMOUS
     }
 
+    /// Whether it belongs to those who may do everything.
+    pub(super) fn is_master(&self) -> bool {
+        self.groups.iter().any(|group| group == MASTERS)
+    }
+
+    /// Its groups beside those that every known caller is in.
+    pub(super) fn asked_groups(&self) -> impl Iterator<Item = &str> {
+        self.groups.iter().map(String::as_str).filter(|group| *group != AUTHENTICATED)
+    }
+
     /// As reviews write users.
     pub(super) fn to_json(&self) -> Value {
         json!({"username": self.name, "groups": self.groups})
     }
 }
 
-/// The tokens that callers may show. They end with the process.
+/// The tokens that callers may show beside those of service accounts. They end with the process.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    known: Mutex<BTreeMap<String, (User, Option<Timestamp>)>>,
+    known: Mutex<BTreeMap<String, User>>,
 }
 
 impl Tokens {
-    pub(super) fn add(&self, token: String, user: User, until: Option<Timestamp>) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(token, (user, until));
+    pub(super) fn add(&self, token: String, user: User) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(token, user);
     }
 
-    /// For a service account.
-    pub(super) fn issue(&self, token: &str, namespace: &str, name: &str, until: Timestamp) {
-        self.add(token.to_owned(), User::service_account(namespace, name), Some(until));
+    /// Adds those of a file: `token,user,uid,"group,group"` per line, the groups are optional.
+    pub(super) fn add_file(&self, text: &str) -> Result<(), TokenFileError> {
+        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let (token, user) = token_line(line).ok_or(TokenFileError { line: at + 1 })?;
+            self.add(token, user);
+        }
+        Ok(())
     }
 
-    pub(super) fn user(&self, token: &str, now: Timestamp) -> Option<User> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (user, until) = known.get(token)?;
-        until.is_none_or(|until| now < until).then(|| user.clone())
+    pub(super) fn user(&self, token: &str) -> Option<User> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned()
     }
+}
+
+/// A token file can't be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} of the token file is not: token,user,uid,\"group,group\" (the groups may be left out)")]
+pub struct TokenFileError {
+    /// The line, counted from 1.
+    pub line: usize,
+}
+
+fn token_line(line: &str) -> Option<(String, User)> {
+    let mut fields = line.trim().splitn(4, ',').map(str::trim);
+    let (token, name, _uid) = (fields.next()?, fields.next()?, fields.next()?);
+    let groups = fields.next().unwrap_or_default().trim_matches('"');
+    let groups = groups.split(',').map(str::trim).filter(|group| !group.is_empty()).map(str::to_owned);
+    (!token.is_empty() && !name.is_empty()).then(|| (token.to_owned(), User::known(name, groups)))
 }
 
 /// Who calls, by certificate or token.
@@ -86,15 +119,14 @@ impl Tokens {
 pub(super) fn authenticate(
     certificate: Option<&[u8]>,
     headers: &HeaderMap,
-    tokens: &Tokens,
-    now: Timestamp,
+    user_of_token: impl FnOnce(&str) -> Option<User>,
 ) -> Result<User, ApiStatus> {
     if let Some(user) = certificate.and_then(user_of_certificate) {
         return Ok(user);
     }
     let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     match authorization.and_then(|text| text.strip_prefix("Bearer ")) {
-        Some(token) => tokens.user(token.trim(), now).ok_or_else(ApiStatus::unauthorized),
+        Some(token) => user_of_token(token.trim()).ok_or_else(ApiStatus::unauthorized),
         None => Ok(User::anonymous()),
     }
 }
@@ -108,35 +140,25 @@ fn user_of_certificate(der: &[u8]) -> Option<User> {
     Some(User::known(name, groups))
 }
 
-/// The user that a caller wants to be, if it may.
+/// The user that a caller wants to be, if it wants to be another.
 ///
 /// # Errors
-/// 403 for anybody but an administrator, 400 for a group without a user.
-pub(super) fn impersonated(user: User, headers: &HeaderMap) -> Result<User, ApiStatus> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+/// 400 for a group without a user.
+pub(super) fn impersonation(headers: &HeaderMap) -> Result<Option<User>, ApiStatus> {
     let groups: Vec<String> = headers
         .get_all("impersonate-group")
         .iter()
         .filter_map(|value| value.to_str().ok())
         .map(str::to_owned)
         .collect();
-    let Some(name) = text("impersonate-user") else {
-        if groups.is_empty() {
-            return Ok(user);
-        }
-        return Err(ApiStatus::bad_request("requested groups without impersonating a user"));
-    };
-    if !user.groups.iter().any(|group| group == MASTERS) {
-        let why = format!(
-            "User {:?} cannot impersonate resource \"users\" in API group \"\" at the cluster scope",
-            user.name
-        );
-        return Err(ApiStatus::forbidden("", "users", &name, &why));
+    match headers.get("impersonate-user").and_then(|value| value.to_str().ok()) {
+        Some(name) => Ok(Some(User::known(name, groups))),
+        None if groups.is_empty() => Ok(None),
+        None => Err(ApiStatus::bad_request("requested groups without impersonating a user")),
     }
-    Ok(User::known(name, groups))
 }
 
-/// Whether a caller may do something.
+/// Whether a caller is known, or what it asks for is open to anybody.
 pub(super) fn authorize(user: &User, target: &Target, path: &str) -> Result<(), ApiStatus> {
     if !user.is_anonymous() {
         return Ok(());
@@ -149,4 +171,27 @@ pub(super) fn authorize(user: &User, target: &Target, path: &str) -> Result<(), 
     };
     // A path with escapes or dots is not what it looks like.
     if open && !path.contains(['%', ';']) && !path.contains("..") { Ok(()) } else { Err(ApiStatus::unauthorized()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::with_groups("t,alice,1,\"one,two\"", Some(("alice", vec!["one", "two", AUTHENTICATED])))]
+    #[case::one_group("t,alice,1,one", Some(("alice", vec!["one", AUTHENTICATED])))]
+    #[case::no_group("t, alice ,1", Some(("alice", vec![AUTHENTICATED])))]
+    #[case::no_uid("t,alice", None)]
+    #[case::no_token(",alice,1", None)]
+    fn token_files(#[case] line: &str, #[case] expected: Option<(&str, Vec<&str>)>) {
+        let tokens = Tokens::default();
+        let read = tokens.add_file(&format!("\n{line}\n"));
+        assert_eq!(read, if expected.is_some() { Ok(()) } else { Err(TokenFileError { line: 2 }) });
+        let expected =
+            expected.map(|(name, groups)| (name.to_owned(), groups.into_iter().map(str::to_owned).collect()));
+        let found = tokens.user("t").map(|user| (user.name, user.groups));
+        assert_eq!(found, expected);
+    }
 }

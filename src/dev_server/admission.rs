@@ -203,6 +203,7 @@ impl Server {
     /// What the failure of a webhook means is written in its configuration.
     fn failed(webhook: &Value, why: &str) -> Result<(), ApiStatus> {
         if webhook["failurePolicy"] == "Ignore" {
+            tracing::warn!(webhook = text(webhook, "/name"), why, "a webhook failed and is ignored, as it says");
             return Ok(());
         }
         Err(ApiStatus::internal(format!("failed calling webhook {:?}: {why}", text(webhook, "/name"))))
@@ -275,7 +276,7 @@ impl Server {
             object["metadata"] = original["metadata"].clone();
             for (field, value) in [("labels", labels), ("annotations", annotations)] {
                 match value {
-                    Value::Null => super::write::remove(&mut object["metadata"], field),
+                    Value::Null => super::write_rules::remove(&mut object["metadata"], field),
                     value => object["metadata"][field] = value,
                 }
             }
@@ -415,4 +416,42 @@ fn denied(name: &str, status: &Value) -> ApiStatus {
         refused.details = Some(Box::new(status["details"].clone()));
     }
     refused
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    /// Conditions as webhooks write them that look at changes only.
+    fn webhook() -> Value {
+        let changed = "request.operation == 'CREATE' || object.?spec != oldObject.?spec || \
+                       object.metadata.?labels != oldObject.metadata.?labels || \
+                       ['provider', 'extra'].exists(f, object[?f] != oldObject[?f])";
+        json!({"matchConditions": [
+            {"name": "not-deleting", "expression": "!has(object.metadata.deletionTimestamp)"},
+            {"name": "changed", "expression": changed},
+        ]})
+    }
+
+    #[rstest]
+    #[case::creation("CREATE", json!({"metadata": {"name": "a"}}), Value::Null, true)]
+    #[case::nothing_changed("UPDATE", json!({"metadata": {}, "spec": {"a": 1}}), json!({"metadata": {}, "spec": {"a": 1}}), false)]
+    #[case::finalizers_only("UPDATE", json!({"metadata": {"finalizers": ["f"]}}), json!({"metadata": {}}), false)]
+    #[case::another_spec("UPDATE", json!({"metadata": {}, "spec": {"a": 1}}), json!({"metadata": {}, "spec": {"a": 2}}), true)]
+    #[case::a_new_spec("UPDATE", json!({"metadata": {}, "spec": {}}), json!({"metadata": {}}), true)]
+    #[case::a_label("UPDATE", json!({"metadata": {"labels": {"a": "b"}}}), json!({"metadata": {}}), true)]
+    #[case::a_field_by_its_name("UPDATE", json!({"metadata": {}, "provider": "p"}), json!({"metadata": {}}), true)]
+    #[case::being_deleted("UPDATE", json!({"metadata": {"deletionTimestamp": "x"}, "spec": {}}), json!({"metadata": {}}), false)]
+    fn match_conditions(#[case] operation: &str, #[case] object: Value, #[case] old: Value, #[case] holds: bool) {
+        let request = json!({"operation": operation, "object": object, "oldObject": old});
+        assert_eq!(conditions_hold(&webhook(), &request), Ok(holds));
+    }
+
+    #[test]
+    fn a_condition_that_cannot_be_evaluated_is_told() {
+        let webhook = json!({"matchConditions": [{"name": "c", "expression": "object.absent == 1"}]});
+        assert!(conditions_hold(&webhook, &json!({"object": {}, "oldObject": null})).unwrap_err().contains("\"c\""));
+    }
 }

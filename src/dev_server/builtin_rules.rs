@@ -10,7 +10,7 @@ use super::{
     kinds::Served,
     object::{metadata, name, text},
     schema::validate,
-    write::remove,
+    write_rules::remove,
 };
 use crate::protocol::status::{ApiStatus, Cause};
 

@@ -15,11 +15,29 @@ use super::{
 use crate::protocol::{
     jsonpath::JsonPath,
     resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope, Subresource},
-    status::Cause,
+    status::{ApiStatus, Cause},
 };
 
 /// Holds a definition until its objects are gone.
 pub(super) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// All definitions together may take so many bytes: each is compiled and held in several forms.
+pub(super) const QUOTA: usize = 64 * 1024 * 1024;
+
+/// Whether a definition still fits beside the others.
+pub(super) fn fits<'a>(definition: &Value, others: impl Iterator<Item = &'a Value>) -> Result<(), ApiStatus> {
+    let name = name(definition);
+    let others = others.filter(|other| self::name(other) != name).map(size).sum::<usize>();
+    if others + size(definition) <= QUOTA {
+        return Ok(());
+    }
+    let why = format!("all definitions together may have {QUOTA} bytes in the development server; delete some first");
+    Err(ApiStatus::forbidden("apiextensions.k8s.io", "customresourcedefinitions", name, &why))
+}
+
+fn size(definition: &Value) -> usize {
+    definition.to_string().len()
+}
 
 fn versions(definition: &Value) -> &[Value] {
     definition["spec"]["versions"].as_array().map(Vec::as_slice).unwrap_or_default()
@@ -276,4 +294,19 @@ fn columns(version: &Value) -> Vec<Column> {
 fn schema_name(kind: &GroupVersionKind) -> String {
     let reversed: Vec<&str> = kind.group.split('.').rev().collect();
     format!("{}.{}.{}", reversed.join("."), kind.version, kind.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn th_39_definitions_have_a_quota_together() {
+        let definition = |name: &str, bytes: usize| json!({"metadata": {"name": name}, "spec": "x".repeat(bytes)});
+        let stored = [definition("one", QUOTA / 2), definition("two", QUOTA / 4)];
+        assert!(fits(&definition("three", QUOTA / 5), stored.iter()).is_ok());
+        let refused = fits(&definition("three", QUOTA / 4), stored.iter()).unwrap_err();
+        assert!(refused.code == 403 && refused.message.contains("67108864 bytes"), "{refused:?}");
+        assert!(fits(&definition("one", QUOTA / 2), stored.iter()).is_ok(), "a definition replaces itself");
+    }
 }

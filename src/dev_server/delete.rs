@@ -17,7 +17,6 @@ use super::{
     store::{Expect, Raced, Stored, key},
 };
 use crate::protocol::{
-    negotiate,
     options::{DeleteOptions, DryRun, Propagation},
     request::ResourceRequest,
     status::{ApiStatus, deleted},
@@ -174,7 +173,7 @@ fn delete_options(call: &Call<'_>) -> Result<DeleteOptions, ApiStatus> {
     let body = if call.body.iter().all(u8::is_ascii_whitespace) {
         None
     } else {
-        Some(negotiate::decode(call.content_type(), call.body)?).filter(|body| !body.is_null())
+        Some(call.decoded()?).filter(|body| !body.is_null())
     };
     DeleteOptions::parse(call.query, body.as_ref())
 }

@@ -7,48 +7,43 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::{
     builtin,
     kinds::{Registry, Served},
-    server::{Answer, AnswerBody, Server},
+    server::{Answer, Server},
 };
 use crate::protocol::{
-    discovery,
+    answer::Document,
+    discovery, health,
+    health::CheckState,
     negotiate::{Offer, Shape, accept},
-    openapi,
+    openapi, openapi_protobuf,
     request::Query,
     resource::Resource,
     status::ApiStatus,
 };
 
-const JSON: &str = "application/json";
 const CHECKS: [&str; 4] = ["ping", "log", "storage", "shutdown"];
-
-struct Made {
-    bytes: Bytes,
-    tag: String,
-}
 
 /// Documents that have been asked for.
 #[derive(Default)]
-pub(super) struct Documents(Mutex<BTreeMap<String, Arc<Made>>>);
+pub(super) struct Documents(Mutex<BTreeMap<String, Arc<Document>>>);
 
 impl Documents {
     pub(super) fn forget(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn get(&self, name: &str, make: impl FnOnce() -> Value) -> Arc<Made> {
+    fn get(&self, name: &str, make: impl FnOnce() -> Value) -> Arc<Document> {
+        self.get_document(name, || Document::of(&make()))
+    }
+
+    fn get_document(&self, name: &str, make: impl FnOnce() -> Document) -> Arc<Document> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = made.entry(name.to_owned()).or_insert_with(|| {
-            let bytes = Bytes::from(make().to_string());
-            Arc::new(Made { tag: discovery::entity_tag(&bytes), bytes })
-        });
-        Arc::clone(entry)
+        Arc::clone(made.entry(name.to_owned()).or_insert_with(|| Arc::new(make())))
     }
 }
 
@@ -74,13 +69,20 @@ impl Server {
             ["version"] => Answer::ok(version()),
             ["openapi", "v3", rest @ ..] => return self.openapi_v3(&registry, rest, query, headers),
             ["openapi", "v2"] => {
-                // Old clients ask for protobuf and can't read anything else; the others ask for JSON.
-                accept(headers, Offer::Objects)?;
-                let made = self.documents.get("v2", || {
+                let swagger = || {
                     let resources = registry.resources(visible);
                     openapi::swagger(&resources, &all_schemas(&registry), |resource| schema_name(&registry, resource))
-                });
-                return Ok(tagged(&made, headers, JSON));
+                };
+                let wanted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+                if openapi_protobuf::is_wanted(wanted) {
+                    let make =
+                        || Document::encoded(openapi_protobuf::encode(&swagger()), openapi_protobuf::CONTENT_TYPE);
+                    let made = self.documents.get_document("v2 protobuf", make);
+                    return Ok(Answer::document(&made, headers));
+                }
+                accept(headers, Offer::Objects)?;
+                let made = self.documents.get("v2", swagger);
+                return Ok(Answer::document(&made, headers));
             }
             ["api"] => {
                 let core = registry.resources(|served| visible(served) && served.group().is_empty());
@@ -97,7 +99,7 @@ impl Server {
                 Answer::ok(body)
             }
             ["apis", group, version] => Answer::ok(listed(&registry, group, version)?),
-            ["metrics"] => Answer::text(StatusCode::OK, String::new()),
+            ["metrics"] => Answer::text(StatusCode::OK, self.counts.render()),
             _ => return Err(ApiStatus::page_not_found()),
         };
         Ok(answer)
@@ -114,7 +116,7 @@ impl Server {
             Shape::GroupDiscovery(version) => {
                 let made =
                     self.documents.get(&format!("{name} {version}"), || discovery::aggregated(resources, version));
-                let answer = tagged(&made, headers, JSON)
+                let answer = Answer::document(&made, headers)
                     .with_header(header::CONTENT_TYPE, &discovery::aggregated_content_type(version))
                     .with_header(header::CACHE_CONTROL, "public");
                 Ok(answer)
@@ -142,7 +144,7 @@ impl Server {
             let made = self
                 .documents
                 .get("v3", || openapi::index(documents.iter().map(|(path, hash)| (path.as_str(), hash.as_str()))));
-            return Ok(tagged(&made, headers, JSON));
+            return Ok(Answer::document(&made, headers));
         }
         let (group, version) = match rest {
             ["api", version] => ("", *version),
@@ -153,21 +155,11 @@ impl Server {
             return Err(ApiStatus::page_not_found());
         }
         let made = self.group_version(registry, group, version);
-        match query.get("hash") {
-            Some(hash) if hash == made.tag => Ok(tagged(&made, headers, JSON)
-                .with_header(header::CACHE_CONTROL, "public, immutable")
-                .with_header(header::EXPIRES, &http_date(self.now()))),
-            Some(_) => {
-                let place = format!("/openapi/v3/{}?hash={}", openapi::document_path(group, version), made.tag);
-                let mut answer = Answer::text(StatusCode::MOVED_PERMANENTLY, String::new());
-                answer = answer.with_header(header::LOCATION, &place);
-                Ok(answer)
-            }
-            None => Ok(tagged(&made, headers, JSON)),
-        }
+        let place = format!("/openapi/v3/{}", openapi::document_path(group, version));
+        Ok(made.by_hash(query.get("hash"), &place, headers, self.now()))
     }
 
-    fn group_version(&self, registry: &Registry, group: &str, version: &str) -> Arc<Made> {
+    fn group_version(&self, registry: &Registry, group: &str, version: &str) -> Arc<Document> {
         self.documents.get(&openapi::document_path(group, version), || {
             let resources = registry.resources(|served| {
                 !served.resource.verbs.is_empty() && served.group() == group && served.resource.kind.version == version
@@ -180,63 +172,10 @@ impl Server {
     async fn health(&self, endpoint: &str, rest: &[&str], query: &Query) -> Result<Answer, ApiStatus> {
         let storage = self.store.durable(0).await;
         let state = |check: &str| check != "storage" || storage.is_ok();
-        match rest {
-            [] => {}
-            [check] if CHECKS.contains(check) => {
-                return Ok(if state(check) {
-                    Answer::text(StatusCode::OK, "ok")
-                } else {
-                    Answer::text(StatusCode::INTERNAL_SERVER_ERROR, "internal server error: storage cannot be written")
-                });
-            }
-            _ => return Err(ApiStatus::page_not_found()),
-        }
-        let excluded: Vec<&str> = query.all("exclude").collect();
-        let mut lines = Vec::new();
-        let mut healthy = true;
-        for check in CHECKS {
-            if excluded.contains(&check) {
-                lines.push(format!("[+]{check} excluded: ok"));
-            } else if state(check) {
-                lines.push(format!("[+]{check} ok"));
-            } else {
-                healthy = false;
-                lines.push(format!("[-]{check} failed: reason withheld"));
-            }
-        }
-        let unknown: Vec<String> =
-            excluded.iter().filter(|check| !CHECKS.contains(check)).map(|check| format!("{check:?}")).collect();
-        if !unknown.is_empty() {
-            lines.push(format!("warn: some health checks cannot be excluded: no matches for {}", unknown.join(", ")));
-        }
-        let answer = match (healthy, query.has("verbose")) {
-            (true, false) => Answer::text(StatusCode::OK, "ok"),
-            (true, true) => Answer::text(StatusCode::OK, format!("{}\n{endpoint} check passed\n", lines.join("\n"))),
-            (false, _) => Answer::text(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                format!("{}\n{endpoint} check failed\n", lines.join("\n")),
-            ),
-        };
-        Ok(answer.with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        let failure = |check: &str| (!state(check)).then(|| "storage cannot be written".to_owned());
+        let checks = CHECKS.map(|name| CheckState { name, failure: failure(name) });
+        health::answer(endpoint, rest, &checks, query)
     }
-}
-
-fn tagged(made: &Made, headers: &HeaderMap, content_type: &'static str) -> Answer {
-    let tag = format!("\"{}\"", made.tag);
-    let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok()) == Some(tag.as_str());
-    let mut answer = Answer::text(StatusCode::OK, made.bytes.clone());
-    answer.body = AnswerBody::Bytes(content_type, made.bytes.clone());
-    if known {
-        answer.status = StatusCode::NOT_MODIFIED;
-        answer.body = AnswerBody::Empty;
-    }
-    answer.with_header(header::ETAG, &tag).with_header(header::VARY, "Accept")
-}
-
-/// A year from now, as HTTP writes dates.
-fn http_date(now: jiff::Timestamp) -> String {
-    let then = now + jiff::SignedDuration::from_hours(365 * 24);
-    then.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
 fn listed(registry: &Registry, group: &str, version: &str) -> Result<Value, ApiStatus> {

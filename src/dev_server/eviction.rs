@@ -12,10 +12,7 @@ use super::{
     server::{Answer, Call, Server},
     store::{Collection, Stored},
 };
-use crate::{
-    api::selector,
-    protocol::{negotiate, status::ApiStatus},
-};
+use crate::{api::selector, protocol::status::ApiStatus};
 
 impl Server {
     pub(super) async fn evict(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
@@ -107,7 +104,7 @@ impl Server {
     }
 
     pub(super) fn bind(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
-        let body = negotiate::decode(call.content_type(), call.body)?;
+        let body = call.decoded()?;
         let pod = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
         if !text(&pod.value, "/spec/nodeName").is_empty() {
             let why =

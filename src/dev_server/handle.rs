@@ -1,10 +1,10 @@
 //! Starting a development server, and clients of it.
 
 use std::{
+    collections::BTreeSet,
     convert::Infallible,
     fs,
     net::{IpAddr, SocketAddr},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -23,12 +23,16 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use serde_json::json;
 
 use super::{
-    access::{MASTERS, Tokens, User},
-    helpers::Helpers,
+    access::{MASTERS, TokenFileError, User},
+    account_tokens::AccountTokens,
+    authorization::AuthorizationMode,
+    files,
+    first_content::first_content,
+    helpers::{Helpers, StandIn},
     listener::{ListenError, Listening, acceptor, listen},
     persistence::{DataError, Durable, open},
     server::Server,
-    store::{Collection, Expect, Store, key},
+    store::{Collection, Store},
     webhook_client::InProcess,
 };
 use crate::protocol::status::ApiStatus;
@@ -58,6 +62,10 @@ pub struct DevServerOptions {
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// How often a quiet watch tells its resource version.
     pub bookmark_period: Duration,
+    /// What a known caller may do.
+    pub authorization: AuthorizationMode,
+    /// Controllers that the server does not stand in for.
+    pub without: BTreeSet<StandIn>,
 }
 
 impl Default for DevServerOptions {
@@ -67,6 +75,8 @@ impl Default for DevServerOptions {
             seed: rand::random(),
             clock: Arc::new(Timestamp::now),
             bookmark_period: Duration::from_secs(60),
+            authorization: AuthorizationMode::default(),
+            without: BTreeSet::new(),
         }
     }
 }
@@ -107,15 +117,17 @@ impl DevServer {
         };
         let store = Store::new(revision, kept, durable);
         let random = ChaCha8Rng::seed_from_u64(options.seed);
-        let server = Server::new(store, random, options.clock, Tokens::default(), options.bookmark_period);
-        let server = Arc::new(server);
-        server.reload_definitions();
-        first_content(&server);
-        let helpers = tokio::spawn(Helpers::new(Arc::clone(&server)).run());
         let folder = match options.storage {
             Storage::Memory => None,
             Storage::Folder(folder) => Some(folder),
         };
+        let accounts = AccountTokens::in_folder(folder.clone());
+        let server =
+            Server::new(store, random, options.clock, accounts, options.bookmark_period, options.authorization);
+        let server = Arc::new(server);
+        server.reload_definitions();
+        first_content(&server);
+        let helpers = tokio::spawn(Helpers::new(Arc::clone(&server), options.without).run());
         Ok(Self { server, folder, helpers })
     }
 
@@ -146,7 +158,15 @@ impl DevServer {
 
     /// Lets a token in as a user of the group of administrators.
     pub fn add_token(&self, token: &str, user: &str) {
-        self.server.tokens.add(token.to_owned(), User::known(user, [MASTERS.to_owned()]), None);
+        self.server.tokens.add(token.to_owned(), User::known(user, [MASTERS.to_owned()]));
+    }
+
+    /// Lets in whoever a token file names, one `token,user,uid,"group,group"` per line as for kube-apiserver.
+    ///
+    /// # Errors
+    /// The first line that is none of that.
+    pub fn add_tokens(&self, file: &str) -> Result<(), TokenFileError> {
+        self.server.tokens.add_file(file)
     }
 
     /// Every write that is still known, one line each: revision, place, and the object as stored.
@@ -182,6 +202,7 @@ impl DevServer {
             CertificateDer::from_pem_slice(ca_certificate.as_bytes()).map_err(|error| failed(error.to_string()))?;
         let tls = acceptor(vec![chain], key, &clients)?;
         let listening = listen(Arc::clone(&self.server), address, tls).await?;
+        self.server.webhooks.never_call(listening.address.port());
         Ok((listening, Credentials { authority: ca_certificate, certificate: admin.0, key: admin.1 }))
     }
 }
@@ -233,17 +254,10 @@ fn authority(folder: Option<&Path>) -> Result<(String, String), String> {
     let made = (made.pem(), pair.serialize_pem());
     if let Some(folder) = folder {
         for (name, text) in [(CA_KEY, &made.1), (CA_CERTIFICATE, &made.0)] {
-            write_private(&folder.join(name), text).map_err(|error| error.to_string())?;
+            files::write_private(&folder.join(name), text).map_err(|error| error.to_string())?;
         }
     }
     Ok(made)
-}
-
-/// Writes a file that only its owner can read.
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write;
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())
 }
 
 fn issue(
@@ -268,39 +282,4 @@ fn issue(
     let pair = KeyPair::generate()?;
     let certificate = params.signed_by(&pair, issuer)?;
     Ok((certificate.pem(), pair.serialize_pem()))
-}
-
-/// What is there from the start.
-fn first_content(server: &Server) {
-    let now = super::object::time(server.now());
-    let put = |collection: Collection, namespace: Option<&str>, mut object: serde_json::Value| {
-        let name = super::object::name(&object).to_owned();
-        let uid = super::object::new_uid(&mut *server.random());
-        object["metadata"]["uid"] = json!(uid);
-        object["metadata"]["creationTimestamp"] = now.clone();
-        // What is there already stays.
-        let _ = server.store.write(&collection, &key(namespace, &name), Expect::Absent, Some(object));
-    };
-    for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-        put(
-            Collection::new("", "namespaces"),
-            None,
-            json!({
-                "apiVersion": "v1", "kind": "Namespace",
-                "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
-                "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"},
-            }),
-        );
-    }
-    let everything = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
-    for name in ["cluster-admin", "admin", "edit", "view"] {
-        put(
-            Collection::new("rbac.authorization.k8s.io", "clusterroles"),
-            None,
-            json!({
-                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
-                "rules": everything,
-            }),
-        );
-    }
 }

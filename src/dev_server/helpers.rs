@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     access::{MASTERS, User},
-    crd,
+    authorization, crd,
     delete::{FOREGROUND, ORPHAN},
     eviction::{covers, is_ready},
     kinds::Served,
@@ -26,9 +26,25 @@ use super::{
 /// Where something is stored.
 type Place = (Collection, String);
 
+/// A controller that the server stands in for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StandIn {
+    /// Objects whose owners are gone go too.
+    GarbageCollection,
+    /// Namespaces that are deleted are emptied.
+    Namespaces,
+    /// What budgets allow is counted.
+    Budgets,
+    /// Nodes that are not ready are tainted, and pods of Nodes that are gone go too.
+    Nodes,
+    /// Aggregated roles get the rules of those they select.
+    AggregatedRoles,
+}
+
 /// What the helpers remember between changes.
 pub(super) struct Helpers {
     server: Arc<Server>,
+    without: BTreeSet<StandIn>,
     /// Up to here everything has been seen.
     at: u64,
     /// Who names an owner, by the owner's UID.
@@ -38,8 +54,8 @@ pub(super) struct Helpers {
 }
 
 impl Helpers {
-    pub(super) fn new(server: Arc<Server>) -> Self {
-        Self { server, at: 0, dependents: BTreeMap::new(), waiting: BTreeSet::new() }
+    pub(super) fn new(server: Arc<Server>, without: BTreeSet<StandIn>) -> Self {
+        Self { server, without, at: 0, dependents: BTreeMap::new(), waiting: BTreeSet::new() }
     }
 
     /// Follows all changes until the server is gone.
@@ -49,6 +65,7 @@ impl Helpers {
             self.note(&collection, &key, &stored.value);
         }
         self.at = self.server.store.revision();
+        self.aggregate_roles();
         self.settle().await;
         loop {
             let at = self.at;
@@ -102,12 +119,17 @@ impl Helpers {
             ("", "pods") | ("policy", "poddisruptionbudgets") => {
                 budgets.insert(namespace);
             }
-            ("", "nodes") => match &change.after {
+            (authorization::GROUP, "clusterroles") => self.aggregate_roles(),
+            ("", "nodes") if self.stands_in_for(StandIn::Nodes) => match &change.after {
                 Some(node) => self.taint_node(node),
                 None => self.drop_pods_of(&change.key).await,
             },
             _ => {}
         }
+    }
+
+    fn stands_in_for(&self, controller: StandIn) -> bool {
+        !self.without.contains(&controller)
     }
 
     fn note(&mut self, collection: &Collection, key: &str, value: &Value) {
@@ -131,13 +153,16 @@ impl Helpers {
                 continue;
             };
             if place.0.group.is_empty() && place.0.resource == "namespaces" {
-                self.empty_namespace(&place, &stored).await;
+                if self.stands_in_for(StandIn::Namespaces) {
+                    self.empty_namespace(&place, &stored).await;
+                }
                 continue;
             }
+            let collects = self.stands_in_for(StandIn::GarbageCollection);
             for finalizer in object::finalizers(&stored.value) {
                 match finalizer {
-                    FOREGROUND => self.foreground(&place, &stored).await,
-                    ORPHAN => self.orphan(&place, &stored).await,
+                    FOREGROUND if collects => self.foreground(&place, &stored).await,
+                    ORPHAN if collects => self.orphan(&place, &stored).await,
                     crd::CLEANUP => self.empty_definition(&place, &stored).await,
                     _ => {}
                 }
@@ -210,7 +235,7 @@ impl Helpers {
     /// Deletes an object whose owners are all gone.
     async fn collect_if_ownerless(&self, collection: &Collection, key: &str, value: &Value) {
         let references = value["metadata"]["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default();
-        if references.is_empty() || object::is_deleting(value) {
+        if references.is_empty() || object::is_deleting(value) || !self.stands_in_for(StandIn::GarbageCollection) {
             return;
         }
         if references.iter().any(|reference| self.owner_exists(value, reference)) {
@@ -301,6 +326,24 @@ impl Helpers {
         }
     }
 
+    /// Gives aggregated roles the rules of those they select.
+    fn aggregate_roles(&self) {
+        if !self.stands_in_for(StandIn::AggregatedRoles) {
+            return;
+        }
+        let Some(served) = self.served(&Collection::new(authorization::GROUP, "clusterroles")) else { return };
+        let all = self.server.store.list(&served.collection, "").objects;
+        for (_, role) in &all {
+            let Some(rules) = authorization::aggregated(&role.value, &all) else { continue };
+            if role.value["rules"].as_array() != Some(&rules) {
+                let mut value = role.value.clone();
+                value["rules"] = json!(rules);
+                // The change wakes us again, for roles that select this one.
+                let _ = self.server.overwrite(&served, role, Some(value));
+            }
+        }
+    }
+
     /// A node that is ready is not kept from pods any more; one that is not, is.
     fn taint_node(&self, node: &Stored) {
         const KEYS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
@@ -331,7 +374,7 @@ impl Helpers {
         }
         let mut value = node.value.clone();
         if kept.is_empty() {
-            super::write::remove(&mut value["spec"], "taints");
+            super::write_rules::remove(&mut value["spec"], "taints");
         } else {
             value["spec"]["taints"] = json!(kept);
         }
@@ -355,6 +398,9 @@ impl Helpers {
 
     /// How many pods each budget of a namespace can lose.
     fn count_budgets(&self, namespace: &str) {
+        if !self.stands_in_for(StandIn::Budgets) {
+            return;
+        }
         let prefix = format!("{namespace}/");
         let Some(served) = self.served(&Collection::new("policy", "poddisruptionbudgets")) else { return };
         let budgets = self.server.store.list(&served.collection, &prefix);
@@ -376,8 +422,8 @@ impl Helpers {
                 "observedGeneration": budget.value["metadata"]["generation"],
             });
             let mut old = budget.value["status"].clone();
-            super::write::remove(&mut old, "disruptedPods");
-            super::write::remove(&mut old, "conditions");
+            super::write_rules::remove(&mut old, "disruptedPods");
+            super::write_rules::remove(&mut old, "conditions");
             if old != status {
                 value["status"] = status;
                 let _ = self.server.overwrite(&served, &budget, Some(value));

@@ -16,7 +16,7 @@ use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVeri
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{Semaphore, watch},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -56,6 +56,15 @@ pub struct Listening {
     /// Where it listens.
     pub address: SocketAddr,
     stop: CancellationToken,
+    /// Told when the connections of the moment are to end.
+    cut: watch::Sender<()>,
+}
+
+impl Listening {
+    /// Ends all connections of the moment, watches and requests under way with them; new ones are taken.
+    pub fn drop_connections(&self) {
+        self.cut.send_replace(());
+    }
 }
 
 impl Drop for Listening {
@@ -99,11 +108,18 @@ pub(super) async fn listen(
     let listener = TcpListener::bind(address).await.map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
     let stop = CancellationToken::new();
-    tokio::spawn(accept(server, listener, tls, stop.clone()));
-    Ok(Listening { address, stop })
+    let cut = watch::Sender::new(());
+    tokio::spawn(accept(server, listener, tls, stop.clone(), cut.clone()));
+    Ok(Listening { address, stop, cut })
 }
 
-async fn accept(server: Arc<Server>, listener: TcpListener, tls: TlsAcceptor, stop: CancellationToken) {
+async fn accept(
+    server: Arc<Server>,
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    stop: CancellationToken,
+    cut: watch::Sender<()>,
+) {
     let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
         let accepted = tokio::select! {
@@ -116,10 +132,11 @@ async fn accept(server: Arc<Server>, listener: TcpListener, tls: TlsAcceptor, st
             continue;
         };
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
-        let (server, tls, stop) = (Arc::clone(&server), tls.clone(), stop.clone());
+        let (server, tls, stop, mut cut) = (Arc::clone(&server), tls.clone(), stop.clone(), cut.subscribe());
         tokio::spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
+                _ = cut.changed() => {}
                 () = connection(server, stream, tls) => {}
             }
             drop(slot);
@@ -157,7 +174,7 @@ async fn answer(server: &Arc<Server>, certificate: Option<&[u8]>, request: Reque
     } else if headers.contains_key(header::UPGRADE) {
         Err(ApiStatus::bad_request("the development server does not support upgraded connections"))
     } else {
-        access::authenticate(certificate, headers, &server.tokens, server.now())
+        access::authenticate(certificate, headers, |token| server.user_of_token(token))
     };
     let read = tokio::time::timeout(BODY, Limited::new(body, BODY_LIMIT + 1).collect()).await;
     let (bytes, user) = match read {

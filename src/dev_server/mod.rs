@@ -7,16 +7,20 @@
 //! Source: spec/extension-apiserver §6.
 
 mod access;
+mod account_tokens;
 mod admission;
 mod apply;
+mod authorization;
 mod builtin;
 mod builtin_rules;
+mod counts;
 mod crd;
 mod delete;
 mod documents;
-mod duplicates;
 mod eviction;
 mod fields;
+mod files;
+mod first_content;
 mod handle;
 mod helpers;
 mod kinds;
@@ -34,8 +38,13 @@ mod strategic;
 mod watch;
 mod webhook_client;
 mod write;
+mod write_body;
+mod write_rules;
 
+pub use access::TokenFileError;
+pub use authorization::AuthorizationMode;
 pub use handle::{Credentials, DevServer, DevServerOptions, Storage};
+pub use helpers::StandIn;
 pub use listener::{ListenError, Listening};
 pub use persistence::DataError;
 pub use webhook_client::InProcess;

@@ -12,7 +12,8 @@ use super::{
     object::{self, metadata},
     server::{Answer, BODY_LIMIT, Call, Server},
     strategic,
-    write::{Outcome, Owners, Proposal, agree_with_url},
+    write::{Outcome, Owners, Proposal},
+    write_body::agree_with_url,
 };
 use crate::protocol::{
     negotiate,

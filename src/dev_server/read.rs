@@ -11,12 +11,11 @@ use super::{
     store::{Snapshot, Stored},
 };
 use crate::protocol::{
-    negotiate::Shape,
     options::{ListOptions, Revision},
     request::Query,
     selectors::FieldSelector,
     status::ApiStatus,
-    table::{Heads, IncludeObject, partial, partial_list, table},
+    table::{shape_list, shape_object},
 };
 
 impl Server {
@@ -91,16 +90,15 @@ impl Server {
             metadata["continue"] = json!("");
         }
         let objects = self.present(&call.served, matching.into_iter().map(|(_, stored)| stored).collect()).await?;
-        let borrowed: Vec<&Value> = objects.iter().collect();
-        let body = match call.accepted.shape {
-            Shape::Table(version) => {
-                let include = IncludeObject::parse(call.query)?;
-                table(&call.served.resource.columns, &borrowed, &metadata, version, include, Heads::Shown, self.now())
-            }
-            Shape::PartialList => partial_list(&borrowed, &metadata),
-            Shape::PartialObject => return Err(ApiStatus::not_acceptable(crate::protocol::negotiate::MEDIA_TYPES)),
-            Shape::Object | Shape::GroupDiscovery(_) => list_body(&call.served, objects, &metadata),
-        };
+        let body = shape_list(
+            call.accepted.shape,
+            &call.served.resource.columns,
+            objects,
+            &metadata,
+            call.query,
+            self.now(),
+            |objects| list_body(&call.served, objects, &metadata),
+        )?;
         Ok(Answer::ok(body))
     }
 
@@ -169,17 +167,7 @@ impl Server {
 
     /// One object as the caller wants it.
     pub(super) fn shaped(&self, call: &Call<'_>, object: Value) -> Result<Value, ApiStatus> {
-        match call.accepted.shape {
-            Shape::Table(version) => {
-                let include = IncludeObject::parse(call.query)?;
-                let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-                let columns = &call.served.resource.columns;
-                Ok(table(columns, &[&object], &metadata, version, include, Heads::Shown, self.now()))
-            }
-            Shape::PartialObject => Ok(partial(&object)),
-            Shape::PartialList => Err(ApiStatus::not_acceptable(crate::protocol::negotiate::MEDIA_TYPES)),
-            Shape::Object | Shape::GroupDiscovery(_) => Ok(object),
-        }
+        shape_object(call.accepted.shape, &call.served.resource.columns, object, call.query, self.now())
     }
 }
 

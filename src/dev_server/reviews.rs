@@ -1,15 +1,16 @@
 //! Reviews: questions that are posted like objects, answered at once and never stored.
 
 use http::StatusCode;
-use rand::Rng;
 use serde_json::{Value, json};
 
 use super::{
     access::User,
+    account_tokens::Holder,
+    authorization::{self, Attributes, AuthorizationMode},
     kinds::Served,
-    object::{metadata, text, time},
+    object::{metadata, new_uid, text, time, uid},
     server::{Answer, Call, Server},
-    write::{agree_with_url, read_body},
+    write_body::{agree_with_url, read_body},
 };
 use crate::protocol::{
     options::{FieldValidation, WriteOptions},
@@ -32,12 +33,12 @@ impl Server {
         agree_with_url(call, &mut body)?;
         metadata(&mut body).entry("creationTimestamp").or_insert(Value::Null);
         body["status"] = match call.served.plural() {
-            "tokenreviews" => match self.tokens.user(text(&body, "/spec/token"), self.now()) {
+            "tokenreviews" => match self.user_of_token(text(&body, "/spec/token")) {
                 Some(user) => json!({"authenticated": true, "user": user.to_json()}),
                 None => json!({"authenticated": false, "error": "[invalid bearer token]", "user": {}}),
             },
             "selfsubjectreviews" => json!({"userInfo": call.user.to_json()}),
-            "selfsubjectaccessreviews" => verdict(call.user),
+            "selfsubjectaccessreviews" => self.verdict(call.user, &body["spec"])?,
             "subjectaccessreviews" | "localsubjectaccessreviews" => {
                 let name = text(&body, "/spec/user");
                 let groups = body["spec"]["groups"].as_array().into_iter().flatten();
@@ -45,31 +46,44 @@ impl Server {
                 if name.is_empty() && groups.is_empty() {
                     return Err(ApiStatus::bad_request("at least one of user or group must be specified"));
                 }
-                verdict(&User::known(name, groups))
+                self.verdict(&User::reviewed(name, groups), &body["spec"])?
             }
-            "selfsubjectrulesreviews" => json!({
-                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-                "incomplete": false,
-            }),
+            "selfsubjectrulesreviews" => self.rules(call.user, text(&body, "/spec/namespace")),
             _ => return Err(ApiStatus::method_not_allowed()),
         };
         Ok(Answer::of(StatusCode::CREATED, body))
     }
 
+    /// Whether a user may do what a review asks about.
+    fn verdict(&self, user: &User, spec: &Value) -> Result<Value, ApiStatus> {
+        let both = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        let asked = Attributes::of_review(spec).ok_or_else(|| ApiStatus::bad_request(both))?;
+        Ok(json!({"allowed": !user.is_anonymous() && self.may(user, &asked)}))
+    }
+
+    /// What a user may do in a namespace.
+    fn rules(&self, user: &User, namespace: &str) -> Value {
+        let rules = match self.authorization {
+            AuthorizationMode::AlwaysAllow => authorization::everything(),
+            AuthorizationMode::Rbac => authorization::rules_of(&self.store, user, namespace),
+        };
+        let (paths, resources): (Vec<Value>, Vec<Value>) =
+            rules.into_iter().partition(|rule| rule["nonResourceURLs"].is_array());
+        json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": false})
+    }
+
     /// A token for a service account.
     pub(super) fn issue_token(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
         let body = call.decoded()?;
-        if self.store.get(&call.served.collection, &call.key()).is_none() {
-            return Err(call.not_found());
-        }
+        let account = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
         let seconds = body["spec"]["expirationSeconds"].as_i64().unwrap_or(TOKEN_SECONDS).clamp(600, 86_400 * 365);
         let until = self.now() + jiff::SignedDuration::from_secs(seconds);
-        let token = {
-            let mut random = self.random();
-            format!("mcm-dev-{:016x}{:016x}{:016x}", random.next_u64(), random.next_u64(), random.next_u64())
-        };
-        self.tokens.issue(&token, call.namespace().unwrap_or_default(), call.name(), until);
+        let id = new_uid(&mut *self.random());
+        let holder =
+            Holder { namespace: call.namespace().unwrap_or_default(), name: call.name(), uid: uid(&account.value) };
+        let token = self.accounts.issue(&holder, &id, self.now(), until);
+        let token =
+            token.ok_or_else(|| ApiStatus::internal("the key for tokens of service accounts cannot be used"))?;
         let mut answer = json!({
             "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {"name": call.name()},
             "spec": body["spec"], "status": {"token": token, "expirationTimestamp": time(until)},
@@ -77,8 +91,4 @@ impl Server {
         answer["spec"]["expirationSeconds"] = json!(seconds);
         Ok(Answer::of(StatusCode::CREATED, answer))
     }
-}
-
-fn verdict(user: &User) -> Value {
-    if user.is_anonymous() { json!({"allowed": false}) } else { json!({"allowed": true}) }
 }

@@ -9,22 +9,28 @@ use std::{
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use jiff::Timestamp;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
 use super::{
     access::{self, User},
+    account_tokens::AccountTokens,
+    authorization::{self, Attributes, AuthorizationMode},
+    counts::RequestCounts,
     documents::Documents,
     kinds::{Registry, Served},
-    store::Store,
+    protobuf::{self, Unread},
+    store::{Collection, Store},
     webhook_client::WebhookClient,
 };
+pub(super) use crate::protocol::answer::{Answer, AnswerBody};
 use crate::protocol::{
+    answer::{refused, written},
     negotiate::{self, Accepted, Encoding, Offer},
-    request::{Query, ResourceRequest, Target, Verb, classify},
-    status::{ApiStatus, Form},
+    request::{Query, ResourceRequest, Target, Verb, check_timeout, classify},
+    status::ApiStatus,
 };
 
 /// Larger bodies are refused.
@@ -39,54 +45,19 @@ pub(super) struct Server {
     random: Mutex<ChaCha8Rng>,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub(super) tokens: access::Tokens,
+    pub(super) accounts: AccountTokens,
     /// How often a quiet watch tells its revision.
     pub(super) bookmark_period: Duration,
+    pub(super) authorization: AuthorizationMode,
+    pub(super) counts: RequestCounts,
 }
 
-/// An answer before it is written.
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) body: AnswerBody,
-    pub(super) warnings: Vec<String>,
-    pub(super) headers: HeaderMap,
-}
-
-pub(super) enum AnswerBody {
-    /// An object, written as the caller wants it.
-    Value(Value),
-    /// Bytes with their content type.
-    Bytes(&'static str, Bytes),
-    /// A watch.
-    Stream(Body),
-    /// Nothing.
-    Empty,
-}
-
-impl Answer {
-    pub(super) fn of(status: StatusCode, value: Value) -> Self {
-        Self { status, body: AnswerBody::Value(value), warnings: Vec::new(), headers: HeaderMap::new() }
-    }
-
-    pub(super) fn ok(value: Value) -> Self {
-        Self::of(StatusCode::OK, value)
-    }
-
-    pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
-        let body = AnswerBody::Bytes("text/plain; charset=utf-8", text.into());
-        Self { status, body, warnings: Vec::new(), headers: HeaderMap::new() }
-    }
-
-    pub(super) fn with_warnings(mut self, warnings: Vec<String>) -> Self {
-        self.warnings = warnings;
-        self
-    }
-
-    pub(super) fn with_header(mut self, name: header::HeaderName, value: &str) -> Self {
-        if let Ok(value) = HeaderValue::from_str(value) {
-            self.headers.insert(name, value);
-        }
-        self
-    }
+/// What was found out about a request on its way, for its answer.
+#[derive(Default)]
+struct Found {
+    encoding: Encoding,
+    /// What it asks for, if that is served.
+    served: Option<ResourceRequest>,
 }
 
 /// A request for a resource, and who sends it.
@@ -109,10 +80,19 @@ impl Call<'_> {
     pub(super) fn decoded(&self) -> Result<Value, ApiStatus> {
         let is_protobuf =
             self.content_type().is_some_and(|text| text.starts_with("application/vnd.kubernetes.protobuf"));
-        match is_protobuf.then(|| super::protobuf::decode(self.body)).flatten() {
-            Some(value) => Ok(value),
-            None => negotiate::decode(self.content_type(), self.body),
+        if is_protobuf {
+            match protobuf::decode(self.body) {
+                Ok(value) => return Ok(value),
+                Err(Unread::Malformed) => {
+                    return Err(ApiStatus::bad_request(
+                        "the body of the request is no protobuf of the kind that it names",
+                    ));
+                }
+                // Refused like any other format that a kind has not.
+                Err(Unread::Kind) => {}
+            }
         }
+        negotiate::decode(self.content_type(), self.body)
     }
 
     pub(super) fn user_agent(&self) -> &str {
@@ -145,8 +125,9 @@ impl Server {
         store: Store,
         random: ChaCha8Rng,
         clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-        tokens: access::Tokens,
+        accounts: AccountTokens,
         bookmark_period: Duration,
+        authorization: AuthorizationMode,
     ) -> Self {
         Self {
             store,
@@ -155,8 +136,11 @@ impl Server {
             webhooks: WebhookClient::default(),
             random: Mutex::new(random),
             clock,
-            tokens,
+            tokens: access::Tokens::default(),
+            accounts,
             bookmark_period,
+            authorization,
+            counts: RequestCounts::default(),
         }
     }
 
@@ -194,13 +178,16 @@ impl Server {
         let audit = head.headers.get("audit-id").cloned().unwrap_or_else(|| {
             HeaderValue::from_str(&super::object::new_uid(&mut *self.random())).unwrap_or(HeaderValue::from_static(""))
         });
-        let mut encoding = Encoding::Json;
-        let answered =
-            self.route(&head.method, head.uri.path(), &query, &head.headers, &body, user, &mut encoding).await;
+        let mut found = Found::default();
+        let answered = self.route(&head.method, head.uri.path(), &query, &head.headers, &body, user, &mut found).await;
         let mut response = match answered {
-            Ok(answer) => written(answer, encoding, layout),
+            Ok(answer) => written(answer, found.encoding, layout),
             Err(status) => refused(&status, layout),
         };
+        if let Some(request) = &found.served {
+            let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            self.counts.count(request, content_type, response.status().as_u16());
+        }
         if head.method == Method::HEAD {
             *response.body_mut() = Body::empty();
         }
@@ -219,12 +206,13 @@ impl Server {
         headers: &HeaderMap,
         body: &Bytes,
         user: Result<User, ApiStatus>,
-        encoding: &mut Encoding,
+        found: &mut Found,
     ) -> Result<Answer, ApiStatus> {
         check_timeout(query)?;
         let target = classify(method, path, query)?;
-        let user = user.and_then(|user| access::impersonated(user, headers))?;
+        let user = self.impersonated(user?, headers)?;
         access::authorize(&user, &target, path)?;
+        self.authorize(&user, &Attributes::of_request(&target, method, path, query))?;
         let request = match target {
             Target::Resource(request) => request,
             Target::Other(segments) => return self.other(method, &segments, query, headers).await,
@@ -234,9 +222,10 @@ impl Server {
         if request.namespace.is_some() && !served.is_namespaced() {
             return Err(ApiStatus::page_not_found());
         }
+        found.served = Some(request.clone());
         let verb = request.verb.ok_or_else(ApiStatus::method_not_allowed)?;
         let accepted = negotiate::accept(headers, Offer::Objects)?;
-        *encoding = accepted.encoding;
+        found.encoding = accepted.encoding;
         let call = Call { request: &request, served, query, headers, body, user: &user, accepted };
         let answered = self.dispatch(&call, verb).await;
         // Nobody hears of a state that could still be lost.
@@ -246,6 +235,50 @@ impl Server {
             answer.warnings.insert(0, warning);
         }
         Ok(answer)
+    }
+
+    /// Whose token it is.
+    pub(super) fn user_of_token(&self, token: &str) -> Option<User> {
+        let account = || {
+            let accounts = Collection::new("", "serviceaccounts");
+            let uid = |namespace: &str, name: &str| {
+                let stored = self.store.get(&accounts, &super::store::key(Some(namespace), name))?;
+                Some(super::object::uid(&stored.value).to_owned())
+            };
+            self.accounts.user(token, self.now(), uid)
+        };
+        self.tokens.user(token).or_else(account)
+    }
+
+    /// Whether a known caller may do something.
+    pub(super) fn may(&self, user: &User, attributes: &Attributes) -> bool {
+        match self.authorization {
+            AuthorizationMode::AlwaysAllow => true,
+            AuthorizationMode::Rbac => authorization::allows(&self.store, user, attributes),
+        }
+    }
+
+    fn authorize(&self, user: &User, attributes: &Attributes) -> Result<(), ApiStatus> {
+        // What is open to anybody was let through before.
+        if user.is_anonymous() || self.may(user, attributes) { Ok(()) } else { Err(attributes.forbidden(user)) }
+    }
+
+    /// The user that a caller wants to be, if it may.
+    fn impersonated(&self, user: User, headers: &HeaderMap) -> Result<User, ApiStatus> {
+        let Some(wanted) = access::impersonation(headers)? else { return Ok(user) };
+        let asks = |resource: &str, name: &str| Attributes::impersonating(resource, name);
+        let whom = std::iter::once(asks("users", &wanted.name));
+        let groups = wanted.asked_groups().map(|group| asks("groups", group));
+        for attributes in whom.chain(groups) {
+            let allowed = match self.authorization {
+                AuthorizationMode::AlwaysAllow => user.is_master(),
+                AuthorizationMode::Rbac => authorization::allows(&self.store, &user, &attributes),
+            };
+            if !allowed {
+                return Err(attributes.forbidden(&user));
+            }
+        }
+        Ok(wanted)
     }
 
     async fn dispatch(self: &Arc<Self>, call: &Call<'_>, verb: Verb) -> Result<Answer, ApiStatus> {
@@ -302,57 +335,4 @@ impl Server {
             _ => Err(ApiStatus::method_not_allowed()),
         }
     }
-}
-
-/// `timeout` must be a duration, although nothing here takes long enough for it to matter.
-fn check_timeout(query: &Query) -> Result<(), ApiStatus> {
-    match query.get("timeout") {
-        Some(text) if text.parse::<crate::api::duration::GoDuration>().is_err() => Err(ApiStatus::bad_request(
-            format!("invalid timeout specified in the request URL - time: invalid duration {text:?}"),
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn written(answer: Answer, encoding: Encoding, layout: negotiate::Layout) -> Response<Body> {
-    let (content_type, body) = match answer.body {
-        AnswerBody::Value(value) => {
-            let content_type = match encoding {
-                Encoding::Json => "application/json",
-                Encoding::Yaml => "application/yaml",
-            };
-            (Some(content_type), Body::from(negotiate::encode(&value, encoding, layout)))
-        }
-        AnswerBody::Bytes(content_type, bytes) => (Some(content_type), Body::from(bytes)),
-        AnswerBody::Stream(body) => (Some("application/json"), body),
-        AnswerBody::Empty => (None, Body::empty()),
-    };
-    let mut response = Response::new(body);
-    *response.status_mut() = answer.status;
-    if let Some(content_type) = content_type {
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    }
-    // What the answer says of itself comes last, and wins.
-    response.headers_mut().extend(answer.headers);
-    for warning in answer.warnings {
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(char::is_control, " ");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            response.headers_mut().append(header::WARNING, value);
-        }
-    }
-    response
-}
-
-fn refused(status: &ApiStatus, layout: negotiate::Layout) -> Response<Body> {
-    let (content_type, body) = match status.form {
-        Form::Status => ("application/json", negotiate::encode(&status.to_json(), Encoding::Json, layout)),
-        Form::Text => ("text/plain; charset=utf-8", format!("{}\n", status.message).into_bytes()),
-    };
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if let Some(seconds) = status.retry_after {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
 }

@@ -4,7 +4,7 @@
 //! Source: spec/extension-apiserver §6.5, §8 (TH-40).
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -37,6 +37,8 @@ pub(super) struct WebhookClient {
     idle: Mutex<Idle>,
     /// Handlers by `host:port` of an URL, or `namespace/name` of a Service.
     in_process: Mutex<HashMap<String, InProcess>>,
+    /// Ports of this host that are the server's own.
+    own_ports: Mutex<BTreeSet<u16>>,
 }
 
 /// Where a webhook is.
@@ -44,6 +46,7 @@ struct Place {
     /// `host:port`, or `namespace/name` of a Service.
     authority: String,
     host: String,
+    port: u16,
     path: String,
 }
 
@@ -51,6 +54,11 @@ impl WebhookClient {
     /// Answers calls to an authority here.
     pub(super) fn register(&self, authority: &str, handler: InProcess) {
         self.in_process.lock().unwrap_or_else(PoisonError::into_inner).insert(authority.to_owned(), handler);
+    }
+
+    /// Never calls a port of this host: it is the server's own, and the call would come back for ever.
+    pub(super) fn never_call(&self, port: u16) {
+        self.own_ports.lock().unwrap_or_else(PoisonError::into_inner).insert(port);
     }
 
     /// Posts a review and reads the answer.
@@ -78,6 +86,7 @@ impl WebhookClient {
         body: Bytes,
         timeout: Duration,
     ) -> Result<(StatusCode, Bytes), String> {
+        may_call(place, &self.own_ports.lock().unwrap_or_else(PoisonError::into_inner))?;
         let key = (place.authority.clone(), bundle.to_owned());
         let path = if place.path.contains('?') { "" } else { &*format!("?timeout={}s", timeout.as_secs().max(1)) };
         let request = || {
@@ -123,17 +132,20 @@ fn place(config: &Value) -> Result<Place, String> {
         let text = |key: &str| service[key].as_str().unwrap_or_default();
         let authority = format!("{}/{}", text("namespace"), text("name"));
         let host = format!("{}.{}.svc", text("name"), text("namespace"));
-        return Ok(Place { authority, host, path: text("path").to_owned() });
+        let port = service["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(443);
+        return Ok(Place { authority, host, port, path: text("path").to_owned() });
     }
     let url = config["url"].as_str().unwrap_or_default();
     let uri: http::Uri = url.parse().map_err(|error| format!("url {url:?}: {error}"))?;
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let authority = format!("{}:{}", uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(443));
+    let port = uri.port_u16().unwrap_or(443);
+    let authority = format!("{}:{port}", uri.host().unwrap_or_default());
     let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    Ok(Place { authority, host, path })
+    Ok(Place { authority, host, port, path })
 }
 
-async fn connect(place: &Place, bundle: &str) -> Result<SendRequest<Full<Bytes>>, String> {
+/// Whether a webhook may be called: it is on this host and not the server itself.
+fn may_call(place: &Place, own_ports: &BTreeSet<u16>) -> Result<(), String> {
     let loopback = place.host == "localhost" || place.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
     if !loopback {
         return Err(format!(
@@ -141,6 +153,13 @@ async fn connect(place: &Place, bundle: &str) -> Result<SendRequest<Full<Bytes>>
             place.authority
         ));
     }
+    if own_ports.contains(&place.port) {
+        return Err(format!("{} is the development server itself; it does not call itself", place.authority));
+    }
+    Ok(())
+}
+
+async fn connect(place: &Place, bundle: &str) -> Result<SendRequest<Full<Bytes>>, String> {
     let mut roots = RootCertStore::empty();
     let pem = BASE64_STANDARD.decode(bundle).map_err(|error| format!("caBundle: {error}"))?;
     for certificate in CertificateDer::pem_slice_iter(&pem) {
@@ -168,4 +187,26 @@ async fn connect(place: &Place, bundle: &str) -> Result<SendRequest<Full<Bytes>>
         let _ = connection.await;
     });
     Ok(sender)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::loopback("https://127.0.0.1:9443/validate", true)]
+    #[case::loopback_of_v6("https://[::1]:9443/validate", true)]
+    #[case::localhost("https://localhost:9443/validate", true)]
+    #[case::th_40_itself("https://127.0.0.1:6443/validate", false)]
+    #[case::th_40_itself_by_name("https://localhost:6443/validate", false)]
+    #[case::th_40_metadata_of_a_cloud("https://169.254.169.254/latest", false)]
+    #[case::th_40_another_host("https://example.com/validate", false)]
+    #[case::th_40_a_name_that_looks_local("https://localhost.example.com/validate", false)]
+    fn webhooks_are_called_on_this_host_only(#[case] url: &str, #[case] allowed: bool) {
+        let place = place(&json!({"url": url})).unwrap();
+        assert_eq!(may_call(&place, &BTreeSet::from([6443])).is_ok(), allowed);
+    }
 }

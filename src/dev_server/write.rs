@@ -1,5 +1,6 @@
-//! Creations and updates, from body to stored object.
+//! Creations and updates, from body to stored object: the order in which it is read, defaulted, admitted, checked and kept.
 //!
+//! How a body is read is in [`super::write_body`], what a write may change in [`super::write_rules`].
 //! Source: spec/extension-apiserver §2.9, §6.3.
 
 use http::StatusCode;
@@ -11,9 +12,13 @@ use super::{
     fields::{self, Manager},
     kinds::Served,
     object::{self, metadata},
-    schema::{defaults, prune, rules, validate},
-    server::{Answer, BODY_LIMIT, Call, Server},
-    store::{Expect, Raced, key, revision_of},
+    server::{Answer, Call, Server},
+    store::{Expect, Raced, key},
+    write_body::{agree_with_url, normalise, read_body},
+    write_rules::{
+        Demands, bump_generation, check, counts_generations, demands, finalizer_warnings, keep_what_is_kept, remove,
+        same,
+    },
 };
 use crate::protocol::{
     options::{DryRun, FieldValidation, WriteOptions},
@@ -22,9 +27,6 @@ use crate::protocol::{
 
 /// How often a write that expects no certain state is tried again when others write in between.
 const TRIES: usize = 8;
-/// What no writer can set.
-const SERVER_ONLY: [&str; 6] =
-    ["uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"];
 /// How often a generated name may be taken.
 const NAME_TRIES: usize = 8;
 
@@ -138,6 +140,7 @@ impl Server {
             fields::record(None, &mut object, &manager(call, options), &served.schema, self.now());
         }
         check(served, &object, None)?;
+        self.definitions_fit(served, &object)?;
         warnings.extend(self.validate(call, Operation::Create, &object, None, options.dry_run).await?);
         warnings.extend(finalizer_warnings(&object, None));
         self.complete_definition(served, &mut object);
@@ -181,7 +184,7 @@ impl Server {
             let demands_revision = demands(call, &old, &proposal.object)?;
             let mut warnings = warnings.clone();
             let mut object = self.prepared(call, &old, proposal, options, &mut warnings).await?;
-            if same(&object, &old) {
+            if same(&object, &old) && self.is_stored_as_it_should(served, &stored.value) {
                 return Ok(Outcome { object: old, warnings });
             }
             let removes = object::is_deleting(&object)
@@ -230,6 +233,7 @@ impl Server {
             fields::record(Some(old), &mut object, &manager(call, options), &served.schema, self.now());
         }
         check(served, &object, Some(old))?;
+        self.definitions_fit(served, &object)?;
         warnings.extend(self.validate(call, Operation::Update, &object, Some(old), options.dry_run).await?);
         warnings.extend(finalizer_warnings(&object, Some(old)));
         self.complete_definition(served, &mut object);
@@ -278,11 +282,28 @@ impl Server {
         Ok(())
     }
 
+    /// Whether there is room for a definition.
+    fn definitions_fit(&self, served: &Served, object: &Value) -> Result<(), ApiStatus> {
+        if !served.is("apiextensions.k8s.io", "customresourcedefinitions") {
+            return Ok(());
+        }
+        let stored = self.store.list(&served.collection, "").objects;
+        crd::fits(object, stored.iter().map(|(_, stored)| &stored.value))
+    }
+
     /// The status of a definition is a consequence of what it says.
     fn complete_definition(&self, served: &Served, object: &mut Value) {
         if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
             object["status"] = crd::status(object, self.now());
         }
+    }
+
+    /// Whether an object lies in the version that its definition stores today; else a write that changes nothing brings it
+    /// there.
+    fn is_stored_as_it_should(&self, served: &Served, stored: &Value) -> bool {
+        let registry = self.registry();
+        let storage = registry.storage_of(&served.collection).filter(|_| served.is_custom());
+        storage.is_none_or(|storage| stored["apiVersion"] == storage.api_version())
     }
 
     /// In the version that is stored.
@@ -312,50 +333,6 @@ fn manager(call: &Call<'_>, options: &WriteOptions) -> Manager {
     Manager::update(name, call.served.api_version(), call.request.subresource.clone())
 }
 
-/// Everything that is wrong with an object.
-fn check(served: &Served, object: &Value, old: Option<&Value>) -> Result<(), ApiStatus> {
-    let mut found = Vec::new();
-    if old.is_none() {
-        found.extend(object::check_name(object::name(object), served.name_rule()));
-    }
-    found.extend(object::check_metadata(object));
-    if let Some(old) = old.filter(|old| object::is_deleting(old)) {
-        let known = object::finalizers(old);
-        let new: Vec<&str> = object::finalizers(object).into_iter().filter(|name| !known.contains(name)).collect();
-        if !new.is_empty() {
-            let why =
-                format!("no new finalizers can be added if the object is being deleted, found new finalizers {new:?}");
-            found.push(Cause::forbidden("metadata.finalizers", &why));
-        }
-    }
-    if served.is_custom() {
-        let before = found.len();
-        validate::check(object, old, &served.schema, "", &mut found);
-        if found.len() == before {
-            found.extend(rules::check(object, old, &served.schema));
-        } else if has_rules(&served.schema) {
-            let why = "some validation rules were not checked because the object was invalid; correct the existing errors \
-                       to complete validation";
-            found.push(Cause::invalid("<nil>", &Value::Null, why));
-        }
-    } else {
-        found.extend(builtin_rules::check(served, object, old));
-        if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
-            found.extend(crd::check(object, old));
-        }
-    }
-    if found.is_empty() {
-        return Ok(());
-    }
-    Err(ApiStatus::invalid(served.group(), served.kind(), object::name(object), found))
-}
-
-fn has_rules(schema: &super::schema::Schema) -> bool {
-    !schema.rules.is_empty()
-        || schema.properties.values().any(|schema| has_rules(schema))
-        || schema.items.as_ref().is_some_and(|items| has_rules(items))
-}
-
 fn exists(served: &Served, object: &Value) -> ApiStatus {
     ApiStatus::already_exists(served.group(), served.plural(), object::name(object))
 }
@@ -371,254 +348,6 @@ fn creates_on_update(served: &Served) -> bool {
     )
 }
 
-/// Reads the body of a write: an object with a kind.
-pub(super) fn read_body(
-    call: &Call<'_>,
-    options: &WriteOptions,
-    warnings: &mut Vec<String>,
-) -> Result<Value, ApiStatus> {
-    if call.body.len() > BODY_LIMIT {
-        return Err(ApiStatus::too_large(BODY_LIMIT));
-    }
-    let object = call.decoded()?;
-    if !object.is_object() {
-        return Err(ApiStatus::bad_request("the object provided is unrecognized: it must be an object"));
-    }
-    if options.field_validation != FieldValidation::Ignore {
-        let duplicates = super::duplicates::find(call.body);
-        let lines = duplicates.iter().map(|field| format!("duplicate field {field:?}"));
-        match options.field_validation {
-            FieldValidation::Strict if !duplicates.is_empty() => {
-                let mut dropped = object.clone();
-                let unknown = prune::object(&mut dropped, &call.served.schema);
-                let lines = lines.chain(unknown.iter().map(|field| format!("unknown field {field:?}")));
-                return Err(strict(&call.served, &lines.collect::<Vec<_>>()));
-            }
-            _ => warnings.extend(lines),
-        }
-    }
-    Ok(object)
-}
-
-fn strict(served: &Served, lines: &[String]) -> ApiStatus {
-    let (kind, version) = (served.kind(), &served.resource.kind.version);
-    let message = format!(
-        "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
-        lines.join(", ")
-    );
-    ApiStatus::bad_request(message)
-}
-
-/// Kind, version and namespace of the body must be those of the URL.
-pub(super) fn agree_with_url(call: &Call<'_>, body: &mut Value) -> Result<(), ApiStatus> {
-    let served = &*call.served;
-    let api_version = object::text(body, "/apiVersion").to_owned();
-    if !api_version.is_empty() && api_version != served.api_version() {
-        let message = format!(
-            "the API version in the data ({api_version}) does not match the expected API version ({})",
-            served.api_version()
-        );
-        return Err(ApiStatus::bad_request(message));
-    }
-    let kind = object::text(body, "/kind").to_owned();
-    if !kind.is_empty() && kind != served.kind() {
-        if served.is_custom() {
-            let cause = Cause::invalid("kind", &json!(kind), &format!("must be {}", served.kind()));
-            return Err(ApiStatus::invalid(served.group(), served.kind(), object::name(body), vec![cause]));
-        }
-        let message =
-            format!("{kind} in version {:?} cannot be handled as a {}", served.resource.kind.version, served.kind());
-        return Err(ApiStatus::bad_request(message));
-    }
-    body["apiVersion"] = json!(served.api_version());
-    body["kind"] = json!(served.kind());
-    if !body["metadata"].is_object() && !body["metadata"].is_null() {
-        return Err(ApiStatus::bad_request("metadata must be an object"));
-    }
-    let namespace = object::text(body, "/metadata/namespace").to_owned();
-    if !namespace.is_empty() && Some(namespace.as_str()) != call.namespace() && served.is_namespaced() {
-        return Err(ApiStatus::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
-    match call.namespace().filter(|_| served.is_namespaced()) {
-        Some(namespace) => metadata(body).insert("namespace".to_owned(), json!(namespace)),
-        None => metadata(body).remove("namespace"),
-    };
-    Ok(())
-}
-
 fn ignoring(options: &WriteOptions) -> WriteOptions {
     WriteOptions { field_validation: FieldValidation::Ignore, ..options.clone() }
-}
-
-/// Drops what the kind does not know, fills in defaults, and refuses what has the wrong type.
-fn normalise(
-    served: &Served,
-    object: &mut Value,
-    options: &WriteOptions,
-    warnings: &mut Vec<String>,
-) -> Result<(), ApiStatus> {
-    let dropped = prune::object(object, &served.schema);
-    if !dropped.is_empty() {
-        let lines: Vec<String> = dropped.iter().map(|field| format!("unknown field {field:?}")).collect();
-        match options.field_validation {
-            FieldValidation::Ignore => {}
-            FieldValidation::Warn => warnings.extend(lines),
-            FieldValidation::Strict => return Err(strict(served, &lines)),
-        }
-    }
-    if served.is_custom() {
-        defaults::fill(object, &served.schema);
-        prune::nulls(object, &served.schema);
-    } else {
-        prune::nulls(object, &served.schema);
-        builtin_rules::decode(served, object)?;
-    }
-    Ok(())
-}
-
-/// Whether a write insists on the state that it names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Demands {
-    Nothing,
-    Revision,
-}
-
-/// Name, kind and UID must stay; a resource version that is named must be the stored one.
-fn demands(call: &Call<'_>, old: &Value, new: &Value) -> Result<Demands, ApiStatus> {
-    if object::name(new) != object::name(old) || object::namespace(new) != object::namespace(old) {
-        return Err(ApiStatus::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({})",
-            object::name(new),
-            object::name(old)
-        )));
-    }
-    let uid = object::uid(new);
-    if !uid.is_empty() && uid != object::uid(old) {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", object::uid(old));
-        return Err(ApiStatus::conflict(call.served.group(), call.served.plural(), call.name(), &why));
-    }
-    let revision = object::text(new, "/metadata/resourceVersion");
-    if revision.is_empty() || revision == "0" {
-        return Ok(Demands::Nothing);
-    }
-    if crate::protocol::options::resource_version(revision)? != revision_of(old) {
-        return Err(call.modified());
-    }
-    // A patch leaves the version as it was found: only a caller who named one insists on it.
-    let named_by_patch = call.body.windows(15).any(|window| window == b"resourceVersion");
-    Ok(if named_by_patch { Demands::Revision } else { Demands::Nothing })
-}
-
-/// What a writer can't change is as before.
-fn keep_what_is_kept(served: &Served, subresource: Option<&str>, old: &Value, object: &mut Value) {
-    object["kind"] = old["kind"].clone();
-    object["apiVersion"] = json!(served.api_version());
-    match subresource {
-        Some("status") => {
-            let status = object["status"].take();
-            let mut kept = old.clone();
-            set_or_remove(&mut kept, "status", status);
-            if !served.is_custom() {
-                for field in ["labels", "annotations", "finalizers"] {
-                    let value = object["metadata"][field].take();
-                    set_or_remove(&mut kept["metadata"], field, value);
-                }
-            }
-            let managed = object["metadata"]["managedFields"].take();
-            set_or_remove(&mut kept["metadata"], "managedFields", managed);
-            *object = kept;
-        }
-        Some("finalize") => {
-            let spec = object["spec"].take();
-            let mut kept = old.clone();
-            set_or_remove(&mut kept, "spec", spec);
-            *object = kept;
-        }
-        _ => {
-            if served.has_status() {
-                set_or_remove(object, "status", old["status"].clone());
-            }
-        }
-    }
-    let fields = metadata(object);
-    for field in SERVER_ONLY {
-        match old["metadata"].get(field) {
-            Some(value) => fields.insert(field.to_owned(), value.clone()),
-            None => fields.remove(field),
-        };
-    }
-    if !old["metadata"]["generateName"].is_null() && !fields.contains_key("generateName") {
-        fields.insert("generateName".to_owned(), old["metadata"]["generateName"].clone());
-    }
-    if !fields.contains_key("managedFields")
-        && let Some(managed) = old["metadata"].get("managedFields")
-    {
-        fields.insert("managedFields".to_owned(), managed.clone());
-    }
-}
-
-fn set_or_remove(object: &mut Value, field: &str, value: Value) {
-    if value.is_null() {
-        remove(object, field);
-    } else {
-        object[field] = value;
-    }
-}
-
-pub(super) fn remove(object: &mut Value, field: &str) {
-    if let Value::Object(fields) = object {
-        fields.remove(field);
-    }
-}
-
-/// Whether objects of a kind say how often their wanted state has changed.
-pub(super) fn counts_generations(served: &Served) -> bool {
-    served.is_custom()
-        || matches!(
-            (served.group(), served.plural()),
-            ("", "pods" | "replicationcontrollers")
-                | ("apps" | "policy" | "batch" | "apiextensions.k8s.io" | "admissionregistration.k8s.io", _)
-        )
-}
-
-fn bump_generation(served: &Served, old: &Value, object: &mut Value) {
-    if !counts_generations(served) {
-        return;
-    }
-    let wanted = |value: &Value| {
-        let mut wanted = value.clone();
-        remove(&mut wanted, "metadata");
-        if served.has_status() || !served.is_custom() {
-            remove(&mut wanted, "status");
-        }
-        wanted
-    };
-    let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
-    let changed = wanted(old) != wanted(object);
-    metadata(object).insert("generation".to_owned(), json!(if changed { generation + 1 } else { generation }));
-}
-
-/// Whether two states differ in nothing that matters; times of field owners don't.
-fn same(one: &Value, other: &Value) -> bool {
-    let timeless = |value: &Value| {
-        let mut value = value.clone();
-        for entry in value["metadata"]["managedFields"].as_array_mut().into_iter().flatten() {
-            remove(entry, "time");
-        }
-        value
-    };
-    one == other || timeless(one) == timeless(other)
-}
-
-fn finalizer_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
-    let known = old.map(object::finalizers).unwrap_or_default();
-    object::finalizers(object)
-        .into_iter()
-        .filter(|name| !name.contains('/') && !known.contains(name) && !matches!(*name, "orphan" | "foregroundDeletion"))
-        .map(|name| {
-            format!("metadata.finalizers: {name:?}: prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers")
-        })
-        .collect()
 }

@@ -82,6 +82,10 @@ impl Driver for Measured {
         self.driver.validate(class, found);
     }
 
+    fn inventory_key(&self, class: &MachineClass) -> String {
+        self.driver.inventory_key(class)
+    }
+
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
         self.timed(DriverOperation::CreateMachine, self.driver.create_machine(cx, request)).await
     }

@@ -60,6 +60,13 @@ pub trait Driver: Send + Sync + 'static {
     /// All VMs that belong to a class's cluster and role.
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status>;
 
+    /// Which inventory a class belongs to: classes of one key and the same credentials get the same answer of
+    /// [`Self::list_machines`], so that one call is enough for all of them. What comes without a word of the driver is
+    /// always right, and a call for each kind of class.
+    fn inventory_key(&self, class: &MachineClass) -> String {
+        class.provider_spec.to_string()
+    }
+
     /// The provider's names of the volumes behind these persistent volumes.
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status>;
 }

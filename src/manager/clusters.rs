@@ -1,8 +1,8 @@
 //! The control and the target cluster as the flags name them.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
-use super::{Common, observers::CallMetrics};
+use super::{Common, Reach, observers::CallMetrics};
 use crate::{
     cluster::{
         clients::{ClientSettings, Cluster, Rate, Source, config},
@@ -10,6 +10,9 @@ use crate::{
     },
     settings::{ControlCluster, TargetCluster},
 };
+
+/// The label in metrics of an API server that has no address.
+const EMBEDDED: &str = "embedded";
 
 /// Clients of both clusters.
 pub(super) struct Clusters {
@@ -21,11 +24,18 @@ pub(super) struct Clusters {
 
 impl Clusters {
     /// Makes the clients. Nothing is asked of the servers yet.
-    pub(super) async fn connect(common: &Common) -> anyhow::Result<Self> {
-        let settings = ClientSettings {
-            rate: Rate { qps: common.settings.client_rate.qps, burst: common.settings.client_rate.burst },
-            observer: Some(Arc::new(CallMetrics::new(common.metrics.clone()))),
-        };
+    pub(super) async fn reach(common: &Common, reach: Reach) -> anyhow::Result<Self> {
+        let settings = client_settings(common);
+        match reach {
+            Reach::Settings => Self::configured(common, &settings).await,
+            Reach::Clients { control, target } => {
+                let over = |client: &kube::Client| Cluster::over(client, client, EMBEDDED, &settings);
+                Ok(Self { control: over(&control), target: target.as_ref().map(over) })
+            }
+        }
+    }
+
+    async fn configured(common: &Common, settings: &ClientSettings) -> anyhow::Result<Self> {
         let control_source = match &common.settings.control {
             ControlCluster::InCluster => Source::InCluster,
             ControlCluster::Kubeconfig(path) => Source::File(path.clone()),
@@ -35,12 +45,19 @@ impl Clusters {
             TargetCluster::InCluster => Some(Source::InCluster),
             TargetCluster::Kubeconfig(path) => Some(Source::File(path.clone())),
         };
-        let control = Cluster::connect(&config::load(&control_source).await?, &settings)?;
+        let control = Cluster::connect(&config::load(&control_source).await?, settings)?;
         let target = match target_source {
             None => None,
-            Some(source) => Some(Cluster::connect(&config::load(&source).await?, &settings)?),
+            Some(source) => Some(Cluster::connect(&config::load(&source).await?, settings)?),
         };
         Ok(Self { control, target })
+    }
+
+    /// The control cluster by another kubeconfig, if one is given.
+    pub(super) async fn control_by(&self, common: &Common, kubeconfig: Option<&Path>) -> anyhow::Result<Cluster> {
+        let Some(path) = kubeconfig else { return Ok(self.control.clone()) };
+        let config = config::load(&Source::File(path.to_owned())).await?;
+        Ok(Cluster::connect(&config, &client_settings(common))?)
     }
 
     /// Checks of the control cluster.
@@ -52,5 +69,12 @@ impl Clusters {
     pub(super) fn target_preflight(&self) -> Option<Preflight> {
         let target = self.target.as_ref()?;
         Some(Preflight::new("target", target.client(crate::cluster::clients::Purpose::Discovery)))
+    }
+}
+
+fn client_settings(common: &Common) -> ClientSettings {
+    ClientSettings {
+        rate: Rate { qps: common.settings.client_rate.qps, burst: common.settings.client_rate.burst },
+        observer: Some(Arc::new(CallMetrics::new(common.metrics.clone()))),
     }
 }

@@ -1,6 +1,6 @@
 //! The control loops of one process: views kept by watches, queues woken by changes, leadership, and the loops themselves.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -15,6 +15,7 @@ use super::{
     references::CachedReferences,
     stream,
     target::TargetViews,
+    views::inventories,
 };
 use crate::{
     api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
@@ -31,6 +32,7 @@ use crate::{
     },
     controllers::views::ControlViews,
     driver::virtual_cloud::ConfigMapAccess,
+    extension::views::Inventories,
     metrics::{FleetSnapshot, Listing},
     settings::Half,
 };
@@ -58,6 +60,10 @@ pub(super) struct Parts {
     /// The drivers; their clouds live once `drivers_live` says so.
     pub(super) drivers: Drivers,
     drivers_live: watch::Receiver<bool>,
+    /// What providers list.
+    pub(super) inventories: Arc<Inventories>,
+    /// What the loops are, once they are there.
+    pub(super) running: OnceLock<loops::Running>,
     /// Reads what the views are compared with when this process begins to lead.
     catching_up: kube::Client,
     caught_up: OnceCell<()>,
@@ -149,7 +155,7 @@ pub(super) async fn start(
     drivers: Drivers,
     references: &CachedReferences,
     tasks: &mut Supervisor,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Arc<Parts>> {
     // Webhooks answer already; without an API server no loop can do anything useful.
     clusters.control_preflight().reachable().await?;
     tell_what_is_missing(clusters).await;
@@ -182,6 +188,7 @@ pub(super) async fn start(
             Some(Arc::clone(&views.secrets)),
             prune::common,
         ),
+        inventories: inventories(common, &views, &drivers.registry),
         views,
         target,
         gate,
@@ -189,14 +196,16 @@ pub(super) async fn start(
         notes,
         drivers,
         drivers_live,
+        running: OnceLock::new(),
         catching_up: clusters.control.client(Purpose::Watches),
         caught_up: OnceCell::new(),
     });
     // Listeners first: a change that comes before them would wake nobody.
-    loops::start(&parts, tasks);
+    // They are started once.
+    let _ = parts.running.set(loops::start(&parts, tasks));
     keep_views(&parts, clusters, tasks);
     start_drivers(&parts, clusters, live, tasks);
-    Ok(())
+    Ok(parts)
 }
 
 /// What is missing is told and waited for: it may be installed at any moment.

@@ -37,7 +37,7 @@ use crate::{
         secret::{self, SecretController, SecretDeps},
         set::{self, SetController, SetDeps},
     },
-    settings::{AutoscalerAnnotation, Controller, Half, OldMachineSets, RolloutAvailability},
+    settings::{AutoscalerAnnotation, Controller, Half, OldMachineSets, RolloutAvailability, RolloutSettings},
 };
 
 type Queue = Arc<WorkQueue<ObjectKey>>;
@@ -46,10 +46,22 @@ type Queue = Arc<WorkQueue<ObjectKey>>;
 /// enough that a thousand machines becoming ready cost their set some hundred passes and not three thousand.
 const REST: Duration = Duration::from_millis(100);
 
+/// The loops that somebody besides themselves asks.
+#[derive(Clone, Default)]
+pub(super) struct Running {
+    /// Whether they are frozen.
+    pub(super) freeze: FreezeSwitch,
+    /// The loop of machines, if it is on.
+    pub(super) machines: Option<Arc<MachineController>>,
+    /// The loop that deletes orphaned VMs, if it is on.
+    pub(super) collector: Option<Arc<Collector>>,
+}
+
 /// Attaches the queues to the views and starts the loops.
-pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) {
-    let (freeze, machine_queue) = (FreezeSwitch::default(), None);
-    let mut starting = Starting { parts, tasks, listeners: Listeners::default(), freeze, machine_queue };
+pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) -> Running {
+    let (running, machine_queue) = (Running::default(), None);
+    let freeze = running.freeze.clone();
+    let mut starting = Starting { parts, tasks, listeners: Listeners::default(), freeze, machine_queue, running };
     for controller in parts.common.settings.controllers.iter() {
         match controller {
             Controller::MachineDeployment => starting.deployments(),
@@ -65,6 +77,7 @@ pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) {
         }
     }
     starting.listeners.attach(parts);
+    starting.running
 }
 
 struct Starting<'a> {
@@ -75,6 +88,8 @@ struct Starting<'a> {
     freeze: FreezeSwitch,
     /// The queue of machines, once it is there.
     machine_queue: Option<Queue>,
+    /// What has been started.
+    running: Running,
 }
 
 /// How long frozen loops without a switch of their own wait before they look at it again.
@@ -100,20 +115,7 @@ impl Starting<'_> {
             clock: Arc::clone(&parts.common.clock),
             gate: parts.gate.clone(),
             recorder: parts.recorder(deployment::COMPONENT),
-            settings: DeploymentSettings {
-                autoscaler_annotations: match parts.common.settings.rollout.autoscaler_annotation {
-                    AutoscalerAnnotation::DuringRollout => AutoscalerAnnotations::DuringRollouts,
-                    AutoscalerAnnotation::Never => AutoscalerAnnotations::Never,
-                },
-                availability: match parts.common.settings.rollout.availability {
-                    RolloutAvailability::VmExists => AvailabilityRule::VmExists,
-                    RolloutAvailability::NodeReady => AvailabilityRule::NodeReady,
-                },
-                old_sets: match parts.common.settings.rollout.old_sets {
-                    OldMachineSets::Left => OldSets::Left,
-                    OldMachineSets::Synced => OldSets::Synced,
-                },
-            },
+            settings: deployment_settings(&parts.common.settings.rollout),
         });
         let controller = Arc::new(controller);
         let freeze = self.freeze.clone();
@@ -195,6 +197,7 @@ impl Starting<'_> {
             settings: machine_settings(&parts.common.settings.machine),
             metrics: parts.common.metrics.clone(),
         }));
+        self.running.machines = Some(Arc::clone(&controller));
         let listener = Arc::clone(&controller);
         self.listeners.machines.push(Box::new(move |change| listener.machine_changed(change)));
         let listener = Arc::clone(&controller);
@@ -260,6 +263,7 @@ impl Starting<'_> {
         self.listeners.machines.push(Box::new(move |change| wake(&woken, routing::after_machine(change))));
         let woken = Arc::clone(&queue);
         self.listeners.nodes.push(Box::new(move |change| wake(&woken, routing::after_node(change))));
+        let inventories = Arc::clone(&parts.inventories);
         let collector = Arc::new(Collector::new(CollectorDeps {
             views: parts.views.clone(),
             namespace: settings.namespace.clone(),
@@ -274,7 +278,9 @@ impl Starting<'_> {
             period: settings.safety.orphan_vms_period,
             node_patience: settings.machine.creation_timeout,
             guards: Guards::default(),
+            lists: Some(Arc::new(move |class, vms| inventories.learn(class, vms))),
         }));
+        self.running.collector = Some(Arc::clone(&collector));
         self.run(Controller::MachineSafetyOrphanVms, queue, move |key| {
             let collector = Arc::clone(&collector);
             async move { collector.reconcile(key).await }
@@ -373,7 +379,24 @@ fn target_parts(target: &TargetViews) -> TargetParts {
     }
 }
 
-fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settings::MachineSettings {
+pub(super) fn deployment_settings(flags: &RolloutSettings) -> DeploymentSettings {
+    DeploymentSettings {
+        autoscaler_annotations: match flags.autoscaler_annotation {
+            AutoscalerAnnotation::DuringRollout => AutoscalerAnnotations::DuringRollouts,
+            AutoscalerAnnotation::Never => AutoscalerAnnotations::Never,
+        },
+        availability: match flags.availability {
+            RolloutAvailability::VmExists => AvailabilityRule::VmExists,
+            RolloutAvailability::NodeReady => AvailabilityRule::NodeReady,
+        },
+        old_sets: match flags.old_sets {
+            OldMachineSets::Left => OldSets::Left,
+            OldMachineSets::Synced => OldSets::Synced,
+        },
+    }
+}
+
+pub(super) fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settings::MachineSettings {
     machine::settings::MachineSettings {
         creation_timeout: flags.creation_timeout,
         health_timeout: flags.health_timeout,

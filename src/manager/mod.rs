@@ -9,6 +9,7 @@ mod caches;
 mod clusters;
 mod control;
 mod drivers;
+mod extension;
 mod listeners;
 mod loops;
 mod observers;
@@ -16,12 +17,16 @@ mod references;
 mod reviewer;
 mod serving;
 mod target;
+mod views;
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
 
 use crate::{
     cluster::{
@@ -29,7 +34,7 @@ use crate::{
         supervisor::Supervisor,
     },
     metrics::Metrics,
-    server::Health,
+    server::{Health, Reviewer},
     settings::Settings,
 };
 
@@ -66,6 +71,40 @@ mod stream {
     pub const SET_NAMES: u64 = 4;
     pub const MACHINES: u64 = 5;
     pub const SIMULATION: u64 = 6;
+    pub const REVIEWS: u64 = 7;
+}
+
+/// What a manager works in. None of it belongs to the process, so that a test can rule all of it.
+pub struct Surroundings {
+    /// How the clusters are reached.
+    pub reach: Reach,
+    /// How others reach admission and conversion.
+    pub face: Face,
+    /// What time it is. Waits go by tokio's clock.
+    pub clock: SharedClock,
+    /// Where all randomness comes from: the same seed draws the same numbers.
+    pub seed: u64,
+}
+
+/// How a manager reaches its clusters.
+pub enum Reach {
+    /// As the settings say: by kubeconfig or as a service account.
+    Settings,
+    /// Through given transports: an embedded API server, or a layer that injects faults.
+    Clients {
+        /// Where the machine objects live.
+        control: kube::Client,
+        /// Where the Nodes live; none without a target.
+        target: Option<kube::Client>,
+    },
+}
+
+/// How admission and conversion are reached.
+pub enum Face {
+    /// On the ports that the settings name, beside health and metrics.
+    Ports,
+    /// In this process: no port is taken and no certificate made; whoever starts the manager is given what answers.
+    Given(Box<dyn FnOnce(Arc<dyn Reviewer>) + Send>),
 }
 
 /// Runs a manager until SIGTERM or SIGINT, then drains it.
@@ -76,24 +115,12 @@ mod stream {
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     // The first one wins, and a second call tells nothing new.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let started = Instant::now();
-    let common = Arc::new(Common {
+    let surroundings = Surroundings {
+        reach: Reach::Settings,
+        face: Face::Ports,
         clock: Arc::new(TokioClock::system()),
-        metrics: Metrics::new(Arc::new(move || started.elapsed()))?,
-        health: Health::default(),
         seed: rand::random(),
-        settings,
-    });
-    let clusters = clusters::Clusters::connect(&common).await?;
-    let mut tasks = Supervisor::new();
-    let drivers = drivers::Drivers::new(&common)?;
-    let references = references::CachedReferences::of_namespace(&common.settings.namespace);
-    serving::start(&common, &clusters, &drivers, &references, &mut tasks).await?;
-    if common.settings.controllers.is_empty() {
-        caches::only_to_answer(&common, &clusters, &references, &mut tasks);
-    } else {
-        control::start(&common, &clusters, drivers, &references, &mut tasks).await?;
-    }
+    };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let asked = async move {
@@ -102,7 +129,45 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
             _ = interrupt.recv() => {}
         }
     };
-    tasks.run(asked).await?;
+    run_in(settings, surroundings, asked).await
+}
+
+/// Runs a manager in given surroundings until `stop` ends, then drains it.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_in(
+    settings: Settings,
+    surroundings: Surroundings,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let common = Arc::new(Common {
+        clock: surroundings.clock,
+        metrics: Metrics::new(Arc::new(move || started.elapsed()))?,
+        health: Health::default(),
+        seed: surroundings.seed,
+        settings,
+    });
+    let clusters = clusters::Clusters::reach(&common, surroundings.reach).await?;
+    let mut tasks = Supervisor::new();
+    let drivers = drivers::Drivers::new(&common)?;
+    let references = references::CachedReferences::of_namespace(&common.settings.namespace);
+    let views = match &surroundings.face {
+        Face::Ports => extension::prepare(&common, &clusters, &mut tasks).await?,
+        Face::Given(_) => None,
+    };
+    serving::start(&common, &clusters, &drivers, &references, surroundings.face, views.clone(), &mut tasks).await?;
+    let parts = if common.settings.controllers.is_empty() {
+        caches::only_to_answer(&common, &clusters, &references, &mut tasks);
+        None
+    } else {
+        Some(control::start(&common, &clusters, drivers, &references, &mut tasks).await?)
+    };
+    if let Some(views) = &views {
+        extension::open(views, parts.as_deref());
+    }
+    tasks.run(stop).await?;
     tracing::info!("stopped");
     Ok(())
 }

@@ -92,7 +92,7 @@ impl AdmissionReviewer {
                     held_back,
                     "data that only the other version can express got lost in a conversion: an annotation below \
                      conversion.machine.sapcloud.io/ was edited or would have been too large"
-                )
+                );
             });
         }
         if result == Outcome::Failure {

@@ -1,4 +1,4 @@
-//! The network face: ports, certificates, admission, conversion, health and metrics. Needs no leadership.
+//! The network face: ports, certificates, admission, conversion, views, health and metrics. Needs no leadership.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -6,18 +6,20 @@ use anyhow::Context;
 use jiff::Timestamp;
 
 use super::{
-    Common, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer, stream,
+    Common, Face, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer,
+    stream,
 };
 use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
-        names::{CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
+        names::{API_SERVICE, CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
         validation::{ControllerUsers, Coverage, Policy},
     },
     cluster::{
         clients::Purpose,
         supervisor::{Stage, Supervisor},
     },
+    extension::front::Front,
     server::{
         ClientCertificates, ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions, TlsVersion,
         tls::{
@@ -28,12 +30,31 @@ use crate::{
     settings::{self, DriverSelection},
 };
 
-/// Takes all ports, prepares the certificate and starts answering.
+/// Takes all ports, prepares the certificate and starts answering; or hands over what answers.
 pub(super) async fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
     drivers: &Drivers,
     references: &Arc<CachedReferences>,
+    face: Face,
+    views: Option<Arc<Front>>,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<()> {
+    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
+    match face {
+        Face::Given(take) => {
+            take(reviewer);
+            Ok(())
+        }
+        Face::Ports => listen(common, clusters, reviewer, views, tasks).await,
+    }
+}
+
+async fn listen(
+    common: &Arc<Common>,
+    clusters: &Clusters,
+    reviewer: Arc<AdmissionReviewer>,
+    views: Option<Arc<Front>>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let settings = &common.settings;
@@ -51,7 +72,7 @@ pub(super) async fn start(
             admission_in_flight: settings.webhooks.max_in_flight.get(),
             ..RequestLimits::default()
         },
-        client_certificates: client_certificates(&settings.webhooks).await?,
+        client_certificates: client_certificates(&settings.webhooks, views.as_ref()).await?,
         tls_min_version: match settings.webhooks.tls_min_version {
             settings::TlsMinVersion::V1_2 => TlsVersion::V1_2,
             settings::TlsMinVersion::V1_3 => TlsVersion::V1_3,
@@ -63,8 +84,10 @@ pub(super) async fn start(
         shutdown_delay: settings.shutdown.delay,
         shutdown_timeout: settings.shutdown.timeout,
     };
-    let server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
-    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
+    let mut server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
+    if let Some(views) = views {
+        server = server.with_guest(views);
+    }
     let serve_stop = tasks.stop_of(Stage::Serve);
     tasks.spawn(Stage::Serve, "server", server.run(reviewer, serve_stop));
     let support_stop = tasks.stop_of(Stage::Support);
@@ -72,8 +95,14 @@ pub(super) async fn start(
     Ok(())
 }
 
-async fn client_certificates(webhooks: &settings::WebhookSettings) -> anyhow::Result<ClientCertificates> {
-    let Some(path) = &webhooks.client_authorities else { return Ok(ClientCertificates::NotAsked) };
+/// Readers of views may show a certificate; callers of webhooks must where their authorities are named.
+async fn client_certificates(
+    webhooks: &settings::WebhookSettings,
+    views: Option<&Arc<Front>>,
+) -> anyhow::Result<ClientCertificates> {
+    let Some(path) = &webhooks.client_authorities else {
+        return Ok(if views.is_some() { ClientCertificates::Asked } else { ClientCertificates::NotAsked });
+    };
     let authorities = tokio::fs::read(path)
         .await
         .with_context(|| format!("cannot read {} of --webhook-client-ca", path.display()))?;
@@ -110,7 +139,9 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
         let names = serving_names(&service.name, &service.namespace, &settings.extra_certificate_names)?;
         Ok(PlanSettings::for_names(names))
     };
-    let targets = || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, None) } else { Vec::new() };
+    let api_service = settings.extension.as_ref().map(|_| API_SERVICE);
+    let targets =
+        || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, api_service) } else { Vec::new() };
     let mode = match &settings.certificates {
         settings::CertMode::SelfManaged => CertMode::SelfManaged {
             namespace: service.namespace.clone(),

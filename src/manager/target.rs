@@ -133,6 +133,14 @@ impl DrainViews for TargetViews {
         self.pods.begin() & self.volumes.begin() & self.claims.begin() & self.attachments.begin() & self.budgets.begin()
     }
 
+    fn complete(&self) -> bool {
+        self.pods.store().is_synced()
+            && self.volumes.store().is_synced()
+            && self.claims.store().is_synced()
+            && self.attachments.store().is_synced()
+            && self.budgets.store().is_synced()
+    }
+
     fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
         self.pods.store().by_index(ON_NODE, node)
     }

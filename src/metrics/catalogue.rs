@@ -125,6 +125,20 @@ pub struct ServerMetrics {
     pub panics: Counters<Panicked>,
 }
 
+/// The extension API server (spec/extension-apiserver §3.2, §3.6, §8). Ours.
+pub struct ExtensionMetrics {
+    /// `mcm_panics_total`: panics while a view was computed.
+    pub panics: Counters<OfView<'static>>,
+    /// `mcm_extension_auth_config_errors_total`: parts of the trust configuration that could not be taken over.
+    pub auth_config_errors: Counters<AuthConfigPart<'static>>,
+    /// `mcm_extension_requests_total`: answered requests.
+    pub requests: Counters<ViewRequest<'static>>,
+    /// `mcm_extension_request_duration_seconds`: time from the request's head to the answer.
+    pub duration: Histograms<OfView<'static>>,
+    /// `mcm_extension_audit_dropped_total`: lines that the audit log had no room for.
+    pub audit_dropped: Counters<()>,
+}
+
 /// All metrics that are counted where things happen.
 pub struct Catalogue {
     /// Calls to clouds.
@@ -143,6 +157,8 @@ pub struct Catalogue {
     pub certificate: CertificateMetrics,
     /// The HTTP server.
     pub server: ServerMetrics,
+    /// The extension API server.
+    pub extension: ExtensionMetrics,
 }
 
 impl Catalogue {
@@ -206,6 +222,13 @@ impl Catalogue {
                 connections: Gauges::register(r, "mcm_server_connections", "Open connections, by listener.")?,
                 rejected: Counters::register(r, "mcm_server_rejected_total", "Number of connections and requests turned away before a handler saw them.")?,
                 panics: Counters::register(r, "mcm_server_panics_total", "Number of panics in request handlers.")?,
+            },
+            extension: ExtensionMetrics {
+                panics: Counters::register(r, "mcm_panics_total", "Number of panics while a view was computed.")?,
+                auth_config_errors: Counters::register(r, "mcm_extension_auth_config_errors_total", "Number of parts of the authentication configuration that could not be taken over.")?,
+                requests: Counters::register(r, "mcm_extension_requests_total", "Number of requests to the extension API server, by view, verb and code.")?,
+                duration: Histograms::register(r, "mcm_extension_request_duration_seconds", "Duration of requests to the extension API server in seconds.", &exponential_buckets(0.001, 2.0, 15)?)?,
+                audit_dropped: Counters::register(r, "mcm_extension_audit_dropped_total", "Number of lines that the audit log had no room for.")?,
             },
         };
         catalogue.show_from_the_start();

@@ -385,3 +385,31 @@ label_set! {
         webhook: Webhook = "webhook",
     }
 }
+
+label_set! {
+    /// A part of what the API server says about trust.
+    pub struct AuthConfigPart<'a> {
+        /// Its key in the `ConfigMap`.
+        key: &'a str = "key",
+    }
+}
+
+label_set! {
+    /// A view; empty for what is no view.
+    pub struct OfView<'a> {
+        /// Its plural.
+        view: &'a str = "view",
+    }
+}
+
+label_set! {
+    /// A request to the extension API server.
+    pub struct ViewRequest<'a> {
+        /// Plural of the view; empty for what is no view.
+        view: &'a str = "view",
+        /// What was wanted; empty for what is no view.
+        verb: &'a str = "verb",
+        /// HTTP status of the answer.
+        code: &'a str = "code",
+    }
+}

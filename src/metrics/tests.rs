@@ -106,6 +106,11 @@ fn touch_everything(metrics: &Metrics) {
     metrics.certificate.reload_failures.inc(&Certificate { name: "serving" });
     metrics.server.connections.set(&OfListener { listener: Listener::Secure }, 1.0);
     metrics.server.rejected.inc(&Rejected { listener: Listener::Secure, reason: Rejection::Handshake });
+    metrics.extension.panics.inc(&OfView { view: "machineoutlooks" });
+    metrics.extension.auth_config_errors.inc(&AuthConfigPart { key: "client-ca-file" });
+    metrics.extension.requests.inc(&ViewRequest { view: "machineoutlooks", verb: "list", code: "200" });
+    metrics.extension.duration.observe(&OfView { view: "machineoutlooks" }, Duration::from_millis(3));
+    metrics.extension.audit_dropped.inc(&());
     drop(metrics.queue("machine").added().started());
     metrics.observe_fleet(a_fleet).unwrap();
 }
@@ -156,6 +161,10 @@ mcm_conversion_objects_total counter
 mcm_conversion_requests_total counter from,result,to
 mcm_conversion_residue_dropped_total counter
 mcm_drain_pods gauge state
+mcm_extension_audit_dropped_total counter
+mcm_extension_auth_config_errors_total counter key
+mcm_extension_request_duration_seconds histogram view
+mcm_extension_requests_total counter code,verb,view
 mcm_machine_api_writes_total counter object,reason
 mcm_machine_controller_frozen gauge
 mcm_machine_create_duration_seconds gauge instance_type,machine_deployment,namespace,zone
@@ -200,6 +209,7 @@ mcm_machine_stale_machines_total counter
 mcm_machine_status_condition gauge condition,name,namespace
 mcm_misc_scrape_failure_total counter binary,kind
 mcm_orphan_vms_deleted_total counter class
+mcm_panics_total counter view
 mcm_server_connections gauge listener
 mcm_server_panics_total counter webhook
 mcm_server_rejected_total counter listener,reason

@@ -11,9 +11,10 @@ use super::status::ApiStatus;
 pub const MEDIA_TYPES: &str = "application/json, application/yaml";
 
 /// How values are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
     /// `application/json`.
+    #[default]
     Json,
     /// `application/yaml`.
     Yaml,

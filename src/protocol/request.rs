@@ -2,9 +2,12 @@
 //!
 //! Source: spec/extension-apiserver §2.1. Authorization and routing see these attributes, never the raw path.
 
+use std::time::Duration;
+
 use http::Method;
 
 use super::status::ApiStatus;
+use crate::api::duration::GoDuration;
 
 /// What a caller wants to do, as authorization names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,6 +133,20 @@ fn verb(method: &Method, named: bool, query: &Query) -> Option<Verb> {
         Method::DELETE => Some(Verb::DeleteCollection),
         _ => None,
     }
+}
+
+/// How long the caller is ready to wait; none for what means "as long as allowed".
+///
+/// # Errors
+/// 400 for what is no duration.
+pub fn check_timeout(query: &Query) -> Result<Option<Duration>, ApiStatus> {
+    let Some(text) = query.get("timeout") else { return Ok(None) };
+    let asked: GoDuration = text.parse().map_err(|_| {
+        ApiStatus::bad_request(format!(
+            "invalid timeout specified in the request URL - time: invalid duration {text:?}"
+        ))
+    })?;
+    Ok(Some(asked.to_std()).filter(|asked| !asked.is_zero()))
 }
 
 /// The decoded parameters of a query, in their order.

@@ -2,7 +2,7 @@
 //!
 //! Source: spec/extension-apiserver §2.6.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::status::ApiStatus;
 
@@ -44,6 +44,18 @@ impl LabelSelector {
     /// Whether it selects everything.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Its demands as reviews of access write them. Comparisons of numbers have no such form and are left out.
+    pub fn requirements(&self) -> Vec<Value> {
+        let requirement = |(key, demand): &(String, Demand)| match demand {
+            Demand::In(values) => Some(json!({"key": key, "operator": "In", "values": values})),
+            Demand::NotIn(values) => Some(json!({"key": key, "operator": "NotIn", "values": values})),
+            Demand::Exists => Some(json!({"key": key, "operator": "Exists"})),
+            Demand::Absent => Some(json!({"key": key, "operator": "DoesNotExist"})),
+            Demand::Above(_) | Demand::Below(_) => None,
+        };
+        self.0.iter().filter_map(requirement).collect()
     }
 
     /// Whether an object's labels meet all demands.
@@ -200,10 +212,27 @@ impl FieldSelector {
             .map(|demand| demand.value.as_str())
     }
 
+    /// Its demands as reviews of access write them.
+    pub fn requirements(&self) -> Vec<Value> {
+        let requirement = |demand: &FieldDemand| {
+            let operator = match demand.comparison {
+                Comparison::Equal => "In",
+                Comparison::Unequal => "NotIn",
+            };
+            json!({"key": demand.field, "operator": operator, "values": [demand.value]})
+        };
+        self.0.iter().map(requirement).collect()
+    }
+
     /// Whether an object meets all demands.
     pub fn matches(&self, object: &Value) -> bool {
+        self.matches_where(|field| field.split('.').try_fold(object, |value, part| value.get(part)))
+    }
+
+    /// Whether an object meets all demands whose fields `find` finds.
+    pub fn matches_where<'a>(&self, find: impl Fn(&str) -> Option<&'a Value>) -> bool {
         self.0.iter().all(|demand| {
-            let found = demand.field.split('.').try_fold(object, |value, part| value.get(part));
+            let found = find(&demand.field);
             let text = match found {
                 None | Some(Value::Null) => String::new(),
                 Some(Value::String(text)) => text.clone(),
@@ -223,7 +252,6 @@ impl FieldSelector {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use serde_json::json;
 
     use super::*;
 

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
+    negotiate::{MEDIA_TYPES, Shape},
     request::Query,
     resource::{Cell, Column},
     status::{ApiStatus, Cause},
@@ -154,6 +155,54 @@ pub fn partial(object: &Value) -> Value {
 pub fn partial_list(objects: &[&Value], metadata: &Value) -> Value {
     let items: Vec<Value> = objects.iter().map(|object| partial(object)).collect();
     json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
+}
+
+/// One object as its caller wants it.
+///
+/// # Errors
+/// 406 for a list that is none, 400 for an unknown `includeObject`.
+pub fn shape_object(
+    shape: Shape,
+    columns: &[Column],
+    object: Value,
+    query: &Query,
+    now: Timestamp,
+) -> Result<Value, ApiStatus> {
+    match shape {
+        Shape::Table(version) => {
+            let include = IncludeObject::parse(query)?;
+            let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+            Ok(table(columns, &[&object], &metadata, version, include, Heads::Shown, now))
+        }
+        Shape::PartialObject => Ok(partial(&object)),
+        Shape::PartialList => Err(ApiStatus::not_acceptable(MEDIA_TYPES)),
+        Shape::Object | Shape::GroupDiscovery(_) => Ok(object),
+    }
+}
+
+/// A list as its caller wants it; `whole` makes that of the objects themselves.
+///
+/// # Errors
+/// 406 for an object that is none, 400 for an unknown `includeObject`.
+pub fn shape_list(
+    shape: Shape,
+    columns: &[Column],
+    objects: Vec<Value>,
+    metadata: &Value,
+    query: &Query,
+    now: Timestamp,
+    whole: impl FnOnce(Vec<Value>) -> Value,
+) -> Result<Value, ApiStatus> {
+    let borrowed: Vec<&Value> = objects.iter().collect();
+    match shape {
+        Shape::Table(version) => {
+            let include = IncludeObject::parse(query)?;
+            Ok(table(columns, &borrowed, metadata, version, include, Heads::Shown, now))
+        }
+        Shape::PartialList => Ok(partial_list(&borrowed, metadata)),
+        Shape::PartialObject => Err(ApiStatus::not_acceptable(MEDIA_TYPES)),
+        Shape::Object | Shape::GroupDiscovery(_) => Ok(whole(objects)),
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use tokio::{
 };
 
 use super::{RequestLimits, status::Refusal};
+use crate::protocol::status::ApiStatus;
 
 /// Bytes that all large bodies together may take; counted in KiB.
 #[derive(Clone)]
@@ -94,6 +95,37 @@ fn widen(place: &mut Option<OwnedSemaphorePermit>, length: usize, large: &LargeB
         None => *place = Some(more),
     }
     Ok(())
+}
+
+/// Reads bodies for others than the webhooks, with limits of its own.
+pub struct BodyReader {
+    limits: RequestLimits,
+    large: LargeBodies,
+}
+
+impl BodyReader {
+    /// A reader with these limits of speed and memory.
+    pub fn new(limits: RequestLimits) -> Self {
+        Self { large: LargeBodies::new(&limits), limits }
+    }
+
+    /// Reads a body of at most `limit` bytes before `deadline`.
+    ///
+    /// # Errors
+    /// 413 for one that is larger, 408 for one that comes too slowly, 400 for one that breaks off, 429 when too many large
+    /// ones are being read, 504 when the deadline has passed.
+    pub async fn read(&self, body: Body, limit: usize, deadline: Instant) -> Result<Bytes, ApiStatus> {
+        let refused = |refusal| match refusal {
+            Refusal::TooLarge { limit } => ApiStatus::too_large(limit),
+            Refusal::RequestTimeout => ApiStatus::new(408, "Timeout", "the request's body did not arrive in time"),
+            Refusal::Timeout => ApiStatus::new(504, "Timeout", "the request's body did not arrive within its deadline"),
+            Refusal::Busy => {
+                ApiStatus::new(429, "TooManyRequests", "too many large bodies are being read; try again").retry_after(1)
+            }
+            _ => ApiStatus::bad_request("the request's body could not be read to its end"),
+        };
+        collect(body, limit, deadline, &self.limits, &self.large).await.map(|read| read.bytes).map_err(refused)
+    }
 }
 
 /// The time that a sender has earned by what it has sent.

@@ -88,6 +88,15 @@ impl Health {
         }
     }
 
+    /// Why a check fails, if there is one of this name and it does.
+    pub fn failure_of(&self, name: &str) -> Option<String> {
+        let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().find(|entry| entry.name == name).and_then(|entry| match &entry.state {
+            State::Failing(reason) => Some(reason.clone()),
+            State::Passing => None,
+        })
+    }
+
     /// All checks, one per line, in the format of Kubernetes' own components.
     pub fn report(&self) -> String {
         let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);

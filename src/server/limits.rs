@@ -9,6 +9,8 @@ pub struct ConnectionLimits {
     pub handshake: Duration,
     /// The head of a request arrives within this. On HTTP/1.1 it also ends a connection that is idle for so long.
     pub header: Duration,
+    /// Who reads nothing of an answer for so long is cut off.
+    pub write: Duration,
     /// Bytes of a request's head.
     pub header_bytes: u32,
     /// Connections in all; further ones are closed at once.
@@ -27,6 +29,7 @@ impl Default for ConnectionLimits {
         Self {
             handshake: Duration::from_secs(10),
             header: Duration::from_secs(10),
+            write: Duration::from_secs(60),
             header_bytes: 64 * 1024,
             connections: 1_000,
             connections_per_peer: 200,

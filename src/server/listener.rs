@@ -23,12 +23,12 @@ use hyper_util::{
     server::conn::auto,
 };
 use rustls::{
-    RootCertStore, ServerConfig,
+    ServerConfig,
     crypto::ring,
-    server::{ResolvesServerCert, WebPkiClientVerifier},
+    server::ResolvesServerCert,
     version::{TLS12, TLS13},
 };
-use rustls_pki_types::{CertificateDer, pem::PemObject};
+use rustls_pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -40,8 +40,10 @@ use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
 use super::{
-    BindError, ConnectionLimits, LogLimit,
+    BindError, ConnectionLimits, Guest, LogLimit,
+    patience::Patient,
     status::Refusal,
+    tls::AnyHolder,
     webhooks::{self, Webhooks},
 };
 use crate::metrics::{Listener, Metrics, OfListener, Rejected, Rejection};
@@ -60,6 +62,8 @@ pub enum TlsVersion {
 pub enum ClientCertificates {
     /// They are not asked.
     NotAsked,
+    /// Whoever has one may show it; what it is worth is decided with each request.
+    Asked,
     /// Webhooks answer only callers with a certificate of these authorities. Health needs none.
     DemandedByWebhooks {
         /// The authorities, as PEM.
@@ -72,8 +76,22 @@ pub enum ClientCertificates {
 pub struct Peer {
     /// Where the connection comes from.
     pub address: SocketAddr,
-    /// The certificate the caller has shown, already verified.
-    pub certificate: Option<Arc<CertificateDer<'static>>>,
+    /// The certificates that the caller has shown, its own first. It holds the key of that one; whether anybody vouches for
+    /// it is not checked yet.
+    pub certificates: Arc<[CertificateDer<'static>]>,
+    ending: CancellationToken,
+}
+
+impl Peer {
+    /// A caller at this address with these certificates.
+    pub fn new(address: SocketAddr, certificates: Vec<CertificateDer<'static>>) -> Self {
+        Self { address, certificates: certificates.into(), ending: CancellationToken::new() }
+    }
+
+    /// Lets the connection end once the requests on it are answered.
+    pub fn end_connection(&self) {
+        self.ending.cancel();
+    }
 }
 
 /// What is served on a listener.
@@ -81,6 +99,8 @@ pub struct Peer {
 pub(super) struct Routes {
     /// The webhooks, if this is their port.
     pub(super) webhooks: Option<Arc<Webhooks>>,
+    /// Who answers what is not for the webhooks, if anybody does.
+    pub(super) guest: Option<Arc<dyn Guest>>,
     /// Everything else.
     pub(super) other: Router,
     /// Bounds what is logged of failed requests.
@@ -89,8 +109,9 @@ pub(super) struct Routes {
 
 impl Routes {
     async fn answer(self, request: Request<Body>) -> http::Response<Body> {
-        match (self.webhooks, webhooks::asked(&request)) {
-            (Some(webhooks), Some(webhook)) => webhooks::review(webhooks, webhook, request).await,
+        match (self.webhooks, webhooks::asked(&request), self.guest) {
+            (Some(webhooks), Some(webhook), _) => webhooks::review(webhooks, webhook, request).await,
+            (_, None, Some(guest)) if !webhooks::is_path(request.uri().path()) => guest.answer(request).await,
             _ => match self.other.oneshot(request).await {
                 Ok(response) => response,
                 Err(never) => match never {},
@@ -124,19 +145,8 @@ pub(super) fn tls_acceptor(
         ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(versions).map_err(failed)?;
     let builder = match client_certificates {
         ClientCertificates::NotAsked => builder.with_no_client_auth(),
-        ClientCertificates::DemandedByWebhooks { authorities } => {
-            let unreadable =
-                |why: String| BindError::Tls(format!("cannot read the authorities of --webhook-client-ca: {why}"));
-            let mut roots = RootCertStore::empty();
-            for authority in CertificateDer::pem_slice_iter(authorities) {
-                let authority = authority.map_err(|error| unreadable(error.to_string()))?;
-                roots.add(authority).map_err(|error| unreadable(error.to_string()))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .allow_unauthenticated()
-                .build()
-                .map_err(|error| unreadable(error.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
+        ClientCertificates::Asked | ClientCertificates::DemandedByWebhooks { .. } => {
+            builder.with_client_cert_verifier(AnyHolder::new())
         }
     };
     let mut config = builder.with_cert_resolver(certificate);
@@ -218,8 +228,9 @@ impl Acceptor {
             if let Err(error) = stream.set_nodelay(true) {
                 debug!(peer = %address, "cannot set TCP_NODELAY: {error}");
             }
+            let stream = Patient::new(stream, limits.write);
             let Some(tls) = tls else {
-                return serve(stream, Protocol::Http1, Peer { address, certificate: None }, routes, limits, stop).await;
+                return serve(stream, Protocol::Http1, Peer::new(address, Vec::new()), routes, limits, stop).await;
             };
             let shaken = tokio::select! {
                 shaken = timeout(limits.handshake, tls.accept(stream)) => shaken,
@@ -228,13 +239,12 @@ impl Acceptor {
             match shaken {
                 Ok(Ok(stream)) => {
                     let session = stream.get_ref().1;
-                    let certificate = session.peer_certificates().and_then(|chain| chain.first()).cloned();
+                    let certificates = session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default();
                     let protocol = match session.alpn_protocol() {
                         Some(b"h2") => Protocol::Http2,
                         _ => Protocol::Http1,
                     };
-                    let peer = Peer { address, certificate: certificate.map(Arc::new) };
-                    serve(stream, protocol, peer, routes, limits, stop).await;
+                    serve(stream, protocol, Peer::new(address, certificates), routes, limits, stop).await;
                 }
                 Ok(Err(error)) => {
                     metrics.server.rejected.inc(&Rejected { listener: which, reason: Rejection::Handshake });
@@ -254,7 +264,7 @@ async fn serve<I>(io: I, protocol: Protocol, peer: Peer, routes: Routes, limits:
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let address = peer.address;
+    let (address, asked_to_end) = (peer.address, peer.ending.clone());
     let service = hyper::service::service_fn(move |request| answer(routes.clone(), peer.clone(), request));
     let builder = http_builder(protocol, &limits);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
@@ -271,6 +281,10 @@ where
                 return;
             }
             () = stop.graceful.cancelled(), if !ending => {
+                ending = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = asked_to_end.cancelled(), if !ending => {
                 ending = true;
                 connection.as_mut().graceful_shutdown();
             }

@@ -2,14 +2,17 @@
 //!
 //! One TLS port answers admission and conversion reviews (HTTP/2 and HTTP/1.1); plain ports answer `/healthz`, `/readyz`,
 //! `/metrics` and `/configz`. What lives here: accepting, limits, timeouts, draining, certificates. What does not: the
-//! reviews themselves (`admission/`), which come in as a [`Reviewer`] over bytes.
+//! reviews themselves (`admission/`), which come in as a [`Reviewer`] over bytes, and the views (`extension/`), which come in as
+//! a [`Guest`] over requests.
 //! Sources: spec/api-and-admission §9, §11, spec/extension-apiserver §4, spec/deployment-and-set §1.3.
 
 mod body;
+mod guest;
 pub mod health;
 mod limits;
 mod listener;
 mod log_limit;
+mod patience;
 mod plain;
 mod status;
 pub mod tls;
@@ -21,17 +24,19 @@ use tokio::{net::TcpListener, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
+pub use body::BodyReader;
+pub use guest::Guest;
 pub use health::{Check, Gate, Health, Readiness};
 pub use limits::{ConnectionLimits, RequestLimits};
 pub use listener::{ClientCertificates, Peer, TlsVersion};
 pub use log_limit::LogLimit;
 pub use plain::Profiling;
-pub use webhooks::{Answer, Reviewer};
+pub use webhooks::{Answer, Reviewer, answer_at};
 
 use self::{
     listener::{Acceptor, Routes, Stop},
     tls::CertificateHandle,
-    webhooks::Webhooks,
+    webhooks::{Callers, Webhooks},
 };
 use crate::metrics::{Listener, Metrics};
 
@@ -105,6 +110,8 @@ pub struct Server {
     metrics: Metrics,
     accepting: Option<Check>,
     staying: Check,
+    callers: Callers,
+    guest: Option<Arc<dyn Guest>>,
 }
 
 impl Server {
@@ -135,10 +142,18 @@ impl Server {
                 Some((listener, local, acceptor))
             }
         };
+        let callers = Callers::of(&options.client_certificates)?;
         let accepting = secure.as_ref().map(|_| health.check("tls-listener", Gate::Readiness, "not accepting yet"));
         let staying = health.check("shutdown", Gate::Readiness, "not started");
         let (health, metrics) = (health.clone(), metrics.clone());
-        Ok(Self { options, secure, plain, health, metrics, accepting, staying })
+        Ok(Self { options, secure, plain, health, metrics, accepting, staying, callers, guest: None })
+    }
+
+    /// Lets somebody answer what comes to the TLS port and is not for the webhooks, health included.
+    #[must_use]
+    pub fn with_guest(mut self, guest: Arc<dyn Guest>) -> Self {
+        self.guest = Some(guest);
+        self
     }
 
     /// Where webhooks are served.
@@ -154,7 +169,7 @@ impl Server {
     /// Serves until `shutdown`, then drains: readiness goes first, requests go on being served for the delay, then no
     /// connection is accepted and requests in flight finish, bounded by the timeout. The plain listeners stay to the end.
     pub async fn run(self, reviewer: Arc<dyn Reviewer>, shutdown: CancellationToken) {
-        let Self { options, secure, plain, health, metrics, accepting, staying } = self;
+        let Self { options, secure, plain, health, metrics, accepting, staying, callers, guest } = self;
         let (secure_stop, plain_stop) = (Stop::default(), Stop::default());
         let (secure_tasks, plain_tasks) = (TaskTracker::new(), TaskTracker::new());
         let plain_router = plain::router(health.clone(), metrics.clone(), options.profiling);
@@ -168,12 +183,13 @@ impl Server {
                 metrics.clone(),
                 plain_tasks.clone(),
             );
-            let routes = Routes { webhooks: None, other: plain_router.clone(), complaints: Arc::default() };
+            let routes =
+                Routes { webhooks: None, guest: None, other: plain_router.clone(), complaints: Arc::default() };
             plain_tasks.spawn(acceptor.run(routes, plain_stop.clone()));
         }
         if let Some((listener, local, tls)) = secure {
             info!(address = %local, "serving webhooks");
-            let webhooks = Webhooks::new(reviewer, options.requests, &options.client_certificates, metrics.clone());
+            let webhooks = Webhooks::new(reviewer, options.requests, callers, metrics.clone());
             let router = webhooks::router(health.clone());
             let acceptor = Acceptor::new(
                 listener,
@@ -183,7 +199,7 @@ impl Server {
                 metrics,
                 secure_tasks.clone(),
             );
-            let routes = Routes { webhooks: Some(webhooks), other: router, complaints: Arc::default() };
+            let routes = Routes { webhooks: Some(webhooks), guest, other: router, complaints: Arc::default() };
             secure_tasks.spawn(acceptor.run(routes, secure_stop.clone()));
         }
         if let Some(accepting) = accepting {

@@ -13,6 +13,7 @@ use std::{
 use axum::{Router, body::Body, extract::Request, response::Response, routing::any};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
+use jiff::Timestamp;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout_at},
@@ -20,10 +21,11 @@ use tokio::{
 use tracing::error;
 
 use super::{
-    ClientCertificates, Health, LogLimit, Peer, RequestLimits,
+    BindError, ClientCertificates, Health, LogLimit, Peer, RequestLimits,
     body::{self, Collected, LargeBodies},
     plain::health_routes,
     status::Refusal,
+    tls::Authorities,
 };
 use crate::{
     api::duration::GoDuration,
@@ -68,23 +70,41 @@ pub(super) struct Webhooks {
 }
 
 /// Who may call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Callers {
+#[derive(Clone, Debug)]
+pub(super) enum Callers {
     Anybody,
-    HoldersOfACertificate,
+    KnownTo(Authorities),
+}
+
+impl Callers {
+    pub(super) fn of(client_certificates: &ClientCertificates) -> Result<Self, BindError> {
+        match client_certificates {
+            ClientCertificates::NotAsked | ClientCertificates::Asked => Ok(Self::Anybody),
+            ClientCertificates::DemandedByWebhooks { authorities } => {
+                let unreadable =
+                    |why| BindError::Tls(format!("cannot read the authorities of --webhook-client-ca: {why}"));
+                Authorities::from_pem(authorities).map(Self::KnownTo).map_err(unreadable)
+            }
+        }
+    }
+
+    fn include(&self, peer: Option<&Peer>) -> bool {
+        match self {
+            Self::Anybody => true,
+            Self::KnownTo(authorities) => {
+                peer.is_some_and(|peer| authorities.vouch_for(&peer.certificates, Timestamp::now()).is_ok())
+            }
+        }
+    }
 }
 
 impl Webhooks {
     pub(super) fn new(
         reviewer: Arc<dyn Reviewer>,
         limits: RequestLimits,
-        client_certificates: &ClientCertificates,
+        callers: Callers,
         metrics: Metrics,
     ) -> Arc<Self> {
-        let callers = match client_certificates {
-            ClientCertificates::NotAsked => Callers::Anybody,
-            ClientCertificates::DemandedByWebhooks { .. } => Callers::HoldersOfACertificate,
-        };
         Arc::new(Self {
             reviewer,
             admission: Semaphore::new(limits.admission_in_flight),
@@ -111,6 +131,11 @@ const PATHS: [(&str, Webhook); 4] = [
 pub(super) fn asked<B>(request: &http::Request<B>) -> Option<Webhook> {
     let found = PATHS.iter().find(|(path, _)| *path == request.uri().path())?;
     (request.method() == http::Method::POST).then_some(found.1)
+}
+
+/// Whether a path belongs to the webhooks, whatever the method.
+pub(super) fn is_path(path: &str) -> bool {
+    PATHS.iter().any(|(own, _)| *own == path)
 }
 
 /// What is served on the port of the webhooks beside the reviews, which don't come this way: routing would be a tenth of
@@ -147,8 +172,7 @@ async fn answer(
     request: Request,
     began: Instant,
 ) -> Result<Answer, Refusal> {
-    let certificate = request.extensions().get::<Peer>().and_then(|peer| peer.certificate.as_ref());
-    if webhooks.callers == Callers::HoldersOfACertificate && certificate.is_none() {
+    if !webhooks.callers.include(request.extensions().get::<Peer>()) {
         return Err(Refusal::Unauthorized);
     }
     if !is_json(request.headers().get(CONTENT_TYPE)) {
@@ -185,14 +209,23 @@ async fn answer(
     }
 }
 
-/// Asks the reviewer; a panic there ends this request and nothing else.
-fn guarded(webhooks: &Webhooks, webhook: Webhook, body: &Bytes) -> Result<Answer, Refusal> {
-    let reviewer = &webhooks.reviewer;
-    let asked = catch_unwind(AssertUnwindSafe(|| match webhook {
+/// What a reviewer answers at a path, for callers in this process; none where there is no webhook.
+pub fn answer_at(reviewer: &dyn Reviewer, path: &str, body: &[u8]) -> Option<Answer> {
+    let (_, webhook) = PATHS.iter().find(|(known, _)| *known == path)?;
+    Some(ask(reviewer, *webhook, body))
+}
+
+fn ask(reviewer: &dyn Reviewer, webhook: Webhook, body: &[u8]) -> Answer {
+    match webhook {
         Webhook::Mutate => reviewer.mutate(body),
         Webhook::Validate | Webhook::ValidateStatus => reviewer.validate(body),
         Webhook::Convert => reviewer.convert(body),
-    }));
+    }
+}
+
+/// Asks the reviewer; a panic there ends this request and nothing else.
+fn guarded(webhooks: &Webhooks, webhook: Webhook, body: &Bytes) -> Result<Answer, Refusal> {
+    let asked = catch_unwind(AssertUnwindSafe(|| ask(&*webhooks.reviewer, webhook, body)));
     asked.map_err(|_| {
         if let Some(held_back) = webhooks.complaints.permit(Instant::now()) {
             error!(?webhook, held_back, "a review panicked; the caller gets a failure and the process goes on");

@@ -156,6 +156,11 @@ impl Api {
         K::table(self).get(name).cloned()
     }
 
+    /// Puts an object here as it is, with its identity and its history.
+    pub fn put<K: Kind>(&mut self, object: K) {
+        self.store(object);
+    }
+
     /// Creates an object.
     pub fn create<K: Kind>(&mut self, object: &K, now: Timestamp) -> Result<Arc<K>, ApiError> {
         let name = name_of(object);

@@ -60,6 +60,17 @@ pub struct Checks {
     checked: u64,
     /// What users have done since the last rest.
     edits: Edits,
+    watching: Watching,
+}
+
+/// Whether anybody watches over a history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Watching {
+    /// Yes.
+    #[default]
+    On,
+    /// No: it is only told.
+    Off,
 }
 
 /// What users have done, as far as it matters for what may be deleted.
@@ -75,6 +86,11 @@ enum Edits {
 }
 
 impl Checks {
+    /// Nobody watches: what is foretold is what would happen, be it good or bad.
+    pub fn none() -> Self {
+        Self { leads: true, watching: Watching::Off, ..Self::default() }
+    }
+
     /// Notes a violation; only the first counts.
     pub fn violated(&mut self, rule: &'static str, text: impl FnOnce() -> String) {
         if self.violation.is_none() {
@@ -182,7 +198,7 @@ impl Checks {
                 if Some(&target.uid) == machine.metadata.uid.as_ref())
             })
         };
-        if seen.set.metadata.deletion_timestamp.is_some() {
+        if seen.set.metadata.deletion_timestamp.is_some() || self.watching == Watching::Off {
             return;
         }
         let makes = |step: &Step| matches!(step.effect, Effect::CreateMachine(_) | Effect::CreateUnlessThere(_));
@@ -210,6 +226,9 @@ impl Checks {
         rule: &'static str,
         trace: &mut Trace,
     ) {
+        if self.watching == Watching::Off {
+            return;
+        }
         let Some(before) = before else { return };
         let name = before.metadata.name.clone().unwrap_or_default();
         let is_gone = api.machines.get(&name).is_none_or(|machine| is_terminating(machine));

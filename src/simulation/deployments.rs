@@ -63,6 +63,7 @@ impl Process {
 
     fn see_deployment(&mut self, calls: &Calls<'_>, key: &ObjectKey) -> Option<DeploymentObservation> {
         let mut seen = DeploymentObservation::look_up(&self.views, Some(&*self.nodes), key, calls.now)?;
+        seen.settings = self.settings;
         let memory = self.deployments.entry(key.clone()).or_default();
         if memory.uid != seen.deployment.metadata.uid {
             *memory = DeploymentMemory { uid: seen.deployment.metadata.uid.clone(), ..DeploymentMemory::default() };

@@ -90,7 +90,8 @@ fn tell_result(api: &mut Api, name: &str, result: &str) {
     });
 }
 
-fn set_ready(node: &mut Node, ready: bool) {
+/// Says whether the Node is ready.
+pub fn set_ready(node: &mut Node, ready: bool) {
     let status: &mut NodeStatus = node.status.get_or_insert_default();
     let conditions = status.conditions.get_or_insert_default();
     conditions.retain(|condition| condition.type_ != "Ready");

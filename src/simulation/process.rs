@@ -28,8 +28,8 @@ use crate::{
         store::{Change, Store},
     },
     controllers::{
-        deployment, machine,
-        machine::settings::MachineSettings,
+        deployment::{self, settings::DeploymentSettings},
+        machine::{self, settings::MachineSettings},
         overshooting, set,
         set::routing::Wake,
         views::{ControlViews, node_store},
@@ -68,6 +68,8 @@ pub struct Process {
     pub nodes: Arc<Store<Node>>,
     /// Its gate, closed with `lost`.
     pub gate: Gate,
+    /// What its command line says about rollouts.
+    pub settings: DeploymentSettings,
     /// Cancelled when it loses the lease.
     pub lost: CancellationToken,
     pub(super) sets: BTreeMap<ObjectKey, SetMemory>,
@@ -91,6 +93,7 @@ impl Process {
             views: ControlViews::default(),
             nodes: node_store(),
             gate: Gate::open_until(lost.clone()),
+            settings: DeploymentSettings::default(),
             lost,
             sets: BTreeMap::new(),
             deployments: BTreeMap::new(),
@@ -193,6 +196,11 @@ impl Process {
     /// When the next job is due; the guard's period does not count.
     pub fn next_due(&self) -> Option<Timestamp> {
         self.due.iter().filter(|((of, _), _)| *of != Loop::Guard).map(|(_, at)| *at).min()
+    }
+
+    /// Nobody looks after anything but these.
+    pub fn keep_only(&mut self, loops: &[Loop]) {
+        self.due.retain(|(of, _), _| loops.contains(of));
     }
 
     /// The next run of the guard.

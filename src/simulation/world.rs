@@ -361,7 +361,14 @@ impl World {
 }
 
 /// A pass of a process, and how it ends.
-fn run(api: &mut Api, checks: &mut Checks, trace: &mut Trace, process: &mut Process, job: Job, around: Around) -> End {
+pub(super) fn run(
+    api: &mut Api,
+    checks: &mut Checks,
+    trace: &mut Trace,
+    process: &mut Process,
+    job: Job,
+    around: Around,
+) -> End {
     process.begins(&job);
     let (gate, lost) = (process.gate.clone(), process.lost.clone());
     let mut calls =

@@ -177,6 +177,27 @@ pub fn probes() -> Vec<Probe> {
             [delete("/api/v1/namespaces/default").status(403).facts([Text("this namespace may not be deleted")])],
         ),
         Probe::new(
+            "XA-108",
+            [
+                post(pods, pod("p")),
+                running(),
+                post(
+                    "/apis/policy/v1/namespaces/$NS/poddisruptionbudgets",
+                    json!({
+                        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"},
+                        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}},
+                    }),
+                ),
+                evict().status(429).facts([
+                    Is("/reason", json!("TooManyRequests")),
+                    Is("/details/causes/0/reason", json!("DisruptionBudget")),
+                    Is("/details/retryAfterSeconds", json!(10)),
+                    Header("retry-after", "10"),
+                ]),
+            ],
+        )
+        .with_uncounted_budgets(),
+        Probe::new(
             "XA-109",
             [
                 post(pods, pod("p")),

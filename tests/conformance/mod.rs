@@ -10,6 +10,7 @@ mod deletions;
 mod lists;
 mod patches;
 mod plain;
+pub mod programs;
 mod writes;
 
 use http::{HeaderMap, Method, Request};
@@ -32,6 +33,8 @@ pub enum Fact {
     Holds(&'static str, &'static str),
     /// The body holds a text.
     Text(&'static str),
+    /// The body does not hold a text.
+    Lacks(&'static str),
     /// A header holds a text; variables are filled in.
     Header(&'static str, &'static str),
     /// The value at a pointer is kept as a variable.
@@ -143,6 +146,8 @@ pub enum Needs {
     Server,
     /// Garbage collection, namespace deletion and budgets too.
     Controllers,
+    /// That nobody counts what budgets allow.
+    UncountedBudgets,
 }
 
 /// A probe.
@@ -160,6 +165,10 @@ impl Probe {
 
     fn with_controllers(self) -> Self {
         Self { needs: Needs::Controllers, ..self }
+    }
+
+    fn with_uncounted_budgets(self) -> Self {
+        Self { needs: Needs::UncountedBudgets, ..self }
     }
 }
 
@@ -282,6 +291,7 @@ fn check(step: &Step, answer: &Reply, variables: &mut Vec<(String, String)>) -> 
             },
             Fact::Holds(pointer, part) => text(at(pointer)).contains(part),
             Fact::Text(part) => answer.body.contains(part),
+            Fact::Lacks(part) => !answer.body.contains(part),
             Fact::Header(name, part) => {
                 let part = filled(part, variables);
                 answer

@@ -65,6 +65,19 @@ pub fn probes() -> Vec<Probe> {
             ],
         ),
         Probe::new(
+            "XA-008",
+            [
+                get("/apis").with("accept", AGGREGATED).facts([KeepHeader("$TAG", "etag")]),
+                post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", late_definition()),
+                get("/apis")
+                    .with("accept", AGGREGATED)
+                    .with("if-none-match", "$TAG")
+                    .eventually()
+                    .facts([Text("late.example.com"), Header("etag", "\"")]),
+                delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/laters.late.example.com"),
+            ],
+        ),
+        Probe::new(
             "XA-009",
             [get("/apis")
                 .with("accept", format!("application/vnd.kubernetes.protobuf;q=0,{AGGREGATED},application/json"))
@@ -156,6 +169,8 @@ pub fn probes() -> Vec<Probe> {
                     .facts([Header("content-type", "application/yaml"), Text("apiVersion:")]),
             ],
         ),
+        // A real server says why in protobuf.
+        Probe::new("XA-029", [get("$T").with("accept", "application/vnd.kubernetes.protobuf").status(406)]),
         Probe::new(
             "XA-030",
             [get("$T")
@@ -229,7 +244,14 @@ pub fn probes() -> Vec<Probe> {
                     .facts([Is("/kind", json!("Thing"))]),
             ],
         ),
-        Probe::new("XA-040", [red(), get("$T/a").with("user-agent", "curl/8").facts([Text("\n  \"")])]),
+        Probe::new(
+            "XA-040",
+            [
+                red(),
+                get("$T/a").with("user-agent", "curl/8").facts([Text("\n  \"")]),
+                get("$T/a?pretty=false").with("user-agent", "curl/8").facts([Lacks("\n  \"")]),
+            ],
+        ),
         Probe::new(
             "XA-041",
             [get("$M?timeout=abc").status(400).facts([Text("invalid timeout specified in the request URL")])],
@@ -239,6 +261,7 @@ pub fn probes() -> Vec<Probe> {
             [super::Step::new("OPTIONS", "$M").status(405).facts([Is("/reason", json!("MethodNotAllowed"))])],
         ),
         Probe::new("XA-043", [delete("/api/v1/namespaces").status(405)]),
+        Probe::new("XA-044", [get("$M/..").status(400).facts([Text("Name parameter invalid")])]),
         Probe::new(
             "XA-045",
             [
@@ -246,15 +269,29 @@ pub fn probes() -> Vec<Probe> {
                 get("$M").with("audit-id", "abc-1").facts([Header("audit-id", "abc-1")]),
             ],
         ),
-        Probe::new("XA-135", [get("/apis").with("authorization", "Bearer wrong").one_of(&[200, 401])]),
+        // As somebody who has no role: with credentials of its own it is the same question.
         Probe::new(
-            "XA-137",
-            [post(
-                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-                json!({"spec": {"resourceAttributes": {"verb": "list", "resource": "nodes"}}}),
-            )
-            .facts([Is("/status/allowed", json!(true))])],
+            "XA-136",
+            [
+                get("/api/v1/nodes").with("impersonate-user", "alice").status(403).facts([
+                    Is("/reason", json!("Forbidden")),
+                    Is(
+                        "/message",
+                        json!(
+                            "nodes is forbidden: User \"alice\" cannot list resource \"nodes\" in API group \"\" at the \
+                             cluster scope"
+                        ),
+                    ),
+                ]),
+                get("/metrics").with("impersonate-user", "alice").status(403).facts([
+                    Is("/reason", json!("Forbidden")),
+                    Is("/message", json!("forbidden: User \"alice\" cannot get path \"/metrics\"")),
+                ]),
+                // What everybody may: discovery and questions about oneself.
+                get("/apis").with("impersonate-user", "alice"),
+            ],
         ),
+        Probe::new("XA-137", reviews()),
         Probe::new(
             "XA-067",
             [
@@ -270,4 +307,59 @@ pub fn probes() -> Vec<Probe> {
             ],
         ),
     ]
+}
+
+/// Questions about rights, and a token of a service account from its making to its user.
+fn reviews() -> Vec<super::Step> {
+    let authorization = "/apis/authorization.k8s.io/v1";
+    let accounts = "/api/v1/namespaces/$NS/serviceaccounts";
+    let nodes = json!({"verb": "list", "resource": "nodes"});
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}});
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let token = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":"$TOKEN"}}"#;
+    vec![
+        post(&format!("{authorization}/selfsubjectaccessreviews"), json!({"spec": {"resourceAttributes": nodes}}))
+            .facts([Is("/status/allowed", json!(true))]),
+        post(&format!("{authorization}/selfsubjectaccessreviews"), json!({"spec": {"resourceAttributes": nodes}}))
+            .with("impersonate-user", "alice")
+            .facts([Is("/status/allowed", json!(false))]),
+        post(
+            &format!("{authorization}/subjectaccessreviews"),
+            json!({"spec": {"resourceAttributes": nodes, "user": "bob"}}),
+        )
+        .facts([Is("/status/allowed", json!(false))]),
+        post(
+            &format!("{authorization}/subjectaccessreviews"),
+            json!({"spec": {"resourceAttributes": nodes, "user": "bob", "groups": ["system:masters"]}}),
+        )
+        .facts([Is("/status/allowed", json!(true))]),
+        post(accounts, account),
+        post(&format!("{accounts}/robot/token"), request)
+            .facts([Is("/kind", json!("TokenRequest")), Keep("$TOKEN", "/status/token")]),
+        post("/apis/authentication.k8s.io/v1/tokenreviews", token).facts([
+            Is("/status/authenticated", json!(true)),
+            Is("/status/user/username", json!("system:serviceaccount:$NS:robot")),
+            Is(
+                "/status/user/groups",
+                json!(["system:serviceaccounts", "system:serviceaccounts:$NS", "system:authenticated"]),
+            ),
+        ]),
+        post("/apis/authentication.k8s.io/v1/tokenreviews", json!({"spec": {"token": "wrong"}}))
+            .facts([Absent("/status/user/username"), Present("/status/error")]),
+    ]
+}
+
+/// A definition that comes while others look.
+fn late_definition() -> serde_json::Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "laters.late.example.com"},
+        "spec": {
+            "group": "late.example.com", "scope": "Namespaced",
+            "names": {"plural": "laters", "singular": "later", "kind": "Later", "listKind": "LaterList"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}},
+            }],
+        },
+    })
 }

@@ -94,6 +94,7 @@ pub fn probes() -> Vec<Probe> {
             post("$T?dryRun=All", thing("z", json!({"color": "red"}))).facts([Absent("/metadata/resourceVersion")]),
             get("$T/z").status(404),
         ]),
+        Probe::new("XA-062", [post("$M", too_large()).status(413).facts([Text("limit is 3145728")])]),
         Probe::new("XA-063", [
             red(),
             put("$T/a", thing("a", json!({"color": "red"}))).status(422).facts([
@@ -174,4 +175,11 @@ pub fn probes() -> Vec<Probe> {
             ])]),
         Probe::new("XA-041-BODY", [post("$M", config_map("m")), get("$M/m").facts([Is("/data/a", json!("1"))])]),
     ]
+}
+
+/// A little more than is taken: a server that closed the connection on more would not be heard.
+fn too_large() -> serde_json::Value {
+    let mut map = config_map("large");
+    map["data"]["a"] = json!("x".repeat(3 * 1024 * 1024 + 50_000));
+    map
 }

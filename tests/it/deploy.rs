@@ -29,7 +29,14 @@ fn the_certificate_of_cert_manager_carries_the_name_that_api_servers_verify() {
 
 #[tokio::test]
 async fn the_base_applies_to_a_real_api_server() {
-    let Some(rig) = Rig::own("deploy::the_base_applies_to_a_real_api_server").await else { return };
+    let Some(rig) = Rig::own_real(
+        "deploy::the_base_applies_to_a_real_api_server",
+        "the base holds flow schemas, and the development server has no flow control",
+    )
+    .await
+    else {
+        return;
+    };
     let rendered = rig.kubectl(&["kustomize", BASE]).await.succeed();
     // Types first: what uses them is refused until they are served.
     rig.install_crds().await;

@@ -114,3 +114,45 @@ async fn xa_133_no_acknowledged_write_is_lost_by_a_kill() {
     assert!(acknowledged.len() > KILLS / 2, "only {} writes were acknowledged", acknowledged.len());
     println!("{KILLS} kills, {} acknowledged writes, none lost", acknowledged.len());
 }
+
+/// TH-38: what a page in a browser could send.
+#[tokio::test(flavor = "multi_thread")]
+async fn th_38_pages_of_the_web_get_nothing() {
+    count_ran("dev::th_38_pages_of_the_web_get_nothing");
+    let folder = subfolder("dev-web");
+    let (process, kubeconfig) = start(&folder, &["--api-server-only"]);
+    wait_until("the API server", Duration::from_secs(30), || async {
+        let maps: Api<ConfigMap> = Api::namespaced(client(&kubeconfig).await?, "default");
+        maps.list(&ListParams::default()).await.map(|_| ()).map_err(|error| format!("{error}: {}", process.log_tail()))
+    })
+    .await;
+    let file = Kubeconfig::read_from(&kubeconfig).expect("the kubeconfig is there");
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    let mut config = config.expect("the kubeconfig is complete");
+    config.default_retry = false;
+    let admin = kube::Client::try_from(config.clone()).expect("a client");
+    config.auth_info = kube::config::AuthInfo::default();
+    let stranger = kube::Client::try_from(config).expect("a client");
+    let path = "/api/v1/namespaces/default/configmaps";
+    let map = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"evil"}}"#;
+    let post = |headers: &[(&str, &str)]| {
+        let mut request = http::Request::post(path).header("content-type", "text/plain");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(kube::client::Body::from(map.as_bytes().to_vec())).expect("a request")
+    };
+    let origin = ("origin", "https://evil.example.com");
+    let answer = stranger.send(post(&[origin])).await.expect("an answer");
+    assert_eq!(answer.status(), 401, "a caller without credentials");
+    let foreign = admin.send(post(&[origin, ("host", "evil.example.com")])).await.expect("an answer");
+    assert_eq!(foreign.status(), 403, "a name that is not the server's, as by DNS rebinding");
+    let mut preflight = post(&[origin, ("access-control-request-method", "POST")]);
+    *preflight.method_mut() = http::Method::OPTIONS;
+    let preflight = stranger.send(preflight).await.expect("an answer");
+    assert!(!preflight.status().is_success(), "{}", preflight.status());
+    for answer in [&answer, &foreign, &preflight] {
+        let shared = answer.headers().keys().any(|name| name.as_str().starts_with("access-control-"));
+        assert!(!shared, "{:?}", answer.headers());
+    }
+}

@@ -13,7 +13,7 @@ use crate::{
     guard,
     refusals::{self, Seed},
     support::{
-        ManagerOptions, Namespace, Rig, Rights, TestManager,
+        Backend, ManagerOptions, Namespace, Rig, Rights, TestManager,
         cluster_object::{condition, has_finalizer, items, name, number, text},
         wait::expect,
         wait_until,
@@ -33,6 +33,17 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[tokio::test(flavor = "multi_thread")]
 async fn the_manifests_of_the_design_notes_become_nodes_and_go_again() {
     let Some(rig) = Rig::own("end_to_end::the_manifests_of_the_design_notes").await else { return };
+    from_manifests_to_nodes_and_back(rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_do_so_on_the_development_server_too() {
+    let test = "end_to_end::they_do_so_on_the_development_server_too";
+    let Some(rig) = Rig::own_on(Backend::Dev, test).await else { return };
+    from_manifests_to_nodes_and_back(rig).await;
+}
+
+async fn from_manifests_to_nodes_and_back(rig: Arc<Rig>) {
     rig.with_controller_manager().await;
     rig.install_crds().await;
     let namespace = rig.namespace_named(NAMESPACE).await;

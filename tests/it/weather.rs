@@ -216,6 +216,11 @@ pub struct Cloud {
 }
 
 impl Cloud {
+    /// The cloud whose remote control listens on this port of loopback.
+    pub fn at(port: u16) -> Self {
+        Self { port }
+    }
+
     async fn ask(&self, method: &str, path: &str, body: &str) -> Result<String, String> {
         match manager::request(self.port, method, path, body).await {
             Ok((status, body)) if status < 300 => Ok(body),

@@ -83,11 +83,9 @@ async fn mc_284_a_leader_that_dies_in_any_stage_is_succeeded() {
 
 /// A cloud in which one thing never ends.
 fn cloud_that_holds(what: &str) -> String {
-    let latency: String = ["create", "boot", "ready", "delete"]
-        .iter()
-        .map(|key| format!("  {key}: {{constant: {}}}\n", if *key == what { "1h" } else { "0s" }))
-        .collect();
-    format!("seed: 5\nlatency:\n{latency}")
+    let latency = ["create", "boot", "ready", "delete"]
+        .map(|key| format!("  {key}: {{constant: {}}}\n", if key == what { "1h" } else { "0s" }));
+    format!("seed: 5\nlatency:\n{}", latency.concat())
 }
 
 /// Waits until the machine's condition says that it waits in the stage.

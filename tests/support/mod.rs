@@ -1,10 +1,12 @@
-//! The rig of the tests against a real API server: etcd, kube-apiserver, kube-controller-manager, kubectl and `mcm`.
+//! The rig of the tests against an API server of its own: a real one or the development server, kubectl and `mcm`.
 //!
 //! Nothing outlives the tests: every process hangs on a rope ([`process`]) that breaks when the test binary ends, however it
 //! ends, and the scratch folder goes with it ([`scratch`]). Without the programs ([`assets`]) a test says so and is
 //! counted as skipped.
 
+pub mod aggregation;
 pub mod assets;
+pub mod backend;
 pub mod cluster_object;
 pub mod kubectl;
 pub mod manager;
@@ -15,6 +17,7 @@ pub mod secure;
 pub mod trusting;
 pub mod wait;
 
+pub use backend::Backend;
 pub use manager::{ManagerOptions, TestManager};
 pub use rig::{Namespace, Rig, Rights};
 pub use wait::wait_until;

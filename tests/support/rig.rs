@@ -1,4 +1,4 @@
-//! A control plane of its own: etcd and kube-apiserver on loopback, and on request kube-controller-manager.
+//! A control plane of its own: an API server on loopback ([`super::backend`]), and on request kube-controller-manager.
 //!
 //! Most tests share one ([`Rig::shared`]) and keep apart by namespace. A test that needs the cluster for itself, because it
 //! registers webhooks or counts requests, takes [`Rig::own`].
@@ -18,7 +18,15 @@ use machine_controller_manager::cli::documents::{parse_documents, to_yaml};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType};
 use serde_json::{Value, json};
 
-use super::{assets, kubectl::Answer, kubectl::Kubectl, process::Process, scratch};
+use super::{
+    aggregation::Aggregation,
+    assets,
+    backend::{ApiServer, Backend, Credentials},
+    kubectl::Answer,
+    kubectl::Kubectl,
+    process::Process,
+    scratch,
+};
 
 /// A user of the API server.
 struct User {
@@ -33,7 +41,9 @@ const ADMIN: User = User { name: "admin", group: "system:masters", token: "rig-a
 const MANAGER: User = User { name: "mcm-under-test", group: "rig-managers", token: "rig-manager-token" };
 /// This one may do what `mcm manifests rbac` grants in the namespaces of [`Rig::grant`], and nothing else.
 const RESTRICTED: User = User { name: "mcm-restricted", group: "rig-restricted", token: "rig-restricted-token" };
-const USERS: [&User; 3] = [&ADMIN, &MANAGER, &RESTRICTED];
+/// Somebody who may do nothing unless a test says so.
+const ALICE: User = User { name: "alice", group: "rig-people", token: "rig-alice-token" };
+const USERS: [&User; 4] = [&ADMIN, &MANAGER, &RESTRICTED, &ALICE];
 
 /// What `mcm` may do in a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,22 +54,23 @@ pub enum Rights {
     Generated,
 }
 
+/// Whether an API server sends requests on to extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aggregates {
+    Yes,
+    No,
+}
+
 /// A running control plane.
 pub struct Rig {
     pub folder: PathBuf,
     pub assets: PathBuf,
+    backend: Backend,
+    /// Authorities of callers, if the API server aggregates.
+    pub aggregation: Option<Aggregation>,
     kubectl: Kubectl,
     controller_manager: OnceLock<Process>,
-    /// Ends before its store does.
     api_server: Mutex<ApiServer>,
-    _etcd: Process,
-}
-
-/// The API server, and how it is started.
-struct ApiServer {
-    process: Process,
-    program: PathBuf,
-    arguments: Vec<String>,
 }
 
 /// A namespace of a test.
@@ -73,8 +84,8 @@ static ASSETS: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static SHARED: OnceLock<Arc<Rig>> = OnceLock::new();
 
 impl Rig {
-    /// The control plane that the tests of this binary share; `None` if there are no programs to run one, which is said and
-    /// counted.
+    /// The control plane that the tests of this binary share, on the backend that is chosen; `None` if there are no programs
+    /// to run one, which is said and counted.
     pub async fn shared(test: &str) -> Option<Arc<Self>> {
         Self::shared_in(&SHARED, test).await
     }
@@ -82,78 +93,68 @@ impl Rig {
     /// A control plane that some tests share, kept in their cell.
     pub async fn shared_in(cell: &'static OnceLock<Arc<Self>>, test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
-        Some(blocking(move || Arc::clone(cell.get_or_init(|| Arc::new(Self::start(&assets))))).await)
+        let start = move || Arc::new(Self::start(Backend::chosen(), Aggregates::No, &assets));
+        Some(blocking(move || Arc::clone(cell.get_or_init(start))).await)
     }
 
-    /// One more control plane, for a test that needs two.
+    /// One more control plane of the same kind, for a test that needs two.
     pub async fn another(&self) -> Arc<Self> {
-        let assets = self.assets.clone();
-        Arc::new(blocking(move || Self::start(&assets)).await)
+        let (backend, assets) = (self.backend, self.assets.clone());
+        Arc::new(blocking(move || Self::start(backend, Aggregates::No, &assets)).await)
     }
 
-    /// A control plane for one test alone.
+    /// A control plane for one test alone, on the backend that is chosen.
     pub async fn own(test: &str) -> Option<Arc<Self>> {
-        let assets = assets_for(test).await?;
-        Some(Arc::new(blocking(move || Self::start(&assets)).await))
+        Self::own_on(Backend::chosen(), test).await
     }
 
-    fn start(assets: &Path) -> Self {
+    /// The same for a test that can't run on the development server.
+    pub async fn own_real(test: &str, why: &str) -> Option<Arc<Self>> {
+        if is_left_out(test, why) { None } else { Self::own(test).await }
+    }
+
+    /// A control plane for one test alone, on a backend of its choice.
+    pub async fn own_on(backend: Backend, test: &str) -> Option<Arc<Self>> {
+        let assets = assets_for(test).await?;
+        Some(Arc::new(blocking(move || Self::start(backend, Aggregates::No, &assets)).await))
+    }
+
+    /// A control plane for one test alone whose API server sends requests on to extensions; never the development server,
+    /// which does not.
+    pub async fn aggregating(test: &str) -> Option<Arc<Self>> {
+        let assets = assets_for(test).await?;
+        Some(Arc::new(blocking(move || Self::start(Backend::Real, Aggregates::Yes, &assets)).await))
+    }
+
+    fn start(backend: Backend, aggregates: Aggregates, assets: &Path) -> Self {
         let folder = scratch::subfolder("rig");
         // A port that was free a moment ago may be taken when it is needed: try again with others.
         for _ in 0..3 {
-            if let Some(rig) = Self::try_start(assets, &folder) {
+            if let Some(rig) = Self::try_start(backend, aggregates, assets, &folder) {
                 return rig;
             }
         }
-        panic!("the API server does not start; its log:\n{}", tail_of(&folder.join("kube-apiserver.log")));
+        let logs = ["kube-apiserver.log", "mcm-dev.log"].map(|log| tail_of(&folder.join(log)));
+        panic!("the API server does not start; its log:\n{}", logs.concat());
     }
 
-    fn try_start(assets: &Path, folder: &Path) -> Option<Self> {
-        let (client_port, peer_port, api_port) = (free_port(), free_port(), free_port());
-        let data = folder.join(format!("etcd-{client_port}"));
-        let etcd_url = format!("http://127.0.0.1:{client_port}");
-        let peer_url = format!("http://127.0.0.1:{peer_port}");
-        let etcd = Process::start(
-            folder,
-            "etcd",
-            &assets.join("etcd"),
-            &[
-                format!("--data-dir={}", data.display()),
-                format!("--listen-client-urls={etcd_url}"),
-                format!("--advertise-client-urls={etcd_url}"),
-                format!("--listen-peer-urls={peer_url}"),
-                format!("--initial-advertise-peer-urls={peer_url}"),
-                format!("--initial-cluster=default={peer_url}"),
-                "--unsafe-no-fsync".to_owned(),
-                "--log-level=error".to_owned(),
-            ],
-        );
-        let url = format!("https://127.0.0.1:{api_port}");
-        let authority = write_credentials(folder);
+    fn try_start(backend: Backend, aggregates: Aggregates, assets: &Path, folder: &Path) -> Option<Self> {
+        let credentials = Credentials { authority: BASE64_STANDARD.encode(write_credentials(folder)) };
+        let (aggregation, further) = match aggregates {
+            Aggregates::Yes => {
+                let (aggregation, further) = Aggregation::prepare(folder);
+                (Some(aggregation), further)
+            }
+            Aggregates::No => (None, Vec::new()),
+        };
+        let mut api_server = match backend {
+            Backend::Real => ApiServer::start_real(assets, folder, &credentials, further),
+            Backend::Dev => ApiServer::start_dev(folder)?,
+        };
         for user in USERS {
-            fs::write(kubeconfig_path(folder, user), kubeconfig(&url, &authority, user)).expect("writable");
+            let text = kubeconfig(&api_server.url, &api_server.authority, user);
+            fs::write(kubeconfig_path(folder, user), text).expect("writable");
         }
-        let file = |name: &str| folder.join(name).display().to_string();
-        let program = assets.join("kube-apiserver");
-        let arguments = [
-            format!("--etcd-servers={etcd_url}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--advertise-address=127.0.0.1".to_owned(),
-            format!("--secure-port={api_port}"),
-            format!("--cert-dir={}", folder.display()),
-            format!("--tls-cert-file={}", file("serving.crt")),
-            format!("--tls-private-key-file={}", file("serving.key")),
-            format!("--token-auth-file={}", file("tokens.csv")),
-            "--authorization-mode=RBAC".to_owned(),
-            "--enable-bootstrap-token-auth".to_owned(),
-            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!("--service-account-key-file={}", file("service-account.pub")),
-            format!("--service-account-signing-key-file={}", file("service-account.key")),
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
-        ]
-        .to_vec();
-        let mut api_server = Process::start(folder, "kube-apiserver", &program, &arguments);
         let kubectl = Kubectl {
             program: assets.join("kubectl"),
             kubeconfig: kubeconfig_path(folder, &ADMIN),
@@ -162,19 +163,20 @@ impl Rig {
         };
         let deadline = Instant::now() + Duration::from_secs(90);
         while !is_ready(&kubectl) {
-            if api_server.ended().is_some() {
+            if api_server.process.ended().is_some() {
                 return None;
             }
-            assert!(Instant::now() < deadline, "no ready API server after 90 s:\n{}", api_server.log_tail());
+            assert!(Instant::now() < deadline, "no ready API server after 90 s:\n{}", api_server.process.log_tail());
             thread::sleep(Duration::from_millis(100));
         }
         let rig = Self {
             folder: folder.to_path_buf(),
             assets: assets.to_path_buf(),
+            backend,
+            aggregation,
             kubectl,
             controller_manager: OnceLock::new(),
-            api_server: Mutex::new(ApiServer { process: api_server, program, arguments }),
-            _etcd: etcd,
+            api_server: Mutex::new(api_server),
         };
         rig.let_managers_do_everything();
         Some(rig)
@@ -193,7 +195,11 @@ impl Rig {
     }
 
     /// Starts kube-controller-manager with garbage collection, namespace deletion and the arithmetic of disruption budgets.
+    /// The development server does all that itself.
     pub async fn with_controller_manager(self: &Arc<Self>) {
+        if self.backend == Backend::Dev {
+            return;
+        }
         let rig = Arc::clone(self);
         blocking(move || {
             rig.controller_manager.get_or_init(|| {
@@ -237,8 +243,7 @@ impl Rig {
         let rig = Arc::clone(self);
         blocking(move || {
             let mut server = rig.api_server.lock().expect("no test panics with the API server in hand");
-            server.process.kill();
-            server.process = Process::start(&rig.folder, "kube-apiserver", &server.program, &server.arguments);
+            server.restart();
             let deadline = Instant::now() + Duration::from_secs(90);
             while !is_ready(&rig.kubectl) {
                 assert!(Instant::now() < deadline, "no API server after its restart:\n{}", server.process.log_tail());
@@ -252,6 +257,15 @@ impl Rig {
     pub async fn kubectl(&self, arguments: &[&str]) -> Answer {
         self.kubectl.run(arguments, None).await
     }
+
+    /// kubectl as somebody who may do nothing unless a test says so.
+    pub async fn kubectl_as_alice(&self, arguments: &[&str]) -> Answer {
+        let kubectl = Kubectl { kubeconfig: kubeconfig_path(&self.folder, &ALICE), ..self.kubectl.clone() };
+        kubectl.run(arguments, None).await
+    }
+
+    /// Tokens of the administrator and of alice.
+    pub const TOKENS: [&'static str; 2] = [ADMIN.token, ALICE.token];
 
     /// `kubectl apply` of a text, without a namespace.
     pub async fn apply(&self, manifest: &str) -> Answer {
@@ -294,6 +308,16 @@ impl Rig {
         }
     }
 
+    /// Which API server it is.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Kubeconfig of the administrator.
+    pub fn admin_kubeconfig(&self) -> &Path {
+        &self.kubectl.kubeconfig
+    }
+
     /// Kubeconfig of the user that `mcm` runs as in a namespace.
     pub async fn manager_kubeconfig(&self, namespace: &Namespace, rights: Rights) -> PathBuf {
         match rights {
@@ -308,7 +332,10 @@ impl Rig {
     /// Grants what the code says that it needs, to a user in place of the service account.
     async fn grant(&self, namespace: &Namespace) {
         let generated = super::manager::mcm(&["manifests", "rbac", "--simulation", "--namespace", &namespace.name]);
+        let views = super::manager::mcm(&["manifests", "apiservice", "--namespace", &namespace.name]);
         let mut documents = parse_documents("rbac", &generated).expect("mcm prints YAML");
+        let views = parse_documents("views", &views).expect("mcm prints YAML");
+        documents.extend(views.into_iter().filter(|document| document.value["kind"] != "APIService"));
         for document in &mut documents {
             if let Some(subjects) = document.value.get_mut("subjects") {
                 let user = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": RESTRICTED.name });
@@ -319,23 +346,41 @@ impl Rig {
         self.apply(&granted).await.succeed();
     }
 
-    /// The same, without kube's retries: an answer is an answer.
-    pub async fn client_without_retries(&self) -> kube::Client {
+    /// A client with the rights of alice, who has none unless a test says so.
+    pub async fn client_of_alice(&self) -> kube::Client {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let file = kube::config::Kubeconfig::read_from(&self.kubectl.kubeconfig).expect("the kubeconfig is readable");
+        let path = kubeconfig_path(&self.folder, &ALICE);
+        let file = kube::config::Kubeconfig::read_from(path).expect("the kubeconfig is readable");
         let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await;
-        let mut config = config.expect("the kubeconfig is complete");
-        config.default_retry = false;
-        kube::Client::try_from(config).expect("a client")
+        kube::Client::try_from(config.expect("the kubeconfig is complete")).expect("a client")
     }
 
     /// A client with the rights of the admin. It belongs to the runtime of the test that asks for it.
     pub async fn client(&self) -> kube::Client {
+        kube::Client::try_from(self.config().await).expect("a client")
+    }
+
+    /// The same, without kube's retries: an answer is an answer.
+    pub async fn client_without_retries(&self) -> kube::Client {
+        let mut config = self.config().await;
+        config.default_retry = false;
+        kube::Client::try_from(config).expect("a client")
+    }
+
+    /// A client that shows some token.
+    pub async fn client_with_token(&self, token: &str) -> kube::Client {
+        let mut config = self.config().await;
+        config.default_retry = false;
+        config.auth_info = kube::config::AuthInfo { token: Some(token.to_owned().into()), ..Default::default() };
+        kube::Client::try_from(config).expect("a client")
+    }
+
+    async fn config(&self) -> kube::Config {
         // Several crypto providers may be linked; the first test to come chooses, the others find it chosen.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let file = kube::config::Kubeconfig::read_from(&self.kubectl.kubeconfig).expect("the kubeconfig is readable");
         let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await;
-        kube::Client::try_from(config.expect("the kubeconfig is complete")).expect("a client")
+        config.expect("the kubeconfig is complete")
     }
 }
 
@@ -348,6 +393,11 @@ impl Namespace {
     /// `kubectl apply` of a text in this namespace.
     pub async fn apply(&self, manifest: &str) -> Answer {
         self.kubectl.run(&["apply", "-f", "-"], Some(manifest)).await
+    }
+
+    /// kubectl in this namespace, with something to read.
+    pub async fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Answer {
+        self.kubectl.run(arguments, Some(input)).await
     }
 
     /// `kubectl edit` in this namespace, with a program in place of a person's editor.
@@ -364,6 +414,15 @@ impl Namespace {
     pub async fn get(&self, resource: &str, name: &str) -> Value {
         self.kubectl(&["get", resource, name, "-o", "json"]).await.json()
     }
+}
+
+/// Whether a test that needs a real API server is left out of this run, which is said and counted.
+fn is_left_out(test: &str, why: &str) -> bool {
+    let left_out = Backend::chosen() == Backend::Dev;
+    if left_out {
+        scratch::count_skipped(test, &format!("needs a real API server: {why}"));
+    }
+    left_out
 }
 
 async fn assets_for(test: &str) -> Option<PathBuf> {
@@ -444,7 +503,7 @@ fn kubeconfig(url: &str, authority: &str, user: &User) -> String {
         "current-context": "rig",
         "clusters": [{
             "name": "rig",
-            "cluster": { "server": url, "certificate-authority-data": BASE64_STANDARD.encode(authority) },
+            "cluster": { "server": url, "certificate-authority-data": authority },
         }],
         "users": [{ "name": user.name, "user": { "token": user.token } }],
         "contexts": [{ "name": "rig", "context": { "cluster": "rig", "user": user.name } }],

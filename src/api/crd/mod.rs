@@ -10,6 +10,7 @@ mod shape;
 
 pub use rules::rule_ids;
 use serde_json::{Value, json};
+pub(crate) use shape::structural;
 
 use crate::api::{
     kind::{ApiVersion, Kind},

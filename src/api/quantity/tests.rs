@@ -171,3 +171,13 @@ proptest! {
         }
     }
 }
+
+#[rstest]
+#[case::of_one_format("1Gi", "1Gi", 2, "3Gi")]
+#[case::nothing_has_no_format("0", "16Gi", 1, "16Gi")]
+#[case::fractions("500m", "1", 3, "3500m")]
+#[case::less_than_nothing("-1", "1", 2, "1")]
+fn amounts_are_added(#[case] one: &str, #[case] other: &str, #[case] times: u64, #[case] sum: &str) {
+    let read = |text: &str| text.parse::<Quantity>().unwrap();
+    assert_eq!(read(one).plus(&read(other).times(times)).to_string(), sum);
+}

@@ -15,14 +15,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Args, Parser};
+use clap::{Args, Parser, ValueEnum};
+
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     Failure, logging,
     serve::{args::ServeArgs, validate::Surroundings},
 };
 use crate::{
-    dev_server::{Credentials, DevServer, DevServerOptions, Storage},
+    dev_server::{AuthorizationMode, Credentials, DevServer, DevServerOptions, Listening, Storage},
     manager,
     settings::Settings,
 };
@@ -41,6 +43,17 @@ latency:
   api: {constant: 0s}
 ";
 
+/// Values of `--authorization-mode`, in the spelling of kube-apiserver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Authorization {
+    /// Whoever is known may do everything.
+    #[value(name = "AlwaysAllow")]
+    AlwaysAllow,
+    /// What roles and bindings allow.
+    #[value(name = "RBAC")]
+    Rbac,
+}
+
 /// Flags of `mcm dev`.
 #[derive(Clone, Debug, Args)]
 pub struct DevArgs {
@@ -56,6 +69,15 @@ pub struct DevArgs {
     /// Port of the API server on 127.0.0.1; 0 takes any free one
     #[arg(long, default_value = "0")]
     pub port: u16,
+    /// Only the API server: no definitions, webhooks, controllers or virtual cloud
+    #[arg(long, conflicts_with_all = ["example", "simulation_config"])]
+    pub api_server_only: bool,
+    /// What callers with credentials may do: everything, or what roles and bindings allow
+    #[arg(long, value_enum, default_value = "AlwaysAllow", value_name = "MODE")]
+    pub authorization_mode: Authorization,
+    /// Further callers: one line token,user,uid,"group,group" each
+    #[arg(long, value_name = "FILE")]
+    pub token_auth_file: Option<PathBuf>,
     /// Latencies, failures and quota of the virtual cloud; re-read when it changes
     #[arg(long, value_name = "FILE")]
     pub simulation_config: Option<PathBuf>,
@@ -79,12 +101,14 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
     // The first one wins, and a second call tells nothing new.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = Folder::open(args.data_dir.as_deref())?;
-    let storage = args.data_dir.clone().map_or(Storage::Memory, Storage::Folder);
-    let server = DevServer::start(DevServerOptions { storage, ..DevServerOptions::default() }).map_err(Failure::run)?;
+    let server = server(args)?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
     let (listening, credentials) = server.listen(address).await.map_err(Failure::run)?;
     let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| folder.path.join("kubeconfig"));
     write_private(&kubeconfig, &credentials.kubeconfig(listening.address))?;
+    if args.api_server_only {
+        return serve_alone(&listening, &kubeconfig, out).await;
+    }
 
     let ports = free_ports()?;
     let client = server.client("mcm-dev-installer", NAMESPACE);
@@ -122,6 +146,39 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
         },
     };
     ended.map_err(Failure::Run)
+}
+
+fn server(args: &DevArgs) -> Result<DevServer, Failure> {
+    let options = DevServerOptions {
+        storage: args.data_dir.clone().map_or(Storage::Memory, Storage::Folder),
+        authorization: match args.authorization_mode {
+            Authorization::AlwaysAllow => AuthorizationMode::AlwaysAllow,
+            Authorization::Rbac => AuthorizationMode::Rbac,
+        },
+        ..DevServerOptions::default()
+    };
+    let server = DevServer::start(options).map_err(Failure::run)?;
+    if let Some(file) = &args.token_auth_file {
+        let failed = |error: &dyn std::fmt::Display| {
+            Failure::Input(format!("cannot use --token-auth-file {}: {error}", file.display()))
+        };
+        let text = fs::read_to_string(file).map_err(|error| failed(&error))?;
+        server.add_tokens(&text).map_err(|error| failed(&error))?;
+    }
+    Ok(server)
+}
+
+/// The API server by itself, until SIGTERM or SIGINT.
+async fn serve_alone(listening: &Listening, kubeconfig: &Path, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    writeln!(out, "Kubernetes API at https://{}\n  kubeconfig: {}", listening.address, kubeconfig.display())?;
+    out.flush()?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
 }
 
 /// The next commands to try.
@@ -178,6 +235,8 @@ fn settings(
         "--secure-address=127.0.0.1".to_owned(),
         format!("--secure-port={}", ports[1]),
         "--cert-extra-san=127.0.0.1".to_owned(),
+        // The development server does not aggregate.
+        "--extension-apiserver=false".to_owned(),
         "--shutdown-delay-duration=0s".to_owned(),
         "--shutdown-timeout=5s".to_owned(),
         "--kube-api-qps=500".to_owned(),

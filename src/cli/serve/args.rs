@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
+pub use super::extension::ExtensionArgs;
 use crate::{
     api::{duration::GoDuration, names},
     cli::{go_flags::go_bool, logging::LoggingArgs},
@@ -39,6 +40,9 @@ pub struct ServeArgs {
     /// TLS listener, certificates and admission.
     #[command(flatten)]
     pub serving: ServingArgs,
+    /// Views.
+    #[command(flatten)]
+    pub extension: ExtensionArgs,
     /// Drivers and the virtual cloud.
     #[command(flatten)]
     pub drivers: DriverArgs,
@@ -260,8 +264,13 @@ pub struct ServingArgs {
     /// Admission reviews that are answered at a time; further ones are asked to come back
     #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
     pub max_inflight_admission: i64,
-    /// Oldest TLS version that is spoken: VersionTLS12 or VersionTLS13
-    #[arg(long, default_value = "VersionTLS12", value_name = "VERSION")]
+    /// Oldest TLS version that is spoken
+    #[arg(
+        long,
+        help = "Oldest TLS version that is spoken: VersionTLS12 or VersionTLS13",
+        default_value = "VersionTLS12",
+        value_name = "VERSION"
+    )]
     pub tls_min_version: String,
     /// Further DNS name or IP address on the self-made certificate; may be repeated
     #[arg(long, value_delimiter = ',', value_name = "NAME")]

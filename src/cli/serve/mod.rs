@@ -3,6 +3,7 @@
 //! Here the flags become [`Settings`] and logging starts; running them is the manager's business, on the floor below.
 
 pub mod args;
+mod extension;
 pub mod validate;
 
 use args::ServeArgs;

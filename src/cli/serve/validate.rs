@@ -88,6 +88,7 @@ impl ServeArgs {
                     .or_else(|| surroundings.pod_namespace.clone())
                     .unwrap_or_else(|| clusters.namespace.clone()),
             },
+            extension: self.extension.settings(&mut problems),
             webhooks: webhooks(&self.serving, &mut problems),
             admission: admission(&self.serving, &mut problems),
             controllers: controllers(&self.controllers, &mut problems),
@@ -476,21 +477,21 @@ fn is_media_type(text: &str) -> bool {
 
 /// The mistakes found so far.
 #[derive(Default)]
-struct Problems(Vec<String>);
+pub(super) struct Problems(Vec<String>);
 
 impl Problems {
-    fn add(&mut self, problem: impl Into<String>) {
+    pub(super) fn add(&mut self, problem: impl Into<String>) {
         self.0.push(problem.into());
     }
 
-    fn unless(&mut self, fine: bool, problem: &str) {
+    pub(super) fn unless(&mut self, fine: bool, problem: &str) {
         if !fine {
             self.add(problem);
         }
     }
 
     /// The duration; a negative one is a problem.
-    fn duration(&mut self, value: GoDuration, problem: &str) -> Duration {
+    pub(super) fn duration(&mut self, value: GoDuration, problem: &str) -> Duration {
         if value.is_negative() {
             self.add(format!("{problem}: got {value}"));
         }
@@ -506,7 +507,7 @@ impl Problems {
     }
 
     /// The trimmed entries of a list flag; an empty one is a problem.
-    fn entries(&mut self, flag: &str, entries: &[String]) -> Vec<String> {
+    pub(super) fn entries(&mut self, flag: &str, entries: &[String]) -> Vec<String> {
         let trimmed: Vec<String> = entries.iter().map(|entry| entry.trim().to_owned()).collect();
         if trimmed.iter().any(String::is_empty) {
             self.add(format!("{flag}: the list has an empty entry"));

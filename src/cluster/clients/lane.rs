@@ -66,7 +66,7 @@ impl Lane {
             host: host.to_owned(),
             user_agent: HeaderValue::from_str(&user_agent)
                 .unwrap_or(HeaderValue::from_static("machine-controller-manager")),
-            bucket: throttled.then(|| TokenBucket::new(settings.rate)),
+            bucket: purpose.rate(settings.rate).map(TokenBucket::new),
             slots: throttled.then(|| Arc::clone(slots)),
             observer: settings.observer.clone(),
         }

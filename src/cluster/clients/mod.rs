@@ -42,12 +42,14 @@ pub enum Purpose {
     Watches,
     /// Discovery, versions, access reviews; not throttled.
     Discovery,
+    /// Whose token it is and who may do what, for the callers of views; with a rate of its own, since their number is not ours.
+    Reviews,
     /// Simulated kubelets, each of which would be a client of its own in the world; not throttled.
     Simulation,
 }
 
 impl Purpose {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Rollout,
         Self::Machines,
         Self::MachineReads,
@@ -58,6 +60,7 @@ impl Purpose {
         Self::Events,
         Self::Watches,
         Self::Discovery,
+        Self::Reviews,
         Self::Simulation,
     ];
 
@@ -74,7 +77,17 @@ impl Purpose {
             Self::Events => "event-recorder",
             Self::Watches => "shared-informers",
             Self::Discovery => "controller-discovery",
+            Self::Reviews => "delegated-reviews",
             Self::Simulation => "virtual-cloud",
+        }
+    }
+
+    /// How often it may call; none for as often as it likes.
+    fn rate(self, configured: Rate) -> Option<Rate> {
+        match self {
+            Self::Reviews => Some(REVIEWS),
+            throttled if throttled.is_throttled() => Some(configured),
+            _ => None,
         }
     }
 
@@ -87,10 +100,13 @@ impl Purpose {
             | Self::TargetCore
             | Self::Evictions
             | Self::Events => true,
-            Self::Leases | Self::Watches | Self::Discovery | Self::Simulation => false,
+            Self::Leases | Self::Watches | Self::Discovery | Self::Reviews | Self::Simulation => false,
         }
     }
 }
+
+/// Reviews per second, whatever callers do.
+const REVIEWS: Rate = Rate { qps: 200.0, burst: 400 };
 
 /// How many calls may be under way at once on the throttled lanes of one cluster together; each costs a connection.
 pub const PARALLEL_CALLS: usize = 32;

@@ -142,7 +142,8 @@ fn hash_of(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-fn shortened(mut message: String) -> String {
+/// A message that is not longer than an event's may be (1 KiB).
+pub fn shortened(mut message: String) -> String {
     if message.len() > LONGEST_MESSAGE {
         let mut end = LONGEST_MESSAGE - '…'.len_utf8();
         while !message.is_char_boundary(end) {

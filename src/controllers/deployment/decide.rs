@@ -72,7 +72,7 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
 }
 
 /// Whether the overshoot guard has frozen the object; honoured also when that guard is switched off (decisions.md 34).
-pub(super) fn is_frozen(meta: &ObjectMeta) -> bool {
+pub fn is_frozen(meta: &ObjectMeta) -> bool {
     meta.labels.as_ref().and_then(|labels| labels.get(label::FREEZE)).is_some_and(|value| value == "True")
 }
 

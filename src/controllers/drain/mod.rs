@@ -73,6 +73,8 @@ pub struct Run {
     deadline: Timestamp,
     progress: Progress,
     inbox: Inbox,
+    /// Whom it waits for since its last step.
+    waiting: Option<waiting::Waiting>,
     /// Attempts in this mode that failed, and the last one's reason and the time of the next.
     failures: u32,
     paused: Option<(Timestamp, String)>,
@@ -87,6 +89,7 @@ impl Run {
             deadline,
             progress: Progress::default(),
             inbox: Inbox::default(),
+            waiting: None,
             failures: 0,
             paused: None,
             counted: None,
@@ -112,12 +115,17 @@ impl Run {
     pub fn in_mode(self, force: Force, deadline: Timestamp) -> Self {
         if self.force != force {
             let progress = self.progress.next_attempt();
-            return Self { force, deadline, progress, failures: 0, paused: None, ..self };
+            return Self { force, deadline, progress, waiting: None, failures: 0, paused: None, ..self };
         }
         match force {
             Force::Yes => self,
             Force::No => Self { deadline, ..self },
         }
+    }
+
+    /// Whom the drain waited for at its last step.
+    pub fn waiting(&self) -> Option<&waiting::Waiting> {
+        self.waiting.as_ref()
     }
 
     fn failed(&mut self, error: &str, now: Timestamp) {
@@ -185,6 +193,10 @@ impl Drainer {
         for action in step.actions {
             calls::remove(&self.evictor, action, &run.inbox, &drain.wake);
         }
+        run.waiting = match &step.result {
+            DrainResult::Running { waiting, .. } => waiting.clone(),
+            DrainResult::Drained | DrainResult::Failed(_) => None,
+        };
         if let DrainResult::Failed(error) = &step.result {
             run.failed(error, drain.now);
         }

@@ -26,6 +26,10 @@ use crate::{cluster::key::ObjectKey, controllers::machine::observation::Force};
 pub trait DrainViews: Send + Sync + 'static {
     /// Whether the views are complete; asking starts them.
     fn ready(&self) -> bool;
+    /// Whether the views are complete; asking starts nothing.
+    fn complete(&self) -> bool {
+        self.ready()
+    }
     /// The pods bound to a node.
     fn pods_on(&self, node: &str) -> Vec<Arc<Pod>>;
     /// The pods that use a claim.
@@ -184,7 +188,7 @@ pub fn volumes_of(views: &dyn DrainViews, pod: &Pod) -> Vec<String> {
 }
 
 /// PVs named by more than one pod, or twice by one: nobody can tell when they are free (MC-217).
-fn shared_volumes(views: &dyn DrainViews, pods: &[Arc<Pod>]) -> Vec<String> {
+pub fn shared_volumes(views: &dyn DrainViews, pods: &[Arc<Pod>]) -> Vec<String> {
     let mut seen = BTreeMap::<String, usize>::new();
     for pod in pods.iter().filter(|pod| classify(pod) == PodClass::WithVolumes) {
         for name in volumes_of(views, pod) {

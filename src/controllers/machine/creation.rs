@@ -108,9 +108,20 @@ pub fn creation(seen: &Observation) -> Say {
 
 /// A call under way. Most take seconds; one that takes longer is told of.
 fn awaits_driver(seen: &Observation, call: Call) -> Say {
-    let Some(asked) = seen.flow.asked_at else {
+    let (Some(asked), Some(wait)) = (seen.flow.asked_at, driver_wait(seen, call)) else {
         return Say::act("creation-awaits-driver", Vec::new(), Next::AwaitCall);
     };
+    match tell_when_lasting(seen, asked, &wait) {
+        Err(rest) => {
+            Say::act("creation-awaits-driver", Vec::new(), Next::LookAgain(rest, "a slow driver call is told of"))
+        }
+        Ok(effects) => Say::act("creation-awaits-driver", effects, Next::AwaitCall),
+    }
+}
+
+/// Whom a machine waits for while this call is under way.
+pub fn driver_wait(seen: &Observation, call: Call) -> Option<Waiting> {
+    let asked = seen.flow.asked_at?;
     let (reason, on, limit) = match call {
         Call::Initialize => (
             machine_condition::REASON_WAITING_FOR_INITIALIZATION,
@@ -135,12 +146,7 @@ fn awaits_driver(seen: &Observation, call: Call) -> Say {
         .since(asked)
         .ended_by("it answers")
         .at_most_until(after(asked, limit), "the call counts as failed and is tried again");
-    match tell_when_lasting(seen, asked, &wait) {
-        Err(rest) => {
-            Say::act("creation-awaits-driver", Vec::new(), Next::LookAgain(rest, "a slow driver call is told of"))
-        }
-        Ok(effects) => Say::act("creation-awaits-driver", effects, Next::AwaitCall),
-    }
+    Some(wait)
 }
 
 /// A class that is about to get its finalizer; the class controller does that within moments, unless it does not run.

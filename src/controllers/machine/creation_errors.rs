@@ -13,6 +13,7 @@ use super::{
     plan::{Effect, Memo, Next, Plan},
     retry::{CreationReaction, DriverMemory, RetryPeriod, after_failed_creation},
     status_change::{StatusChange, TimeoutClock},
+    time_limit::creation_limit,
     waiting::{Waiting, after, attempts},
 };
 use crate::{
@@ -180,7 +181,7 @@ pub fn report_input_fault(seen: &Observation, fault: &Fault) -> Plan {
 
 /// Writes a failure and pauses.
 pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
-    let too_old = seen.age() > seen.limits.creation;
+    let too_old = creation_limit(seen).has_passed();
     let phase = match failure.phase {
         FailurePhase::ByAge if !too_old && *seen.phase() != MachinePhase::Failed => MachinePhase::CrashLoopBackOff,
         FailurePhase::ByAge | FailurePhase::Failed => MachinePhase::Failed,
@@ -215,7 +216,6 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
 /// What a machine waits for whose creation is tried again.
 fn creation_wait(seen: &Observation, failure: &CreationFailure, next: Timestamp, every: Duration) -> Waiting {
     let began = seen.machine.metadata.creation_timestamp.as_ref().map_or(seen.first_seen, |created| created.0);
-    let left = seen.limits.creation.saturating_sub(seen.age());
     let on = if seen.machine.spec.provider_id.is_empty() { "a VM" } else { "its VM to be ready for use" };
     Waiting::on(failure.reason, on)
         .since(began)
@@ -224,5 +224,5 @@ fn creation_wait(seen: &Observation, failure: &CreationFailure, next: Timestamp,
             "an attempt succeeds ({}; at once when class, Secret or machine change)",
             attempts(next, every)
         ))
-        .at_most_until(after(seen.now, left), "the machine is declared Failed")
+        .at_most_until(after(seen.now, creation_limit(seen).left()), "the machine is declared Failed")
 }

@@ -17,6 +17,7 @@ use super::{
     plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
     retry::RetryPeriod,
     status_change::{progressing, rfc3339},
+    time_limit::{TimeLimit, drain_limit},
     waiting::{after, awaits_views, told_reason},
 };
 use crate::{
@@ -44,7 +45,7 @@ pub enum DrainMode {
 
 /// How the Node is to be drained now, from the label, the time since the deletion, and the Node's own conditions (M-05).
 pub fn drain_mode(seen: &Observation) -> DrainMode {
-    let late = seen.deleting_for().is_some_and(|elapsed| elapsed > seen.limits.drain);
+    let late = drain_limit(seen).is_some_and(TimeLimit::has_passed);
     let unhealthy = seen.node.ours().is_some_and(|node| is_lastingly_unhealthy(node, seen.now));
     if seen.force_deletion() == Force::Yes || late || unhealthy { DrainMode::Forced } else { DrainMode::Normal }
 }
@@ -128,9 +129,9 @@ fn forced_on(error: &str) -> String {
 }
 
 /// A normal attempt ends when the drain timeout does; a forced one gets its own minute.
-fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
+pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
     let (force, left) = match mode {
-        DrainMode::Normal => (Force::No, seen.limits.drain.saturating_sub(seen.deleting_for().unwrap_or_default())),
+        DrainMode::Normal => (Force::No, drain_limit(seen).map_or(seen.limits.drain, TimeLimit::left)),
         DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
     };
     DrainOrder { node, force, deadline: after(seen.now, left) }

@@ -117,6 +117,11 @@ impl DriverCalls {
         }
     }
 
+    /// The call that is under way for this name.
+    pub fn under_way(&self, key: &ObjectKey) -> Option<Call> {
+        lock(&self.calls).get(key).filter(|entry| entry.answer.is_none()).map(|entry| entry.call)
+    }
+
     /// Forgets the answer for a machine that is gone.
     pub fn forget(&self, key: &ObjectKey) {
         let mut calls = lock(&self.calls);

@@ -8,16 +8,16 @@ use super::{
     health::in_words,
     in_place::timed_out,
     measures::Measurement,
-    observation::{NodeSource, Observation, Permit, Sibling, since},
+    observation::{NodeSource, Observation, Permit, Sibling},
     plan::{Effect, Next, Say},
-    settings::HealthTimeout,
     status_change::{StatusChange, TimeoutClock},
+    time_limit::{Limited, TimeLimit, phase_limit},
     vm_gone::VmCheck,
     waiting::{Waiting, tell_when_new},
 };
 use crate::api::{
     duration::GoDuration,
-    names::{label, machine_condition, machine_reason},
+    names::{label, machine_reason},
     v1alpha1::{MachinePhase, OperationState, controller_of},
 };
 use kube::ResourceExt;
@@ -49,57 +49,29 @@ pub fn may_fail(siblings: &[Sibling]) -> MayFail {
 
 /// What follows from the time a machine has spent in its phase.
 pub fn timeouts(seen: &Observation) -> Say {
-    if seen.node_label().is_empty() {
-        return Say::NOTHING;
+    let Some(limit) = phase_limit(seen) else { return Say::NOTHING };
+    let vm_is_gone = limit.of == Limited::Health && seen.vm_check == VmCheck::Gone;
+    if !limit.has_passed() && !vm_is_gone {
+        return Say::Pass(Some(limit.until_passed()));
     }
-    match seen.phase() {
-        MachinePhase::Pending => pending(seen),
-        MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed => {
-            unhealthy(seen)
-        }
-        MachinePhase::InPlaceUpdating => updating(seen),
-        MachinePhase::Unset
-        | MachinePhase::Available
-        | MachinePhase::Running
-        | MachinePhase::Terminating
-        | MachinePhase::Failed
-        | MachinePhase::CrashLoopBackOff
-        | MachinePhase::Other(_) => Say::NOTHING,
+    match limit.of {
+        Limited::Creation => never_joined(seen, limit),
+        // An in-place update has its own timeout, whether the Node is there or not (MC-285).
+        Limited::InPlaceUpdate => Say::act("in-place-timeout", timed_out(seen), Next::Again),
+        Limited::Health => unhealthy(seen, limit),
+        // A phase has none such.
+        Limited::Drain => Say::NOTHING,
     }
 }
 
-/// A Pending machine has its creation timeout, from its creation on; if the VM was taken over, from then on (M-13).
-fn pending(seen: &Observation) -> Say {
-    let status = &seen.machine.status;
-    let adopted = status.machine_conditions.iter().any(|condition| {
-        condition.type_ == machine_condition::PROGRESSING
-            && condition.reason == machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM
-    });
-    let in_phase = status.current_status.last_update_time.as_ref().map(|began| since(seen.now, began.0));
-    let elapsed = match in_phase {
-        Some(in_phase) if adopted => in_phase.min(seen.age()),
-        _ => seen.age(),
-    };
-    if elapsed <= seen.limits.creation {
-        return Say::Pass(Some(just_after(seen.limits.creation, elapsed)));
-    }
+fn never_joined(seen: &Observation, limit: TimeLimit) -> Say {
     if let Some(look) = last_look(seen) {
         return look;
     }
-    let limit = duration(seen.limits.creation);
-    let text = format!("Machine {} failed to join the cluster in {limit}.", seen.name());
+    let text = format!("Machine {} failed to join the cluster in {}.", seen.name(), duration(limit.length));
     let mut effects = failed(seen, machine_reason::CREATION_TIMEOUT, text);
     effects.push(Effect::Measure(Measurement::FailedJoin));
     Say::act("creation-timeout", effects, Next::Again)
-}
-
-/// An in-place update has its own timeout, whether the Node is there or not (MC-285).
-fn updating(seen: &Observation) -> Say {
-    let elapsed = in_phase_for(seen);
-    if elapsed <= seen.limits.in_place_update {
-        return Say::Pass(Some(just_after(seen.limits.in_place_update, elapsed)));
-    }
-    Say::act("in-place-timeout", timed_out(seen), Next::Again)
 }
 
 /// A last look at the Node before its machine is given up: this process may have been asleep and its watch may lag, and the
@@ -108,20 +80,8 @@ fn last_look(seen: &Observation) -> Option<Say> {
     (seen.node_source == NodeSource::View).then(|| Say::act("last-look-at-node", vec![Effect::RereadNode], Next::Again))
 }
 
-/// How long the machine is in its phase.
-fn in_phase_for(seen: &Observation) -> Duration {
-    let began = seen.machine.status.current_status.last_update_time.as_ref().map(|began| began.0);
-    began.map(|began| since(seen.now, began)).unwrap_or_default()
-}
-
-/// An unhealthy machine has its health timeout, and waits for its turn when that has passed.
-fn unhealthy(seen: &Observation) -> Say {
-    let HealthTimeout::After(limit) = seen.limits.health else { return Say::NOTHING };
-    let elapsed = in_phase_for(seen);
-    let vm_is_gone = seen.vm_check == VmCheck::Gone;
-    if elapsed <= limit && !vm_is_gone {
-        return Say::Pass(Some(just_after(limit, elapsed)));
-    }
+/// An unhealthy machine whose health timeout has passed, or whose VM is gone, waits for its turn.
+fn unhealthy(seen: &Observation, limit: TimeLimit) -> Say {
     // Cheap look first, without the permit: a blocked machine must not stand in the way of the others.
     if let Some(siblings) = &seen.siblings
         && let MayFail::No(in_progress) = may_fail(siblings)
@@ -134,7 +94,7 @@ fn unhealthy(seen: &Observation) -> Say {
     if let Some(look) = last_look(seen) {
         return look;
     }
-    if vm_is_gone && elapsed <= limit {
+    if !limit.has_passed() {
         let text = format!(
             "Machine {} is unhealthy and has no VM any more, the provider said so twice. Updating machine phase to Failed. \
              Node Conditions: {}",
@@ -146,7 +106,7 @@ fn unhealthy(seen: &Observation) -> Say {
     let text = format!(
         "Machine {} health checks failing since last {}. Updating machine phase to Failed. Node Conditions: {}",
         seen.name(),
-        duration(limit),
+        duration(limit.length),
         in_words(&seen.machine.status.conditions)
     );
     Say::act("health-timeout", failed(seen, machine_reason::HEALTH_TIMEOUT, text), Next::Again)
@@ -187,11 +147,6 @@ fn deferred(seen: &Observation, in_progress: &[String]) -> Say {
     let effects = tell_when_new(seen, &wait);
     // Sibling changes wake the machine; the minute is for a change that got lost.
     Say::act("health-timeout-deferred", effects, Next::LookAgain(Duration::from_secs(60), "waiting for siblings"))
-}
-
-/// The comparison is "elapsed > limit", so the limit itself is still too early.
-fn just_after(limit: Duration, elapsed: Duration) -> Duration {
-    limit.saturating_sub(elapsed) + Duration::from_millis(1)
 }
 
 fn duration(limit: Duration) -> GoDuration {

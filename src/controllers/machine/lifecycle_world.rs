@@ -91,6 +91,13 @@ struct Running {
     is_awaited: bool,
 }
 
+/// How the last initialisation of the VM went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Initialisation {
+    Fine,
+    Failed,
+}
+
 /// A machine and all around it.
 pub struct World {
     random: ChaCha8Rng,
@@ -105,8 +112,7 @@ pub struct World {
     pods: u32,
     node_was_deleted: bool,
     delete_was_answered: bool,
-    /// Whether the last initialisation failed.
-    initialisation_failed: bool,
+    initialisation: Initialisation,
     process: Process,
     base: Observation,
     /// Percent of writes and calls that go wrong.
@@ -171,7 +177,7 @@ impl World {
             pods: random.random_range(0..3),
             node_was_deleted: false,
             delete_was_answered: false,
-            initialisation_failed: false,
+            initialisation: Initialisation::Fine,
             process: Process {
                 memory: Memory::new("uid-1".to_owned(), at(0)),
                 machine: None,
@@ -324,7 +330,7 @@ impl World {
         let lost = || Status::new(if happens { Code::DeadlineExceeded } else { Code::Unavailable }, "no");
         let identity = VmIdentity { provider_id: VM.to_owned(), node_name: "n".to_owned(), addresses: Vec::new() };
         if call == Call::Initialize {
-            self.initialisation_failed = broken;
+            self.initialisation = if broken { Initialisation::Failed } else { Initialisation::Fine };
         }
         match call {
             Call::Create => {

@@ -71,6 +71,26 @@ impl Memory {
         }
     }
 
+    /// What a decision depends on, for somebody who only wants to know what would be decided: no token and no drain, which
+    /// can't be shared.
+    #[must_use]
+    pub fn recollection(&self) -> Self {
+        Self {
+            uid: self.uid.clone(),
+            first_seen: self.first_seen,
+            first_seen_deleting: self.first_seen_deleting,
+            flow: self.flow.clone(),
+            pause: self.pause.clone(),
+            drain: None,
+            drain_began: None,
+            conditions_differ_since: self.conditions_differ_since,
+            vm_check: self.vm_check,
+            token: None,
+            said: BTreeMap::new(),
+            reread: false,
+        }
+    }
+
     /// Whether this message is news.
     pub fn is_news(&mut self, reason: &'static str, message: &str) -> bool {
         let text = masked(message);

@@ -53,6 +53,7 @@ mod node_steps;
 pub mod observation;
 mod observe;
 pub(in crate::controllers) use observe::secrets_of;
+pub mod outlook;
 pub mod plan;
 pub mod preservation;
 mod preservation_drain;
@@ -68,9 +69,12 @@ pub mod status_change;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
+mod testing_api;
+#[cfg(test)]
 mod testing_cloud;
 #[cfg(test)]
 mod testing_cluster;
+pub mod time_limit;
 mod tokens;
 pub mod user_data;
 pub mod vm_gone;

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::ResourceExt;
 
 use super::{
-    TargetDeps,
     class_state::class_state,
     health::conditions_changed,
     memory::{Memory, Pass},
@@ -26,7 +25,10 @@ use crate::{
         v1alpha1::{Machine, MachineClass, MachinePhase, SecretReference},
     },
     cluster::{key::ObjectKey, store::Store},
-    controllers::views::{BY_MACHINE, BY_NAME_LABEL, BY_NODE, ControlViews, qualified},
+    controllers::{
+        drain::observe::DrainViews,
+        views::{BY_MACHINE, BY_NAME_LABEL, BY_NODE, ControlViews, qualified},
+    },
     driver::{Registry, SecretData},
 };
 
@@ -35,7 +37,7 @@ pub struct Sources<'a> {
     /// The control cluster.
     pub views: &'a ControlViews,
     /// The target cluster.
-    pub target: Option<&'a TargetDeps>,
+    pub target: Option<TargetSources<'a>>,
     /// The drivers.
     pub drivers: &'a Registry,
     /// The settings.
@@ -48,6 +50,26 @@ pub struct Sources<'a> {
     pub last_good: LastGood,
     /// Whether the removal of the machine's Node was seen.
     pub node_vanished: bool,
+}
+
+/// What an observation needs of the target cluster.
+#[derive(Clone, Copy)]
+pub struct TargetSources<'a> {
+    /// The store of Nodes.
+    pub nodes: &'a Store<Node>,
+    /// The views that drains need.
+    pub drains: &'a dyn DrainViews,
+    /// Whether looking at these begins them.
+    pub looking: Looking,
+}
+
+/// Whether looking at views that are not kept yet begins to keep them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looking {
+    /// It does: something will be done with what they hold.
+    Begins,
+    /// It does not.
+    Glances,
 }
 
 /// The Secrets of a class.
@@ -166,9 +188,9 @@ fn node_view(sources: &Sources<'_>, machine: &Machine, memory: &Memory) -> NodeV
     let Some(target) = sources.target else { return NodeView::NoTarget };
     let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
     if name.is_empty() {
-        return not_linked(&target.node_store, machine, memory);
+        return not_linked(target.nodes, machine, memory);
     }
-    match target.node_store.get(&ObjectKey::cluster_scoped(name)) {
+    match target.nodes.get(&ObjectKey::cluster_scoped(name)) {
         None if sources.node_vanished => NodeView::Vanished,
         None => NodeView::Absent,
         Some(node) => {
@@ -207,10 +229,14 @@ pub(super) fn note_conditions(machine: &Machine, node: &NodeView, memory: &mut M
 fn attachments(sources: &Sources<'_>, machine: &Machine) -> Option<Vec<AttachmentView>> {
     let (Some(target), Some(_)) = (sources.target, &machine.metadata.deletion_timestamp) else { return None };
     let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
-    if name.is_empty() || !target.drainer.views().ready() {
+    let is_known = || match target.looking {
+        Looking::Begins => target.drains.ready(),
+        Looking::Glances => target.drains.complete(),
+    };
+    if name.is_empty() || !is_known() {
         return None;
     }
-    let all = target.drainer.views().attachments_on(name);
+    let all = target.drains.attachments_on(name);
     let views = all
         .iter()
         .map(|attachment| AttachmentView {

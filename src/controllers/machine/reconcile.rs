@@ -16,7 +16,7 @@ use super::{
     measures::Measurement,
     memory::{Memory, Pass},
     observation::{Answer, Call, DrainState, LastGood, NodeStep, Observation, Permit, Trouble, since},
-    observe::{ClassSecrets, Sources, class_of, observe, secrets_of},
+    observe::{ClassSecrets, Looking, Sources, TargetSources, class_of, observe, secrets_of},
     plan::{DrainOrder, Next},
     retry::RetryPeriod,
     settings::CallDeadlines,
@@ -35,7 +35,7 @@ use crate::{
         key::{ObjectKey, Target},
         queue::Outcome,
     },
-    controllers::drain::{Drain, Run, observe::DrainLimits, step::DrainResult},
+    controllers::drain::{self, Drain, Run, observe::DrainLimits, step::DrainResult},
     driver::{Code, Driver, MachineRequest, Status},
 };
 
@@ -178,17 +178,20 @@ impl MachineController {
 
     fn observe(&self, machine: &Arc<Machine>, memory: &mut Memory, pass: &Pass) -> Observation {
         let class = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
-        let remembered = lock(&self.last_good).contains_key(&class);
         let key = ObjectKey::of(&**machine);
         let sources = Sources {
             views: &self.views,
-            target: self.target.as_ref(),
+            target: self.target.as_ref().map(|target| TargetSources {
+                nodes: &target.node_store,
+                drains: target.drainer.views(),
+                looking: Looking::Begins,
+            }),
             drivers: &self.drivers,
             settings: &self.settings,
             freeze: self.freeze.of(&key),
             silence: self.freeze.silence(),
-            last_good: if remembered { LastGood::Remembered } else { LastGood::Unknown },
-            node_vanished: lock(&self.vanished).contains(&key),
+            last_good: self.remembers_class(&class),
+            node_vanished: self.saw_node_vanish(&key),
         };
         observe(&sources, Arc::clone(machine), memory, pass, self.clock.now())
     }
@@ -335,6 +338,30 @@ impl MachineController {
     /// Notes that a machine's Node is there (again).
     pub fn node_appeared(&self, machine: &ObjectKey) {
         lock(&self.vanished).remove(machine);
+    }
+
+    /// What this process remembers of a machine, and whom its drain waits for. Nothing while a pass works on the machine,
+    /// or when there has been none.
+    pub(super) fn remembered(&self, key: &ObjectKey, uid: &str) -> Option<(Memory, Option<drain::waiting::Waiting>)> {
+        let memories = lock(&self.memories);
+        let memory = memories.get(key).filter(|memory| memory.uid == uid)?;
+        let waiting = memory.drain.as_ref().and_then(Run::waiting).cloned();
+        let mut recollection = memory.recollection();
+        drop(memories);
+        if recollection.flow.in_flight.is_none() && recollection.flow.answer.is_none() {
+            recollection.flow.in_flight = self.calls.under_way(key);
+        }
+        Some((recollection, waiting))
+    }
+
+    /// Whether the removal of the machine's Node was seen.
+    pub(super) fn saw_node_vanish(&self, key: &ObjectKey) -> bool {
+        lock(&self.vanished).contains(key)
+    }
+
+    /// Whether a class and its Secrets are remembered as they were when last used.
+    pub(super) fn remembers_class(&self, class: &ObjectKey) -> LastGood {
+        if lock(&self.last_good).contains_key(class) { LastGood::Remembered } else { LastGood::Unknown }
     }
 
     /// The queue this controller works on.

@@ -76,6 +76,44 @@ impl Waiting {
     }
 }
 
+/// What a sentence tells that was told by this controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told<'a> {
+    /// When the wait began.
+    pub since: Option<Timestamp>,
+    /// Whom it is for, with what is seen of it.
+    pub on: &'a str,
+    /// What ends it.
+    pub ended_by: Option<&'a str>,
+}
+
+impl<'a> Told<'a> {
+    /// Reads a sentence of [`Waiting::message`], or one of a deletion.
+    pub fn read(message: &'a str) -> Self {
+        let (before, on) = message.split_once("waiting for ").unwrap_or(("", message));
+        let (on, ended_by) = match on.rsplit_once("; ends when ") {
+            Some((on, end)) => (on, Some(without_limit(end))),
+            None => (on, None),
+        };
+        let since = [before, on].into_iter().find_map(|part| {
+            let (_, time) = part.split_once(" since ")?;
+            time.get(..RFC3339_LENGTH)?.parse().ok()
+        });
+        Self { since, on, ended_by }
+    }
+}
+
+/// The text before "; at …" with a time.
+fn without_limit(text: &str) -> &str {
+    match text.rsplit_once("; at ") {
+        Some((before, limit)) if limit.starts_with(|c: char| c.is_ascii_digit()) => before,
+        _ => text,
+    }
+}
+
+/// Length of a time as these sentences have it.
+const RFC3339_LENGTH: usize = "2027-01-15T08:00:00Z".len();
+
 /// The reason of the wait that the machine's status tells of, if it tells of any.
 pub fn told_reason(machine: &Machine) -> Option<&str> {
     machine
@@ -163,6 +201,18 @@ mod tests {
              at 2027-01-15T08:20:00Z the machine is declared Failed"
         );
         assert_eq!(Waiting::on("X", "help").message(), "waiting for help");
+    }
+
+    #[test]
+    fn a_told_wait_can_be_read_again() {
+        let message = wait().message();
+        let told = Told::read(&message);
+        assert_eq!((told.since, told.ended_by), (Some(at(0)), Some("the kubelet joins")));
+        assert_eq!(Told::read("waiting for help"), Told { since: None, on: "help", ended_by: None });
+        let deletion = Told::read("being deleted since 2027-01-15T08:00:00Z; waiting for its node to be drained");
+        assert_eq!(deletion, Told { since: Some(at(0)), on: "its node to be drained", ended_by: None });
+        assert_eq!(Told::read("waiting for x; ends when y; at once when z").ended_by, Some("y; at once when z"));
+        assert_eq!(Told::read("gone fishing since \u{1F41F}").on, "gone fishing since \u{1F41F}");
     }
 
     #[test]

@@ -150,12 +150,15 @@ fn each_phase_says_what_ends_it(
     phase: MachinePhase,
 ) {
     let expected = match &phase {
-        // Where machines should be.
-        MachinePhase::Available | MachinePhase::Running => None,
-        // The driver is asked at once; what it is asked, and what it refuses, is told as shown above.
-        MachinePhase::Unset | MachinePhase::CrashLoopBackOff => None,
-        // Told with the write that enters them, and never entered otherwise.
-        MachinePhase::Failed | MachinePhase::Terminating | MachinePhase::Other(_) => None,
+        // Where machines should be; where the driver is asked at once, and what it is asked or refuses is told as shown
+        // above; and what is entered with a write that tells, never otherwise.
+        MachinePhase::Available
+        | MachinePhase::Running
+        | MachinePhase::Unset
+        | MachinePhase::CrashLoopBackOff
+        | MachinePhase::Failed
+        | MachinePhase::Terminating
+        | MachinePhase::Other(_) => None,
         MachinePhase::Pending => Some("CreationTimeout"),
         MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed => {
             Some("HealthTimeout")
@@ -291,11 +294,9 @@ fn an_update_in_place_says_at_each_stage_whom_it_waits_for(
             let mut drained = node.clone();
             let reason = UpdateStage::Selected.reason().to_owned();
             if let Some(conditions) = drained.status.get_or_insert_default().conditions.as_mut() {
-                conditions.iter_mut().for_each(|found| {
-                    if found.type_ == node_condition::IN_PLACE_UPDATE {
-                        found.reason = Some(reason.clone());
-                    }
-                });
+                for found in conditions.iter_mut().filter(|found| found.type_ == node_condition::IN_PLACE_UPDATE) {
+                    found.reason = Some(reason.clone());
+                }
             }
             for (key, value) in labels {
                 drained.labels_mut().insert(key.to_owned(), value.to_owned());

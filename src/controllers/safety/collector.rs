@@ -51,6 +51,9 @@ const READS_AT_ONCE: usize = 10;
 /// A period below this would be a hot loop (M-31).
 pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
 
+/// Is told of every list that a provider has made of a class's VMs, so that nobody has to ask again; must be quick.
+pub type ListListener = Arc<dyn Fn(&MachineClass, &[crate::driver::ListedVm]) + Send + Sync>;
+
 /// What the collector needs.
 pub struct CollectorDeps {
     /// The stores of the control cluster.
@@ -79,6 +82,8 @@ pub struct CollectorDeps {
     pub node_patience: Duration,
     /// The guards of a deletion.
     pub guards: Guards,
+    /// Is told of every list.
+    pub lists: Option<ListListener>,
 }
 
 /// Deletes VMs and lets go of Nodes that no machine stands behind.
@@ -110,20 +115,23 @@ impl Collector {
         if self.deps.freeze.get() == Freeze::Frozen {
             return Outcome::LookAgain(period, "frozen");
         }
-        let (driver, secret) = match self.access_to(&class) {
+        let (driver, secret) = match access_to(&class, &self.deps.drivers, &self.deps.views) {
             Ok(access) => access,
             Err(why) => {
                 tracing::debug!(class = %key, why, "VMs of the class are not looked at");
                 return Outcome::LookAgain(period, "the class can't be used");
             }
         };
-        let listed = match list(&*driver, &class, &secret).await {
+        let listed = match list(&*driver, &class, &secret, LIST_DEADLINE).await {
             Ok(listed) => listed,
             Err(error) => {
                 tracing::warn!(class = %key, %error, "the provider's list of VMs failed; nothing is concluded from that");
                 return Outcome::LookAgain(period.min(Duration::from_secs(60)), "the list failed");
             }
         };
+        if let Some(tell) = &self.deps.lists {
+            tell(&class, &listed);
+        }
         let vms = self.with_claims(&key, listed).await;
         let plan = orphans::decide(&orphans::Observation {
             version: orphans::OBSERVATION_VERSION,
@@ -140,18 +148,14 @@ impl Collector {
         Outcome::LookAgain(next.max(LEAST_PERIOD), "the next look at the provider")
     }
 
-    fn suspects_of(&self, class: &ObjectKey) -> BTreeMap<String, Timestamp> {
-        lock(&self.suspects).get(class).cloned().unwrap_or_default()
+    /// The guards of a deletion.
+    pub fn guards(&self) -> Guards {
+        self.deps.guards
     }
 
-    fn access_to(&self, class: &MachineClass) -> Result<(Arc<dyn Driver>, SecretData), String> {
-        let driver = self.deps.drivers.driver_for(&class.provider).map_err(|status| status.to_string())?;
-        let secrets = secrets_of(&self.deps.views.secrets, &synthetic(class, "", ""), Some(class));
-        if secrets.missing.is_empty() {
-            Ok((Arc::clone(driver), secrets.data))
-        } else {
-            Err(format!("Secret {} is missing", secrets.missing.join(" and ")))
-        }
+    /// Since when VMs of a class have been suspected, by their identity.
+    pub fn suspects_of(&self, class: &ObjectKey) -> BTreeMap<String, Timestamp> {
+        lock(&self.suspects).get(class).cloned().unwrap_or_default()
     }
 
     /// The listed VMs with what their machines say: the stores acquit, only the API server convicts.
@@ -165,14 +169,10 @@ impl Collector {
             .collect();
         let of_store = |vm: crate::driver::ListedVm| {
             let machine = views.machines.get(&ObjectKey::new(class.namespace.clone(), vm.machine_name.clone()));
-            let claim = if held.contains(&vm.provider_id.to_ascii_lowercase()) {
-                Claim::Own
-            } else if vm.machine_name.is_empty() {
+            let claim = orphans::claim_in_stores(&vm, &held, machine.as_deref());
+            if claim == Claim::Unnamed {
                 tracing::warn!(%class, vm = vm.provider_id, "the provider lists a VM without a machine's name; it is kept");
-                Claim::Unnamed
-            } else {
-                claim(&vm.provider_id, machine.as_deref())
-            };
+            }
             orphans::ListedVm { provider_id: vm.provider_id, machine: vm.machine_name, created: vm.created, claim }
         };
         let mut vms: Vec<orphans::ListedVm> = listed.into_iter().map(of_store).collect();
@@ -328,6 +328,24 @@ impl Collector {
     }
 }
 
+/// What a provider is asked through about all VMs of a class.
+///
+/// # Errors
+/// With what keeps the class from being used.
+pub fn access_to(
+    class: &MachineClass,
+    drivers: &crate::driver::Registry,
+    views: &ControlViews,
+) -> Result<(Arc<dyn Driver>, SecretData), String> {
+    let driver = drivers.driver_for(&class.provider).map_err(|status| status.to_string())?;
+    let secrets = secrets_of(&views.secrets, &synthetic(class, "", ""), Some(class));
+    if secrets.missing.is_empty() {
+        Ok((Arc::clone(driver), secrets.data))
+    } else {
+        Err(format!("Secret {} is missing", secrets.missing.join(" and ")))
+    }
+}
+
 /// What the API server says about the machine of a VM.
 async fn ask(machines: Objects<Machine>, provider_id: String, key: ObjectKey) -> (String, Claim) {
     let answer = match machines.get(&key).await {
@@ -359,15 +377,20 @@ fn released(node: &Node) -> Value {
     patch
 }
 
-async fn list(
+/// The provider's list of VMs of a class.
+///
+/// # Errors
+/// The driver's, and `DeadlineExceeded`.
+pub async fn list(
     driver: &dyn Driver,
     class: &Arc<MachineClass>,
     secret: &SecretData,
+    deadline: Duration,
 ) -> Result<Vec<crate::driver::ListedVm>, Status> {
-    let cx = OpContext { deadline: LIST_DEADLINE };
+    let cx = OpContext { deadline };
     let request = ListRequest { class: Arc::clone(class), secret: secret.clone() };
-    tokio::time::timeout(LIST_DEADLINE, driver.list_machines(&cx, request)).await.unwrap_or_else(|_| {
-        Err(Status::new(Code::DeadlineExceeded, format!("no answer within {} s", LIST_DEADLINE.as_secs())))
+    tokio::time::timeout(deadline, driver.list_machines(&cx, request)).await.unwrap_or_else(|_| {
+        Err(Status::new(Code::DeadlineExceeded, format!("no answer within {} s", deadline.as_secs())))
     })
 }
 

@@ -148,6 +148,7 @@ impl Scene {
             period: Duration::from_secs(900),
             node_patience: Duration::from_secs(1200),
             guards: Guards::default(),
+            lists: None,
         });
         Self { collector, provider, stored, nodes }
     }

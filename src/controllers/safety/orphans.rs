@@ -4,7 +4,10 @@
 //! exists or that the machine has another VM. What is not on the provider's list is never concluded from: an empty,
 //! partial or failed list proves nothing. Source: spec/machine-controller §9.1, decision 14.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -72,6 +75,18 @@ pub fn claim(provider_id: &str, machine: Option<&Machine>) -> Claim {
     }
 }
 
+/// What the stores say about a listed VM: `held` are the identities of all machines in lower case, `machine` is the one of
+/// the VM's name.
+pub fn claim_in_stores(vm: &crate::driver::ListedVm, held: &BTreeSet<String>, machine: Option<&Machine>) -> Claim {
+    if held.contains(&vm.provider_id.to_ascii_lowercase()) {
+        Claim::Own
+    } else if vm.machine_name.is_empty() {
+        Claim::Unnamed
+    } else {
+        claim(&vm.provider_id, machine)
+    }
+}
+
 /// Providers spell their ids in different cases at different doors (Azure); an orphan is never found by that.
 pub fn is_same_vm(one: &str, other: &str) -> bool {
     one.eq_ignore_ascii_case(other)
@@ -79,7 +94,7 @@ pub fn is_same_vm(one: &str, other: &str) -> bool {
 
 impl Claim {
     /// Whether the VM is nobody's.
-    fn is_orphaned(&self) -> bool {
+    pub fn is_orphaned(&self) -> bool {
         match self {
             Self::Nobody | Self::OtherVm(_) => true,
             Self::Own | Self::InCreation | Self::Unnamed | Self::Unknown => false,
@@ -161,7 +176,7 @@ pub fn decide(seen: &Observation) -> Plan {
             _ => continue,
         };
         plan.suspects.insert(vm.provider_id.clone(), since);
-        let wait = still_to_wait(vm, since, seen);
+        let wait = still_to_wait(vm.created, since, &seen.guards, seen.now);
         if !wait.is_zero() {
             plan.look_again_within(wait);
         } else if plan.deletions.len() < seen.guards.deletions {
@@ -177,14 +192,19 @@ pub fn decide(seen: &Observation) -> Plan {
     plan
 }
 
-/// How long an orphan must not be touched yet.
-fn still_to_wait(vm: &ListedVm, suspected_since: Timestamp, seen: &Observation) -> Duration {
+/// How long an orphan must not be touched yet; `created` is when it was made, where the provider tells.
+pub fn still_to_wait(
+    created: Option<Timestamp>,
+    suspected_since: Timestamp,
+    guards: &Guards,
+    now: Timestamp,
+) -> Duration {
     let remaining = |since: Timestamp, length: Duration| {
         // A time in the future is a difference of clocks: the whole length is waited then.
-        length.saturating_sub(Duration::try_from(seen.now.duration_since(since)).unwrap_or_default())
+        length.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default())
     };
-    let verdict = remaining(suspected_since, seen.guards.confirm_after);
-    let age = vm.created.map(|created| remaining(created, seen.guards.least_age)).unwrap_or_default();
+    let verdict = remaining(suspected_since, guards.confirm_after);
+    let age = created.map(|created| remaining(created, guards.least_age)).unwrap_or_default();
     verdict.max(age)
 }
 

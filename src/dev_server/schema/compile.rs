@@ -120,7 +120,10 @@ impl<'a> Compiler<'a> {
         node.required = strings(fields.get("required"));
         if self.named.is_empty() {
             node.default = fields.get("default").cloned();
-        } else if fields.get("properties").is_none() && fields.get("additionalProperties").is_none() {
+        } else if matches!(node.value_type, None | Some(Type::Object))
+            && fields.get("properties").is_none()
+            && fields.get("additionalProperties").is_none()
+        {
             // A built-in object without fields holds anything. Defaults of built-in kinds say what zero values are.
             node.preserves_unknown = true;
             node.additional = Additional::Any;

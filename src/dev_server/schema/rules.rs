@@ -10,8 +10,9 @@ use std::{collections::HashMap, sync::Arc};
 use kube_cel::{
     KubeCelExt,
     cel::{
-        Context, Program,
-        objects::{Key, OptionalValue, Value as Cel},
+        Context,
+        objects::{Key, OptionalValue, ResolveResult, Value as Cel},
+        parser::{Expression, Parser},
     },
 };
 use serde_json::{Value, json};
@@ -175,7 +176,7 @@ impl Rule {
     pub(super) fn compile(rule: &Value) -> Result<Self, String> {
         let text = rule["rule"].as_str().ok_or("the rule is missing")?.to_owned();
         let program = program(&text)?;
-        let mentions_old = program.references().has_variable("oldSelf");
+        let mentions_old = program.0.references().has_variable("oldSelf");
         let message_program = rule["messageExpression"].as_str().map(self::program).transpose()?;
         Ok(Self {
             old: match (mentions_old, rule["optionalOldSelf"] == json!(true)) {
@@ -193,13 +194,28 @@ impl Rule {
                 Some("FieldValueInvalid") | None => "FieldValueInvalid",
                 Some(other) => return Err(format!("unknown reason {other:?}")),
             },
-            field_path: rule["fieldPath"].as_str().map(str::to_owned),
+            field_path: rule["fieldPath"].as_str().map(told),
             text,
         })
     }
 }
 
-/// Compiles an expression whose functions are all known.
+/// A field path as errors tell it: `.a['b']` is `.a[b]`.
+fn told(path: &str) -> String {
+    path.replace("['", "[").replace("']", "]")
+}
+
+/// A compiled expression.
+#[derive(Debug)]
+pub(in crate::dev_server) struct Program(Expression);
+
+impl Program {
+    pub(in crate::dev_server) fn execute(&self, context: &Context<'_>) -> ResolveResult {
+        Cel::resolve(&self.0, context)
+    }
+}
+
+/// Compiles an expression whose functions are all known. Optional fields (`a.?b`, `a[?b]`) are part of the language.
 pub(in crate::dev_server) fn program(text: &str) -> Result<Arc<Program>, String> {
     if text.len() > LONGEST {
         return Err(format!("it is longer than {LONGEST} bytes"));
@@ -207,15 +223,15 @@ pub(in crate::dev_server) fn program(text: &str) -> Result<Arc<Program>, String>
     if COMPREHENSIONS.iter().map(|call| text.matches(call).count()).sum::<usize>() > MOST_COMPREHENSIONS {
         return Err("it has too many comprehensions: its cost has no bound".to_owned());
     }
-    let program =
-        Program::compile(text).map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
-    for function in program.references().functions() {
+    let parsed = Parser::default().enable_optional_syntax(true).parse(text);
+    let expression = parsed.map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
+    for function in expression.references().functions() {
         let operator = !function.starts_with(|c: char| c.is_ascii_alphabetic());
         if !operator && !FUNCTIONS.contains(&function) {
             return Err(format!("undeclared reference to '{function}'"));
         }
     }
-    Ok(Arc::new(program))
+    Ok(Arc::new(Program(expression)))
 }
 
 /// What every expression may use.
@@ -446,6 +462,12 @@ mod tests {
     )]
     fn what_cannot_be_compiled_refuses_the_definition(#[case] rule: &str) {
         assert!(Rule::compile(&json!({"rule": rule})).is_err());
+    }
+
+    #[test]
+    fn a_key_of_a_map_is_told_without_its_quotes() {
+        let rule = json!({"rule": "false", "reason": "FieldValueRequired", "fieldPath": ".a['b']", "message": "no"});
+        assert_eq!(found(&rule, &json!({"a": "x"}), None)[0].field, "a[b]");
     }
 
     #[test]

@@ -90,6 +90,7 @@ impl Clock {
             if pace.rate > 0.0 {
                 let wait = Duration::try_from_secs_f64(left.as_secs_f64() / pace.rate).unwrap_or(LONGEST_SLEEP);
                 tokio::select! {
+                    biased;
                     // A virtual clock must not spin when the rest is shorter than a timer's tick.
                     () = sleep(wait.clamp(Duration::from_millis(1), LONGEST_SLEEP)) => {}
                     Ok(()) = changes.changed() => {}

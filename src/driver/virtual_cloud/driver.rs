@@ -123,6 +123,11 @@ impl VirtualCloud {
     }
 }
 
+/// A list shows the VMs of a cluster and role.
+pub(super) fn inventory_key(class: &MachineClass) -> String {
+    VmTemplate::of_class(class).owner()
+}
+
 #[async_trait]
 impl Driver for VirtualCloud {
     fn info(&self) -> &DriverInfo {
@@ -132,6 +137,10 @@ impl Driver for VirtualCloud {
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
         let base = self.shared.with(|cloud, _| Arc::clone(cloud.config()));
         validate_class(&base, class, found);
+    }
+
+    fn inventory_key(&self, class: &MachineClass) -> String {
+        inventory_key(class)
     }
 
     async fn create_machine(&self, _cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {

@@ -140,6 +140,7 @@ pub async fn run_timers(shared: Arc<Shared>, shutdown: CancellationToken) {
             }
         };
         tokio::select! {
+            biased;
             () = shutdown.cancelled() => return,
             () = due => {}
             () = shared.deadline_moved.notified() => {}

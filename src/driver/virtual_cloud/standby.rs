@@ -59,6 +59,10 @@ impl Driver for Standby {
         }
     }
 
+    fn inventory_key(&self, class: &MachineClass) -> String {
+        driver::inventory_key(class)
+    }
+
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
         self.cloud()?.create_machine(cx, request).await
     }

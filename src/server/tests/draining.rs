@@ -9,7 +9,7 @@ use super::rig::{Rig, options, soon, until};
 use crate::server::{Readiness, ServerOptions};
 
 #[tokio::test]
-async fn a_request_in_flight_is_finished_and_then_the_server_ends() {
+async fn th_43_a_request_in_flight_is_finished_and_then_the_server_ends() {
     let mut rig = Rig::start(options()).await;
     let idle = rig.h2().await;
     let mut busy = rig.h1().await;

@@ -37,7 +37,7 @@ async fn a_handshake_that_breaks_off_or_is_none_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_never_comes_is_given_up() {
+async fn th_12_a_handshake_that_never_comes_is_given_up() {
     let rig =
         Rig::start(with(ConnectionLimits { handshake: Duration::from_millis(50), ..ConnectionLimits::default() }))
             .await;
@@ -47,7 +47,7 @@ async fn a_handshake_that_never_comes_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_head_that_trickles_is_given_up() {
+async fn th_07_a_head_that_trickles_is_given_up() {
     let limits = ConnectionLimits { header: Duration::from_millis(50), ..ConnectionLimits::default() };
     let rig = Rig::start(with(limits)).await;
     let mut raw = rig.h1().await;
@@ -58,7 +58,7 @@ async fn a_head_that_trickles_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_body_that_trickles_is_given_up() {
+async fn th_08_a_body_that_trickles_is_given_up() {
     let requests = RequestLimits { body_grace: Duration::from_millis(50), ..RequestLimits::default() };
     let rig = Rig::start(ServerOptions { requests, ..options() }).await;
     let mut raw = rig.h1().await;

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     metrics::Metrics,
     server::{
-        Answer, Health, Reviewer, Server, ServerOptions,
+        Answer, Guest, Health, Reviewer, Server, ServerOptions,
         tls::{CertMode, CertificateHandle, CertificateManager, CertificateSettings, plan::PlanSettings},
     },
 };
@@ -118,10 +118,22 @@ impl Rig {
     }
 
     pub(super) async fn start_with(options: ServerOptions, mode: CertMode) -> Self {
+        Self::start_serving(options, mode, None).await
+    }
+
+    pub(super) async fn start_with_guest(options: ServerOptions, guest: Arc<dyn Guest>) -> Self {
+        let dev = CertMode::Dev { settings: PlanSettings::for_names(names()), targets: Vec::new() };
+        Self::start_serving(options, dev, Some(guest)).await
+    }
+
+    async fn start_serving(options: ServerOptions, mode: CertMode, guest: Option<Arc<dyn Guest>>) -> Self {
         let (health, metrics) = (Health::default(), test_metrics());
         let manager = CertificateManager::new(None, certificate_settings(mode), &metrics, &health).unwrap();
         let certificate = manager.handle();
-        let server = Server::bind(options, &certificate, &health, &metrics).await.unwrap();
+        let mut server = Server::bind(options, &certificate, &health, &metrics).await.unwrap();
+        if let Some(guest) = guest {
+            server = server.with_guest(guest);
+        }
         let (secure, plain) = (server.secure_address().unwrap(), server.plain_addresses()[0]);
         let shutdown = CancellationToken::new();
         let certificates = tokio::spawn(manager.run(CancellationToken::new()));

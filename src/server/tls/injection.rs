@@ -282,7 +282,16 @@ impl Watched {
         let target = &self.target;
         match event {
             Ok(Some(object)) => match serde_json::to_value(&*object) {
-                Ok(value) => self.sight = Sight::Present(value),
+                Ok(value) => {
+                    let was_blind = matches!(&self.sight, Sight::Present(before) if verifies_nobody(before));
+                    if verifies_nobody(&value) && !was_blind {
+                        warn!(
+                            object = %target,
+                            "insecureSkipTLSVerify is set: the API server sends identities and answers over a connection that                              anybody on the way can take over; remove it, and the CA bundle is written here"
+                        );
+                    }
+                    self.sight = Sight::Present(value);
+                }
                 Err(error) => warn!(object = %target, "cannot read the object: {error}"),
             },
             Ok(None) => {
@@ -308,6 +317,11 @@ impl Watched {
             Err(error) => debug!(object = %target, "cannot watch the object: {error}; trying again"),
         }
     }
+}
+
+/// Whether an `APIService` is called without a check of who answers.
+fn verifies_nobody(object: &Value) -> bool {
+    object["spec"]["insecureSkipTLSVerify"] == true
 }
 
 async fn sleep_until(at: Option<Instant>) {

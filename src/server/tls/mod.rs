@@ -7,6 +7,7 @@
 pub mod authority;
 pub mod bundle;
 mod calls;
+mod client;
 mod contest;
 pub mod expiry;
 mod files;
@@ -27,6 +28,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+pub(super) use client::AnyHolder;
+pub use client::Authorities;
 pub use files::{POLL_INTERVAL, PairFiles};
 pub use injection::Target;
 pub use names::{InvalidServingName, serving_names};

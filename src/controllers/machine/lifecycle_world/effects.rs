@@ -116,7 +116,7 @@ impl World {
         }
         let was_recorded = status.last_operation.description.contains(stage_text::INITIALIZE_VM);
         let goes_on = patch["status"]["currentStatus"]["phase"] == "Pending";
-        if goes_on && was_recorded && self.initialisation_failed {
+        if goes_on && was_recorded && self.initialisation == Initialisation::Failed {
             self.wrong("an initialisation that failed is not repeated");
         }
     }

@@ -10,6 +10,7 @@
 mod attachments;
 mod brief;
 mod deadlines;
+mod node_reads;
 mod nodes;
 mod objects;
 mod pods;
@@ -19,7 +20,7 @@ mod tests;
 mod volumes;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     fmt::Debug,
     sync::Arc,
     time::Duration,
@@ -77,13 +78,14 @@ pub struct Kubelet {
     target: Target,
     notices: Option<mpsc::UnboundedReceiver<NodeNotice>>,
     version: String,
-    nodes: HashMap<Arc<str>, NodeRecord>,
+    /// In order, as are the unplaced pods: what is done about several of them must not depend on a hash.
+    nodes: BTreeMap<Arc<str>, NodeRecord>,
     /// Simulated Nodes that were there at the start and whose VM has not been told of yet.
     found: HashMap<String, NodeBrief>,
     /// Names seen since a watch began anew; `None` while none begins.
     relisted: Option<Vec<NodeBrief>>,
     pods: HashMap<Arc<str>, PodRecord>,
-    unplaced: HashMap<Arc<str>, PodBrief>,
+    unplaced: BTreeMap<Arc<str>, PodBrief>,
     attachments: HashMap<Arc<str>, AttachmentRecord>,
     unplaced_attachments: HashMap<Arc<str>, AttachmentBrief>,
     queue: VecDeque<Job>,
@@ -99,11 +101,11 @@ impl Kubelet {
             target: Target::new(client),
             notices: Some(notices),
             version: "v0.0.0-virtual".to_owned(),
-            nodes: HashMap::new(),
+            nodes: BTreeMap::new(),
             found: HashMap::new(),
             relisted: None,
             pods: HashMap::new(),
-            unplaced: HashMap::new(),
+            unplaced: BTreeMap::new(),
             attachments: HashMap::new(),
             unplaced_attachments: HashMap::new(),
             queue: VecDeque::new(),
@@ -115,6 +117,7 @@ impl Kubelet {
     /// Works until the end. Calls in flight are given up then.
     pub async fn run(self, shutdown: CancellationToken) {
         tokio::select! {
+            biased;
             () = shutdown.cancelled() => {}
             () = self.work() => {}
         }
@@ -134,7 +137,17 @@ impl Kubelet {
         loop {
             self.start_jobs();
             let deadline = self.deadlines.next();
+            // In this order and not by lot, so that one seed replays one history. What is under way goes first: it is what
+            // the events to come follow from, and it ends.
             tokio::select! {
+                biased;
+                Some(done) = self.in_flight.next(), if !self.in_flight.is_empty() => self.on_done(done),
+                () = wait(deadline) => {
+                    let now = Instant::now();
+                    while let Some(job) = self.deadlines.take_due(now) {
+                        self.queue.push_back(job);
+                    }
+                }
                 Some(event) = nodes.next() => {
                     if self.on_node_event(event) == Listed::Once {
                         listed = Listed::Once;
@@ -154,13 +167,6 @@ impl Kubelet {
                     }
                     for notice in all {
                         self.on_notice(notice);
-                    }
-                }
-                Some(done) = self.in_flight.next(), if !self.in_flight.is_empty() => self.on_done(done),
-                () = wait(deadline) => {
-                    let now = Instant::now();
-                    while let Some(job) = self.deadlines.take_due(now) {
-                        self.queue.push_back(job);
                     }
                 }
             }

@@ -4,8 +4,10 @@ use std::{cell::RefCell, collections::BTreeSet, fmt, rc::Rc};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
+use super::unknown_fields::join;
+
 /// Paths of the fields that come twice.
-pub(super) fn find(text: &[u8]) -> Vec<String> {
+pub fn find(text: &[u8]) -> Vec<String> {
     let found = Rc::default();
     let mut reader = serde_json::Deserializer::from_slice(text);
     let walk = Walk { path: String::new(), found: Rc::clone(&found) };
@@ -39,7 +41,7 @@ impl<'de> Visitor<'de> for Walk {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut seen = BTreeSet::new();
         while let Some(name) = map.next_key::<String>()? {
-            let path = super::schema::join(&self.path, &name);
+            let path = join(&self.path, &name);
             if !seen.insert(name) {
                 self.found.borrow_mut().push(path.clone());
             }

@@ -1,0 +1,157 @@
+//! The limits of time that a machine is under, each with how much of it has passed.
+//!
+//! The rules compare by these values, and whoever wants to tell a deadline reads it off them. Pure. Source:
+//! spec/machine-controller §4.10, §5.4, §6.4.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    observation::{Observation, since},
+    settings::HealthTimeout,
+    waiting::after,
+};
+use crate::api::{names::machine_condition, v1alpha1::MachinePhase};
+
+/// What is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limited {
+    /// The time from the machine's creation to its being Running.
+    Creation,
+    /// The time that a machine may be unhealthy.
+    Health,
+    /// The time that an in-place update may take.
+    InPlaceUpdate,
+    /// The time before pods are deleted by force.
+    Drain,
+}
+
+/// A limit of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeLimit {
+    /// What is limited.
+    pub of: Limited,
+    /// Its length.
+    pub length: Duration,
+    /// How much of it has passed, and perhaps more.
+    pub elapsed: Duration,
+}
+
+impl TimeLimit {
+    /// Whether it is over; the limit itself is still too early.
+    pub fn has_passed(self) -> bool {
+        self.elapsed > self.length
+    }
+
+    /// What is left of it.
+    pub fn left(self) -> Duration {
+        self.length.saturating_sub(self.elapsed)
+    }
+
+    /// The first moment at which it is over.
+    pub fn until_passed(self) -> Duration {
+        self.left() + Duration::from_millis(1)
+    }
+
+    /// When it ends, or ended.
+    pub fn ends_at(self, now: Timestamp) -> Timestamp {
+        let began = SignedDuration::try_from(self.elapsed).ok().and_then(|elapsed| now.checked_sub(elapsed).ok());
+        after(began.unwrap_or(now), self.length)
+    }
+}
+
+/// The limit of a machine that is not Running yet, from its creation on.
+pub fn creation_limit(seen: &Observation) -> TimeLimit {
+    TimeLimit { of: Limited::Creation, length: seen.limits.creation, elapsed: seen.age() }
+}
+
+/// The limit of the phase that a machine with a Node's name is in; `None` when the phase has none.
+pub fn phase_limit(seen: &Observation) -> Option<TimeLimit> {
+    if seen.node_label().is_empty() {
+        return None;
+    }
+    match seen.phase() {
+        MachinePhase::Pending => Some(joining_limit(seen)),
+        MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed => {
+            let HealthTimeout::After(length) = seen.limits.health else { return None };
+            Some(TimeLimit { of: Limited::Health, length, elapsed: in_phase_for(seen) })
+        }
+        MachinePhase::InPlaceUpdating => Some(TimeLimit {
+            of: Limited::InPlaceUpdate,
+            length: seen.limits.in_place_update,
+            elapsed: in_phase_for(seen),
+        }),
+        MachinePhase::Unset
+        | MachinePhase::Available
+        | MachinePhase::Running
+        | MachinePhase::Terminating
+        | MachinePhase::Failed
+        | MachinePhase::CrashLoopBackOff
+        | MachinePhase::Other(_) => None,
+    }
+}
+
+/// A Pending machine has its creation timeout, from its creation on; if the VM was taken over, from then on (M-13).
+fn joining_limit(seen: &Observation) -> TimeLimit {
+    let status = &seen.machine.status;
+    let adopted = status.machine_conditions.iter().any(|condition| {
+        condition.type_ == machine_condition::PROGRESSING
+            && condition.reason == machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM
+    });
+    let limit = creation_limit(seen);
+    let in_phase = status.current_status.last_update_time.as_ref().map(|began| since(seen.now, began.0));
+    match in_phase {
+        Some(in_phase) if adopted => TimeLimit { elapsed: in_phase.min(limit.elapsed), ..limit },
+        _ => limit,
+    }
+}
+
+/// The limit before pods are deleted by force; `None` unless the machine is being deleted.
+pub fn drain_limit(seen: &Observation) -> Option<TimeLimit> {
+    let elapsed = seen.deleting_for()?;
+    Some(TimeLimit { of: Limited::Drain, length: seen.limits.drain, elapsed })
+}
+
+/// How long the machine is in its phase.
+fn in_phase_for(seen: &Observation) -> Duration {
+    let began = seen.machine.status.current_status.last_update_time.as_ref().map(|began| began.0);
+    began.map(|began| since(seen.now, began)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::{super::testing::*, *};
+    use crate::api::v1alpha1::{Machine, OperationState, OperationType};
+
+    fn unknown(since: i64) -> Machine {
+        in_phase(MachinePhase::Unknown, since, OperationType::HealthCheck, OperationState::Processing)
+    }
+
+    #[rstest]
+    #[case::pending(pending(), 60, Some((Limited::Creation, at(20 * 60))))]
+    #[case::unhealthy(unknown(30), 60, Some((Limited::Health, at(30 + 10 * 60))))]
+    #[case::a_limit_that_has_passed_keeps_its_time(unknown(30), 7200, Some((Limited::Health, at(30 + 10 * 60))))]
+    #[case::running(running(), 60, None)]
+    #[case::no_node_yet(machine(), 60, None)]
+    fn a_phase_ends_at(#[case] machine: Machine, #[case] now: i64, #[case] expected: Option<(Limited, Timestamp)>) {
+        let seen = seen(machine, now);
+        assert_eq!(phase_limit(&seen).map(|limit| (limit.of, limit.ends_at(seen.now))), expected);
+    }
+
+    #[test]
+    fn the_limit_itself_is_too_early() {
+        let limit = |elapsed| TimeLimit { of: Limited::Drain, length: MINUTE, elapsed };
+        assert!(!limit(MINUTE).has_passed());
+        assert!(limit(MINUTE + limit(MINUTE).until_passed()).has_passed());
+    }
+
+    #[test]
+    fn only_a_machine_that_is_being_deleted_has_a_drain_limit() {
+        assert_eq!(drain_limit(&seen(running(), 60)), None);
+        let limit = drain_limit(&seen(deleted_at(running(), 100), 160)).map(|limit| limit.ends_at(at(160)));
+        assert_eq!(limit, Some(at(100 + 2 * 3600)));
+    }
+}

@@ -1,0 +1,184 @@
+//! Who sends a request, by table. The names begin with the ids of the specification.
+
+use http::{HeaderName, HeaderValue};
+use rstest::rstest;
+
+use super::*;
+use crate::{
+    extension::{
+        authentication::{
+            config::{Fixed, FrontProxy},
+            headers::ProxyHeaders,
+        },
+        testing::{Pki, Usage},
+    },
+    protocol::status::ApiStatus,
+    settings::SharedAuthority,
+};
+
+/// What a caller shows in the handshake.
+#[derive(Clone, Copy)]
+enum Shows {
+    Nothing,
+    /// A certificate of the front proxies' authority under this name.
+    Proxy(&'static str),
+    /// The same for serving.
+    ProxyServing(&'static str),
+    /// The same, over since the end of 2024.
+    ProxyExpired(&'static str),
+    /// A certificate of the clients' authority: name and group.
+    Client(&'static str, &'static str),
+    /// One of an authority that nobody knows.
+    Foreign(&'static str),
+}
+
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+struct World {
+    clients: Pki,
+    proxies: Pki,
+    foreign: Pki,
+    config: AuthConfig,
+}
+
+impl World {
+    fn new() -> Self {
+        let (clients, proxies, foreign) = (Pki::new("clients"), Pki::new("proxies"), Pki::new("foreign"));
+        let front_proxy = FrontProxy {
+            authorities: proxies.authorities(),
+            allowed_names: vec!["front-proxy".to_owned()],
+            headers: ProxyHeaders::default(),
+        };
+        let config = AuthConfig::fixed(Fixed {
+            clients: Some(clients.authorities()),
+            front_proxy: Some(front_proxy),
+            shared: SharedAuthority::Refused,
+        });
+        Self { clients, proxies, foreign, config }
+    }
+
+    fn chain(&self, shows: Shows) -> Vec<CertificateDer<'static>> {
+        let (certificate, _) = match shows {
+            Shows::Nothing => return Vec::new(),
+            Shows::Proxy(name) => self.proxies.certify(name, &[], Usage::Client, 2030),
+            Shows::ProxyServing(name) => self.proxies.certify(name, &[], Usage::Server, 2030),
+            Shows::ProxyExpired(name) => self.proxies.certify(name, &[], Usage::Client, 2025),
+            Shows::Client(name, group) => self.clients.certify(name, &[group], Usage::Client, 2030),
+            Shows::Foreign(name) => self.foreign.certify(name, &[], Usage::Client, 2030),
+        };
+        vec![certificate]
+    }
+}
+
+fn headers(text: &str) -> HeaderMap {
+    let mut all = HeaderMap::new();
+    for line in text.split('|').filter(|line| !line.is_empty()) {
+        let (name, value) = line.split_once(": ").unwrap();
+        all.append(
+            HeaderName::from_bytes(name.to_lowercase().as_bytes()).unwrap(),
+            HeaderValue::from_str(value).unwrap(),
+        );
+    }
+    all
+}
+
+/// Who it is, as `user [groups] way`, or the HTTP status of the refusal. A token of alice is known, and no other.
+fn decided(config: &AuthConfig, chain: &[CertificateDer<'static>], text: &str) -> String {
+    let Ok(step) = without_asking(config, chain, &headers(text), NOW.parse().unwrap()) else { return "400".to_owned() };
+    let caller: Result<Caller, ApiStatus> = match step {
+        Step::Decided(caller) => Ok(caller),
+        Step::AskToken(token, shown) => {
+            let known = Identity { user: "alice".to_owned(), ..Identity::default() };
+            conclude(shown, if token.expose() == "alices" { Opinion::Known(known) } else { Opinion::Rejected })
+        }
+        Step::Undecided(shown) => conclude(shown, Opinion::None),
+    };
+    match caller {
+        Ok(caller) => format!("{} {:?} {:?}", caller.identity.user, caller.identity.groups, caller.way),
+        Err(status) => status.code.to_string(),
+    }
+}
+
+#[rstest]
+#[case::xa_155_nothing_shown(Shows::Nothing, "", r#"system:anonymous ["system:unauthenticated"] Anonymous"#)]
+#[case::xa_156_front_proxy(Shows::Proxy("front-proxy"), "X-Remote-User: alice", "alice [] FrontProxy")]
+#[case::xa_157_front_proxy_with_groups(
+    Shows::Proxy("front-proxy"),
+    "X-Remote-User: root|X-Remote-Group: system:masters",
+    r#"root ["system:masters"] FrontProxy"#
+)]
+#[case::xa_158_front_proxy_without_headers(Shows::Proxy("front-proxy"), "", "401")]
+#[case::xa_159_name_that_is_not_allowed(Shows::Proxy("other"), "X-Remote-User: alice", "401")]
+#[case::xa_160_foreign_authority(Shows::Foreign("front-proxy"), "X-Remote-User: alice", "401")]
+#[case::xa_161_headers_alone(
+    Shows::Nothing,
+    "X-Remote-User: alice|X-Remote-Group: system:masters",
+    r#"system:anonymous ["system:unauthenticated"] Anonymous"#
+)]
+#[case::th_13_headers_alone(
+    Shows::Nothing,
+    "X-Remote-User: x|X-Remote-Group: system:masters",
+    r#"system:anonymous ["system:unauthenticated"] Anonymous"#
+)]
+#[case::xa_162_a_clients_certificate_wins_over_headers(
+    Shows::Client("admin", "system:masters"),
+    "X-Remote-User: alice",
+    r#"admin ["system:masters"] Certificate"#
+)]
+#[case::th_14_a_client_named_like_the_proxy(
+    Shows::Client("front-proxy", "dev"),
+    "X-Remote-User: root|X-Remote-Group: system:masters",
+    r#"front-proxy ["dev"] Certificate"#
+)]
+#[case::th_15_expired(Shows::ProxyExpired("front-proxy"), "X-Remote-User: alice", "401")]
+#[case::th_16_a_certificate_for_serving(Shows::ProxyServing("front-proxy"), "X-Remote-User: alice", "401")]
+#[case::th_17_commas_split_nothing(
+    Shows::Proxy("front-proxy"),
+    "X-Remote-User: a|X-Remote-Group: a, system:masters",
+    r#"a ["a, system:masters"] FrontProxy"#
+)]
+#[case::th_18_underscores(Shows::Proxy("front-proxy"), "X_Remote_User: root", "401")]
+#[case::th_18_conflicting_users(Shows::Proxy("front-proxy"), "X-Remote-User: a|X-Remote-User: b", "400")]
+#[case::xa_163_token(Shows::Nothing, "Authorization: Bearer alices", "alice [] Token")]
+#[case::xa_163_wrong_token(Shows::Nothing, "Authorization: Bearer nobodys", "401")]
+#[case::xa_163_basic(
+    Shows::Nothing,
+    "Authorization: Basic YTpi",
+    r#"system:anonymous ["system:unauthenticated"] Anonymous"#
+)]
+#[case::a_token_helps_beside_a_strange_certificate(
+    Shows::Foreign("x"),
+    "Authorization: Bearer alices",
+    "alice [] Token"
+)]
+#[case::a_client_without_a_name(Shows::Client("", "dev"), "", "401")]
+fn who_it_is(#[case] shows: Shows, #[case] headers: &str, #[case] expected: &str) {
+    let world = World::new();
+    assert_eq!(decided(&world.config, &world.chain(shows), headers), expected);
+}
+
+#[test]
+fn without_authorities_nobody_is_known_by_certificate_and_nobody_is_let_in() {
+    let world = World::new();
+    let chain = world.chain(Shows::Proxy("front-proxy"));
+    let found = decided(&AuthConfig::default(), &chain, "X-Remote-User: root|X-Remote-Group: system:masters");
+    assert_eq!(found, r#"system:anonymous ["system:unauthenticated"] Anonymous"#);
+}
+
+#[test]
+fn a_clients_certificate_tells_its_fingerprint() {
+    let world = World::new();
+    let chain = world.chain(Shows::Client("admin", "dev"));
+    let Opinion::Known(identity) = client_certificate(&world.config, &chain, NOW.parse().unwrap()) else { panic!() };
+    let told = &identity.extra["authentication.kubernetes.io/credential-id"][0];
+    assert!(told.starts_with("X509SHA256=") && told.len() == 11 + 64, "{told}");
+}
+
+#[rstest]
+#[case::th_26_directly(Way::Certificate, "Impersonate-User: system:admin", Some(403))]
+#[case::anonymous(Way::Anonymous, "Impersonate-Group: x", Some(403))]
+#[case::through_the_proxy(Way::FrontProxy, "Impersonate-Extra-reason: x", Some(400))]
+#[case::not_asked(Way::FrontProxy, "X-Remote-User: x", None)]
+fn nobody_becomes_somebody_else(#[case] way: Way, #[case] text: &str, #[case] refused: Option<u16>) {
+    assert_eq!(refuse_impersonation(way, &headers(text)).err().map(|status| status.code), refused);
+}

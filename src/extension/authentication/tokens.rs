@@ -1,0 +1,190 @@
+//! Whose token it is: reviews by the API server, remembered for a while.
+//!
+//! Tokens are never logged, stored or compared: what is remembered is keyed by a digest that only this process can make.
+//! Source: spec/extension-apiserver §3.3.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{decide::Opinion, headers::Token, identity::Identity};
+use crate::extension::{
+    digest::Digester,
+    recall::Recall,
+    reviews::{Reviews, TOKEN_REVIEWS, ask},
+};
+
+/// Most tokens that are remembered.
+const CAPACITY: usize = 32_768;
+
+/// Asks for the owners of tokens.
+pub struct Tokens {
+    reviews: Arc<dyn Reviews>,
+    digester: Digester,
+    known: Arc<Recall<Opinion>>,
+    time_to_live: Duration,
+    audiences: Vec<String>,
+    jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
+}
+
+impl Tokens {
+    /// Asks through `reviews` and remembers answers, good and bad, for `time_to_live`.
+    pub fn new(
+        reviews: Arc<dyn Reviews>,
+        digester: Digester,
+        time_to_live: Duration,
+        audiences: Vec<String>,
+        jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
+    ) -> Self {
+        Self { reviews, digester, known: Recall::new(CAPACITY), time_to_live, audiences, jitter }
+    }
+
+    /// Whose token it is.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn owner(&self, token: &Token) -> Result<Opinion, Arc<str>> {
+        let mut parts = vec![token.expose().as_bytes()];
+        parts.extend(self.audiences.iter().map(String::as_bytes));
+        let key = self.digester.digest(&parts);
+        let time_to_live = self.time_to_live;
+        let question = || {
+            let (reviews, jitter, audiences) =
+                (Arc::clone(&self.reviews), Arc::clone(&self.jitter), self.audiences.clone());
+            let body = question(token, &audiences);
+            async move {
+                let answer = ask(reviews, TOKEN_REVIEWS, body, move || jitter()).await?;
+                Ok(opinion(&answer["status"], &audiences))
+            }
+        };
+        self.known.get(key, move |_| time_to_live, question).await
+    }
+}
+
+fn question(token: &Token, audiences: &[String]) -> Value {
+    let mut spec = json!({"token": token.expose()});
+    if !audiences.is_empty() {
+        spec["audiences"] = json!(audiences);
+    }
+    json!({"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": spec})
+}
+
+/// What a review's status says.
+fn opinion(status: &Value, audiences: &[String]) -> Opinion {
+    let texts = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    if status["authenticated"] != true {
+        return Opinion::Rejected;
+    }
+    let accepted = texts(&status["audiences"]);
+    if !audiences.is_empty() && !audiences.iter().any(|audience| accepted.contains(audience)) {
+        return Opinion::Rejected;
+    }
+    let user = &status["user"];
+    let name = user["username"].as_str().unwrap_or_default();
+    if name.is_empty() {
+        // Somebody without a name is nobody.
+        return Opinion::Rejected;
+    }
+    let extra: BTreeMap<String, Vec<String>> = user["extra"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, values)| (key.to_ascii_lowercase(), texts(values)))
+        .collect();
+    Opinion::Known(Identity {
+        user: name.to_owned(),
+        uid: user["uid"].as_str().unwrap_or_default().to_owned(),
+        groups: texts(&user["groups"]),
+        extra,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use async_trait::async_trait;
+    use http::{HeaderMap, header::AUTHORIZATION};
+    use rstest::rstest;
+
+    use super::{
+        super::headers::{Bearer, bearer},
+        *,
+    };
+    use crate::extension::reviews::TryError;
+
+    #[rstest]
+    #[case::known(json!({"authenticated": true, "user": {"username": "a", "groups": ["g"]}}), &[], Some("a"))]
+    #[case::unknown(json!({"authenticated": false, "error": "x"}), &[], None)]
+    #[case::th_23_without_a_name(json!({"authenticated": true, "user": {}}), &[], None)]
+    #[case::nothing_said(json!({}), &[], None)]
+    #[case::for_us(
+        json!({"authenticated": true, "audiences": ["mcm"], "user": {"username": "a"}}), &["mcm"], Some("a")
+    )]
+    #[case::for_somebody_else(json!({"authenticated": true, "user": {"username": "a"}}), &["mcm"], None)]
+    fn what_a_review_says(#[case] status: Value, #[case] audiences: &[&str], #[case] user: Option<&str>) {
+        let audiences: Vec<String> = audiences.iter().map(|audience| (*audience).to_owned()).collect();
+        let found = match opinion(&status, &audiences) {
+            Opinion::Known(identity) => Some(identity.user),
+            Opinion::None | Opinion::Rejected => None,
+        };
+        assert_eq!(found.as_deref(), user);
+    }
+
+    /// Knows tokens that begin with `good-`, until it is told to forget.
+    struct Registry {
+        asked: AtomicUsize,
+        revoked: std::sync::atomic::AtomicBool,
+    }
+
+    #[async_trait]
+    impl Reviews for Registry {
+        async fn review(&self, _: &'static str, body: &Value) -> Result<Value, TryError> {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            let name = body["spec"]["token"].as_str().unwrap().strip_prefix("good-");
+            let known = name.filter(|_| !self.revoked.load(Ordering::SeqCst));
+            Ok(json!({"status": {"authenticated": known.is_some(), "user": {"username": known.unwrap_or_default()}}}))
+        }
+    }
+
+    fn token(text: &str) -> Token {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, format!("Bearer {text}").parse().unwrap());
+        let Bearer::Token(token) = bearer(&headers) else { panic!() };
+        token
+    }
+
+    fn tokens() -> (Arc<Registry>, Tokens) {
+        let registry = Arc::new(Registry { asked: AtomicUsize::new(0), revoked: false.into() });
+        let digester = Digester::new([1; 32]);
+        let ttl = Duration::from_secs(10);
+        (Arc::clone(&registry), Tokens::new(registry, digester, ttl, Vec::new(), Arc::new(|| 0.0)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn th_21_a_revoked_token_is_refused_after_its_time() {
+        let (registry, tokens) = tokens();
+        let known = |opinion: &Opinion| matches!(opinion, Opinion::Known(_));
+        assert!(known(&tokens.owner(&token("good-a")).await.unwrap()));
+        registry.revoked.store(true, Ordering::SeqCst);
+        tokio::time::advance(Duration::from_secs(11)).await;
+        assert!(!known(&tokens.owner(&token("good-a")).await.unwrap()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn th_22_tokens_are_not_mixed_up_and_bad_ones_are_remembered_too() {
+        let (registry, tokens) = tokens();
+        let long = format!("good-{}", "x".repeat(10_000));
+        let longer = format!("{long}y");
+        for _ in 0..3 {
+            for (text, expected) in [(&long, &long[5..]), (&longer, &longer[5..])] {
+                let Opinion::Known(identity) = tokens.owner(&token(text)).await.unwrap() else { panic!() };
+                assert_eq!(identity.user, expected);
+            }
+            assert_eq!(tokens.owner(&token("bad")).await.unwrap(), Opinion::Rejected);
+        }
+        assert_eq!(registry.asked.load(Ordering::SeqCst), 3);
+    }
+}

@@ -1,0 +1,95 @@
+//! Keeps [`AuthConfig`] equal to the `ConfigMap`: by a watch of that one name, and by reading it every minute as well.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt, watcher::watch_object},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::config::{AuthConfig, Complaint};
+use crate::{
+    extension::contact::Contact,
+    metrics::{AuthConfigPart, Metrics},
+};
+
+/// Where API servers tell extensions whom to trust.
+pub const NAMESPACE: &str = "kube-system";
+/// Its name.
+pub const NAME: &str = "extension-apiserver-authentication";
+
+/// How often it is read beside the watch.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Keeps the configuration.
+pub struct ConfigKeeper {
+    /// Reads the `ConfigMap`.
+    pub client: Client,
+    /// Whom to trust now; swapped as a whole.
+    pub config: Arc<ArcSwap<AuthConfig>>,
+    /// Counts parts that can't be taken over.
+    pub metrics: Metrics,
+    /// Hears of answers.
+    pub contact: Contact,
+    /// The wall clock.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl ConfigKeeper {
+    /// Until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let mut events = watch_object(api.clone(), NAME).default_backoff().boxed();
+        let mut period = tokio::time::interval(PERIOD);
+        let mut told = Vec::new();
+        let mut trouble = String::new();
+        loop {
+            let found = tokio::select! {
+                () = stop.cancelled() => return,
+                Some(event) = events.next() => event.map_err(|error| error.to_string()),
+                _ = period.tick() => api.get_opt(NAME).await.map_err(|error| error.to_string()),
+            };
+            match found {
+                Ok(found) => {
+                    self.contact.made();
+                    trouble.clear();
+                    self.take(found.and_then(|found| found.data).as_ref(), &mut told);
+                }
+                Err(why) if trouble.is_empty() => {
+                    warn!(
+                        "cannot read ConfigMap {NAMESPACE}/{NAME}, which says whom to believe; views stay closed or keep \
+                           what they know: {why}; bind Role extension-apiserver-authentication-reader, or switch the views off \
+                           with --extension-apiserver=false"
+                    );
+                    trouble = why;
+                }
+                Err(why) => debug!("cannot read ConfigMap {NAMESPACE}/{NAME}: {why}"),
+            }
+        }
+    }
+
+    fn take(&self, data: Option<&BTreeMap<String, String>>, told: &mut Vec<Complaint>) {
+        let before = self.config.load_full();
+        let (after, complaints) = before.after(data, (self.clock)());
+        if complaints != *told {
+            for complaint in complaints.iter().filter(|complaint| !told.contains(complaint)) {
+                self.metrics.extension.auth_config_errors.inc(&AuthConfigPart { key: complaint.key });
+                warn!("{} in ConfigMap {NAMESPACE}/{NAME} is not used: {}", complaint.key, complaint.why);
+            }
+            *told = complaints;
+        }
+        match (before.usable_front_proxy(), after.usable_front_proxy()) {
+            (Err(old), Err(new)) if old == new => {}
+            (Ok(_), Ok(_)) => {}
+            (_, Ok(_)) => info!("requests of front proxies are believed"),
+            (_, Err(why)) => warn!("no request of a front proxy is believed: {why}"),
+        }
+        self.config.store(Arc::new(after));
+    }
+}

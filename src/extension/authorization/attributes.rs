@@ -1,0 +1,205 @@
+//! What somebody wants to do, as reviews of access ask for it. Never the raw path.
+//!
+//! Source: spec/extension-apiserver §2.1, §3.5.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    extension::authentication::identity::Identity,
+    protocol::{
+        request::{Query, ResourceRequest, Verb},
+        selectors::{FieldSelector, LabelSelector},
+    },
+};
+
+/// Attributes above this many bytes are asked for anew each time: a caller must not be able to fill the memory.
+const REMEMBERED: usize = 10_000;
+
+/// What somebody wants to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attributes {
+    /// Something with a resource.
+    Resource(ResourceAttributes),
+    /// Something else.
+    Path {
+        /// Decoded, with a leading slash.
+        path: String,
+        /// The method in lower case.
+        verb: String,
+    },
+}
+
+/// Something with a resource.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResourceAttributes {
+    /// Such as `list`; empty for a method that means nothing.
+    pub verb: &'static str,
+    /// API group.
+    pub group: String,
+    /// Its version.
+    pub version: String,
+    /// Plural.
+    pub resource: String,
+    /// Empty for none.
+    pub subresource: String,
+    /// Empty for all.
+    pub namespace: String,
+    /// Empty for all.
+    pub name: String,
+    /// What a list is restricted to; what can't be read is left out, which only widens what is asked.
+    pub labels: LabelSelector,
+    /// The same by fields.
+    pub fields: FieldSelector,
+}
+
+impl Attributes {
+    /// What a request for a resource wants.
+    pub fn of_resource(request: &ResourceRequest, query: &Query) -> Self {
+        let lists = matches!(request.verb, Some(Verb::List | Verb::Watch | Verb::DeleteCollection));
+        let text = |key| query.get(key).filter(|_| lists).unwrap_or_default();
+        let labels = LabelSelector::parse(text("labelSelector")).unwrap_or_default();
+        let fields = FieldSelector::parse(text("fieldSelector")).unwrap_or_default();
+        let name = request.name.clone().or_else(|| fields.exact_name().map(str::to_owned));
+        Self::Resource(ResourceAttributes {
+            verb: request.verb.map_or("", Verb::name),
+            group: request.group.clone(),
+            version: request.version.clone(),
+            resource: request.resource.clone(),
+            subresource: request.subresource.clone().unwrap_or_default(),
+            namespace: request.namespace.clone().unwrap_or_default(),
+            name: name.unwrap_or_default(),
+            labels,
+            fields,
+        })
+    }
+
+    /// What any other request wants.
+    pub fn of_path(path: String, method: &Method) -> Self {
+        Self::Path { path, verb: method.as_str().to_ascii_lowercase() }
+    }
+
+    /// The `spec` of a `SubjectAccessReview`.
+    pub fn review(&self, who: &Identity) -> Value {
+        let mut spec = json!({"user": who.user});
+        let mut put = |key: &str, value: Value| spec[key] = value;
+        if !who.uid.is_empty() {
+            put("uid", json!(who.uid));
+        }
+        if !who.groups.is_empty() {
+            put("groups", json!(who.groups));
+        }
+        if !who.extra.is_empty() {
+            put("extra", json!(who.extra));
+        }
+        match self {
+            Self::Path { path, verb } => put("nonResourceAttributes", json!({"path": path, "verb": verb})),
+            Self::Resource(resource) => put("resourceAttributes", resource.review()),
+        }
+        spec
+    }
+
+    /// Whether an answer may be remembered.
+    pub fn may_be_remembered(&self) -> bool {
+        let size = match self {
+            Self::Path { path, verb } => path.len() + verb.len(),
+            Self::Resource(resource) => resource.review().to_string().len(),
+        };
+        size <= REMEMBERED
+    }
+}
+
+impl ResourceAttributes {
+    fn review(&self) -> Value {
+        let mut attributes = json!({});
+        let texts = [
+            ("namespace", self.namespace.as_str()),
+            ("verb", self.verb),
+            ("group", &self.group),
+            ("version", &self.version),
+            ("resource", &self.resource),
+            ("subresource", &self.subresource),
+            ("name", &self.name),
+        ];
+        for (key, text) in texts {
+            if !text.is_empty() {
+                attributes[key] = json!(text);
+            }
+        }
+        let requirements =
+            [("fieldSelector", self.fields.requirements()), ("labelSelector", self.labels.requirements())];
+        for (key, requirements) in requirements {
+            if !requirements.is_empty() {
+                attributes[key] = json!({"requirements": requirements});
+            }
+        }
+        attributes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::protocol::request::{Target, classify};
+
+    #[rstest]
+    #[case::list(
+        "GET", "/apis/g/v1/namespaces/n/things", "",
+        json!({"namespace": "n", "verb": "list", "group": "g", "version": "v1", "resource": "things"})
+    )]
+    #[case::one_name_by_selector(
+        "GET", "/apis/g/v1/things", "fieldSelector=metadata.name%3Dx",
+        json!({"verb": "list", "group": "g", "version": "v1", "resource": "things", "name": "x",
+               "fieldSelector": {"requirements": [{"key": "metadata.name", "operator": "In", "values": ["x"]}]}})
+    )]
+    #[case::labels(
+        "GET", "/apis/g/v1/things", "labelSelector=a%3D1,!b,c!%3D2,d",
+        json!({"verb": "list", "group": "g", "version": "v1", "resource": "things", "labelSelector": {"requirements": [
+            {"key": "a", "operator": "In", "values": ["1"]}, {"key": "b", "operator": "DoesNotExist"},
+            {"key": "c", "operator": "NotIn", "values": ["2"]}, {"key": "d", "operator": "Exists"}]}})
+    )]
+    #[case::an_unreadable_selector_widens(
+        "GET", "/apis/g/v1/things", "labelSelector=a%20b%20c",
+        json!({"verb": "list", "group": "g", "version": "v1", "resource": "things"})
+    )]
+    #[case::a_watch_is_no_list(
+        "GET", "/apis/g/v1/things", "watch=true",
+        json!({"verb": "watch", "group": "g", "version": "v1", "resource": "things"})
+    )]
+    #[case::head_is_get(
+        "HEAD", "/apis/g/v1/namespaces/n/things/x", "",
+        json!({"namespace": "n", "verb": "get", "group": "g", "version": "v1", "resource": "things", "name": "x"})
+    )]
+    fn what_is_asked(#[case] method: &str, #[case] path: &str, #[case] query: &str, #[case] expected: Value) {
+        let query = Query::parse(Some(query));
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let Ok(Target::Resource(request)) = classify(&method, path, &query) else { panic!() };
+        let who = Identity { user: "alice".to_owned(), ..Identity::default() };
+        let spec = Attributes::of_resource(&request, &query).review(&who);
+        assert_eq!(spec, json!({"user": "alice", "resourceAttributes": expected}));
+    }
+
+    #[test]
+    fn all_that_is_known_of_the_caller_is_told() {
+        let who = Identity {
+            user: "a".to_owned(),
+            uid: "u".to_owned(),
+            groups: vec!["g".to_owned()],
+            extra: [("k".to_owned(), vec!["v".to_owned()])].into(),
+        };
+        let spec = Attributes::of_path("/metrics".to_owned(), &Method::GET).review(&who);
+        let expected = json!({"user": "a", "uid": "u", "groups": ["g"], "extra": {"k": ["v"]},
+                              "nonResourceAttributes": {"path": "/metrics", "verb": "get"}});
+        assert_eq!(spec, expected);
+    }
+
+    #[rstest]
+    #[case(9_000, true)]
+    #[case(10_000, false)]
+    fn th_18_large_questions_are_not_remembered(#[case] length: usize, #[case] remembered: bool) {
+        let path = format!("/{}", "x".repeat(length));
+        assert_eq!(Attributes::of_path(path, &Method::GET).may_be_remembered(), remembered);
+    }
+}

@@ -1,0 +1,319 @@
+//! What views answer: one object, a list in pages, a review; in the shape that the caller wants.
+//!
+//! Source: spec/extension-apiserver §2.6, §2.9, §2.11.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    authentication::identity::Identity,
+    pages::{Kept, Pages, Place, Selected},
+    view::{Answer as ViewAnswer, Freshness, Listing, Question, View},
+};
+use crate::protocol::{
+    answer::Answer,
+    bodies::{self, Origin},
+    duplicates,
+    negotiate::{self, Shape},
+    options::{FieldValidation, ListOptions, Revision, WriteOptions, resource_version},
+    request::{Query, ResourceRequest, Verb},
+    selectors::FieldSelector,
+    status::ApiStatus,
+    table::{shape_list, shape_object},
+    unknown_fields,
+};
+
+/// A question to a view, from a caller who may ask it.
+pub struct Call<'a> {
+    /// Whom it is for.
+    pub view: &'a Arc<dyn View>,
+    /// What its path says.
+    pub request: &'a ResourceRequest,
+    /// Its parameters.
+    pub query: &'a Query,
+    /// Its headers, without credentials.
+    pub headers: &'a HeaderMap,
+    /// Its body; empty for reads.
+    pub body: &'a Bytes,
+    /// Who asks.
+    pub who: &'a Identity,
+    /// The shape that is wanted.
+    pub shape: Shape,
+    /// The wall clock.
+    pub now: Timestamp,
+}
+
+/// What is to be done, checked as far as that needs no view.
+#[derive(Debug, PartialEq)]
+pub enum Task {
+    /// One object.
+    Get {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// How fresh it must be.
+        freshness: Freshness,
+    },
+    /// A list.
+    List {
+        /// Its namespace; none for all.
+        namespace: Option<String>,
+        /// What of it, and how.
+        options: ListOptions,
+    },
+    /// A review.
+    Create {
+        /// Its namespace.
+        namespace: String,
+        /// The review.
+        review: Value,
+        /// What is odd about it.
+        warnings: Vec<String>,
+    },
+}
+
+impl Task {
+    /// What the view is asked.
+    pub fn question(&self) -> Question<'_> {
+        match self {
+            Self::Get { namespace, name, .. } => Question::Get { namespace, name },
+            Self::List { namespace, .. } => Question::List { namespace: namespace.as_deref() },
+            Self::Create { namespace, review, .. } => Question::Create { namespace, review },
+        }
+    }
+}
+
+impl Call<'_> {
+    /// What the request comes to.
+    ///
+    /// # Errors
+    /// 405 for what the view does not do, 404 where a namespace is missing, 400 and 422 for wrong options and bodies.
+    pub fn task(&self) -> Result<Task, ApiStatus> {
+        let verb = self.request.verb.ok_or_else(ApiStatus::method_not_allowed)?;
+        if self.request.subresource.is_some() {
+            return Err(ApiStatus::page_not_found());
+        }
+        if !self.view.resource().serves(verb) {
+            return Err(ApiStatus::method_not_allowed());
+        }
+        let namespace = || self.request.namespace.clone().ok_or_else(ApiStatus::page_not_found);
+        match verb {
+            Verb::Get => {
+                let name = self.request.name.clone().ok_or_else(ApiStatus::page_not_found)?;
+                let freshness = freshness_of_object(self.query, self.now)?;
+                Ok(Task::Get { namespace: namespace()?, name, freshness })
+            }
+            Verb::List => {
+                let options = ListOptions::parse(self.query)?;
+                self.check_fields(&options.fields)?;
+                check_revision(options.revision, self.now)?;
+                Ok(Task::List { namespace: self.request.namespace.clone(), options })
+            }
+            Verb::Create => self.review(namespace()?),
+            Verb::Watch | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
+                Err(ApiStatus::method_not_allowed())
+            }
+        }
+    }
+
+    fn check_fields(&self, fields: &FieldSelector) -> Result<(), ApiStatus> {
+        let own = self.view.selectable_fields();
+        for demand in fields.demands() {
+            let field = demand.field.as_str();
+            let known =
+                matches!(field, "metadata.name" | "metadata.namespace") || own.iter().any(|(name, _)| *name == field);
+            if !known {
+                return Err(ApiStatus::bad_request(format!("field label not supported: {field}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a review. Whether it is to be a dry run makes no difference: nothing is ever stored.
+    fn review(&self, namespace: String) -> Result<Task, ApiStatus> {
+        let options = WriteOptions::parse(self.query, "CreateOptions")?;
+        let content_type = self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let mut review = negotiate::decode(content_type, self.body)?;
+        if !review.is_object() {
+            return Err(ApiStatus::bad_request("the object provided is unrecognized: it must be an object"));
+        }
+        let resource = self.view.resource();
+        let mut odd = Vec::new();
+        if options.field_validation != FieldValidation::Ignore {
+            odd.extend(
+                unknown_fields::find(&review, self.view.schema())
+                    .iter()
+                    .map(|field| format!("unknown field {field:?}")),
+            );
+            odd.extend(duplicates::find(self.body).iter().map(|field| format!("duplicate field {field:?}")));
+        }
+        if options.field_validation == FieldValidation::Strict && !odd.is_empty() {
+            return Err(bodies::strict(&resource.kind, &odd));
+        }
+        bodies::agree_with_url(&mut review, resource, Some(&namespace), Origin::Custom)?;
+        if let Some(name) = &self.request.name {
+            match review["metadata"]["name"].as_str() {
+                None | Some("") => review["metadata"]["name"] = json!(name),
+                Some(given) if given == name => {}
+                Some(_) => {
+                    return Err(ApiStatus::bad_request("the name of the object does not match the name on the URL"));
+                }
+            }
+        }
+        let version = review["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        if !version.is_empty() && version != "0" {
+            return Err(ApiStatus::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        Ok(Task::Create { namespace, review, warnings: odd })
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Whatever the view refuses, 400 and 410 for tokens of pages, 406 for shapes that are none.
+    pub async fn carry_out(&self, task: Task, pages: &Pages) -> Result<Answer, ApiStatus> {
+        match task {
+            Task::Get { namespace, name, freshness } => {
+                let ViewAnswer { object, warnings } = self.view.get(&namespace, &name, freshness).await?;
+                Ok(Answer::ok(self.shaped(object)?).with_warnings(warnings))
+            }
+            Task::Create { namespace, review, mut warnings } => {
+                let answer = self.view.create(&namespace, review).await?;
+                warnings.extend(answer.warnings);
+                Ok(Answer::of(StatusCode::CREATED, self.shaped(answer.object)?).with_warnings(warnings))
+            }
+            Task::List { namespace, options } => self.list(namespace, &options, pages).await,
+        }
+    }
+
+    fn shaped(&self, object: Value) -> Result<Value, ApiStatus> {
+        shape_object(self.shape, &self.view.resource().columns, object, self.query, self.now)
+    }
+
+    async fn list(&self, namespace: Option<String>, options: &ListOptions, pages: &Pages) -> Result<Answer, ApiStatus> {
+        let place = Place {
+            view: self.view.resource().plural.clone(),
+            namespace: namespace.clone(),
+            user: self.who.user.clone(),
+        };
+        if let Some(token) = &options.continue_token {
+            let (kept, bookmark) = pages.open(token, &place)?;
+            let end = options.limit.map_or(kept.items.len(), |limit| kept.items.len().min(bookmark.offset + limit));
+            let rest = (end < kept.items.len()).then(|| bookmark.token_at(end));
+            let items = kept.items[bookmark.offset..end].to_vec();
+            return self.page(items, kept.version, kept.items.len() - end, kept.selected, rest, options);
+        }
+        let freshness = if options.revision == Revision::Any { Freshness::Any } else { Freshness::Recent };
+        let Listing { items, warnings } = self.view.list(namespace.as_deref(), freshness).await?;
+        let items = self.selected(items, options);
+        let everything = options.labels.is_empty() && options.fields.is_empty();
+        let selected = if everything { Selected::Everything } else { Selected::Some };
+        let version = version_at(self.now);
+        let answer = match options.limit {
+            Some(limit) if limit < items.len() => {
+                let kept = Arc::new(Kept { items, version, selected });
+                let token = pages.keep(place, &kept, limit);
+                self.page(
+                    kept.items[..limit].to_vec(),
+                    version,
+                    kept.items.len() - limit,
+                    selected,
+                    Some(token),
+                    options,
+                )
+            }
+            _ => self.page(items, version, 0, selected, None, options),
+        };
+        Ok(answer?.with_warnings(warnings))
+    }
+
+    /// Those that the selectors mean, in the order of stored objects.
+    fn selected(&self, items: Vec<Value>, options: &ListOptions) -> Vec<Value> {
+        let own = self.view.selectable_fields();
+        let matches = |item: &Value| {
+            let find = |field: &str| match field {
+                "metadata.name" => Some(&item["metadata"]["name"]),
+                "metadata.namespace" => Some(&item["metadata"]["namespace"]),
+                _ => own.iter().find(|(name, _)| *name == field)?.1.find(item).first().copied(),
+            };
+            options.labels.matches(item) && options.fields.matches_where(find)
+        };
+        let key = |item: &Value| {
+            let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
+            format!("{}/{}", text("namespace"), text("name"))
+        };
+        let mut items: Vec<Value> = items.into_iter().filter(matches).collect();
+        items.sort_by_cached_key(key);
+        items
+    }
+
+    fn page(
+        &self,
+        items: Vec<Value>,
+        version: u64,
+        rest: usize,
+        selected: Selected,
+        token: Option<String>,
+        options: &ListOptions,
+    ) -> Result<Answer, ApiStatus> {
+        let mut metadata = json!({"resourceVersion": version.to_string()});
+        match token {
+            Some(token) => {
+                metadata["continue"] = json!(token);
+                if selected == Selected::Everything {
+                    metadata["remainingItemCount"] = json!(rest);
+                }
+            }
+            None if options.limit.is_some() || options.continue_token.is_some() => metadata["continue"] = json!(""),
+            None => {}
+        }
+        let resource = self.view.resource();
+        let whole = |items: Vec<Value>| {
+            json!({
+                "kind": resource.list_kind, "apiVersion": resource.kind.api_version(), "metadata": metadata, "items": items,
+            })
+        };
+        let body = shape_list(self.shape, &resource.columns, items, &metadata, self.query, self.now, whole)?;
+        Ok(Answer::ok(body))
+    }
+}
+
+/// The version of what is computed now: milliseconds since 1970. Views have no other history than the clock.
+fn version_at(now: Timestamp) -> u64 {
+    u64::try_from(now.as_millisecond()).unwrap_or(0)
+}
+
+fn too_new(asked: u64, now: Timestamp) -> Result<(), ApiStatus> {
+    let current = version_at(now);
+    if asked <= current {
+        return Ok(());
+    }
+    let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+    let status = ApiStatus::new(504, "Timeout", message);
+    Err(status.with_cause("ResourceVersionTooLarge", "Too large resource version").retry_after(1))
+}
+
+fn check_revision(revision: Revision, now: Timestamp) -> Result<(), ApiStatus> {
+    match revision {
+        Revision::MostRecent | Revision::Any => Ok(()),
+        Revision::NotOlderThan(version) => too_new(version, now),
+        Revision::Exact(_) => Err(ApiStatus::expired("The resourceVersion for the provided list is too old.")),
+    }
+}
+
+fn freshness_of_object(query: &Query, now: Timestamp) -> Result<Freshness, ApiStatus> {
+    match query.get("resourceVersion") {
+        None => Ok(Freshness::Recent),
+        Some("0") => Ok(Freshness::Any),
+        Some(text) => too_new(resource_version(text)?, now).map(|()| Freshness::Recent),
+    }
+}
+
+#[cfg(test)]
+#[path = "desk_tests.rs"]
+mod tests;

@@ -1,0 +1,473 @@
+//! The whole server in process: every request from head to answer, without a socket.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use arc_swap::ArcSwap;
+use rstest::rstest;
+use rustls_pki_types::CertificateDer;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    extension::{
+        authentication::{
+            config::{AuthConfig, Fixed, FrontProxy},
+            headers::ProxyHeaders,
+            tokens::Tokens,
+        },
+        authorization::{Lifetimes, decide::OpenPaths},
+        contact::Contact,
+        digest::Digester,
+        reviews::{Reviews, TOKEN_REVIEWS, TryError},
+        testing::{Pki, TestView, Usage},
+    },
+    server::{Health, RequestLimits},
+    settings::{AuditLog, SharedAuthority},
+};
+
+const VIEWS: &str = "/apis/views.machine.sapcloud.io/v1alpha1/namespaces/h/testviews";
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+/// Lets `reader` read views and machines in namespace `h`, `viewer` views only, and everybody who is known the documents. Knows the
+/// token `alices`.
+#[derive(Default)]
+struct Server {
+    down: Mutex<bool>,
+    asked: AtomicUsize,
+}
+
+#[async_trait]
+impl Reviews for Server {
+    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, TryError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if *self.down.lock().unwrap() {
+            return Err(TryError::Final("down".to_owned()));
+        }
+        let spec = &body["spec"];
+        if path == TOKEN_REVIEWS {
+            let known = spec["token"] == "alices";
+            return Ok(json!({"status": {"authenticated": known, "user": {"username": "alice"}}}));
+        }
+        let known = spec["groups"].as_array().is_some_and(|groups| groups.contains(&json!("system:authenticated")));
+        let resource = &spec["resourceAttributes"];
+        let allowed = if resource.is_null() {
+            let path = spec["nonResourceAttributes"]["path"].as_str().unwrap();
+            known && ["/apis", "/openapi", "/version"].iter().any(|open| path.starts_with(open))
+        } else {
+            let here = resource["namespace"] == "h";
+            match spec["user"].as_str().unwrap() {
+                "reader" => here,
+                "viewer" => here && resource["group"] == "views.machine.sapcloud.io",
+                _ => false,
+            }
+        };
+        Ok(json!({"status": {"allowed": allowed}}))
+    }
+}
+
+struct Rig {
+    front: Front,
+    server: Arc<Server>,
+    proxies: Pki,
+    metrics: Metrics,
+    log: Option<(tempfile::TempDir, super::super::audit::AuditWriter)>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(Limits::default()).open()
+    }
+
+    fn with(limits: Limits) -> Self {
+        let proxies = Pki::new("proxies");
+        let front_proxy = FrontProxy {
+            authorities: proxies.authorities(),
+            allowed_names: vec!["front-proxy".to_owned()],
+            headers: ProxyHeaders::default(),
+        };
+        let fixed = Fixed { clients: None, front_proxy: Some(front_proxy), shared: SharedAuthority::Refused };
+        let config = Arc::new(ArcSwap::from_pointee(AuthConfig::fixed(fixed)));
+        let server = Arc::new(Server::default());
+        let reviews: Arc<dyn Reviews> = Arc::<Server>::clone(&server);
+        let ttl = Duration::from_secs(10);
+        let jitter: Arc<dyn Fn() -> f64 + Send + Sync> = Arc::new(|| 0.0);
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let log = AuditLog::File(folder.path().join("audit.log"));
+        let (audit, writer) = Audit::open(&log, metrics.clone()).unwrap();
+        let open = OpenPaths::parse(&["/healthz", "/livez", "/readyz"].map(str::to_owned)).unwrap();
+        let front = Front::new(FrontParts {
+            authentication: Authentication {
+                config: Arc::clone(&config),
+                tokens: Tokens::new(Arc::clone(&reviews), Digester::new([1; 32]), ttl, Vec::new(), Arc::clone(&jitter)),
+            },
+            authorization: Authorization::new(
+                reviews,
+                Digester::new([2; 32]),
+                Lifetimes { allowed: ttl, refused: ttl },
+                open,
+                jitter,
+            ),
+            source_rights: SourceRights::Checked,
+            audit: Some(audit),
+            checks: Checks { health: Health::default(), contact: Contact::default(), config },
+            bodies: BodyReader::new(RequestLimits::default()),
+            limits,
+            metrics: metrics.clone(),
+            clock: Arc::new(|| NOW.parse().unwrap()),
+            entropy: Arc::new(|| 7),
+        });
+        Self { front, server, proxies, metrics, log: Some((folder, writer)) }
+    }
+
+    fn open(self) -> Self {
+        assert!(self.front.open(Registry::new(vec![TestView::served()]), Box::new(|| None)));
+        self
+    }
+
+    fn proxy(&self) -> Vec<CertificateDer<'static>> {
+        vec![self.proxies.certify("front-proxy", &[], Usage::Client, 2030).0]
+    }
+
+    /// Asks as a user behind the front proxy; `anonymous` comes without a certificate.
+    async fn ask(&self, user: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Told {
+        let mut request = Request::builder().method(method).uri(path);
+        let known = user != "anonymous";
+        if known {
+            let (name, group) = user.split_once('/').unwrap_or((user, ""));
+            request = request.header("x-remote-user", name);
+            if !group.is_empty() {
+                request = request.header("x-remote-group", group);
+            }
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut request = request.body(Body::from(body.to_owned())).unwrap();
+        let chain = if known { self.proxy() } else { Vec::new() };
+        request.extensions_mut().insert(Peer::new(SocketAddr::from(([10, 0, 0, 1], 1)), chain));
+        let response = self.front.answer(request).await;
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Told { code: head.status.as_u16(), headers: head.headers, body }
+    }
+
+    async fn get(&self, user: &str, path: &str) -> Told {
+        self.ask(user, "GET", path, &[], "").await
+    }
+}
+
+struct Told {
+    code: u16,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Told {
+    fn text(&self) -> String {
+        String::from_utf8(self.body.to_vec()).unwrap()
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+#[rstest]
+#[case::may_read("reader", "GET", VIEWS, 200, "TestViewList")]
+#[case::xa_142_may_not("alice", "GET", VIEWS, 403, "in API group \\\"views.machine.sapcloud.io\\\"")]
+#[case::may_read_views_but_not_their_source("viewer", "GET", VIEWS, 403, "cannot list resource \\\"machines\\\"")]
+#[case::th_28_everywhere(
+    "reader",
+    "GET",
+    "/apis/views.machine.sapcloud.io/v1alpha1/testviews",
+    403,
+    "at the cluster scope"
+)]
+#[case::th_28_elsewhere(
+    "reader",
+    "GET",
+    "/apis/views.machine.sapcloud.io/v1alpha1/namespaces/x/testviews",
+    403,
+    "namespace \\\"x\\\""
+)]
+#[case::xa_157_master("root/system:masters", "GET", VIEWS, 200, "TestViewList")]
+#[case::unknown_resource(
+    "root/system:masters",
+    "GET",
+    "/apis/views.machine.sapcloud.io/v1alpha1/nothings",
+    404,
+    "404 page not found"
+)]
+#[case::another_group(
+    "root/system:masters",
+    "GET",
+    "/apis/machine.sapcloud.io/v1alpha1/machines",
+    404,
+    "404 page not found"
+)]
+#[case::authorised_before_it_is_looked_for("alice", "GET", "/apis/x/v1/nothings", 403, "cannot list")]
+#[case::xa_155_anonymous("anonymous", "GET", "/apis", 403, "system:anonymous")]
+#[case::xa_155_health("anonymous", "GET", "/healthz", 200, "ok")]
+#[case::one_check("anonymous", "GET", "/livez/ping", 200, "ok")]
+#[case::xa_166_documents("system:aggregator", "GET", "/openapi/v3", 200, "serverRelativeURL")]
+#[case::xa_166_old_documents("system:aggregator", "GET", "/openapi/v2", 200, "swagger")]
+#[case::xa_166_resources("system:aggregator", "GET", "/apis/views.machine.sapcloud.io/v1alpha1", 200, "testviews")]
+#[case::th_27_metrics("anonymous", "GET", "/metrics", 403, "cannot get path \\\"/metrics\\\"")]
+#[case::th_27_root("anonymous", "GET", "/", 403, "cannot get path")]
+#[case::th_27_configz("anonymous", "GET", "/configz", 403, "cannot get path")]
+#[case::metrics("root/system:masters", "GET", "/metrics", 200, "mcm_server")]
+#[case::th_20_dots("anonymous", "GET", "/apis/../metrics", 404, "404")]
+#[case::th_20_slashes("anonymous", "GET", "//metrics", 403, "/metrics")]
+#[case::th_20_hidden("anonymous", "GET", "/healthz/..%2fmetrics", 404, "404")]
+#[case::th_20_semicolon("anonymous", "GET", "/healthz;x", 403, "cannot get path")]
+#[case::th_20_slash("anonymous", "GET", "/readyz%2f", 404, "404")]
+#[case::xa_145_watch(
+    "root/system:masters",
+    "GET",
+    "/apis/views.machine.sapcloud.io/v1alpha1/testviews?watch=1",
+    405,
+    "MethodNotAllowed"
+)]
+#[case::xa_146_delete(
+    "root/system:masters",
+    "DELETE",
+    "/apis/views.machine.sapcloud.io/v1alpha1/namespaces/h/testviews/a",
+    405,
+    "MethodNotAllowed"
+)]
+#[case::documents_are_read("root/system:masters", "POST", "/apis", 405, "MethodNotAllowed")]
+#[case::bad_timeout("root/system:masters", "GET", "/version?timeout=abc", 400, "invalid timeout")]
+#[tokio::test]
+async fn who_gets_what(
+    #[case] user: &str,
+    #[case] method: &str,
+    #[case] path: &str,
+    #[case] code: u16,
+    #[case] text: &str,
+) {
+    let told = Rig::new().ask(user, method, path, &[], "").await;
+    assert!(told.code == code && told.text().contains(text), "{} {}", told.code, told.text());
+}
+
+#[tokio::test]
+async fn xa_168_discovery_asks_nobody_for_the_aggregator() {
+    let rig = Rig::new();
+    *rig.server.down.lock().unwrap() = true;
+    let path = "/apis/views.machine.sapcloud.io/v1alpha1";
+    let answers = (0..5).map(|_| rig.get("system:kube-aggregator/system:masters", path));
+    assert!(futures::future::join_all(answers).await.iter().all(|told| told.code == 200));
+    assert_eq!(rig.server.asked.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn th_24_without_the_api_server_nothing_but_health_is_answered() {
+    let rig = Rig::new();
+    *rig.server.down.lock().unwrap() = true;
+    let told = rig.get("reader", VIEWS).await;
+    assert_eq!(
+        (told.code, told.header("retry-after"), &told.json()["reason"]),
+        (503, "1", &json!("ServiceUnavailable"))
+    );
+    assert_eq!(rig.get("anonymous", "/livez").await.code, 200);
+}
+
+#[rstest]
+#[case::xa_163_good(&[("authorization", "Bearer alices")], 403, "User \\\"alice\\\"")]
+#[case::xa_163_wrong(&[("authorization", "Bearer nobodys")], 401, "Unauthorized")]
+#[case::xa_163_basic(&[("authorization", "Basic YTpi")], 403, "system:anonymous")]
+#[case::xa_161_headers_alone(&[("x-remote-user", "root"), ("x-remote-group", "system:masters")], 403, "system:anonymous")]
+#[case::th_26_impersonation(&[("authorization", "Bearer alices"), ("impersonate-user", "system:admin")], 403,
+    "impersonation is not supported")]
+#[tokio::test]
+async fn who_comes_directly(#[case] headers: &[(&str, &str)], #[case] code: u16, #[case] text: &str) {
+    let rig = Rig::new();
+    let told = rig.ask("anonymous", "GET", VIEWS, headers, "").await;
+    assert!(told.code == code && told.text().contains(text), "{} {}", told.code, told.text());
+}
+
+#[tokio::test]
+async fn impersonation_through_the_proxy_is_a_mistake() {
+    let told = Rig::new().ask("reader", "GET", VIEWS, &[("impersonate-user", "x")], "").await;
+    assert_eq!(told.code, 400);
+}
+
+#[tokio::test]
+async fn th_44_a_panic_in_one_view_harms_nobody_else() {
+    let rig = Rig::new();
+    let told = rig.get("reader", &format!("{VIEWS}/panic")).await;
+    assert_eq!((told.code, told.text().trim()), (500, PANIC));
+    assert_eq!(told.header("content-type"), "text/plain; charset=utf-8");
+    assert_eq!(rig.get("reader", &format!("{VIEWS}/a")).await.code, 200);
+    assert!(rig.metrics.render().unwrap().contains("mcm_panics_total{view=\"testviews\"} 1"));
+}
+
+#[rstest]
+#[case::by_the_caller("?timeout=2s", 2)]
+#[case::by_us("", 60)]
+#[case::never_longer("?timeout=10h", 60)]
+#[case::zero_is_the_longest("?timeout=0s", 60)]
+#[tokio::test(start_paused = true)]
+async fn a_request_has_a_deadline(#[case] query: &str, #[case] seconds: u64) {
+    let (rig, began) = (Rig::new(), Instant::now());
+    let told = rig.get("reader", &format!("{VIEWS}/never{query}")).await;
+    assert_eq!((told.code, began.elapsed().as_secs()), (504, seconds));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_at_a_time_are_limited_but_health_and_administrators_are_not() {
+    let rig = Rig::with(Limits { in_flight: 1, deadline: Duration::from_secs(5), ..Limits::default() }).open();
+    let (stuck, later) = (format!("{VIEWS}/never"), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let busy = rig.get("reader", VIEWS).await;
+        assert_eq!((busy.code, busy.header("retry-after")), (429, "1"));
+        assert_eq!(rig.get("anonymous", "/livez").await.code, 200);
+        assert_eq!(rig.get("root/system:masters", VIEWS).await.code, 200);
+    });
+    let (first, ()) = tokio::join!(rig.get("reader", &stuck), later);
+    assert_eq!((first.code, rig.get("reader", VIEWS).await.code), (504, 200));
+}
+
+#[rstest]
+#[case::th_02_announced_too_large("application/json", "", 3 << 20 | 1, 413)]
+#[case::th_04_compressed("application/json", "gzip", 10, 415)]
+#[case::protobuf("application/vnd.kubernetes.protobuf", "", 10, 415)]
+#[tokio::test]
+async fn bodies_that_are_not_read(#[case] kind: &str, #[case] coding: &str, #[case] length: usize, #[case] code: u16) {
+    let headers: Vec<_> = [("content-type", kind), ("content-encoding", coding)]
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .collect();
+    let told = Rig::new().ask("reader", "POST", VIEWS, &headers, &"x".repeat(length)).await;
+    assert_eq!(told.code, code, "{}", told.text());
+}
+
+#[tokio::test]
+async fn th_03_a_body_without_an_end_is_cut_off() {
+    let rig = Rig::new();
+    let read = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&read);
+    let endless = futures::stream::repeat_with(move || {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, std::io::Error>(Bytes::from(vec![b' '; 64 * 1024]))
+    });
+    let mut request = Request::post(VIEWS).header("x-remote-user", "reader").body(Body::from_stream(endless)).unwrap();
+    request.extensions_mut().insert(Peer::new(SocketAddr::from(([10, 0, 0, 1], 1)), rig.proxy()));
+    let response = rig.front.answer(request).await;
+    let chunks = read.load(Ordering::SeqCst);
+    assert!(response.status() == 413 && chunks <= 3 * 16 + 1, "{} after {chunks} chunks", response.status());
+}
+
+#[tokio::test]
+async fn th_05_aliases_do_not_multiply_without_bound() {
+    let line = |n: usize| match n {
+        0 => "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned(),
+        n => format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(", ")),
+    };
+    let bomb: Vec<String> = (0..30).map(line).collect();
+    let bomb = bomb.concat();
+    let began = std::time::Instant::now();
+    let told = Rig::new().ask("reader", "POST", VIEWS, &[("content-type", "application/yaml")], &bomb).await;
+    assert!(told.code == 400 && began.elapsed() < Duration::from_secs(2), "{} {:?}", told.code, began.elapsed());
+}
+
+#[tokio::test]
+async fn a_review_is_answered_in_yaml_as_asked() {
+    let headers = [("content-type", "application/yaml"), ("accept", "application/yaml")];
+    let body = "kind: TestView\nspec: {machineName: m, other: 1}\n";
+    let told = Rig::new().ask("reader", "POST", &format!("{VIEWS}?dryRun=All"), &headers, body).await;
+    assert_eq!((told.code, told.header("content-type")), (201, "application/yaml"));
+    assert!(told.text().contains("machineName: m"), "{}", told.text());
+    assert_eq!(told.header("warning"), "299 - \"unknown field \\\"spec.other\\\"\"");
+}
+
+#[tokio::test]
+async fn what_every_answer_carries() {
+    let rig = Rig::new();
+    let told = rig.ask("reader", "GET", VIEWS, &[("audit-id", "abc-1"), ("user-agent", "curl/8")], "").await;
+    assert_eq!((told.header("audit-id"), told.header("cache-control")), ("abc-1", "no-cache, private"));
+    assert!(told.text().starts_with("{\n  \""), "for people");
+    assert_eq!(told.header("warning"), "299 - \"one class is missing\"");
+    let head = rig.ask("reader", "HEAD", &format!("{VIEWS}/a"), &[], "").await;
+    assert!(head.code == 200 && head.body.is_empty());
+    assert_eq!(head.header("audit-id"), "00000000-0000-4000-8000-000000000007");
+}
+
+#[tokio::test]
+async fn documents_come_compressed_to_whoever_reads_that() {
+    let response = Response::new(Body::from("x".repeat(200_000)));
+    let packed = compressed(response).await;
+    assert_eq!(packed.headers()[header::CONTENT_ENCODING], "gzip");
+    let bytes = packed.into_body().collect().await.unwrap().to_bytes();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut text).unwrap();
+    assert_eq!(text.len(), 200_000);
+    let small = compressed(Response::new(Body::from("x"))).await;
+    assert!(small.headers().is_empty());
+}
+
+#[rstest]
+#[case("gzip, deflate", true)]
+#[case("br, gzip;q=0.5", true)]
+#[case("gzip;q=0", false)]
+#[case("identity", false)]
+fn who_reads_gzip(#[case] text: &str, #[case] reads: bool) {
+    let headers = HeaderMap::from_iter([(header::ACCEPT_ENCODING, text.parse().unwrap())]);
+    assert_eq!(takes_gzip(&headers), reads);
+}
+
+#[tokio::test]
+async fn before_the_views_are_there_nothing_is_missing_for_good() {
+    let rig = Rig::with(Limits::default());
+    for path in [VIEWS, "/apis", "/openapi/v2"] {
+        let told = rig.get("root/system:masters", path).await;
+        assert_eq!((told.code, told.header("retry-after")), (503, "1"), "{path}");
+    }
+    assert_eq!(rig.get("anonymous", "/livez").await.code, 200);
+    rig.front.parts.checks.contact.made();
+    assert!(rig.get("anonymous", "/readyz").await.text().contains("[-]informer-sync"));
+    let rig = rig.open();
+    assert_eq!(
+        (rig.get("root/system:masters", VIEWS).await.code, rig.get("anonymous", "/readyz").await.code),
+        (200, 200)
+    );
+}
+
+#[tokio::test]
+async fn readiness_says_what_is_missing() {
+    let rig = Rig::new();
+    let told = rig.get("anonymous", "/readyz").await;
+    assert!(told.code == 500 && told.text().contains("[-]control-api failed: reason withheld"), "{}", told.text());
+    rig.front.parts.checks.contact.made();
+    let told = rig.get("anonymous", "/readyz?verbose").await;
+    assert!(told.code == 200 && told.text().starts_with("[+]ping ok\n"), "{}", told.text());
+}
+
+#[tokio::test]
+async fn the_audit_log_tells_of_every_request_and_of_no_token() {
+    let mut rig = Rig::new();
+    let headers = [("x-forwarded-for", "9.9.9.9, 10.1.1.1"), ("authorization", "Bearer hidden")];
+    rig.ask("reader", "GET", &format!("{VIEWS}/a?token=hidden"), &headers, "").await;
+    rig.ask("anonymous", "GET", "/metrics", &[("authorization", "Bearer hidden")], "").await;
+    let (folder, writer) = rig.log.take().unwrap();
+    let stop = tokio_util::sync::CancellationToken::new();
+    stop.cancel();
+    writer.run(stop).await;
+    let text = std::fs::read_to_string(folder.path().join("audit.log")).unwrap();
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(!text.contains("hidden"), "{text}");
+    assert_eq!(events[0]["user"]["username"], "reader");
+    assert_eq!(events[0]["objectRef"]["name"], "a");
+    assert_eq!(events[0]["sourceIPs"], json!(["10.1.1.1", "10.0.0.1"]));
+    assert_eq!(events[1]["responseStatus"]["code"], 401);
+}

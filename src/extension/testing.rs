@@ -1,0 +1,190 @@
+//! What the tests of this room share: authorities and certificates, and a view that answers as it is told.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
+};
+use rustls_pki_types::CertificateDer;
+use serde_json::{Value, json};
+
+use super::view::{Answer, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View};
+use crate::{
+    protocol::{
+        jsonpath::JsonPath,
+        request::Verb,
+        resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
+        status::ApiStatus,
+    },
+    server::tls::Authorities,
+};
+
+/// An authority that certifies whatever a test needs.
+pub(in crate::extension) struct Pki {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: rcgen::Certificate,
+}
+
+/// What a certificate is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::extension) enum Usage {
+    Client,
+    Server,
+}
+
+impl Pki {
+    pub(in crate::extension) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        Self { issuer: Issuer::new(params, key), certificate }
+    }
+
+    pub(in crate::extension) fn pem(&self) -> String {
+        self.certificate.pem()
+    }
+
+    pub(in crate::extension) fn authorities(&self) -> Authorities {
+        Authorities::from_pem(self.pem().as_bytes()).unwrap()
+    }
+
+    /// A certificate from 2020 to the first day of `until`.
+    pub(in crate::extension) fn certify(
+        &self,
+        name: &str,
+        groups: &[&str],
+        usage: Usage,
+        until: i32,
+    ) -> (CertificateDer<'static>, KeyPair) {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        if !name.is_empty() {
+            params.distinguished_name.push(DnType::CommonName, name);
+        }
+        for group in groups {
+            params.distinguished_name.push(DnType::OrganizationName, *group);
+        }
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(until, 1, 1);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![match usage {
+            Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
+            Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
+        }];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (certificate.der().clone(), key)
+    }
+}
+
+/// A view over five objects in two namespaces, which misbehaves when a name says so. Its reviews are answered with what they
+/// say.
+pub(in crate::extension) struct TestView {
+    resource: Resource,
+    schema: Value,
+    fields: Vec<(&'static str, JsonPath)>,
+}
+
+/// Who may read nothing else may not read the view either.
+pub(in crate::extension) const SOURCE: &str = "machines";
+
+impl TestView {
+    pub(in crate::extension) fn served() -> Arc<dyn View> {
+        let path = |text: &str| JsonPath::parse(text).unwrap();
+        let column = |name: &str, text: &str| Column {
+            name: name.to_owned(),
+            value_type: "string".to_owned(),
+            format: if name == "Name" { "name".to_owned() } else { String::new() },
+            description: String::new(),
+            priority: 0,
+            cell: Cell::Path(path(text)),
+        };
+        let kind =
+            GroupVersionKind { group: GROUP.to_owned(), version: VERSION.to_owned(), kind: "TestView".to_owned() };
+        let resource = Resource {
+            kind,
+            list_kind: "TestViewList".to_owned(),
+            plural: "testviews".to_owned(),
+            singular: "testview".to_owned(),
+            short_names: vec!["tv".to_owned()],
+            categories: vec!["machineviews".to_owned()],
+            scope: ResourceScope::Namespaced,
+            verbs: vec![Verb::Get, Verb::List, Verb::Create],
+            subresources: Vec::new(),
+            columns: vec![column("Name", ".metadata.name"), column("State", ".state")],
+        };
+        let text = || json!({"type": "string", "description": "A text."});
+        let schema = json!({"type": "object", "description": "A view of nothing.", "properties": {
+            "state": text(), "spec": {"type": "object", "properties": {"machineName": text()}}}});
+        Arc::new(Self { resource, schema, fields: vec![("state", path(".state"))] })
+    }
+
+    fn object(namespace: &str, name: &str, state: &str) -> Value {
+        json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "TestView", "state": state,
+               "metadata": {"name": name, "namespace": namespace, "labels": {"state": state}}})
+    }
+
+    fn all() -> Vec<Value> {
+        [("h", "b", "Fine"), ("h", "a", "Fine"), ("h", "c", "Odd"), ("h-1", "a", "Odd"), ("h-1", "b", "Fine")]
+            .map(|(namespace, name, state)| Self::object(namespace, name, state))
+            .into()
+    }
+}
+
+#[async_trait]
+impl View for TestView {
+    fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
+    fn schema(&self) -> &Value {
+        &self.schema
+    }
+
+    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
+        &self.fields
+    }
+
+    fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
+        let (verb, namespace, name) = match question {
+            Question::Get { namespace, name } => (Verb::Get, Some(namespace), Some(name)),
+            Question::List { namespace } => (Verb::List, namespace, None),
+            Question::Create { namespace, review } => {
+                (Verb::Get, Some(namespace), review["spec"]["machineName"].as_str())
+            }
+        };
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        vec![SourceRight { verb, resource: SOURCE, namespace: owned(namespace), name: owned(name) }]
+    }
+
+    async fn get(&self, namespace: &str, name: &str, freshness: Freshness) -> Result<Answer, ApiStatus> {
+        match name {
+            "panic" => panic!("as asked"),
+            "never" => std::future::pending().await,
+            "fresh" => {
+                let object = Self::object(namespace, name, &format!("{freshness:?}"));
+                Ok(Answer { object, warnings: vec!["watch \"out\"".to_owned()] })
+            }
+            _ => Self::all()
+                .into_iter()
+                .find(|object| object["metadata"]["namespace"] == namespace && object["metadata"]["name"] == name)
+                .map(|object| Answer { object, warnings: Vec::new() })
+                .ok_or_else(|| ApiStatus::not_found(GROUP, "testviews", name)),
+        }
+    }
+
+    async fn list(&self, namespace: Option<&str>, _: Freshness) -> Result<Listing, ApiStatus> {
+        let wanted = |object: &Value| namespace.is_none_or(|namespace| object["metadata"]["namespace"] == namespace);
+        let items = Self::all().into_iter().filter(wanted).collect();
+        Ok(Listing { items, warnings: vec!["one class is missing".to_owned()] })
+    }
+
+    async fn create(&self, _: &str, review: Value) -> Result<Answer, ApiStatus> {
+        Ok(Answer { object: review, warnings: Vec::new() })
+    }
+}

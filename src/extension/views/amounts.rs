@@ -1,0 +1,60 @@
+//! Sums of resources over many nodes.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource};
+
+use crate::api::quantity::Quantity;
+
+/// Amounts of resources. Equal ones are counted and multiplied at the end: nodes of a class are alike.
+#[derive(Default)]
+pub struct Amounts(BTreeMap<String, BTreeMap<String, u64>>);
+
+impl Amounts {
+    /// Takes these in, so many times.
+    pub fn add(&mut self, amounts: &BTreeMap<String, resource::Quantity>, times: u64) {
+        for (name, amount) in amounts {
+            let known = match self.0.get_mut(name) {
+                Some(known) => known,
+                None => self.0.entry(name.clone()).or_default(),
+            };
+            match known.get_mut(&amount.0) {
+                Some(number) => *number += times,
+                None => drop(known.insert(amount.0.clone(), times)),
+            }
+        }
+    }
+
+    /// The sums; what can't be read is left out.
+    pub fn sum(&self) -> BTreeMap<String, resource::Quantity> {
+        let sum_of = |amounts: &BTreeMap<String, u64>| {
+            amounts
+                .iter()
+                .filter_map(|(text, times)| Some(text.parse::<Quantity>().ok()?.times(*times)))
+                .fold(Quantity::zero(), |sum, amount| sum.plus(&amount))
+        };
+        self.0.iter().map(|(name, amounts)| (name.clone(), (&sum_of(amounts)).into())).collect()
+    }
+}
+
+/// What Nodes have.
+#[derive(Default)]
+pub struct NodeAmounts {
+    /// All of it.
+    pub capacity: Amounts,
+    /// What pods may use.
+    pub allocatable: Amounts,
+}
+
+impl NodeAmounts {
+    /// Takes a Node in.
+    pub fn add(&mut self, node: &Node) {
+        let Some(status) = &node.status else { return };
+        if let Some(capacity) = &status.capacity {
+            self.capacity.add(capacity, 1);
+        }
+        if let Some(allocatable) = &status.allocatable {
+            self.allocatable.add(allocatable, 1);
+        }
+    }
+}

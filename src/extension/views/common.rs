@@ -1,0 +1,302 @@
+//! What all views share: names of the resource, metadata, times, what is missing, and errors.
+//!
+//! Source: spec/extension-apiserver §1.1.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{
+    api::{crd::structural, duration::GoDuration},
+    cluster::{events::correlate::shortened, key::ObjectKey},
+    controllers::machine::status_change::rfc3339,
+    extension::view::{Answer, GROUP, Listing, SourceRight, VERSION},
+    protocol::{
+        jsonpath::JsonPath,
+        request::Verb,
+        resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
+        status::ApiStatus,
+    },
+};
+
+/// The category that lists all views.
+pub const CATEGORY: &str = "machineviews";
+/// Longest text of a `Warning` header.
+const LONGEST_WARNING: usize = 120;
+/// Names in a list of names; more are cut.
+pub const MOST_NAMES: usize = 500;
+
+/// The names of a view.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its plural.
+    pub plural: &'static str,
+    /// Its short name.
+    pub short: &'static str,
+    /// What can be asked.
+    pub verbs: &'static [Verb],
+}
+
+impl Names {
+    /// The resource with these columns.
+    pub fn resource(&self, columns: Vec<Column>) -> Resource {
+        Resource {
+            kind: GroupVersionKind { group: GROUP.to_owned(), version: VERSION.to_owned(), kind: self.kind.to_owned() },
+            list_kind: format!("{}List", self.kind),
+            plural: self.plural.to_owned(),
+            singular: self.kind.to_lowercase(),
+            short_names: vec![self.short.to_owned()],
+            categories: vec![CATEGORY.to_owned()],
+            scope: ResourceScope::Namespaced,
+            verbs: self.verbs.to_vec(),
+            subresources: Vec::new(),
+            columns,
+        }
+    }
+
+    /// 404 for an object of the view.
+    pub fn not_found(&self, name: &str) -> ApiStatus {
+        ApiStatus::not_found(GROUP, self.plural, name)
+    }
+}
+
+/// A path that this program itself wrote down: every view is made by a test, which would meet one that can't be read.
+pub fn path(text: &'static str) -> JsonPath {
+    JsonPath::parse(text).unwrap_or_else(|why| unreachable!("{why}"))
+}
+
+/// The first column of every view.
+pub fn name_column() -> Column {
+    Column { format: "name".to_owned(), ..column("Name", "string", ".metadata.name", "Name of the object.") }
+}
+
+/// A column that shows the value at a path.
+pub fn column(name: &str, value_type: &str, at: &'static str, description: &str) -> Column {
+    Column {
+        name: name.to_owned(),
+        value_type: value_type.to_owned(),
+        format: String::new(),
+        description: description.to_owned(),
+        priority: 0,
+        cell: Cell::Path(path(at)),
+    }
+}
+
+/// A column that shows what a function makes of the object.
+pub fn computed(name: &str, value_type: &str, cell: fn(&Value) -> Value, description: &str) -> Column {
+    Column { cell: Cell::Computed(cell), ..column(name, value_type, "", description) }
+}
+
+/// The column that is shown by `-o wide` only.
+#[must_use]
+pub fn wide(column: Column) -> Column {
+    Column { priority: 1, ..column }
+}
+
+/// The age of what is viewed.
+pub fn age_column() -> Column {
+    let at = path(".metadata.creationTimestamp");
+    Column { cell: Cell::Age(at), ..column("Age", "date", "", "Time since what is viewed came into being.") }
+}
+
+/// The schema of a view's objects.
+pub fn schema<T: JsonSchema>() -> Value {
+    structural::<T>()
+}
+
+/// An input that could not be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Incomplete {
+    /// Which input, such as a class.
+    pub source: String,
+    /// Why in one word in CamelCase.
+    pub reason: String,
+    /// What happened.
+    pub message: String,
+}
+
+impl Incomplete {
+    /// An input that could not be used; texts of providers are cut.
+    pub fn new(source: impl Into<String>, reason: impl Into<String>, message: &str) -> Self {
+        Self { source: source.into(), reason: reason.into(), message: scrubbed(message) }
+    }
+
+    /// What a `Warning` header says of it.
+    pub fn warning(&self) -> String {
+        warning(&format!("{} is not complete: {}: {}", self.source, self.reason, self.message))
+    }
+}
+
+/// How an answer came about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Observed {
+    /// When the view was computed.
+    pub observed_at: String,
+    /// Inputs that are missing; what depends on them is left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<Incomplete>,
+}
+
+impl Observed {
+    /// A complete answer of this time.
+    pub fn at(now: Timestamp) -> Self {
+        Self { observed_at: rfc3339(now), incomplete: Vec::new() }
+    }
+}
+
+/// A text for a `Warning` header: one line of ASCII, at most 120 characters.
+pub fn warning(text: &str) -> String {
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' })
+        .take(LONGEST_WARNING + 1)
+        .collect();
+    if line.len() <= LONGEST_WARNING { line } else { format!("{}...", &line[..LONGEST_WARNING - 3]) }
+}
+
+/// Text of a provider as a reader may see it: without control characters, at most 1 KiB.
+pub fn scrubbed(text: &str) -> String {
+    shortened(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
+}
+
+/// Metadata of a view of this object.
+pub fn metadata_of<K: kube::Resource>(object: &K) -> ObjectMeta {
+    let meta = object.meta();
+    ObjectMeta {
+        name: meta.name.clone(),
+        namespace: meta.namespace.clone(),
+        uid: meta.uid.clone(),
+        creation_timestamp: meta.creation_timestamp.clone(),
+        labels: meta.labels.clone().filter(|labels| !labels.is_empty()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Metadata of a view of something that is no object.
+pub fn metadata(kind: &str, key: &ObjectKey, provider_id: &str, created: Timestamp) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(key.name.clone()),
+        namespace: Some(key.namespace.clone()),
+        uid: Some(uid(kind, key, provider_id)),
+        creation_timestamp: Some(Time(whole_seconds(created))),
+        ..ObjectMeta::default()
+    }
+}
+
+/// A time as API servers keep them.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// The names under which v5 UUIDs of views are made: the UUID that RFC 9562 gives to URLs.
+const NAMESPACE_URL: [u8; 16] =
+    [0x6b, 0xa7, 0xb8, 0x11, 0x9d, 0xad, 0x11, 0xd1, 0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8];
+
+/// A UUID (version 5) that is the same as long as the thing is the same.
+fn uid(kind: &str, key: &ObjectKey, provider_id: &str) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY);
+    context.update(&NAMESPACE_URL);
+    for part in [GROUP, kind, &key.namespace, &key.name, provider_id] {
+        context.update(part.as_bytes());
+        context.update(b"\n");
+    }
+    let digest = context.finish();
+    let mut bytes = [0_u8; 16];
+    bytes.copy_from_slice(&digest.as_ref()[..16]);
+    bytes[6] = (bytes[6] & 0x0f) | 0x50;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let hex = hex(&bytes);
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// Bytes in hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        use std::fmt::Write;
+        // Writing to a String can't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A duration in whole seconds.
+pub fn seconds(length: Duration) -> GoDuration {
+    GoDuration::from_secs(i64::try_from(length.as_secs()).unwrap_or(i64::MAX))
+}
+
+/// A count as the views tell it.
+pub fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// 503: a cache is still being filled.
+pub fn not_ready(what: &str) -> ApiStatus {
+    let message = format!("the cache of {what} of this server is not complete yet; try again shortly");
+    ApiStatus::new(503, "ServiceUnavailable", message).retry_after(1)
+}
+
+/// The value as an object of the API; a type of ours that can't be written is a defect that the reader is told of.
+pub fn to_object(value: &impl Serialize) -> Result<Value, ApiStatus> {
+    serde_json::to_value(value).map_err(ApiStatus::internal)
+}
+
+/// An answer without a warning.
+pub fn answer(value: &impl Serialize) -> Result<Answer, ApiStatus> {
+    Ok(Answer { object: to_object(value)?, warnings: Vec::new() })
+}
+
+/// A list without a warning.
+pub fn listing(items: Vec<Value>) -> Listing {
+    Listing { items, warnings: Vec::new() }
+}
+
+/// Name and specification of a review; the name may be empty.
+///
+/// # Errors
+/// 400 for what can't be read.
+pub fn review<T: DeserializeOwned>(names: &Names, review: &Value) -> Result<(String, T), ApiStatus> {
+    let unreadable = |why: &dyn std::fmt::Display| {
+        ApiStatus::bad_request(scrubbed(&format!("the spec of the {} can't be read: {why}", names.kind)))
+    };
+    let name = review.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let spec = match review.get("spec") {
+        None | Some(Value::Null) => Value::Object(serde_json::Map::new()),
+        Some(spec @ Value::Object(_)) => spec.clone(),
+        Some(_) => return Err(unreadable(&"it is no object")),
+    };
+    Ok((name, serde_json::from_value(spec).map_err(|error| unreadable(&error))?))
+}
+
+/// A right on stored objects.
+pub fn right(verb: Verb, resource: &'static str, namespace: Option<&str>, name: Option<&str>) -> SourceRight {
+    SourceRight { verb, resource, namespace: namespace.map(str::to_owned), name: name.map(str::to_owned) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uids_are_v5_and_last_as_long_as_the_thing() {
+        let key = ObjectKey::new("ns", "vm");
+        let one = uid("ProviderMachine", &key, "cloud:///1");
+        assert_eq!(one, uid("ProviderMachine", &key, "cloud:///1"));
+        assert_ne!(one, uid("ProviderMachine", &key, "cloud:///2"));
+        assert_eq!((one.len(), &one[14..15]), (36, "5"), "{one}");
+    }
+
+    #[test]
+    fn texts_of_providers_are_cut_and_cleaned() {
+        assert_eq!(scrubbed("a\nb\u{7}c"), "a b c");
+        assert_eq!(scrubbed(&"x".repeat(5000)).len(), 1024);
+        let long = warning(&format!("é{}", "y".repeat(200)));
+        assert!(long.len() == 120 && long.starts_with("?yy") && long.ends_with("..."), "{long}");
+    }
+}

@@ -1,0 +1,473 @@
+//! `drainplans`: what a drain of a node would do now.
+//!
+//! Mode, limits and deadline are the machine controller's, the order of the pods is the drain room's own planner's, played
+//! through on virtual time ([`crate::simulation::drain`]). No pod is touched and no driver asked. Source:
+//! spec/extension-apiserver §1.4.
+
+mod shape;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use self::shape::{Blocked, Budget, DrainPlan, Ignored, PodStep, Spec, Status, Totals, Volume, WaveView};
+use super::{
+    Sources,
+    common::{self, Names, answer, column, count, metadata, name_column, not_ready, right, schema, scrubbed, seconds},
+    turns::Turns,
+};
+use crate::{
+    api::{duration::GoDuration, kind::Kind, names::label, v1alpha1::Machine},
+    cluster::key::ObjectKey,
+    controllers::{
+        drain::{
+            budgets::BudgetState,
+            observe::{
+                DrainLimits, DrainObservation, DrainViews, PodFacts, VolumeIds, observe, shared_volumes, volumes_of,
+            },
+            pods::{PodClass, claims_of},
+            progress::Progress,
+        },
+        machine::{
+            deletion_drain::{DrainMode, drain_mode, drain_order},
+            observation::{Force, NodeView, Observation},
+            outlook::OutlookTarget,
+            plan::DrainOrder,
+            settings::EVICTION_RETRY,
+            status_change::rfc3339,
+            waiting::after,
+        },
+        views::BY_NODE,
+    },
+    extension::view::{Answer, Freshness, GROUP, Question, SourceRight, VERSION, View},
+    protocol::{
+        jsonpath::JsonPath,
+        request::Verb,
+        resource::Resource,
+        status::{ApiStatus, Cause},
+    },
+    simulation::drain::{self, End, Forecast, Kind as WaveKind, forecast},
+};
+
+const NAMES: Names = Names { kind: "DrainPlan", plural: "drainplans", short: "drp", verbs: &[Verb::Get, Verb::Create] };
+/// Pods that are listed.
+const MOST_PODS: usize = 1000;
+/// How long the views of pods may take to fill when they are first wanted, and how often that is looked at.
+const WARMING: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(100);
+/// Longest time that may be asked about.
+const LONGEST_HOURS: i64 = 24 * 30;
+
+/// The view `drainplans`.
+pub struct DrainPlanView {
+    sources: Sources,
+    target: OutlookTarget,
+    resource: Resource,
+    schema: Value,
+    turns: Turns,
+}
+
+/// What is to be drained, and how.
+struct Subject {
+    machine: Option<Arc<Machine>>,
+    seen: Observation,
+    node: Result<String, String>,
+    mode: DrainMode,
+}
+
+impl DrainPlanView {
+    /// The view from these sources; none without a target cluster.
+    pub fn new(sources: &Sources) -> Option<Self> {
+        let columns = vec![
+            name_column(),
+            column("Node", "string", ".status.nodeName", "The node."),
+            column("Mode", "string", ".status.mode", "Whether pods are evicted or deleted."),
+            column("Pods", "integer", ".status.totals.pods", "Pods that go."),
+            column("With volumes", "integer", ".status.totals.withVolumes", "Pods whose volumes have to move."),
+            column("Blocked", "integer", ".status.totals.blocked", "Pods that no budget lets go."),
+            column("Estimate", "string", ".status.estimatedDuration", "How long it takes."),
+        ];
+        Some(Self {
+            sources: sources.clone(),
+            target: sources.outlooks.target()?.clone(),
+            resource: NAMES.resource(columns),
+            schema: schema::<DrainPlan>(),
+            turns: Turns::default(),
+        })
+    }
+
+    /// The views of pods begin with the first question, and it waits for them.
+    async fn ready(&self) -> Result<(), ApiStatus> {
+        if let Some(missing) = self.sources.outlooks.missing() {
+            return Err(not_ready(missing));
+        }
+        let filled = async {
+            while !self.target.drains.ready() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(WARMING, filled).await.map_err(|_| not_ready("pods and volumes"))
+    }
+
+    fn machine(&self, namespace: &str, name: &str) -> Option<Arc<Machine>> {
+        self.sources.views.machines.get(&ObjectKey::new(namespace, name))
+    }
+
+    /// The machine of a node, unless several claim it.
+    fn machine_of(&self, namespace: &str, node: &str) -> Option<Arc<Machine>> {
+        let all = self.sources.views.machines.by_index(BY_NODE, node);
+        let mut own = all.into_iter().filter(|machine| machine.namespace().as_deref() == Some(namespace));
+        own.next().filter(|_| own.next().is_none())
+    }
+
+    /// What is asked about, with the limits that hold for it.
+    fn subject(&self, machine: Option<Arc<Machine>>, spec: &Spec, now: Timestamp) -> Subject {
+        let outlooks = &self.sources.outlooks;
+        let own = machine.clone().unwrap_or_default();
+        let mut seen = match &machine {
+            Some(machine) => outlooks.seen(machine, now),
+            None => Observation::of(Arc::clone(&own), outlooks.settings().limits_of(&own), now),
+        };
+        let mut wished = (*own).clone();
+        let configuration = &mut wished.spec.configuration;
+        configuration.drain_timeout = spec.drain_timeout.or(configuration.drain_timeout);
+        configuration.max_evict_retries = spec.max_evict_retries.or(configuration.max_evict_retries);
+        seen.limits = outlooks.settings().limits_of(&wished);
+        seen.limits.detach = spec.pv_detach_timeout.map_or(seen.limits.detach, GoDuration::to_std);
+        seen.limits.reattach = spec.pv_reattach_timeout.map_or(seen.limits.reattach, GoDuration::to_std);
+        let mode = match spec.force {
+            Some(true) => DrainMode::Forced,
+            Some(false) => DrainMode::Normal,
+            None => drain_mode(&seen),
+        };
+        let node = match (&machine, &seen.node) {
+            (None, _) => self
+                .target
+                .nodes
+                .get(&ObjectKey::cluster_scoped(spec.node_name.clone()))
+                .map(|node| node.name_any())
+                .ok_or_else(|| format!("there is no Node {}", spec.node_name)),
+            (Some(_), NodeView::Ours(node)) => Ok(node.name_any()),
+            (Some(_), NodeView::NoTarget) => Err("there is no target cluster".to_owned()),
+            (Some(_), NodeView::NotLinked { .. }) => Err("the machine has no Node yet".to_owned()),
+            (Some(_), NodeView::Absent | NodeView::Vanished) => Err("the machine's Node is gone".to_owned()),
+            (Some(_), NodeView::Foreign { name, why }) => {
+                Err(format!("Node {name} belongs to something else and is left alone: {why}"))
+            }
+        };
+        Subject { machine, seen, node, mode }
+    }
+
+    async fn plan(&self, namespace: &str, name: &str, spec: Spec, subject: Subject) -> Result<Answer, ApiStatus> {
+        let now = subject.seen.now;
+        let machine_name = subject.machine.as_ref().map(|machine| machine.name_any()).unwrap_or_default();
+        let status = match &subject.node {
+            Err(why) => Status { mode: "Skipped", skipped_because: Some(scrubbed(why)), ..Status::default() },
+            Ok(node) => self.drained(node, &subject).await?,
+        };
+        let node_name = subject.node.clone().unwrap_or_else(|_| node_label(subject.machine.as_deref()));
+        answer(&DrainPlan {
+            api_version: format!("{GROUP}/{VERSION}"),
+            kind: NAMES.kind.to_owned(),
+            metadata: metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now),
+            spec,
+            status: Status { observed_at: rfc3339(now), machine_name, node_name, ..status },
+        })
+    }
+
+    async fn drained(&self, node: &str, subject: &Subject) -> Result<Status, ApiStatus> {
+        let seen = &subject.seen;
+        let order = drain_order(seen, node.to_owned(), subject.mode);
+        let limits = DrainLimits {
+            force: order.force,
+            deadline: order.deadline,
+            timeout: seen.limits.drain,
+            retries: seen.limits.evict_retries,
+            detach: seen.limits.detach,
+            reattach: seen.limits.reattach,
+            parallel: self.sources.outlooks.settings().evictions_per_node,
+        };
+        let pods = Pods::on(&*self.target.drains, node);
+        let object = self.target.nodes.get(&ObjectKey::cluster_scoped(node));
+        let observed =
+            observe(&*self.target.drains, node, object.as_deref(), limits, &Progress::default(), &pods.ids, seen.now);
+        let question = drain::Question { allowed: pods.allowed(&observed), seen: observed };
+        let played = question.clone();
+        let foretold = self.turns.play(move |go_on| forecast(&played, go_on)).await?;
+        Ok(told(&question.seen, &pods, &order, foretold.as_ref()))
+    }
+}
+
+fn node_label(machine: Option<&Machine>) -> String {
+    machine.and_then(|machine| machine.labels().get(label::NODE).cloned()).unwrap_or_default()
+}
+
+/// The pods of a node, with what is told of their volumes and budgets.
+struct Pods {
+    by_key: BTreeMap<ObjectKey, Arc<Pod>>,
+    volumes: BTreeMap<ObjectKey, Vec<Volume>>,
+    budgets: BTreeMap<String, Arc<PodDisruptionBudget>>,
+    /// What the storage calls the volumes, as far as their PersistentVolumes say so.
+    ids: VolumeIds,
+}
+
+impl Pods {
+    fn on(views: &dyn DrainViews, node: &str) -> Self {
+        let pods = views.pods_on(node);
+        let shared: BTreeSet<String> = shared_volumes(views, &pods).into_iter().collect();
+        let (mut ids, mut volumes, mut budgets) = (VolumeIds::new(), BTreeMap::new(), BTreeMap::new());
+        for pod in &pods {
+            for name in volumes_of(views, pod) {
+                let handle = handle_of(views, &name);
+                ids.insert(name, handle.into_iter().collect());
+            }
+            volumes.insert(ObjectKey::of(&**pod), volumes_told(views, pod, &shared));
+            for budget in views.budgets_in(&pod.namespace().unwrap_or_default()) {
+                budgets.insert(ObjectKey::of(&*budget).to_string(), budget);
+            }
+        }
+        let by_key = pods.into_iter().map(|pod| (ObjectKey::of(&*pod), pod)).collect();
+        Self { by_key, volumes, budgets, ids }
+    }
+
+    /// Evictions that the budgets of these pods allow now.
+    fn allowed(&self, seen: &DrainObservation) -> BTreeMap<String, i32> {
+        let names = seen.pods.iter().filter_map(|pod| match &pod.budget {
+            BudgetState::One(name) => Some(name.clone()),
+            BudgetState::None | BudgetState::Misconfigured(_) | BudgetState::Several(_) => None,
+        });
+        let allowed = |name: &str| {
+            let status = self.budgets.get(name).and_then(|budget| budget.status.as_ref());
+            status.map_or(0, |status| status.disruptions_allowed)
+        };
+        names.map(|name| (name.clone(), allowed(&name))).collect()
+    }
+
+    fn budget(&self, name: &str) -> Budget {
+        let (namespace, plain) = name.split_once('/').unwrap_or(("", name));
+        let status = self.budgets.get(name).and_then(|budget| budget.status.clone()).unwrap_or_default();
+        Budget {
+            namespace: namespace.to_owned(),
+            name: plain.to_owned(),
+            disruptions_allowed: status.disruptions_allowed,
+            current_healthy: status.current_healthy,
+            desired_healthy: status.desired_healthy,
+        }
+    }
+}
+
+/// The handle of a CSI volume; others would have to be asked of the driver.
+fn handle_of(views: &dyn DrainViews, volume: &str) -> Option<String> {
+    let volume = views.volume(volume)?;
+    Some(volume.spec.as_ref()?.csi.as_ref()?.volume_handle.clone())
+}
+
+fn volumes_told(views: &dyn DrainViews, pod: &Pod, shared: &BTreeSet<String>) -> Vec<Volume> {
+    let told = |claim: &ObjectKey| {
+        let pv = views.claim(claim)?.spec.as_ref()?.volume_name.clone().filter(|name| !name.is_empty())?;
+        let volume_id = handle_of(views, &pv);
+        Some(Volume { pvc: claim.name.clone(), shared: shared.contains(&pv), volume_id, pv })
+    };
+    claims_of(pod).iter().filter_map(told).collect()
+}
+
+/// The budgets' names.
+fn names_of(budget: &BudgetState) -> Vec<String> {
+    match budget {
+        BudgetState::None => Vec::new(),
+        BudgetState::One(name) | BudgetState::Misconfigured(name) => vec![name.clone()],
+        BudgetState::Several(names) => names.clone(),
+    }
+}
+
+/// The answer; `None` stands for a drain that was too large to be played through.
+fn told(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Option<&Forecast>) -> Status {
+    let facts: BTreeMap<&ObjectKey, &PodFacts> = seen.pods.iter().map(|pod| (&pod.key, pod)).collect();
+    let goes = || seen.pods.iter().filter(|pod| !pod.class.stays());
+    let stays: Vec<Ignored> = seen.pods.iter().filter_map(ignored).collect();
+    let forced = order.force == Force::Yes;
+    // A pod is deleted once its evictions have been refused often enough, and at the deadline in any case.
+    let pause = EVICTION_RETRY.saturating_mul(seen.limits.retries);
+    let forced_after = after(seen.now, pause).min(order.deadline);
+    let empty = Vec::new();
+    let blocked: Vec<Blocked> = foretold
+        .map_or(&empty, |foretold| &foretold.blocked)
+        .iter()
+        .filter_map(|key| {
+            let budget = &facts.get(key)?.budget;
+            Some(Blocked {
+                namespace: key.namespace.clone(),
+                name: key.name.clone(),
+                budget: pods.budget(names_of(budget).first()?),
+                misconfigured: matches!(budget, BudgetState::Misconfigured(_)),
+                forced_after: Some(rfc3339(forced_after)),
+            })
+        })
+        .collect();
+    let mut left = MOST_PODS;
+    let waves = foretold.map(|foretold| waves(foretold, &facts, pods, &mut left)).unwrap_or_default();
+    let total = goes().count();
+    let ended = foretold.map(|foretold| &foretold.end);
+    let drained = ended == Some(&End::Drained);
+    let until_deadline = crate::controllers::machine::observation::since(order.deadline, seen.now);
+    Status {
+        mode: if forced { "Force" } else { "Normal" },
+        waves,
+        totals: Totals {
+            pods: count(total),
+            with_volumes: count(goes().filter(|pod| pod.class == PodClass::WithVolumes).count()),
+            ignored: count(stays.len()),
+            blocked: count(blocked.len()),
+        },
+        ignored: stays.into_iter().take(MOST_PODS).collect(),
+        blocked: blocked.into_iter().take(MOST_PODS).collect(),
+        estimated_duration: seconds(match foretold {
+            Some(foretold) if drained => foretold.took,
+            _ => until_deadline,
+        }),
+        deadline: Some(rfc3339(order.deadline)),
+        will_force: forced || !drained,
+        truncated: foretold.is_none() || total > MOST_PODS,
+        ..Status::default()
+    }
+}
+
+fn ignored(pod: &PodFacts) -> Option<Ignored> {
+    let reason = match pod.class {
+        PodClass::Mirror => "Mirror",
+        PodClass::DaemonSet => "DaemonSet",
+        PodClass::Plain | PodClass::WithVolumes => return None,
+    };
+    Some(Ignored { namespace: pod.key.namespace.clone(), name: pod.key.name.clone(), reason })
+}
+
+fn waves(foretold: &Forecast, facts: &BTreeMap<&ObjectKey, &PodFacts>, pods: &Pods, left: &mut usize) -> Vec<WaveView> {
+    let mut all = Vec::new();
+    for wave in &foretold.waves {
+        let (kind, action) = match wave.kind {
+            WaveKind::EvictParallel => ("EvictParallel", "Evict"),
+            WaveKind::EvictSerial => ("EvictSerial", "Evict"),
+            WaveKind::Delete => ("Delete", "Delete"),
+        };
+        let steps: Vec<PodStep> = wave
+            .pods
+            .iter()
+            .take(*left)
+            .filter(|key| pods.by_key.contains_key(*key))
+            .filter_map(|key| {
+                let facts = facts.get(key)?;
+                Some(PodStep {
+                    namespace: key.namespace.clone(),
+                    name: key.name.clone(),
+                    priority: facts.priority,
+                    grace_period: seconds(facts.grace),
+                    volumes: pods.volumes.get(key).cloned().unwrap_or_default(),
+                    disruption_budgets: names_of(&facts.budget),
+                    action,
+                })
+            })
+            .collect();
+        *left -= steps.len();
+        if !steps.is_empty() {
+            all.push(WaveView { index: count(all.len() + 1), kind, pods: steps, estimate: seconds(wave.lasts) });
+        }
+    }
+    all
+}
+
+/// Reads a review; answers its name too, which may be empty.
+fn read(review: &Value) -> Result<(String, Spec), ApiStatus> {
+    let (name, spec): (String, Spec) = common::review(&NAMES, review)?;
+    let mut causes = Vec::new();
+    if spec.machine_name.is_empty() == spec.node_name.is_empty() {
+        causes.push(Cause::required("spec.machineName", "name either a machine or a node"));
+    }
+    for (field, given) in [
+        ("spec.drainTimeout", spec.drain_timeout),
+        ("spec.pvDetachTimeout", spec.pv_detach_timeout),
+        ("spec.pvReattachTimeout", spec.pv_reattach_timeout),
+    ] {
+        if let Some(given) = given.filter(|given| given.is_negative() || *given > GoDuration::from_hours(LONGEST_HOURS))
+        {
+            let why = format!("must be from 0 to {LONGEST_HOURS}h");
+            causes.push(Cause::invalid(field, &json!(given.to_string()), &why));
+        }
+    }
+    if let Some(retries) = spec.max_evict_retries.filter(|retries| *retries < 0) {
+        causes.push(Cause::invalid("spec.maxEvictRetries", &json!(retries), "must be at least 0"));
+    }
+    if causes.is_empty() { Ok((name, spec)) } else { Err(ApiStatus::invalid(GROUP, NAMES.kind, &name, causes)) }
+}
+
+#[async_trait]
+impl View for DrainPlanView {
+    fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
+    fn schema(&self) -> &Value {
+        &self.schema
+    }
+
+    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
+        &[]
+    }
+
+    fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
+        let machines = Kind::Machine.plural();
+        match question {
+            Question::Get { namespace, name } => vec![right(Verb::Get, machines, Some(namespace), Some(name))],
+            Question::List { namespace } => vec![right(Verb::List, machines, namespace, None)],
+            Question::Create { namespace, review } => {
+                let text = |field: &str| review.pointer(field).and_then(Value::as_str).filter(|name| !name.is_empty());
+                let of_node = || {
+                    let node = text("/spec/nodeName")?;
+                    self.machine_of(namespace, node).map(|machine| machine.name_any())
+                };
+                // A node without a machine of its own tells of none, so that the right to see all is asked for.
+                match text("/spec/machineName").map(str::to_owned).or_else(of_node) {
+                    Some(name) => vec![right(Verb::Get, machines, Some(namespace), Some(&name))],
+                    None => vec![right(Verb::List, machines, Some(namespace), None)],
+                }
+            }
+        }
+    }
+
+    async fn get(&self, namespace: &str, name: &str, _freshness: Freshness) -> Result<Answer, ApiStatus> {
+        self.ready().await?;
+        let machine = self.machine(namespace, name).ok_or_else(|| NAMES.not_found(name))?;
+        let spec = Spec { machine_name: name.to_owned(), ..Spec::default() };
+        let subject = self.subject(Some(machine), &spec, self.sources.clock.now());
+        self.plan(namespace, name, spec, subject).await
+    }
+
+    async fn create(&self, namespace: &str, review: Value) -> Result<Answer, ApiStatus> {
+        let (name, spec) = read(&review)?;
+        self.ready().await?;
+        let machine = if spec.machine_name.is_empty() {
+            self.machine_of(namespace, &spec.node_name)
+        } else {
+            let machine = self.machine(namespace, &spec.machine_name);
+            if machine.is_none() {
+                let why = "there is no Machine of this name in the namespace";
+                let cause = Cause::invalid("spec.machineName", &json!(spec.machine_name), why);
+                return Err(ApiStatus::invalid(GROUP, NAMES.kind, &name, vec![cause]));
+            }
+            machine
+        };
+        let subject = self.subject(machine, &spec, self.sources.clock.now());
+        let asked = if spec.machine_name.is_empty() { &spec.node_name } else { &spec.machine_name };
+        let name = if name.is_empty() { asked.clone() } else { name };
+        self.plan(namespace, &name, spec, subject).await
+    }
+}

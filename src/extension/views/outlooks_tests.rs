@@ -1,0 +1,140 @@
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::super::testing::{self, World};
+use super::*;
+
+fn machine(patch: Value) -> Machine {
+    testing::machine("m", patch)
+}
+
+async fn outlook(world: &World, name: &str) -> Value {
+    OutlookView::new(&world.sources).get("ns", name, Freshness::Recent).await.unwrap().object
+}
+
+fn in_phase(phase: &str, seconds_ago: i64) -> Value {
+    json!({
+        "metadata": { "labels": { "node": "n" }, "annotations": { "machinepriority.machine.sapcloud.io": "3" } },
+        "spec": { "providerID": "cloud:///m" },
+        "status": { "currentStatus": { "phase": phase, "lastUpdateTime": testing::ago(seconds_ago) } },
+    })
+}
+
+#[rstest]
+#[case::a_new_machine(json!({}), "Create", "GetVmStatus", &["creation"])]
+#[case::pending(in_phase("Pending", 60), "Join", "", &["creation"])]
+#[case::failed(in_phase("Failed", 60), "Fail", "", &[])]
+#[case::deleted(
+    json!({ "metadata": { "deletionTimestamp": testing::ago(60) } }), "GetVmStatus", "PatchMachineStatus", &["drain"])]
+#[case::preserved(
+    json!({ "metadata": { "labels": { "node": "n" } },
+            "status": { "currentStatus": { "phase": "Failed", "preserveExpiryTime": testing::ago(-600) } } }),
+    "Preserved", "", &["preserve"])]
+#[tokio::test(start_paused = true)]
+async fn a_machine_stands_somewhere(
+    #[case] patch: Value,
+    #[case] stage: &str,
+    #[case] next: &str,
+    #[case] deadlines: &[&str],
+) {
+    let world = World::synced();
+    world.add_machine(machine(patch));
+    let seen = outlook(&world, "m").await;
+    let names: Vec<&str> =
+        seen["deadlines"].as_array().into_iter().flatten().filter_map(|deadline| deadline["name"].as_str()).collect();
+    assert_eq!((seen["stage"].as_str(), names.as_slice()), (Some(stage), deadlines), "{seen:#}");
+    if !next.is_empty() {
+        assert_eq!(seen["nextEffects"][0]["effect"], next, "{seen:#}");
+    }
+    assert_eq!(seen["metadata"]["uid"], "m-uid");
+    assert_eq!(seen["apiVersion"], "views.machine.sapcloud.io/v1alpha1");
+    assert_eq!(seen["status"]["computedBy"], "standby");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_of_a_missing_class_says_whom_it_waits_for() {
+    let world = World::synced();
+    world.add_machine(machine(json!({ "spec": { "class": { "name": "nowhere" } } })));
+    let seen = outlook(&world, "m").await;
+    let blocker = &seen["blockers"][0];
+    assert_eq!(blocker["reason"], "ClassNotUsable", "{seen:#}");
+    assert!(blocker["message"].as_str().unwrap().contains("MachineClass \"nowhere\" not found"), "{blocker}");
+    assert!(blocker["resolvedBy"].as_str().unwrap().starts_with("an attempt succeeds"), "{blocker}");
+    assert_eq!(blocker["since"], testing::ago(120), "as old as the machine");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_counts_from_the_machine_s_own_times_and_time_goes_on() {
+    let world = World::synced();
+    world.add_machine(machine(in_phase("Pending", 60)));
+    let first = outlook(&world, "m").await["deadlines"][0].clone();
+    assert_eq!(first["remaining"], "18m0s", "twenty minutes from the creation two minutes ago");
+    tokio::time::advance(Duration::from_secs(30)).await;
+    let second = outlook(&world, "m").await["deadlines"][0].clone();
+    assert_eq!((second["remaining"].as_str(), &second["at"]), (Some("17m30s"), &first["at"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_owners_are_those_of_the_uid() {
+    let world = World::synced();
+    world.add_set("s", 3, Some("d"));
+    world.add_deployment("d", 4);
+    world.add_machine(machine(json!({ "metadata": { "ownerReferences": [testing::owner("MachineSet", "s")] } })));
+    let expected = json!([
+        { "kind": "MachineSet", "name": "s", "desired": 3 },
+        { "kind": "MachineDeployment", "name": "d", "desired": 4 },
+    ]);
+    assert_eq!(outlook(&world, "m").await["owners"], expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_told_from_a_cold_cache_and_only_what_the_namespace_holds() {
+    let world = World::cold();
+    let view = OutlookView::new(&world.sources);
+    let refused = view.list(None, Freshness::Any).await.unwrap_err();
+    assert_eq!((refused.code, refused.retry_after), (503, Some(1)));
+
+    let world = World::synced();
+    world.add_machine(machine(json!({})));
+    let view = OutlookView::new(&world.sources);
+    assert_eq!(view.list(Some("other"), Freshness::Recent).await.unwrap().items.len(), 0);
+    assert_eq!(view.list(None, Freshness::Recent).await.unwrap().items.len(), 1);
+    assert_eq!(view.get("other", "m", Freshness::Recent).await.unwrap_err().code, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_machine_behind_a_budget_names_it() {
+    let told = "being deleted since 2027-01-15T08:00:00Z; waiting for PodDisruptionBudget ns/web to allow the eviction of pod \
+                ns/web-1, since 2027-01-15T08:00:10Z; asked again every 20s";
+    let patch = json!({
+        "metadata": { "deletionTimestamp": testing::ago(60), "labels": { "node": "n" } },
+        "status": {
+            "currentStatus": { "phase": "Terminating" },
+            "lastOperation": { "description": "1 of 2 pods left. Initiate node drain", "type": "Delete" },
+            "machineConditions": [{
+                "type": "Progressing", "status": "True", "reason": "DrainBlocked", "message": told,
+                "lastTransitionTime": testing::ago(50),
+            }],
+        },
+    });
+    let world = World::synced();
+    world.add_machine(machine(patch));
+    world.add_node("n", "m");
+    let seen = outlook(&world, "m").await;
+    assert_eq!(seen["stage"], "Drain");
+    assert_eq!(seen["blockers"][0]["reason"], "DrainBlocked");
+    assert_eq!(seen["deadlines"][0]["name"], "drain");
+    assert_eq!(seen["deadlines"][0]["at"], testing::ago(60 - 2 * 3600));
+}
+
+#[test]
+fn the_columns_can_be_read() {
+    let deadlines = json!({ "deadlines": [
+        { "name": "b", "at": "2027-01-15T08:00:02Z", "remaining": "2s" },
+        { "name": "a", "at": "2027-01-15T08:00:01Z", "remaining": "1s" },
+    ]});
+    assert_eq!(deadline_cell(&deadlines), "a in 1s");
+    assert_eq!(next_cell(&deadlines), Value::Null);
+}

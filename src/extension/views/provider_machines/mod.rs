@@ -1,0 +1,409 @@
+//! `providermachines`: what really exists at the provider, held against the machines.
+//!
+//! [`inventory`] asks providers, [`states`] says what each VM is. Nothing is deleted here: what an orphan is and when it
+//! goes is the safety room's. Source: spec/extension-apiserver §1.2.
+
+pub mod inventory;
+mod shape;
+mod states;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use self::{
+    inventory::{Inventory, Origin, Wanted},
+    shape::{ClassRef, MachineRef, NodeRef, Orphan, ProviderMachine, Status},
+    states::{ListSeen, Number, State, deleted_after, state_of_machine, state_of_vm},
+};
+use super::{
+    Sources, Standing,
+    common::{
+        Incomplete, Names, age_column, column, hex, metadata, name_column, not_ready, path, right, schema, seconds,
+        to_object, warning, wide,
+    },
+};
+use crate::{
+    api::{
+        kind::Kind,
+        names::label,
+        v1alpha1::{Machine, MachineClass},
+    },
+    cluster::key::ObjectKey,
+    controllers::{
+        machine::{
+            observation::{Freeze, condition, conditions_of, since},
+            status_change::rfc3339,
+        },
+        safety::orphans::{Claim, claim_in_stores},
+        views::BY_NAMESPACE,
+    },
+    driver::ListedVm,
+    extension::view::{Answer, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View},
+    protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus},
+};
+
+const NAMES: Names =
+    Names { kind: "ProviderMachine", plural: "providermachines", short: "pvm", verbs: &[Verb::Get, Verb::List] };
+/// Label with the name of the class.
+const CLASS_LABEL: &str = "machine.sapcloud.io/class";
+/// Label with the state.
+const STATE_LABEL: &str = "views.machine.sapcloud.io/state";
+/// Longest name of an object before what makes it unique.
+const LONGEST_NAME: usize = 240;
+/// Seconds after which it makes sense to ask again for what could not be told.
+const ASK_AGAIN: u32 = 10;
+
+/// The view `providermachines`.
+pub struct ProviderMachineView {
+    sources: Sources,
+    resource: Resource,
+    schema: Value,
+    selectable: Vec<(&'static str, JsonPath)>,
+}
+
+/// All rows, and what is missing.
+struct Rows {
+    rows: Vec<ProviderMachine>,
+    incomplete: Vec<Incomplete>,
+}
+
+impl ProviderMachineView {
+    /// The view from these sources.
+    pub fn new(sources: &Sources) -> Self {
+        let columns = vec![
+            name_column(),
+            wide(column("Provider ID", "string", ".providerID", "Identity of the VM at the provider.")),
+            column("Class", "string", ".class.name", "Class that lists the VM."),
+            column("State", "string", ".state", "Whether a machine has the VM."),
+            column("Machine", "string", ".machineRef.name", "The machine."),
+            column("Node", "string", ".nodeRef.name", "The machine's Node."),
+            age_column(),
+        ];
+        Self {
+            sources: sources.clone(),
+            resource: NAMES.resource(columns),
+            schema: schema::<ProviderMachine>(),
+            selectable: vec![
+                ("state", path(".state")),
+                ("class.name", path(".class.name")),
+                ("machineRef.name", path(".machineRef.name")),
+                ("providerID", path(".providerID")),
+            ],
+        }
+    }
+
+    /// What providers list, held against the machines. An orphan on an older list is looked for on a new one before it is
+    /// told, as far as the provider may be asked.
+    async fn rows(&self, freshness: Freshness) -> Result<Rows, ApiStatus> {
+        if let Some(missing) = self.sources.outlooks.missing() {
+            return Err(not_ready(missing));
+        }
+        let classes: Vec<Arc<MachineClass>> = self
+            .sources
+            .views
+            .classes
+            .snapshot()
+            .into_iter()
+            .filter(|class| class.namespace().as_deref() == Some(&self.sources.namespace))
+            .collect();
+        let mut seen = self.look(&classes, freshness.into()).await;
+        let mut rows = seen.rows();
+        let is_doubtful = |row: &ProviderMachine| row.orphan.is_some() && row.status.source == Origin::Cached.as_str();
+        if freshness == Freshness::Recent && rows.iter().any(is_doubtful) {
+            seen = self.look(&classes, Wanted::Newest).await;
+            rows = seen.rows();
+        }
+        let incomplete = seen.incomplete();
+        Ok(Rows { rows, incomplete })
+    }
+}
+
+impl ProviderMachineView {
+    async fn look(&self, classes: &[Arc<MachineClass>], wanted: Wanted) -> Seen<'_> {
+        let (inventories, unusable) = self.sources.inventories.of(classes, wanted).await;
+        Seen::of(&self.sources, inventories, unusable)
+    }
+}
+
+/// All that the rows are made from.
+struct Seen<'a> {
+    sources: &'a Sources,
+    now: Timestamp,
+    inventories: Vec<Inventory>,
+    unusable: Vec<(Arc<MachineClass>, Incomplete)>,
+    machines: Vec<Arc<Machine>>,
+    /// Machines by the identity of their VM, in lower case.
+    by_vm: BTreeMap<String, Arc<Machine>>,
+    /// How many inventories list a VM.
+    listed: BTreeMap<String, usize>,
+    /// How many VMs are listed for a machine.
+    namesakes: BTreeMap<String, usize>,
+}
+
+impl<'a> Seen<'a> {
+    fn of(sources: &'a Sources, inventories: Vec<Inventory>, unusable: Vec<(Arc<MachineClass>, Incomplete)>) -> Self {
+        // The machines are looked at after the lists: one that came meanwhile has its VM.
+        let machines = sources.views.machines.by_index(BY_NAMESPACE, &sources.namespace);
+        let by_vm = machines
+            .iter()
+            .filter(|machine| !machine.spec.provider_id.is_empty())
+            .map(|machine| (machine.spec.provider_id.to_ascii_lowercase(), Arc::clone(machine)))
+            .collect();
+        let (mut listed, mut vms_of) = (BTreeMap::new(), BTreeMap::<String, BTreeSet<String>>::new());
+        for snapshot in inventories.iter().filter_map(|inventory| inventory.snapshot.as_ref()) {
+            for vm in &*snapshot.vms {
+                let id = vm.provider_id.to_ascii_lowercase();
+                vms_of.entry(vm.machine_name.clone()).or_default().insert(id.clone());
+                *listed.entry(id).or_default() += 1;
+            }
+        }
+        let namesakes = vms_of.into_iter().map(|(name, vms)| (name, vms.len())).collect();
+        let now = sources.clock.now();
+        Self { sources, now, inventories, unusable, machines, by_vm, listed, namesakes }
+    }
+
+    fn incomplete(&self) -> Vec<Incomplete> {
+        let failed = self.inventories.iter().filter_map(|inventory| inventory.trouble.clone());
+        failed.chain(self.unusable.iter().map(|(_, why)| why.clone())).collect()
+    }
+
+    fn rows(&self) -> Vec<ProviderMachine> {
+        let held: BTreeSet<String> = self.by_vm.keys().cloned().collect();
+        let mut told = BTreeSet::new();
+        let mut rows = Vec::new();
+        for inventory in &self.inventories {
+            let Some(snapshot) = &inventory.snapshot else { continue };
+            for vm in &*snapshot.vms {
+                // A VM that several inventories list is one VM.
+                if told.insert(vm.provider_id.to_ascii_lowercase()) {
+                    rows.push(self.row_of_vm(inventory, vm, &held));
+                }
+            }
+        }
+        let by_class = self.lists_by_class();
+        for machine in &self.machines {
+            let id = machine.spec.provider_id.to_ascii_lowercase();
+            if id.is_empty() || told.contains(&id) {
+                continue;
+            }
+            let inventory = by_class.get(machine.spec.class.name.as_str()).copied();
+            let list = inventory
+                .and_then(|inventory| inventory.snapshot.as_ref().filter(|_| inventory.trouble.is_none()))
+                .map_or(ListSeen::Failed, |snapshot| ListSeen::At(snapshot.taken));
+            if let Some(state) = state_of_machine(machine, list) {
+                rows.push(self.row_of_machine(machine, state, inventory));
+            }
+        }
+        rows
+    }
+
+    fn lists_by_class(&self) -> BTreeMap<&str, &Inventory> {
+        let mut all = BTreeMap::new();
+        for inventory in &self.inventories {
+            for class in &inventory.classes {
+                all.insert(class.metadata.name.as_deref().unwrap_or_default(), inventory);
+            }
+        }
+        all
+    }
+
+    fn row_of_vm(&self, inventory: &Inventory, vm: &ListedVm, held: &BTreeSet<String>) -> ProviderMachine {
+        let id = vm.provider_id.to_ascii_lowercase();
+        let by_name = || {
+            let key = ObjectKey::new(self.sources.namespace.clone(), vm.machine_name.clone());
+            self.sources.views.machines.get(&key)
+        };
+        let machine = self.by_vm.get(&id).cloned().or_else(by_name);
+        let claim = claim_in_stores(vm, held, machine.as_deref());
+        let number = |count: Option<&usize>| Number::of(count.copied().unwrap_or(1));
+        let state = state_of_vm(&claim, number(self.namesakes.get(&vm.machine_name)), number(self.listed.get(&id)));
+        let class = self.class_of(inventory, machine.as_deref());
+        let row = self.row(&object_name(&vm.machine_name, &vm.provider_id), &vm.provider_id, vm.created, state, &class);
+        ProviderMachine {
+            vm_name: vm.machine_name.clone(),
+            node_ref: machine.as_ref().filter(|_| state == State::Owned).and_then(|machine| self.node_of(machine)),
+            machine_ref: machine.as_deref().map(machine_ref),
+            orphan: claim.is_orphaned().then(|| self.orphan(inventory, vm, &claim)),
+            status: self.status(Some(inventory)),
+            ..row
+        }
+    }
+
+    fn row_of_machine(&self, machine: &Machine, state: State, inventory: Option<&Inventory>) -> ProviderMachine {
+        let name = format!("{}.{}", machine.name_any(), state.as_str().to_lowercase());
+        let created = machine.creation_timestamp().map(|created| created.0);
+        let row = self.row(&name, &machine.spec.provider_id, created, state, &machine.spec.class.name);
+        ProviderMachine {
+            node_ref: self.node_of(machine),
+            machine_ref: Some(machine_ref(machine)),
+            status: self.status(inventory),
+            ..row
+        }
+    }
+
+    fn row(
+        &self,
+        name: &str,
+        provider_id: &str,
+        created: Option<Timestamp>,
+        state: State,
+        class: &str,
+    ) -> ProviderMachine {
+        let key = ObjectKey::new(self.sources.namespace.clone(), name);
+        let labels = [(CLASS_LABEL, class), (STATE_LABEL, state.as_str())];
+        ProviderMachine {
+            api_version: format!("{GROUP}/{VERSION}"),
+            kind: NAMES.kind.to_owned(),
+            metadata: ObjectMeta {
+                labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+                ..metadata(NAMES.kind, &key, provider_id, created.unwrap_or(self.now))
+            },
+            class: ClassRef { kind: Kind::MachineClass.as_str().to_owned(), name: class.to_owned() },
+            provider_id: provider_id.to_owned(),
+            vm_name: String::new(),
+            state: state.as_str(),
+            machine_ref: None,
+            node_ref: None,
+            orphan: None,
+            status: self.status(None),
+        }
+    }
+
+    /// The machine's class where the inventory is of it, else the inventory's first.
+    fn class_of(&self, inventory: &Inventory, machine: Option<&Machine>) -> String {
+        let names: Vec<String> = inventory.classes.iter().map(|class| class.name_any()).collect();
+        let own = machine.map(|machine| machine.spec.class.name.clone()).filter(|name| names.contains(name));
+        own.or_else(|| names.into_iter().next()).unwrap_or_default()
+    }
+
+    fn node_of(&self, machine: &Machine) -> Option<NodeRef> {
+        let name = machine.labels().get(label::NODE).filter(|name| !name.is_empty())?;
+        let node = self.sources.outlooks.nodes().and_then(|nodes| nodes.get(&ObjectKey::cluster_scoped(name.clone())));
+        let ready = node.as_ref().and_then(|node| condition(conditions_of(node), "Ready"));
+        let ready = ready.map_or("Unknown", |ready| ready.status.as_str());
+        Some(NodeRef { name: name.clone(), ready: ready.to_owned() })
+    }
+
+    fn orphan(&self, inventory: &Inventory, vm: &ListedVm, claim: &Claim) -> Orphan {
+        let collector = self.sources.collector.as_ref();
+        let suspected = collector.and_then(|collector| {
+            inventory
+                .classes
+                .iter()
+                .filter_map(|class| collector.suspects_of(&ObjectKey::of(&**class)).get(&vm.provider_id).copied())
+                .min()
+        });
+        let seen = inventory.snapshot.as_ref().map_or(self.now, |snapshot| snapshot.taken);
+        let since = suspected.unwrap_or(seen);
+        let acts = (self.sources.standing)() == Standing::Leader && self.sources.outlooks.freeze() == Freeze::Flowing;
+        let last =
+            collector.filter(|_| acts).map(|collector| deleted_after(vm.created, since, &collector.guards(), self.now));
+        let reason = match claim {
+            Claim::OtherVm(other) => format!("machine {} has another VM: {other}", vm.machine_name),
+            _ => format!("no machine {} exists", vm.machine_name),
+        };
+        Orphan { since: rfc3339(since), will_be_deleted_after: last.map(rfc3339), reason }
+    }
+
+    fn status(&self, inventory: Option<&Inventory>) -> Status {
+        let taken = inventory.and_then(|inventory| inventory.snapshot.as_ref()).map(|snapshot| snapshot.taken);
+        let is_live = inventory.is_some_and(|inventory| inventory.origin == Origin::Live);
+        Status {
+            observed_at: rfc3339(self.now),
+            snapshot_age: seconds(taken.map(|taken| since(self.now, taken)).unwrap_or_default()),
+            source: if is_live { Origin::Live } else { Origin::Cached }.as_str(),
+            incomplete: inventory.and_then(|inventory| inventory.trouble.clone()).into_iter().collect(),
+        }
+    }
+}
+
+fn machine_ref(machine: &Machine) -> MachineRef {
+    MachineRef {
+        name: machine.name_any(),
+        uid: machine.uid().unwrap_or_default(),
+        phase: machine.status.current_status.phase.as_str().to_owned(),
+        deletion_timestamp: machine.metadata.deletion_timestamp.as_ref().map(|time| rfc3339(time.0)),
+    }
+}
+
+/// The VM's name as a name of objects, and eight digits of its identity: stable as long as the VM lives.
+fn object_name(vm: &str, provider_id: &str) -> String {
+    let plain: String = vm
+        .to_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' })
+        .take(LONGEST_NAME)
+        .collect();
+    // No part between dots may begin or end with a hyphen, or be empty.
+    let parts: Vec<&str> =
+        plain.split('.').map(|part| part.trim_matches('-')).filter(|part| !part.is_empty()).collect();
+    let plain = if parts.is_empty() { "vm".to_owned() } else { parts.join(".") };
+    let digest = ring::digest::digest(&ring::digest::SHA256, provider_id.as_bytes());
+    format!("{plain}.{}", hex(&digest.as_ref()[..4]))
+}
+
+fn warnings(incomplete: &[Incomplete]) -> Vec<String> {
+    incomplete.iter().map(Incomplete::warning).collect()
+}
+
+/// 503 for what can't be told because a provider could not be asked.
+fn not_known(name: &str, incomplete: &[Incomplete]) -> ApiStatus {
+    let why: Vec<&str> = incomplete.iter().map(|missing| missing.source.as_str()).collect();
+    let message = format!("it can't be told whether {name:?} exists: no list of {}", why.join(", "));
+    ApiStatus::new(503, "ServiceUnavailable", warning(&message)).retry_after(ASK_AGAIN)
+}
+
+#[async_trait]
+impl View for ProviderMachineView {
+    fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
+    fn schema(&self) -> &Value {
+        &self.schema
+    }
+
+    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
+        &self.selectable
+    }
+
+    fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
+        let machines = Kind::Machine.plural();
+        match question {
+            Question::Get { namespace, .. } => vec![right(Verb::List, machines, Some(namespace), None)],
+            Question::List { namespace } => vec![right(Verb::List, machines, namespace, None)],
+            Question::Create { .. } => Vec::new(),
+        }
+    }
+
+    async fn get(&self, namespace: &str, name: &str, freshness: Freshness) -> Result<Answer, ApiStatus> {
+        if namespace != self.sources.namespace {
+            return Err(NAMES.not_found(name));
+        }
+        let Rows { rows, incomplete } = self.rows(freshness).await?;
+        match rows.into_iter().find(|row| row.metadata.name.as_deref() == Some(name)) {
+            Some(row) => Ok(Answer { object: to_object(&row)?, warnings: warnings(&row.status.incomplete) }),
+            None if incomplete.is_empty() => Err(NAMES.not_found(name)),
+            None => Err(not_known(name, &incomplete)),
+        }
+    }
+
+    async fn list(&self, namespace: Option<&str>, freshness: Freshness) -> Result<Listing, ApiStatus> {
+        if namespace.is_some_and(|namespace| namespace != self.sources.namespace) {
+            return Ok(Listing::default());
+        }
+        let Rows { rows, incomplete } = self.rows(freshness).await?;
+        let items = rows.iter().map(to_object).collect::<Result<Vec<_>, _>>()?;
+        Ok(Listing { items, warnings: warnings(&incomplete) })
+    }
+}

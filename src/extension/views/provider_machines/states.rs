@@ -1,0 +1,173 @@
+//! What a VM on a provider's list is, and what a machine is whose VM is not on it.
+//!
+//! Whether a machine claims a VM, and when an orphan may go, are the safety room's own rules. Pure. Source:
+//! spec/extension-apiserver §1.2.
+
+use jiff::Timestamp;
+
+use crate::{
+    api::v1alpha1::{Machine, MachinePhase},
+    controllers::{
+        machine::waiting::after,
+        safety::orphans::{Claim, Guards, still_to_wait},
+    },
+};
+
+/// What a VM is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A machine has it, or is about to.
+    Owned,
+    /// No machine has it.
+    Orphan,
+    /// A machine has it, and the provider does not.
+    Missing,
+    /// Its machine has another one.
+    Duplicate,
+    /// No machine has it, and classes of different inventories list it.
+    Foreign,
+    /// It can't be told.
+    Unknown,
+}
+
+impl State {
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Owned => "Owned",
+            Self::Orphan => "Orphan",
+            Self::Missing => "Missing",
+            Self::Duplicate => "Duplicate",
+            Self::Foreign => "Foreign",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// How many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// This one only.
+    One,
+    /// Others too.
+    More,
+}
+
+impl Number {
+    /// Of so many.
+    pub fn of(count: usize) -> Self {
+        if count > 1 { Self::More } else { Self::One }
+    }
+}
+
+/// What a listed VM is. `namesakes`: VMs that are listed for the same machine; `inventories`: those that list it.
+pub fn state_of_vm(claim: &Claim, namesakes: Number, inventories: Number) -> State {
+    match (claim, namesakes, inventories) {
+        (Claim::Own, _, _) | (Claim::InCreation, Number::One, _) => State::Owned,
+        (Claim::InCreation | Claim::OtherVm(_), Number::More, _) => State::Duplicate,
+        (Claim::Nobody | Claim::OtherVm(_), _, Number::More) => State::Foreign,
+        (Claim::Nobody | Claim::OtherVm(_), _, Number::One) => State::Orphan,
+        (Claim::Unnamed | Claim::Unknown, _, _) => State::Unknown,
+    }
+}
+
+/// What is known of the list that a machine's VM should be on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListSeen {
+    /// It could not be made.
+    Failed,
+    /// It was made at this time.
+    At(Timestamp),
+}
+
+/// What a machine is whose VM is on no list; `None` when nothing is to be said of it.
+pub fn state_of_machine(machine: &Machine, list: ListSeen) -> Option<State> {
+    if machine.spec.provider_id.is_empty() {
+        return None;
+    }
+    let ListSeen::At(listed) = list else { return Some(State::Unknown) };
+    let current = &machine.status.current_status;
+    let comes_or_goes = machine.metadata.deletion_timestamp.is_some()
+        || matches!(
+            current.phase,
+            MachinePhase::Unset | MachinePhase::Pending | MachinePhase::CrashLoopBackOff | MachinePhase::Terminating
+        );
+    let times = [machine.metadata.creation_timestamp.as_ref(), current.last_update_time.as_ref()];
+    if comes_or_goes {
+        None
+    } else if times.into_iter().flatten().any(|time| time.0 >= listed) {
+        // The list may be older than the VM.
+        Some(State::Unknown)
+    } else {
+        Some(State::Missing)
+    }
+}
+
+/// When the second verdict about an orphan may be given, at the earliest.
+pub fn deleted_after(created: Option<Timestamp>, since: Timestamp, guards: &Guards, now: Timestamp) -> Timestamp {
+    after(now, still_to_wait(created, since, guards, now))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn other() -> Claim {
+        Claim::OtherVm("cloud:///w".to_owned())
+    }
+
+    #[rstest]
+    #[case::a_machine_has_it(Claim::Own, Number::One, Number::One, State::Owned)]
+    #[case::even_if_there_are_two(Claim::Own, Number::More, Number::One, State::Owned)]
+    #[case::a_machine_is_about_to_get_it(Claim::InCreation, Number::One, Number::One, State::Owned)]
+    #[case::two_for_a_machine_that_has_none(Claim::InCreation, Number::More, Number::One, State::Duplicate)]
+    #[case::the_machine_has_another_listed_one(other(), Number::More, Number::One, State::Duplicate)]
+    #[case::the_machine_had_another_one(other(), Number::One, Number::One, State::Orphan)]
+    #[case::nobody_s(Claim::Nobody, Number::One, Number::One, State::Orphan)]
+    #[case::nobody_s_and_two_lists_have_it(Claim::Nobody, Number::One, Number::More, State::Foreign)]
+    #[case::two_lists_have_it_and_a_machine(Claim::Own, Number::One, Number::More, State::Owned)]
+    #[case::without_a_name(Claim::Unnamed, Number::One, Number::One, State::Unknown)]
+    fn a_vm_is(#[case] claim: Claim, #[case] namesakes: Number, #[case] inventories: Number, #[case] state: State) {
+        assert_eq!(state_of_vm(&claim, namesakes, inventories), state);
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn machine(phase: MachinePhase, provider_id: &str, since: i64) -> Machine {
+        let mut machine = Machine::default();
+        provider_id.clone_into(&mut machine.spec.provider_id);
+        machine.metadata.creation_timestamp = Some(Time(at(-1000)));
+        machine.status.current_status.phase = phase;
+        machine.status.current_status.last_update_time = Some(Time(at(since)));
+        machine
+    }
+
+    #[rstest]
+    #[case::running(machine(MachinePhase::Running, "id", -60), ListSeen::At(at(0)), Some(State::Missing))]
+    #[case::failed(machine(MachinePhase::Failed, "id", -60), ListSeen::At(at(0)), Some(State::Missing))]
+    #[case::it_never_had_one(machine(MachinePhase::Running, "", -60), ListSeen::At(at(0)), None)]
+    #[case::pending(machine(MachinePhase::Pending, "id", -60), ListSeen::At(at(0)), None)]
+    #[case::on_its_way_out(machine(MachinePhase::Terminating, "id", -60), ListSeen::At(at(0)), None)]
+    #[case::the_list_is_older(machine(MachinePhase::Running, "id", 5), ListSeen::At(at(0)), Some(State::Unknown))]
+    #[case::no_list(machine(MachinePhase::Running, "id", -60), ListSeen::Failed, Some(State::Unknown))]
+    fn a_machine_without_a_listed_vm_is(
+        #[case] machine: Machine,
+        #[case] list: ListSeen,
+        #[case] state: Option<State>,
+    ) {
+        assert_eq!(state_of_machine(&machine, list), state);
+    }
+
+    #[test]
+    fn an_orphan_waits_for_its_second_verdict_and_its_age() {
+        let guards = Guards::default();
+        assert_eq!(deleted_after(None, at(-10), &guards, at(0)), at(50));
+        assert_eq!(deleted_after(Some(at(-60)), at(-10), &guards, at(0)), at(240));
+        assert_eq!(deleted_after(None, at(-90), &guards, at(0)), at(0));
+    }
+}

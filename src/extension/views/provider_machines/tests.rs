@@ -1,0 +1,267 @@
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::json;
+
+use super::{
+    super::testing::{self, World},
+    *,
+};
+use crate::{
+    api::field::Findings,
+    driver::{
+        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, MachineRequest, OpContext, Registry,
+        Status as DriverStatus, VmIdentity, VolumeIdsRequest,
+    },
+};
+
+/// A provider that lists what it is told, slowly; classes whose spec says `other` have an inventory of their own.
+struct Provider {
+    info: DriverInfo,
+    vms: Mutex<Vec<ListedVm>>,
+    fails: Mutex<Option<DriverStatus>>,
+    lists: AtomicUsize,
+}
+
+impl Provider {
+    fn listing(vms: &[(&str, &str)]) -> Arc<Self> {
+        let vm = |(id, name): &(&str, &str)| ListedVm {
+            provider_id: format!("cloud:///{id}"),
+            machine_name: (*name).to_owned(),
+            created: Some(testing::dawn()),
+        };
+        Arc::new(Self {
+            info: DriverInfo {
+                name: "cloud",
+                providers: vec!["cloud".to_owned()],
+                schema: None,
+                capabilities: Capabilities::default(),
+            },
+            vms: Mutex::new(vms.iter().map(vm).collect()),
+            fails: Mutex::default(),
+            lists: AtomicUsize::new(0),
+        })
+    }
+
+    fn world(self: &Arc<Self>) -> World {
+        let mut drivers = Registry::new();
+        let driver: Arc<dyn Driver> = Arc::<Self>::clone(self);
+        drivers.register(&driver);
+        World::with_drivers(drivers).completed()
+    }
+
+    fn asked(&self) -> usize {
+        self.lists.load(Ordering::Relaxed)
+    }
+}
+
+#[async_trait]
+impl Driver for Provider {
+    fn info(&self) -> &DriverInfo {
+        &self.info
+    }
+    fn validate(&self, _: &MachineClass, _: &mut Findings) {}
+    async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, DriverStatus> {
+        unreachable!("a view makes nothing")
+    }
+    async fn delete_machine(&self, _: &OpContext, _: MachineRequest) -> Result<DeletedVm, DriverStatus> {
+        unreachable!("a view deletes nothing")
+    }
+    async fn get_machine_status(&self, _: &OpContext, _: MachineRequest) -> Result<VmIdentity, DriverStatus> {
+        unreachable!("a view asks about no single VM")
+    }
+    async fn list_machines(&self, _: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, DriverStatus> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let fails = self.fails.lock().unwrap().clone();
+        fails.map_or_else(|| Ok(self.vms.lock().unwrap().clone()), Err)
+    }
+    async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, DriverStatus> {
+        unreachable!("a view asks about no volumes")
+    }
+}
+
+fn running(name: &str) -> Machine {
+    testing::machine(
+        name,
+        json!({
+            "metadata": { "labels": { "node": name } },
+            "spec": { "providerID": format!("cloud:///{name}") },
+            "status": { "currentStatus": { "phase": "Running", "lastUpdateTime": testing::ago(60) } },
+        }),
+    )
+}
+
+async fn list(world: &World, freshness: Freshness) -> Listing {
+    ProviderMachineView::new(&world.sources).list(None, freshness).await.unwrap()
+}
+
+fn states(listing: &Listing) -> BTreeMap<String, String> {
+    let text = |row: &Value, at: &str| row.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
+    listing.items.iter().map(|row| (text(row, "/providerID"), text(row, "/state"))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_vm_and_each_machine_without_one_is_told() {
+    let provider = Provider::listing(&[("a", "a"), ("x", "gone"), ("b2", "b"), ("b", "b"), ("c", "c")]);
+    let world = provider.world();
+    world.add_machine(running("a"));
+    world.add_machine(running("b"));
+    world.add_machine(running("lost"));
+    world.add_machine(testing::machine("c", json!({})));
+    world.add_node("a", "a");
+    let listing = list(&world, Freshness::Recent).await;
+    let expected = [
+        ("cloud:///a", "Owned"),
+        ("cloud:///b", "Owned"),
+        ("cloud:///b2", "Duplicate"),
+        ("cloud:///c", "Owned"),
+        ("cloud:///lost", "Missing"),
+        ("cloud:///x", "Orphan"),
+    ];
+    assert_eq!(states(&listing), expected.map(|(id, state)| (id.to_owned(), state.to_owned())).into());
+    let row = |id: &str| listing.items.iter().find(|row| row["providerID"] == id).unwrap();
+    assert_eq!(row("cloud:///a")["nodeRef"]["name"], "a");
+    assert_eq!(row("cloud:///a")["status"]["source"], "live");
+    assert_eq!(row("cloud:///lost")["metadata"]["name"], "lost.missing");
+    let orphan = row("cloud:///x");
+    assert_eq!(orphan["orphan"]["reason"], "no machine gone exists");
+    assert_eq!(orphan["orphan"].get("willBeDeletedAfter"), None, "nobody here deletes orphans");
+    assert_eq!(orphan.get("machineRef"), None);
+    assert_eq!(orphan["metadata"]["labels"]["views.machine.sapcloud.io/state"], "Orphan");
+    assert!(listing.warnings.is_empty());
+
+    let name = orphan["metadata"]["name"].as_str().unwrap();
+    let one = ProviderMachineView::new(&world.sources).get("ns", name, Freshness::Any).await.unwrap().object;
+    assert_eq!((one["providerID"].as_str(), &one["metadata"]["uid"]), (Some("cloud:///x"), &orphan["metadata"]["uid"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn xa_151_however_many_ask_the_provider_is_asked_once() {
+    let provider = Provider::listing(&[("a", "a")]);
+    let world = provider.world();
+    world.add_machine(running("a"));
+    futures::future::join_all((0..100).map(|_| list(&world, Freshness::Recent))).await;
+    assert_eq!(provider.asked(), 1);
+    list(&world, Freshness::Any).await;
+    tokio::time::advance(Duration::from_secs(27)).await;
+    list(&world, Freshness::Recent).await;
+    assert_eq!(provider.asked(), 1);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    list(&world, Freshness::Any).await;
+    assert_eq!(provider.asked(), 1);
+    list(&world, Freshness::Recent).await;
+    assert_eq!(provider.asked(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_of_an_old_list_is_looked_for_on_a_new_one() {
+    let provider = Provider::listing(&[("a", "a")]);
+    let world = provider.world();
+    world.add_machine(running("a"));
+    list(&world, Freshness::Recent).await;
+    world.sources.views.machines.delete(&running("a"));
+    provider.vms.lock().unwrap().clear();
+    tokio::time::advance(Duration::from_secs(12)).await;
+    assert_eq!(states(&list(&world, Freshness::Any).await).len(), 1, "whatever is in memory");
+    assert_eq!(states(&list(&world, Freshness::Recent).await).len(), 0);
+    assert_eq!(provider.asked(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn xa_150_a_list_that_fails_says_so_and_concludes_nothing() {
+    let provider = Provider::listing(&[]);
+    *provider.fails.lock().unwrap() = Some(DriverStatus::new(Code::Unauthenticated, "who are you"));
+    let world = provider.world();
+    world.add_machine(running("a"));
+    let listing = list(&world, Freshness::Recent).await;
+    assert_eq!(states(&listing), [("cloud:///a".to_owned(), "Unknown".to_owned())].into());
+    assert_eq!(listing.items[0]["status"]["incomplete"][0]["reason"], "Unauthenticated");
+    assert!(listing.warnings[0].starts_with("class c is not complete: Unauthenticated"), "{:?}", listing.warnings);
+    let view = ProviderMachineView::new(&world.sources);
+    let refused = view.get("ns", "nobody", Freshness::Recent).await.unwrap_err();
+    assert_eq!((refused.code, refused.retry_after), (503, Some(10)));
+    assert_eq!(provider.asked(), 1, "not again within ten seconds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_list_is_kept_for_ten_minutes() {
+    let provider = Provider::listing(&[("a", "a")]);
+    let world = provider.world();
+    world.add_machine(running("a"));
+    list(&world, Freshness::Recent).await;
+    *provider.fails.lock().unwrap() = Some(DriverStatus::new(Code::Unavailable, "down"));
+    for (after, state) in [(300, "Owned"), (301, "Unknown")] {
+        tokio::time::advance(Duration::from_secs(after)).await;
+        let listing = list(&world, Freshness::Recent).await;
+        assert_eq!(states(&listing)["cloud:///a"], state, "{listing:?}");
+        assert_eq!(listing.items[0]["status"]["source"], "cached");
+        assert_eq!(listing.warnings.len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_that_can_t_be_used_is_told_beside_the_others() {
+    let provider = Provider::listing(&[("a", "a")]);
+    let world = provider.world();
+    world.add_class("strange", json!({ "provider": "nowhere" }));
+    world.add_machine(running("a"));
+    let mut other = running("b");
+    other.spec.class.name = "strange".to_owned();
+    world.add_machine(other);
+    let listing = list(&world, Freshness::Recent).await;
+    assert_eq!(states(&listing)["cloud:///a"], "Owned");
+    assert_eq!(states(&listing)["cloud:///b"], "Unknown");
+    assert!(listing.warnings[0].starts_with("class strange"), "{:?}", listing.warnings);
+}
+
+#[tokio::test(start_paused = true)]
+async fn classes_of_one_inventory_cost_one_call() {
+    let provider = Provider::listing(&[("a", "a")]);
+    let world = provider.world();
+    world.add_class("twin", json!({}));
+    world.add_class("stranger", json!({ "providerSpec": { "region": "far" } }));
+    world.add_machine(running("a"));
+    let listing = list(&world, Freshness::Recent).await;
+    assert_eq!((provider.asked(), listing.items.len()), (2, 1), "one VM, however many list it");
+    assert_eq!(states(&listing)["cloud:///a"], "Owned");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fleet_counts_orphans_only_where_a_list_is_known() {
+    let provider = Provider::listing(&[("x", "gone")]);
+    let world = provider.world();
+    let fleet = super::super::FleetView::new(&world.sources);
+    let orphans = |object: &Value| object["machines"].get("orphans").cloned();
+    assert_eq!(orphans(&fleet.get("ns", "ns", Freshness::Recent).await.unwrap().object), None);
+    assert_eq!(provider.asked(), 0);
+    list(&world, Freshness::Recent).await;
+    assert_eq!(orphans(&fleet.get("ns", "ns", Freshness::Recent).await.unwrap().object), Some(json!(1)));
+}
+
+#[test]
+fn names_are_names_of_objects() {
+    for (vm, expected) in [("Web_1", "web-1."), ("", "vm."), ("-a..b-", "a.b."), (&"x".repeat(300), &*"x".repeat(240))]
+    {
+        let name = object_name(vm, "cloud:///1");
+        assert!(name.starts_with(expected) && name.len() <= 253, "{name}");
+    }
+    assert_ne!(object_name("a", "1"), object_name("a", "2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_loop_of_orphans_has_listed_is_not_asked_for_again() {
+    let provider = Provider::listing(&[("a", "a")]);
+    let world = provider.world();
+    world.add_machine(running("a"));
+    let class = world.sources.views.classes.get(&ObjectKey::new("ns", "c")).unwrap();
+    let vms = provider.vms.lock().unwrap().clone();
+    world.sources.inventories.learn(&class, &vms);
+    assert_eq!(states(&list(&world, Freshness::Recent).await)["cloud:///a"], "Owned");
+    assert_eq!(provider.asked(), 0);
+}

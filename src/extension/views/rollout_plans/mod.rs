@@ -1,0 +1,304 @@
+//! `rolloutplans`: what a change of a deployment would do.
+//!
+//! Admission's own rules judge the proposal, the deployment's and the sets' own decisions play it through
+//! ([`crate::simulation::forecast`]). Nothing is stored. Source: spec/extension-apiserver §1.5.
+
+mod proposal;
+mod shape;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use self::{
+    proposal::{Asked, Proposal},
+    shape::{NewSet, Replaced, RolloutPlan, Spec, Status, StepView, StuckView},
+};
+use super::{
+    Sources,
+    common::{Names, answer, column, computed, count, metadata, name_column, not_ready, right, schema, seconds},
+    turns::Turns,
+};
+use crate::{
+    api::{
+        kind::Kind,
+        names::label,
+        v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
+    },
+    cluster::key::ObjectKey,
+    controllers::{
+        deployment::{fenceposts::Fenceposts, template_equality::is_equal, template_hash::new_set_identity},
+        machine::status_change::rfc3339,
+        set::{
+            counts::{is_failed, is_terminating},
+            ranking::is_marked,
+        },
+        views::{BY_CONTROLLER, ORPHANS},
+    },
+    extension::view::{Answer, Freshness, GROUP, Question, SourceRight, VERSION, View},
+    protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus},
+    simulation::forecast::{self, Assumptions, Forecast, forecast},
+};
+
+const NAMES: Names =
+    Names { kind: "RolloutPlan", plural: "rolloutplans", short: "rop", verbs: &[Verb::Get, Verb::Create] };
+/// Steps that are told at most, whoever asks, and unless said otherwise.
+const AT_MOST: i32 = 1000;
+const USUAL_STEPS: i32 = 200;
+
+/// The view `rolloutplans`.
+pub struct RolloutPlanView {
+    sources: Sources,
+    resource: Resource,
+    schema: Value,
+    turns: Turns,
+}
+
+impl RolloutPlanView {
+    /// The view from these sources.
+    pub fn new(sources: &Sources) -> Self {
+        let columns = vec![
+            name_column(),
+            column("Strategy", "string", ".status.strategy", "How machines are replaced."),
+            computed("Replace", "integer", replaced_cell, "Machines that go."),
+            column("Keep", "integer", ".status.toKeep", "Machines that stay."),
+            column("Create", "integer", ".status.toCreate", "Machines that are made."),
+            column("Peak", "integer", ".status.peakMachines", "Most machines at once."),
+            column("Min available", "integer", ".status.minAvailable", "Least available machines."),
+            column("Estimate", "string", ".status.estimatedDuration", "How long it takes."),
+            column("Stuck", "string", ".status.stuck.reason", "Why it does not come to an end."),
+        ];
+        Self {
+            sources: sources.clone(),
+            resource: NAMES.resource(columns),
+            schema: schema::<RolloutPlan>(),
+            turns: Turns::default(),
+        }
+    }
+
+    fn deployment(&self, namespace: &str, name: &str) -> Result<Option<Arc<MachineDeployment>>, ApiStatus> {
+        if let Some(missing) = self.sources.outlooks.missing() {
+            return Err(not_ready(missing));
+        }
+        Ok(self.sources.views.deployments.get(&ObjectKey::new(namespace, name)))
+    }
+
+    async fn plan(&self, name: String, asked: Asked, stored: Arc<MachineDeployment>) -> Result<Answer, ApiStatus> {
+        let now = self.sources.clock.now();
+        let namespace = stored.namespace().unwrap_or_default();
+        let proposal = Proposal::of(&self.sources, &stored, &asked);
+        let status = match proposal.deployment {
+            Some(deployment) if proposal.admission.allowed => {
+                let question = self.question(deployment, &asked, now);
+                let foretold = if question.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate {
+                    not_foretold(&question)
+                } else {
+                    let played = question.clone();
+                    self.turns.play(move |go_on| forecast(&played, go_on)).await?
+                };
+                Status { admission: proposal.admission, ..told(&question, &stored, &foretold) }
+            }
+            _ => Status { admission: proposal.admission, ..Status::default() },
+        };
+        answer(&RolloutPlan {
+            api_version: format!("{GROUP}/{VERSION}"),
+            kind: NAMES.kind.to_owned(),
+            metadata: metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now),
+            spec: asked.echo(),
+            status: Status { observed_at: rfc3339(now), ..status },
+        })
+    }
+
+    /// The deployment as it is to be, and all that its rollout may touch.
+    fn question(&self, deployment: MachineDeployment, asked: &Asked, now: Timestamp) -> forecast::Question {
+        let views = &self.sources.views;
+        let namespace = deployment.namespace().unwrap_or_default();
+        let mut sets = views.sets.by_index(BY_CONTROLLER, &deployment.uid().unwrap_or_default());
+        sets.extend(views.sets.by_index(ORPHANS, &namespace));
+        let mut machines: Vec<Arc<Machine>> = sets
+            .iter()
+            .flat_map(|set| views.machines.by_index(BY_CONTROLLER, set.metadata.uid.as_deref().unwrap_or_default()))
+            .collect();
+        machines.extend(views.machines.by_index(ORPHANS, &namespace));
+        let node_of = |machine: &Arc<Machine>| {
+            let name = machine.labels().get(label::NODE)?;
+            self.sources.outlooks.nodes()?.get(&ObjectKey::cluster_scoped(name.clone()))
+        };
+        forecast::Question {
+            nodes: machines.iter().filter_map(node_of).collect(),
+            deployment,
+            sets,
+            machines,
+            now,
+            settings: self.sources.rollouts,
+            assume: asked.assume,
+            most_steps: asked.most_steps,
+        }
+    }
+}
+
+/// An update in place is carried out by an agent on the node, of which nothing is known here.
+fn not_foretold(question: &forecast::Question) -> Forecast {
+    let staying = question.machines.iter().filter(|machine| !is_terminating(machine)).count();
+    Forecast {
+        steps: Vec::new(),
+        peak: staying,
+        least_available: 0,
+        took: Duration::ZERO,
+        stuck: Some(forecast::Stuck {
+            reason: "InPlaceUpdate",
+            message: "updates in place are carried out by an agent on each node, whose pace can't be foretold"
+                .to_owned(),
+        }),
+        truncated: false,
+    }
+}
+
+fn replaced_cell(object: &Value) -> Value {
+    Value::from(object["status"]["toReplace"].as_array().map_or(0, Vec::len))
+}
+
+/// The answer, apart from what admission says.
+fn told(question: &forecast::Question, stored: &MachineDeployment, foretold: &Forecast) -> Status {
+    let deployment = &question.deployment;
+    let template = &deployment.spec.template;
+    let (name, hash) = new_set_identity(deployment);
+    let own = |set: &&Arc<MachineSet>| {
+        controller_of(&set.metadata).map(|owner| owner.uid.as_str()) == deployment.metadata.uid.as_deref()
+    };
+    let mut equal: Vec<&Arc<MachineSet>> =
+        question.sets.iter().filter(own).filter(|set| is_equal(&set.spec.template, template)).collect();
+    equal.sort_by_key(|set| set.metadata.creation_timestamp.as_ref().map(|time| time.0));
+    let existing = equal.first();
+    let limits = Fenceposts::of(deployment);
+    let to_replace = to_replace(question, foretold, existing.map(|set| set.name_any()).as_deref());
+    let staying = question.machines.iter().filter(|machine| is_owned(machine, question) && !is_terminating(machine));
+    Status {
+        changes_template: !is_equal(&stored.spec.template, template),
+        new_hash: existing.and_then(|set| set.labels().get(label::MACHINE_TEMPLATE_HASH).cloned()).unwrap_or(hash),
+        new_machine_set: NewSet { name: existing.map_or(name, |set| set.name_any()), exists: existing.is_some() },
+        strategy: deployment.spec.strategy.strategy_type.as_str().to_owned(),
+        max_surge: limits.surge,
+        max_unavailable: limits.max_unavailable(deployment.spec.replicas),
+        to_keep: count(staying.count().saturating_sub(to_replace.len())),
+        to_create: count(foretold.steps.iter().map(|step| step.creates).sum()),
+        to_replace,
+        steps: foretold.steps.iter().enumerate().map(|(place, step)| step_view(place, step)).collect(),
+        peak_machines: count(foretold.peak),
+        min_available: count(foretold.least_available),
+        estimated_duration: seconds(foretold.took),
+        stuck: foretold
+            .stuck
+            .as_ref()
+            .map(|stuck| StuckView { reason: stuck.reason.to_owned(), message: stuck.message.clone() }),
+        truncated: foretold.truncated,
+        ..Status::default()
+    }
+}
+
+fn step_view(place: usize, step: &forecast::Step) -> StepView {
+    StepView {
+        index: count(place + 1),
+        machine_set: step.set.clone(),
+        from: step.from,
+        to: step.to,
+        creates: count(step.creates),
+        deletes: step.deletes.clone(),
+        total: count(step.total),
+        available: count(step.available),
+        at: seconds(step.at),
+    }
+}
+
+fn is_owned(machine: &Machine, question: &forecast::Question) -> bool {
+    let owner = controller_of(&machine.metadata).map(|owner| owner.uid.as_str());
+    owner.is_some() && question.sets.iter().any(|set| set.metadata.uid.as_deref() == owner)
+}
+
+/// The machines of today that go, in the order in which they do.
+fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Option<&str>) -> Vec<Replaced> {
+    let machines: BTreeMap<String, &Arc<Machine>> =
+        question.machines.iter().map(|machine| (machine.name_any(), machine)).collect();
+    let sets: BTreeMap<String, &Arc<MachineSet>> = question.sets.iter().map(|set| (set.name_any(), set)).collect();
+    let mut all = Vec::new();
+    for step in &foretold.steps {
+        for machine in step.deletes.iter().filter_map(|name| machines.get(name)) {
+            let is_marked = sets.get(&step.set).is_some_and(|set| is_marked(machine, set));
+            let reason = if is_marked {
+                "MarkedByScaler"
+            } else if is_failed(machine) {
+                "Failed"
+            } else if new_set == Some(step.set.as_str()) {
+                "Scale"
+            } else {
+                "OldTemplate"
+            };
+            all.push(Replaced {
+                name: machine.name_any(),
+                machine_set: step.set.clone(),
+                node: machine.labels().get(label::NODE).filter(|name| !name.is_empty()).cloned(),
+                phase: machine.status.current_status.phase.as_str().to_owned(),
+                order: count(all.len() + 1),
+                reason: reason.to_owned(),
+                preserved: machine.status.current_status.preserve_expiry_time.is_some(),
+            });
+        }
+    }
+    all
+}
+
+#[async_trait]
+impl View for RolloutPlanView {
+    fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
+    fn schema(&self) -> &Value {
+        &self.schema
+    }
+
+    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
+        &[]
+    }
+
+    fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
+        let deployments = Kind::MachineDeployment.plural();
+        match question {
+            Question::Get { namespace, name } => vec![right(Verb::Get, deployments, Some(namespace), Some(name))],
+            Question::List { namespace } => vec![right(Verb::List, deployments, namespace, None)],
+            Question::Create { namespace, review } => {
+                let name = review.pointer("/spec/machineDeploymentName").and_then(Value::as_str);
+                // A review that names none is refused, but not before it is known who asks.
+                let verb = if name.is_some() { Verb::Get } else { Verb::List };
+                vec![right(verb, deployments, Some(namespace), name)]
+            }
+        }
+    }
+
+    async fn get(&self, namespace: &str, name: &str, _freshness: Freshness) -> Result<Answer, ApiStatus> {
+        let stored = self.deployment(namespace, name)?.ok_or_else(|| NAMES.not_found(name))?;
+        let spec = Spec { machine_deployment_name: name.to_owned(), ..Spec::default() };
+        self.plan(name.to_owned(), Asked::of(spec, name)?, stored).await
+    }
+
+    async fn create(&self, namespace: &str, review: Value) -> Result<Answer, ApiStatus> {
+        let (name, asked) = Asked::read(&review)?;
+        let deployment = asked.deployment_name().to_owned();
+        let stored = self.deployment(namespace, &deployment)?;
+        let stored = stored.ok_or_else(|| asked.no_such_deployment(&name))?;
+        let name = if name.is_empty() { deployment } else { name };
+        self.plan(name, asked, stored).await
+    }
+}
+
+impl Assumptions {
+    /// What is assumed unless said otherwise.
+    pub const fn usual() -> Self {
+        Self { create: Duration::from_secs(180), drain: Duration::from_secs(300), fail_every: 0 }
+    }
+}

@@ -1,0 +1,240 @@
+//! A proposed deployment: how a review is read, and what admission says of it.
+//!
+//! Defaults and rules are those of the webhooks, asked in process. What is malformed refuses the review; what admission
+//! would deny is an answer. Source: spec/extension-apiserver §1.5.
+
+use serde_json::{Value, json};
+
+use super::{
+    super::common::review as review_of,
+    AT_MOST, NAMES, Sources, USUAL_STEPS,
+    shape::{Admission, Assume, FieldMessage, ProposedClass, Spec},
+};
+use crate::{
+    api::{
+        defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
+        duration::GoDuration,
+        field::{FieldError, Findings, Severity},
+        kind::{ApiVersion, Kind},
+        v1alpha1::MachineDeployment,
+        validation::{Change, User, ValidationRequest, validate},
+    },
+    cluster::key::ObjectKey,
+    extension::view::GROUP,
+    protocol::status::{ApiStatus, Cause},
+    simulation::forecast::Assumptions,
+};
+use kube::ResourceExt;
+
+/// A question that can be answered.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    spec: Spec,
+    /// How the world goes on.
+    pub assume: Assumptions,
+    /// Steps that are told.
+    pub most_steps: usize,
+}
+
+impl Asked {
+    /// Reads a review; answers its name too, which may be empty.
+    ///
+    /// # Errors
+    /// 400 for what is no review of this kind, 422 for fields that can't be used.
+    pub fn read(review: &Value) -> Result<(String, Self), ApiStatus> {
+        let (name, spec): (String, Spec) = review_of(&NAMES, review)?;
+        let asked = Self::of(spec, &name)?;
+        Ok((name, asked))
+    }
+
+    /// The question of this specification.
+    ///
+    /// # Errors
+    /// 422 for fields that can't be used.
+    pub fn of(spec: Spec, name: &str) -> Result<Self, ApiStatus> {
+        let mut causes = Vec::new();
+        if spec.machine_deployment_name.is_empty() {
+            causes.push(Cause::required("spec.machineDeploymentName", "name the deployment that is to be changed"));
+        }
+        let steps = spec.max_steps.unwrap_or(USUAL_STEPS);
+        if !(1..=AT_MOST).contains(&steps) {
+            causes.push(Cause::invalid("spec.maxSteps", &json!(steps), &format!("must be from 1 to {AT_MOST}")));
+        }
+        let assume = assumptions(spec.assume.as_ref(), &mut causes);
+        if !causes.is_empty() {
+            return Err(ApiStatus::invalid(GROUP, NAMES.kind, name, causes));
+        }
+        Ok(Self { spec, assume, most_steps: usize::try_from(steps).unwrap_or(1) })
+    }
+
+    /// The deployment that is asked about.
+    pub fn deployment_name(&self) -> &str {
+        &self.spec.machine_deployment_name
+    }
+
+    /// 422: there is no deployment of this name.
+    pub fn no_such_deployment(&self, name: &str) -> ApiStatus {
+        let cause = Cause::invalid(
+            "spec.machineDeploymentName",
+            &json!(self.spec.machine_deployment_name),
+            "there is no MachineDeployment of this name in the namespace",
+        );
+        ApiStatus::invalid(GROUP, NAMES.kind, name, vec![cause])
+    }
+
+    /// What was asked, without what the class says: it may hold secrets.
+    pub fn echo(&self) -> Spec {
+        let class = self.spec.proposed_class.as_ref();
+        Spec {
+            proposed_class: class.map(|class| ProposedClass { name: class.name.clone(), provider_spec: None }),
+            ..self.spec.clone()
+        }
+    }
+}
+
+fn assumptions(assume: Option<&Assume>, causes: &mut Vec<Cause>) -> Assumptions {
+    let usual = Assumptions::usual();
+    let Some(assume) = assume else { return usual };
+    let mut length = |field: &str, given: Option<GoDuration>, usual| match given {
+        Some(given) if given.is_negative() || given > GoDuration::from_hours(LONGEST_HOURS) => {
+            let why = format!("must be from 0 to {LONGEST_HOURS}h");
+            causes.push(Cause::invalid(field, &json!(given.to_string()), &why));
+            usual
+        }
+        Some(given) => given.to_std(),
+        None => usual,
+    };
+    let create = length("spec.assume.createDuration", assume.create_duration, usual.create);
+    let drain = length("spec.assume.drainDuration", assume.drain_duration, usual.drain);
+    let fail_every = assume.fail_every.unwrap_or(0);
+    if fail_every < 0 {
+        causes.push(Cause::invalid("spec.assume.failEvery", &json!(fail_every), "must be at least 0"));
+    }
+    Assumptions { create, drain, fail_every: u32::try_from(fail_every).unwrap_or(0) }
+}
+
+/// Longest time that may be assumed.
+const LONGEST_HOURS: i64 = 24 * 7;
+
+/// A proposed deployment, and what admission says of it.
+pub struct Proposal {
+    /// The deployment as it would be stored; none when it can't be read.
+    pub deployment: Option<MachineDeployment>,
+    /// What admission says.
+    pub admission: Admission,
+}
+
+impl Proposal {
+    /// Makes the proposed deployment and judges it.
+    pub fn of(sources: &Sources, stored: &MachineDeployment, asked: &Asked) -> Self {
+        let namespace = stored.namespace().unwrap_or_default();
+        let old = as_object(Kind::MachineDeployment, serde_json::to_value(stored).unwrap_or_default());
+        let mut new = old.clone();
+        if let Some(proposed) = &asked.spec.proposed {
+            let fields = [
+                ("template", proposed.template.clone()),
+                ("strategy", proposed.strategy.clone()),
+                ("replicas", proposed.replicas.map(Value::from)),
+                ("minReadySeconds", proposed.min_ready_seconds.map(Value::from)),
+                ("paused", proposed.paused.map(Value::from)),
+            ];
+            for (field, value) in fields {
+                if let Some(value) = value {
+                    new["spec"][field] = value;
+                }
+            }
+        }
+        default(Kind::MachineDeployment, &old, &mut new, &namespace);
+        let mut admission = Admission { allowed: true, ..Admission::default() };
+        // What is stored stands, even if it would not be admitted today.
+        if asked.spec.proposed.is_some() {
+            judge(sources, Kind::MachineDeployment, &old, &new, &namespace, &mut admission);
+        }
+        if let Some(class) = &asked.spec.proposed_class {
+            judge_class(sources, class, &namespace, &mut admission);
+        }
+        let deployment = match serde_json::from_value(new) {
+            Ok(deployment) => Some(deployment),
+            Err(error) => {
+                admission.allowed = false;
+                admission.errors.push(FieldMessage { field: "spec".to_owned(), message: error.to_string() });
+                None
+            }
+        };
+        Self { deployment, admission }
+    }
+}
+
+fn as_object(kind: Kind, mut value: Value) -> Value {
+    value["apiVersion"] = json!("machine.sapcloud.io/v1alpha1");
+    value["kind"] = json!(kind.as_str());
+    value
+}
+
+/// Fills in what the webhook would.
+fn default(kind: Kind, old: &Value, new: &mut Value, namespace: &str) {
+    let patch = default_patch(&DefaultingRequest {
+        kind,
+        version: ApiVersion::V1alpha1,
+        change: Change::Update { old, new },
+        namespace,
+        finalizers: FinalizerDefault::Add,
+    });
+    // A default patch applies to the object it was made from.
+    let _ = json_patch::patch(new, &patch);
+}
+
+fn judge(sources: &Sources, kind: Kind, old: &Value, new: &Value, namespace: &str, admission: &mut Admission) {
+    let found: Findings = validate(&ValidationRequest {
+        kind,
+        version: ApiVersion::V1alpha1,
+        change: Change::Update { old, new },
+        namespace,
+        user: User::default(),
+        policy: &sources.admission.policy,
+        providers: &*sources.admission.providers,
+        references: &*sources.admission.references,
+    });
+    for finding in found.iter() {
+        match finding.severity {
+            Severity::Deny => {
+                admission.allowed = false;
+                admission.errors.push(field_message(kind, &finding.error));
+            }
+            Severity::Warn | Severity::Existing | Severity::Skipped => admission.warnings.push(finding.warning()),
+        }
+    }
+}
+
+/// What is wrong with a field. Of a class no value is repeated: it may be a secret.
+fn field_message(kind: Kind, error: &FieldError) -> FieldMessage {
+    let path = error.path.to_string();
+    match kind {
+        Kind::MachineClass => {
+            FieldMessage { field: format!("proposedClass.{path}"), message: error.detail.to_string() }
+        }
+        Kind::Machine | Kind::MachineSet | Kind::MachineDeployment => {
+            FieldMessage { field: path, message: error.message() }
+        }
+    }
+}
+
+/// A class's content never rolls machines, which is what people who ask are told first.
+fn judge_class(sources: &Sources, proposed: &ProposedClass, namespace: &str, admission: &mut Admission) {
+    let name = &proposed.name;
+    admission.warnings.push(format!(
+        "a change of MachineClass {name} replaces no machine: only machines that are made afterwards follow it; name another \
+         class in the template to replace the present ones"
+    ));
+    let Some(provider_spec) = &proposed.provider_spec else { return };
+    let Some(stored) = sources.views.classes.get(&ObjectKey::new(namespace, name.clone())) else {
+        admission
+            .warnings
+            .push(format!("MachineClass {name} does not exist, and what is proposed for it is not judged"));
+        return;
+    };
+    let old = as_object(Kind::MachineClass, serde_json::to_value(&*stored).unwrap_or_default());
+    let mut new = old.clone();
+    new["providerSpec"] = provider_spec.clone();
+    judge(sources, Kind::MachineClass, &old, &new, namespace, admission);
+}

@@ -1,0 +1,276 @@
+//! Sources for the tests of the views: stores that are complete, and a clock that follows paused time.
+
+use std::sync::{Arc, Mutex};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    policy::v1::PodDisruptionBudget,
+    storage::v1::VolumeAttachment,
+};
+use kube::Resource;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{Inventories, InventorySettings, Judges, Sources, Standing};
+use crate::{
+    api::{
+        names::finalizer,
+        v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
+        validation::{NoProviders, NoReferences, Policy},
+    },
+    cluster::{
+        clock::{Clock, TokioClock},
+        key::ObjectKey,
+        store::Store,
+    },
+    controllers::{
+        deployment::settings::DeploymentSettings,
+        drain::{observe::DrainViews, pods::claims_of},
+        machine::{
+            FreezeSwitch,
+            outlook::{OutlookDeps, OutlookTarget, Outlooks},
+            settings::MachineSettings,
+            status_change::rfc3339,
+        },
+        views::{ControlViews, node_store},
+    },
+    driver::Registry,
+};
+
+/// When every test begins.
+pub fn dawn() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+/// So many seconds before the test began, as JSON.
+pub fn ago(seconds: i64) -> Value {
+    json!(rfc3339(dawn() - SignedDuration::from_secs(seconds)))
+}
+
+pub fn object<K: DeserializeOwned>(mut base: Value, patch: &Value) -> K {
+    json_patch::merge(&mut base, patch);
+    serde_json::from_value(base).unwrap()
+}
+
+fn metadata(name: &str) -> Value {
+    json!({
+        "name": name, "namespace": "ns", "uid": format!("{name}-uid"), "resourceVersion": "1", "generation": 1,
+        "creationTimestamp": ago(120), "finalizers": [finalizer::MACHINE],
+    })
+}
+
+/// A machine that is two minutes old, of class `c`.
+pub fn machine(name: &str, patch: Value) -> Machine {
+    let base = json!({ "metadata": metadata(name), "spec": { "class": { "kind": "MachineClass", "name": "c" } } });
+    object(base, &patch)
+}
+
+pub fn owner(kind: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": kind, "name": name, "uid": format!("{name}-uid"),
+        "controller": true,
+    })
+}
+
+pub struct World {
+    pub sources: Sources,
+    pub nodes: Arc<Store<Node>>,
+    pub pods: Arc<Pods>,
+}
+
+/// What drains look at, as it is put here.
+#[derive(Default)]
+pub struct Pods {
+    pods: Mutex<Vec<Arc<Pod>>>,
+    budgets: Mutex<Vec<Arc<PodDisruptionBudget>>>,
+    attachments: Mutex<Vec<Arc<VolumeAttachment>>>,
+}
+
+impl Pods {
+    pub fn add_pod(&self, name: &str, node: &str, patch: &Value) {
+        let base = json!({
+            "metadata": { "name": name, "namespace": "apps", "uid": format!("{name}-pod"), "labels": { "app": name } },
+            "spec": { "nodeName": node, "containers": [], "terminationGracePeriodSeconds": 30 },
+        });
+        self.pods.lock().unwrap().push(Arc::new(object(base, patch)));
+    }
+
+    /// The pod is gone, and its volumes with it.
+    pub fn remove(&self, name: &str) {
+        self.pods.lock().unwrap().retain(|pod| pod.metadata.name.as_deref() != Some(name));
+    }
+
+    pub fn add_budget(&self, name: &str, app: &str, status: &Value) {
+        let base = json!({
+            "metadata": { "name": name, "namespace": "apps", "generation": 1 },
+            "spec": { "selector": { "matchLabels": { "app": app } } },
+            "status": { "observedGeneration": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
+                        "disruptionsAllowed": 1 },
+        });
+        self.budgets.lock().unwrap().push(Arc::new(object(base, &json!({ "status": status }))));
+    }
+
+    pub fn attach(&self, volume: &str, node: &str) {
+        let base = json!({
+            "metadata": { "name": format!("{volume}-{node}") },
+            "spec": { "attacher": "csi", "nodeName": node, "source": { "persistentVolumeName": volume } },
+            "status": { "attached": true },
+        });
+        self.attachments.lock().unwrap().push(Arc::new(object(base, &json!({}))));
+    }
+
+    /// The part of a pod that uses claims; claim `x` is bound to volume `pv-x`.
+    pub fn using(claims: &[&str]) -> Value {
+        let volumes: Vec<Value> = claims
+            .iter()
+            .map(|claim| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } }))
+            .collect();
+        json!({ "spec": { "volumes": volumes } })
+    }
+}
+
+impl DrainViews for Pods {
+    fn ready(&self) -> bool {
+        true
+    }
+    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+        let pods = self.pods.lock().unwrap();
+        pods.iter().filter(|pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node)).cloned().collect()
+    }
+    fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>> {
+        self.pods.lock().unwrap().iter().filter(|pod| claims_of(pod).contains(claim)).cloned().collect()
+    }
+    fn budgets_in(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
+        let budgets = self.budgets.lock().unwrap();
+        budgets.iter().filter(|budget| budget.metadata.namespace.as_deref() == Some(namespace)).cloned().collect()
+    }
+    fn claim(&self, key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
+        let claim = json!({ "spec": { "volumeName": format!("pv-{}", key.name) } });
+        Some(Arc::new(object(claim, &json!({}))))
+    }
+    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+        let volume = json!({ "spec": { "csi": { "driver": "csi", "volumeHandle": format!("handle-{name}") } } });
+        Some(Arc::new(object(volume, &json!({}))))
+    }
+    fn attachments_on(&self, node: &str) -> Vec<Arc<VolumeAttachment>> {
+        let all = self.attachments.lock().unwrap();
+        all.iter().filter(|attachment| attachment.spec.node_name == node).cloned().collect()
+    }
+    fn attachments_of(&self, volume: &str) -> Vec<Arc<VolumeAttachment>> {
+        let all = self.attachments.lock().unwrap();
+        let of = |attachment: &&Arc<VolumeAttachment>| {
+            attachment.spec.source.persistent_volume_name.as_deref() == Some(volume)
+        };
+        all.iter().filter(of).cloned().collect()
+    }
+}
+
+fn completed<K: Resource + Send + Sync + 'static>(store: &Store<K>) {
+    store.list_begins();
+    store.list_ends();
+}
+
+impl World {
+    /// Nothing is known yet.
+    pub fn cold() -> Self {
+        Self::with_drivers(Registry::new())
+    }
+
+    /// The same with these drivers.
+    pub fn with_drivers(drivers: Registry) -> Self {
+        let views = ControlViews::default();
+        let (nodes, pods) = (node_store(), Arc::<Pods>::default());
+        let outlooks = Outlooks::new(OutlookDeps {
+            views: views.clone(),
+            target: Some(OutlookTarget { nodes: Arc::clone(&nodes), drains: Arc::<Pods>::clone(&pods) }),
+            drivers: drivers.clone(),
+            settings: MachineSettings::default(),
+            freeze: FreezeSwitch::default(),
+            controller: None,
+        });
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(dawn()));
+        let sources = Sources {
+            inventories: Arc::new(Inventories::new(
+                views.clone(),
+                drivers,
+                Arc::clone(&clock),
+                InventorySettings::default(),
+            )),
+            collector: None,
+            rollouts: DeploymentSettings::default(),
+            admission: Judges {
+                policy: Policy::default(),
+                providers: Arc::new(NoProviders),
+                references: Arc::new(NoReferences),
+            },
+            views,
+            namespace: "ns".to_owned(),
+            clock,
+            standing: Arc::new(|| Standing::Standby),
+            outlooks,
+        };
+        Self { sources, nodes, pods }
+    }
+
+    /// All is known, and there is nothing but the class `c`.
+    pub fn synced() -> Self {
+        Self::cold().completed()
+    }
+
+    /// All is known from now on, and there is the class `c`.
+    pub fn completed(self) -> Self {
+        let world = self;
+        let views = &world.sources.views;
+        completed(&views.machines);
+        completed(&views.sets);
+        completed(&views.deployments);
+        completed(&views.classes);
+        completed(&views.secrets);
+        completed(&world.nodes);
+        world.add_class("c", json!({}));
+        world
+    }
+
+    pub fn add_machine(&self, machine: Machine) {
+        self.sources.views.machines.apply(machine);
+    }
+
+    pub fn add_class(&self, name: &str, patch: Value) {
+        let base = json!({
+            "metadata": metadata(name), "provider": "cloud", "providerSpec": {},
+        });
+        self.sources.views.classes.apply(object::<MachineClass>(base, &patch));
+    }
+
+    pub fn add_set(&self, name: &str, replicas: i32, deployment: Option<&str>) {
+        let owners: Vec<Value> = deployment.map(|name| owner("MachineDeployment", name)).into_iter().collect();
+        let base = json!({ "metadata": metadata(name), "spec": { "replicas": replicas } });
+        let patch = json!({ "metadata": { "ownerReferences": owners } });
+        self.sources.views.sets.apply(object::<MachineSet>(base, &patch));
+    }
+
+    pub fn add_deployment(&self, name: &str, replicas: i32) {
+        let base = json!({ "metadata": metadata(name), "spec": {
+            "replicas": replicas, "template": { "spec": { "class": { "kind": "MachineClass", "name": "c" } } },
+        } });
+        self.sources.views.deployments.apply(object::<MachineDeployment>(base, &json!({})));
+    }
+
+    pub fn put_set(&self, name: &str, patch: &Value) {
+        self.sources.views.sets.apply(object::<MachineSet>(json!({ "metadata": metadata(name) }), patch));
+    }
+
+    pub fn put_deployment(&self, name: &str, patch: &Value) {
+        self.sources.views.deployments.apply(object::<MachineDeployment>(json!({ "metadata": metadata(name) }), patch));
+    }
+
+    pub fn add_node(&self, name: &str, machine: &str) {
+        let node = json!({
+            "metadata": { "name": name, "uid": format!("{name}-node"), "labels": { "node.gardener.cloud/machine-name": machine } },
+            "spec": { "providerID": format!("cloud:///{machine}") },
+            "status": { "capacity": { "cpu": "2", "memory": "4Gi" }, "allocatable": { "cpu": "1900m" } },
+        });
+        self.nodes.apply(object(node, &json!({})));
+    }
+}

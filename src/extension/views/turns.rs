@@ -1,0 +1,60 @@
+//! Turns for what takes the processor for a while: a few at once, each for a short time, beside the other work of the process.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::protocol::status::ApiStatus;
+
+/// Plans of a view that are computed at once.
+const AT_ONCE: usize = 2;
+/// How long somebody waits for a turn.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a turn takes.
+const BUDGET: Duration = Duration::from_secs(2);
+/// Seconds after which another try may help.
+const ASK_AGAIN: u32 = 2;
+
+/// Turns for the plans of a view.
+pub struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(AT_ONCE)))
+    }
+}
+
+impl Turns {
+    /// Does the work when its turn comes; it is told whether it may go on.
+    ///
+    /// # Errors
+    /// 429 when others are busy for too long.
+    pub async fn play<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
+    ) -> Result<T, ApiStatus> {
+        let turn = self.take().await?;
+        let work = tokio::task::spawn_blocking(move || {
+            let began = Instant::now();
+            let done = work(&|| began.elapsed() < BUDGET);
+            drop(turn);
+            done
+        });
+        work.await.map_err(|_| ApiStatus::internal("the plan could not be computed; this is a defect of the server"))
+    }
+
+    /// A turn; it ends when the permit is dropped.
+    ///
+    /// # Errors
+    /// 429 when others are busy for too long.
+    pub async fn take(&self) -> Result<OwnedSemaphorePermit, ApiStatus> {
+        let turn = tokio::time::timeout(PATIENCE, Arc::clone(&self.0).acquire_owned()).await;
+        turn.ok().and_then(Result::ok).ok_or_else(|| {
+            let message = "other plans are being computed; try again shortly";
+            ApiStatus::new(429, "TooManyRequests", message).retry_after(ASK_AGAIN)
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! The extension API server of a process: put together before anything is served, opened once the views have their caches.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+
+use super::{Common, clusters::Clusters, control::Parts, stream, views::sources};
+use crate::{
+    cluster::{
+        clients::{Cluster, Purpose},
+        supervisor::{Stage, Supervisor},
+    },
+    extension::{
+        audit::Audit,
+        authentication::{
+            Authentication,
+            config::{AuthConfig, Fixed, FrontProxy, header_name},
+            headers::ProxyHeaders,
+            tokens::Tokens,
+            watch::ConfigKeeper,
+        },
+        authorization::{Authorization, Lifetimes, decide::OpenPaths},
+        checks::Checks,
+        contact::Contact,
+        digest::Digester,
+        front::{Front, FrontParts, Limits},
+        registry::Registry,
+        reviews::ApiReviews,
+        view::View,
+        views::views,
+    },
+    server::{BodyReader, RequestLimits, tls::Authorities},
+    settings::{AuthenticationSettings, ExtensionSettings, FrontProxySettings, Lookup},
+};
+
+/// Puts the server together and starts what it needs; none when it is switched off or nothing listens.
+pub(super) async fn prepare(
+    common: &Arc<Common>,
+    clusters: &Clusters,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<Option<Arc<Front>>> {
+    let Some(settings) = common.settings.extension.as_ref().filter(|_| common.settings.secure.is_some()) else {
+        return Ok(None);
+    };
+    let authentication = clusters.control_by(common, settings.authentication.kubeconfig.as_deref()).await?;
+    let authorization = clusters.control_by(common, settings.authorization.kubeconfig.as_deref()).await?;
+    let contact = Contact::default();
+    let config = trust(common, settings, &authentication, &contact, tasks)?;
+    let draw = Arc::new(common.random_source(stream::REVIEWS));
+    let jitter: Arc<dyn Fn() -> f64 + Send + Sync> =
+        Arc::new(move || u32::try_from(draw() >> 32).map_or(0.0, |drawn| f64::from(drawn) / f64::from(u32::MAX)));
+    let reviews = |cluster: &Cluster| Arc::new(ApiReviews::new(cluster.client(Purpose::Reviews), contact.clone()));
+    let audit = match &settings.audit_log {
+        None => None,
+        Some(log) => {
+            let opened = Audit::open(log, common.metrics.clone());
+            let (audit, writer) =
+                opened.with_context(|| format!("cannot open the audit log {log:?} (--audit-log-path)"))?;
+            tasks.spawn(Stage::Support, "audit log", writer.run(tasks.stop_of(Stage::Support)));
+            Some(audit)
+        }
+    };
+    let front = Front::new(FrontParts {
+        authentication: Authentication {
+            config: Arc::clone(&config),
+            tokens: Tokens::new(
+                reviews(&authentication),
+                secret_digester(),
+                settings.authentication.token_time_to_live,
+                settings.authentication.audiences.clone(),
+                Arc::clone(&jitter),
+            ),
+        },
+        authorization: Authorization::new(
+            reviews(&authorization),
+            secret_digester(),
+            Lifetimes {
+                allowed: settings.authorization.allowed_time_to_live,
+                refused: settings.authorization.refused_time_to_live,
+            },
+            OpenPaths::parse(&settings.authorization.open_paths).map_err(anyhow::Error::msg)?,
+            jitter,
+        ),
+        source_rights: settings.source_rights,
+        audit,
+        checks: Checks { health: common.health.clone(), contact: contact.clone(), config },
+        bodies: BodyReader::new(RequestLimits::default()),
+        limits: Limits {
+            deadline: settings.request_timeout,
+            in_flight: settings.requests_in_flight,
+            ..Limits::default()
+        },
+        metrics: common.metrics.clone(),
+        clock: Arc::new(Timestamp::now),
+        // Whoever guesses an id could read somebody's list; so it does not come from the seed of the process.
+        entropy: Arc::new(rand::random),
+    });
+    let asked = contact.keep(clusters.control.client(Purpose::Discovery), tasks.stop_of(Stage::Support));
+    tasks.spawn(Stage::Support, "contact with the API server", asked);
+    Ok(Some(Arc::new(front)))
+}
+
+/// Serves the views from now on, over the caches of this process. One that runs no loops has no views.
+pub(super) fn open(front: &Front, parts: Option<&Parts>) {
+    let stores = parts.map(|parts| {
+        let nodes = parts.target.as_ref().map(|target| Arc::clone(&target.node_store));
+        (parts.views.clone(), nodes)
+    });
+    let caches = move || {
+        let (views, nodes) = stores.as_ref()?;
+        let cold: Vec<&str> = [
+            ("machines", views.machines.is_synced()),
+            ("machinesets", views.sets.is_synced()),
+            ("machinedeployments", views.deployments.is_synced()),
+            ("machineclasses", views.classes.is_synced()),
+            ("nodes", nodes.as_ref().is_none_or(|nodes| nodes.is_synced())),
+        ]
+        .into_iter()
+        .filter_map(|(kind, synced)| (!synced).then_some(kind))
+        .collect();
+        (!cold.is_empty()).then(|| format!("not listed yet: {}", cold.join(", ")))
+    };
+    let opened = front.open(Registry::new(parts.map(chosen).unwrap_or_default()), Box::new(caches));
+    debug_assert!(opened, "a server is opened once");
+}
+
+/// The views of this process, those left out that `--views` does not name.
+fn chosen(parts: &Parts) -> Vec<Arc<dyn View>> {
+    let Some(settings) = &parts.common.settings.extension else { return Vec::new() };
+    let mut views = views(&sources(parts));
+    views.retain(|view| settings.views.includes(&view.resource().plural));
+    views
+}
+
+/// A digester whose key nobody knows; not from the seed of the process, for the same reason.
+fn secret_digester() -> Digester {
+    Digester::new(rand::random())
+}
+
+/// Whom to trust: what flags say, and what the `ConfigMap` says for the rest.
+fn trust(
+    common: &Arc<Common>,
+    settings: &ExtensionSettings,
+    cluster: &Cluster,
+    contact: &Contact,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<Arc<ArcSwap<AuthConfig>>> {
+    let start = AuthConfig::fixed(fixed(&settings.authentication)?);
+    let reads = start.reads_config_map() && settings.authentication.lookup == Lookup::Done;
+    let config = Arc::new(ArcSwap::from_pointee(start));
+    if reads {
+        let keeper = ConfigKeeper {
+            client: cluster.client(Purpose::Watches),
+            config: Arc::clone(&config),
+            metrics: common.metrics.clone(),
+            contact: contact.clone(),
+            clock: Arc::new(Timestamp::now),
+        };
+        tasks.spawn(Stage::Support, "authentication configuration", keeper.run(tasks.stop_of(Stage::Support)));
+    }
+    Ok(config)
+}
+
+fn fixed(settings: &AuthenticationSettings) -> anyhow::Result<Fixed> {
+    Ok(Fixed {
+        clients: settings.client_ca.as_deref().map(|path| authorities(path, "--client-ca-file")).transpose()?,
+        front_proxy: settings.front_proxy.as_ref().map(front_proxy).transpose()?,
+        shared: settings.shared_authority,
+    })
+}
+
+fn front_proxy(settings: &FrontProxySettings) -> anyhow::Result<FrontProxy> {
+    let headers = |entries: &[String]| {
+        entries.iter().map(|entry| header_name(entry)).collect::<Result<Vec<_>, _>>().map_err(anyhow::Error::msg)
+    };
+    Ok(FrontProxy {
+        authorities: authorities(&settings.ca, "--requestheader-client-ca-file")?,
+        allowed_names: settings.allowed_names.clone(),
+        headers: ProxyHeaders {
+            users: headers(&settings.user_headers)?,
+            uids: headers(&settings.uid_headers)?,
+            groups: headers(&settings.group_headers)?,
+            extra_prefixes: settings.extra_prefixes.iter().map(|prefix| prefix.to_ascii_lowercase()).collect(),
+        },
+    })
+}
+
+fn authorities(path: &Path, flag: &str) -> anyhow::Result<Authorities> {
+    let pem = std::fs::read(path).with_context(|| format!("cannot read {} ({flag})", path.display()))?;
+    Authorities::from_pem(&pem)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| format!("cannot use {} ({flag})", path.display()))
+}

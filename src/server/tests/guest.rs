@@ -1,0 +1,142 @@
+//! Who answers beside the webhooks, and what certificates of callers come to.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::body::Body;
+use http::{Request, Response};
+use rustls::{SignatureScheme, client::ResolvesClientCert, crypto::ring, sign::CertifiedKey};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use super::rig::{Raw, Rig, client_config, connect_with, options, soon, until};
+use crate::server::{ClientCertificates, Guest, Peer, ServerOptions, tls::Authorities};
+
+/// Tells how many certificates its caller has shown, and ends the connection when asked to.
+struct Counting;
+
+#[async_trait]
+impl Guest for Counting {
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let peer = request.extensions().get::<Peer>().unwrap();
+        if request.uri().path() == "/end" {
+            peer.end_connection();
+        }
+        Response::new(Body::from(format!("{} certificates", peer.certificates.len())))
+    }
+}
+
+fn asking() -> ServerOptions {
+    ServerOptions { client_certificates: ClientCertificates::Asked, ..options() }
+}
+
+const GET: &str = "GET /apis HTTP/1.1\r\nHost: mcm\r\n\r\n";
+
+#[tokio::test]
+async fn a_guest_answers_what_is_for_no_webhook() {
+    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let mut caller = rig.h1().await;
+    caller.send(GET).await;
+    assert!(caller.response().await.ends_with("0 certificates"));
+    assert!(caller.post("/validate", "{}").await.ends_with("validate 2"));
+    caller.send("GET /mutate HTTP/1.1\r\nHost: mcm\r\n\r\n").await;
+    assert!(caller.response().await.starts_with("HTTP/1.1 405"));
+    caller.send("GET /healthz HTTP/1.1\r\nHost: mcm\r\n\r\n").await;
+    assert!(caller.response().await.ends_with("0 certificates"), "health is the guest's too");
+}
+
+#[rstest::rstest]
+#[case::unknown_coding("Transfer-Encoding: xchunked\r\n")]
+#[case::folded_line("X-Folded: a\r\n b\r\n")]
+#[case::two_lengths("Content-Length: 0\r\nContent-Length: 5\r\n")]
+#[tokio::test]
+async fn th_19_what_two_servers_could_read_differently_is_read_by_nobody(#[case] line: &str) {
+    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let mut caller = rig.h1().await;
+    caller.send(&format!("POST /apis HTTP/1.1\r\nHost: mcm\r\n{line}\r\nhello")).await;
+    let rest = caller.rest().await;
+    assert!(rest.starts_with("HTTP/1.1 400") && !rest.contains("certificates"), "{rest}");
+}
+
+#[tokio::test]
+async fn a_guest_can_let_a_connection_end() {
+    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let client = rig.h2().await;
+    let mut caller = rig.h1().await;
+    caller.send(&GET.replace("/apis", "/end")).await;
+    assert!(caller.rest().await.contains("0 certificates"), "the answer comes first, then the end");
+    let (_, _, text) = client.post("/end", "").await;
+    assert_eq!(text, "0 certificates");
+    until(|| client.is_closed()).await;
+}
+
+/// Shows a certificate and signs with a key, whether they belong together or not.
+#[derive(Debug)]
+struct Shows(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Shows {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+fn a_certificate() -> (CertificateDer<'static>, rcgen::KeyPair) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(vec!["caller".to_owned()]).unwrap().self_signed(&key).unwrap();
+    (certificate.der().clone(), key)
+}
+
+async fn show(
+    rig: &Rig,
+    certificate: CertificateDer<'static>,
+    key: &rcgen::KeyPair,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let bundle = rig.certificate.ca_bundle().unwrap();
+    let mut config = client_config(bundle.as_bytes(), "http/1.1");
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let key = ring::sign::any_supported_type(&key).unwrap();
+    config.client_auth_cert_resolver = Arc::new(Shows(Arc::new(CertifiedKey::new(vec![certificate], key))));
+    soon(connect_with(rig.secure, config)).await
+}
+
+#[tokio::test]
+async fn any_certificate_is_taken_from_whoever_holds_its_key() {
+    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let (certificate, key) = a_certificate();
+    let mut caller = Raw(show(&rig, certificate, &key).await.unwrap());
+    caller.send(GET).await;
+    assert!(caller.response().await.ends_with("1 certificates"));
+}
+
+#[tokio::test]
+async fn a_certificate_of_somebody_else_is_worth_no_connection() {
+    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let ((certificate, _), (_, another_key)) = (a_certificate(), a_certificate());
+    // With TLS 1.3 the client learns of the refusal after it believes the handshake to be over.
+    if let Ok(stream) = show(&rig, certificate, &another_key).await {
+        assert_eq!(Raw(stream).rest().await, "");
+    }
+}
+
+#[test]
+fn an_authority_vouches_for_what_it_has_signed_and_for_nothing_else() {
+    let (certificate, _) = a_certificate();
+    let own = Authorities::from_pem(pem(&certificate).as_bytes()).unwrap();
+    let (other, _) = a_certificate();
+    let now = jiff::Timestamp::now();
+    assert!(own.vouch_for(std::slice::from_ref(&other), now).is_err() && own.vouch_for(&[], now).is_err());
+    assert!(!own.share_with(&Authorities::from_pem(pem(&other).as_bytes()).unwrap()));
+    assert!(own.share_with(&Authorities::from_pem((pem(&other) + &pem(&certificate)).as_bytes()).unwrap()));
+    assert!(Authorities::from_pem(b"").is_err() && Authorities::from_pem(b"-----BEGIN CERTIFICATE-----").is_err());
+}
+
+fn pem(certificate: &CertificateDer<'_>) -> String {
+    use base64::Engine;
+    let text = base64::prelude::BASE64_STANDARD.encode(certificate);
+    format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+}

@@ -1,0 +1,188 @@
+//! The extension API server by its own port: who is believed, who is not, and what is open to whom. The ids are those of the
+//! specification; what only an aggregating API server shows is in `aggregation`.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::support::{
+    ManagerOptions, Rig, Rights, TestManager,
+    aggregation::{Caller, CallerAuthority, Holder, PROXY, TRUST},
+    rig::Namespace,
+    wait_until,
+};
+
+const GROUP_VERSION: &str = "/apis/views.machine.sapcloud.io/v1alpha1";
+
+struct World {
+    rig: std::sync::Arc<Rig>,
+    namespace: Namespace,
+    manager: TestManager,
+}
+
+impl World {
+    async fn begin(test: &str, rights: Rights) -> Option<Self> {
+        let rig = Rig::aggregating(test).await?;
+        rig.install_crds().await;
+        let namespace = rig.namespace("views").await;
+        let options = ManagerOptions { rights, ..ManagerOptions::default() };
+        let manager = TestManager::start(&rig, &namespace, &options).await;
+        let world = Self { rig, namespace, manager };
+        wait_until("the server to know whom to trust", Duration::from_secs(30), || async {
+            let told = world.caller(None).await.get("/readyz?verbose", &[]).await;
+            if told.code == 200 { Ok(()) } else { Err(told.text) }
+        })
+        .await;
+        Some(world)
+    }
+
+    async fn caller(&self, holder: Option<&Holder>) -> Caller {
+        Caller::open(&self.rig, &self.namespace, self.manager.secure_port, holder).await
+    }
+
+    fn clients(&self) -> &CallerAuthority {
+        &self.rig.aggregation.as_ref().expect("the rig aggregates").clients
+    }
+
+    fn proxies(&self) -> &CallerAuthority {
+        &self.rig.aggregation.as_ref().expect("the rig aggregates").proxies
+    }
+
+    /// Changes a key of what the API server tells of trust.
+    async fn trust(&self, key: &str, value: &str) {
+        let patch = json!({"data": {key: value}}).to_string();
+        self.rig
+            .kubectl(&["-n", "kube-system", "patch", "configmap", TRUST, "--type=merge", "-p", &patch])
+            .await
+            .succeed();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xa_155_xa_163_who_is_believed() {
+    let Some(world) = World::begin("extension::who_is_believed", Rights::Generated).await else { return };
+    let foreign = CallerAuthority::new("rig proxies");
+    let proxy = world.proxies().client(PROXY, &[]);
+    let misnamed = world.proxies().client("somebody-else", &[]);
+    let serving = world.proxies().server(PROXY);
+    let stranger = foreign.client(PROXY, &[]);
+    let admin = world.clients().client("admin", &["system:masters"]);
+    let namesake = world.clients().client(PROXY, &["dev"]);
+    let [admin_token, alice_token] = Rig::TOKENS.map(|token| format!("Bearer {token}"));
+    let alice = [("x-remote-user", "alice")];
+    let root = [("x-remote-user", "root"), ("x-remote-group", "system:masters")];
+    let comma = [("x-remote-user", "alice"), ("x-remote-group", "a, system:masters")];
+    let underscore = [("x_remote_user", "root"), ("x_remote_group", "system:masters")];
+    let impersonating = [("authorization", admin_token.as_str()), ("impersonate-user", "system:admin")];
+    #[allow(clippy::type_complexity)]
+    let cases: &[(&str, Option<&Holder>, &str, &[(&str, &str)], u16, &str)] = &[
+        ("XA-155", None, "/apis", &[], 403, "system:anonymous"),
+        ("XA-155", None, "/healthz", &[], 200, "ok"),
+        ("XA-155", None, "/version", &[], 200, "gitVersion"),
+        ("XA-156", Some(&proxy), "/metrics", &alice, 403, "User \\\"alice\\\" cannot get path"),
+        ("XA-157", Some(&proxy), "/metrics", &root, 200, "mcm_"),
+        ("XA-158", Some(&proxy), "/apis", &[], 401, "Unauthorized"),
+        ("XA-159", Some(&misnamed), "/apis", &alice, 401, "Unauthorized"),
+        ("XA-160", Some(&stranger), "/apis", &alice, 401, "Unauthorized"),
+        ("XA-161", None, "/apis", &root, 403, "system:anonymous"),
+        ("XA-162", Some(&admin), "/metrics", &alice, 200, "mcm_"),
+        ("XA-163", None, "/metrics", &[("authorization", &admin_token)], 200, "mcm_"),
+        ("XA-163", None, "/metrics", &[("authorization", "Bearer wrong")], 401, "Unauthorized"),
+        ("XA-163", None, "/metrics", &[("authorization", &alice_token)], 403, "User \\\"alice\\\""),
+        ("XA-163", None, "/metrics", &[("authorization", "Basic YTpi")], 403, "system:anonymous"),
+        ("XA-166", Some(&proxy), "/openapi/v3", &[("x-remote-user", "system:aggregator")], 200, "serverRelativeURL"),
+        ("XA-166", Some(&proxy), "/openapi/v2", &[("x-remote-user", "system:aggregator")], 200, "swagger"),
+        ("XA-166", Some(&proxy), GROUP_VERSION, &[("x-remote-user", "system:aggregator")], 200, "APIResourceList"),
+        ("TH-13", None, "/metrics", &root, 403, "system:anonymous"),
+        ("TH-14", Some(&namesake), "/metrics", &root, 403, "User \\\"front-proxy-client\\\""),
+        ("TH-16", Some(&serving), "/metrics", &root, 401, "Unauthorized"),
+        ("TH-17", Some(&proxy), "/metrics", &comma, 403, "User \\\"alice\\\""),
+        ("TH-18", Some(&proxy), "/metrics", &underscore, 401, "Unauthorized"),
+        ("TH-20", None, "/healthz/..%2fmetrics", &[], 404, "404"),
+        ("TH-20", None, "/apis/../metrics", &[], 404, "404"),
+        ("TH-26", None, "/metrics", &impersonating, 403, "impersonation is not supported"),
+        ("TH-27", None, "/metrics", &[], 403, "cannot get path"),
+        ("TH-27", None, "/debug/pprof", &[], 403, "cannot get path"),
+        ("TH-27", None, "/configz", &[], 403, "cannot get path"),
+        ("TH-27", None, "/", &[], 403, "cannot get path"),
+    ];
+    for (id, holder, path, headers, code, text) in cases {
+        let told = world.caller(*holder).await.get(path, headers).await;
+        assert!(told.code == *code && told.text.contains(text), "{id} {path}: {} {}", told.code, told.text);
+        assert!(!told.header("audit-id").is_empty(), "{id}");
+    }
+    // TH-35: the webhooks' paths are theirs alone.
+    let told = world.caller(Some(&proxy)).await.get("/mutate", &root).await;
+    assert_eq!(told.code, 405, "{}", told.text);
+    let review = r#"{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}"#;
+    let path = format!("{GROUP_VERSION}/namespaces/x/nothings");
+    assert_eq!(world.caller(Some(&proxy)).await.ask("POST", &path, &root, review).await.code, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xa_164_xa_165_trust_that_changes_reaches_open_connections() {
+    let Some(world) = World::begin("extension::trust_that_changes", Rights::Everything).await else { return };
+    const KEY: &str = "requestheader-client-ca-file";
+    let (old, new) = (CallerAuthority::new("old proxies"), CallerAuthority::new("new proxies"));
+    let root = [("x-remote-user", "root"), ("x-remote-group", "system:masters")];
+    let own = world.proxies().pem();
+    // The API server keeps its own authority in the list, so that rotation is shown with one beside it.
+    world.trust(KEY, &format!("{own}{}", old.pem())).await;
+    let holder = old.client(PROXY, &[]);
+    wait_until("the added authority to be believed", Duration::from_secs(20), || async {
+        let told = world.caller(Some(&holder)).await.get("/metrics", &root).await;
+        if told.code == 200 { Ok(()) } else { Err(told.text) }
+    })
+    .await;
+    let mut open = world.caller(Some(&holder)).await;
+    assert_eq!(open.get("/metrics", &root).await.code, 200);
+
+    // Emptied and garbled parts leave what was good in place, and are counted.
+    world.trust(KEY, "no certificate").await;
+    wait_until("the garbage to be counted", Duration::from_secs(20), || async {
+        let metrics = world.manager.http_get("/metrics").await;
+        let counted = metrics.contains(r#"mcm_extension_auth_config_errors_total{key="requestheader-client-ca-file"}"#);
+        if counted { Ok(()) } else { Err("no such line".to_owned()) }
+    })
+    .await;
+    let told = world.caller(Some(&world.proxies().client(PROXY, &[]))).await.get("/metrics", &root).await;
+    assert_eq!(told.code, 200, "{}", told.text);
+
+    world.trust(KEY, &format!("{own}{}", new.pem())).await;
+    let refused = Instant::now();
+    loop {
+        // A refused caller's connection ends; until then it is the same one.
+        let told = open.get("/metrics", &root).await;
+        if told.code == 401 {
+            break;
+        }
+        assert!(refused.elapsed() < Duration::from_secs(10), "the old certificate is still believed: {}", told.code);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let told = world.caller(Some(&new.client(PROXY, &[]))).await.get("/metrics", &root).await;
+    assert_eq!(told.code, 200, "{}", told.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xa_168_discovery_needs_no_api_server() {
+    let Some(world) = World::begin("extension::discovery_needs_no_api_server", Rights::Everything).await else {
+        return;
+    };
+    let proxy = world.proxies().client(PROXY, &[]);
+    let aggregator = [("x-remote-user", "system:kube-aggregator"), ("x-remote-group", "system:masters")];
+    let mut callers = Vec::new();
+    for _ in 0..5 {
+        callers.push(world.caller(Some(&proxy)).await);
+    }
+    world.rig.suspend_api_server();
+    let asked = callers.iter_mut().map(async |caller| {
+        let began = Instant::now();
+        (caller.get(GROUP_VERSION, &aggregator).await.code, began.elapsed())
+    });
+    let answers = futures::future::join_all(asked).await;
+    world.rig.resume_api_server();
+    for (code, took) in answers {
+        // 50 ms in the specification; a debug build on a busy machine gets more.
+        assert!(code == 200 && took < Duration::from_millis(500), "{code} after {took:?}");
+    }
+}

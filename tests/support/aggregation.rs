@@ -1,0 +1,231 @@
+//! An API server that aggregates, callers with certificates, and the registration of a manager's views.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use machine_controller_manager::cli::documents::{parse_documents, to_yaml};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose,
+};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::{
+    manager::{TestManager, mcm},
+    rig::{Namespace, Rig},
+    wait_until,
+};
+
+/// The registration of the views.
+pub const API_SERVICE: &str = "v1alpha1.views.machine.sapcloud.io";
+/// Where the API server tells whom to trust.
+pub const TRUST: &str = "extension-apiserver-authentication";
+
+/// An authority of certificates for callers.
+pub struct CallerAuthority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key.
+pub struct Holder {
+    certificate: String,
+    key: String,
+}
+
+impl CallerAuthority {
+    pub fn new(name: &str) -> Self {
+        let mut ca = CertificateParams::default();
+        ca.distinguished_name.push(DnType::CommonName, name);
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        Self(CertifiedIssuer::self_signed(ca, KeyPair::generate().expect("a key pair")).expect("an authority"))
+    }
+
+    pub fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A certificate for clients.
+    pub fn client(&self, name: &str, groups: &[&str]) -> Holder {
+        self.holder(name, groups, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    /// A certificate for servers.
+    pub fn server(&self, name: &str) -> Holder {
+        self.holder(name, &[], ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    fn holder(&self, name: &str, groups: &[&str], usage: ExtendedKeyUsagePurpose) -> Holder {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        for group in groups {
+            params.distinguished_name.push(DnType::OrganizationName, *group);
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![usage];
+        let key = KeyPair::generate().expect("a key pair");
+        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        Holder { certificate: certificate.pem(), key: key.serialize_pem() }
+    }
+}
+
+/// The authorities of an API server that aggregates.
+pub struct Aggregation {
+    /// Of its clients.
+    pub clients: CallerAuthority,
+    /// Of itself towards extensions.
+    pub proxies: CallerAuthority,
+}
+
+/// The name that the API server has towards extensions.
+pub const PROXY: &str = "front-proxy-client";
+
+impl Aggregation {
+    /// Makes both, and the files that the API server's flags name.
+    pub fn prepare(folder: &Path) -> (Self, Vec<String>) {
+        let own = Self { clients: CallerAuthority::new("rig clients"), proxies: CallerAuthority::new("rig proxies") };
+        let write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            fs::write(&path, text).expect("the scratch folder is writable");
+            path.display().to_string()
+        };
+        let proxy = own.proxies.client(PROXY, &[]);
+        let arguments = vec![
+            format!("--client-ca-file={}", write("client-ca.crt", &own.clients.pem())),
+            format!("--requestheader-client-ca-file={}", write("proxy-ca.crt", &own.proxies.pem())),
+            format!("--requestheader-allowed-names={PROXY}"),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            format!("--proxy-client-cert-file={}", write("proxy.crt", &proxy.certificate)),
+            format!("--proxy-client-key-file={}", write("proxy.key", &proxy.key)),
+        ];
+        (own, arguments)
+    }
+}
+
+/// Lets the API server send whoever asks for views to a manager on loopback, and waits until it does.
+pub async fn register_views(rig: &Arc<Rig>, namespace: &Namespace, manager: &TestManager) {
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "machine-controller-manager", "namespace": namespace.name},
+        "spec": {"type": "ExternalName", "externalName": "localhost"},
+    });
+    let printed = mcm(&["manifests", "apiservice", "--namespace", &namespace.name]);
+    let mut objects: Vec<Value> =
+        parse_documents("apiservice", &printed).expect("mcm prints YAML").into_iter().map(|one| one.value).collect();
+    // The rig has granted these to a user in place of the service account.
+    objects.retain(|object| !object["kind"].as_str().is_some_and(|kind| kind.ends_with("Binding")));
+    for object in &mut objects {
+        if object["kind"] == "APIService" {
+            object["spec"]["service"]["port"] = json!(manager.secure_port);
+        }
+    }
+    objects.insert(0, service);
+    rig.apply(&to_yaml(&objects).expect("JSON has a YAML form")).await.succeed();
+    wait_until("the views to be available", Duration::from_secs(30), || async {
+        let condition = available(rig).await;
+        if condition["status"] == "True" { Ok(()) } else { Err(condition.to_string()) }
+    })
+    .await;
+}
+
+/// The condition `Available` of the registration.
+pub async fn available(rig: &Rig) -> Value {
+    let object = rig.kubectl(&["get", "apiservice", API_SERVICE, "-o", "json"]).await.json();
+    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|condition| condition["type"] == "Available").unwrap_or_default()
+}
+
+/// One connection to the TLS port of a manager.
+pub struct Caller(SendRequest<Full<Bytes>>);
+
+/// What was answered.
+#[derive(Debug)]
+pub struct Told {
+    pub code: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Told {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
+impl Caller {
+    /// Connects, with a certificate or without. The server's own is not what is tested here, but it is checked.
+    pub async fn open(rig: &Rig, namespace: &Namespace, port: u16, holder: Option<&Holder>) -> Self {
+        let secret = rig
+            .kubectl(&["get", "secret", "machine-controller-manager-certs", "-n", &namespace.name, "-o", "json"])
+            .await
+            .json();
+        let bundle = decoded(&secret["data"]["ca.crt"]);
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+            roots.add(authority.expect("a certificate")).expect("an authority");
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("protocol versions")
+            .with_root_certificates(roots);
+        let config = match holder {
+            None => builder.with_no_client_auth(),
+            Some(holder) => {
+                let chain = CertificateDer::pem_slice_iter(holder.certificate.as_bytes());
+                let key = PrivateKeyDer::from_pem_slice(holder.key.as_bytes()).expect("a key");
+                let chain = chain.collect::<Result<Vec<_>, _>>().expect("a certificate");
+                builder.with_client_auth_cert(chain, key).expect("they belong together")
+            }
+        };
+        let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connections are accepted");
+        let name = format!("machine-controller-manager.{}.svc", namespace.name);
+        let name = ServerName::try_from(name).expect("a name");
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake");
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+        tokio::spawn(connection);
+        Self(sender)
+    }
+
+    /// Asks by GET.
+    pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Told {
+        self.ask("GET", path, headers, "").await
+    }
+
+    /// Asks.
+    pub async fn ask(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Told {
+        let mut request = Request::builder().method(method).uri(path).header("host", "mcm");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).expect("a request");
+        let asked = async {
+            self.0.ready().await.expect("the connection lives");
+            let response = self.0.send_request(request).await.expect("an answer");
+            let (head, body) = response.into_parts();
+            let text = String::from_utf8_lossy(&body.collect().await.expect("a body").to_bytes()).into_owned();
+            Told { code: head.status.as_u16(), headers: head.headers, text }
+        };
+        tokio::time::timeout(Duration::from_secs(60), asked).await.expect("an answer in time")
+    }
+}
+
+/// What a Secret holds under a key.
+pub fn decoded(value: &Value) -> String {
+    use base64::Engine;
+    let bytes = base64::prelude::BASE64_STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default();
+    String::from_utf8(bytes).unwrap_or_default()
+}
