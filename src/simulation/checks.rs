@@ -17,7 +17,7 @@ use crate::{
     controllers::{
         deployment::{self, fenceposts::Fenceposts, observe::DeploymentObservation, template_equality::is_equal},
         set::{
-            counts::{annotation_of, is_available, is_terminating, label_of},
+            counts::{annotation_of, is_available, is_terminating},
             observe::SetObservation,
             plan::{Effect, Plan, Step},
             preservation::{NodePreserve, may_terminate},
@@ -205,7 +205,8 @@ impl Checks {
         if may_not_grow(&seen.set) && plan.steps.iter().any(makes) {
             self.violated("a set makes machines that must not grow", || format!("{:?}", seen.set.metadata.name));
         }
-        let healthy = || seen.machines.iter().filter(|machine| is_available(machine));
+        let claimed = seen.claimed();
+        let healthy = || claimed.iter().filter(|machine| is_available(machine));
         // One that somebody keeps goes last, marked or not (spec/deployment-and-set §6.4).
         let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
         let spared = healthy().find(|machine| is_marked(machine) && !is_kept(machine) && !goes(machine));
@@ -217,11 +218,11 @@ impl Checks {
         }
     }
 
-    /// A set has tried to delete a machine; `before` is the machine before that.
+    /// A set has tried to delete a machine; `before` is the machine before that, `node` what the process sees of its Node.
     pub fn set_deleted(
         &mut self,
         (api, now): (&Api, Timestamp),
-        before: Option<&Machine>,
+        (before, node): (Option<&Machine>, &NodePreserve),
         rule: &'static str,
         trace: &mut Trace,
     ) {
@@ -231,7 +232,7 @@ impl Checks {
         let Some(before) = before else { return };
         let name = before.metadata.name.clone().unwrap_or_default();
         let is_gone = api.machines.get(&name).is_none_or(|machine| is_terminating(machine));
-        if is_gone && rule == "replicas/failed" && !is_terminating(before) && is_kept(api, before, now) {
+        if is_gone && rule == "replicas/failed" && !is_terminating(before) && !may_terminate(before, node, now) {
             self.violated("a machine is replaced that somebody keeps", || name.clone());
         }
         if !is_available(before) {
@@ -312,19 +313,6 @@ fn is_being_updated(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
     label(label::SELECTED_FOR_UPDATE).is_some() && label(label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL)
-}
-
-/// Whether the machine itself says that it is to be kept once it has failed, and its time is not over. What its Node says
-/// the set may not have seen.
-fn is_kept(api: &Api, machine: &Machine, now: Timestamp) -> bool {
-    if let Some(until) = &machine.status.current_status.preserve_expiry_time {
-        return until.0 > now;
-    }
-    let node = label_of(machine, label::NODE).map_or(NodePreserve::NoNode, |name| match api.nodes.get(name) {
-        Some(_) => NodePreserve::Value(String::new()),
-        None => NodePreserve::NodeMissing,
-    });
-    !may_terminate(machine, &node, now)
 }
 
 /// Whether the scaler has named the machine.

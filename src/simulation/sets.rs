@@ -25,8 +25,9 @@ use crate::{
         set::{
             decide::decide,
             must_be_read_again,
-            observe::{ReplicaFailure, SetObservation},
+            observe::{ReplicaFailure, SetObservation, preserve_of_node},
             plan::{Effect, Plan, Step},
+            preservation::NodePreserve,
             slow_start_batches,
             status::decide_status,
         },
@@ -226,8 +227,10 @@ impl Process {
         for step in steps {
             let Effect::DeleteMachine { machine: target, version } = &step.effect else { continue };
             let before = calls.api.get::<Machine>(&target.key.name);
+            let node =
+                before.as_ref().map_or(NodePreserve::NoNode, |machine| preserve_of_node(machine, Some(&self.nodes)));
             let result = calls.delete(&self.views.machines, target, version.as_deref());
-            calls.checks.set_deleted((calls.api, calls.now), before.as_deref(), step.rule, calls.trace);
+            calls.checks.set_deleted((calls.api, calls.now), (before.as_deref(), &node), step.rule, calls.trace);
             if let Err(error) = result {
                 let known = self.views.machines.get(&target.key);
                 let is_shown =

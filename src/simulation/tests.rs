@@ -57,6 +57,8 @@ fn a_plain_rollout_is_told_readably() {
 #[case(Guard::MaxUnavailable, "too few machines are available through a deletion of ours")]
 #[case(Guard::MaxSurge, "there are too many machines")]
 #[case(Guard::Availability, "too few machines are available through a deletion of ours")]
+#[case(Guard::Selection, "too few machines are available through an update of our choice")]
+#[case(Guard::Unanswered, "there are too many machines")]
 #[case(Guard::Pause, "a paused deployment begins a rollout")]
 fn without_a_guard_a_history_goes_wrong(#[case] guard: Guard, #[case] expected: &str) {
     let shows = |seed| {

@@ -98,7 +98,8 @@ impl SetObservation {
     }
 }
 
-fn preserve_of_node(machine: &Machine, nodes: Option<&Store<Node>>) -> NodePreserve {
+/// What the Node of a machine says about its preservation.
+pub fn preserve_of_node(machine: &Machine, nodes: Option<&Store<Node>>) -> NodePreserve {
     let name = label_of(machine, label::NODE).unwrap_or_default();
     let Some(nodes) = nodes.filter(|_| !name.is_empty()) else { return NodePreserve::NoNode };
     let Some(node) = nodes.get(&ObjectKey::cluster_scoped(name)) else { return NodePreserve::NodeMissing };

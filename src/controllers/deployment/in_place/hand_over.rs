@@ -42,6 +42,8 @@ pub fn finish(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) 
                     marks::release(node, plan);
                 } else if is_new && is_left_over(marks) {
                     marks::withdraw(node, marks, plan);
+                } else if is_new && is_late_success(marks) {
+                    marks::release(node, plan);
                 }
             }
             if marks::is_handed_over(machine) && has_seen_its_size(set) {
@@ -57,6 +59,12 @@ pub fn finish(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) 
 fn is_left_over(marks: Marks<'_>) -> bool {
     let succeeds = marks.result == Some(update_result::SUCCESSFUL);
     (marks.candidate || marks.selected) && !marks.is_in_the_middle() && !succeeds
+}
+
+/// Whether an update was repaired after its marks had been withdrawn. Left on the Node, its result would be taken for that of
+/// the next update, which would then never happen.
+fn is_late_success(marks: Marks<'_>) -> bool {
+    marks.result == Some(update_result::SUCCESSFUL) && !marks.candidate && !marks.selected
 }
 
 /// Whether the set wants all its machines and its controller knows. Before, a machine without the label might be taken

@@ -461,6 +461,16 @@ fn d_14_marks_come_off_when_the_template_is_changed_back() {
 }
 
 #[test]
+fn d_14_a_result_that_comes_after_the_marks_were_withdrawn_is_not_taken_for_that_of_the_next_update() {
+    // Seed 1503: the update failed, the template was changed back, and somebody repaired the node then.
+    let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, Plain]));
+    let node = Arc::make_mut(seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap());
+    let labels = node.metadata.labels.get_or_insert_default();
+    labels.insert(label::UPDATE_RESULT.to_owned(), "successful".to_owned());
+    assert_eq!(rules(&seen), ["in-place/release node-md-new-1"]);
+}
+
+#[test]
 fn d_14_old_sets_may_grow_again_under_another_strategy() {
     let mut seen = fleet(Auto, of(3, &[Candidate, Candidate, Candidate]), of(0, &[]));
     Arc::make_mut(&mut seen.deployment).spec.strategy = rolling(0, 1);
