@@ -80,6 +80,8 @@ pub(super) fn normalise(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::{dev_server::kinds::Registry, protocol::request::Query};
 
