@@ -411,12 +411,7 @@ fn written(answer: Answer, encoding: Encoding, layout: negotiate::Layout) -> Res
     }
     // What the answer says of itself comes last, and wins.
     response.headers_mut().extend(answer.headers);
-    for warning in answer.warnings {
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(char::is_control, " ");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            response.headers_mut().append(header::WARNING, value);
-        }
-    }
+    add_warnings(&mut response, &answer.warnings);
     response
 }
 
@@ -431,5 +426,15 @@ fn refused(status: &ApiStatus, layout: negotiate::Layout) -> Response<Body> {
     if let Some(seconds) = status.retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
+    add_warnings(&mut response, &status.warnings);
     response
+}
+
+fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings {
+        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(char::is_control, " ");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
 }

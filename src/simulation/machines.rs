@@ -32,8 +32,8 @@ use crate::{
             health::conditions_changed,
             node_ownership::{Owner, owner},
             observation::{
-                Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, NodeView, Observation, Pause, Permit, Sibling,
-                Trouble, conditions_of, since,
+                Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, NodeView, Observation, Pause, Permit,
+                Sibling, Trouble, conditions_of, since,
             },
             plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
             set_condition,

@@ -135,7 +135,8 @@ pub fn mend_labels(api: &mut Api) {
 /// Machines and sets that nobody adopts are deleted by whoever took their owners away; whether there were any.
 pub fn sweep(api: &mut Api, now: Timestamp) -> bool {
     fn strays<K: Kind>(api: &Api) -> Vec<String> {
-        let is_stray = |object: &K| controller_of(object.meta()).is_none() && object.meta().deletion_timestamp.is_none();
+        let is_stray =
+            |object: &K| controller_of(object.meta()).is_none() && object.meta().deletion_timestamp.is_none();
         K::table(api).iter().filter(|(_, object)| is_stray(object)).map(|(name, _)| name.clone()).collect()
     }
     let changes = api.changes;
