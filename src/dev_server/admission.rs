@@ -182,7 +182,7 @@ impl Server {
             .map(str::to_owned)
             .collect();
         if response["allowed"] != json!(true) {
-            return Err(denied(name, &response["status"]));
+            return Err(ApiStatus { warnings, ..denied(name, &response["status"]) });
         }
         let patch = match response["patch"].as_str() {
             None => None,

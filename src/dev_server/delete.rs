@@ -41,11 +41,13 @@ impl Server {
     pub(super) async fn delete(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
         let options = delete_options(call)?;
         let (group, plural) = (call.served.group(), call.served.plural());
-        match self.remove(call, &options).await? {
-            Fate::Held(object) => self.shaped(call, object).map(Answer::ok),
-            Fate::Gone(object) if call.served.is("", "pods") => self.shaped(call, object).map(Answer::ok),
-            Fate::Gone(object) => Ok(Answer::ok(deleted(group, plural, call.name(), &object["metadata"]["uid"]))),
-        }
+        let mut warnings = Vec::new();
+        let body = match self.remove(call, &options, &mut warnings).await? {
+            Fate::Held(object) => self.shaped(call, object)?,
+            Fate::Gone(object) if call.served.is("", "pods") => self.shaped(call, object)?,
+            Fate::Gone(object) => deleted(group, plural, call.name(), &object["metadata"]["uid"]),
+        };
+        Ok(Answer::ok(body).with_warnings(warnings))
     }
 
     pub(super) async fn delete_collection(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
@@ -59,7 +61,7 @@ impl Server {
             .map(|(_, stored)| stored)
             .filter(|stored| wanted.labels.matches(&stored.value) && wanted.fields.matches(&stored.value))
             .take(wanted.limit.unwrap_or(usize::MAX));
-        let mut gone = Vec::new();
+        let (mut gone, mut warnings) = (Vec::new(), Vec::new());
         for stored in chosen {
             let request = ResourceRequest {
                 name: Some(object::name(&stored.value).to_owned()),
@@ -67,26 +69,35 @@ impl Server {
                 ..call.request.clone()
             };
             let one = Call { request: &request, served: Arc::clone(&call.served), ..*call };
-            match self.remove(&one, &options).await {
+            match self.remove(&one, &options, &mut warnings).await {
                 Ok(Fate::Gone(object) | Fate::Held(object)) => gone.push(object),
                 Err(status) if status.code == 404 => {}
                 Err(status) => return Err(status),
             }
         }
         let metadata = json!({"resourceVersion": self.store.revision().to_string()});
-        Ok(Answer::ok(list_body(&call.served, gone, &metadata)))
+        Ok(Answer::ok(list_body(&call.served, gone, &metadata)).with_warnings(warnings))
     }
 
-    async fn remove(&self, call: &Call<'_>, options: &DeleteOptions) -> Result<Fate, ApiStatus> {
+    /// Removes an object, or marks it; what the webhooks warn of is added to `warnings`.
+    async fn remove(
+        &self,
+        call: &Call<'_>,
+        options: &DeleteOptions,
+        warnings: &mut Vec<String>,
+    ) -> Result<Fate, ApiStatus> {
         let served = &*call.served;
         if served.is("", "namespaces") && PERMANENT_NAMESPACES.contains(&call.name()) {
             return Err(ApiStatus::forbidden("", "namespaces", call.name(), "this namespace may not be deleted"));
         }
+        let before = warnings.len();
         for _ in 0..TRIES {
             let stored = self.store.get(&served.collection, &call.key()).ok_or_else(|| call.not_found())?;
             let old = self.present(served, vec![Arc::clone(&stored)]).await?.swap_remove(0);
             preconditions(call, options, &old)?;
-            self.validate(call, Operation::Delete, &Value::Null, Some(&old), options.dry_run).await?;
+            // Another try is asked about anew.
+            warnings.truncate(before);
+            warnings.extend(self.validate(call, Operation::Delete, &Value::Null, Some(&old), options.dry_run).await?);
             let Some(held) = self.held(served, &old, options) else {
                 if options.dry_run == DryRun::All {
                     return Ok(Fate::Gone(old));

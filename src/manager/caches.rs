@@ -133,6 +133,7 @@ impl Kept {
             loop {
                 let watch = self.clone().in_version(kind, version, Arc::clone(&store));
                 tokio::select! {
+                    biased;
                     () = watch => return,
                     other = self.versions.other_than(kind, version) => version = other,
                 }

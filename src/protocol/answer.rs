@@ -152,12 +152,16 @@ pub fn written(answer: Answer, encoding: Encoding, layout: Layout) -> Response<B
     }
     // What the answer says of itself comes last, and wins.
     response.headers_mut().extend(answer.headers);
-    for warning in answer.warnings {
-        if let Ok(value) = HeaderValue::from_str(&warning_header(&warning)) {
+    add_warnings(&mut response, &answer.warnings);
+    response
+}
+
+fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings {
+        if let Ok(value) = HeaderValue::from_str(&warning_header(warning)) {
             response.headers_mut().append(header::WARNING, value);
         }
     }
-    response
 }
 
 /// A warning as clients read it.
@@ -178,6 +182,7 @@ pub fn refused(status: &ApiStatus, layout: Layout) -> Response<Body> {
     if let Some(seconds) = status.retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
+    add_warnings(&mut response, &status.warnings);
     response
 }
 

@@ -112,6 +112,8 @@ pub struct ApiStatus {
     pub form: Form,
     /// Where a list may be continued after all.
     pub continue_token: Option<String>,
+    /// What is told beside the refusal, in headers.
+    pub warnings: Vec<String>,
 }
 
 impl std::fmt::Display for ApiStatus {
@@ -147,6 +149,7 @@ impl ApiStatus {
             retry_after: None,
             form: Form::Status,
             continue_token: None,
+            warnings: Vec::new(),
         }
     }
 

@@ -6,6 +6,7 @@
 
 pub(super) mod compile;
 pub(super) mod defaults;
+mod optional;
 pub(super) mod prune;
 pub(super) mod rules;
 pub(super) mod validate;

@@ -17,7 +17,7 @@ use kube_cel::{
 };
 use serde_json::{Value, json};
 
-use super::{Schema, Type, join, validate::counterpart};
+use super::{Schema, Type, join, optional, validate::counterpart};
 use crate::protocol::status::Cause;
 
 /// More rules on one node are refused.
@@ -224,13 +224,14 @@ pub(in crate::dev_server) fn program(text: &str) -> Result<Arc<Program>, String>
         return Err("it has too many comprehensions: its cost has no bound".to_owned());
     }
     let parsed = Parser::default().enable_optional_syntax(true).parse(text);
-    let expression = parsed.map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
+    let mut expression = parsed.map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
     for function in expression.references().functions() {
         let operator = !function.starts_with(|c: char| c.is_ascii_alphabetic());
         if !operator && !FUNCTIONS.contains(&function) {
             return Err(format!("undeclared reference to '{function}'"));
         }
     }
+    optional::rewrite(&mut expression);
     Ok(Arc::new(Program(expression)))
 }
 
@@ -238,6 +239,7 @@ pub(in crate::dev_server) fn program(text: &str) -> Result<Arc<Program>, String>
 pub(in crate::dev_server) fn context() -> Context<'static> {
     let mut context = Context::default().with_all();
     context.add_function("type", |value: Cel| type_word(&value));
+    optional::add_to(&mut context);
     for word in ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type"] {
         context.add_variable_from_value(word, type_text(word));
     }
