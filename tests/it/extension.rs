@@ -121,8 +121,8 @@ async fn xa_155_xa_163_who_is_believed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn xa_164_xa_165_trust_that_changes_reaches_open_connections() {
-    let Some(world) = World::begin("extension::trust_that_changes", Rights::Everything).await else { return };
     const KEY: &str = "requestheader-client-ca-file";
+    let Some(world) = World::begin("extension::trust_that_changes", Rights::Everything).await else { return };
     let (old, new) = (CallerAuthority::new("old proxies"), CallerAuthority::new("new proxies"));
     let root = [("x-remote-user", "root"), ("x-remote-group", "system:masters")];
     let own = world.proxies().pem();
