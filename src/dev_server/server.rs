@@ -43,6 +43,8 @@ pub(super) struct Server {
     pub(super) documents: Documents,
     pub(super) webhooks: WebhookClient,
     random: Mutex<ChaCha8Rng>,
+    /// A stream of its own: how many requests only read must not change what is stored.
+    audit_ids: Mutex<ChaCha8Rng>,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub(super) tokens: access::Tokens,
     pub(super) accounts: AccountTokens,
@@ -129,11 +131,14 @@ impl Server {
         bookmark_period: Duration,
         authorization: AuthorizationMode,
     ) -> Self {
+        let mut audit_ids = random.clone();
+        audit_ids.set_stream(u64::MAX);
         Self {
             store,
             registry: RwLock::new(Arc::new(Registry::new(Vec::new()))),
             documents: Documents::default(),
             webhooks: WebhookClient::default(),
+            audit_ids: Mutex::new(audit_ids),
             random: Mutex::new(random),
             clock,
             tokens: access::Tokens::default(),
@@ -176,7 +181,8 @@ impl Server {
         let agent = head.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let layout = negotiate::layout(query.get("pretty"), agent);
         let audit = head.headers.get("audit-id").cloned().unwrap_or_else(|| {
-            HeaderValue::from_str(&super::object::new_uid(&mut *self.random())).unwrap_or(HeaderValue::from_static(""))
+            let mut random = self.audit_ids.lock().unwrap_or_else(PoisonError::into_inner);
+            HeaderValue::from_str(&super::object::new_uid(&mut *random)).unwrap_or(HeaderValue::from_static(""))
         });
         let mut found = Found::default();
         let answered = self.route(&head.method, head.uri.path(), &query, &head.headers, &body, user, &mut found).await;

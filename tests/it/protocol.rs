@@ -121,7 +121,7 @@ fn cases() -> Vec<Case> {
         case("k21 an unknown kind fails a conversion", post("/convert", &conversion(&[machine(1), json!({"kind": "Rocket", "apiVersion": "x/v1"})], "machine.sapcloud.io/v1beta1")), 200, &["\"status\":\"Failure\"", "object 1 (Rocket)", "\"convertedObjects\":[]", "u-7"]),
         case("k22 an unknown version fails a conversion", post("/convert", &conversion(&[machine(1)], "machine.sapcloud.io/v2")), 200, &["\"status\":\"Failure\"", "machine.sapcloud.io/v2"]),
         case("k28 5,000 objects", post("/convert", &conversion(&(0..5_000).map(machine).collect::<Vec<_>>(), "machine.sapcloud.io/v1beta1")), 200, &["\"status\":\"Success\"", "m-4999", "\"unhealthyNodeConditions\":[\"A\",\"B\"]"]),
-        case("another path", post("/admit", b"{}"), 404, &["NotFound"]),
+        case("another path, for strangers", post("/admit", b"{}"), 403, &["Forbidden", "system:anonymous"]),
         case("a path that climbs", b"GET /../../etc/passwd HTTP/1.1\r\nHost: mcm\r\n\r\n".to_vec(), 404, &[]),
         case("no HTTP", b"\x16\x03\x01 hello\r\n\r\n".to_vec(), 400, &[]),
         case("two lengths", b"POST /validate HTTP/1.1\r\nHost: mcm\r\nContent-Type: application/json\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}".to_vec(), 400, &[]),

@@ -61,6 +61,12 @@ impl<'a> SetState<'a> {
         self.spec().max(self.counts.replicas)
     }
 
+    /// Whether its controller acts on the size it has now, and no longer on an earlier one.
+    pub fn knows_its_size(&self) -> bool {
+        let meta = &self.set.metadata;
+        meta.deletion_timestamp.is_some() || self.set.status.observed_generation >= meta.generation.unwrap_or_default()
+    }
+
     /// An annotation of the set.
     pub fn annotation(&self, key: &str) -> Option<&'a str> {
         self.set.metadata.annotations.as_ref()?.get(key).map(String::as_str)

@@ -128,7 +128,14 @@ pub enum InPlaceStep {
 pub fn next_in_place_step(node: &Node) -> InPlaceStep {
     let has = |key: &str| node.labels().contains_key(key);
     if !has(label::CANDIDATE_FOR_UPDATE) {
-        return InPlaceStep::None;
+        // An update that was repaired after its marks had been withdrawn; left as failed, the Node would never be a candidate
+        // again.
+        return match (UpdateStage::of(node), result_of(node)) {
+            (Some(stage), Some(UpdateResult::Successful)) if stage != UpdateStage::Successful => {
+                InPlaceStep::Mark(UpdateStage::Successful)
+            }
+            _ => InPlaceStep::None,
+        };
     }
     match (UpdateStage::of(node), result_of(node)) {
         (None, _) => InPlaceStep::Mark(UpdateStage::Candidate),

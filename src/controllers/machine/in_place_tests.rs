@@ -67,6 +67,10 @@ const FAILURE: (&str, &str) = (label::UPDATE_RESULT, "failed");
 #[case::a_failed_update_that_was_repaired(
     &[CANDIDATE, SELECTED, SUCCESS], Some(UpdateStage::Failed), InPlaceStep::Mark(UpdateStage::Successful)
 )]
+#[case::repaired_after_the_marks_were_withdrawn(
+    &[SUCCESS], Some(UpdateStage::Failed), InPlaceStep::Mark(UpdateStage::Successful)
+)]
+#[case::a_success_without_an_update(&[SUCCESS], None, InPlaceStep::None)]
 #[case::mc_142_a_candidate_again(&[CANDIDATE], Some(UpdateStage::Successful), InPlaceStep::Mark(UpdateStage::Candidate))]
 #[case::mc_142_not_while_the_last_result_stands(&[CANDIDATE, SUCCESS], Some(UpdateStage::Successful), InPlaceStep::None)]
 #[case::a_failed_update_stays_failed(&[CANDIDATE, SELECTED], Some(UpdateStage::Failed), InPlaceStep::None)]

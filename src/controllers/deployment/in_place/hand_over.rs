@@ -61,17 +61,17 @@ fn is_left_over(marks: Marks<'_>) -> bool {
     (marks.candidate || marks.selected) && !marks.is_in_the_middle() && !succeeds
 }
 
-/// Whether an update was repaired after its marks had been withdrawn. Left on the Node, its result would be taken for that of
-/// the next update, which would then never happen.
+/// Whether a success is told of an update that was never begun. Left on the Node, it would be taken for that of the next
+/// update, which would then never happen. One that comes after its marks were withdrawn is first taken over by the machine
+/// controller.
 fn is_late_success(marks: Marks<'_>) -> bool {
-    marks.result == Some(update_result::SUCCESSFUL) && !marks.candidate && !marks.selected
+    marks.result == Some(update_result::SUCCESSFUL) && !marks.candidate && !marks.selected && marks.reason.is_none()
 }
 
 /// Whether the set wants all its machines and its controller knows. Before, a machine without the label might be taken
 /// for one too many.
 fn has_seen_its_size(set: &SetState<'_>) -> bool {
-    let observed = set.set.status.observed_generation >= set.set.metadata.generation.unwrap_or_default();
-    observed && set.spec() >= set.counts.staying
+    set.knows_its_size() && set.spec() >= set.counts.staying
 }
 
 /// Moves machines whose Nodes were updated to the new set; whether there are any.

@@ -172,6 +172,9 @@ fn grown(fleet: &Fleet<'_>, new: &SetState<'_>) -> Sizes {
     let replicas = fleet.replicas();
     let wanted = if new.spec() >= replicas {
         replicas
+    } else if !fleet.old.iter().all(SetState::knows_its_size) {
+        // One that is about to make a machine for the size it had would make it beside the one that takes its room.
+        new.spec()
     } else {
         // What old sets have yet to delete takes room until it is on its way (decisions.md 39).
         let committed = fleet.sum(|set| set.spec().max(set.counts.staying));
