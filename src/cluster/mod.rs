@@ -14,6 +14,7 @@ pub mod error;
 pub mod events;
 pub mod gate;
 pub mod key;
+pub mod latch;
 pub mod lease;
 pub mod objects;
 pub mod preflight;

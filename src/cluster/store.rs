@@ -9,11 +9,11 @@ use std::{
 };
 
 use kube::Resource;
-use tokio::sync::watch;
 
 use super::{
     catch_up::{Listed, LiveList},
     key::ObjectKey,
+    latch::Latch,
 };
 
 /// Names an index of a store.
@@ -46,7 +46,7 @@ pub struct Store<K> {
     indexes: Vec<(IndexName, IndexFn<K>)>,
     state: RwLock<State<K>>,
     listeners: OnceLock<Vec<Listener<K>>>,
-    synced: watch::Sender<bool>,
+    synced: Latch,
 }
 
 struct State<K> {
@@ -93,7 +93,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             listing: None,
             gone: BTreeSet::new(),
         };
-        Self { indexes, state: RwLock::new(state), listeners: OnceLock::new(), synced: watch::Sender::new(false) }
+        Self { indexes, state: RwLock::new(state), listeners: OnceLock::new(), synced: Latch::default() }
     }
 
     /// Sets who is told of changes. Called once, before the watch starts; a second call is ignored and returns `false`.
@@ -146,13 +146,12 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
 
     /// Whether the first list has been taken over completely.
     pub fn is_synced(&self) -> bool {
-        *self.synced.borrow()
+        self.synced.is_open()
     }
 
     /// Waits for the first complete list.
     pub async fn wait_synced(&self) {
-        // The sender lives as long as `self`, so waiting can't fail.
-        let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
+        self.synced.opened().await;
     }
 
     /// A list begins: what it does not mention is gone when it ends.
@@ -235,7 +234,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
                 .collect();
             gone.iter().map(|key| self.replace(&mut state, key, None)).collect()
         };
-        self.synced.send_replace(true);
+        self.synced.open();
         for change in &changes {
             self.tell(change);
         }

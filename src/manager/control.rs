@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::OnceCell;
 
 use super::{
     Common,
@@ -24,6 +24,7 @@ use crate::{
         clients::Purpose,
         events::{self, EventNote, Publisher, Recorder},
         gate::Gate,
+        latch::Latch,
         lease::{ElectionSettings, Ended, LeaderElection, Leadership, Times},
         objects::Objects,
         preflight::Preflight,
@@ -59,7 +60,7 @@ pub(super) struct Parts {
     pub(super) secrets: Objects<Secret>,
     /// The drivers; their clouds live once `drivers_live` says so.
     pub(super) drivers: Drivers,
-    drivers_live: watch::Receiver<bool>,
+    drivers_live: Arc<Latch>,
     /// What providers list.
     pub(super) inventories: Arc<Inventories>,
     /// What the loops are, once they are there.
@@ -87,8 +88,7 @@ impl Parts {
             },
         );
         self.caught_up.get_or_init(|| self.catch_up()).await;
-        // The sender lives as long as the process, or the process ends with it.
-        let _ = self.drivers_live.clone().wait_for(|live| *live).await;
+        self.drivers_live.opened().await;
     }
 
     /// What the predecessor wrote last must be seen, or it is done twice.
@@ -172,7 +172,8 @@ pub(super) async fn start(
     let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
     observe_fleet(common, &views)?;
 
-    let (live, drivers_live) = watch::channel(false);
+    let drivers_live = Arc::new(Latch::default());
+    let live = Arc::clone(&drivers_live);
     let parts = Arc::new(Parts {
         common: Arc::clone(common),
         rollout: Writers::new(&clusters.control.client(Purpose::Rollout), &gate, &views),
@@ -285,7 +286,7 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
 }
 
 /// The drivers begin with leadership: a simulated cloud must not live twice.
-fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: watch::Sender<bool>, tasks: &mut Supervisor) {
+fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: Arc<Latch>, tasks: &mut Supervisor) {
     let stop = tasks.stop_of(Stage::Support);
     let target = clusters.target.as_ref().map(|target| target.client(Purpose::Simulation));
     let state = ConfigMapAccess {
@@ -298,7 +299,7 @@ fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: watch::Sender<bo
             return Ok(());
         }
         let simulation = parts.drivers.lead(target, state, stop.clone()).await?;
-        live.send_replace(true);
+        live.open();
         let running = simulation.into_iter().map(|task| task.future);
         futures::future::join_all(running).await;
         stop.cancelled().await;

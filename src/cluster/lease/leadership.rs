@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::cluster::latch::Latch;
 
 /// The state of leadership. Cheap to clone; all clones tell the same.
 ///
@@ -11,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 /// the last renewal is over, so that a process that was stopped for a while does not act before its election wakes up.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    won: Arc<watch::Sender<bool>>,
+    won: Arc<Latch>,
     lost: CancellationToken,
     /// Until when each lease is surely ours; none for leadership without an election.
     valid_until: Arc<Mutex<Vec<Option<Instant>>>>,
@@ -21,7 +23,7 @@ impl Leadership {
     /// Leadership of as many leases, none of them held yet.
     pub(super) fn of_leases(leases: usize) -> Self {
         Self {
-            won: Arc::new(watch::Sender::new(leases == 0)),
+            won: Arc::new(if leases == 0 { Latch::opened_before() } else { Latch::default() }),
             lost: CancellationToken::new(),
             valid_until: Arc::new(Mutex::new(vec![None; leases])),
         }
@@ -29,7 +31,7 @@ impl Leadership {
 
     /// Leadership without an election (`--leader-elect=false`), until `ended` is cancelled.
     pub fn without_election(ended: CancellationToken) -> Self {
-        Self { won: Arc::new(watch::Sender::new(true)), lost: ended, valid_until: Arc::default() }
+        Self { won: Arc::new(Latch::opened_before()), lost: ended, valid_until: Arc::default() }
     }
 
     /// Cancelled when leadership is lost or given up, for good.
@@ -39,13 +41,12 @@ impl Leadership {
 
     /// Waits until all leases are held.
     pub async fn won(&self) {
-        // The sender lives as long as `self`, so waiting can't fail.
-        let _ = self.won.subscribe().wait_for(|won| *won).await;
+        self.won.opened().await;
     }
 
     /// Whether all leases are held at this moment.
     pub fn is_leading(&self) -> bool {
-        if self.lost.is_cancelled() || !*self.won.borrow() {
+        if self.lost.is_cancelled() || !self.won.is_open() {
             return false;
         }
         let now = Instant::now();
@@ -65,11 +66,11 @@ impl Leadership {
     }
 
     pub(super) fn has_won(&self) -> bool {
-        *self.won.borrow()
+        self.won.is_open()
     }
 
     pub(super) fn win(&self) {
-        self.won.send_replace(true);
+        self.won.open();
     }
 
     pub(super) fn lose(&self) {
