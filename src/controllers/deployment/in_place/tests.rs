@@ -468,6 +468,15 @@ fn d_14_a_result_that_comes_after_the_marks_were_withdrawn_is_not_taken_for_that
     let labels = node.metadata.labels.get_or_insert_default();
     labels.insert(label::UPDATE_RESULT.to_owned(), "successful".to_owned());
     assert_eq!(rules(&seen), ["in-place/release node-md-new-1"]);
+    // While the Node still counts as failed, its machine controller is to take the result over first.
+    for (reason, expected) in [
+        (node_condition::REASON_UPDATE_FAILED, Vec::new()),
+        (node_condition::REASON_UPDATE_SUCCESSFUL, vec!["in-place/release node-md-new-1"]),
+    ] {
+        let node = Arc::make_mut(seen.nodes.as_mut().unwrap().get_mut("node-md-new-1").unwrap());
+        node.status.get_or_insert_default().conditions = Some(vec![condition(reason)]);
+        assert_eq!(rules(&seen), expected, "{reason}");
+    }
 }
 
 #[test]
