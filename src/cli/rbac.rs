@@ -146,7 +146,7 @@ const REGISTRATIONS: &[Grant] = &[
 const VIEWS_REGISTRATION: &[Grant] = &[Grant {
     group: "apiregistration.k8s.io",
     resources: &["apiservices"],
-    verbs: &["get", "list", "patch", "update", "watch"],
+    verbs: &["get", "list", "patch", "watch"],
     names: &[names::API_SERVICE],
     why: "caBundle of the views",
 }];
