@@ -2,23 +2,24 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
-
 use super::{node::Node, syntax};
-use crate::api::field::{FieldPath, Findings, RuleId};
+use crate::api::{
+    field::{FieldPath, Findings, RuleId},
+    json::Members,
+};
 
 /// Most bytes that all annotations of an object may have together, keys included.
 pub const ANNOTATIONS_MAX: usize = 262_144;
 
 /// Keys are qualified names and values are label values. Values that are no texts are reported elsewhere.
 pub fn labels_are_wellformed(rule: RuleId, labels: Node<'_>, path: &FieldPath, found: &mut Findings) {
-    for (key, value) in labels.members().into_iter().flatten() {
+    for (key, value) in labels.members().into_iter().flat_map(Members::iter) {
         for objection in syntax::qualified_name(key) {
-            found.invalid(rule, path.clone(), key.as_str(), objection);
+            found.invalid(rule, path.clone(), key, objection);
         }
-        if let Value::String(value) = value {
+        if let Some(value) = value.as_str() {
             for objection in syntax::label_value(value) {
-                found.invalid(rule, path.clone(), value.as_str(), objection);
+                found.invalid(rule, path.clone(), value, objection);
             }
         }
     }
@@ -27,9 +28,9 @@ pub fn labels_are_wellformed(rule: RuleId, labels: Node<'_>, path: &FieldPath, f
 /// Keys are qualified names once lower-cased, and all together are not too large.
 pub fn annotations_are_wellformed(rule: RuleId, annotations: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let mut size = 0;
-    for (key, value) in annotations.members().into_iter().flatten() {
+    for (key, value) in annotations.members().into_iter().flat_map(Members::iter) {
         for objection in syntax::qualified_name(&lower_cased(key)) {
-            found.invalid(rule, path.clone(), key.as_str(), objection);
+            found.invalid(rule, path.clone(), key, objection);
         }
         size += key.len() + value.as_str().map_or(0, str::len);
     }

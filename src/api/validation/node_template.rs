@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{labels, node::Node, syntax};
 use crate::api::{
     field::{FieldPath, Findings},
+    json::{Json, Members},
     names::{annotation, label},
 };
 
@@ -78,14 +79,14 @@ fn other_fields_have_no_effect(
     spec_path: &FieldPath,
     found: &mut Findings,
 ) {
-    let set = |value: &Value| !value.is_null() && value != "";
-    for (key, value) in metadata.members().into_iter().flatten() {
-        if !matches!(key.as_str(), "labels" | "annotations") && set(value) {
+    let set = |value: &Json<'_>| !value.is_null() && *value != "";
+    for (key, value) in metadata.members().into_iter().flat_map(Members::iter) {
+        if !matches!(key, "labels" | "annotations") && set(value) {
             let detail = "is ignored: only labels and annotations are applied to nodes";
             found.warn("MCH-18", metadata_path.child(key), Value::Null, detail);
         }
     }
-    for (key, value) in spec.members().into_iter().flatten() {
+    for (key, value) in spec.members().into_iter().flat_map(Members::iter) {
         if key != "taints" && set(value) {
             found.warn("MCH-18", spec_path.child(key), Value::Null, "is ignored: only taints are applied to nodes");
         }
@@ -95,9 +96,9 @@ fn other_fields_have_no_effect(
 /// MCH-27: keys that the controllers or the kubelet write themselves.
 fn reserved_keys_have_no_effect(metadata: Node<'_>, path: &FieldPath, found: &mut Findings) {
     for field in ["annotations", "labels"] {
-        for key in metadata.get(field).members().into_iter().flatten().map(|(key, _)| key) {
+        for key in metadata.get(field).members().into_iter().flat_map(Members::keys) {
             let reserved = key.starts_with(annotation::LAST_APPLIED_PREFIX)
-                || matches!(key.as_str(), label::MACHINE_NAME | label::HOSTNAME);
+                || matches!(key, label::MACHINE_NAME | label::HOSTNAME);
             if reserved {
                 found.warn("MCH-27", path.child(field).key(key), Value::Null, "is reserved and will be ignored");
             }
