@@ -106,8 +106,8 @@ pub fn object_metadata_syntax(object: &Json<'_>, found: &mut Findings) {
             }
         }
     }
-    labels::labels_are_wellformed(RULE, metadata.get("labels"), &path.child("labels"), found);
-    labels::annotations_are_wellformed(RULE, metadata.get("annotations"), &path.child("annotations"), found);
+    labels::labels_are_wellformed(RULE, metadata.get("labels"), || path.child("labels"), found);
+    labels::annotations_are_wellformed(RULE, metadata.get("annotations"), || path.child("annotations"), found);
     for (index, finalizer) in metadata.get("finalizers").elements().iter().enumerate() {
         for objection in finalizer.as_str().map(syntax::qualified_name).unwrap_or_default() {
             found.invalid(RULE, path.child("finalizers").index(index), finalizer, objection);

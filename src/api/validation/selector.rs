@@ -28,7 +28,7 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
         };
         return found.invalid("SEL-2", path, json!({}), format!("empty selector is invalid for {whom}"));
     }
-    labels::labels_are_wellformed("SEL-5", selector.get("matchLabels"), &path.child("matchLabels"), found);
+    labels::labels_are_wellformed("SEL-5", selector.get("matchLabels"), || path.child("matchLabels"), found);
     let before = found.errors().count();
     for (index, expression) in selector.get("matchExpressions").elements().iter().enumerate() {
         expression_is_wellformed(Node::of(expression), &path.child("matchExpressions").index(index), found);
