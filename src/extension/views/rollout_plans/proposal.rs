@@ -14,6 +14,7 @@ use crate::{
     api::{
         defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
         field::{FieldError, Findings, Severity},
+        json::Json,
         kind::{ApiVersion, Kind},
         v1alpha1::MachineDeployment,
         validation::{Change, User, ValidationRequest, validate},
@@ -171,7 +172,7 @@ fn default(kind: Kind, old: &Value, new: &mut Value, namespace: &str) {
     let patch = default_patch(&DefaultingRequest {
         kind,
         version: ApiVersion::V1alpha1,
-        change: Change::Update { old, new },
+        change: Change::Update { old: &Json::from(old), new: &Json::from(&*new) },
         namespace,
         finalizers: FinalizerDefault::Add,
     });
@@ -183,7 +184,7 @@ fn judge(sources: &Sources, kind: Kind, old: &Value, new: &Value, namespace: &st
     let found: Findings = validate(&ValidationRequest {
         kind,
         version: ApiVersion::V1alpha1,
-        change: Change::Update { old, new },
+        change: Change::Update { old: &Json::from(old), new: &Json::from(new) },
         namespace,
         user: User::default(),
         policy: &sources.admission.policy,
