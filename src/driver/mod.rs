@@ -9,6 +9,7 @@ mod class_rules;
 mod code;
 mod measured;
 mod registry;
+mod requests;
 mod types;
 pub mod virtual_cloud;
 
@@ -20,6 +21,7 @@ pub use class_rules::ClassRules;
 pub use code::{Code, Status};
 pub use measured::Measured;
 pub use registry::Registry;
+pub use requests::OpContext;
 pub use types::*;
 
 use crate::api::{field::Findings, v1alpha1::MachineClass};
