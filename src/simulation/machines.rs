@@ -274,7 +274,7 @@ impl Process {
         for effect in &plan.effects {
             match self.effect(calls, effect, seen, &mut newest, memory) {
                 Acted::Done if matches!(effect, Effect::RereadNode | Effect::LookForNode) => {
-                    pass.node_source = NodeSource::Live
+                    pass.node_source = NodeSource::Live;
                 }
                 Acted::Done => {}
                 Acted::Failed(error) => return self.failed(calls, effect, error, seen, memory, pass),

@@ -57,7 +57,7 @@ impl MachineController {
         for effect in &plan.effects {
             match self.effect(plan.rule, effect, seen, &mut newest, memory).await {
                 Acted::Done if matches!(effect, Effect::RereadNode | Effect::LookForNode) => {
-                    pass.node_source = NodeSource::Live
+                    pass.node_source = NodeSource::Live;
                 }
                 Acted::Done => {}
                 Acted::Failed(error) => return self.failed(effect, error, seen, memory, pass).await,

@@ -103,9 +103,8 @@ pub fn deletion(seen: &Observation) -> Plan {
         DeletionStep::DrainNode => drain_node(seen),
         DeletionStep::Detach => detach(seen),
         DeletionStep::DeleteVm => delete_vm(seen),
-        DeletionStep::DeleteNode => delete_node(seen),
-        // The mark is the original's. Whether the Node is gone is looked at anew: the finalizer goes by one way only.
-        DeletionStep::RemoveFinalizer => delete_node(seen),
+        // The finalizer goes by one way only: what others have marked as done is looked at anew.
+        DeletionStep::DeleteNode | DeletionStep::RemoveFinalizer => delete_node(seen),
     }
 }
 

@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::{
+    health_timeout::failed_wait,
     observation::{NodeStep, Observation, condition, conditions_of, since},
     plan::{Effect, Next, Say, VersionGuard},
     preservation_drain::{drain_if_due, is_drained},
@@ -346,9 +347,12 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
     }
     let mut change = StatusChange::new().preservation_stops();
     if progressing(&seen.machine).is_some_and(|stored| stored.reason == machine_condition::REASON_PRESERVED) {
-        let text = "the machine is not preserved any longer; it waits to be replaced or to recover";
-        let moving = if *seen.phase() == MachinePhase::Failed { Moving::Yes } else { Moving::No };
-        change = change.progress(moving, machine_reason::PRESERVATION_STOPPED, text);
+        let (reason, text) = (machine_reason::PRESERVATION_STOPPED, "the machine is not preserved any longer");
+        change = if *seen.phase() == MachinePhase::Failed {
+            change.waits(&failed_wait(seen, reason, text))
+        } else {
+            change.progress(Moving::No, reason, text)
+        };
     }
     effects.push(change.effect(seen));
     effects.push(Effect::Tell {
