@@ -62,7 +62,7 @@ impl Server {
         let registry = self.registry();
         let visible = |served: &Served| !served.resource.verbs.is_empty();
         let answer = match parts.as_slice() {
-            [] => Answer::ok(json!({"paths": paths(&registry)})),
+            [] => Answer::ok(json!({"paths": self.paths(&registry)})),
             [endpoint @ ("healthz" | "livez" | "readyz"), rest @ ..] => {
                 return self.health(endpoint, rest, query).await;
             }
@@ -71,7 +71,9 @@ impl Server {
             ["openapi", "v2"] => {
                 let swagger = || {
                     let resources = registry.resources(visible);
-                    openapi::swagger(&resources, &all_schemas(&registry), |resource| schema_name(&registry, resource))
+                    let schemas = all_schemas(&registry);
+                    let own = openapi::swagger(&resources, &schemas, |resource| schema_name(&registry, resource));
+                    self.aggregator.swagger(own)
                 };
                 let wanted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
                 if openapi_protobuf::is_wanted(wanted) {
@@ -86,17 +88,20 @@ impl Server {
             }
             ["api"] => {
                 let core = registry.resources(|served| visible(served) && served.group().is_empty());
-                return self.discovery("api", headers, &core, || discovery::api_versions("127.0.0.1:443"));
+                let aggregated = |version: &str| discovery::aggregated(&core, version);
+                return self.discovery("api", headers, aggregated, || discovery::api_versions("127.0.0.1:443"));
             }
             ["apis"] => {
                 let groups = registry.resources(|served| visible(served) && !served.group().is_empty());
-                return self.discovery("apis", headers, &groups, || discovery::group_list(&groups));
+                let aggregated =
+                    |version: &str| self.aggregator.aggregated(discovery::aggregated(&groups, version), &registry);
+                let plain = || self.aggregator.group_list(discovery::group_list(&groups), &registry);
+                return self.discovery("apis", headers, aggregated, plain);
             }
             ["api", "v1"] => Answer::ok(listed(&registry, "", "v1")?),
             ["apis", group] => {
-                let body =
-                    discovery::group(&registry.resources(visible), group).ok_or_else(ApiStatus::page_not_found)?;
-                Answer::ok(body)
+                let local = discovery::group(&registry.resources(visible), group);
+                Answer::ok(self.aggregator.group(local, group).ok_or_else(ApiStatus::page_not_found)?)
             }
             ["apis", group, version] => Answer::ok(listed(&registry, group, version)?),
             ["metrics"] => Answer::text(StatusCode::OK, self.counts.render()),
@@ -109,13 +114,12 @@ impl Server {
         &self,
         name: &str,
         headers: &HeaderMap,
-        resources: &[&Resource],
+        aggregated: impl FnOnce(&str) -> Value,
         plain: impl FnOnce() -> Value,
     ) -> Result<Answer, ApiStatus> {
         match accept(headers, Offer::Discovery)?.shape {
             Shape::GroupDiscovery(version) => {
-                let made =
-                    self.documents.get(&format!("{name} {version}"), || discovery::aggregated(resources, version));
+                let made = self.documents.get(&format!("{name} {version}"), || aggregated(version));
                 let answer = Answer::document(&made, headers)
                     .with_header(header::CONTENT_TYPE, &discovery::aggregated_content_type(version))
                     .with_header(header::CACHE_CONTROL, "public");
@@ -141,9 +145,8 @@ impl Server {
                     (openapi::document_path(&group, &version), made.tag.clone())
                 })
                 .collect();
-            let made = self
-                .documents
-                .get("v3", || openapi::index(documents.iter().map(|(path, hash)| (path.as_str(), hash.as_str()))));
+            let own = || openapi::index(documents.iter().map(|(path, hash)| (path.as_str(), hash.as_str())));
+            let made = self.documents.get("v3", || self.aggregator.open_api_index(own()));
             return Ok(Answer::document(&made, headers));
         }
         let (group, version) = match rest {
@@ -169,6 +172,21 @@ impl Server {
         })
     }
 
+    fn paths(&self, registry: &Registry) -> Vec<String> {
+        let mut paths: BTreeSet<String> =
+            ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+                .map(str::to_owned)
+                .into();
+        for (group, version) in group_versions(registry) {
+            paths.insert(format!("/{}", openapi::document_path(&group, &version)));
+            if !group.is_empty() {
+                paths.insert(format!("/apis/{group}"));
+            }
+        }
+        paths.extend(self.aggregator.paths());
+        paths.into_iter().collect()
+    }
+
     async fn health(&self, endpoint: &str, rest: &[&str], query: &Query) -> Result<Answer, ApiStatus> {
         let storage = self.store.durable(0).await;
         let state = |check: &str| check != "storage" || storage.is_ok();
@@ -186,20 +204,6 @@ fn listed(registry: &Registry, group: &str, version: &str) -> Result<Value, ApiS
 fn group_versions(registry: &Registry) -> BTreeSet<(String, String)> {
     let served = registry.all().iter().filter(|served| !served.resource.verbs.is_empty());
     served.map(|served| (served.group().to_owned(), served.resource.kind.version.clone())).collect()
-}
-
-fn paths(registry: &Registry) -> Vec<String> {
-    let mut paths: BTreeSet<String> =
-        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-            .map(str::to_owned)
-            .into();
-    for (group, version) in group_versions(registry) {
-        paths.insert(format!("/{}", openapi::document_path(&group, &version)));
-        if !group.is_empty() {
-            paths.insert(format!("/apis/{group}"));
-        }
-    }
-    paths.into_iter().collect()
 }
 
 fn schema_name(registry: &Registry, resource: &Resource) -> String {

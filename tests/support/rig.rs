@@ -119,11 +119,10 @@ impl Rig {
         Some(Arc::new(blocking(move || Self::start(backend, Aggregates::No, &assets)).await))
     }
 
-    /// A control plane for one test alone whose API server sends requests on to extensions; never the development server,
-    /// which does not.
+    /// A control plane for one test alone whose API server sends requests on to extensions.
     pub async fn aggregating(test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
-        Some(Arc::new(blocking(move || Self::start(Backend::Real, Aggregates::Yes, &assets)).await))
+        Some(Arc::new(blocking(move || Self::start(Backend::chosen(), Aggregates::Yes, &assets)).await))
     }
 
     fn start(backend: Backend, aggregates: Aggregates, assets: &Path) -> Self {
@@ -140,16 +139,16 @@ impl Rig {
 
     fn try_start(backend: Backend, aggregates: Aggregates, assets: &Path, folder: &Path) -> Option<Self> {
         let credentials = Credentials { authority: BASE64_STANDARD.encode(write_credentials(folder)) };
-        let (aggregation, further) = match aggregates {
-            Aggregates::Yes => {
-                let (aggregation, further) = Aggregation::prepare(folder);
-                (Some(aggregation), further)
-            }
-            Aggregates::No => (None, Vec::new()),
+        let aggregation = match aggregates {
+            Aggregates::Yes => Some(Aggregation::new()),
+            Aggregates::No => None,
         };
         let mut api_server = match backend {
-            Backend::Real => ApiServer::start_real(assets, folder, &credentials, further),
-            Backend::Dev => ApiServer::start_dev(folder)?,
+            Backend::Real => {
+                let further = aggregation.as_ref().map(|aggregation| aggregation.flags(folder)).unwrap_or_default();
+                ApiServer::start_real(assets, folder, &credentials, further)
+            }
+            Backend::Dev => ApiServer::start_dev(folder, aggregation.as_ref())?,
         };
         for user in USERS {
             let text = kubeconfig(&api_server.url, &api_server.authority, user);
