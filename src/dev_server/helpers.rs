@@ -57,6 +57,18 @@ pub(super) struct Helpers {
     waiting: BTreeSet<Place>,
 }
 
+impl StandIn {
+    /// All of them, by the names that flags use.
+    pub const NAMED: [(&'static str, Self); 6] = [
+        ("garbage-collection", Self::GarbageCollection),
+        ("namespaces", Self::Namespaces),
+        ("budgets", Self::Budgets),
+        ("nodes", Self::Nodes),
+        ("aggregated-roles", Self::AggregatedRoles),
+        ("account-tokens", Self::AccountTokens),
+    ];
+}
+
 impl Helpers {
     pub(super) fn new(server: Arc<Server>, without: BTreeSet<StandIn>) -> Self {
         Self { server, without, at: 0, dependents: BTreeMap::new(), waiting: BTreeSet::new() }
@@ -73,20 +85,19 @@ impl Helpers {
         self.settle().await;
         loop {
             let at = self.at;
+            let progressed = async { progress.wait_for(|progress| *progress > at).await.is_ok() };
             // In this order: one seed is one history.
-            tokio::select! {
+            let woken = tokio::select! {
                 biased;
-                progressed = progress.wait_for(|progress| *progress > at) => match progressed {
-                    Ok(_) => {}
-                    Err(_) => return,
-                },
+                is_there = progressed => Some(is_there),
+                () = self.server.aggregator.moved() => None,
+            };
+            match woken {
+                Some(true) => self.step().await,
+                Some(false) => return,
                 // Namespaces may wait for a server that nobody knows any more.
-                () = self.server.aggregator.moved() => {
-                    self.settle().await;
-                    continue;
-                }
+                None => self.settle().await,
             }
-            self.step().await;
         }
     }
 

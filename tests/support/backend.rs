@@ -117,7 +117,7 @@ impl ApiServer {
 
     /// Starts the development server, with a data folder so that it can be restarted, and with authorities of the rig if a
     /// test signs certificates. None if it ends at once.
-    pub fn start_dev(folder: &Path, authorities: Option<&Aggregation>) -> Option<Self> {
+    pub fn start_dev(folder: &Path, authorities: Option<&Aggregation>, further: Vec<String>) -> Option<Self> {
         let port = free_port();
         let kubeconfig = folder.join("dev.kubeconfig");
         let _ = fs::remove_file(&kubeconfig);
@@ -126,7 +126,7 @@ impl ApiServer {
             fs::DirBuilder::new().mode(0o700).create(&data).expect("the scratch folder is writable");
             authorities.write_for_dev(&data);
         }
-        let arguments = [
+        let mut arguments = [
             "dev".to_owned(),
             "--api-server-only".to_owned(),
             format!("--port={port}"),
@@ -136,6 +136,7 @@ impl ApiServer {
             "--authorization-mode=RBAC".to_owned(),
         ]
         .to_vec();
+        arguments.extend(further);
         let (name, program) = ("mcm-dev", PathBuf::from(MCM));
         let mut process = Process::start(folder, name, &program, &arguments);
         let authority = wait_for_authority(&kubeconfig, &mut process)?;

@@ -28,7 +28,8 @@ use super::{
 };
 use crate::{
     dev_server::{
-        AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Listening, Storage, write_private,
+        AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Listening, StandIn, Storage,
+        write_private,
     },
     manager,
     settings::Settings,
@@ -59,6 +60,15 @@ pub enum Authorization {
     Rbac,
 }
 
+/// A controller by its name.
+fn stand_in(name: &str) -> Result<StandIn, String> {
+    let found = StandIn::NAMED.iter().find(|(known, _)| *known == name);
+    found.map(|(_, stand_in)| *stand_in).ok_or_else(|| {
+        let names: Vec<&str> = StandIn::NAMED.iter().map(|(name, _)| *name).collect();
+        format!("it is none of {}", names.join(", "))
+    })
+}
+
 /// Flags of `mcm dev`.
 #[derive(Clone, Debug, Args)]
 pub struct DevArgs {
@@ -80,6 +90,10 @@ pub struct DevArgs {
     /// What callers with credentials may do: everything, or what roles and bindings allow
     #[arg(long, value_enum, default_value = "AlwaysAllow", value_name = "MODE")]
     pub authorization_mode: Authorization,
+    /// Controllers that the API server does not stand in for, comma separated: garbage-collection, namespaces, budgets,
+    /// nodes, aggregated-roles, account-tokens
+    #[arg(long, value_delimiter = ',', value_parser = stand_in, value_name = "CONTROLLERS")]
+    pub without: Vec<StandIn>,
     /// Further callers: one line token,user,uid,"group,group" each
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
@@ -178,6 +192,7 @@ fn server(args: &DevArgs) -> Result<DevServer, Failure> {
             Authorization::AlwaysAllow => AuthorizationMode::AlwaysAllow,
             Authorization::Rbac => AuthorizationMode::Rbac,
         },
+        without: args.without.iter().copied().collect(),
         ..DevServerOptions::default()
     };
     let server = DevServer::start(options).map_err(Failure::run)?;
@@ -341,6 +356,12 @@ mod tests {
         fs::write(&path, format!("current-context: {CONTEXT}\n")).unwrap();
         write_kubeconfig(&path, "{}").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "{}");
+    }
+
+    #[test]
+    fn controllers_are_known_by_their_names() {
+        assert_eq!(stand_in("budgets"), Ok(StandIn::Budgets));
+        assert!(stand_in("kubelets").unwrap_err().contains("none of garbage-collection, namespaces"));
     }
 
     #[test]
