@@ -6,9 +6,11 @@
 
 pub mod aws;
 mod class_rules;
-mod code;
+#[cfg(test)]
+pub mod contract;
 mod measured;
 mod registry;
+mod status;
 mod types;
 pub mod virtual_cloud;
 
@@ -17,11 +19,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 pub use class_rules::ClassRules;
-pub use code::{Code, Status};
 pub use measured::Measured;
 pub use registry::Registry;
+pub use status::Status;
 pub use types::*;
 
+pub use crate::api::machine_code::Code;
 use crate::api::{field::Findings, v1alpha1::MachineClass};
 
 /// The rules over classes that this program knows without a driver for them.
