@@ -48,7 +48,7 @@ use crate::{
 };
 
 /// How long a drain takes.
-const DRAIN_TIME: Duration = Duration::from_secs(20);
+pub(super) const DRAIN_TIME: Duration = Duration::from_secs(20);
 const MOST_STEPS: usize = 32;
 
 /// What a process remembers of a machine.
@@ -177,8 +177,8 @@ impl Process {
             match plan.next {
                 Next::Again => {}
                 Next::Settled | Next::AwaitCall => return Outcome::Settled,
-                Next::LookAgain(after, why) => return Outcome::LookAgain(after, why),
-                Next::StepDrain(order) => pass.drain = stepped(&order, memory, calls),
+                Next::LookAgain(after, why) => return Outcome::LookAgain(after, why.as_str()),
+                Next::StepDrain(order) => pass.drain = stepped(&order, memory, calls, self.drain_time),
                 Next::TakePermit => pass.permit = Permit::Held,
             }
         }
@@ -276,7 +276,9 @@ impl Process {
         let mut newest = Newest { machine: Arc::clone(&seen.machine), node: seen.node.ours().cloned() };
         for effect in &plan.effects {
             match self.effect(calls, effect, seen, &mut newest, memory) {
-                Acted::Done if *effect == Effect::RereadNode => pass.node_source = NodeSource::Live,
+                Acted::Done if matches!(effect, Effect::RereadNode | Effect::LookForNode) => {
+                    pass.node_source = NodeSource::Live;
+                }
                 Acted::Done => {}
                 Acted::Failed(error) => return self.failed(calls, effect, error, seen, memory, pass),
                 other => return other,
@@ -323,6 +325,14 @@ impl Process {
                 };
             }
             Effect::RereadNode => calls.get(&self.nodes, &ObjectKey::cluster_scoped(seen.node_label())).map(drop),
+            Effect::LookForNode => {
+                // Nodes are called as their machines here, and no kubelet registers with the machine's name.
+                let name = if seen.node_label().is_empty() { seen.name() } else { seen.node_label() };
+                return match calls.get(&self.nodes, &ObjectKey::cluster_scoped(name)) {
+                    Ok(_) => Acted::Done,
+                    Err(error) => Acted::Trouble(Trouble { step: NodeStep::LastLook, error: error.to_string() }),
+                };
+            }
             Effect::PatchNode { patch, guard, .. } => {
                 let version = newest.node.as_ref().and_then(|node| node.metadata.resource_version.as_deref());
                 let patch = guarded(patch, *guard, version);
@@ -436,11 +446,11 @@ impl Process {
     }
 }
 
-/// What a drain comes to: it takes [`DRAIN_TIME`], and while budgets refuse evictions it waits, until it is forced or late.
-fn stepped(order: &DrainOrder, memory: &mut MachineMemory, calls: &Calls<'_>) -> DrainState {
+/// What a drain comes to: it takes its time, and while budgets refuse evictions it waits, until it is forced or late.
+fn stepped(order: &DrainOrder, memory: &mut MachineMemory, calls: &Calls<'_>, takes: Duration) -> DrainState {
     let began = *memory.drain_began.get_or_insert(calls.now);
     let is_blocked = order.force == Force::No && calls.now < calls.around.evictions_from;
-    let end = if is_blocked { calls.around.evictions_from } else { later(began, DRAIN_TIME) };
+    let end = if is_blocked { calls.around.evictions_from } else { later(began, takes) };
     if end <= calls.now {
         memory.drain_began = None;
         return DrainState::Drained;

@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-const CX: OpContext = OpContext { deadline: Duration::from_secs(60) };
+static CX: OpContext = OpContext::within(Duration::from_secs(60));
 
 fn options(text: &str) -> SimulationOptions {
     let defaults = SimulationConfig::without_latency().overlaid_by_text(text).unwrap();
@@ -58,6 +58,17 @@ fn code<T>(answer: Result<T, Status>) -> Code {
 async fn machines(cloud: &VirtualCloud) -> Vec<String> {
     let request = ListRequest { class: Arc::new(class("virtual", json!({}))), secret: SecretData::default() };
     cloud.list_machines(&CX, request).await.unwrap().into_iter().map(|vm| vm.machine_name).collect()
+}
+
+#[rstest]
+#[case::itself("virtual", json!({"region": "eu-1"}))]
+#[case::as_another_provider("AWS", json!({"region": "eu-1", "machineType": "m5.large"}))]
+#[tokio::test(start_paused = true)]
+async fn it_keeps_the_contract_of_drivers(#[case] provider: &str, #[case] spec: Value) {
+    let options =
+        SimulationOptions { impersonation: Impersonation::Allowed, ..options("latency: {create: 2s, delete: 10s}") };
+    let cloud = a_cloud(options).await;
+    crate::driver::contract::holds_for(&*cloud, class(provider, spec), SecretData::default()).await;
 }
 
 #[tokio::test(start_paused = true)]
