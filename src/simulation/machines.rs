@@ -34,8 +34,8 @@ use crate::{
             node_ownership::{Owner, owner},
             node_step,
             observation::{
-                Answer, Call, DrainState, Flow, Force, NodeSource, NodeView, Observation, Pause, Permit, Sibling,
-                Trouble, conditions_of, since,
+                Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, NodeView, Observation, Pause, Permit,
+                Sibling, Trouble, conditions_of, since,
             },
             plan::{DrainOrder, Effect, Memo, Next, Plan},
             set_condition,
