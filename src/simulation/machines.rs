@@ -424,14 +424,18 @@ impl Process {
         if is_conflict && pass.conflicts == 0 {
             pass.conflicts += 1;
             let read = match step {
-                Some(_) => calls.get(&self.nodes, &node).map(drop),
-                None => calls.get(&self.views.machines, &ObjectKey::of(&*seen.machine)).map(drop),
+                Some(step) if step != NodeStep::LetGo => calls.get(&self.nodes, &node).map(drop),
+                _ => calls.get(&self.views.machines, &ObjectKey::of(&*seen.machine)).map(drop),
             };
             if read.is_ok() {
                 return Acted::Void;
             }
         }
         match step {
+            Some(step @ NodeStep::LetGo) => {
+                memory.reread |= error.outcome_unknown();
+                Acted::Trouble(Trouble { step, error: error.to_string() })
+            }
             Some(step) if !is_conflict => {
                 if error.outcome_unknown() {
                     let _ = calls.get(&self.nodes, &node);
