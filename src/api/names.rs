@@ -330,6 +330,10 @@ pub mod machine_reason {
     pub const VM_DELETION_FAILED: &str = "VMDeletionFailed";
     /// A Node of the machine's name belongs to something else and was left alone.
     pub const FOREIGN_NODE_KEPT: &str = "ForeignNodeKept";
+    /// The Node of a deleted machine, or the machine's own finalizer, can't be taken away (ours alone).
+    pub const NODE_NOT_DELETED: &str = "NodeNotDeleted";
+    /// The machine was let go by force without knowing whether its Node is gone (ours alone).
+    pub const NODE_NOT_LOOKED_FOR: &str = "NodeNotLookedFor";
     /// The memory of the last template on a Node can't be read.
     pub const LAST_APPLIED_UNREADABLE: &str = "LastAppliedUnreadable";
     /// A class that is being deleted is still used.
@@ -366,6 +370,8 @@ pub mod machine_reason {
     pub const ORPHAN_VMS_FOUND: &str = "OrphanVMsFound";
     /// Several machines have the same Node on their label (ours alone).
     pub const NODE_CONTESTED: &str = "NodeContested";
+    /// The API server refuses a write about the machine (ours alone).
+    pub const WRITE_REFUSED: &str = "WriteRefused";
     /// The health timeout could not be reset after an outage of an API server (ours alone).
     pub const THAW_FAILED: &str = "ThawFailed";
 }
@@ -402,6 +408,8 @@ pub mod machine_condition {
     pub const REASON_DELETING_VM: &str = "DeletingVM";
     /// The Node is being deleted.
     pub const REASON_DELETING_NODE: &str = "DeletingNode";
+    /// VM and Node are gone, and our finalizer can't be taken off.
+    pub const REASON_LETTING_GO: &str = "LettingGo";
     /// A disruption budget refuses evictions.
     pub const REASON_DRAIN_BLOCKED: &str = "DrainBlocked";
     /// An attempt to drain the Node failed; another one follows.

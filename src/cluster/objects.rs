@@ -158,6 +158,18 @@ where
         items.map(|items| !items.is_empty()).ok_or_else(|| ApiError::Other(format!("the answer to {path} is no list")))
     }
 
+    /// Reads all objects of the cluster that carry this label with this value; the store is told of each.
+    ///
+    /// # Errors
+    /// Those of every read; an answer that is no list is none.
+    pub async fn with_label(&self, label: &str, value: &str) -> Result<Vec<Arc<K>>, ApiError> {
+        let selector = form_urlencoded(&format!("{label}={value}"));
+        let path = format!("{}?labelSelector={selector}", K::url_path(&(), None));
+        let request = request(http::Method::GET, &path, "application/json", Vec::new())?;
+        let list = call::<List<K>>(&self.reader, request).await?;
+        Ok(list.items.into_iter().map(|object| self.take(object)).collect())
+    }
+
     /// Creates an object in its namespace.
     pub async fn create(&self, object: &K) -> Result<Arc<K>, ApiError> {
         self.gate.may_act()?;
@@ -274,6 +286,12 @@ where
             store.forget(&target.key, &target.uid);
         }
     }
+}
+
+/// As much of a list as its reader needs.
+#[derive(serde::Deserialize)]
+struct List<K> {
+    items: Vec<K>,
 }
 
 /// A query value; everything that is not plainly harmless is escaped.

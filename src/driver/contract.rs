@@ -31,7 +31,7 @@ struct Story<'a> {
 
 impl Story<'_> {
     fn cx(&self) -> OpContext {
-        OpContext { deadline: Duration::from_secs(600) }
+        OpContext::within(Duration::from_secs(600))
     }
 
     fn request(&self, name: &str) -> MachineRequest {

@@ -1,4 +1,5 @@
-//! A driver whose calls are counted and timed (`mcm_cloud_api_driver_*`, spec/providers §2.1), and whose errors tell no secret.
+//! A driver whose calls are counted and timed (`mcm_cloud_api_driver_*`, spec/providers §2.1), whose errors tell no secret, and
+//! which counts the requests that it sends to its cloud under its own name ([`super::requests`]).
 //!
 //! Every way to a driver leads through here, so that no caller can forget it. A call that its caller drops, because the
 //! deadline has passed or the process stops, counts as `DeadlineExceeded`.
@@ -27,6 +28,11 @@ impl Measured {
     /// This driver, measured.
     pub fn new(driver: Arc<dyn Driver>, metrics: Metrics) -> Self {
         Self { driver, metrics }
+    }
+
+    /// The call, whose requests to the cloud are counted.
+    fn counted(&self, cx: &OpContext) -> OpContext {
+        cx.counted_by(&self.metrics, self.driver.info().name)
     }
 
     async fn timed<T>(
@@ -89,31 +95,46 @@ impl Driver for Measured {
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
         let secret = request.secret.clone();
-        self.timed(DriverOperation::CreateMachine, secret, self.driver.create_machine(cx, request)).await
+        self.timed(DriverOperation::CreateMachine, secret, self.driver.create_machine(&self.counted(cx), request)).await
     }
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         let secret = request.secret.clone();
-        self.timed(DriverOperation::InitializeMachine, secret, self.driver.initialize_machine(cx, request)).await
+        self.timed(
+            DriverOperation::InitializeMachine,
+            secret,
+            self.driver.initialize_machine(&self.counted(cx), request),
+        )
+        .await
     }
 
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let secret = request.secret.clone();
-        self.timed(DriverOperation::DeleteMachine, secret, self.driver.delete_machine(cx, request)).await
+        self.timed(DriverOperation::DeleteMachine, secret, self.driver.delete_machine(&self.counted(cx), request)).await
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         let secret = request.secret.clone();
-        self.timed(DriverOperation::GetMachineStatus, secret, self.driver.get_machine_status(cx, request)).await
+        self.timed(
+            DriverOperation::GetMachineStatus,
+            secret,
+            self.driver.get_machine_status(&self.counted(cx), request),
+        )
+        .await
     }
 
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
         let secret = request.secret.clone();
-        self.timed(DriverOperation::ListMachines, secret, self.driver.list_machines(cx, request)).await
+        self.timed(DriverOperation::ListMachines, secret, self.driver.list_machines(&self.counted(cx), request)).await
     }
 
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
-        self.timed(DriverOperation::GetVolumeIds, SecretData::default(), self.driver.get_volume_ids(cx, request)).await
+        self.timed(
+            DriverOperation::GetVolumeIds,
+            SecretData::default(),
+            self.driver.get_volume_ids(&self.counted(cx), request),
+        )
+        .await
     }
 }
 
@@ -160,7 +181,7 @@ mod tests {
             capabilities: Capabilities::default(),
         };
         let driver = Measured::new(Arc::new(Moody(info)), metrics.clone());
-        let cx = OpContext { deadline: Duration::from_secs(1) };
+        let cx = OpContext::within(Duration::from_secs(1));
         let request = MachineRequest {
             machine: Arc::default(),
             class: Arc::default(),

@@ -10,6 +10,7 @@ mod class_rules;
 pub mod contract;
 mod measured;
 mod registry;
+mod requests;
 mod status;
 mod types;
 pub mod virtual_cloud;
@@ -21,6 +22,7 @@ use async_trait::async_trait;
 pub use class_rules::ClassRules;
 pub use measured::Measured;
 pub use registry::Registry;
+pub use requests::OpContext;
 pub use status::Status;
 pub use types::*;
 

@@ -1,6 +1,6 @@
 //! Requests and answers of driver calls.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use k8s_openapi::{
@@ -31,13 +31,6 @@ pub struct Capabilities {
     pub create_is_idempotent: bool,
     /// `list_machines` tells when a VM was made.
     pub lists_creation_time: bool,
-}
-
-/// What every driver call gets along.
-#[derive(Clone, Debug)]
-pub struct OpContext {
-    /// How long the call may take; the caller drops the future then.
-    pub deadline: Duration,
 }
 
 /// What stands in place of a secret.

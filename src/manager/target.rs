@@ -71,7 +71,8 @@ impl TargetViews {
         let client = cluster.client(Purpose::TargetCore);
         let node_store = node_store();
         Self {
-            nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&node_store)), prune::node),
+            nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&node_store)), prune::node)
+                .reading_through(cluster.client(Purpose::TargetReads)),
             bootstrap_tokens: Objects::new(client, gate.clone(), None, prune::common),
             pods: Lazy::new(Arc::new(Store::new(vec![(ON_NODE, node_of_pod), (OF_CLAIM, claims_of_pod)]))),
             volumes: Lazy::new(Arc::new(Store::new(Vec::new()))),

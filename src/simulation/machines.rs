@@ -174,7 +174,7 @@ impl Process {
             match plan.next {
                 Next::Again => {}
                 Next::Settled | Next::AwaitCall => return Outcome::Settled,
-                Next::LookAgain(after, why) => return Outcome::LookAgain(after, why),
+                Next::LookAgain(after, why) => return Outcome::LookAgain(after, why.as_str()),
                 Next::StepDrain(order) => pass.drain = stepped(&order, memory, calls, self.drain_time),
                 Next::TakePermit => pass.permit = Permit::Held,
             }
@@ -273,7 +273,9 @@ impl Process {
         let mut newest = Newest { machine: Arc::clone(&seen.machine), node: seen.node.ours().cloned() };
         for effect in &plan.effects {
             match self.effect(calls, effect, seen, &mut newest, memory) {
-                Acted::Done if *effect == Effect::RereadNode => pass.node_source = NodeSource::Live,
+                Acted::Done if matches!(effect, Effect::RereadNode | Effect::LookForNode) => {
+                    pass.node_source = NodeSource::Live;
+                }
                 Acted::Done => {}
                 Acted::Failed(error) => return self.failed(calls, effect, error, seen, memory, pass),
                 other => return other,
@@ -320,6 +322,14 @@ impl Process {
                 };
             }
             Effect::RereadNode => calls.get(&self.nodes, &ObjectKey::cluster_scoped(seen.node_label())).map(drop),
+            Effect::LookForNode => {
+                // Nodes are called as their machines here, and no kubelet registers with the machine's name.
+                let name = if seen.node_label().is_empty() { seen.name() } else { seen.node_label() };
+                return match calls.get(&self.nodes, &ObjectKey::cluster_scoped(name)) {
+                    Ok(_) => Acted::Done,
+                    Err(error) => Acted::Trouble(Trouble { step: NodeStep::LastLook, error: error.to_string() }),
+                };
+            }
             Effect::PatchNode { patch, guard, .. } => {
                 let version = newest.node.as_ref().and_then(|node| node.metadata.resource_version.as_deref());
                 let patch = guarded(patch, *guard, version);

@@ -90,7 +90,7 @@ impl Weather {
         let options = ManagerOptions { simulation: CLOUD.to_owned(), flags: all, ..ManagerOptions::default() };
         let manager = TestManager::start(&rig, &namespace, &options).await;
         let cloud = Cloud { port };
-        wait_until("the cloud to live", PATIENCE, || async { cloud.ask("GET", "/vms", "").await.map(drop) }).await;
+        wait_until("the cloud to live", PATIENCE, || cloud.lives()).await;
         Self { rig, namespace, manager, cloud }
     }
 
@@ -221,6 +221,11 @@ impl Cloud {
         Self { port }
     }
 
+    /// Whether it answers.
+    pub async fn lives(&self) -> Result<(), String> {
+        self.ask("GET", "/vms", "").await.map(drop)
+    }
+
     async fn ask(&self, method: &str, path: &str, body: &str) -> Result<String, String> {
         match manager::request(self.port, method, path, body).await {
             Ok((status, body)) if status < 300 => Ok(body),
@@ -264,13 +269,19 @@ impl Cloud {
 
     /// The VMs to which something happened, by `namespace/name` of their machines.
     pub async fn happened(&self, what: &str) -> BTreeMap<String, BTreeSet<String>> {
-        let answer = self.must("GET", "/events", &Value::Null).await;
         let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for event in answer["events"].as_array().into_iter().flatten().filter(|event| event["what"] == what) {
-            let vm = text(event, "/id").to_owned();
-            found.entry(text(event, "/machine").to_owned()).or_default().insert(vm);
+        for event in self.events_of(what).await {
+            let vm = text(&event, "/id").to_owned();
+            found.entry(text(&event, "/machine").to_owned()).or_default().insert(vm);
         }
         found
+    }
+
+    /// All events of one kind since the cloud lives.
+    pub async fn events_of(&self, what: &str) -> Vec<Value> {
+        let mut answer = self.must("GET", "/events", &Value::Null).await;
+        let Value::Array(all) = answer["events"].take() else { return Vec::new() };
+        all.into_iter().filter(|event| event["what"] == what).collect()
     }
 
     /// The text of the simulation's own metrics.

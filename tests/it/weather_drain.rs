@@ -60,7 +60,8 @@ async fn a_drain_that_cannot_succeed_says_whom_it_waits_for_and_ends() {
     assert!(names(&after).contains(name(&before[3])), "the fourth machine stays");
 }
 
-async fn a_pod_with_an_attached_volume_on(weather: &Weather, node: &str, number: &str) {
+/// A pod on this Node with a volume that is attached to it; the names of all its objects end with `number`.
+pub async fn a_pod_with_an_attached_volume_on(weather: &Weather, node: &str, number: &str) {
     let manifest = a_pod_with_a_volume(&weather.namespace.name, node, number).to_string();
     weather.namespace.apply(&manifest).await.succeed();
     let attachment = format!("va-{number}");

@@ -111,4 +111,9 @@ async fn replies_of_deletions_get_lost(weather: &Weather) {
     weather.nobody_had_two_vms().await;
     let metrics = weather.cloud.metrics().await;
     assert!(metrics.contains("virtual_cloud_vms{life=\"running\"} 0"), "{metrics}");
+    let counted = weather.manager.http_get("/metrics").await;
+    for line in ["requests_total", "requests_failed_total", "api_request_duration_seconds_count"] {
+        let line = format!("mcm_cloud_api_{line}{{provider=\"virtual\",service=\"create\"}} ");
+        assert!(counted.contains(&line), "{line} is not in\n{counted}");
+    }
 }

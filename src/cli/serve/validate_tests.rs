@@ -81,6 +81,67 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
     assert_eq!(settings.warnings(), Vec::<String>::new());
 }
 
+/// Each flag of the original's machine half with its default (spec/machine-controller §12.1): it is accepted, and says what is
+/// so without it. Exceptions: `--port` is decided to be the other half's, and a given number of workers holds for all queues.
+#[rstest]
+fn each_flag_of_the_machine_half_has_the_originals_default(
+    #[values(
+        "--port=10258",
+        "--address=0.0.0.0",
+        "--cloud-provider=",
+        "--min-resync-period=12h0m0s",
+        "--profiling=false",
+        "--contention-profiling=false",
+        "--control-kubeconfig=",
+        "--namespace=default",
+        "--kube-api-content-type=application/vnd.kubernetes.protobuf",
+        "--kube-api-qps=20",
+        "--kube-api-burst=30",
+        "--controller-start-interval=0s",
+        "--machine-creation-timeout=20m0s",
+        "--machine-health-timeout=10m0s",
+        "--machine-drain-timeout=2h0m0s",
+        "--machine-inplace-update-timeout=20m0s",
+        "--machine-max-evict-retries=360",
+        "--machine-pv-detach-timeout=2m0s",
+        "--machine-pv-reattach-timeout=1m30s",
+        "--machine-preserve-timeout=96h0m0s",
+        "--machine-safety-apiserver-statuscheck-timeout=30s",
+        "--machine-safety-apiserver-statuscheck-period=1m0s",
+        "--machine-safety-orphan-vms-period=15m0s",
+        "--node-conditions=KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable",
+        "--bootstrap-token-auth-extra-groups=",
+        "--resource-exhausted-retry=10m0s",
+        "--leader-elect=true",
+        "--leader-elect-lease-duration=15s",
+        "--leader-elect-renew-deadline=10s",
+        "--leader-elect-retry-period=2s",
+        "--leader-elect-resource-lock=leases",
+        "--vmodule=",
+        "--log-flush-frequency=5s",
+        "--alsologtostderr=false",
+        "--logtostderr=true",
+        "--log_backtrace_at=:0",
+        "--log_dir=",
+        "--log_file=",
+        "--log_file_max_size=1800",
+        "--skip_headers=false",
+        "--skip_log_headers=false",
+        "--stderrthreshold=2"
+    )]
+    flag: &str,
+) {
+    let without = serve(&["--target-kubeconfig=/kc"]).unwrap();
+    assert_eq!(serve(&["--target-kubeconfig=/kc", flag]).unwrap(), without);
+}
+
+#[test]
+fn the_workers_of_the_machine_half_are_fifty() {
+    let settings = serve(&["--target-kubeconfig=/kc", "--concurrent-syncs=50", "-v=2", "--port=10259"]).unwrap();
+    assert_eq!(settings.workers.machine_controller.get(), 50);
+    assert_eq!(settings.http.port.get(), 10259);
+}
+
 /// Every named mistake must be in the answer, and nothing else.
 #[rstest]
 #[case::mc_002_check_period_below_its_timeout(

@@ -31,6 +31,8 @@ pub enum Purpose {
     ControlCore,
     /// Nodes, volumes and bootstrap tokens of the target cluster.
     TargetCore,
+    /// Looks at single Nodes, so that they don't wait behind writes, nor writes behind them.
+    TargetReads,
     /// Evictions and deletions of pods: there can be thousands that are refused again and again, and none of them may hold
     /// up what a new machine needs.
     Evictions,
@@ -49,12 +51,13 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Rollout,
         Self::Machines,
         Self::MachineReads,
         Self::ControlCore,
         Self::TargetCore,
+        Self::TargetReads,
         Self::Evictions,
         Self::Leases,
         Self::Events,
@@ -72,6 +75,7 @@ impl Purpose {
             Self::MachineReads => "machine-controller-reads",
             Self::ControlCore => "control-core",
             Self::TargetCore => "target-core",
+            Self::TargetReads => "target-core-reads",
             Self::Evictions => "target-evictions",
             Self::Leases => "machine-leader-election",
             Self::Events => "event-recorder",
@@ -98,6 +102,7 @@ impl Purpose {
             | Self::MachineReads
             | Self::ControlCore
             | Self::TargetCore
+            | Self::TargetReads
             | Self::Evictions
             | Self::Events => true,
             Self::Leases | Self::Watches | Self::Discovery | Self::Reviews | Self::Simulation => false,

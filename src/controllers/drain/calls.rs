@@ -60,7 +60,7 @@ pub(super) fn name_volume(
 ) {
     let (driver, inbox, wake) = (Arc::clone(driver), inbox.clone(), Arc::clone(wake));
     tokio::spawn(async move {
-        let cx = OpContext { deadline };
+        let cx = OpContext::within(deadline);
         let asked = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: vec![spec] });
         let ids = match tokio::time::timeout(deadline, asked).await {
             Ok(Ok(ids)) => ids,

@@ -18,7 +18,10 @@ use super::{
     tokens,
 };
 use crate::{
-    api::{names::finalizer, v1alpha1::Machine},
+    api::{
+        names::{finalizer, label},
+        v1alpha1::Machine,
+    },
     cluster::{
         error::ApiError,
         events::EventNote,
@@ -53,7 +56,9 @@ impl MachineController {
         let mut newest = Newest { machine: Arc::clone(&seen.machine), node: seen.node.ours().cloned() };
         for effect in &plan.effects {
             match self.effect(plan.rule, effect, seen, &mut newest, memory).await {
-                Acted::Done if *effect == Effect::RereadNode => pass.node_source = NodeSource::Live,
+                Acted::Done if matches!(effect, Effect::RereadNode | Effect::LookForNode) => {
+                    pass.node_source = NodeSource::Live;
+                }
                 Acted::Done => {}
                 Acted::Failed(error) => return self.failed(effect, error, seen, memory, pass).await,
                 other => return other,
@@ -96,6 +101,7 @@ impl MachineController {
                 Some(target) => target.nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await.map(drop),
                 None => Ok(()),
             },
+            Effect::LookForNode => return self.look_for_node(seen).await,
             Effect::PatchNode { patch, guard, .. } => {
                 let version = newest.node.as_ref().and_then(|node| node.metadata.resource_version.as_deref());
                 let patch = guarded(patch, *guard, version);
@@ -192,6 +198,19 @@ impl MachineController {
         Ok(())
     }
 
+    /// The last look before a machine is let go. No answer is no absence, whatever it says.
+    async fn look_for_node(&self, seen: &Observation) -> Acted {
+        let Some(target) = &self.target else { return Acted::Done };
+        let looked = match seen.node_label() {
+            "" => target.nodes.with_label(label::MACHINE_NAME, seen.name()).await.map(drop),
+            node => target.nodes.get(&ObjectKey::cluster_scoped(node)).await.map(drop),
+        };
+        match looked {
+            Ok(()) => Acted::Done,
+            Err(error) => Acted::Trouble(Trouble { step: NodeStep::LastLook, error: error.to_string() }),
+        }
+    }
+
     /// The last look before a VM is made for the first time. It is the one call that costs money.
     async fn reread(&self, seen: &Observation) -> Acted {
         match self.machines.get(&ObjectKey::of(&*seen.machine)).await {
@@ -256,7 +275,7 @@ impl MachineController {
         if is_conflict && pass.conflicts == 0 {
             pass.conflicts += 1;
             let read = match (step, &self.target) {
-                (Some(_), Some(TargetDeps { nodes, .. })) => {
+                (Some(step), Some(TargetDeps { nodes, .. })) if step != NodeStep::LetGo => {
                     nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await.map(drop)
                 }
                 _ => self.machines.get(&ObjectKey::of(&*seen.machine)).await.map(drop),
@@ -266,6 +285,11 @@ impl MachineController {
             }
         }
         match step {
+            // Whoever refuses it, the machine stays, and people see it on the machine itself.
+            Some(step @ NodeStep::LetGo) => {
+                memory.reread |= error.outcome_unknown();
+                Acted::Trouble(Trouble { step, error: error.to_string() })
+            }
             Some(step) if !is_conflict => {
                 if error.outcome_unknown()
                     && let Some(target) = &self.target
@@ -292,9 +316,10 @@ pub(super) fn node_step(effect: &Effect) -> Option<NodeStep> {
         Effect::RemoveNodeFinalizer => Some(NodeStep::Finalizer),
         Effect::DeleteNode { .. } => Some(NodeStep::Delete),
         Effect::DeleteAttachment { .. } => Some(NodeStep::Attachments),
+        Effect::LookForNode => Some(NodeStep::LastLook),
+        Effect::RemoveMachineFinalizer => Some(NodeStep::LetGo),
         Effect::PatchMachine { .. }
         | Effect::PatchStatus(_)
-        | Effect::RemoveMachineFinalizer
         | Effect::DeleteMachine
         | Effect::RereadMachine
         | Effect::RereadNode
@@ -321,6 +346,7 @@ fn written_object(effect: &Effect) -> Option<&'static str> {
         Effect::EnsureToken | Effect::DeleteToken => Some("secret"),
         Effect::RereadMachine
         | Effect::RereadNode
+        | Effect::LookForNode
         | Effect::Start(_)
         | Effect::Warn { .. }
         | Effect::Tell { .. }

@@ -17,6 +17,7 @@ use super::{
     retry::RetryPeriod,
     status_change::{Moving, StatusChange, TimeoutClock},
     waiting::{Waiting, after, tell_when_lasting},
+    waits::Wait,
 };
 use crate::{
     api::{
@@ -112,9 +113,7 @@ fn awaits_driver(seen: &Observation, call: Call) -> Say {
         return Say::act("creation-awaits-driver", Vec::new(), Next::AwaitCall);
     };
     match tell_when_lasting(seen, asked, &wait) {
-        Err(rest) => {
-            Say::act("creation-awaits-driver", Vec::new(), Next::LookAgain(rest, "a slow driver call is told of"))
-        }
+        Err(rest) => Say::act("creation-awaits-driver", Vec::new(), Next::LookAgain(rest, Wait::SlowCall)),
         Ok(effects) => Say::act("creation-awaits-driver", effects, Next::AwaitCall),
     }
 }
@@ -159,7 +158,11 @@ fn awaits_class(seen: &Observation, rule: &'static str) -> Say {
     .since(seen.first_seen)
     .ended_by("the controller machineclass has put it there; see --controllers and its log if it does not");
     let effects = tell_when_lasting(seen, seen.first_seen, &wait).unwrap_or_default();
-    Say::act(rule, effects, Next::LookAgain(RetryPeriod::Short.length(seen.limits.resource_exhausted_retry), rule))
+    Say::act(
+        rule,
+        effects,
+        Next::LookAgain(RetryPeriod::Short.length(seen.limits.resource_exhausted_retry), Wait::ClassFinalizer),
+    )
 }
 
 /// That a creation which had failed went well after all. On the plain path the status says enough (decisions.md 32).

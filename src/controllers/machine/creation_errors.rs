@@ -15,6 +15,7 @@ use super::{
     status_change::{StatusChange, TimeoutClock},
     time_limit::creation_limit,
     waiting::{Waiting, after, attempts},
+    waits::Wait,
 };
 use crate::{
     api::{
@@ -210,7 +211,7 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
     }
     effects.push(Effect::Remember(Memo::FlowDone));
     effects.push(Effect::Remember(Memo::Pause(Purpose::Creation, until)));
-    Plan::new("creation-failed", effects, Next::LookAgain(pause, "retry of the creation"))
+    Plan::new("creation-failed", effects, Next::LookAgain(pause, Wait::Creation))
 }
 
 /// What a machine waits for whose creation is tried again.

@@ -17,6 +17,7 @@ use super::{
     plan::{Effect, Next, Plan, Say, VersionGuard, sooner},
     preservation::preservation,
     vm_gone::vm_gone,
+    waits::Wait,
 };
 use crate::api::{
     names::{finalizer, machine_reason},
@@ -55,7 +56,7 @@ pub fn decide(seen: &Observation) -> Plan {
             Say::Pass(at) => wake = sooner(wake, at),
         }
     }
-    let next = wake.map_or(Next::Settled, |after| Next::LookAgain(after, "deadline"));
+    let next = wake.map_or(Next::Settled, |after| Next::LookAgain(after, Wait::Deadline));
     Plan::wait("nothing-to-do", next)
 }
 

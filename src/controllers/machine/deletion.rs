@@ -5,18 +5,20 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::{
     creation_errors::{Fault, InputFault, class_fault, secret_fault},
     deletion_drain::{detach, drain_node},
+    deletion_end::delete_node,
     deletion_stage::{DeletionStage, was_failed},
-    node_steps::has_node_finalizer,
-    observation::{Answer, Call, Force, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster},
+    observation::{Answer, Call, Force, LastGood, NodeView, Observation, Purpose, TargetCluster},
     plan::{Effect, Memo, Next, Plan, VersionGuard},
     retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
     status_change::{Moving, StatusChange, TimeoutClock, progressing, rfc3339},
-    waiting::{after, told_reason},
+    waiting::after,
+    waits::Wait,
 };
 use crate::{
     api::{
@@ -101,13 +103,13 @@ pub fn deletion(seen: &Observation) -> Plan {
         DeletionStep::DrainNode => drain_node(seen),
         DeletionStep::Detach => detach(seen),
         DeletionStep::DeleteVm => delete_vm(seen),
-        DeletionStep::DeleteNode => delete_node(seen),
-        DeletionStep::RemoveFinalizer => Plan::new("let-go", vec![Effect::RemoveMachineFinalizer], Next::Settled),
+        // The finalizer goes by one way only: what others have marked as done is looked at anew.
+        DeletionStep::DeleteNode | DeletionStep::RemoveFinalizer => delete_node(seen),
     }
 }
 
 /// Whether the driver has said in this flow that nothing is left of the VM.
-fn vm_is_gone(seen: &Observation) -> bool {
+pub(super) fn vm_is_gone(seen: &Observation) -> bool {
     match &seen.flow.answer {
         Some(Answer::Deleted(Ok(_))) => true,
         Some(Answer::Deleted(Err(status))) => after_failed_deletion(status.code) == DeleteReaction::Gone,
@@ -157,7 +159,7 @@ impl Rest {
             DeletionStage::DeleteVolumeAttachments => (machine_condition::REASON_DRAINING, "volumes to be detached"),
             DeletionStage::DeleteVm => (machine_condition::REASON_DELETING_VM, "the provider to delete the VM"),
             DeletionStage::DeleteNode => (machine_condition::REASON_DELETING_NODE, "its Node to be deleted"),
-            DeletionStage::RemoveFinalizer => (machine_condition::REASON_DELETING_NODE, "nothing"),
+            DeletionStage::RemoveFinalizer => (machine_condition::REASON_LETTING_GO, "its finalizer to be taken off"),
         };
         let detail = if self.text.is_empty() { String::new() } else { format!(". {}", self.text) };
         (reason, being_deleted(seen, &format!("{waits_for}{detail}")))
@@ -203,12 +205,28 @@ fn await_call(seen: &Observation) -> Plan {
     if progressing(&seen.machine).is_some_and(|stored| stored.reason == reason) {
         return Plan::wait("deletion-awaits-driver", Next::AwaitCall);
     }
+    let limit = call_limit(seen).map(|at| format!("; without an answer the call ends at {}", rfc3339(at)));
     let text = being_deleted(
         seen,
-        &format!("the provider to answer about {what}, which was under way before; its VM is deleted then"),
+        &format!(
+            "the provider to answer about {what}, which was under way before; its VM is deleted then{}",
+            limit.unwrap_or_default()
+        ),
     );
     let tell = StatusChange::new().progress(Moving::Yes, reason, text).effect(seen);
     Plan::new("deletion-awaits-driver", vec![tell], Next::AwaitCall)
+}
+
+/// When the driver call under way ends at the latest.
+fn call_limit(seen: &Observation) -> Option<Timestamp> {
+    let calls = &seen.limits.calls;
+    let length = match seen.flow.in_flight? {
+        Call::Status => calls.status,
+        Call::Create => calls.create,
+        Call::Initialize => calls.initialize,
+        Call::Delete | Call::DeleteStale => calls.delete,
+    };
+    Some(after(seen.flow.asked_at?, length))
 }
 
 /// The stages that need a write of their own before anything is done.
@@ -237,10 +255,19 @@ fn forget_token(seen: &Observation) -> Option<Effect> {
     (!joined && seen.target == TargetCluster::Present).then_some(Effect::DeleteToken)
 }
 
+/// Puts the Node on the machine's label.
+pub(super) fn linking(node: &str) -> Effect {
+    Effect::PatchMachine { patch: link_to(node), guard: VersionGuard::Any }
+}
+
+fn link_to(node: &str) -> serde_json::Value {
+    json!({ "metadata": { "labels": { label::NODE: node } } })
+}
+
 /// Links the Node, and records the VM's identity where the driver tells it: without it a Node of that name that belongs to an
 /// older VM would count as the machine's (M-07).
 fn link_node(seen: &Observation, node: &str, provider_id: &str) -> Plan {
-    let mut patch = json!({ "metadata": { "labels": { label::NODE: node } } });
+    let mut patch = link_to(node);
     if seen.machine.spec.provider_id.is_empty() && !provider_id.is_empty() {
         patch["spec"] = json!({ "providerID": provider_id });
     }
@@ -282,7 +309,7 @@ fn ask_status(seen: &Observation) -> Plan {
         _ => match (fault_of(seen), seen.paused(Purpose::Deletion)) {
             (Some(_), _) if by_force => skip_drain(seen),
             (Some(fault), _) => blocked(seen, stage, &fault),
-            (None, Some(pause)) => Plan::wait("deletion-paused", Next::LookAgain(pause, "retry of the VM's status")),
+            (None, Some(pause)) => Plan::wait("deletion-paused", Next::LookAgain(pause, Wait::PauseOfDeletion)),
             (None, None) => Plan::new("ask-vm-status", vec![Effect::Start(Call::Status)], Next::AwaitCall),
         },
     }
@@ -310,16 +337,16 @@ fn fault_of(seen: &Observation) -> Option<Fault> {
 fn blocked(seen: &Observation, stage: DeletionStage, fault: &Fault) -> Plan {
     let message = being_deleted(
         seen,
-        &format!("what the provider needs to delete the VM: {}. The VM is not released without it", fault.message),
+        &format!(
+            "what the provider needs to delete the VM: {}. The VM is not released without it; looked at again when the class, its Secrets or the machine change, and every {}",
+            fault.message,
+            GoDuration::from(pause_of(RetryPeriod::Long, seen))
+        ),
     );
     let rest = Rest::failed(stage, format!("{}.", fault.message), Some(fault.code)).told(fault.reason, message);
     let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
     effects.push(Effect::Warn { reason: fault.reason, message: fault.message.clone() });
-    Plan::new(
-        "deletion-blocked",
-        effects,
-        Next::LookAgain(pause_of(RetryPeriod::Long, seen), "class or Secret missing"),
-    )
+    Plan::new("deletion-blocked", effects, Next::LookAgain(pause_of(RetryPeriod::Long, seen), Wait::ClassOrSecret))
 }
 
 /// Delete the VM. Called again after a restart, which costs an answer `NotFound`.
@@ -343,7 +370,7 @@ fn delete_vm(seen: &Observation) -> Plan {
         Some(Answer::Deleted(Ok(_))) => delete_node(seen),
         _ => match (fault_of(seen), seen.paused(Purpose::Deletion)) {
             (Some(fault), _) => blocked(seen, stage, &fault),
-            (None, Some(pause)) => Plan::wait("deletion-paused", Next::LookAgain(pause, "retry of the VM's deletion")),
+            (None, Some(pause)) => Plan::wait("deletion-paused", Next::LookAgain(pause, Wait::PauseOfDeletion)),
             (None, None) => Plan::new("delete-vm", vec![Effect::Start(Call::Delete)], Next::AwaitCall),
         },
     }
@@ -375,51 +402,5 @@ fn failed_call(seen: &Observation, rest: Rest, period: RetryPeriod, reason: &'st
     }
     effects.push(Effect::Remember(Memo::FlowDone));
     effects.push(Effect::Remember(Memo::Pause(Purpose::Deletion, until)));
-    Plan::new("driver-failed-in-deletion", effects, Next::LookAgain(pause, "retry of the driver call"))
-}
-
-/// Delete the Node (first, so that nobody puts the finalizer back on), take our finalizer off it, and let go.
-fn delete_node(seen: &Observation) -> Plan {
-    if let Some(trouble) = &seen.trouble {
-        let node = seen.node_label();
-        let text = match trouble.step {
-            NodeStep::Finalizer => format!(
-                "Removal of finalizers from Node Object \"{node}\" failed due to error: {}, Retrying.",
-                trouble.error
-            ),
-            _ => format!("Deletion of Node Object \"{node}\" failed due to error: {}.", trouble.error),
-        };
-        let rest = Rest::failed(DeletionStage::DeleteNode, text, None);
-        let effects = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
-        return Plan::new(
-            "node-deletion-failed",
-            effects,
-            Next::LookAgain(pause_of(RetryPeriod::Short, seen), "retry of the node's deletion"),
-        );
-    }
-    let mut effects = Vec::new();
-    match &seen.node {
-        NodeView::Ours(node) => {
-            if node.metadata.deletion_timestamp.is_none() {
-                effects.push(Effect::DeleteNode { uid: node.metadata.uid.clone().unwrap_or_default() });
-            }
-            if has_node_finalizer(node) {
-                effects.push(Effect::RemoveNodeFinalizer);
-            }
-        }
-        NodeView::Foreign { name, why } => effects.push(Effect::Warn {
-            reason: machine_reason::FOREIGN_NODE_KEPT,
-            message: format!("Node {name} is left alone: {why}"),
-        }),
-        NodeView::NoTarget | NodeView::NotLinked { .. } | NodeView::Absent | NodeView::Vanished => {}
-    }
-    // On the plain path the end of the machine says enough (decisions.md 32).
-    if vm_is_gone(seen) && told_reason(&seen.machine) == Some(machine_reason::VM_DELETION_FAILED) {
-        effects.push(Effect::Tell {
-            reason: machine_reason::VM_DELETED,
-            message: "the VM was deleted after earlier attempts had failed".to_owned(),
-        });
-    }
-    effects.push(Effect::RemoveMachineFinalizer);
-    Plan::new("delete-node-and-let-go", effects, Next::Settled)
+    Plan::new("driver-failed-in-deletion", effects, Next::LookAgain(pause, Wait::CallOfDeletion))
 }

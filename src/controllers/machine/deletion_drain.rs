@@ -19,9 +19,13 @@ use super::{
     status_change::{progressing, rfc3339},
     time_limit::{TimeLimit, drain_limit},
     waiting::{after, awaits_views, told_reason},
+    waits::Wait,
 };
 use crate::{
-    api::names::{machine_condition, machine_reason, node_condition},
+    api::{
+        duration::GoDuration,
+        names::{machine_condition, machine_reason, node_condition},
+    },
     controllers::drain::waiting::Waiting,
 };
 
@@ -103,7 +107,7 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
         DrainState::Warming => Plan::new(
             "drain-awaits-views",
             awaits_views(seen, in_stage_since(seen)),
-            Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"),
+            Next::LookAgain(VIEWS_WAIT, Wait::DrainViews),
         ),
         DrainState::Running { progress, waiting, wake, .. } => drain_running(seen, progress, waiting.as_ref(), *wake),
         DrainState::Drained => match mode {
@@ -188,10 +192,15 @@ pub(super) fn is_worth_a_write(seen: &Observation, reason: &'static str, message
     begins_to_block || last.as_ref().is_none_or(|written| since(seen.now, written.0) >= PROGRESS_EVERY)
 }
 
+/// When pods are deleted by force instead of evicted.
+fn by_force_at(seen: &Observation) -> Option<Timestamp> {
+    seen.machine.metadata.deletion_timestamp.as_ref().map(|time| after(time.0, seen.limits.drain))
+}
+
 /// A drain under way: how far it is gets written rarely, and only when it says something new.
 fn drain_running(seen: &Observation, progress: &str, waiting: Option<&Waiting>, wake: Duration) -> Plan {
-    let by_force_at = seen.machine.metadata.deletion_timestamp.as_ref().map(|time| after(time.0, seen.limits.drain));
-    let end = by_force_at.map(|at| format!("; pods are deleted by force from {} on", rfc3339(at))).unwrap_or_default();
+    let end =
+        by_force_at(seen).map(|at| format!("; pods are deleted by force from {} on", rfc3339(at))).unwrap_or_default();
     let told = told(progress, waiting, &end);
     let message = being_deleted(seen, &format!("{}{end}", told.waits_for.trim_end_matches('.')));
     let mut effects = Vec::new();
@@ -199,18 +208,22 @@ fn drain_running(seen: &Observation, progress: &str, waiting: Option<&Waiting>, 
         effects.push(Rest::at(DeletionStage::Drain, progress).told(told.reason, message).effect(seen));
         effects.extend(told.warning);
     }
-    Plan::new("drain-running", effects, Next::LookAgain(wake, "drain"))
+    Plan::new("drain-running", effects, Next::LookAgain(wake, Wait::Drain))
 }
 
 fn failed_drain(seen: &Observation, text: &str) -> Plan {
-    let message =
-        being_deleted(seen, &format!("its node to be drained. {text} Attempts go on until pods are deleted by force"));
+    let by_force = by_force_at(seen).map(|at| format!(" from {} on", rfc3339(at))).unwrap_or_default();
+    let every = GoDuration::from(pause_of(RetryPeriod::Short, seen));
+    let message = being_deleted(
+        seen,
+        &format!("its node to be drained. {text} Attempts go on every {every}; pods are deleted by force{by_force}"),
+    );
     let rest = Rest::failed(DeletionStage::Drain, text, None).told(machine_condition::REASON_DRAIN_FAILED, message);
     let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
     if !effects.is_empty() {
         effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: text.to_owned() });
     }
-    Plan::new("drain-failed", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), "retry of the drain"))
+    Plan::new("drain-failed", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), Wait::DrainFailed))
 }
 
 /// That a drain went well which had been held up. On the plain path the status says enough (decisions.md 32).
@@ -246,6 +259,16 @@ fn to_attachments(seen: &Observation, text: &str) -> Plan {
     Plan::new("drained-by-force", vec![rest.effect(seen), forced], Next::Again)
 }
 
+/// How long after its deletion a machine is held up no longer by what can't be undone on its Node (M-02).
+pub(super) fn overdue_after(seen: &Observation) -> Duration {
+    seen.limits.drain + ATTACHMENTS_HOLD
+}
+
+/// Whether that time has passed.
+pub(super) fn is_overdue(seen: &Observation) -> bool {
+    seen.deleting_for().is_some_and(|elapsed| elapsed > overdue_after(seen))
+}
+
 /// Delete the Node's attachments; those that are being deleted already are not waited for.
 pub(super) fn detach(seen: &Observation) -> Plan {
     if !matches!(seen.node, NodeView::Ours(_)) {
@@ -259,7 +282,7 @@ pub(super) fn detach(seen: &Observation) -> Plan {
         return Plan::new(
             "detach-awaits-views",
             awaits_views(seen, in_stage_since(seen)),
-            Next::LookAgain(VIEWS_WAIT, "attachments are not all known yet"),
+            Next::LookAgain(VIEWS_WAIT, Wait::AttachmentViews),
         );
     };
     let alive: Vec<_> = attachments.iter().filter(|attachment| !attachment.deleting).collect();
@@ -267,8 +290,7 @@ pub(super) fn detach(seen: &Observation) -> Plan {
         return to_delete_vm(seen, "No Live VolumeAttachments for node. Moving to VM Deletion.", Vec::new());
     }
     if let Some(trouble) = seen.trouble.as_ref().filter(|trouble| trouble.step == NodeStep::Attachments) {
-        let overdue = seen.deleting_for().is_some_and(|elapsed| elapsed > seen.limits.drain + ATTACHMENTS_HOLD);
-        if overdue {
+        if is_overdue(seen) {
             let kept = Effect::Warn {
                 reason: machine_reason::VOLUME_STILL_ATTACHED,
                 message: format!("the VM is deleted although volume attachments can't be: {}", trouble.error),
@@ -276,18 +298,30 @@ pub(super) fn detach(seen: &Observation) -> Plan {
             return to_delete_vm(seen, "Volume attachments could not be deleted. Moving to VM Deletion.", vec![kept]);
         }
         let text = format!("Deletion of volume attachments failed due to - {}.", trouble.error);
-        let rest = Rest::failed(DeletionStage::DeleteVolumeAttachments, text, None);
-        let effects = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
-        return Plan::new("detach-failed", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), "detach"));
+        let every = GoDuration::from(pause_of(RetryPeriod::Short, seen));
+        let deleted = seen.machine.metadata.deletion_timestamp.as_ref();
+        let end = deleted.map(|time| rfc3339(after(time.0, overdue_after(seen)))).unwrap_or_default();
+        let message = being_deleted(
+            seen,
+            &format!(
+                "volumes to be detached. {text} Tried again every {every}; from {end} on the VM goes without that"
+            ),
+        );
+        let warn = Effect::Warn { reason: machine_reason::VOLUME_STILL_ATTACHED, message: text.clone() };
+        let rest = Rest::failed(DeletionStage::DeleteVolumeAttachments, text, None)
+            .told(machine_condition::REASON_WAITING_FOR_DETACHMENT, message);
+        let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+        effects.push(warn);
+        return Plan::new(
+            "detach-failed",
+            effects,
+            Next::LookAgain(pause_of(RetryPeriod::Short, seen), Wait::DetachmentFailed),
+        );
     }
     let effects = alive
         .into_iter()
         .map(|attachment| Effect::DeleteAttachment { name: attachment.name.clone(), uid: attachment.uid.clone() })
         .collect();
     // What was deleted is seen through the view; until then the next pass would delete it twice.
-    Plan::new(
-        "detach-by-force",
-        effects,
-        Next::LookAgain(pause_of(RetryPeriod::Short, seen), "attachments are deleted"),
-    )
+    Plan::new("detach-by-force", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), Wait::Detachment))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::json;
 
-use super::testing_cluster::{Luck, MACHINE, MACHINES, World};
+use super::testing_cluster::{Luck, MACHINE, MACHINES, Weather, World, lock};
 
 const NODES: &str = "/api/v1/nodes/";
 const PODS: &str = "/api/v1/namespaces/ns/pods/";
@@ -53,6 +53,23 @@ async fn mc_187_a_deletion_ends_wherever_the_process_dies() {
         all_gone(&world);
         let deletes = world.vms().deletes;
         assert!(deletes <= 2, "after {writes} writes the VM was deleted {deletes} times");
+    }
+}
+
+/// The kubelet registers at any moment of a deletion, and the watch tells of it seconds later.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_joins_unseen_while_its_vm_is_deleted_goes_too() {
+    for joins_after in 1..=16 {
+        let weather = Weather { watch_delay: Duration::from_secs(4), ..Weather::default() };
+        let world = World::under(Luck::Slow(Duration::from_secs(3)), weather);
+        *lock(&world.cloud.joins_after) = Duration::from_secs(joins_after);
+        world.make_machine();
+        while world.vms().by_name.is_empty() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        world.api().delete(MACHINE);
+        wait(300).await;
+        all_gone(&world);
     }
 }
 

@@ -145,7 +145,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 async fn perform(call: Call, driver: &dyn Driver, request: MachineRequest, deadline: Duration) -> Answer {
-    let cx = OpContext { deadline };
+    let cx = OpContext::within(deadline);
     match call {
         Call::Status => Answer::Status(driver.get_machine_status(&cx, request).await),
         Call::Create => Answer::Created(driver.create_machine(&cx, request).await),

@@ -124,6 +124,16 @@ mod tests {
     }
 
     #[test]
+    fn m_59_a_node_that_is_deleted_while_frozen_takes_nobody_along() {
+        let mut going = node(vec![condition("Ready", "True")]);
+        going.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(800)));
+        let mut seen = with_node(frozen_at(running(), 900), going);
+        assert_eq!(decide(&seen), Plan::wait("frozen", Next::Settled));
+        seen.freeze = Freeze::Flowing;
+        assert_eq!(decide(&seen).rule, "node-was-deleted");
+    }
+
+    #[test]
     fn nothing_is_written_to_an_api_server_that_is_silent() {
         let mut seen = frozen_at(ill(), 900);
         seen.silence = Silence::Control;

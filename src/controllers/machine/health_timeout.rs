@@ -14,6 +14,7 @@ use super::{
     time_limit::{Limited, TimeLimit, phase_limit},
     vm_gone::VmCheck,
     waiting::{Waiting, tell_when_new},
+    waits::Wait,
 };
 use crate::api::{
     duration::GoDuration,
@@ -146,9 +147,21 @@ fn deferred(seen: &Observation, in_progress: &[String]) -> Say {
         .ended_by("each of them is Running or gone; then this machine is declared Failed");
     let effects = tell_when_new(seen, &wait);
     // Sibling changes wake the machine; the minute is for a change that got lost.
-    Say::act("health-timeout-deferred", effects, Next::LookAgain(Duration::from_secs(60), "waiting for siblings"))
+    Say::act("health-timeout-deferred", effects, Next::LookAgain(Duration::from_secs(60), Wait::Siblings))
 }
 
 fn duration(limit: Duration) -> GoDuration {
     GoDuration::from(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{decide::decide, testing::*};
+
+    #[test]
+    fn m_62_a_duration_is_printed_as_go_prints_it() {
+        let seen = seen(pending(), 1201);
+        let told = after(&decide(&seen), &seen.machine).status.last_operation.description;
+        assert_eq!(told, "Machine m-abcde failed to join the cluster in 20m0s.");
+    }
 }

@@ -22,6 +22,7 @@ use super::{
     retry::RetryPeriod,
     status_change::{StatusChange, TimeoutClock, rfc3339},
     waiting::{Waiting, after, awaits_views, tell_when_new},
+    waits::Wait,
 };
 use crate::api::{
     names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text, update_result},
@@ -205,14 +206,14 @@ pub fn in_place_drain(seen: &Observation) -> Say {
         DrainState::Warming => Say::act(
             "in-place-drain-awaits-views",
             awaits_views(seen, selected_at(seen, node)),
-            Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"),
+            Next::LookAgain(VIEWS_WAIT, Wait::UpdateViews),
         ),
         DrainState::Running { progress, blocked_by, waiting, wake } => {
             let text = waiting
                 .as_ref()
                 .map_or_else(|| progress.clone(), |waiting| format!("{progress}, for {}", waiting.text()));
             let effects = running(seen, node, &text, blocked_by.as_deref());
-            Say::act("in-place-drain-running", effects, Next::LookAgain(*wake, "drain"))
+            Say::act("in-place-drain-running", effects, Next::LookAgain(*wake, Wait::UpdateDrain))
         }
         DrainState::Failed(error) => failed(seen, node, error),
         DrainState::Drained => {
@@ -319,7 +320,7 @@ fn failed(seen: &Observation, node: &Node, error: &str) -> Say {
     Say::act(
         "in-place-drain-failed",
         effects,
-        Next::LookAgain(RetryPeriod::Short.length(Duration::ZERO), "retry of the drain"),
+        Next::LookAgain(RetryPeriod::Short.length(Duration::ZERO), Wait::UpdateDrainFailed),
     )
 }
 

@@ -63,6 +63,8 @@ pub enum Sabotage {
     TryAgain,
     /// The Node is read once more before its machine is given up (§9.3: no verdict on an old view).
     LookAtNodeAgain,
+    /// The Node is looked for once more before its machine is let go (§6.7).
+    LookForNode,
     /// Who waits says why (decisions.md 30).
     SaysWhy,
     /// A VM that was taken over has its whole time to join (M-13).
@@ -112,7 +114,8 @@ impl Sabotage {
                 Arc::make_mut(&mut seen.machine).metadata.deletion_timestamp = Some(now);
             }
             Self::Freeze => seen.freeze = Freeze::Flowing,
-            Self::LookAtNodeAgain => seen.node_source = NodeSource::Live,
+            Self::LookAtNodeAgain if !is_deleting => seen.node_source = NodeSource::Live,
+            Self::LookForNode if is_deleting => seen.node_source = NodeSource::Live,
             Self::AdoptionClock => {
                 let adopted = machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM;
                 for condition in &mut Arc::make_mut(&mut seen.machine).status.machine_conditions {
@@ -186,9 +189,9 @@ fn history(seed: u64, sabotage: Sabotage, trace: bool) -> Result<u64, String> {
     if let Some(machine) = world.machine() {
         return Err(format!("a deleted machine does not end: {:?}", machine.status.last_operation.description));
     }
-    match (world.vms(), world.node_is_held()) {
-        (0, false) => Ok(world.passes),
-        (0, true) => Err("our finalizer stays on the Node of a machine that is gone".to_owned()),
+    match (world.vms(), world.node_left()) {
+        (0, None) => Ok(world.passes),
+        (0, Some(how)) => Err(how.to_owned()),
         _ => Err("a VM is left over".to_owned()),
     }
 }
@@ -261,6 +264,7 @@ fn mc_284_no_history_loses_a_vm_or_a_finalizer_or_ends_nowhere() {
 #[case(Sabotage::AbsentIsNotDeleted, "a machine is deleted whose Node nobody deleted")]
 #[case(Sabotage::TryAgain, "a deletion stops")]
 #[case(Sabotage::LookAtNodeAgain, "a healthy machine is given up")]
+#[case(Sabotage::LookForNode, "is left behind")]
 #[case(Sabotage::SaysWhy, "does not say why")]
 #[case(Sabotage::AdoptionClock, "taken over is given up before its time")]
 #[case(Sabotage::InitialisationIsRepeated, "an initialisation that failed is not repeated")]

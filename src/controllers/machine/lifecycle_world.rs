@@ -112,6 +112,12 @@ pub struct World {
     pods: u32,
     node_was_deleted: bool,
     delete_was_answered: bool,
+    /// Whether the kubelet registers with the label that names the machine.
+    names_machine: bool,
+    /// Whether the machine ever had the Node on its label.
+    was_linked: bool,
+    /// Whether the API server did not answer when the Node was looked for last.
+    look_was_in_vain: bool,
     initialisation: Initialisation,
     process: Process,
     base: Observation,
@@ -177,6 +183,9 @@ impl World {
             pods: random.random_range(0..3),
             node_was_deleted: false,
             delete_was_answered: false,
+            names_machine: seed % 3 == 0,
+            was_linked: false,
+            look_was_in_vain: false,
             initialisation: Initialisation::Fine,
             process: Process {
                 memory: Memory::new("uid-1".to_owned(), at(0)),
@@ -210,9 +219,18 @@ impl World {
         self.vms
     }
 
-    /// Whether a Node is left that holds our finalizer.
-    pub fn node_is_held(&self) -> bool {
-        self.node.as_ref().is_some_and(|node| super::node_steps::has_node_finalizer(node))
+    /// What is wrong with the machine's Node once the machine is gone: it should be gone, too, if anybody could know that
+    /// it is the machine's.
+    pub fn node_left(&self) -> Option<&'static str> {
+        let node = self.node.as_deref().filter(|node| provider_id(node) == VM)?;
+        let is_named = node.labels().get(label::MACHINE_NAME).map(String::as_str) == Some("m-abcde");
+        if super::node_steps::has_node_finalizer(node) {
+            Some("our finalizer stays on the Node of a machine that is gone")
+        } else if (self.was_linked || is_named) && !self.look_was_in_vain {
+            Some("the Node of a machine that is gone is left behind")
+        } else {
+            None
+        }
     }
 
     fn wrong(&mut self, what: impl Into<String>) {
@@ -398,6 +416,7 @@ impl World {
         let Some(machine) = &mut self.machine else { return };
         let machine = Arc::make_mut(machine);
         change(machine);
+        self.was_linked |= machine.labels().contains_key(label::NODE);
         self.still = None;
         self.version += 1;
         machine.metadata.resource_version = Some(self.version.to_string());
@@ -428,11 +447,13 @@ impl World {
     }
 
     fn join(&mut self) {
-        let deleting = self.machine.as_ref().is_none_or(|machine| machine.metadata.deletion_timestamp.is_some());
-        if self.vms > 0 && self.node.is_none() && !deleting {
+        if self.vms > 0 && self.node.is_none() {
             let mut joined = node(vec![condition("Ready", "True")]);
             joined.metadata.finalizers = None;
-            joined.metadata.labels = None;
+            // Where user data hands the name on, the kubelet registers with it.
+            if !self.names_machine {
+                joined.metadata.labels = None;
+            }
             self.node = Some(Arc::new(joined));
         }
     }

@@ -22,6 +22,7 @@ mod creation_tests;
 pub mod decide;
 pub mod deletion;
 pub mod deletion_drain;
+mod deletion_end;
 #[cfg(test)]
 mod deletion_flow_tests;
 pub mod deletion_stage;
@@ -83,6 +84,9 @@ pub mod waiting;
 mod waiting_events_tests;
 #[cfg(test)]
 mod waiting_table_tests;
+pub mod waits;
+#[cfg(test)]
+mod waits_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -320,7 +320,7 @@ impl Outlooks {
     pub fn of(&self, machine: &Arc<Machine>, now: Timestamp) -> Outlook {
         let (mut seen, drain) = self.look(machine, now);
         let mut plan = decide(&seen);
-        if plan.next == Next::TakePermit || plan.effects == [Effect::RereadNode] {
+        if plan.next == Next::TakePermit || matches!(plan.effects[..], [Effect::RereadNode | Effect::LookForNode]) {
             // Nobody waits here, and nobody acts: what is decided under the permit, and if a last look at the Node brings
             // nothing new, can be told.
             (seen.permit, seen.node_source) = (Permit::Held, NodeSource::Live);

@@ -13,6 +13,7 @@ use super::{
     measures::Measurement,
     observation::{Call, Force, NodeStep, Purpose},
     vm_gone::VmCheck,
+    waits::Wait,
 };
 
 /// What a decision wants done.
@@ -34,7 +35,7 @@ pub enum Next {
     /// Nothing, until something changes.
     Settled,
     /// Look again after this time.
-    LookAgain(Duration, &'static str),
+    LookAgain(Duration, Wait),
     /// The answer of the driver call in flight wakes the machine.
     AwaitCall,
     /// Step the drain, then decide again in the same pass.
@@ -74,6 +75,9 @@ pub enum Effect {
     RereadMachine,
     /// Reads the Node from the API server, so that the next decision stands on the truth.
     RereadNode,
+    /// Looks on the API server for the Node that the view does not show: by the machine's label, or by the Node's own label
+    /// that names the machine. The next decision stands on the truth.
+    LookForNode,
     /// Patches the Node.
     PatchNode {
         /// What for.

@@ -10,14 +10,17 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::{
+    health_timeout::failed_wait,
     observation::{NodeStep, Observation, condition, conditions_of, since},
     plan::{Effect, Next, Say, VersionGuard},
     preservation_drain::{drain_if_due, is_drained},
     retry::RetryPeriod,
     status_change::{Moving, StatusChange, masked, progressing, rfc3339},
     waiting::after,
+    waits::Wait,
 };
 use crate::api::{
+    duration::GoDuration,
     names::{annotation, machine_condition, machine_reason, node_condition, preserve_value, taint},
     v1alpha1::MachinePhase,
 };
@@ -174,22 +177,25 @@ fn warn_of(seen: &Observation, value: &str, place: &str) -> Say {
     );
     let warn = Effect::Warn { reason: machine_reason::PRESERVE_VALUE_UNKNOWN, message };
     let pause = RetryPeriod::Long.length(seen.limits.resource_exhausted_retry);
-    Say::act("preserve-value-unknown", vec![warn], Next::LookAgain(pause, "an annotation to be put right"))
+    Say::act("preserve-value-unknown", vec![warn], Next::LookAgain(pause, Wait::PreserveValue))
 }
 
 /// A write on the Node failed: say so, and try again soon.
 fn in_trouble(seen: &Observation) -> Say {
     let error = seen.trouble.as_ref().map(|trouble| trouble.error.as_str()).unwrap_or_default();
-    let message = format!("its Node to be marked as preserved, which failed: {error}");
-    let effects = explained(seen, machine_condition::REASON_PRESERVED, &message).into_iter().collect();
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
-    Say::act("preservation-failed", effects, Next::LookAgain(pause, "retry of the preservation"))
+    let message = format!(
+        "its Node to be marked as preserved, which failed: {error}; tried again every {}",
+        GoDuration::from(pause)
+    );
+    let effects = explained(seen, machine_condition::REASON_PRESERVED, &message).into_iter().collect();
+    Say::act("preservation-failed", effects, Next::LookAgain(pause, Wait::PreservationMarks))
 }
 
 /// Says on the machine what its preservation waits for, unless that stands there already.
 pub(super) fn explained(seen: &Observation, reason: &'static str, waits_for: &str) -> Option<Effect> {
     let end = ends(seen).map(|end| format!(" until {}", rfc3339(end))).unwrap_or_default();
-    let message = format!("preserved{end}; waiting for {waits_for}");
+    let message = format!("preserved{end}, since {}; waiting for {waits_for}", rfc3339(kept_since(seen)));
     explain(seen, Moving::Yes, reason, &message)
 }
 
@@ -200,13 +206,19 @@ fn explain(seen: &Observation, moving: Moving, reason: &'static str, message: &s
 }
 
 /// What a failed machine that is kept says of itself.
-fn kept_until(end: Timestamp) -> String {
+fn kept_until(since: Timestamp, end: Timestamp) -> String {
     format!(
-        "the machine has failed and is preserved until {}; it ends then, when its node recovers, or when annotation {} is \
+        "the machine has failed and is preserved until {}, since {}; it ends then, when its node recovers, or when annotation {} is \
          set to false",
         rfc3339(end),
+        rfc3339(since),
         annotation::PRESERVE
     )
+}
+
+/// Since when: the machine failed, or its preservation began.
+fn kept_since(seen: &Observation) -> Timestamp {
+    seen.machine.status.current_status.last_update_time.as_ref().map_or(seen.now, |time| time.0)
 }
 
 /// One step towards a machine that is preserved; `None` when it is.
@@ -234,7 +246,7 @@ fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
     if !has_failed {
         return None;
     }
-    explain(seen, Moving::No, machine_condition::REASON_PRESERVED, &kept_until(end))
+    explain(seen, Moving::No, machine_condition::REASON_PRESERVED, &kept_until(kept_since(seen), end))
         .map(|told| Say::act("explain-preserved", vec![told], Next::Again))
 }
 
@@ -243,7 +255,7 @@ fn begin(seen: &Observation, has_failed: bool) -> Say {
     let end = after(seen.now, seen.limits.preserve);
     let mut change = StatusChange::new().preserved_until(end);
     if has_failed {
-        change = change.progress(Moving::No, machine_condition::REASON_PRESERVED, kept_until(end));
+        change = change.progress(Moving::No, machine_condition::REASON_PRESERVED, kept_until(seen.now, end));
     }
     let told = format!("the machine is preserved until {}", rfc3339(end));
     Say::act(
@@ -335,9 +347,12 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
     }
     let mut change = StatusChange::new().preservation_stops();
     if progressing(&seen.machine).is_some_and(|stored| stored.reason == machine_condition::REASON_PRESERVED) {
-        let text = "the machine is not preserved any longer; it waits to be replaced or to recover";
-        let moving = if *seen.phase() == MachinePhase::Failed { Moving::Yes } else { Moving::No };
-        change = change.progress(moving, machine_reason::PRESERVATION_STOPPED, text);
+        let (reason, text) = (machine_reason::PRESERVATION_STOPPED, "the machine is not preserved any longer");
+        change = if *seen.phase() == MachinePhase::Failed {
+            change.waits(&failed_wait(seen, reason, text))
+        } else {
+            change.progress(Moving::No, reason, text)
+        };
     }
     effects.push(change.effect(seen));
     effects.push(Effect::Tell {

@@ -16,9 +16,13 @@ use super::{
     preservation::{ends, explained, preserved_condition, set},
     retry::RetryPeriod,
     status_change::rfc3339,
-    waiting::after,
+    waiting::{after, awaits_views},
+    waits::Wait,
 };
-use crate::api::names::{label, machine_condition, machine_reason, node_condition};
+use crate::api::{
+    duration::GoDuration,
+    names::{label, machine_condition, machine_reason, node_condition},
+};
 
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
@@ -60,7 +64,9 @@ pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str
             Say::act("drain-preserved", Vec::new(), Next::StepDrain(order))
         }
         DrainState::Warming => {
-            Say::act("drain-awaits-views", Vec::new(), Next::LookAgain(VIEWS_WAIT, "pods are not all known yet"))
+            let began = seen.machine.status.current_status.last_update_time.as_ref();
+            let told = awaits_views(seen, began.map_or(seen.first_seen, |began| began.0));
+            Say::act("drain-awaits-views", told, Next::LookAgain(VIEWS_WAIT, Wait::PreservationViews))
         }
         DrainState::Running { progress, waiting, wake, .. } => {
             let end = format!("; pods are deleted by force from {} on", rfc3339(by_force_from(seen)));
@@ -73,7 +79,7 @@ pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str
                 effects.push(write);
                 effects.extend(told.warning);
             }
-            Say::act("drain-preserved", effects, Next::LookAgain(*wake, "drain"))
+            Say::act("drain-preserved", effects, Next::LookAgain(*wake, Wait::PreservationDrain))
         }
         DrainState::Drained => ended(seen, node, reason, "True", node_condition::MESSAGE_PRESERVED_DRAINED, None),
         DrainState::Failed(error) => {
@@ -104,11 +110,15 @@ fn ended(
         effects.push(set(preserved_condition(node, status, reason, &message, seen.now)));
     }
     let Some(error) = error else { return Say::act("preserved-and-drained", effects, Next::Again) };
-    let waits_for = format!("its node to be drained, which failed: {error}. Attempts go on");
+    let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
+    let waits_for = format!(
+        "its node to be drained, which failed: {error}. Attempts go on every {}; pods are deleted by force from {} on",
+        GoDuration::from(pause),
+        rfc3339(by_force_from(seen))
+    );
     if let Some(write) = explained(seen, machine_condition::REASON_DRAIN_FAILED, &waits_for) {
         effects.push(write);
         effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: format!("drain failed: {error}") });
     }
-    let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
-    Say::act("preserved-not-drained", effects, Next::LookAgain(pause, "retry of the drain"))
+    Say::act("preserved-not-drained", effects, Next::LookAgain(pause, Wait::PreservationDrainFailed))
 }

@@ -441,3 +441,22 @@ fn a_foreign_node_is_not_marked() {
     seen.machine = Arc::new(after(&plan, &seen.machine));
     assert_eq!(node_writes(&decide(&seen)), 0);
 }
+
+/// The waits between these two are rows of `waits_tests`.
+#[test]
+fn a_machine_that_is_kept_and_one_that_is_kept_no_longer_say_since_when_and_what_ends_it() {
+    let kept = Story::of(failed()).on_machine("now").rest();
+    let (reason, message) = kept.progressing();
+    assert_eq!(reason, machine_condition::REASON_PRESERVED);
+    for part in ["until 2027-01-19T08:16:40Z", "since 2027-01-15T08:16:40Z", "its node recovers", "is set to false"] {
+        assert!(message.contains(part), "{part} is not in {message}");
+    }
+    let stopped = kept.on_machine("false").at(2000).rest();
+    let (reason, message) = stopped.progressing();
+    assert_eq!(reason, machine_reason::PRESERVATION_STOPPED);
+    for part in
+        ["since 2027-01-15T08:33:20Z", "not preserved any longer", "ends when it is deleted or its spec changes"]
+    {
+        assert!(message.contains(part), "{part} is not in {message}");
+    }
+}

@@ -22,6 +22,7 @@ use super::{
     settings::CallDeadlines,
     user_data::filled_in,
     waiting::SAID_AFTER,
+    waits::Wait,
 };
 use crate::{
     api::{
@@ -98,14 +99,17 @@ impl MachineController {
                     pass.trouble = Some(trouble);
                     continue;
                 }
-                Acted::Failed(error) => return failure(key, plan.rule, &error),
+                Acted::Failed(error) => {
+                    self.tell_of_refusal(&seen, plan.rule, &error, memory);
+                    return failure(key, plan.rule, &error);
+                }
             }
             match plan.next {
                 Next::Again => {}
                 Next::Settled => return Outcome::Settled,
                 // The answer wakes the machine; a call that takes long is told of before.
-                Next::AwaitCall => return Outcome::LookAgain(SAID_AFTER, "a slow driver call is told of"),
-                Next::LookAgain(after, why) => return Outcome::LookAgain(after, why),
+                Next::AwaitCall => return Outcome::LookAgain(SAID_AFTER, Wait::SlowCall.as_str()),
+                Next::LookAgain(after, why) => return Outcome::LookAgain(after, why.as_str()),
                 Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory),
                 Next::TakePermit => {
                     permit = Some(self.permit_of(&machine).lock_owned().await);
@@ -156,6 +160,18 @@ impl MachineController {
             format!("Node {node} can't be brought in line with the machine, tried again every 5s: {}", trouble.error);
         if memory.is_news(machine_reason::NODE_NOT_UPDATED, &text) {
             self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
+        }
+    }
+
+    /// What the API server refuses to write, it refuses again: the machine stands still, and its status may be what can't be
+    /// written, so that an event tells of it.
+    fn tell_of_refusal(&self, seen: &Observation, rule: &str, error: &ApiError, memory: &mut Memory) {
+        if !matches!(error, ApiError::Invalid(_) | ApiError::Forbidden(_)) {
+            return;
+        }
+        let text = format!("the API server refuses what {rule} asks for, tried again until it agrees: {error}");
+        if memory.is_news(machine_reason::WRITE_REFUSED, &text) {
+            self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::WRITE_REFUSED, text));
         }
     }
 

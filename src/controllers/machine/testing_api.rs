@@ -144,6 +144,23 @@ impl Api {
         self.perform(method, path, content_type, body)
     }
 
+    /// The objects under a path that carry a label.
+    fn list(&self, path: &str, selector: &str) -> (u16, Value) {
+        if self.unreachable.iter().any(|away| format!("GET {path}").contains(away)) {
+            return failure(503, "ServiceUnavailable", "away");
+        }
+        let selector = selector.replace("%2F", "/").replace("%3D", "=");
+        let (label, value) = selector.split_once('=').unwrap_or_default();
+        let under = format!("{path}/");
+        let items: Vec<&Value> = self
+            .objects
+            .iter()
+            .filter(|(path, object)| path.starts_with(&under) && object["metadata"]["labels"][label] == value)
+            .map(|(_, object)| object)
+            .collect();
+        (200, json!({ "kind": "List", "apiVersion": "v1", "metadata": {}, "items": items }))
+    }
+
     fn perform(&mut self, method: &Method, path: &str, content_type: &str, body: &Value) -> (u16, Value) {
         if let Some(pod) = path.strip_suffix("/eviction") {
             if self.held.iter().any(|held| pod.ends_with(held.as_str())) {
@@ -281,7 +298,10 @@ pub(super) fn client(api: &Arc<Mutex<Api>>) -> kube::Client {
             let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
             let kind =
                 parts.headers.get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-            let (code, answer) = lock(&api).answer(&parts.method, parts.uri.path(), kind, &body);
+            let (code, answer) = match parts.uri.query().and_then(|query| query.strip_prefix("labelSelector=")) {
+                Some(selector) => lock(&api).list(parts.uri.path(), selector),
+                None => lock(&api).answer(&parts.method, parts.uri.path(), kind, &body),
+            };
             let response = Response::builder().status(code).body(Body::from(serde_json::to_vec(&answer)?))?;
             Ok::<_, tower::BoxError>(response)
         }

@@ -96,10 +96,13 @@ fn make(api: &Arc<Mutex<Api>>, vms: &Arc<Mutex<Vms>>, name: &str, joins_after: D
     if joins_after.is_zero() {
         join(api, &path, node);
     } else {
-        let api = Arc::clone(api);
+        let (api, vms, name) = (Arc::clone(api), Arc::clone(vms), name.to_owned());
         tokio::spawn(async move {
             tokio::time::sleep(joins_after).await;
-            join(&api, &path, node);
+            // Only a VM that lives has a kubelet.
+            if lock(&vms).by_name.contains_key(&name) {
+                join(&api, &path, node);
+            }
         });
     }
     identity

@@ -211,8 +211,11 @@ fn a_deletion_says_at_each_stage_whom_it_waits_for(
             seen.trouble = Some(Trouble { step: NodeStep::Delete, error: "no".to_owned() });
             (seen, Some("DeletingNode"))
         }
-        // Nothing is waited for: our finalizer comes off at once.
-        DeletionStage::RemoveFinalizer => (seen(resting(stage), 200), None),
+        DeletionStage::RemoveFinalizer => {
+            let mut seen = seen(resting(stage), 200);
+            seen.trouble = Some(Trouble { step: NodeStep::LetGo, error: "no".to_owned() });
+            (seen, Some("LettingGo"))
+        }
     };
     assert_eq!(told(seen).as_deref(), expected);
 }

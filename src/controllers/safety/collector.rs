@@ -264,7 +264,7 @@ impl Collector {
             class: Arc::clone(class),
             secret: secret.clone(),
         };
-        let cx = OpContext { deadline: DELETE_DEADLINE };
+        let cx = OpContext::within(DELETE_DEADLINE);
         match tokio::time::timeout(DELETE_DEADLINE, driver.delete_machine(&cx, request)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(status)) if status.code == Code::NotFound => Ok(()),
@@ -387,7 +387,7 @@ pub async fn list(
     secret: &SecretData,
     deadline: Duration,
 ) -> Result<Vec<crate::driver::ListedVm>, Status> {
-    let cx = OpContext { deadline };
+    let cx = OpContext::within(deadline);
     let request = ListRequest { class: Arc::clone(class), secret: secret.clone() };
     tokio::time::timeout(deadline, driver.list_machines(&cx, request)).await.unwrap_or_else(|_| {
         Err(Status::new(Code::DeadlineExceeded, format!("no answer within {} s", deadline.as_secs())))

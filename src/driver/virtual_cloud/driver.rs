@@ -117,6 +117,80 @@ impl VirtualCloud {
         }
     }
 
+    /// Makes a VM.
+    async fn make(&self, call: &MachineCall) -> Result<CreatedVm, Status> {
+        let (admission, failure) = self.admit(Operation::Create, call).await?;
+        if admission.verdict == Verdict::Repeat {
+            // Whatever came of the first, its answer is lost.
+            drop(self.shared.with(|cloud, now| cloud.create(call, now)));
+        }
+        let step = match self.shared.with(|cloud, now| cloud.create(call, now)) {
+            Ok(step) => step,
+            Err(refusal) => {
+                self.shared.sleep(admission.latency).await;
+                return Err(refusal);
+            }
+        };
+        self.shared.clock.sleep_until(step.exists_at).await;
+        let created = self.shared.with(|cloud, now| cloud.created(step.vm, now));
+        self.keep().await?;
+        match failure {
+            Some(failure) => Err(failure),
+            None => created,
+        }
+    }
+
+    /// Initialises it.
+    async fn initialise(&self, call: &MachineCall) -> Result<VmIdentity, Status> {
+        let (admission, _) = self.admit(Operation::Initialize, call).await?;
+        self.shared.sleep(admission.latency).await;
+        if admission.verdict == Verdict::Repeat {
+            drop(self.shared.with(|cloud, now| cloud.initialize(call, now)));
+        }
+        let answer = self.shared.with(|cloud, now| cloud.initialize(call, now));
+        self.keep().await?;
+        answer
+    }
+
+    /// Removes it.
+    async fn remove(&self, call: &MachineCall) -> Result<DeletedVm, Status> {
+        let (admission, failure) = self.admit(Operation::Delete, call).await?;
+        let gone_at = match self.shared.with(|cloud, now| cloud.delete(call, now)) {
+            Ok(gone_at) => gone_at,
+            Err(not_found) => {
+                self.shared.sleep(admission.latency).await;
+                return Err(not_found);
+            }
+        };
+        self.shared.clock.sleep_until(gone_at).await;
+        self.shared.with(Cloud::advance);
+        self.keep().await?;
+        if admission.verdict == Verdict::Repeat {
+            self.shared.with(|cloud, now| cloud.delete(call, now))?;
+        }
+        failure.map_or_else(|| Ok(DeletedVm::default()), Err)
+    }
+
+    /// Finds it.
+    async fn find(&self, call: &MachineCall) -> Result<VmIdentity, Status> {
+        let (admission, _) = self.admit(Operation::Status, call).await?;
+        self.shared.sleep(admission.latency).await;
+        self.shared.with(|cloud, now| cloud.status(call, now))
+    }
+
+    /// Lists those of a cluster and role.
+    async fn list(&self, call: &MachineCall) -> Result<Vec<ListedVm>, Status> {
+        let (admission, _) = self.admit(Operation::List, call).await?;
+        self.shared.sleep(admission.latency).await;
+        let mut listed = self.shared.with(|cloud, now| cloud.list(call, now));
+        match admission.verdict {
+            Verdict::Shorten(ShortList::Empty) => listed.clear(),
+            Verdict::Shorten(ShortList::Half) => listed = listed.into_iter().step_by(2).collect(),
+            Verdict::Go | Verdict::FailBefore(_) | Verdict::FailAfter(_) | Verdict::Repeat => {}
+        }
+        Ok(listed)
+    }
+
     /// What is answered must be on disk.
     async fn keep(&self) -> Result<(), Status> {
         self.shared.commit().await.map_err(|error| Status::new(Code::Internal, error.to_string()))
@@ -143,95 +217,50 @@ impl Driver for VirtualCloud {
         inventory_key(class)
     }
 
-    async fn create_machine(&self, _cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
+    async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
         self.check(&request.class).await?;
         let call = MachineCall::about_machine(&request);
         if call.machine.is_empty() {
             return Err(Status::new(Code::InvalidArgument, "the machine has no name"));
         }
-        let (admission, failure) = self.admit(Operation::Create, &call).await?;
-        if admission.verdict == Verdict::Repeat {
-            // Whatever came of the first, its answer is lost.
-            drop(self.shared.with(|cloud, now| cloud.create(&call, now)));
-        }
-        let step = match self.shared.with(|cloud, now| cloud.create(&call, now)) {
-            Ok(step) => step,
-            Err(refusal) => {
-                self.shared.sleep(admission.latency).await;
-                return Err(refusal);
-            }
-        };
-        self.shared.clock.sleep_until(step.exists_at).await;
-        let created = self.shared.with(|cloud, now| cloud.created(step.vm, now));
-        self.keep().await?;
-        match failure {
-            Some(failure) => Err(failure),
-            None => created,
-        }
+        cx.request(Operation::Create.as_str(), self.make(&call)).await
     }
 
-    async fn initialize_machine(&self, _cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
+    async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         self.check(&request.class).await?;
         let call = MachineCall::about_machine(&request);
-        let (admission, _) = self.admit(Operation::Initialize, &call).await?;
-        self.shared.sleep(admission.latency).await;
-        if admission.verdict == Verdict::Repeat {
-            drop(self.shared.with(|cloud, now| cloud.initialize(&call, now)));
-        }
-        let answer = self.shared.with(|cloud, now| cloud.initialize(&call, now));
-        self.keep().await?;
-        answer
+        cx.request(Operation::Initialize.as_str(), self.initialise(&call)).await
     }
 
-    async fn delete_machine(&self, _cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
+    async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         self.check(&request.class).await?;
         let call = MachineCall::about_machine(&request);
-        let (admission, failure) = self.admit(Operation::Delete, &call).await?;
-        let gone_at = match self.shared.with(|cloud, now| cloud.delete(&call, now)) {
-            Ok(gone_at) => gone_at,
-            Err(not_found) => {
-                self.shared.sleep(admission.latency).await;
-                return Err(not_found);
-            }
-        };
-        self.shared.clock.sleep_until(gone_at).await;
-        self.shared.with(Cloud::advance);
-        self.keep().await?;
-        if admission.verdict == Verdict::Repeat {
-            self.shared.with(|cloud, now| cloud.delete(&call, now))?;
-        }
-        failure.map_or_else(|| Ok(DeletedVm::default()), Err)
+        cx.request(Operation::Delete.as_str(), self.remove(&call)).await
     }
 
-    async fn get_machine_status(&self, _cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
+    async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         self.check(&request.class).await?;
         let call = MachineCall::about_machine(&request);
-        let (admission, _) = self.admit(Operation::Status, &call).await?;
-        self.shared.sleep(admission.latency).await;
-        self.shared.with(|cloud, now| cloud.status(&call, now))
+        cx.request(Operation::Status.as_str(), self.find(&call)).await
     }
 
-    async fn list_machines(&self, _cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
+    async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
         self.check(&request.class).await?;
         let call = MachineCall {
             namespace: request.class.metadata.namespace.clone().unwrap_or_default(),
             template: VmTemplate::of_class(&request.class),
             ..MachineCall::default()
         };
-        let (admission, _) = self.admit(Operation::List, &call).await?;
-        self.shared.sleep(admission.latency).await;
-        let mut listed = self.shared.with(|cloud, now| cloud.list(&call, now));
-        match admission.verdict {
-            Verdict::Shorten(ShortList::Empty) => listed.clear(),
-            Verdict::Shorten(ShortList::Half) => listed = listed.into_iter().step_by(2).collect(),
-            Verdict::Go | Verdict::FailBefore(_) | Verdict::FailAfter(_) | Verdict::Repeat => {}
-        }
-        Ok(listed)
+        cx.request(Operation::List.as_str(), self.list(&call)).await
     }
 
-    async fn get_volume_ids(&self, _cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
-        let (admission, _) = self.admit(Operation::Volumes, &MachineCall::default()).await?;
-        self.shared.sleep(admission.latency).await;
+    async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+        let pass = async {
+            let (admission, _) = self.admit(Operation::Volumes, &MachineCall::default()).await?;
+            self.shared.sleep(admission.latency).await;
+            Ok(())
+        };
+        cx.request(Operation::Volumes.as_str(), pass).await?;
         let config = self.shared.with(|cloud, _| Arc::clone(cloud.config()));
         Ok(request.volumes.iter().filter_map(|volume| volume_id(volume, &config.volumes.drivers)).collect())
     }

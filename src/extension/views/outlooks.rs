@@ -346,7 +346,9 @@ fn named(effect: &Effect, seen: &Observation) -> Option<(&'static str, Option<Ta
         Effect::DeleteToken => ("DeleteBootstrapToken", None),
         Effect::Start(call) => (call_name(*call), None),
         Effect::Warn { .. } | Effect::Tell { .. } => ("RecordEvent", machine()),
-        Effect::RereadMachine | Effect::RereadNode | Effect::Remember(_) | Effect::Measure(_) => return None,
+        Effect::RereadMachine | Effect::RereadNode | Effect::LookForNode | Effect::Remember(_) | Effect::Measure(_) => {
+            return None;
+        }
     })
 }
 

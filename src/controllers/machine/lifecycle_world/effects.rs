@@ -75,6 +75,16 @@ impl World {
                 self.process.node.clone_from(&self.node);
                 Acted::Done
             }
+            Effect::LookForNode => {
+                self.look_was_in_vain = self.chance(self.faults);
+                if self.look_was_in_vain {
+                    let step = super::super::observation::NodeStep::LastLook;
+                    return Acted::Trouble(Trouble { step, error: "no".to_owned() });
+                }
+                self.process.node_vanished |= self.process.node.is_some() && self.node.is_none();
+                self.process.node.clone_from(&self.node);
+                Acted::Done
+            }
             Effect::PatchNode { .. }
             | Effect::AddNodeCondition(_)
             | Effect::SetNodeCondition { .. }

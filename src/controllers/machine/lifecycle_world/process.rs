@@ -30,7 +30,11 @@ impl World {
                 );
             }
             match self.act(&plan, &seen) {
-                Acted::Done if plan.effects.contains(&Effect::RereadNode) => pass.node_source = NodeSource::Live,
+                Acted::Done
+                    if plan.effects.iter().any(|done| matches!(done, Effect::RereadNode | Effect::LookForNode)) =>
+                {
+                    pass.node_source = NodeSource::Live;
+                }
                 Acted::Done => {}
                 Acted::Void => continue,
                 Acted::Trouble(trouble) => {

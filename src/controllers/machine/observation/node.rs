@@ -90,7 +90,7 @@ pub enum NodeSource {
     Live,
 }
 
-/// A step on the target cluster.
+/// A step that is told when it fails; all but the last are on the target cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum NodeStep {
     /// Marking the node as unschedulable.
@@ -99,6 +99,8 @@ pub enum NodeStep {
     TerminatingCondition,
     /// Deleting volume attachments.
     Attachments,
+    /// Looking for the Node before the machine is let go.
+    LastLook,
     /// Deleting the Node.
     Delete,
     /// Taking our finalizer off the Node.
@@ -109,9 +111,11 @@ pub enum NodeStep {
     Preservation,
     /// Writing the condition `InPlaceUpdate`.
     InPlaceCondition,
+    /// Taking our finalizer off the machine.
+    LetGo,
 }
 
-/// An effect on the target cluster that failed.
+/// A step that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trouble {
     /// What was tried.

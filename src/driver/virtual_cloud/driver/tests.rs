@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-const CX: OpContext = OpContext { deadline: Duration::from_secs(60) };
+static CX: OpContext = OpContext::within(Duration::from_secs(60));
 
 fn options(text: &str) -> SimulationOptions {
     let defaults = SimulationConfig::without_latency().overlaid_by_text(text).unwrap();

@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-const CX: OpContext = OpContext { deadline: Duration::from_secs(60) };
+static CX: OpContext = OpContext::within(Duration::from_secs(60));
 
 type Answer = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 

@@ -1,0 +1,124 @@
+//! Requests that drivers send to their clouds, counted and timed (`mcm_cloud_api_requests_*`, spec/providers §2.1).
+//!
+//! One driver call may need many of them. A driver sends each through [`OpContext::request`]; whose metrics they go to is
+//! not its business, [`super::Measured`] has seen to that.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Code, Status};
+use crate::metrics::{CloudCall, Metrics};
+
+/// What every driver call gets along.
+#[derive(Clone)]
+pub struct OpContext {
+    /// How long the call may take; the caller drops the future then.
+    pub deadline: Duration,
+    meter: Option<Meter>,
+}
+
+/// Where requests are counted.
+#[derive(Clone)]
+struct Meter {
+    metrics: Metrics,
+    provider: &'static str,
+}
+
+impl OpContext {
+    /// A call that may take so long; nobody counts its requests yet.
+    pub const fn within(deadline: Duration) -> Self {
+        Self { deadline, meter: None }
+    }
+
+    /// The same call, whose requests are counted under this driver's name.
+    #[must_use]
+    pub fn counted_by(&self, metrics: &Metrics, provider: &'static str) -> Self {
+        Self { deadline: self.deadline, meter: Some(Meter { metrics: metrics.clone(), provider }) }
+    }
+
+    /// Sends one request to the cloud and counts it; `service` is the provider's name of what is asked.
+    ///
+    /// # Errors
+    /// Those of the request. That something does not exist is an answer, not a failure of the request; one that its caller
+    /// drops has failed.
+    pub async fn request<T>(
+        &self,
+        service: &'static str,
+        request: impl Future<Output = Result<T, Status>> + Send,
+    ) -> Result<T, Status> {
+        let mut sent = Sent { meter: self.meter.as_ref(), service, began: Instant::now(), answer: Answer::Failed };
+        let outcome = request.await;
+        sent.answer = match &outcome {
+            Ok(_) => Answer::Given,
+            Err(status) if matches!(status.code, Code::NotFound | Code::Uninitialized) => Answer::Given,
+            Err(_) => Answer::Failed,
+        };
+        outcome
+    }
+}
+
+/// What came of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Given,
+    Failed,
+}
+
+/// A request under way; counted when it ends, however that is.
+struct Sent<'a> {
+    meter: Option<&'a Meter>,
+    service: &'static str,
+    began: Instant,
+    answer: Answer,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let Some(Meter { metrics, provider }) = self.meter else { return };
+        let call = CloudCall { provider, service: self.service };
+        match self.answer {
+            Answer::Given => {
+                metrics.cloud.requests.inc(&call);
+                metrics.cloud.request_duration.observe(&call, self.began.elapsed());
+            }
+            Answer::Failed => metrics.cloud.requests_failed.inc(&call),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    async fn answers(code: Code) -> Result<(), Status> {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        if code == Code::OK { Ok(()) } else { Err(Status::new(code, "no")) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_are_counted_by_what_came_of_them() {
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        let cx = OpContext::within(Duration::from_secs(1)).counted_by(&metrics, "aws");
+        for code in [Code::OK, Code::NotFound, Code::ResourceExhausted] {
+            let _ = cx.request("instance_terminate", answers(code)).await;
+        }
+        tokio::time::timeout(cx.deadline, cx.request("instance_terminate", answers(Code::OK))).await.unwrap_err();
+        let text = metrics.render().unwrap();
+        for line in [
+            r#"mcm_cloud_api_requests_total{provider="aws",service="instance_terminate"} 2"#,
+            r#"mcm_cloud_api_requests_failed_total{provider="aws",service="instance_terminate"} 2"#,
+            r#"mcm_cloud_api_api_request_duration_seconds_sum{provider="aws",service="instance_terminate"} 4"#,
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_counts_is_sent_all_the_same() {
+        let cx = OpContext::within(Duration::from_secs(9));
+        assert_eq!(cx.request("nova", answers(Code::OK)).await, Ok(()));
+    }
+}
