@@ -24,7 +24,7 @@ use crate::{
 /// No answer takes longer to begin; a watch begins at once.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// What concerns one connection only, or says who somebody is.
-const NOT_SENT_ON: [HeaderName; 9] = [
+static NOT_SENT_ON: [HeaderName; 9] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
@@ -71,7 +71,7 @@ impl Server {
         };
         let (answered, body) = response.into_parts();
         let mut headers = answered.headers;
-        for name in NOT_SENT_ON {
+        for name in &NOT_SENT_ON {
             headers.remove(name);
         }
         Ok(Answer {
@@ -94,7 +94,7 @@ fn unreachable(message: String) -> ApiStatus {
 /// The headers that the server gets: those of the caller, without what only we may say, and who asks.
 fn onward(head: &Parts, user: &User) -> HeaderMap {
     let mut headers = head.headers.clone();
-    for name in NOT_SENT_ON {
+    for name in &NOT_SENT_ON {
         headers.remove(name);
     }
     let claims: Vec<HeaderName> = headers
