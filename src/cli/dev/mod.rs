@@ -249,7 +249,7 @@ fn hints(kubeconfig: &Path, deployment: Option<&str>, views: Views) -> String {
             "get machines --watch".to_owned(),
         ],
     };
-    let commands: String = commands.iter().map(|command| format!("  kubectl {command}\n")).collect();
+    let commands = commands.map(|command| format!("  kubectl {command}\n")).concat();
     format!("try in a second terminal:\n  export KUBECONFIG={}\n{commands}", kubeconfig.display())
 }
 

@@ -55,9 +55,8 @@ impl Server {
         user: &User,
     ) -> Result<Answer, ApiStatus> {
         let Some(backend) = self.aggregator.backend(serves) else { return Err(ApiStatus::page_not_found()) };
-        let line = match (&backend.line, &backend.found) {
-            (Ok(line), Ok(_)) => line,
-            (Ok(_), Err(_)) | (Err(_), _) => return Err(unreachable("service unavailable".to_owned())),
+        let (Ok(line), Ok(_)) = (&backend.line, &backend.found) else {
+            return Err(unreachable("service unavailable".to_owned()));
         };
         let path_and_query = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let sent = line.send(head.method.clone(), path_and_query, onward(head, user), body.clone());
