@@ -6,22 +6,24 @@
 //!
 //! Sources: spec/machine-controller §12, spec/deployment-and-set §1.1, the names of our own flags.
 
+mod drivers;
 mod extension;
+mod loops;
+mod serving;
 
-use std::{
-    collections::BTreeSet,
-    net::{IpAddr, SocketAddr},
-    num::{NonZeroU16, NonZeroUsize},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
+pub use drivers::{DriverSelection, Impersonation, SimulationAdmin, SimulationSettings, SimulationState};
 pub use extension::{
     AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings, Lookup,
     SharedAuthority, SourceRights, ViewSelection,
 };
+pub use loops::{Controller, ControllerSet, Half, LeaderElection, StandbyCaches, Workers};
+pub use serving::{
+    AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, TlsMinVersion, WebhookSettings,
+};
 
-use crate::api::{defaulting::FinalizerDefault, kind::ApiVersion, names, validation::Profile};
+use crate::api::kind::ApiVersion;
 
 /// Everything `mcm serve` is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,26 +102,6 @@ impl Settings {
     }
 }
 
-/// Who may call webhooks, and how many at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WebhookSettings {
-    /// PEM file of the authorities of which callers must show a certificate; most API servers have none to show.
-    pub client_authorities: Option<PathBuf>,
-    /// Admission reviews that are answered at a time.
-    pub max_in_flight: NonZeroUsize,
-    /// The oldest TLS version that is spoken.
-    pub tls_min_version: TlsMinVersion,
-}
-
-/// The oldest TLS version that is spoken, by Go's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsMinVersion {
-    /// `VersionTLS12`.
-    V1_2,
-    /// `VersionTLS13`.
-    V1_3,
-}
-
 /// How the control cluster is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlCluster {
@@ -169,237 +151,6 @@ pub struct ClientRate {
     pub qps: f32,
     /// Requests that may go at once; 0 counts as 1.
     pub burst: u32,
-}
-
-/// The plain HTTP listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpSettings {
-    /// Address of both listeners.
-    pub address: IpAddr,
-    /// Port for health, readiness and metrics.
-    pub port: NonZeroU16,
-    /// A second listener where the Go machine controller had its own; absent when it is switched off.
-    pub compat_port: Option<NonZeroU16>,
-    /// Whether profiles can be asked for.
-    pub profiling: Profiling,
-}
-
-/// What `/debug/pprof` serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Profiling {
-    /// Nothing.
-    Off,
-    /// Profiles.
-    On,
-    /// Profiles, and contention is measured.
-    WithContention,
-}
-
-/// Where the serving certificate comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CertMode {
-    /// Made and rotated by the process, kept in a Secret.
-    SelfManaged,
-    /// Read from files that somebody else rotates.
-    Files {
-        /// PEM file with the certificate chain.
-        certificate: PathBuf,
-        /// PEM file with the private key.
-        private_key: PathBuf,
-    },
-    /// Made at the start, kept in memory only.
-    Dev,
-}
-
-/// Name and namespace of a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceReference {
-    /// Name of the Service.
-    pub name: String,
-    /// Its namespace; the certificate Secret lives there too.
-    pub namespace: String,
-}
-
-/// What admission does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdmissionSettings {
-    /// How strict the rules with two levels are.
-    pub profile: Profile,
-    /// User names that the webhooks treat as controllers.
-    pub controller_users: Vec<String>,
-    /// Whether new objects get our finalizer in admission already.
-    pub finalizers: FinalizerDefault,
-}
-
-/// One control loop, by the name of its queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Controller {
-    /// Rollouts of `MachineDeployments`.
-    MachineDeployment,
-    /// Replicas of `MachineSets`.
-    MachineSet,
-    /// Freezes sets that hold too many machines.
-    MachineSafetyOvershooting,
-    /// Life of a Machine.
-    Machine,
-    /// What a Node's events mean for its Machine.
-    Node,
-    /// Finalizer of a `MachineClass`.
-    MachineClass,
-    /// Finalizer of a Secret that a class names.
-    Secret,
-    /// Collects VMs without a Machine.
-    MachineSafetyOrphanVms,
-    /// Freezes the machine loops while an API server is unreachable.
-    MachineSafetyApiServer,
-}
-
-/// The half of the Go original that a loop comes from; each half has its own Lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Half {
-    /// Deployments and sets.
-    ControllerManager,
-    /// Machines, classes and secrets.
-    MachineController,
-}
-
-impl Half {
-    /// Both, in the order in which their Leases are taken.
-    pub const ALL: [Self; 2] = [Self::ControllerManager, Self::MachineController];
-
-    /// Name of the Lease.
-    pub const fn lease_name(self) -> &'static str {
-        match self {
-            Self::ControllerManager => names::LEASE_CONTROLLER_MANAGER,
-            Self::MachineController => names::LEASE_MACHINE_CONTROLLER,
-        }
-    }
-}
-
-impl Controller {
-    /// All loops there are.
-    pub const ALL: [Self; 9] = [
-        Self::MachineDeployment,
-        Self::MachineSet,
-        Self::MachineSafetyOvershooting,
-        Self::Machine,
-        Self::Node,
-        Self::MachineClass,
-        Self::Secret,
-        Self::MachineSafetyOrphanVms,
-        Self::MachineSafetyApiServer,
-    ];
-
-    /// The name that `--controllers` knows.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MachineDeployment => "machinedeployment",
-            Self::MachineSet => "machineset",
-            Self::MachineSafetyOvershooting => "machinesafetyovershooting",
-            Self::Machine => "machine",
-            Self::Node => "node",
-            Self::MachineClass => "machineclass",
-            Self::Secret => "secret",
-            Self::MachineSafetyOrphanVms => "machinesafetyorphanvms",
-            Self::MachineSafetyApiServer => "machinesafetyapiserver",
-        }
-    }
-
-    /// The loop of that name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|controller| controller.name() == name)
-    }
-
-    /// The half it belongs to.
-    pub const fn half(self) -> Half {
-        match self {
-            Self::MachineDeployment | Self::MachineSet | Self::MachineSafetyOvershooting => Half::ControllerManager,
-            Self::Machine
-            | Self::Node
-            | Self::MachineClass
-            | Self::Secret
-            | Self::MachineSafetyOrphanVms
-            | Self::MachineSafetyApiServer => Half::MachineController,
-        }
-    }
-
-    /// Whether the loop has nothing to do without a target cluster.
-    pub const fn needs_target(self) -> bool {
-        matches!(self, Self::Node | Self::MachineSafetyApiServer)
-    }
-}
-
-/// The loops of this process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ControllerSet(BTreeSet<Controller>);
-
-impl ControllerSet {
-    /// Every loop.
-    pub fn all() -> Self {
-        Self(Controller::ALL.into())
-    }
-
-    /// No loop: the process only serves.
-    pub fn none() -> Self {
-        Self::default()
-    }
-
-    /// Whether the loop runs here.
-    pub fn contains(&self, controller: Controller) -> bool {
-        self.0.contains(&controller)
-    }
-
-    /// Whether no loop runs here.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The loops, in their fixed order.
-    pub fn iter(&self) -> impl Iterator<Item = Controller> + '_ {
-        self.0.iter().copied()
-    }
-
-    /// The halves with at least one loop, in the order in which their Leases are taken.
-    pub fn halves(&self) -> Vec<Half> {
-        Half::ALL.into_iter().filter(|half| self.iter().any(|controller| controller.half() == *half)).collect()
-    }
-}
-
-impl FromIterator<Controller> for ControllerSet {
-    fn from_iter<I: IntoIterator<Item = Controller>>(controllers: I) -> Self {
-        Self(controllers.into_iter().collect())
-    }
-}
-
-/// Workers per queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Workers {
-    /// Of each queue of [`Half::ControllerManager`].
-    pub controller_manager: NonZeroUsize,
-    /// Of each queue of [`Half::MachineController`].
-    pub machine_controller: NonZeroUsize,
-}
-
-/// Whether a replica that does not lead keeps its caches warm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StandbyCaches {
-    /// It does: it takes over at once and can answer whatever reads.
-    Warm,
-    /// It does not: it needs less memory, and lists everything when it begins to lead.
-    Cold,
-}
-
-/// How leadership is won and kept; lease > renew deadline > 1.2 × retry period.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaderElection {
-    /// Holder name in the Leases: the host name, as in Go.
-    pub identity: String,
-    /// How long others wait before they take over.
-    pub lease_duration: Duration,
-    /// How long the leader tries to renew before it gives up.
-    pub renew_deadline: Duration,
-    /// Wait between two tries.
-    pub retry_period: Duration,
 }
 
 /// Timeouts of machines; a machine's own spec may override most of them.
@@ -495,59 +246,6 @@ pub struct SafetySettings {
     pub api_server_check_period: Duration,
 }
 
-/// Which drivers this process serves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DriverSelection {
-    /// All that are compiled in.
-    All,
-    /// Those of these `provider` strings.
-    Only(BTreeSet<String>),
-}
-
-/// The virtual cloud.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SimulationSettings {
-    /// Whether classes of real providers may be simulated.
-    pub impersonation: Impersonation,
-    /// File with latencies, failures and quota; re-read when it changes.
-    pub config: Option<PathBuf>,
-    /// Where the VMs are remembered.
-    pub state: SimulationState,
-    /// Where the simulation can be steered from.
-    pub admin: Option<SimulationAdmin>,
-}
-
-/// Whether the virtual cloud may serve other providers' classes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Impersonation {
-    /// It serves provider `virtual` only.
-    Refused,
-    /// The simulation config names the providers it plays.
-    Allowed,
-}
-
-/// Where the virtual cloud remembers its VMs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SimulationState {
-    /// Nowhere: rebuilt from the simulated Nodes at the start.
-    None,
-    /// In a journal.
-    File(PathBuf),
-    /// In `ConfigMaps` of this name prefix.
-    ConfigMap(String),
-    /// In one JSON document that is written whole.
-    Json(PathBuf),
-}
-
-/// Where the simulation can be steered from: never beyond this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SimulationAdmin {
-    /// A TCP port of the loopback interface.
-    Loopback(SocketAddr),
-    /// A Unix socket.
-    Unix(PathBuf),
-}
-
 /// How the process ends after SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShutdownSettings {
@@ -555,24 +253,4 @@ pub struct ShutdownSettings {
     pub delay: Duration,
     /// How long requests and effects in flight may take after that.
     pub timeout: Duration,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_controller_is_found_by_its_name() {
-        for controller in Controller::ALL {
-            assert_eq!(Controller::named(controller.name()), Some(controller));
-        }
-        assert_eq!(Controller::named("deployment"), None);
-    }
-
-    #[test]
-    fn a_half_without_a_loop_takes_no_lease() {
-        assert_eq!(ControllerSet::all().halves(), Half::ALL);
-        assert_eq!(ControllerSet::from_iter([Controller::Secret]).halves(), [Half::MachineController]);
-        assert_eq!(ControllerSet::none().halves(), []);
-    }
 }

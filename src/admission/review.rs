@@ -3,16 +3,13 @@
 //! Texts are borrowed from the body where they hold no escapes. Of the objects, what no rule looks at is skipped
 //! while reading: `metadata.managedFields` alone is often half of an object.
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
 use super::refusal::{Refusal, printable};
-use serde::{
-    Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
-};
-use serde_json::{Map, Number, Value};
+use serde::{Deserialize, Deserializer, de::DeserializeSeed};
 
 use crate::api::{
+    json::{Json, Member, Reading},
     kind::{ApiVersion, Kind},
     names,
     validation::{Change, Dependents},
@@ -56,10 +53,10 @@ pub struct Request<'a> {
     /// Who asks.
     #[serde(borrow, default)]
     pub user_info: UserInfo<'a>,
-    #[serde(default)]
-    object: Option<Object>,
-    #[serde(default)]
-    old_object: Option<Object>,
+    #[serde(borrow, default)]
+    object: Option<Object<'a>>,
+    #[serde(borrow, default)]
+    old_object: Option<Object<'a>>,
     #[serde(borrow, default)]
     options: Option<Options<'a>>,
 }
@@ -233,89 +230,18 @@ impl Request<'_> {
 const UNREAD_METADATA: [&str; 5] = ["managedFields", "uid", "resourceVersion", "creationTimestamp", "selfLink"];
 
 /// An object without [`UNREAD_METADATA`].
-struct Object(Value);
+struct Object<'a>(Json<'a>);
 
-impl<'de> Deserialize<'de> for Object {
+impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Without(Level::Object)).map(Self)
+        Reading(member_of_object).deserialize(deserializer).map(Self)
     }
 }
 
-/// How deep in the object a value is.
-#[derive(Clone, Copy)]
-enum Level {
-    Object,
-    Metadata,
+fn member_of_object(key: &str) -> Member {
+    if key == "metadata" { Member::ReadBy(member_of_metadata) } else { Member::Read }
 }
 
-/// Reads any JSON value, and of an object all but [`UNREAD_METADATA`].
-struct Without(Level);
-
-/// The same for a member that is read in place.
-struct Metadata(Value);
-
-impl<'de> Deserialize<'de> for Metadata {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Without(Level::Metadata)).map(Self)
-    }
-}
-
-impl<'de> Visitor<'de> for Without {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any JSON value")
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::from(value))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::from(value))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::from(value))
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(element) = elements.next_element()? {
-            list.push(element);
-        }
-        Ok(Value::Array(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
-        while let Some(key) = members.next_key::<String>()? {
-            match (self.0, key.as_str()) {
-                (Level::Object, "metadata") => {
-                    let value = members.next_value::<Metadata>()?.0;
-                    map.insert(key, value);
-                }
-                (Level::Metadata, key) if UNREAD_METADATA.contains(&key) => {
-                    members.next_value::<IgnoredAny>()?;
-                }
-                _ => {
-                    let value = members.next_value()?;
-                    map.insert(key, value);
-                }
-            }
-        }
-        Ok(Value::Object(map))
-    }
+fn member_of_metadata(key: &str) -> Member {
+    if UNREAD_METADATA.contains(&key) { Member::Skip } else { Member::Read }
 }

@@ -9,6 +9,7 @@ use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation, jsonptr:
 use serde_json::{Map, Value, json};
 
 use super::{
+    json::Json,
     kind::{ApiVersion, Kind},
     names::{DEFAULT_MACHINE_PRIORITY, MACHINE_CLASS_KIND, annotation, finalizer},
     validation::{Change, Node},
@@ -68,12 +69,13 @@ pub fn default_patch(request: &DefaultingRequest<'_>) -> Patch {
 /// Fills the defaults of a new v1alpha1 object in, as the webhook would. Controllers call it for children before they
 /// create them, so that nothing depends on the webhook and nothing is written twice.
 pub fn apply_defaults(kind: Kind, object: &mut Value) {
-    let namespace = Node::of(object).at(&["metadata", "namespace"]).text().unwrap_or_default().to_owned();
+    let read = Json::from(&*object);
+    let namespace = Node::of(&read).at(&["metadata", "namespace"]).text().unwrap_or_default();
     let patch = default_patch(&DefaultingRequest {
         kind,
         version: ApiVersion::V1alpha1,
-        change: Change::Create { new: object },
-        namespace: &namespace,
+        change: Change::Create { new: &read },
+        namespace,
         finalizers: FinalizerDefault::Add,
     });
     let applied = json_patch::patch(object, &patch);
@@ -134,9 +136,9 @@ fn default_priority(request: &DefaultingRequest<'_>, annotations: Node<'_>, edit
     let place = ["metadata", "annotations", annotation::MACHINE_PRIORITY];
     match annotations {
         Node::Absent => edits.add(&place[..2], json!({ annotation::MACHINE_PRIORITY: priority })),
-        Node::Is(Value::Object(members)) => match members.get(annotation::MACHINE_PRIORITY) {
-            None | Some(Value::Null) => edits.add(&place, priority.into()),
-            Some(Value::String(text)) if text.is_empty() => edits.replace(&place, priority.into()),
+        Node::Is(Json::Object(members)) => match members.get(annotation::MACHINE_PRIORITY) {
+            None | Some(Json::Null) => edits.add(&place, priority.into()),
+            Some(Json::Text(text)) if text.is_empty() => edits.replace(&place, priority.into()),
             Some(_) => {}
         },
         Node::Is(_) | Node::Mistyped => {}
@@ -146,7 +148,7 @@ fn default_priority(request: &DefaultingRequest<'_>, annotations: Node<'_>, edit
 /// Our finalizer closes the gap between the creation of an object and its controller's first look at it. On an update,
 /// an explicit removal is respected; a class's finalizer is its controller's business then.
 fn default_finalizer(request: &DefaultingRequest<'_>, finalizers: Node<'_>, edits: &mut Edits) {
-    let ours = |list: Node<'_>| list.elements().iter().any(|name| name == finalizer::MACHINE);
+    let ours = |list: Node<'_>| list.elements().iter().any(|name| *name == finalizer::MACHINE);
     let wanted = match request.change {
         _ if request.finalizers == FinalizerDefault::Leave => false,
         Change::Create { .. } => true,
@@ -160,7 +162,7 @@ fn default_finalizer(request: &DefaultingRequest<'_>, finalizers: Node<'_>, edit
     }
     match finalizers {
         Node::Absent => edits.add(&["metadata", "finalizers"], json!([finalizer::MACHINE])),
-        Node::Is(Value::Array(_)) => edits.add(&["metadata", "finalizers", "-"], finalizer::MACHINE.into()),
+        Node::Is(Json::List(_)) => edits.add(&["metadata", "finalizers", "-"], finalizer::MACHINE.into()),
         Node::Is(_) | Node::Mistyped => {}
     }
 }
@@ -203,13 +205,13 @@ fn default_strategy(version: ApiVersion, spec: Node<'_>, edits: &mut Edits) {
         _ => return,
     };
     match strategy {
-        Node::Is(Value::Object(members)) if !members.is_empty() => {
+        Node::Is(Json::Object(members)) if !members.is_empty() => {
             if strategy.get("type").text() != Some(chosen) {
                 edits.add(&[&PLACE[..], &["type"]].concat(), chosen.into());
             }
             default_margins(strategy.get(field), &[&PLACE[..], &[field]].concat(), surge, unavailable, edits);
         }
-        Node::Absent | Node::Is(Value::Object(_)) => {
+        Node::Absent | Node::Is(Json::Object(_)) => {
             let whole = json!({ "type": chosen, field: { "maxSurge": surge, "maxUnavailable": unavailable } });
             if strategy.is_absent() { edits.add(&PLACE, whole) } else { edits.replace(&PLACE, whole) }
         }
@@ -221,7 +223,7 @@ fn default_strategy(version: ApiVersion, spec: Node<'_>, edits: &mut Edits) {
 fn default_margins(settings: Node<'_>, place: &[&str], surge: i64, unavailable: i64, edits: &mut Edits) {
     match settings {
         Node::Absent => edits.add(place, json!({ "maxSurge": surge, "maxUnavailable": unavailable })),
-        Node::Is(Value::Object(_)) => {
+        Node::Is(Json::Object(_)) => {
             let (given_surge, given_unavailable) = (settings.get("maxSurge"), settings.get("maxUnavailable"));
             let at = |field| [place, &[field]].concat();
             match (given_surge.is_absent(), given_unavailable.is_absent()) {

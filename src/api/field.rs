@@ -9,30 +9,31 @@ use serde_json::Value;
 
 /// Where in an object something is: `spec.template.spec.class.name`, `list[0]`, `map[key]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FieldPath(String);
+pub struct FieldPath(Cow<'static, str>);
 
 impl FieldPath {
     /// A path with this first segment; the empty string is the object itself.
-    pub fn new(root: impl Into<String>) -> Self {
+    pub fn new(root: impl Into<Cow<'static, str>>) -> Self {
         Self(root.into())
     }
 
     /// `self.name`.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
-        if self.0.is_empty() { Self(name.to_owned()) } else { Self([&self.0, ".", name].concat()) }
+        let path = if self.0.is_empty() { name.to_owned() } else { [self.as_str(), ".", name].concat() };
+        Self(Cow::Owned(path))
     }
 
     /// `self[index]`, an element of a list.
     #[must_use]
     pub fn index(&self, index: usize) -> Self {
-        Self(format!("{}[{index}]", self.0))
+        Self(Cow::Owned(format!("{}[{index}]", self.0)))
     }
 
     /// `self[key]`, a value of a map.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
-        Self([&self.0, "[", key, "]"].concat())
+        Self(Cow::Owned([self.as_str(), "[", key, "]"].concat()))
     }
 
     /// The path as it is printed.
@@ -44,7 +45,7 @@ impl FieldPath {
     #[must_use]
     pub fn without_indexes(&self) -> String {
         let mut out = String::with_capacity(self.0.len());
-        let mut rest = self.0.as_str();
+        let mut rest = self.as_str();
         while let Some(open) = rest.find('[') {
             let Some(len) = rest[open..].find(']') else { break };
             let inside = &rest[open + 1..open + len];
@@ -274,8 +275,8 @@ impl Findings {
     }
 
     /// The field has the wrong JSON type; `expected` reads like `must be a string`.
-    pub fn mistyped(&mut self, rule: RuleId, path: FieldPath, value: &Value, expected: &'static str) {
-        self.deny(rule, path, ErrorKind::TypeInvalid, value.clone(), expected.into());
+    pub fn mistyped(&mut self, rule: RuleId, path: FieldPath, value: impl Into<Value>, expected: &'static str) {
+        self.deny(rule, path, ErrorKind::TypeInvalid, value.into(), expected.into());
     }
 
     /// The field is longer than so many bytes.
@@ -370,7 +371,7 @@ mod tests {
     use super::*;
 
     fn error(kind: ErrorKind, path: &str, value: Value, detail: &'static str) -> FieldError {
-        FieldError { path: FieldPath::new(path), kind, value, detail: detail.into() }
+        FieldError { path: FieldPath::new(path.to_owned()), kind, value, detail: detail.into() }
     }
 
     #[rstest]

@@ -42,6 +42,13 @@ pub struct ViewsFile {
     pub text: String,
 }
 
+/// What is applied, in order: roles of readers, then the registration. Without the roles of the process itself.
+pub fn views_for_readers(manifests: &ViewsManifests) -> Vec<Value> {
+    let mut objects = rbac::reader_roles();
+    objects.push(api_service(manifests));
+    objects
+}
+
 /// Roles and registration, a file each.
 pub fn views_files(manifests: &ViewsManifests) -> [ViewsFile; 2] {
     let file = |name, objects: &[Value]| {

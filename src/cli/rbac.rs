@@ -1,7 +1,8 @@
 //! What the process may do: one typed list, and the RBAC objects made of it.
 //!
-//! Every grant says why it exists; who writes a new kind of request adds its grant here and nowhere else. Rules with
-//! `resourceNames` are kept apart from those without, since RBAC joins what stands in one rule.
+//! Every grant says why it exists; who writes a new kind of request adds its grant here and nowhere else. Objects are patched
+//! and never written back whole, so nearly nothing may `update`. Rules with `resourceNames` are kept apart from those without,
+//! since RBAC joins what stands in one rule.
 //!
 //! Sources: spec/machine-controller §1.1, spec/api-and-admission §10 "RBAC", spec/providers §7.4–7.6 (simulation).
 
@@ -38,28 +39,28 @@ const READ: &[&str] = &["get", "list", "watch"];
 const CONTROL: &[Grant] = &[
     Grant {
         group: names::GROUP,
-        resources: &["machines", "machinesets", "machinedeployments"],
-        verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
+        resources: &["machines", "machinesets"],
+        verbs: &["create", "delete", "get", "list", "patch", "watch"],
         names: &[],
         why: "deployments own sets, sets own machines",
     },
     Grant {
         group: names::GROUP,
-        resources: &["machineclasses"],
-        verbs: &["get", "list", "patch", "update", "watch"],
+        resources: &["machinedeployments", "machineclasses"],
+        verbs: &["get", "list", "patch", "watch"],
         names: &[],
-        why: "read by every machine; the finalizer is claimed and taken off",
+        why: "users make and delete them; finalizers and annotations are ours",
     },
     Grant {
         group: names::GROUP,
         resources: &["machines/status", "machinesets/status", "machinedeployments/status"],
-        verbs: &["get", "patch", "update"],
+        verbs: &["patch"],
         names: &[],
         why: "what was observed and done",
     },
     Grant {
         group: names::GROUP,
-        resources: &["machines/finalizers", "machinesets/finalizers", "machinedeployments/finalizers"],
+        resources: &["machinesets/finalizers", "machinedeployments/finalizers"],
         verbs: &["update"],
         names: &[],
         why: "owner references with blockOwnerDeletion",
@@ -67,7 +68,7 @@ const CONTROL: &[Grant] = &[
     Grant {
         group: "",
         resources: &["secrets"],
-        verbs: &["get", "list", "patch", "update", "watch"],
+        verbs: &["get", "list", "patch", "watch"],
         names: &[],
         why: "credentials and user data of classes, and the finalizer on them",
     },
@@ -81,21 +82,14 @@ const CONTROL: &[Grant] = &[
     Grant {
         group: "coordination.k8s.io",
         resources: &["leases"],
-        verbs: &["get", "patch", "update"],
+        verbs: &["get", "update"],
         names: &[names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER],
         why: "leader election",
     },
     Grant {
         group: "",
         resources: &["events"],
-        verbs: &["create", "patch", "update"],
-        names: &[],
-        why: "what a person should see",
-    },
-    Grant {
-        group: "events.k8s.io",
-        resources: &["events"],
-        verbs: &["create", "patch", "update"],
+        verbs: &["create", "patch"],
         names: &[],
         why: "what a person should see",
     },
@@ -113,7 +107,7 @@ const CERTIFICATE: &[Grant] = &[
     Grant {
         group: "",
         resources: &["secrets"],
-        verbs: &["get", "list", "patch", "update", "watch"],
+        verbs: &["get", "list", "update", "watch"],
         names: &[names::CERTIFICATE_SECRET],
         why: "certificate and CA of the webhooks",
     },
@@ -124,14 +118,14 @@ const REGISTRATIONS: &[Grant] = &[
     Grant {
         group: "admissionregistration.k8s.io",
         resources: &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
-        verbs: &["get", "list", "patch", "update", "watch"],
+        verbs: &["get", "list", "patch", "watch"],
         names: &[names::WEBHOOK_CONFIGURATION],
         why: "caBundle of the webhooks",
     },
     Grant {
         group: "apiextensions.k8s.io",
         resources: &["customresourcedefinitions"],
-        verbs: &["get", "list", "patch", "update", "watch"],
+        verbs: &["get", "list", "patch", "watch"],
         names: &[
             "machineclasses.machine.sapcloud.io",
             "machinedeployments.machine.sapcloud.io",
@@ -146,7 +140,7 @@ const REGISTRATIONS: &[Grant] = &[
 const VIEWS_REGISTRATION: &[Grant] = &[Grant {
     group: "apiregistration.k8s.io",
     resources: &["apiservices"],
-    verbs: &["get", "list", "patch", "update", "watch"],
+    verbs: &["get", "list", "patch", "watch"],
     names: &[names::API_SERVICE],
     why: "caBundle of the views",
 }];
@@ -202,14 +196,14 @@ const TARGET: &[Grant] = &[
     Grant {
         group: "",
         resources: &["nodes"],
-        verbs: &["delete", "get", "list", "patch", "update", "watch"],
+        verbs: &["delete", "get", "list", "patch", "watch"],
         names: &[],
         why: "health, cordon, labels and taints of templates, finalizer, removal",
     },
     Grant {
         group: "",
         resources: &["nodes/status"],
-        verbs: &["patch", "update"],
+        verbs: &["patch"],
         names: &[],
         why: "condition Terminating and virtual capacity",
     },
@@ -265,14 +259,14 @@ const SIMULATION: &[Grant] = &[
     Grant {
         group: "",
         resources: &["pods/status"],
-        verbs: &["patch", "update"],
+        verbs: &["patch"],
         names: &[],
         why: "a simulated kubelet runs the pods bound to it",
     },
     Grant {
         group: "storage.k8s.io",
         resources: &["volumeattachments", "volumeattachments/status"],
-        verbs: &["patch", "update"],
+        verbs: &["patch"],
         names: &[],
         why: "a simulated CSI driver attaches and detaches",
     },
@@ -282,7 +276,7 @@ const SIMULATION: &[Grant] = &[
 const SIMULATION_LEASES: &[Grant] = &[Grant {
     group: "coordination.k8s.io",
     resources: &["leases"],
-    verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
+    verbs: &["create", "patch"],
     names: &[],
     why: "heartbeats of simulated kubelets",
 }];

@@ -25,6 +25,7 @@ use super::documents::{Document, ObjectRef, parse_documents};
 use crate::api::{
     defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
     field::{FieldPath, Findings},
+    json::Json,
     kind::{ApiVersion, Kind},
     names,
     validation::{
@@ -139,28 +140,30 @@ fn findings(
     providers: &dyn Providers,
 ) -> Findings {
     let namespace = Identity::of(object, &options.namespace).namespace;
-    let change = |new| old.map_or(Change::Create { new }, |old| Change::Update { old, new });
+    let before = old.map(Json::from);
+    let given = Json::from(object);
     let patch = default_patch(&DefaultingRequest {
         kind,
         version,
-        change: change(object),
+        change: change(before.as_ref(), &given),
         namespace: &namespace,
         finalizers: FinalizerDefault::Add,
     });
     let mut new = object.clone();
     let applied = json_patch::patch(&mut new, &patch);
     debug_assert!(applied.is_ok(), "a default patch applies to the object it was made from");
+    let new = Json::from(&new);
     let mut found = Findings::new();
     object_metadata_syntax(&new, &mut found);
-    if let Some(old) = old {
-        let mut before = Findings::new();
-        object_metadata_syntax(old, &mut before);
-        forgive_what_was_there(&mut found, &before);
+    if let Some(before) = &before {
+        let mut then = Findings::new();
+        object_metadata_syntax(before, &mut then);
+        forgive_what_was_there(&mut found, &then);
     }
     found.extend(validate(&ValidationRequest {
         kind,
         version,
-        change: change(&new),
+        change: change(before.as_ref(), &new),
         namespace: &namespace,
         user: User { name: &options.user, groups: &[] },
         policy: &options.policy,
@@ -168,6 +171,10 @@ fn findings(
         references: inventory,
     }));
     found
+}
+
+fn change<'a>(old: Option<&'a Json<'a>>, new: &'a Json<'a>) -> Change<'a> {
+    old.map_or(Change::Create { new }, |old| Change::Update { old, new })
 }
 
 /// All documents of the files, and what could not be read; one bad file does not stop the others.

@@ -36,7 +36,8 @@ struct Answer {
 pub fn run(args: VersionArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let answer = Answer {
         version: env!("CARGO_PKG_VERSION"),
-        git_commit: option_env!("MCM_GIT_COMMIT"),
+        // An image that is built without the argument has it empty.
+        git_commit: option_env!("MCM_GIT_COMMIT").filter(|commit| !commit.is_empty()),
         platform: format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
         storage_version: names::API_VERSION_V1ALPHA1,
     };

@@ -48,6 +48,13 @@ impl Gate {
         Self { leadership, passed: Arc::default() }
     }
 
+    /// A gate that nothing passes, for processes that only look.
+    pub fn closed() -> Self {
+        let lost = CancellationToken::new();
+        lost.cancel();
+        Self::open_until(lost)
+    }
+
     /// Whether effects may happen at all.
     ///
     /// # Errors

@@ -132,13 +132,37 @@ pub(super) fn cell(resource: &str, column: &str) -> Cell {
         ("services", "Cluster-IP") => path(".spec.clusterIP"),
         ("priorityclasses", "Value") => path(".value"),
         ("storageclasses", "Provisioner") => path(".provisioner"),
-        ("apiservices", "Available") => path(".status.conditions[?(@.type==\"Available\")].status"),
-        ("apiservices", "Service") => path(".spec.service.name"),
+        ("apiservices", "Available") => Cell::Computed(registration_availability),
+        ("apiservices", "Service") => Cell::Computed(registration_service),
         (_, "Desired") => path(".spec.replicas"),
         (_, "Current") => path(".status.replicas"),
         (_, "Available") => path(".status.availableReplicas"),
         (_, "Up-to-date") => path(".status.updatedReplicas"),
         _ => Cell::Computed(|_| json!("<none>")),
+    }
+}
+
+/// Whether a registered server answers, and why not.
+fn registration_availability(object: &Value) -> Value {
+    let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some(available) = conditions.iter().find(|condition| condition["type"] == "Available") else {
+        return json!("Unknown");
+    };
+    let status = available["status"].as_str().unwrap_or_default();
+    match available["reason"].as_str().filter(|reason| status != "True" && !reason.is_empty()) {
+        Some(reason) => json!(format!("{status} ({reason})")),
+        None => json!(status),
+    }
+}
+
+fn registration_service(object: &Value) -> Value {
+    match &object["spec"]["service"] {
+        Value::Null => json!("Local"),
+        service => json!(format!(
+            "{}/{}",
+            service["namespace"].as_str().unwrap_or_default(),
+            service["name"].as_str().unwrap_or_default()
+        )),
     }
 }
 

@@ -1,14 +1,6 @@
 //! Starting a development server, and clients of it.
 
-use std::{
-    collections::BTreeSet,
-    convert::Infallible,
-    fs,
-    net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, convert::Infallible, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::Request;
@@ -16,17 +8,13 @@ use http_body_util::BodyExt;
 use jiff::Timestamp;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use serde_json::json;
 
 use super::{
     access::{MASTERS, TokenFileError, User},
     account_tokens::AccountTokens,
     authorization::AuthorizationMode,
-    files,
+    certificates::{self, Authority, Holder},
     first_content::first_content,
     helpers::{Helpers, StandIn},
     listener::{ListenError, Listening, acceptor, listen},
@@ -37,10 +25,10 @@ use super::{
 };
 use crate::protocol::status::ApiStatus;
 
+/// The name of context and cluster in kubeconfigs.
+pub const CONTEXT: &str = "mcm-dev";
 /// The user of the kubeconfig.
 const ADMIN: &str = "mcm-dev-admin";
-const CA_CERTIFICATE: &str = "ca.crt";
-const CA_KEY: &str = "ca.key";
 
 /// Where objects are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,12 +73,14 @@ impl Default for DevServerOptions {
 pub struct DevServer {
     server: Arc<Server>,
     folder: Option<PathBuf>,
-    helpers: tokio::task::JoinHandle<()>,
+    tasks: [tokio::task::JoinHandle<()>; 2],
 }
 
 impl Drop for DevServer {
     fn drop(&mut self) {
-        self.helpers.abort();
+        for task in &self.tasks {
+            task.abort();
+        }
     }
 }
 
@@ -128,7 +118,8 @@ impl DevServer {
         server.reload_definitions();
         first_content(&server);
         let helpers = tokio::spawn(Helpers::new(Arc::clone(&server), options.without).run());
-        Ok(Self { server, folder, helpers })
+        let registrations = tokio::spawn(Arc::clone(&server).keep_registrations());
+        Ok(Self { server, folder, tasks: [helpers, registrations] })
     }
 
     /// A client in this process, without sockets, as a user of the group of administrators.
@@ -189,21 +180,19 @@ impl DevServer {
     /// # Errors
     /// When the address is not of this host, or can't be taken.
     pub async fn listen(&self, address: SocketAddr) -> Result<(Listening, Credentials), ListenError> {
-        let failed = |error: String| ListenError::Tls(error);
-        let (ca_certificate, ca_key) = authority(self.folder.as_deref()).map_err(failed)?;
-        let made = |error: rcgen::Error| ListenError::Tls(error.to_string());
-        let ca_pair = KeyPair::from_pem(&ca_key).map_err(made)?;
-        let issuer = Issuer::from_ca_cert_pem(&ca_certificate, ca_pair).map_err(made)?;
-        let serving = issue(&issuer, "mcm-dev", None, Some(address.ip())).map_err(made)?;
-        let admin = issue(&issuer, ADMIN, Some(MASTERS), None).map_err(made)?;
-        let chain = CertificateDer::from_pem_slice(serving.0.as_bytes()).map_err(|error| failed(error.to_string()))?;
-        let key = PrivateKeyDer::from_pem_slice(serving.1.as_bytes()).map_err(|error| failed(error.to_string()))?;
-        let clients =
-            CertificateDer::from_pem_slice(ca_certificate.as_bytes()).map_err(|error| failed(error.to_string()))?;
-        let tls = acceptor(vec![chain], key, &clients)?;
+        let folder = self.folder.as_deref();
+        let authority = Authority::of_folder(folder, certificates::SERVER).map_err(ListenError::Tls)?;
+        let serving = authority.issue("mcm-dev", Holder::Server(address.ip())).map_err(ListenError::Tls)?;
+        let admin = authority.issue(ADMIN, Holder::Client(Some(MASTERS))).map_err(ListenError::Tls)?;
+        let (certificate, key) = serving.decoded().map_err(ListenError::Tls)?;
+        let clients = certificates::certificate(&authority.pem).map_err(ListenError::Tls)?;
+        let tls = acceptor(vec![certificate], key, &clients)?;
+        self.server.introduce_to_extensions(folder, &authority.pem).map_err(ListenError::Tls)?;
         let listening = listen(Arc::clone(&self.server), address, tls).await?;
         self.server.webhooks.never_call(listening.address.port());
-        Ok((listening, Credentials { authority: ca_certificate, certificate: admin.0, key: admin.1 }))
+        // All listeners of a server have one.
+        let _ = self.server.authority.set(authority.pem.clone());
+        Ok((listening, Credentials { authority: authority.pem, certificate: admin.certificate, key: admin.key }))
     }
 }
 
@@ -212,12 +201,12 @@ impl Credentials {
     pub fn kubeconfig(&self, address: SocketAddr) -> String {
         let data = |pem: &str| BASE64_STANDARD.encode(pem);
         let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "mcm-dev",
-            "clusters": [{"name": "mcm-dev", "cluster": {
+            "apiVersion": "v1", "kind": "Config", "current-context": CONTEXT,
+            "clusters": [{"name": CONTEXT, "cluster": {
                 "server": format!("https://{address}"), "certificate-authority-data": data(&self.authority)}}],
             "users": [{"name": ADMIN, "user": {
                 "client-certificate-data": data(&self.certificate), "client-key-data": data(&self.key)}}],
-            "contexts": [{"name": "mcm-dev", "context": {"cluster": "mcm-dev", "user": ADMIN, "namespace": "default"}}],
+            "contexts": [{"name": CONTEXT, "context": {"cluster": CONTEXT, "user": ADMIN, "namespace": "default"}}],
         });
         // JSON is YAML.
         format!("{config:#}\n")
@@ -226,60 +215,13 @@ impl Credentials {
     /// A kubeconfig for whoever shows a token.
     pub fn kubeconfig_with_token(&self, address: SocketAddr, user: &str, token: &str) -> String {
         let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "mcm-dev",
-            "clusters": [{"name": "mcm-dev", "cluster": {
+            "apiVersion": "v1", "kind": "Config", "current-context": CONTEXT,
+            "clusters": [{"name": CONTEXT, "cluster": {
                 "server": format!("https://{address}"),
                 "certificate-authority-data": BASE64_STANDARD.encode(&self.authority)}}],
             "users": [{"name": user, "user": {"token": token}}],
-            "contexts": [{"name": "mcm-dev", "context": {"cluster": "mcm-dev", "user": user, "namespace": "default"}}],
+            "contexts": [{"name": CONTEXT, "context": {"cluster": CONTEXT, "user": user, "namespace": "default"}}],
         });
         format!("{config:#}\n")
     }
-}
-
-/// The authority of a data folder, made if it has none yet.
-fn authority(folder: Option<&Path>) -> Result<(String, String), String> {
-    if let Some(folder) = folder {
-        let read = |name: &str| fs::read_to_string(folder.join(name));
-        if let (Ok(certificate), Ok(key)) = (read(CA_CERTIFICATE), read(CA_KEY)) {
-            return Ok((certificate, key));
-        }
-    }
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "mcm-dev-ca");
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    let pair = KeyPair::generate().map_err(|error| error.to_string())?;
-    let made = params.self_signed(&pair).map_err(|error| error.to_string())?;
-    let made = (made.pem(), pair.serialize_pem());
-    if let Some(folder) = folder {
-        for (name, text) in [(CA_KEY, &made.1), (CA_CERTIFICATE, &made.0)] {
-            files::write_private(&folder.join(name), text).map_err(|error| error.to_string())?;
-        }
-    }
-    Ok(made)
-}
-
-fn issue(
-    issuer: &Issuer<'_, KeyPair>,
-    name: &str,
-    group: Option<&str>,
-    serves: Option<IpAddr>,
-) -> Result<(String, String), rcgen::Error> {
-    let names = match serves {
-        Some(address) => vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), address.to_string()],
-        None => Vec::new(),
-    };
-    let mut params = CertificateParams::new(names)?;
-    params.distinguished_name.push(DnType::CommonName, name);
-    if let Some(group) = group {
-        params.distinguished_name.push(DnType::OrganizationName, group);
-    }
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages =
-        vec![if serves.is_some() { ExtendedKeyUsagePurpose::ServerAuth } else { ExtendedKeyUsagePurpose::ClientAuth }];
-    params.use_authority_key_identifier_extension = true;
-    let pair = KeyPair::generate()?;
-    let certificate = params.signed_by(&pair, issuer)?;
-    Ok((certificate.pem(), pair.serialize_pem()))
 }

@@ -10,10 +10,12 @@ use std::{
 
 use bytes::Bytes;
 use http::{Method, Request, header};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
     access::{MASTERS, User},
+    aggregator::{self, GroupVersion},
     authorization, crd,
     delete::{FOREGROUND, ORPHAN},
     eviction::{covers, is_ready},
@@ -39,6 +41,8 @@ pub enum StandIn {
     Nodes,
     /// Aggregated roles get the rules of those they select.
     AggregatedRoles,
+    /// Secrets for tokens of service accounts are filled.
+    AccountTokens,
 }
 
 /// What the helpers remember between changes.
@@ -51,6 +55,18 @@ pub(super) struct Helpers {
     dependents: BTreeMap<String, BTreeSet<Place>>,
     /// Objects that wait for others to go first.
     waiting: BTreeSet<Place>,
+}
+
+impl StandIn {
+    /// All of them, by the names that flags use.
+    pub const NAMED: [(&'static str, Self); 6] = [
+        ("garbage-collection", Self::GarbageCollection),
+        ("namespaces", Self::Namespaces),
+        ("budgets", Self::Budgets),
+        ("nodes", Self::Nodes),
+        ("aggregated-roles", Self::AggregatedRoles),
+        ("account-tokens", Self::AccountTokens),
+    ];
 }
 
 impl Helpers {
@@ -69,10 +85,19 @@ impl Helpers {
         self.settle().await;
         loop {
             let at = self.at;
-            if progress.wait_for(|progress| *progress > at).await.is_err() {
-                return;
+            let progressed = async { progress.wait_for(|progress| *progress > at).await.is_ok() };
+            // In this order: one seed is one history.
+            let woken = tokio::select! {
+                biased;
+                is_there = progressed => Some(is_there),
+                () = self.server.aggregator.moved() => None,
+            };
+            match woken {
+                Some(true) => self.step().await,
+                Some(false) => return,
+                // Namespaces may wait for a server that nobody knows any more.
+                None => self.settle().await,
             }
-            self.step().await;
         }
     }
 
@@ -119,6 +144,17 @@ impl Helpers {
             ("", "pods") | ("policy", "poddisruptionbudgets") => {
                 budgets.insert(namespace);
             }
+            ("", "secrets") if self.stands_in_for(StandIn::AccountTokens) => {
+                if let Some(secret) = &change.after {
+                    self.server.fill_account_secret(secret);
+                }
+            }
+            ("", "serviceaccounts") if self.stands_in_for(StandIn::AccountTokens) => {
+                if let Some(account) = &change.after {
+                    self.server.fill_secrets_of(&account.value);
+                }
+            }
+            (aggregator::GROUP, aggregator::RESOURCE) | ("", "services") => self.server.aggregator.look_again(),
             (authorization::GROUP, "clusterroles") => self.aggregate_roles(),
             ("", "nodes") if self.stands_in_for(StandIn::Nodes) => match &change.after {
                 Some(node) => self.taint_node(node),
@@ -299,6 +335,14 @@ impl Helpers {
         let content: Vec<_> = content.into_iter().filter(|(_, key, _)| key.starts_with(&prefix)).collect();
         if content.is_empty() {
             let Some(served) = self.served(&place.0) else { return };
+            let unanswered = self.server.aggregator.unanswered();
+            if !unanswered.is_empty() {
+                // Of these nobody knows whether something is left.
+                if let Some(told) = with_discovery_failure(&stored.value, &unanswered, self.server.now()) {
+                    let _ = self.server.overwrite(&served, stored, Some(told));
+                }
+                return;
+            }
             let mut value = stored.value.clone();
             value["spec"]["finalizers"] = json!([]);
             let gone = object::finalizers(&value).is_empty();
@@ -430,6 +474,29 @@ impl Helpers {
             }
         }
     }
+}
+
+/// A namespace that stays because servers of some groups do not answer; none if it says so already.
+fn with_discovery_failure(namespace: &Value, unanswered: &[GroupVersion], now: Timestamp) -> Option<Value> {
+    const TYPE: &str = "NamespaceDeletionDiscoveryFailure";
+    let names: Vec<String> = unanswered.iter().map(ToString::to_string).collect();
+    let message = format!(
+        "Discovery failed for some groups, {} failing: unable to retrieve the complete list of server APIs: {}",
+        names.len(),
+        names.join(", ")
+    );
+    let mut conditions = namespace["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    if conditions.iter().any(|condition| condition["type"] == TYPE && condition["message"] == *message) {
+        return None;
+    }
+    conditions.retain(|condition| condition["type"] != TYPE);
+    conditions.push(json!({
+        "type": TYPE, "status": "True", "reason": "DiscoveryFailed", "message": message,
+        "lastTransitionTime": object::time(now),
+    }));
+    let mut told = namespace.clone();
+    told["status"]["conditions"] = json!(conditions);
+    Some(told)
 }
 
 fn owners(value: &Value) -> impl Iterator<Item = &str> {

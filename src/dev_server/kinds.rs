@@ -181,6 +181,13 @@ impl Registry {
         self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).cloned()
     }
 
+    /// Whether any kind of a group-version is served.
+    pub(super) fn serves(&self, group: &str, version: &str) -> bool {
+        let visible = |served: &&Arc<Served>| !served.resource.verbs.is_empty();
+        let mut all = self.all.iter().filter(visible);
+        all.any(|served| served.group() == group && served.resource.kind.version == version)
+    }
+
     /// The kind of an `apiVersion` and kind.
     pub(super) fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Served>> {
         self.all.iter().find(|served| served.kind() == kind && served.api_version() == api_version)

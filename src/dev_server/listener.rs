@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     access,
+    aggregator::Peer,
     server::{BODY_LIMIT, Server},
 };
 use crate::protocol::status::ApiStatus;
@@ -126,7 +127,7 @@ async fn accept(
             () = stop.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, peer)) = accepted else {
             // Out of file descriptors: others must close first.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
@@ -137,14 +138,14 @@ async fn accept(
             tokio::select! {
                 () = stop.cancelled() => {}
                 _ = cut.changed() => {}
-                () = connection(server, stream, tls) => {}
+                () = connection(server, stream, Peer(peer.ip()), tls) => {}
             }
             drop(slot);
         });
     }
 }
 
-async fn connection(server: Arc<Server>, stream: TcpStream, tls: TlsAcceptor) {
+async fn connection(server: Arc<Server>, stream: TcpStream, peer: Peer, tls: TlsAcceptor) {
     // Answers are small and awaited.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await else { return };
@@ -152,7 +153,7 @@ async fn connection(server: Arc<Server>, stream: TcpStream, tls: TlsAcceptor) {
     let certificate = Arc::new(certificate);
     let service = hyper::service::service_fn(move |request| {
         let (server, certificate) = (Arc::clone(&server), Arc::clone(&certificate));
-        async move { Ok::<_, Infallible>(answer(&server, certificate.as_deref(), request).await) }
+        async move { Ok::<_, Infallible>(answer(&server, certificate.as_deref(), peer, request).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
@@ -161,8 +162,14 @@ async fn connection(server: Arc<Server>, stream: TcpStream, tls: TlsAcceptor) {
     let _ = builder.serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn answer(server: &Arc<Server>, certificate: Option<&[u8]>, request: Request<Incoming>) -> Response<Body> {
-    let (head, body) = request.into_parts();
+async fn answer(
+    server: &Arc<Server>,
+    certificate: Option<&[u8]>,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let (mut head, body) = request.into_parts();
+    head.extensions.insert(peer);
     let headers = &head.headers;
     let user = if is_foreign_host(headers.get(header::HOST).and_then(|host| host.to_str().ok())) {
         // A page in a browser that reached us under a name of its own.

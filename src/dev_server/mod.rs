@@ -1,18 +1,21 @@
 //! A Kubernetes-compatible API server in one process, for a start without a cluster and for hermetic tests.
 //!
 //! What lives here: stored objects with resource versions and watches ([`store`]), the kinds it serves ([`kinds`]), schemas
-//! ([`schema`]), the verbs over them, admission by webhooks, and stand-ins for the few controllers that clients rely on
-//! ([`helpers`]). What does not: the protocol itself (`protocol/`), and our own kinds, which come as definitions like
+//! ([`schema`]), the verbs over them, admission by webhooks, groups that other servers answer for ([`aggregator`]), and
+//! stand-ins for the few controllers that clients rely on ([`helpers`]). What does not: the protocol itself (`protocol/`), and our own kinds, which come as definitions like
 //! anybody's. It is no Kubernetes distribution: there is no scheduler, no kubelet and no network.
 //! Source: spec/extension-apiserver §6.
 
 mod access;
+mod account_secrets;
 mod account_tokens;
 mod admission;
+mod aggregator;
 mod apply;
 mod authorization;
 mod builtin;
 mod builtin_rules;
+mod certificates;
 mod counts;
 mod crd;
 mod delete;
@@ -43,7 +46,8 @@ mod write_rules;
 
 pub use access::TokenFileError;
 pub use authorization::AuthorizationMode;
-pub use handle::{Credentials, DevServer, DevServerOptions, Storage};
+pub use files::write_private;
+pub use handle::{CONTEXT, Credentials, DevServer, DevServerOptions, Storage};
 pub use helpers::StandIn;
 pub use listener::{ListenError, Listening};
 pub use persistence::DataError;

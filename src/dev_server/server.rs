@@ -3,13 +3,13 @@
 //! Source: spec/extension-apiserver §2.2.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
     time::Duration,
 };
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts};
 use jiff::Timestamp;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::{
     access::{self, User},
     account_tokens::AccountTokens,
+    aggregator::Aggregator,
     authorization::{self, Attributes, AuthorizationMode},
     counts::RequestCounts,
     documents::Documents,
@@ -42,12 +43,15 @@ pub(super) struct Server {
     registry: RwLock<Arc<Registry>>,
     pub(super) documents: Documents,
     pub(super) webhooks: WebhookClient,
+    pub(super) aggregator: Aggregator,
     random: Mutex<ChaCha8Rng>,
     /// A stream of its own: how many requests only read must not change what is stored.
     audit_ids: Mutex<ChaCha8Rng>,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub(super) tokens: access::Tokens,
     pub(super) accounts: AccountTokens,
+    /// Of the serving certificate, as PEM, once the server listens.
+    pub(super) authority: OnceLock<String>,
     /// How often a quiet watch tells its revision.
     pub(super) bookmark_period: Duration,
     pub(super) authorization: AuthorizationMode,
@@ -138,11 +142,13 @@ impl Server {
             registry: RwLock::new(Arc::new(Registry::new(Vec::new()))),
             documents: Documents::default(),
             webhooks: WebhookClient::default(),
+            aggregator: Aggregator::default(),
             audit_ids: Mutex::new(audit_ids),
             random: Mutex::new(random),
             clock,
             tokens: access::Tokens::default(),
             accounts,
+            authority: OnceLock::new(),
             bookmark_period,
             authorization,
             counts: RequestCounts::default(),
@@ -168,6 +174,7 @@ impl Server {
         let custom = definitions.objects.iter().flat_map(|(_, stored)| super::crd::served(&stored.value)).collect();
         *self.registry.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Registry::new(custom));
         self.documents.forget();
+        self.register_local();
     }
 
     /// Answers a request. Its body has been read.
@@ -176,7 +183,7 @@ impl Server {
         request: Request<Bytes>,
         user: Result<User, ApiStatus>,
     ) -> Response<Body> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let query = Query::parse(head.uri.query());
         let agent = head.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let layout = negotiate::layout(query.get("pretty"), agent);
@@ -184,8 +191,10 @@ impl Server {
             let mut random = self.audit_ids.lock().unwrap_or_else(PoisonError::into_inner);
             HeaderValue::from_str(&super::object::new_uid(&mut *random)).unwrap_or(HeaderValue::from_static(""))
         });
+        // Another server that answers in our place writes the same one.
+        head.headers.insert("audit-id", audit.clone());
         let mut found = Found::default();
-        let answered = self.route(&head.method, head.uri.path(), &query, &head.headers, &body, user, &mut found).await;
+        let answered = self.route(&head, &query, &body, user, &mut found).await;
         let mut response = match answered {
             Ok(answer) => written(answer, found.encoding, layout),
             Err(status) => refused(&status, layout),
@@ -203,22 +212,23 @@ impl Server {
         response
     }
 
-    #[allow(clippy::too_many_arguments)]
     async fn route(
         self: &Arc<Self>,
-        method: &Method,
-        path: &str,
+        head: &Parts,
         query: &Query,
-        headers: &HeaderMap,
         body: &Bytes,
         user: Result<User, ApiStatus>,
         found: &mut Found,
     ) -> Result<Answer, ApiStatus> {
+        let (method, path, headers) = (&head.method, head.uri.path(), &head.headers);
         check_timeout(query)?;
         let target = classify(method, path, query)?;
         let user = self.impersonated(user?, headers)?;
         access::authorize(&user, &target, path)?;
         self.authorize(&user, &Attributes::of_request(&target, method, path, query))?;
+        if let Some(serves) = self.foreign(&target) {
+            return self.forward(&serves, head, body, &user).await;
+        }
         let request = match target {
             Target::Resource(request) => request,
             Target::Other(segments) => return self.other(method, &segments, query, headers).await,

@@ -1,5 +1,5 @@
-//! A driver whose calls are counted and timed (`mcm_cloud_api_driver_*`, spec/providers §2.1), and which counts the requests
-//! that it sends to its cloud under its own name ([`super::requests`]).
+//! A driver whose calls are counted and timed (`mcm_cloud_api_driver_*`, spec/providers §2.1), whose errors tell no secret, and
+//! which counts the requests that it sends to its cloud under its own name ([`super::requests`]).
 //!
 //! Every way to a driver leads through here, so that no caller can forget it. A call that its caller drops, because the
 //! deadline has passed or the process stops, counts as `DeadlineExceeded`.
@@ -10,15 +10,15 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{
-    Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, Status,
-    VmIdentity, VolumeIdsRequest,
+    Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, SecretData,
+    Status, VmIdentity, VolumeIdsRequest,
 };
 use crate::{
     api::{field::Findings, v1alpha1::MachineClass},
     metrics::{DriverCall, DriverOperation, FailedDriverCall, Metrics},
 };
 
-/// A driver whose calls are counted and timed.
+/// A driver whose calls are counted and timed, and whose errors tell no secret that it was given.
 pub struct Measured {
     driver: Arc<dyn Driver>,
     metrics: Metrics,
@@ -38,6 +38,7 @@ impl Measured {
     async fn timed<T>(
         &self,
         operation: DriverOperation,
+        secret: SecretData,
         call: impl Future<Output = Result<T, Status>> + Send,
     ) -> Result<T, Status> {
         let mut running = Running {
@@ -49,7 +50,7 @@ impl Measured {
         };
         let outcome = call.await;
         running.code = Some(outcome.as_ref().err().map_or(Code::OK, |status| status.code));
-        outcome
+        outcome.map_err(|status| Status { message: secret.redacted(&status.message), ..status })
     }
 }
 
@@ -93,27 +94,47 @@ impl Driver for Measured {
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
-        self.timed(DriverOperation::CreateMachine, self.driver.create_machine(&self.counted(cx), request)).await
+        let secret = request.secret.clone();
+        self.timed(DriverOperation::CreateMachine, secret, self.driver.create_machine(&self.counted(cx), request)).await
     }
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        self.timed(DriverOperation::InitializeMachine, self.driver.initialize_machine(&self.counted(cx), request)).await
+        let secret = request.secret.clone();
+        self.timed(
+            DriverOperation::InitializeMachine,
+            secret,
+            self.driver.initialize_machine(&self.counted(cx), request),
+        )
+        .await
     }
 
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
-        self.timed(DriverOperation::DeleteMachine, self.driver.delete_machine(&self.counted(cx), request)).await
+        let secret = request.secret.clone();
+        self.timed(DriverOperation::DeleteMachine, secret, self.driver.delete_machine(&self.counted(cx), request)).await
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        self.timed(DriverOperation::GetMachineStatus, self.driver.get_machine_status(&self.counted(cx), request)).await
+        let secret = request.secret.clone();
+        self.timed(
+            DriverOperation::GetMachineStatus,
+            secret,
+            self.driver.get_machine_status(&self.counted(cx), request),
+        )
+        .await
     }
 
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
-        self.timed(DriverOperation::ListMachines, self.driver.list_machines(&self.counted(cx), request)).await
+        let secret = request.secret.clone();
+        self.timed(DriverOperation::ListMachines, secret, self.driver.list_machines(&self.counted(cx), request)).await
     }
 
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
-        self.timed(DriverOperation::GetVolumeIds, self.driver.get_volume_ids(&self.counted(cx), request)).await
+        self.timed(
+            DriverOperation::GetVolumeIds,
+            SecretData::default(),
+            self.driver.get_volume_ids(&self.counted(cx), request),
+        )
+        .await
     }
 }
 

@@ -6,10 +6,12 @@
 
 pub mod aws;
 mod class_rules;
-mod code;
+#[cfg(test)]
+pub mod contract;
 mod measured;
 mod registry;
 mod requests;
+mod status;
 mod types;
 pub mod virtual_cloud;
 
@@ -18,12 +20,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 pub use class_rules::ClassRules;
-pub use code::{Code, Status};
 pub use measured::Measured;
 pub use registry::Registry;
 pub use requests::OpContext;
+pub use status::Status;
 pub use types::*;
 
+pub use crate::api::machine_code::Code;
 use crate::api::{field::Findings, v1alpha1::MachineClass};
 
 /// The rules over classes that this program knows without a driver for them.

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use k8s_openapi::{
     ByteString,
     api::core::v1::{NodeAddress, PersistentVolumeSpec},
@@ -32,6 +33,13 @@ pub struct Capabilities {
     pub lists_creation_time: bool,
 }
 
+/// What stands in place of a secret.
+const REDACTED: &str = "<redacted>";
+/// Shorter values are no secrets but words, such as a region, and errors need them.
+const SHORTEST_SECRET: usize = 6;
+/// Lines of a longer value, such as a key or user data, from this length on are secrets of their own.
+const LONG_LINE: usize = 16;
+
 /// Data of the Secrets that a class names, merged. Prints nothing of it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SecretData(BTreeMap<String, ByteString>);
@@ -55,6 +63,22 @@ impl SecretData {
     /// Puts bytes under a key.
     pub fn set(&mut self, key: impl Into<String>, value: Vec<u8>) {
         self.0.insert(key.into(), ByteString(value));
+    }
+
+    /// A text of the provider without any of these values, plain or in base64, whole or line by line: errors are told in
+    /// statuses, events, logs and views, and a provider may repeat what it was sent.
+    pub fn redacted(&self, text: &str) -> String {
+        let mut secrets: Vec<String> = Vec::new();
+        for value in self.0.values() {
+            secrets.push(BASE64_STANDARD.encode(&value.0));
+            let Ok(value) = std::str::from_utf8(&value.0) else { continue };
+            secrets.push(value.trim().to_owned());
+            secrets.extend(value.lines().map(str::trim).filter(|line| line.len() >= LONG_LINE).map(str::to_owned));
+        }
+        secrets.retain(|secret| secret.len() >= SHORTEST_SECRET && text.contains(secret.as_str()));
+        // The longest first: a part of it would leave the rest standing.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), REDACTED))
     }
 
     /// Whether there is nothing.
@@ -146,5 +170,23 @@ mod tests {
         let merged = SecretData::merged(data(&[("x", "1"), ("y", "1")]), data(&[("y", "2")]));
         assert_eq!((merged.get("x"), merged.get("y")), (Some("1".as_bytes()), Some("2".as_bytes())));
         assert_eq!(SecretData::merged(BTreeMap::new(), BTreeMap::new()), SecretData::default());
+    }
+
+    #[test]
+    fn th_32_errors_tell_no_secret() {
+        let secret = SecretData(
+            [("token", "hunter2-and-more"), ("short", "eu"), ("key", "-----BEGIN-----\nMIIEvQIBADANBgkqhkiG9w0\nab\n")]
+                .map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())))
+                .into(),
+        );
+        let encoded = BASE64_STANDARD.encode("hunter2-and-more");
+        for (text, expected) in [
+            ("no such user hunter2-and-more in eu".to_owned(), "no such user <redacted> in eu"),
+            (format!("sent {encoded}, twice {encoded}"), "sent <redacted>, twice <redacted>"),
+            ("bad key MIIEvQIBADANBgkqhkiG9w0, line ab".to_owned(), "bad key <redacted>, line ab"),
+            ("nothing of it".to_owned(), "nothing of it"),
+        ] {
+            assert_eq!(secret.redacted(&text), expected);
+        }
     }
 }

@@ -115,7 +115,6 @@ fn schemas(registry: &Registry) -> BTreeMap<String, Value> {
     for view in registry.views() {
         let kind = &view.resource().kind;
         let mut schema = view.schema().clone();
-        demand_nothing_of_answers(&mut schema);
         if !schema["properties"].is_object() {
             schema["properties"] = json!({});
         }
@@ -132,30 +131,6 @@ fn schemas(registry: &Registry) -> BTreeMap<String, Value> {
         schemas.insert(schema_name(view.resource()), schema);
     }
     schemas
-}
-
-/// A view leaves out what there is nothing to say of, and no client shall refuse its answer for that. What a review must say
-/// stands below `spec` and stays.
-fn demand_nothing_of_answers(schema: &mut Value) {
-    if let Some(fields) = schema.as_object_mut() {
-        fields.remove("required");
-    }
-    let properties = schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten();
-    for (_, property) in properties.filter(|(name, _)| *name != "spec") {
-        demand_nothing(property);
-    }
-}
-
-fn demand_nothing(schema: &mut Value) {
-    let Some(fields) = schema.as_object_mut() else { return };
-    fields.remove("required");
-    for (key, value) in fields {
-        match (key.as_str(), value) {
-            ("properties", Value::Object(properties)) => properties.values_mut().for_each(demand_nothing),
-            ("items" | "additionalProperties", value) => demand_nothing(value),
-            _ => {}
-        }
-    }
 }
 
 fn object_meta() -> Value {
@@ -293,22 +268,6 @@ mod tests {
         let (_, swagger) = ask(&documents, "/openapi/v2", "application/json").unwrap().unwrap();
         assert_eq!(swagger["swagger"], "2.0");
         assert!(swagger["definitions"]["io.sapcloud.machine.views.v1alpha1.TestView"].is_object());
-    }
-
-    #[test]
-    fn what_an_answer_may_leave_out_is_not_demanded() {
-        let mut schema = json!({"required": ["status"], "properties": {
-            "spec": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
-            "status": {"required": ["required"], "properties": {
-                "required": {"type": "array", "items": {"required": ["a"], "properties": {"a": {"type": "string"}}}}}},
-        }});
-        demand_nothing_of_answers(&mut schema);
-        let expected = json!({"properties": {
-            "spec": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
-            "status": {"properties": {
-                "required": {"type": "array", "items": {"properties": {"a": {"type": "string"}}}}}},
-        }});
-        assert_eq!(schema, expected);
     }
 
     #[rstest]

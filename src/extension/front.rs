@@ -48,7 +48,7 @@ use crate::{
         request::{Query, ResourceRequest, Target, Verb, check_timeout, classify},
         status::{ApiStatus, Form},
     },
-    server::{BodyReader, Guest, Peer},
+    server::{BodyReader, Guest, Peer, tls::ShownChain},
     settings::SourceRights,
 };
 
@@ -241,7 +241,8 @@ impl Front {
     ) -> Result<Answer, ApiStatus> {
         let target = classify(&head.method, head.uri.path(), query)?;
         learnt.warnings = authentication::warnings(&head.headers);
-        let chain = peer.map_or(&[][..], |peer| &peer.certificates);
+        let nothing_shown = ShownChain::default();
+        let chain = peer.map_or(&nothing_shown, |peer| &peer.certificates);
         let now = (self.parts.clock)();
         let caller = self.parts.authentication.identify(chain, &mut head.headers, now).await?;
         let who = caller.identity;

@@ -265,8 +265,15 @@ async fn xa_168_discovery_asks_nobody_for_the_aggregator() {
     let rig = Rig::new();
     *rig.server.down.lock().unwrap() = true;
     let path = "/apis/views.machine.sapcloud.io/v1alpha1";
-    let answers = (0..5).map(|_| rig.get("system:kube-aggregator/system:masters", path));
-    assert!(futures::future::join_all(answers).await.iter().all(|told| told.code == 200));
+    let mut best = Duration::MAX;
+    // The bound is that of the specification; whatever else runs on the machine of a test may take one or the other turn.
+    for _ in 0..10 {
+        let began = Instant::now();
+        let answers = (0..5).map(|_| rig.get("system:kube-aggregator/system:masters", path));
+        assert!(futures::future::join_all(answers).await.iter().all(|told| told.code == 200));
+        best = best.min(began.elapsed());
+    }
+    assert!(best < Duration::from_millis(50), "all five took {best:?}");
     assert_eq!(rig.server.asked.load(Ordering::SeqCst), 0);
 }
 
@@ -294,6 +301,37 @@ async fn who_comes_directly(#[case] headers: &[(&str, &str)], #[case] code: u16,
     let rig = Rig::new();
     let told = rig.ask("anonymous", "GET", VIEWS, headers, "").await;
     assert!(told.code == code && told.text().contains(text), "{} {}", told.code, told.text());
+}
+
+#[tokio::test]
+async fn two_users_on_one_connection_are_two() {
+    let rig = Rig::new();
+    let peer = Peer::new(SocketAddr::from(([10, 0, 0, 1], 1)), rig.proxy());
+    for (user, code) in [("reader", 200), ("alice", 403), ("reader", 200)] {
+        let mut request = Request::get(VIEWS).header("x-remote-user", user).body(Body::empty()).unwrap();
+        request.extensions_mut().insert(peer.clone());
+        assert_eq!(rig.front.answer(request).await.status(), code, "{user}");
+    }
+}
+
+#[rstest]
+#[case("x-http-method-override")]
+#[case("x-http-method")]
+#[case("x-method-override")]
+#[tokio::test]
+async fn a_method_that_a_header_names_is_not_taken(#[case] header: &str) {
+    let (rig, path) = (Rig::new(), format!("{VIEWS}/a"));
+    assert_eq!(rig.ask("reader", "GET", &path, &[(header, "DELETE")], "").await.code, 200);
+    assert_eq!(rig.ask("reader", "DELETE", &path, &[(header, "GET")], "").await.code, 405);
+}
+
+#[tokio::test]
+async fn th_34_watches_are_refused_cheaply() {
+    let rig = Rig::new();
+    for _ in 0..1_000 {
+        assert_eq!(rig.get("reader", &format!("{VIEWS}?watch=1")).await.code, 405);
+    }
+    assert_eq!(rig.server.asked.load(Ordering::SeqCst), 1, "the right is asked for once");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use rcgen::{
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-use super::view::{Answer, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View};
+use super::view::{Answer, Description, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View};
 use crate::{
     protocol::{
         jsonpath::JsonPath,
@@ -84,11 +84,7 @@ impl Pki {
 
 /// A view over five objects in two namespaces, which misbehaves when a name says so. Its reviews are answered with what they
 /// say.
-pub(in crate::extension) struct TestView {
-    resource: Resource,
-    schema: Value,
-    fields: Vec<(&'static str, JsonPath)>,
-}
+pub(in crate::extension) struct TestView(Description);
 
 /// Who may read nothing else may not read the view either.
 pub(in crate::extension) const SOURCE: &str = "machines";
@@ -121,7 +117,7 @@ impl TestView {
         let text = || json!({"type": "string", "description": "A text."});
         let schema = json!({"type": "object", "description": "A view of nothing.", "properties": {
             "state": text(), "spec": {"type": "object", "properties": {"machineName": text()}}}});
-        Arc::new(Self { resource, schema, fields: vec![("state", path(".state"))] })
+        Arc::new(Self(Description { resource, schema, selectable: vec![("state", path(".state"))] }))
     }
 
     fn object(namespace: &str, name: &str, state: &str) -> Value {
@@ -138,16 +134,8 @@ impl TestView {
 
 #[async_trait]
 impl View for TestView {
-    fn resource(&self) -> &Resource {
-        &self.resource
-    }
-
-    fn schema(&self) -> &Value {
-        &self.schema
-    }
-
-    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
-        &self.fields
+    fn description(&self) -> &Description {
+        &self.0
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {

@@ -76,17 +76,37 @@ pub struct Listing {
     pub warnings: Vec<String>,
 }
 
+/// What is known of a view before anybody asks.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Its names, verbs and columns.
+    pub resource: Resource,
+    /// The `OpenAPI` v3 schema of its kind, with descriptions.
+    pub schema: Value,
+    /// Where the values of its field selectors stand, beside `metadata.name` and `metadata.namespace`.
+    pub selectable: Vec<(&'static str, JsonPath)>,
+}
+
 /// A computed resource.
 #[async_trait]
 pub trait View: Send + Sync {
+    /// What is known of it before anybody asks.
+    fn description(&self) -> &Description;
+
     /// Its names, verbs and columns.
-    fn resource(&self) -> &Resource;
+    fn resource(&self) -> &Resource {
+        &self.description().resource
+    }
 
-    /// The `OpenAPI` v3 schema of its kind, with descriptions.
-    fn schema(&self) -> &Value;
+    /// The schema of its kind.
+    fn schema(&self) -> &Value {
+        &self.description().schema
+    }
 
-    /// Where the values of its field selectors stand, beside `metadata.name` and `metadata.namespace`.
-    fn selectable_fields(&self) -> &[(&'static str, JsonPath)];
+    /// Its field selectors.
+    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
+        &self.description().selectable
+    }
 
     /// What one must be allowed to read to be answered; nothing: the right on the view is enough.
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight>;

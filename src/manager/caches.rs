@@ -7,11 +7,20 @@ use kube::Resource;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use super::{Common, clusters::Clusters, references::CachedReferences, stream};
+use super::{
+    Common,
+    clusters::Clusters,
+    loops::Running,
+    references::CachedReferences,
+    stream,
+    target::TargetViews,
+    views::{Seen, inventories},
+};
 use crate::{
     api::kind::{ApiVersion, Kind},
     cluster::{
         clients::Purpose,
+        gate::Gate,
         lease::Leadership,
         storage_version::StorageVersions,
         store::Store,
@@ -19,6 +28,8 @@ use crate::{
         watch::{Beta, OnPoison, PAGE, Scope, Watches, Watching, prune},
     },
     controllers::views::ControlViews,
+    driver::Registry,
+    extension::views::Standing,
     settings::StandbyCaches,
 };
 
@@ -50,22 +61,39 @@ impl Begin {
     }
 }
 
-/// Keeps the views of a process without control loops, so that its rules and views know other objects too. Nothing ends here
-/// when the API server is silent: what is not known is not judged.
+/// Keeps the views of a process without control loops, so that its rules and views know other objects too; answers what it sees
+/// then. Nothing ends here when the API server is silent: what is not known is not judged.
 pub(super) fn only_to_answer(
-    common: &Common,
+    common: &Arc<Common>,
     clusters: &Clusters,
+    drivers: Registry,
     references: &CachedReferences,
     tasks: &mut Supervisor,
-) {
+) -> Option<Seen> {
     if common.settings.secure.is_none() || common.settings.standby_caches == StandbyCaches::Cold {
-        return;
+        return None;
     }
     let views = ControlViews::default();
     references.know(views.clone());
     let begin = Begin { leadership: None, stop: tasks.stop_of(Stage::Support) };
     // The watch itself logs what can't be decoded; events about it are told by those who act on objects.
-    keep_views(common, clusters, &views, &begin, Arc::new(|_| ()), tasks);
+    let watches = keep_views(common, clusters, &views, &begin, Arc::new(|_| ()), tasks);
+    // Only views look at the target cluster here, and nothing ever writes to it.
+    let shown = clusters.target.as_ref().filter(|_| common.settings.extension.is_some());
+    let target = shown.map(|cluster| {
+        let target = TargetViews::new(cluster, &Gate::closed());
+        target.keep(&watches, cluster, &begin, tasks);
+        target
+    });
+    Some(Seen {
+        common: Arc::clone(common),
+        inventories: inventories(common, &views, &drivers),
+        views,
+        target,
+        drivers,
+        standing: Arc::new(|| Standing::Standby),
+        running: Running::default(),
+    })
 }
 
 /// Keeps all views of the control cluster; answers the watches, for those who watch more.

@@ -1,12 +1,17 @@
 //! The extension API server of a process: put together before anything is served, opened once the views have their caches.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 
-use super::{Common, clusters::Clusters, control::Parts, stream, views::sources};
+use super::{
+    Common,
+    clusters::Clusters,
+    stream,
+    views::{Seen, sources},
+};
 use crate::{
     cluster::{
         clients::{Cluster, Purpose},
@@ -31,7 +36,10 @@ use crate::{
         view::View,
         views::views,
     },
-    server::{BodyReader, RequestLimits, tls::Authorities},
+    server::{
+        BodyReader, RequestLimits,
+        tls::{Authorities, AuthorityFile, POLL_INTERVAL},
+    },
     settings::{AuthenticationSettings, ExtensionSettings, FrontProxySettings, Lookup},
 };
 
@@ -47,7 +55,7 @@ pub(super) async fn prepare(
     let authentication = clusters.control_by(common, settings.authentication.kubeconfig.as_deref()).await?;
     let authorization = clusters.control_by(common, settings.authorization.kubeconfig.as_deref()).await?;
     let contact = Contact::default();
-    let config = trust(common, settings, &authentication, &contact, tasks)?;
+    let config = trust(common, settings, &authentication, &contact, tasks).await?;
     let draw = Arc::new(common.random_source(stream::REVIEWS));
     let jitter: Arc<dyn Fn() -> f64 + Send + Sync> =
         Arc::new(move || u32::try_from(draw() >> 32).map_or(0.0, |drawn| f64::from(drawn) / f64::from(u32::MAX)));
@@ -102,11 +110,11 @@ pub(super) async fn prepare(
     Ok(Some(Arc::new(front)))
 }
 
-/// Serves the views from now on, over the caches of this process. One that runs no loops has no views.
-pub(super) fn open(front: &Front, parts: Option<&Parts>) {
-    let stores = parts.map(|parts| {
-        let nodes = parts.target.as_ref().map(|target| Arc::clone(&target.node_store));
-        (parts.views.clone(), nodes)
+/// Serves the views from now on, over what this process sees of its clusters. One that sees nothing has no views.
+pub(super) fn open(front: &Front, seen: Option<&Seen>) {
+    let stores = seen.map(|seen| {
+        let nodes = seen.target.as_ref().map(|target| Arc::clone(&target.node_store));
+        (seen.views.clone(), nodes)
     });
     let caches = move || {
         let (views, nodes) = stores.as_ref()?;
@@ -122,14 +130,14 @@ pub(super) fn open(front: &Front, parts: Option<&Parts>) {
         .collect();
         (!cold.is_empty()).then(|| format!("not listed yet: {}", cold.join(", ")))
     };
-    let opened = front.open(Registry::new(parts.map(chosen).unwrap_or_default()), Box::new(caches));
+    let opened = front.open(Registry::new(seen.map(chosen).unwrap_or_default()), Box::new(caches));
     debug_assert!(opened, "a server is opened once");
 }
 
 /// The views of this process, those left out that `--views` does not name.
-fn chosen(parts: &Parts) -> Vec<Arc<dyn View>> {
-    let Some(settings) = &parts.common.settings.extension else { return Vec::new() };
-    let mut views = views(&sources(parts));
+fn chosen(seen: &Seen) -> Vec<Arc<dyn View>> {
+    let Some(settings) = &seen.common.settings.extension else { return Vec::new() };
+    let mut views = views(&sources(seen));
     views.retain(|view| settings.views.includes(&view.resource().plural));
     views
 }
@@ -139,17 +147,19 @@ fn secret_digester() -> Digester {
     Digester::new(rand::random())
 }
 
-/// Whom to trust: what flags say, and what the `ConfigMap` says for the rest.
-fn trust(
+/// Whom to trust: what flags say, and what the `ConfigMap` says for the rest. Files that flags name are followed.
+async fn trust(
     common: &Arc<Common>,
     settings: &ExtensionSettings,
     cluster: &Cluster,
     contact: &Contact,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<Arc<ArcSwap<AuthConfig>>> {
-    let start = AuthConfig::fixed(fixed(&settings.authentication)?);
+    let files = Files::of(&settings.authentication);
+    let start = AuthConfig::fixed(fixed(&settings.authentication, &files).await?);
     let reads = start.reads_config_map() && settings.authentication.lookup == Lookup::Done;
     let config = Arc::new(ArcSwap::from_pointee(start));
+    files.follow(&config, tasks);
     if reads {
         let keeper = ConfigKeeper {
             client: cluster.client(Purpose::Watches),
@@ -163,20 +173,56 @@ fn trust(
     Ok(config)
 }
 
-fn fixed(settings: &AuthenticationSettings) -> anyhow::Result<Fixed> {
+/// The files of authorities that flags name.
+struct Files {
+    clients: Option<AuthorityFile>,
+    proxies: Option<AuthorityFile>,
+}
+
+impl Files {
+    fn of(settings: &AuthenticationSettings) -> Self {
+        let file = |path: &std::path::PathBuf, flag| AuthorityFile { path: path.clone(), flag };
+        Self {
+            clients: settings.client_ca.as_ref().map(|path| file(path, "--client-ca-file")),
+            proxies: settings.front_proxy.as_ref().map(|proxy| file(&proxy.ca, "--requestheader-client-ca-file")),
+        }
+    }
+
+    /// Takes over what changes in them.
+    fn follow(self, config: &Arc<ArcSwap<AuthConfig>>, tasks: &mut Supervisor) {
+        let mut follow = |file: Option<AuthorityFile>, name, put: fn(&AuthConfig, Authorities) -> AuthConfig| {
+            let Some(file) = file else { return };
+            let config = Arc::clone(config);
+            let take = move |authorities: Authorities| {
+                config.rcu(|before| put(before, authorities.clone()));
+            };
+            tasks.spawn(Stage::Support, name, file.follow(POLL_INTERVAL, take, tasks.stop_of(Stage::Support)));
+        };
+        follow(self.clients, "authorities of clients", AuthConfig::with_clients);
+        follow(self.proxies, "authorities of front proxies", AuthConfig::with_proxies);
+    }
+}
+
+async fn fixed(settings: &AuthenticationSettings, files: &Files) -> anyhow::Result<Fixed> {
+    let read = async |file: &Option<AuthorityFile>| match file {
+        Some(file) => file.read().await.map(Some).map_err(anyhow::Error::msg),
+        None => Ok(None),
+    };
+    let (clients, proxies) = (read(&files.clients).await?, read(&files.proxies).await?);
+    let front_proxy = settings.front_proxy.as_ref().zip(proxies);
     Ok(Fixed {
-        clients: settings.client_ca.as_deref().map(|path| authorities(path, "--client-ca-file")).transpose()?,
-        front_proxy: settings.front_proxy.as_ref().map(front_proxy).transpose()?,
+        clients,
+        front_proxy: front_proxy.map(|(settings, authorities)| front_proxy_of(settings, authorities)).transpose()?,
         shared: settings.shared_authority,
     })
 }
 
-fn front_proxy(settings: &FrontProxySettings) -> anyhow::Result<FrontProxy> {
+fn front_proxy_of(settings: &FrontProxySettings, authorities: Authorities) -> anyhow::Result<FrontProxy> {
     let headers = |entries: &[String]| {
         entries.iter().map(|entry| header_name(entry)).collect::<Result<Vec<_>, _>>().map_err(anyhow::Error::msg)
     };
     Ok(FrontProxy {
-        authorities: authorities(&settings.ca, "--requestheader-client-ca-file")?,
+        authorities,
         allowed_names: settings.allowed_names.clone(),
         headers: ProxyHeaders {
             users: headers(&settings.user_headers)?,
@@ -185,11 +231,4 @@ fn front_proxy(settings: &FrontProxySettings) -> anyhow::Result<FrontProxy> {
             extra_prefixes: settings.extra_prefixes.iter().map(|prefix| prefix.to_ascii_lowercase()).collect(),
         },
     })
-}
-
-fn authorities(path: &Path, flag: &str) -> anyhow::Result<Authorities> {
-    let pem = std::fs::read(path).with_context(|| format!("cannot read {} ({flag})", path.display()))?;
-    Authorities::from_pem(&pem)
-        .map_err(anyhow::Error::msg)
-        .with_context(|| format!("cannot use {} ({flag})", path.display()))
 }

@@ -158,14 +158,14 @@ pub async fn run_in(
         Face::Given(_) => None,
     };
     serving::start(&common, &clusters, &drivers, &references, surroundings.face, views.clone(), &mut tasks).await?;
-    let parts = if common.settings.controllers.is_empty() {
-        caches::only_to_answer(&common, &clusters, &references, &mut tasks);
-        None
+    let seen = if common.settings.controllers.is_empty() {
+        caches::only_to_answer(&common, &clusters, drivers.registry, &references, &mut tasks)
     } else {
-        Some(control::start(&common, &clusters, drivers, &references, &mut tasks).await?)
+        let parts = control::start(&common, &clusters, drivers, &references, &mut tasks).await?;
+        Some(views::Seen::of(&parts))
     };
     if let Some(views) = &views {
-        extension::open(views, parts.as_deref());
+        extension::open(views, seen.as_ref());
     }
     tasks.run(stop).await?;
     tracing::info!("stopped");

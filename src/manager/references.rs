@@ -155,6 +155,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::api::json::Json;
 
     fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
         serde_json::from_value(value).unwrap()
@@ -216,7 +217,7 @@ mod tests {
         }
         assert_eq!(references.templates_of_class("ns", "c1"), Some(vec![(Kind::MachineDeployment, "d1".to_owned())]));
         let labels = json!({"a": "b", "c": "d"});
-        let facts = references.selecting("ns", Node::of(&labels)).unwrap();
+        let facts = references.selecting("ns", Node::of(&Json::from(&labels))).unwrap();
         let facts: Vec<_> = facts.iter().map(|fact| (fact.kind, fact.name.as_str(), fact.is_controlled)).collect();
         assert_eq!(facts, [(Kind::MachineDeployment, "d1", false), (Kind::MachineSet, "s1", true)]);
         let held = SecretFact::Holding(["userData".to_owned()].into());

@@ -2,7 +2,6 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use anyhow::Context;
 use jiff::Timestamp;
 
 use super::{
@@ -23,8 +22,8 @@ use crate::{
     server::{
         ClientCertificates, ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions, TlsVersion,
         tls::{
-            CertMode, CertificateManager, CertificateSettings, POLL_INTERVAL, PairFiles, Target, plan::PlanSettings,
-            serving_names,
+            AuthorityFile, CertMode, CertificateManager, CertificateSettings, LiveAuthorities, POLL_INTERVAL,
+            PairFiles, Target, plan::PlanSettings, serving_names,
         },
     },
     settings::{self, DriverSelection},
@@ -72,7 +71,7 @@ async fn listen(
             admission_in_flight: settings.webhooks.max_in_flight.get(),
             ..RequestLimits::default()
         },
-        client_certificates: client_certificates(&settings.webhooks, views.as_ref()).await?,
+        client_certificates: client_certificates(&settings.webhooks, views.as_ref(), tasks).await?,
         tls_min_version: match settings.webhooks.tls_min_version {
             settings::TlsMinVersion::V1_2 => TlsVersion::V1_2,
             settings::TlsMinVersion::V1_3 => TlsVersion::V1_3,
@@ -99,13 +98,16 @@ async fn listen(
 async fn client_certificates(
     webhooks: &settings::WebhookSettings,
     views: Option<&Arc<Front>>,
+    tasks: &mut Supervisor,
 ) -> anyhow::Result<ClientCertificates> {
     let Some(path) = &webhooks.client_authorities else {
         return Ok(if views.is_some() { ClientCertificates::Asked } else { ClientCertificates::NotAsked });
     };
-    let authorities = tokio::fs::read(path)
-        .await
-        .with_context(|| format!("cannot read {} of --webhook-client-ca", path.display()))?;
+    let file = AuthorityFile { path: path.clone(), flag: "--webhook-client-ca" };
+    let authorities = LiveAuthorities::new(file.read().await.map_err(anyhow::Error::msg)?);
+    let live = authorities.clone();
+    let follows = file.follow(POLL_INTERVAL, move |read| live.set(read), tasks.stop_of(Stage::Support));
+    tasks.spawn(Stage::Support, "authorities of webhooks' callers", follows);
     Ok(ClientCertificates::DemandedByWebhooks { authorities })
 }
 

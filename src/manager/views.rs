@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Common, control::Parts, loops, references::CachedReferences};
+use super::{Common, control::Parts, loops, references::CachedReferences, target::TargetViews};
 use crate::{
     admission::RegisteredDrivers,
     api::validation::{ControllerUsers, Coverage, Policy},
@@ -12,7 +12,7 @@ use crate::{
         views::ControlViews,
     },
     driver::Registry,
-    extension::views::{Inventories, InventorySettings, Judges, Sources, Standing},
+    extension::views::{Inventories, InventorySettings, Judges, Sources, Standing, StandingNow},
     settings::DriverSelection,
 };
 
@@ -24,45 +24,71 @@ pub(super) fn inventories(common: &Common, views: &ControlViews, drivers: &Regis
     Arc::new(Inventories::new(views.clone(), drivers.clone(), Arc::clone(&common.clock), settings))
 }
 
+/// What a process sees of its clusters, whether it acts on it or only serves.
+pub(super) struct Seen {
+    pub(super) common: Arc<Common>,
+    pub(super) views: ControlViews,
+    pub(super) target: Option<TargetViews>,
+    pub(super) drivers: Registry,
+    pub(super) inventories: Arc<Inventories>,
+    /// Never leading where there are no loops.
+    pub(super) standing: StandingNow,
+    /// The loops that views ask; none where there are none.
+    pub(super) running: loops::Running,
+}
+
+impl Seen {
+    /// What a process with control loops sees.
+    pub(super) fn of(parts: &Parts) -> Self {
+        let leadership = parts.leadership.clone();
+        Self {
+            common: Arc::clone(&parts.common),
+            views: parts.views.clone(),
+            target: parts.target.clone(),
+            drivers: parts.drivers.registry.clone(),
+            inventories: Arc::clone(&parts.inventories),
+            standing: Arc::new(move || if leadership.is_leading() { Standing::Leader } else { Standing::Standby }),
+            running: parts.running.get().cloned().unwrap_or_default(),
+        }
+    }
+}
+
 /// The sources of the views.
-pub(super) fn sources(parts: &Parts) -> Sources {
-    let settings = &parts.common.settings;
-    let running = parts.running.get().cloned().unwrap_or_default();
-    let target = parts.target.as_ref().map(|target| {
+pub(super) fn sources(seen: &Seen) -> Sources {
+    let settings = &seen.common.settings;
+    let target = seen.target.as_ref().map(|target| {
         let drains: Arc<dyn DrainViews> = Arc::new(target.clone());
         OutlookTarget { nodes: Arc::clone(&target.node_store), drains }
     });
     let machine = loops::machine_settings(&settings.machine);
-    let leadership = parts.leadership.clone();
     let references = CachedReferences::of_namespace(&settings.namespace);
-    references.know(parts.views.clone());
-    let registry = &parts.drivers.registry;
+    references.know(seen.views.clone());
     let coverage = match settings.drivers {
         DriverSelection::All => Coverage::All,
         DriverSelection::Only(_) => Coverage::Some,
     };
     Sources {
-        views: parts.views.clone(),
+        views: seen.views.clone(),
         namespace: settings.namespace.clone(),
-        clock: Arc::clone(&parts.common.clock),
-        standing: Arc::new(move || if leadership.is_leading() { Standing::Leader } else { Standing::Standby }),
+        clock: Arc::clone(&seen.common.clock),
+        standing: Arc::clone(&seen.standing),
         outlooks: Outlooks::new(OutlookDeps {
-            views: parts.views.clone(),
+            views: seen.views.clone(),
             target,
-            drivers: registry.clone(),
+            drivers: seen.drivers.clone(),
             settings: machine,
-            freeze: running.freeze,
-            controller: running.machines,
+            freeze: seen.running.freeze.clone(),
+            controller: seen.running.machines.clone(),
         }),
-        inventories: Arc::clone(&parts.inventories),
-        collector: running.collector,
+        inventories: Arc::clone(&seen.inventories),
+        collector: seen.running.collector.clone(),
         rollouts: loops::deployment_settings(settings.rollout),
         admission: Judges {
             policy: Policy {
                 profile: settings.admission.profile,
                 controllers: ControllerUsers::named(settings.admission.controller_users.clone()),
             },
-            providers: Arc::new(RegisteredDrivers::new(registry.clone(), coverage)),
+            providers: Arc::new(RegisteredDrivers::new(seen.drivers.clone(), coverage)),
             references,
         },
     }

@@ -1,7 +1,7 @@
 //! The labels of the families, as types. A new value is a new variant, so that cardinality stays a decision.
 
 use super::family::{LabelValue, label_set, label_values};
-use crate::driver::Code;
+use crate::api::machine_code::Code;
 
 label_values! {
     /// A method of a driver (spec/providers §2.1).

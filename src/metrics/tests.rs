@@ -11,9 +11,9 @@ use std::{
 use serde_json::json;
 
 use super::*;
-use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
-    driver::Code,
+use crate::api::{
+    machine_code::Code,
+    v1alpha1::{Machine, MachineDeployment, MachineSet},
 };
 
 /// A clock that a test moves.

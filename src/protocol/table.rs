@@ -219,7 +219,7 @@ mod tests {
     #[case(4 * 3600 + 300, "4h5m")]
     #[case(3 * 86_400 + 7200, "3d2h")]
     #[case(30 * 86_400, "30d")]
-    #[case(-5, "<invalid>")]
+    #[case::th_42_a_clock_that_was_set_back(-5, "<invalid>")]
     fn ages(#[case] seconds: i64, #[case] expected: &str) {
         assert_eq!(human_duration(seconds), expected);
     }

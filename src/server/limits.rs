@@ -20,6 +20,9 @@ pub struct ConnectionLimits {
     /// A connection is ended gracefully at this age, so that no caller holds on to an old certificate. Up to a tenth
     /// comes on top, so that connections made together don't end together.
     pub max_age: Duration,
+    /// So long after that it is cut off, whatever is still under way on it: who opens no window for an answer would hold it for
+    /// ever.
+    pub linger: Duration,
     /// Concurrent requests on one HTTP/2 connection.
     pub streams: u32,
 }
@@ -34,6 +37,7 @@ impl Default for ConnectionLimits {
             connections: 1_000,
             connections_per_peer: 200,
             max_age: Duration::from_secs(600),
+            linger: Duration::from_secs(120),
             streams: 100,
         }
     }

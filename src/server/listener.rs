@@ -41,9 +41,9 @@ use tracing::{debug, error, warn};
 
 use super::{
     BindError, ConnectionLimits, Guest, LogLimit,
-    patience::Patient,
+    patience::{Patient, Talk},
     status::Refusal,
-    tls::AnyHolder,
+    tls::{AnyHolder, LiveAuthorities, ShownChain},
     webhooks::{self, Webhooks},
 };
 use crate::metrics::{Listener, Metrics, OfListener, Rejected, Rejection};
@@ -66,8 +66,8 @@ pub enum ClientCertificates {
     Asked,
     /// Webhooks answer only callers with a certificate of these authorities. Health needs none.
     DemandedByWebhooks {
-        /// The authorities, as PEM.
-        authorities: Vec<u8>,
+        /// The authorities of this moment.
+        authorities: LiveAuthorities,
     },
 }
 
@@ -78,7 +78,7 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The certificates that the caller has shown, its own first. It holds the key of that one; whether anybody vouches for
     /// it is not checked yet.
-    pub certificates: Arc<[CertificateDer<'static>]>,
+    pub certificates: ShownChain,
     ending: CancellationToken,
 }
 
@@ -108,9 +108,14 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    async fn answer(self, request: Request<Body>) -> http::Response<Body> {
+    /// One request. While the connection is ending, reviews are still answered: the API server would refuse a user's write for
+    /// want of one. Whoever reads views is asked to come again, which leads to another replica.
+    async fn answer(self, request: Request<Body>, stop: &Stop) -> http::Response<Body> {
         match (self.webhooks, webhooks::asked(&request), self.guest) {
             (Some(webhooks), Some(webhook), _) => webhooks::review(webhooks, webhook, request).await,
+            (_, None, Some(_)) if stop.graceful.is_cancelled() && !is_health(request.uri().path()) => {
+                Refusal::Leaving.response(request.version())
+            }
             (_, None, Some(guest)) if !webhooks::is_path(request.uri().path()) => guest.answer(request).await,
             _ => match self.other.oneshot(request).await {
                 Ok(response) => response,
@@ -118,6 +123,10 @@ impl Routes {
             },
         }
     }
+}
+
+fn is_health(path: &str) -> bool {
+    matches!(path, "/healthz" | "/livez" | "/readyz")
 }
 
 /// How serving ends.
@@ -228,9 +237,11 @@ impl Acceptor {
             if let Err(error) = stream.set_nodelay(true) {
                 debug!(peer = %address, "cannot set TCP_NODELAY: {error}");
             }
-            let stream = Patient::new(stream, limits.write);
+            let talk = Talk::default();
+            let stream = Patient::new(stream, limits.write, talk.clone());
             let Some(tls) = tls else {
-                return serve(stream, Protocol::Http1, Peer::new(address, Vec::new()), routes, limits, stop).await;
+                return serve(stream, Protocol::Http1, Peer::new(address, Vec::new()), talk, routes, limits, stop)
+                    .await;
             };
             let shaken = tokio::select! {
                 shaken = timeout(limits.handshake, tls.accept(stream)) => shaken,
@@ -244,7 +255,7 @@ impl Acceptor {
                         Some(b"h2") => Protocol::Http2,
                         _ => Protocol::Http1,
                     };
-                    serve(stream, protocol, Peer::new(address, certificates), routes, limits, stop).await;
+                    serve(stream, protocol, Peer::new(address, certificates), talk, routes, limits, stop).await;
                 }
                 Ok(Err(error)) => {
                     metrics.server.rejected.inc(&Rejected { listener: which, reason: Rejection::Handshake });
@@ -260,17 +271,35 @@ impl Acceptor {
 }
 
 /// Answers the requests of one connection until it ends, grows old or is stopped.
-async fn serve<I>(io: I, protocol: Protocol, peer: Peer, routes: Routes, limits: ConnectionLimits, stop: Stop)
-where
+async fn serve<I>(
+    io: I,
+    protocol: Protocol,
+    peer: Peer,
+    talk: Talk,
+    routes: Routes,
+    limits: ConnectionLimits,
+    stop: Stop,
+) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (address, asked_to_end) = (peer.address, peer.ending.clone());
-    let service = hyper::service::service_fn(move |request| answer(routes.clone(), peer.clone(), request));
+    let leaving = stop.clone();
+    let service = hyper::service::service_fn(move |request| {
+        let asked = talk.request();
+        let answered = answer(routes.clone(), peer.clone(), leaving.clone(), request);
+        async move {
+            let answered = answered.await;
+            drop(asked);
+            answered
+        }
+    });
     let builder = http_builder(protocol, &limits);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
     // The port spreads connections that were made together.
     let spread = limits.max_age.mul_f64(f64::from(address.port() % 64) / 640.0);
     let mut old_age = std::pin::pin!(tokio::time::sleep(limits.max_age + spread));
+    // Whoever does not take the answers to what is under way is not waited for without end.
+    let mut cut_off = std::pin::pin!(tokio::time::sleep(limits.max_age + spread + limits.linger));
     let mut ending = false;
     loop {
         tokio::select! {
@@ -291,6 +320,10 @@ where
             () = old_age.as_mut(), if !ending => {
                 ending = true;
                 connection.as_mut().graceful_shutdown();
+            }
+            () = cut_off.as_mut() => {
+                debug!(peer = %address, "cut off an old connection whose requests do not end");
+                return;
             }
             () = stop.abort.cancelled() => return,
         }
@@ -318,20 +351,25 @@ fn http_builder(protocol: Protocol, limits: &ConnectionLimits) -> auto::Builder<
 }
 
 /// One request: routed, guarded against panics, logged without its body.
-async fn answer(routes: Routes, peer: Peer, request: Request<Incoming>) -> Result<http::Response<Body>, Infallible> {
+async fn answer(
+    routes: Routes,
+    peer: Peer,
+    stop: Stop,
+    request: Request<Incoming>,
+) -> Result<http::Response<Body>, Infallible> {
     let began = Instant::now();
     let (method, uri, address) = (request.method().clone(), request.uri().clone(), peer.address);
     let complaints = Arc::clone(&routes.complaints);
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(peer);
-    let answered = AssertUnwindSafe(routes.answer(request)).catch_unwind().await;
+    let answered = AssertUnwindSafe(routes.answer(request, &stop)).catch_unwind().await;
     let response = answered.unwrap_or_else(|_| {
         error!(%method, path = uri.path(), "a request handler panicked");
         Refusal::Panic.into_response()
     });
     let status = response.status().as_u16();
     // A health check that answers "no" has done its work.
-    if status >= 500 && !matches!(uri.path(), "/healthz" | "/livez" | "/readyz") {
+    if status >= 500 && !is_health(uri.path()) {
         if let Some(held_back) = complaints.permit(Instant::now()) {
             let took = began.elapsed();
             warn!(peer = %address, %method, path = uri.path(), status, ?took, held_back, "request failed");

@@ -142,7 +142,7 @@ impl Server {
                 Some((listener, local, acceptor))
             }
         };
-        let callers = Callers::of(&options.client_certificates)?;
+        let callers = Callers::of(&options.client_certificates);
         let accepting = secure.as_ref().map(|_| health.check("tls-listener", Gate::Readiness, "not accepting yet"));
         let staying = health.check("shutdown", Gate::Readiness, "not started");
         let (health, metrics) = (health.clone(), metrics.clone());

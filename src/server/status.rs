@@ -36,6 +36,8 @@ pub(super) enum Refusal {
     Busy,
     /// The caller's deadline is about to pass.
     Timeout,
+    /// The process is ending.
+    Leaving,
 }
 
 impl Refusal {
@@ -83,12 +85,17 @@ impl Refusal {
                 "Timeout",
                 "the request could not be answered within its deadline".to_owned(),
             ),
+            Self::Leaving => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "ServiceUnavailable",
+                "this server is shutting down; try again, which leads to another one".to_owned(),
+            ),
         }
     }
 
-    /// Whether the rest of the request is not going to be read.
+    /// Whether nothing more is read from the connection.
     const fn ends_connection(self) -> bool {
-        matches!(self, Self::RequestTimeout | Self::TooLarge { .. } | Self::BadBody)
+        matches!(self, Self::RequestTimeout | Self::TooLarge { .. } | Self::BadBody | Self::Leaving)
     }
 
     /// The answer over this version of HTTP (HTTP/2 knows no `Connection` header).
@@ -121,11 +128,28 @@ impl IntoResponse for Refusal {
             Self::MethodNotAllowed => {
                 headers.insert(ALLOW, HeaderValue::from_static("POST"));
             }
-            Self::Busy => {
+            Self::Busy | Self::Leaving => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             _ => {}
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_sent_away_is_told_when_to_come_again() {
+        for refusal in [Refusal::Leaving, Refusal::Busy] {
+            let response = refusal.into_response();
+            assert_eq!(
+                (response.status(), &response.headers()[RETRY_AFTER]),
+                (StatusCode::SERVICE_UNAVAILABLE, &"1".parse().unwrap())
+            );
+        }
+        assert_eq!(Refusal::Leaving.response(http::Version::HTTP_11).headers()[CONNECTION], "close");
     }
 }

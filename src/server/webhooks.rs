@@ -21,11 +21,11 @@ use tokio::{
 use tracing::error;
 
 use super::{
-    BindError, ClientCertificates, Health, LogLimit, Peer, RequestLimits,
+    ClientCertificates, Health, LogLimit, Peer, RequestLimits,
     body::{self, Collected, LargeBodies},
     plain::health_routes,
     status::Refusal,
-    tls::Authorities,
+    tls::LiveAuthorities,
 };
 use crate::{
     api::duration::GoDuration,
@@ -73,18 +73,14 @@ pub(super) struct Webhooks {
 #[derive(Clone, Debug)]
 pub(super) enum Callers {
     Anybody,
-    KnownTo(Authorities),
+    KnownTo(LiveAuthorities),
 }
 
 impl Callers {
-    pub(super) fn of(client_certificates: &ClientCertificates) -> Result<Self, BindError> {
+    pub(super) fn of(client_certificates: &ClientCertificates) -> Self {
         match client_certificates {
-            ClientCertificates::NotAsked | ClientCertificates::Asked => Ok(Self::Anybody),
-            ClientCertificates::DemandedByWebhooks { authorities } => {
-                let unreadable =
-                    |why| BindError::Tls(format!("cannot read the authorities of --webhook-client-ca: {why}"));
-                Authorities::from_pem(authorities).map(Self::KnownTo).map_err(unreadable)
-            }
+            ClientCertificates::NotAsked | ClientCertificates::Asked => Self::Anybody,
+            ClientCertificates::DemandedByWebhooks { authorities } => Self::KnownTo(authorities.clone()),
         }
     }
 
@@ -92,7 +88,7 @@ impl Callers {
         match self {
             Self::Anybody => true,
             Self::KnownTo(authorities) => {
-                peer.is_some_and(|peer| authorities.vouch_for(&peer.certificates, Timestamp::now()).is_ok())
+                peer.is_some_and(|peer| authorities.get().vouch_for(&peer.certificates, Timestamp::now()).is_ok())
             }
         }
     }

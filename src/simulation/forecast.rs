@@ -3,6 +3,8 @@
 //! The world is plain: machines become Running after a while, deleted ones are gone after another, and nothing is lost.
 //! The same question gets the same answer, whoever asks and when. Source: spec/extension-apiserver §1.5.
 
+mod in_place;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -16,12 +18,13 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
+use self::in_place::Updates;
 use super::{
     api::{Api, Object},
     calls::Around,
     checks::Checks,
     nodes::set_ready,
-    process::{Loop, Process, later},
+    process::{Process, later},
     trace::Trace,
     world::run,
 };
@@ -39,6 +42,7 @@ use crate::{
             availability::Availability, fleet::Fleet, observe::DeploymentObservation, settings::DeploymentSettings,
             waits,
         },
+        machine::settings::MachineSettings,
         set::counts::is_terminating,
     },
 };
@@ -57,6 +61,8 @@ pub struct Assumptions {
     pub create: Duration,
     /// From a machine's deletion until it is gone.
     pub drain: Duration,
+    /// From a Node that is drained for its update in place until its agent has updated it.
+    pub update: Duration,
     /// Every so manieth new machine fails; 0: none.
     pub fail_every: u32,
 }
@@ -76,6 +82,8 @@ pub struct Question {
     pub now: Timestamp,
     /// What the command line says about rollouts.
     pub settings: DeploymentSettings,
+    /// What it says about machines.
+    pub machine_settings: MachineSettings,
     /// How the world goes on.
     pub assume: Assumptions,
     /// More steps are not told.
@@ -95,6 +103,8 @@ pub struct Step {
     pub creates: usize,
     /// Machines that it deletes, in this order.
     pub deletes: Vec<String>,
+    /// Machines whose Nodes are picked for their update in place.
+    pub updates: Vec<String>,
     /// Machines of the deployment that are not being deleted, afterwards.
     pub total: usize,
     /// Those that a rollout counts on, afterwards.
@@ -173,6 +183,7 @@ struct World<'a> {
     /// How much of the machines' log has been read.
     read: usize,
     made: u32,
+    updates: Updates,
     told: Forecast,
 }
 
@@ -186,6 +197,8 @@ impl<'a> World<'a> {
         api.begin();
         let mut process = Process::start(&api, question.now, SEED);
         process.settings = question.settings;
+        process.machine_settings = question.machine_settings.clone();
+        process.drain_time = question.assume.drain;
         let mut world = Self {
             question,
             key: ObjectKey::of(&question.deployment),
@@ -198,6 +211,7 @@ impl<'a> World<'a> {
             fates: BTreeMap::new(),
             read: 0,
             made: 0,
+            updates: Updates::default(),
             told: Forecast {
                 steps: Vec::new(),
                 peak: 0,
@@ -236,22 +250,28 @@ impl<'a> World<'a> {
     /// Lets everything happen that is due now, and tells it; whether anything did.
     fn moment(&mut self) -> bool {
         self.fulfil();
+        self.let_agents_work();
         for _ in 0..MOST_PASSES {
             for kind in 0..4 {
                 self.process.watch(&self.api, kind, usize::MAX, self.now);
             }
-            self.process.keep_only(&[Loop::Deployment, Loop::Set]);
             let due = self.process.due(self.now);
             if due.is_empty() {
                 break;
             }
             for job in due {
+                if !self.is_played(&job) {
+                    self.process.begins(&job);
+                    continue;
+                }
                 let (mut checks, mut trace) = (Checks::none(), Trace::default());
                 let around = Around { now: self.now, evictions_from: self.now, without: None, misfortune: None };
                 // Nothing goes wrong, so that it lives.
                 let _ = run(&mut self.api, &mut checks, &mut trace, &mut self.process, job, around);
             }
         }
+        // Those that may begin now take their time from now on.
+        self.let_agents_work();
         self.tell()
     }
 
@@ -333,6 +353,7 @@ impl<'a> World<'a> {
         }
         let (total, available) = self.count();
         let at = Duration::try_from(self.now.duration_since(self.question.now)).unwrap_or_default();
+        let mut updates = self.newly_picked();
         let mut happened = !events.is_empty();
         let sets: BTreeSet<String> = self.wanted.keys().chain(self.api.sets.keys()).cloned().collect();
         for set in sets {
@@ -341,6 +362,7 @@ impl<'a> World<'a> {
             let step = Step {
                 creates: creates.remove(&set).unwrap_or(0),
                 deletes: deletes.remove(&set).unwrap_or_default(),
+                updates: updates.remove(&set).unwrap_or_default(),
                 set: set.clone(),
                 from,
                 to,
@@ -348,7 +370,7 @@ impl<'a> World<'a> {
                 available,
                 at,
             };
-            if from != to || step.creates > 0 || !step.deletes.is_empty() {
+            if from != to || step.creates > 0 || !step.deletes.is_empty() || !step.updates.is_empty() {
                 self.told.steps.push(step);
                 happened = true;
             }
@@ -375,7 +397,7 @@ impl<'a> World<'a> {
 
     fn next(&self) -> Option<Timestamp> {
         let fate = self.fates.values().map(|(at, _)| *at).min();
-        [fate, self.process.next_due()].into_iter().flatten().min()
+        [fate, self.next_agent(), self.process.next_due()].into_iter().flatten().min()
     }
 
     /// Why the rollout is not complete, now that nothing happens any more.
@@ -399,6 +421,9 @@ impl<'a> World<'a> {
             stuck("Frozen", "the deployment has too many machines and is frozen".to_owned())
         } else {
             let explanation = waits::explain(&seen, &fleet).map(|text| text.trim().to_owned());
+            if let Some(stuck) = self.awaits_picks(explanation.as_deref()) {
+                return Some(stuck);
+            }
             stuck("NoProgress", explanation.unwrap_or_else(missing))
         }
     }

@@ -2,15 +2,19 @@ use rstest::rstest;
 
 use super::{
     super::{
-        history::{Edit, History, Setup, Step as Happening, Strategy},
+        history::{Edit, History, Picks, Setup, Step as Happening, Strategy},
         world::{Start, World as Played},
     },
     *,
 };
 use crate::controllers::set::counts::is_available;
 
-const PLAIN: Assumptions =
-    Assumptions { create: Duration::from_secs(44), drain: Duration::from_secs(4), fail_every: 0 };
+const PLAIN: Assumptions = Assumptions {
+    create: Duration::from_secs(44),
+    drain: Duration::from_secs(4),
+    update: Duration::from_secs(1),
+    fail_every: 0,
+};
 
 fn rolling(replicas: u8, surge: u8, unavailable: u8) -> Setup {
     Setup { replicas, strategy: Strategy::Rolling { surge, unavailable } }
@@ -38,9 +42,14 @@ fn question(world: &Played) -> Question {
         nodes: world.api.nodes.values().cloned().collect(),
         now: world.now,
         settings: DeploymentSettings::default(),
+        machine_settings: MachineSettings::default(),
         assume: PLAIN,
         most_steps: 200,
     }
+}
+
+fn in_place(replicas: u8, surge: u8, unavailable: u8, picks: Picks) -> Setup {
+    Setup { replicas, strategy: Strategy::InPlace { surge, unavailable, picks } }
 }
 
 fn foretold(question: &Question) -> Forecast {
@@ -97,6 +106,51 @@ fn what_is_foretold_is_what_happens(#[case] setup: Setup, #[case] edit: Edit) {
     assert_eq!(deletions(&told), order, "{:#?}", told.steps);
     assert_eq!((told.peak, told.least_available), (peak, least), "{:#?}", told.steps);
     assert_eq!((told.stuck, told.truncated), (None, false));
+}
+
+/// The machines in the order in which their Nodes are picked.
+fn picks(world: &Played, from: usize) -> Vec<String> {
+    let mut order: Vec<String> = Vec::new();
+    for event in &world.api.log[3][from..] {
+        let Object::Node(node) = &event.object else { continue };
+        if node.labels().contains_key(label::SELECTED_FOR_UPDATE) && !order.contains(&node.name_any()) {
+            // A Node has the name of its machine here.
+            order.push(node.name_any());
+        }
+    }
+    order
+}
+
+#[rstest]
+#[case::one_less(in_place(3, 0, 1, Picks::Controller))]
+#[case::one_more(in_place(3, 1, 0, Picks::Controller))]
+#[case::two_less(in_place(5, 0, 2, Picks::Controller))]
+#[case::both(in_place(4, 1, 1, Picks::Controller))]
+fn updates_in_place_happen_as_foretold(#[case] setup: Setup) {
+    let mut world = after(setup, Edit::Class(1));
+    // A drain of the played world takes that long.
+    let assume = Assumptions { drain: Duration::from_secs(20), ..PLAIN };
+    let told = foretold(&Question { assume, ..question(&world) });
+    let today: BTreeSet<String> = world.api.machines.keys().cloned().collect();
+    let from = world.api.log[3].len();
+    let (mut order, peak, least) = played(&mut world);
+    order.retain(|name| today.contains(name));
+    let updates: Vec<String> = told.steps.iter().flat_map(|step| step.updates.clone()).collect();
+    assert!(!updates.is_empty());
+    assert_eq!(updates, picks(&world, from), "{:#?}", told.steps);
+    assert_eq!(deletions(&told), order, "{:#?}", told.steps);
+    assert_eq!((told.peak, told.least_available), (peak, least), "{:#?}", told.steps);
+    assert_eq!((told.stuck, told.truncated), (None, false));
+}
+
+#[test]
+fn where_the_user_picks_the_plan_says_whom_it_waits_for() {
+    let world = after(in_place(3, 0, 1, Picks::User), Edit::Class(1));
+    let told = foretold(&question(&world));
+    assert!(told.steps.iter().all(|step| step.updates.is_empty() && step.deletes.is_empty()), "{told:#?}");
+    let stuck = told.stuck.unwrap();
+    assert_eq!(stuck.reason, "AwaitsSelection");
+    assert!(stuck.message.contains(label::SELECTED_FOR_UPDATE), "{}", stuck.message);
 }
 
 #[test]

@@ -45,7 +45,7 @@ use crate::{
 };
 
 /// How long a drain takes.
-const DRAIN_TIME: Duration = Duration::from_secs(20);
+pub(super) const DRAIN_TIME: Duration = Duration::from_secs(20);
 const MOST_STEPS: usize = 32;
 
 /// What a process remembers of a machine.
@@ -175,7 +175,7 @@ impl Process {
                 Next::Again => {}
                 Next::Settled | Next::AwaitCall => return Outcome::Settled,
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why.as_str()),
-                Next::StepDrain(order) => pass.drain = stepped(&order, memory, calls),
+                Next::StepDrain(order) => pass.drain = stepped(&order, memory, calls, self.drain_time),
                 Next::TakePermit => pass.permit = Permit::Held,
             }
         }
@@ -448,11 +448,11 @@ impl Process {
     }
 }
 
-/// What a drain comes to: it takes [`DRAIN_TIME`], and while budgets refuse evictions it waits, until it is forced or late.
-fn stepped(order: &DrainOrder, memory: &mut MachineMemory, calls: &Calls<'_>) -> DrainState {
+/// What a drain comes to: it takes its time, and while budgets refuse evictions it waits, until it is forced or late.
+fn stepped(order: &DrainOrder, memory: &mut MachineMemory, calls: &Calls<'_>, takes: Duration) -> DrainState {
     let began = *memory.drain_began.get_or_insert(calls.now);
     let is_blocked = order.force == Force::No && calls.now < calls.around.evictions_from;
-    let end = if is_blocked { calls.around.evictions_from } else { later(began, DRAIN_TIME) };
+    let end = if is_blocked { calls.around.evictions_from } else { later(began, takes) };
     if end <= calls.now {
         memory.drain_began = None;
         return DrainState::Drained;

@@ -80,11 +80,13 @@ pub fn go_on_updating(api: &mut Api) -> bool {
     api.changes != changes
 }
 
-fn is_ready_for_update(node: &Node) -> bool {
+/// Whether the Node's agent may update it.
+pub fn is_ready_for_update(node: &Node) -> bool {
     UpdateStage::of(node) == Some(UpdateStage::ReadyForUpdate) && result_of(node).is_none()
 }
 
-fn tell_result(api: &mut Api, name: &str, result: &str) {
+/// Says what became of an update.
+pub fn tell_result(api: &mut Api, name: &str, result: &str) {
     api.edit::<Node>(name, |node| {
         node.metadata.labels.get_or_insert_default().insert(label::UPDATE_RESULT.to_owned(), result.to_owned());
     });

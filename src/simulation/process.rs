@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     api::{Api, Event, Kind, Object},
     deployments::DeploymentMemory,
-    machines::MachineMemory,
+    machines::{DRAIN_TIME, MachineMemory},
     sets::SetMemory,
 };
 use crate::{
@@ -76,6 +76,8 @@ pub struct Process {
     pub(super) deployments: BTreeMap<ObjectKey, DeploymentMemory>,
     pub(super) machines: BTreeMap<ObjectKey, MachineMemory>,
     pub(super) machine_settings: MachineSettings,
+    /// How long its drains take.
+    pub(super) drain_time: Duration,
     pub(super) vanished: std::collections::BTreeSet<ObjectKey>,
     news: Arc<Mutex<Vec<News>>>,
     due: BTreeMap<Job, Timestamp>,
@@ -99,6 +101,7 @@ impl Process {
             deployments: BTreeMap::new(),
             machines: BTreeMap::new(),
             machine_settings: MachineSettings::default(),
+            drain_time: DRAIN_TIME,
             vanished: std::collections::BTreeSet::new(),
             news: Arc::default(),
             due: BTreeMap::new(),
@@ -196,11 +199,6 @@ impl Process {
     /// When the next job is due; the guard's period does not count.
     pub fn next_due(&self) -> Option<Timestamp> {
         self.due.iter().filter(|((of, _), _)| *of != Loop::Guard).map(|(_, at)| *at).min()
-    }
-
-    /// Nobody looks after anything but these.
-    pub fn keep_only(&mut self, loops: &[Loop]) {
-        self.due.retain(|(of, _), _| loops.contains(of));
     }
 
     /// The next run of the guard.

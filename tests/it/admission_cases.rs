@@ -301,7 +301,7 @@ async fn with_policies(stage: &Stage) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_case_with_definitions_policies_and_webhooks() {
     let name = "admission_cases::every_case_with_definitions_policies_and_webhooks";
-    let Some(rig) = Rig::own(name).await else { return };
+    let Some(rig) = Rig::without_garbage_collection(name).await else { return };
     let stage = Stage::set(rig).await;
     stage.store_and_define().await;
 

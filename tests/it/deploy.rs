@@ -6,12 +6,23 @@ use serde_json::Value;
 use crate::support::{Rig, cluster_object::text, manager::mcm};
 
 const BASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base");
+const TRIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/trial");
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/examples");
 
 #[test]
 fn the_committed_rbac_is_what_the_code_generates() {
     let committed = std::fs::read_to_string(format!("{BASE}/rbac.yaml")).expect("readable");
     let generated = mcm(&["manifests", "rbac"]);
     assert_eq!(committed, generated, "run: cargo run -- manifests rbac > deploy/base/rbac.yaml");
+}
+
+#[test]
+fn the_component_simulation_is_what_the_code_generates_on_top() {
+    let base = std::fs::read_to_string(format!("{BASE}/rbac.yaml")).expect("readable");
+    let component = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/simulation/rbac.yaml");
+    let component = std::fs::read_to_string(component).expect("readable");
+    let generated = mcm(&["manifests", "rbac", "--simulation"]);
+    assert_eq!(format!("{base}---\n{component}"), generated, "what follows the base belongs to the component");
 }
 
 #[test]
@@ -51,6 +62,43 @@ async fn the_base_applies_to_a_real_api_server() {
     assert_eq!(count("CustomResourceDefinition"), 4);
     assert_eq!(count("ValidatingWebhookConfiguration") + count("MutatingWebhookConfiguration"), 2);
     assert!(count("FlowSchema") > 0 && count("PriorityLevelConfiguration") > 0);
+}
+
+/// The way of README.md: the base with the rights of the virtual cloud, then the examples, in the namespace that the manager
+/// watches. The pod is one that the namespace's security standard lets in.
+#[tokio::test]
+async fn the_trial_applies_with_its_examples_and_its_pod_is_let_in() {
+    let Some(rig) = Rig::own_real("deploy::the_trial_applies", "as the base does, it holds flow schemas").await else {
+        return;
+    };
+    rig.install_crds().await;
+    rig.kubectl(&["apply", "--validate=strict", "-k", TRIAL]).await.succeed();
+
+    let rendered = rig.kubectl(&["kustomize", TRIAL]).await.succeed();
+    let documents = parse_documents("deploy/trial", &rendered).expect("YAML");
+    let deployment = documents.iter().map(|document| &document.value).find(|object| object["kind"] == "Deployment");
+    let deployment = deployment.expect("a deployment");
+    let mut pod = deployment["spec"]["template"].clone();
+    pod["apiVersion"] = "v1".into();
+    pod["kind"] = "Pod".into();
+    pod["metadata"]["name"] = "probe".into();
+    pod["metadata"]["namespace"] = deployment["metadata"]["namespace"].clone();
+    let file = rig.folder.join("pod.json");
+    let create = ["create", "--dry-run=server", "-f", file.to_str().expect("UTF-8")];
+    std::fs::write(&file, pod.to_string()).expect("writable");
+    rig.kubectl(&create).await.succeed();
+    pod["spec"]["hostNetwork"] = true.into();
+    std::fs::write(&file, pod.to_string()).expect("writable");
+    assert!(rig.kubectl(&create).await.stderr.contains("violates PodSecurity"), "the standard holds");
+
+    // Nobody answers them here.
+    let kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations";
+    rig.kubectl(&["delete", kinds, "machine-controller-manager"]).await.succeed();
+    rig.kubectl(&["apply", "--validate=strict", "-k", EXAMPLES]).await.succeed();
+    let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+    assert!(args.contains("--namespace=$(POD_NAMESPACE)"), "{args}");
+    let made = rig.kubectl(&["get", "machinedeployments", "-A", "-o", "jsonpath={.items[*].metadata.namespace}"]).await;
+    assert_eq!(made.succeed(), text(deployment, "/metadata/namespace"), "where the manager looks");
 }
 
 /// The base with components, rendered by kubectl from an overlay of its own.
@@ -132,9 +180,15 @@ async fn the_service_account_may_do_its_work_and_no_more() {
         ("list", "secrets", "kube-system", "no"),
         ("list", "secrets", "any", "no"),
         ("create", "nodes", "any", "no"),
-        ("update", "validatingwebhookconfigurations.admissionregistration.k8s.io", "any", "no"),
+        ("patch", "machines.machine.sapcloud.io", &namespace.name, "yes"),
+        ("update", "machines.machine.sapcloud.io", &namespace.name, "no"),
+        ("delete", "machinesets.machine.sapcloud.io", &namespace.name, "yes"),
+        ("delete", "machinedeployments.machine.sapcloud.io", &namespace.name, "no"),
+        ("patch", "machines.machine.sapcloud.io", "default", "no"),
+        ("patch", "nodes/status", "any", "yes"),
+        ("patch", "validatingwebhookconfigurations.admissionregistration.k8s.io", "any", "no"),
         (
-            "update",
+            "patch",
             "validatingwebhookconfigurations.admissionregistration.k8s.io/machine-controller-manager",
             "any",
             "yes",

@@ -11,9 +11,12 @@ use kube::{
     api::{ListParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use machine_controller_manager::dev_server::{DevServer, DevServerOptions};
 use rand::{RngExt, SeedableRng};
+use serde_json::json;
 
 use crate::support::{
+    aggregation::decoded,
     process::Process,
     scratch::{count_ran, subfolder},
     wait_until,
@@ -58,6 +61,95 @@ async fn the_example_has_running_machines() {
         if found.items.len() == 3 { Ok(()) } else { Err(format!("{} nodes", found.items.len())) }
     })
     .await;
+}
+
+/// Asks for a path, as text.
+async fn raw(client: &kube::Client, path: &str, accept: &str) -> Result<String, kube::Error> {
+    let request = http::Request::get(path).header("accept", accept).body(Vec::new()).expect("a request");
+    client.request_text(request).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xa_138_xa_140_views_are_served_behind_it_and_can_be_switched_off() {
+    const GROUP: &str = "views.machine.sapcloud.io";
+    const REGISTRATION: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.views.machine.sapcloud.io";
+    const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+    count_ran("dev::views_are_served_behind_it");
+    let folder = subfolder("dev-views");
+    let data = format!("--data-dir={}", folder.join("data").display());
+    let outlooks = "/apis/views.machine.sapcloud.io/v1alpha1/namespaces/default/machineoutlooks";
+    let (mut process, kubeconfig) = start(&folder, &["--example", &data]);
+    let asked = wait_until("an outlook of a running machine", Duration::from_secs(60), || async {
+        let client = client(&kubeconfig).await?;
+        let list = raw(&client, outlooks, "application/json").await.map_err(|error| error.to_string())?;
+        if list.contains("\"phase\":\"Running\"") { Ok(client) } else { Err(list) }
+    })
+    .await;
+    let table = raw(&asked, outlooks, "application/json;as=Table;v=v1;g=meta.k8s.io").await.expect("a table");
+    assert!(table.contains("\"kind\":\"Table\"") && table.contains("Blocked by"), "{table}");
+    let registration = raw(&asked, REGISTRATION, "application/json").await.expect("the registration");
+    assert!(registration.contains("\"reason\":\"Passed\""), "{registration}");
+    let own = REGISTRATION.replace("v1alpha1.views.machine.sapcloud.io", "v1.apps");
+    let own = raw(&asked, &own, "application/json").await.expect("a registration of its own");
+    assert!(own.contains("\"reason\":\"Local\""), "{own}");
+    let discovered = raw(&asked, "/apis", AGGREGATED).await.expect("discovery");
+    assert!(discovered.contains("machineoutlooks") && !discovered.contains("Stale"), "{discovered}");
+    let index = raw(&asked, "/openapi/v3", "application/json").await.expect("the index");
+    let index: serde_json::Value = serde_json::from_str(&index).expect("JSON");
+    let place = index["paths"]["apis/views.machine.sapcloud.io/v1alpha1"]["serverRelativeURL"].as_str();
+    let document = raw(&asked, place.expect("a document of the views"), "application/json").await.expect("a document");
+    assert!(document.contains("MachineOutlook"), "{document}");
+    let swagger = raw(&asked, "/openapi/v2", "application/json").await.expect("a document of everything");
+    assert!(swagger.contains("views.v1alpha1.MachineOutlook") && swagger.contains("io.k8s.api.core.v1.Pod"));
+    // Views are computed: none can be deleted, and nobody else's headers say who asks.
+    let refused = asked.request_text(http::Request::delete(outlooks).body(Vec::new()).expect("a request")).await;
+    assert!(refused.is_err_and(|error| error.to_string().contains("does not allow this method")));
+    process.kill();
+
+    let (process, kubeconfig) = start(&folder, &["--extension-apiserver=false", &data]);
+    wait_until("the views to be gone", Duration::from_secs(30), || async {
+        let client = client(&kubeconfig).await?;
+        let machines = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines";
+        let kept = raw(&client, machines, "application/json").await.map_err(|error| error.to_string())?;
+        assert!(kept.contains("example-deployment"), "machines outlive the process: {kept}");
+        match raw(&client, outlooks, "application/json").await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => Err(format!("{other:?}: {}", process.log_tail())),
+        }
+    })
+    .await;
+    let groups = raw(&client(&kubeconfig).await.expect("a client"), "/apis", "application/json").await;
+    assert!(!groups.expect("the groups").contains(GROUP));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_for_tokens_of_accounts_are_filled_and_the_token_is_good() {
+    count_ran("dev::secrets_for_tokens_of_accounts_are_filled");
+    let server = DevServer::start(DevServerOptions::default()).expect("memory is there");
+    let client = server.client("tester", "default");
+    let post = async |path: &str, object: serde_json::Value| -> serde_json::Value {
+        let request = http::Request::post(path).header("content-type", "application/json");
+        let request = request.body(object.to_string().into_bytes()).expect("a request");
+        client.request(request).await.unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
+    let secrets = "/api/v1/namespaces/default/secrets";
+    // The Secret comes first: it waits for its account.
+    let annotations = json!({"kubernetes.io/service-account.name": "robot"});
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+        "metadata": {"name": "robot-token", "annotations": annotations},
+    });
+    post(secrets, secret).await;
+    post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "robot"}})).await;
+    let token = wait_until("the Secret to be filled", Duration::from_secs(10), || async {
+        let read = raw(&client, &format!("{secrets}/robot-token"), "application/json").await;
+        let secret: serde_json::Value = serde_json::from_str(&read.map_err(|error| error.to_string())?).expect("JSON");
+        let token = decoded(&secret["data"]["token"]);
+        if token.is_empty() { Err(secret.to_string()) } else { Ok(token) }
+    })
+    .await;
+    let review = post("/apis/authentication.k8s.io/v1/tokenreviews", json!({"spec": {"token": token}})).await;
+    assert_eq!(review["status"]["user"]["username"], "system:serviceaccount:default:robot", "{review}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,14 +2,13 @@
 
 use std::{
     path::PathBuf,
-    process::{Command, Stdio},
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use crate::{
     conformance,
-    support::{Backend, Rig, scratch, wait_until},
+    support::{Backend, Rig, assets, scratch, wait_until},
 };
 
 static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
@@ -60,14 +59,5 @@ async fn things_are_served(rig: &Arc<Rig>) {
 
 /// The program, or why there is none.
 fn build() -> Result<PathBuf, String> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/go-client");
-    let run = Command::new(script)
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("{script} could not be started: {error}"))?;
-    let printed = String::from_utf8_lossy(&run.stdout).trim().to_owned();
-    if !run.status.success() || printed.is_empty() {
-        return Err("there is no Go client to test with: install Go and run scripts/go-client".to_owned());
-    }
-    Ok(PathBuf::from(printed))
+    assets::printed_by("go-client", "there is no Go client to test with: install Go and run scripts/go-client")
 }

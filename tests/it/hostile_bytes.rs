@@ -5,6 +5,9 @@
 #[path = "../../fuzz/entries.rs"]
 mod entries;
 
+use std::{collections::BTreeSet, fs, path::Path};
+
+use machine_controller_manager::api::json::Json;
 use proptest::{prelude::*, sample::Index};
 use serde_json::{Value, json};
 
@@ -114,9 +117,42 @@ proptest! {
     }
 
     #[test]
+    fn objects_are_read_as_everybody_reads_them(review in prop::sample::select(REVIEWS.to_vec()), damages in damages()) {
+        let bytes = damaged(review, &damages);
+        let ours = serde_json::from_slice::<Json<'_>>(&bytes).ok().map(|json| json.to_value());
+        prop_assert_eq!(ours, serde_json::from_slice::<Value>(&bytes).ok());
+    }
+
+    #[test]
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         entries::admission_review(&bytes);
         entries::conversion_review(&bytes);
         entries::provider_spec(&bytes);
+    }
+}
+
+/// The fuzz crate is built by hand only. What CI can see without its dependencies: every entry has its target, every target
+/// is declared and calls the entry of its name.
+#[test]
+fn every_entry_is_a_fuzz_target() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+    let text = |path: &str| fs::read_to_string(folder.join(path)).expect("a file of the fuzz crate");
+    let after = |text: &str, prefix: &str, end: char| -> BTreeSet<String> {
+        let named = text.lines().filter_map(|line| line.strip_prefix(prefix)?.split(end).next());
+        named.map(str::to_owned).collect()
+    };
+    let entries = after(&text("entries.rs"), "pub fn ", '(');
+    assert!(!entries.is_empty());
+    let manifest = text("Cargo.toml");
+    let (_, binaries) = manifest.split_once("[[bin]]").expect("a target");
+    assert_eq!(after(binaries, "name = \"", '"'), entries);
+    let files = fs::read_dir(folder.join("fuzz_targets")).expect("a folder of targets");
+    let files: BTreeSet<_> = files
+        .map(|file| file.expect("a file").path().file_stem().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(files, entries);
+    for entry in entries {
+        let call = format!("entries::{entry}(bytes)");
+        assert!(text(&format!("fuzz_targets/{entry}.rs")).contains(&call), "{entry} does not call {call}");
     }
 }

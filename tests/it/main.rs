@@ -19,6 +19,7 @@ mod deletion;
 mod deploy;
 mod dev;
 mod dev_conformance;
+mod docs;
 mod end_to_end;
 mod examples;
 mod extension;

@@ -51,6 +51,10 @@ impl CallerAuthority {
         self.0.pem()
     }
 
+    fn key_pem(&self) -> String {
+        self.0.key().serialize_pem()
+    }
+
     /// A certificate for clients.
     pub fn client(&self, name: &str, groups: &[&str]) -> Holder {
         self.holder(name, groups, ExtendedKeyUsagePurpose::ClientAuth)
@@ -76,7 +80,7 @@ impl CallerAuthority {
     }
 }
 
-/// The authorities of an API server that aggregates.
+/// The authorities of an API server that aggregates, whichever it is.
 pub struct Aggregation {
     /// Of its clients.
     pub clients: CallerAuthority,
@@ -88,26 +92,37 @@ pub struct Aggregation {
 pub const PROXY: &str = "front-proxy-client";
 
 impl Aggregation {
-    /// Makes both, and the files that the API server's flags name.
-    pub fn prepare(folder: &Path) -> (Self, Vec<String>) {
-        let own = Self { clients: CallerAuthority::new("rig clients"), proxies: CallerAuthority::new("rig proxies") };
+    /// Makes both.
+    pub fn new() -> Self {
+        Self { clients: CallerAuthority::new("rig clients"), proxies: CallerAuthority::new("rig proxies") }
+    }
+
+    /// Puts both where the development server keeps its authorities.
+    pub fn write_for_dev(&self, data: &Path) {
+        for (name, authority) in [("ca", &self.clients), ("front-proxy-ca", &self.proxies)] {
+            let write = |ending: &str, text: String| fs::write(data.join(format!("{name}.{ending}")), text);
+            write("crt", authority.pem()).and(write("key", authority.key_pem())).expect("the data folder is writable");
+        }
+    }
+
+    /// Writes the files that the API server's flags name; the flags.
+    pub fn flags(&self, folder: &Path) -> Vec<String> {
         let write = |name: &str, text: &str| {
             let path = folder.join(name);
             fs::write(&path, text).expect("the scratch folder is writable");
             path.display().to_string()
         };
-        let proxy = own.proxies.client(PROXY, &[]);
-        let arguments = vec![
-            format!("--client-ca-file={}", write("client-ca.crt", &own.clients.pem())),
-            format!("--requestheader-client-ca-file={}", write("proxy-ca.crt", &own.proxies.pem())),
+        let proxy = self.proxies.client(PROXY, &[]);
+        vec![
+            format!("--client-ca-file={}", write("client-ca.crt", &self.clients.pem())),
+            format!("--requestheader-client-ca-file={}", write("proxy-ca.crt", &self.proxies.pem())),
             format!("--requestheader-allowed-names={PROXY}"),
             "--requestheader-username-headers=X-Remote-User".to_owned(),
             "--requestheader-group-headers=X-Remote-Group".to_owned(),
             "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
             format!("--proxy-client-cert-file={}", write("proxy.crt", &proxy.certificate)),
             format!("--proxy-client-key-file={}", write("proxy.key", &proxy.key)),
-        ];
-        (own, arguments)
+        ]
     }
 }
 

@@ -8,20 +8,23 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The folder with the programs, or why there is none.
-pub fn find() -> Result<PathBuf, String> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/test-assets");
-    let run = Command::new(script)
+/// The path that a script of `scripts/` prints, or `otherwise` when it has nothing to offer.
+pub fn printed_by(script: &str, otherwise: &str) -> Result<PathBuf, String> {
+    let script = format!("{}/scripts/{script}", env!("CARGO_MANIFEST_DIR"));
+    let run = Command::new(&script)
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("{script} could not be started: {error}"))?;
     let printed = String::from_utf8_lossy(&run.stdout).trim().to_owned();
-    if !run.status.success() || printed.is_empty() {
-        return Err("there is no API server to test with: set KUBEBUILDER_ASSETS, or install Go and run \
-                    scripts/test-assets"
-            .to_owned());
-    }
-    let folder = PathBuf::from(printed);
+    if run.status.success() && !printed.is_empty() { Ok(PathBuf::from(printed)) } else { Err(otherwise.to_owned()) }
+}
+
+/// The folder with the programs, or why there is none.
+pub fn find() -> Result<PathBuf, String> {
+    let folder = printed_by(
+        "test-assets",
+        "there is no API server to test with: set KUBEBUILDER_ASSETS, or install Go and run scripts/test-assets",
+    )?;
     for program in ["etcd", "kube-apiserver", "kubectl"] {
         if !folder.join(program).is_file() {
             return Err(format!("{} has no {program}", folder.display()));

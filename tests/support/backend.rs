@@ -5,6 +5,7 @@
 
 use std::{
     fs,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -12,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{process::Process, rig::free_port};
+use super::{aggregation::Aggregation, process::Process, rig::free_port};
 
 /// The binary under test.
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");
@@ -114,21 +115,28 @@ impl ApiServer {
         }
     }
 
-    /// Starts the development server, with a data folder so that it can be restarted. None if it ends at once.
-    pub fn start_dev(folder: &Path) -> Option<Self> {
+    /// Starts the development server, with a data folder so that it can be restarted, and with authorities of the rig if a
+    /// test signs certificates. None if it ends at once.
+    pub fn start_dev(folder: &Path, authorities: Option<&Aggregation>, further: Vec<String>) -> Option<Self> {
         let port = free_port();
         let kubeconfig = folder.join("dev.kubeconfig");
         let _ = fs::remove_file(&kubeconfig);
-        let arguments = [
+        let data = folder.join(format!("dev-{port}"));
+        if let Some(authorities) = authorities {
+            fs::DirBuilder::new().mode(0o700).create(&data).expect("the scratch folder is writable");
+            authorities.write_for_dev(&data);
+        }
+        let mut arguments = [
             "dev".to_owned(),
             "--api-server-only".to_owned(),
             format!("--port={port}"),
             format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--data-dir={}", folder.join(format!("dev-{port}")).display()),
+            format!("--data-dir={}", data.display()),
             format!("--token-auth-file={}", folder.join("tokens.csv").display()),
             "--authorization-mode=RBAC".to_owned(),
         ]
         .to_vec();
+        arguments.extend(further);
         let (name, program) = ("mcm-dev", PathBuf::from(MCM));
         let mut process = Process::start(folder, name, &program, &arguments);
         let authority = wait_for_authority(&kubeconfig, &mut process)?;

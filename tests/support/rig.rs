@@ -54,11 +54,14 @@ pub enum Rights {
     Generated,
 }
 
-/// Whether an API server sends requests on to extensions.
+/// What an API server has beside what all have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Aggregates {
-    Yes,
-    No,
+enum Extras {
+    None,
+    /// It sends requests on to extensions, and tests sign certificates of callers.
+    Aggregation,
+    /// Nobody collects objects whose owners are gone: the development server would.
+    NoGarbageCollection,
 }
 
 /// A running control plane.
@@ -93,14 +96,14 @@ impl Rig {
     /// A control plane that some tests share, kept in their cell.
     pub async fn shared_in(cell: &'static OnceLock<Arc<Self>>, test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
-        let start = move || Arc::new(Self::start(Backend::chosen(), Aggregates::No, &assets));
+        let start = move || Arc::new(Self::start(Backend::chosen(), Extras::None, &assets));
         Some(blocking(move || Arc::clone(cell.get_or_init(start))).await)
     }
 
     /// One more control plane of the same kind, for a test that needs two.
     pub async fn another(&self) -> Arc<Self> {
         let (backend, assets) = (self.backend, self.assets.clone());
-        Arc::new(blocking(move || Self::start(backend, Aggregates::No, &assets)).await)
+        Arc::new(blocking(move || Self::start(backend, Extras::None, &assets)).await)
     }
 
     /// A control plane for one test alone, on the backend that is chosen.
@@ -116,21 +119,27 @@ impl Rig {
     /// A control plane for one test alone, on a backend of its choice.
     pub async fn own_on(backend: Backend, test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
-        Some(Arc::new(blocking(move || Self::start(backend, Aggregates::No, &assets)).await))
+        Some(Arc::new(blocking(move || Self::start(backend, Extras::None, &assets)).await))
     }
 
-    /// A control plane for one test alone whose API server sends requests on to extensions; never the development server,
-    /// which does not.
+    /// A control plane for one test alone whose API server sends requests on to extensions.
     pub async fn aggregating(test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
-        Some(Arc::new(blocking(move || Self::start(Backend::Real, Aggregates::Yes, &assets)).await))
+        Some(Arc::new(blocking(move || Self::start(Backend::chosen(), Extras::Aggregation, &assets)).await))
     }
 
-    fn start(backend: Backend, aggregates: Aggregates, assets: &Path) -> Self {
+    /// A control plane for one test alone where objects outlive their owners until [`Rig::with_controller_manager`].
+    pub async fn without_garbage_collection(test: &str) -> Option<Arc<Self>> {
+        let assets = assets_for(test).await?;
+        let start = move || Self::start(Backend::chosen(), Extras::NoGarbageCollection, &assets);
+        Some(Arc::new(blocking(start).await))
+    }
+
+    fn start(backend: Backend, extras: Extras, assets: &Path) -> Self {
         let folder = scratch::subfolder("rig");
         // A port that was free a moment ago may be taken when it is needed: try again with others.
         for _ in 0..3 {
-            if let Some(rig) = Self::try_start(backend, aggregates, assets, &folder) {
+            if let Some(rig) = Self::try_start(backend, extras, assets, &folder) {
                 return rig;
             }
         }
@@ -138,18 +147,19 @@ impl Rig {
         panic!("the API server does not start; its log:\n{}", logs.concat());
     }
 
-    fn try_start(backend: Backend, aggregates: Aggregates, assets: &Path, folder: &Path) -> Option<Self> {
+    fn try_start(backend: Backend, extras: Extras, assets: &Path, folder: &Path) -> Option<Self> {
         let credentials = Credentials { authority: BASE64_STANDARD.encode(write_credentials(folder)) };
-        let (aggregation, further) = match aggregates {
-            Aggregates::Yes => {
-                let (aggregation, further) = Aggregation::prepare(folder);
-                (Some(aggregation), further)
-            }
-            Aggregates::No => (None, Vec::new()),
-        };
+        let aggregation = (extras == Extras::Aggregation).then(Aggregation::new);
         let mut api_server = match backend {
-            Backend::Real => ApiServer::start_real(assets, folder, &credentials, further),
-            Backend::Dev => ApiServer::start_dev(folder)?,
+            Backend::Real => {
+                let further = aggregation.as_ref().map(|aggregation| aggregation.flags(folder)).unwrap_or_default();
+                ApiServer::start_real(assets, folder, &credentials, further)
+            }
+            Backend::Dev => {
+                let collects = extras != Extras::NoGarbageCollection;
+                let further = if collects { Vec::new() } else { vec!["--without=garbage-collection".to_owned()] };
+                ApiServer::start_dev(folder, aggregation.as_ref(), further)?
+            }
         };
         for user in USERS {
             let text = kubeconfig(&api_server.url, &api_server.authority, user);

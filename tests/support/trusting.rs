@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, SignatureScheme,
+    CipherSuite, ClientConfig, DigitallySignedStruct, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::ring,
 };
@@ -17,9 +17,11 @@ pub async fn connect(stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>>
     TlsConnector::from(config()).connect(name(), stream).await
 }
 
-/// The settings of such a client.
+/// The settings of such a client. It prefers the cipher that Go's clients prefer, and so API servers.
 pub fn config() -> Arc<ClientConfig> {
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let mut provider = ring::default_provider();
+    provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+    let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .expect("protocol versions")
         .dangerous()

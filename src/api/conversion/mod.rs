@@ -147,8 +147,7 @@ fn canonical(kind: Kind, fields: &Object) -> Object {
                 }
                 object.insert(name.clone(), Value::Object(tidy))
             }
-            Value::Object(map) => object.insert(name.clone(), Value::Object(without_nulls(map))),
-            value => object.insert(name.clone(), value.clone()),
+            value => object.insert(name.clone(), tidied(value)),
         };
     }
     forget_empty_metadata(&mut object);

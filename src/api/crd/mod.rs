@@ -10,7 +10,7 @@ mod shape;
 
 pub use rules::rule_ids;
 use serde_json::{Value, json};
-pub(crate) use shape::structural;
+pub(crate) use shape::structural_of_answers;
 
 use crate::api::{
     kind::{ApiVersion, Kind},

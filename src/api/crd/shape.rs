@@ -8,7 +8,16 @@ use serde_json::{Map, Value, json};
 
 /// The schema of a kind: the type's own, with `apiVersion` and `kind`, and without anything an API server refuses.
 pub fn structural<T: JsonSchema>() -> Value {
-    let generator = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true).into_generator();
+    made_of::<T>(SchemaSettings::draft07())
+}
+
+/// The same of a type that only this program writes: a field is required that is always written, and no other.
+pub fn structural_of_answers<T: JsonSchema>() -> Value {
+    made_of::<T>(SchemaSettings::draft07().for_serialize())
+}
+
+fn made_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
+    let generator = settings.with(|settings| settings.inline_subschemas = true).into_generator();
     let mut schema = generator.into_root_schema_for::<T>().to_value();
     rewrite(&mut schema);
     if let Some(properties) = schema.pointer_mut("/properties").and_then(Value::as_object_mut) {
@@ -106,6 +115,21 @@ mod tests {
     #[allow(dead_code)]
     struct Nested {
         size: u8,
+    }
+
+    /// What is told.
+    #[derive(JsonSchema, serde::Serialize)]
+    #[allow(dead_code)]
+    struct Told {
+        #[serde(default)]
+        always: i32,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        sometimes: Vec<i32>,
+    }
+
+    #[test]
+    fn of_an_answer_what_is_always_told_is_required() {
+        assert_eq!(structural_of_answers::<Told>()["required"], json!(["always"]));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use super::*;
 const FINALIZER: &str = finalizer::MACHINE;
 
 fn on_create(kind: Kind, object: &Value) -> Value {
-    let change = Change::Create { new: object };
+    let object = Json::from(object);
+    let change = Change::Create { new: &object };
     let request = DefaultingRequest {
         kind,
         version: ApiVersion::V1alpha1,
@@ -20,7 +21,8 @@ fn on_create(kind: Kind, object: &Value) -> Value {
 }
 
 fn on_update(kind: Kind, old: &Value, new: &Value) -> Value {
-    let change = Change::Update { old, new };
+    let (old, new) = (Json::from(old), Json::from(new));
+    let change = Change::Update { old: &old, new: &new };
     let request = DefaultingRequest {
         kind,
         version: ApiVersion::V1alpha1,
@@ -157,7 +159,7 @@ fn the_finalizer_is_left_to_the_controllers_on_request() {
     let request = DefaultingRequest {
         kind: Kind::MachineSet,
         version: ApiVersion::V1alpha1,
-        change: Change::Create { new: &object },
+        change: Change::Create { new: &Json::from(&object) },
         namespace: "",
         finalizers: FinalizerDefault::Leave,
     };

@@ -10,7 +10,7 @@ use super::{
     Kind::{Machine, MachineDeployment, MachineSet},
     fixtures::{CONTROLLER, Question, create, update},
 };
-use crate::api::{field::Findings, names::annotation};
+use crate::api::{field::Findings, json::Json, names::annotation};
 
 fn spec(fields: Value) -> Value {
     json!({ "spec": fields })
@@ -113,7 +113,7 @@ fn the_strategy_changes_during_a_rollout(#[case] replicas: i64, #[case] warnings
 #[case::a_missing_selector_did(MachineSet, spec(json!({"selector": null})), &["spec.selector"])]
 #[case::an_unreadable_duration_must(Machine, spec(json!({"drainTimeout": "x"})), &["spec.drainTimeout"])]
 fn what_stops_a_controller(#[case] kind: super::Kind, #[case] patch: Value, #[case] paths: &[&str]) {
-    let found: Findings = super::reconcile_findings(kind, &super::fixtures::object(kind, &patch));
+    let found: Findings = super::reconcile_findings(kind, &Json::from(&super::fixtures::object(kind, &patch)));
     assert_eq!(found.errors().map(|error| error.path.as_str().to_owned()).collect::<Vec<_>>(), paths);
 }
 
@@ -125,7 +125,7 @@ fn the_same_questions_in_v1beta1_are_answered_in_its_words() {
     let found = super::validate(&super::ValidationRequest {
         kind: Machine,
         version: super::ApiVersion::V1beta1,
-        change: super::Change::Create { new: &object },
+        change: super::Change::Create { new: &Json::from(&object) },
         namespace: "default",
         user: super::User::default(),
         policy: &policy,

@@ -12,7 +12,10 @@ use super::{
     Node, Providers, References, SecretFact, SelectingFact,
     fixtures::{Question, create, delete, update},
 };
-use crate::api::field::{FieldPath, Findings};
+use crate::api::{
+    field::{FieldPath, Findings},
+    json::Json,
+};
 
 /// Two drivers, of which AWS wants an `ami`.
 struct TwoDrivers(Coverage);
@@ -153,7 +156,7 @@ fn a_driver_is_asked_about_a_v1beta1_class_in_its_own_shape() {
     let found = super::validate(&super::ValidationRequest {
         kind: MachineClass,
         version: super::ApiVersion::V1beta1,
-        change: super::Change::Create { new: &class },
+        change: super::Change::Create { new: &Json::from(&class) },
         namespace: "default",
         user: super::User::default(),
         policy: &policy,

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{Object, node::Node, provider_schema::ProviderSchema, syntax};
 use crate::api::{
     field::{FieldPath, Findings},
+    json::{Json, Members},
     kind::ApiVersion,
     quantity::Quantity,
 };
@@ -99,8 +100,8 @@ fn provider_spec_has_its_shape(
     let spec = class.get("providerSpec");
     let (Some(schema), Some(value)) = (schema, spec.value().filter(|value| value.is_object())) else { return };
     let (spec_path, template_path) = (path.child("providerSpec"), path.child("nodeTemplate"));
-    schema.check(value, &spec_path, found);
-    schema.compare_with_node_template(value, class.get("nodeTemplate"), (&spec_path, &template_path), found);
+    schema.check(&value.to_value(), &spec_path, found);
+    schema.compare_with_node_template(spec, class.get("nodeTemplate"), (&spec_path, &template_path), found);
 }
 
 /// CLS-6. Drivers know classes in the shape of v1alpha1; for a v1beta1 class their paths are led back to where the user
@@ -113,9 +114,9 @@ fn driver_agrees(
     found: &mut Findings,
 ) {
     if object.version == ApiVersion::V1alpha1 {
-        return providers.check(provider, object.value, found);
+        return providers.check(provider, &object.value.to_value(), found);
     }
-    let mut class = object.root().get("spec").members().cloned().unwrap_or_default();
+    let Value::Object(mut class) = object.root().get("spec").value_or_null() else { return };
     if let Some(reference) = class.remove("userDataSecretRef") {
         class.insert("secretRef".to_owned(), reference);
     }
@@ -206,14 +207,14 @@ fn node_template(template: Node<'_>, path: &FieldPath, found: &mut Findings) {
         }
     }
     for field in ["capacity", "virtualCapacity"] {
-        for (resource, value) in template.get(field).members().into_iter().flatten() {
+        for (resource, value) in template.get(field).members().into_iter().flat_map(Members::iter) {
             let path = path.child(field).key(resource);
             amount_is_a_quantity(value, &path, found);
             for objection in syntax::qualified_name(resource) {
-                found.invalid("CLS-14", path.clone(), resource.as_str(), objection);
+                found.invalid("CLS-14", path.clone(), resource, objection);
             }
             if field == "virtualCapacity" && !resource.contains('/') {
-                found.warn("CLS-14", path, resource.as_str(), "is not an extended resource");
+                found.warn("CLS-14", path, resource, "is not an extended resource");
             }
         }
     }
@@ -233,12 +234,12 @@ fn capacity_is_complete(capacity: Node<'_>, path: &FieldPath, found: &mut Findin
 }
 
 /// CLS-12 and CLS-13.
-fn amount_is_a_quantity(value: &Value, path: &FieldPath, found: &mut Findings) {
-    match Quantity::from_json(value) {
+fn amount_is_a_quantity(value: &Json<'_>, path: &FieldPath, found: &mut Findings) {
+    match Quantity::from_json(&value.to_value()) {
         _ if value.is_null() => {}
-        Err(_) => found.invalid("CLS-12", path.clone(), value.clone(), QUANTITY_TEXT),
+        Err(_) => found.invalid("CLS-12", path.clone(), value, QUANTITY_TEXT),
         Ok(amount) if amount.is_negative() => {
-            found.invalid("CLS-13", path.clone(), value.clone(), "must be greater than or equal to 0");
+            found.invalid("CLS-13", path.clone(), value, "must be greater than or equal to 0");
         }
         Ok(_) => {}
     }

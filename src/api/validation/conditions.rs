@@ -9,14 +9,14 @@ use crate::api::field::{FieldPath, Findings};
 const RULE: &str = "MCH-10";
 
 /// The comma-separated form. The empty string is valid: it disables the checks.
-pub fn text_names_conditions(conditions: Node<'_>, path: &FieldPath, found: &mut Findings) {
+pub fn text_names_conditions(conditions: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
     let Some(text) = conditions.text().filter(|text| !text.is_empty()) else { return };
     let mut seen = Vec::new();
     for entry in text.split(',') {
         if let Some(objection) = objection(entry) {
-            found.invalid(RULE, path.clone(), text, objection);
+            found.invalid(RULE, path(), text, objection);
         } else if seen.contains(&entry) {
-            found.duplicate(RULE, path.clone(), entry, "");
+            found.duplicate(RULE, path(), entry, "");
             found.depends_on(text.into());
         }
         seen.push(entry);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::{
     defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
+    json::Json,
     names::finalizer,
 };
 
@@ -92,9 +93,10 @@ impl Question {
     /// Defaults, then rules, as an API server would ask.
     fn answer(mut self) -> Findings {
         if let Some(new) = &mut self.new {
-            let change = match &self.old {
-                Some(old) => Change::Update { old, new },
-                None => Change::Create { new },
+            let (old, given) = (self.old.as_ref().map(Json::from), Json::from(&*new));
+            let change = match &old {
+                Some(old) => Change::Update { old, new: &given },
+                None => Change::Create { new: &given },
             };
             let patch = default_patch(&DefaultingRequest {
                 kind: self.kind,
@@ -106,7 +108,8 @@ impl Question {
             json_patch::patch(new, &patch).unwrap();
         }
         let policy = Policy { profile: Profile::Compat, controllers: ControllerUsers::named([CONTROLLER]) };
-        let change = match (&self.old, &self.new) {
+        let (old, new) = (self.old.as_ref().map(Json::from), self.new.as_ref().map(Json::from));
+        let change = match (&old, &new) {
             (Some(old), Some(new)) => Change::Update { old, new },
             (None, Some(new)) => Change::Create { new },
             (old, None) => Change::Delete { old: old.as_ref(), dependents: self.dependents },

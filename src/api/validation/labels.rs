@@ -1,40 +1,47 @@
-//! Labels, annotations and finalizers of templates: the API machinery's checks at a path of ours.
+//! Labels, annotations and finalizers of templates: the API machinery's checks at a path of ours, which is made only when
+//! there is something to say about it.
 
 use std::borrow::Cow;
 
-use serde_json::Value;
-
 use super::{node::Node, syntax};
-use crate::api::field::{FieldPath, Findings, RuleId};
+use crate::api::{
+    field::{FieldPath, Findings, RuleId},
+    json::Members,
+};
 
 /// Most bytes that all annotations of an object may have together, keys included.
 pub const ANNOTATIONS_MAX: usize = 262_144;
 
 /// Keys are qualified names and values are label values. Values that are no texts are reported elsewhere.
-pub fn labels_are_wellformed(rule: RuleId, labels: Node<'_>, path: &FieldPath, found: &mut Findings) {
-    for (key, value) in labels.members().into_iter().flatten() {
+pub fn labels_are_wellformed(rule: RuleId, labels: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
+    for (key, value) in labels.members().into_iter().flat_map(Members::iter) {
         for objection in syntax::qualified_name(key) {
-            found.invalid(rule, path.clone(), key.as_str(), objection);
+            found.invalid(rule, path(), key, objection);
         }
-        if let Value::String(value) = value {
+        if let Some(value) = value.as_str() {
             for objection in syntax::label_value(value) {
-                found.invalid(rule, path.clone(), value.as_str(), objection);
+                found.invalid(rule, path(), value, objection);
             }
         }
     }
 }
 
 /// Keys are qualified names once lower-cased, and all together are not too large.
-pub fn annotations_are_wellformed(rule: RuleId, annotations: Node<'_>, path: &FieldPath, found: &mut Findings) {
+pub fn annotations_are_wellformed(
+    rule: RuleId,
+    annotations: Node<'_>,
+    path: impl Fn() -> FieldPath,
+    found: &mut Findings,
+) {
     let mut size = 0;
-    for (key, value) in annotations.members().into_iter().flatten() {
+    for (key, value) in annotations.members().into_iter().flat_map(Members::iter) {
         for objection in syntax::qualified_name(&lower_cased(key)) {
-            found.invalid(rule, path.clone(), key.as_str(), objection);
+            found.invalid(rule, path(), key, objection);
         }
         size += key.len() + value.as_str().map_or(0, str::len);
     }
     if size > ANNOTATIONS_MAX {
-        found.too_long(rule, path.clone(), ANNOTATIONS_MAX);
+        found.too_long(rule, path(), ANNOTATIONS_MAX);
     }
 }
 
@@ -45,16 +52,21 @@ fn lower_cased(key: &str) -> Cow<'_, str> {
 }
 
 /// Finalizers are qualified names with a domain.
-pub fn finalizers_are_qualified(rule: RuleId, finalizers: Node<'_>, path: &FieldPath, found: &mut Findings) {
+pub fn finalizers_are_qualified(
+    rule: RuleId,
+    finalizers: Node<'_>,
+    path: impl Fn() -> FieldPath,
+    found: &mut Findings,
+) {
     for (index, finalizer) in finalizers.elements().iter().enumerate() {
         let Some(text) = finalizer.as_str() else { continue };
         let objections = syntax::qualified_name(text);
         if objections.is_empty() && !text.contains('/') {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
-            found.invalid(rule, path.index(index), text, detail);
+            found.invalid(rule, path().index(index), text, detail);
         }
         for objection in objections {
-            found.invalid(rule, path.index(index), text, objection);
+            found.invalid(rule, path().index(index), text, objection);
         }
     }
 }

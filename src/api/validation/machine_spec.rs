@@ -27,14 +27,14 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
         ApiVersion::V1alpha1 => "class",
         ApiVersion::V1beta1 => "classRef",
     };
-    let (class, class_path) = (spec.get(class_field), path.child(class_field));
-    class_group_is_ours(class, &class_path, found);
-    class_kind_is_machine_class(class, &class_path, found);
-    class_is_named(class, &class_path, found);
+    let (class, class_path) = (spec.get(class_field), || path.child(class_field));
+    class_group_is_ours(class, class_path, found);
+    class_kind_is_machine_class(class, class_path, found);
+    class_is_named(class, class_path, found);
     if object.kind != Kind::Machine {
         template_has_no_provider_id(spec, &path, found);
     }
-    node_template::rules(spec.get("nodeTemplate"), &path.child("nodeTemplate"), found);
+    node_template::rules(spec.get("nodeTemplate"), || path.child("nodeTemplate"), found);
     let (settings, settings_path) = match object.version {
         ApiVersion::V1alpha1 => (spec, path),
         ApiVersion::V1beta1 => (spec.get("lifecycle"), path.child("lifecycle")),
@@ -43,8 +43,8 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
     max_evict_retries_is_not_negative(settings, &settings_path, found);
     match object.version {
         ApiVersion::V1alpha1 => {
-            let path = settings_path.child("nodeConditions");
-            conditions::text_names_conditions(settings.get("nodeConditions"), &path, found);
+            let path = || settings_path.child("nodeConditions");
+            conditions::text_names_conditions(settings.get("nodeConditions"), path, found);
         }
         ApiVersion::V1beta1 => {
             let path = settings_path.child("unhealthyNodeConditions");
@@ -58,9 +58,9 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
 pub fn template_rules(object: &Object<'_>, found: &mut Findings) {
     let metadata = object.root().at(&["spec", "template", "metadata"]);
     let path = FieldPath::new("spec.template.metadata");
-    labels::labels_are_wellformed("MCH-24", metadata.get("labels"), &path.child("labels"), found);
-    labels::annotations_are_wellformed("MCH-24", metadata.get("annotations"), &path.child("annotations"), found);
-    labels::finalizers_are_qualified("MCH-24", metadata.get("finalizers"), &path.child("finalizers"), found);
+    labels::labels_are_wellformed("MCH-24", metadata.get("labels"), || path.child("labels"), found);
+    labels::annotations_are_wellformed("MCH-24", metadata.get("annotations"), || path.child("annotations"), found);
+    labels::finalizers_are_qualified("MCH-24", metadata.get("finalizers"), || path.child("finalizers"), found);
     for field in ["name", "namespace", "generateName"] {
         if let Some(value) = metadata.get(field).text().filter(|value| !value.is_empty()) {
             found.warn("MCH-25", path.child(field), value, "is ignored in a template");
@@ -69,28 +69,28 @@ pub fn template_rules(object: &Object<'_>, found: &mut Findings) {
 }
 
 /// MCH-4: there is no other group of classes.
-fn class_group_is_ours(class: Node<'_>, path: &FieldPath, found: &mut Findings) {
+fn class_group_is_ours(class: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
     if let Some(group) = class.get("apiGroup").text().filter(|group| !group.is_empty() && *group != names::GROUP) {
-        found.not_supported("MCH-4", path.child("apiGroup"), group, &[names::GROUP]);
+        found.not_supported("MCH-4", path().child("apiGroup"), group, &[names::GROUP]);
     }
 }
 
 /// MCH-1 and MCH-3: there is one kind of class. The in-tree kinds of old are gone; machines naming them never reconcile.
-fn class_kind_is_machine_class(class: Node<'_>, path: &FieldPath, found: &mut Findings) {
+fn class_kind_is_machine_class(class: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
     match class.get("kind").text_or_empty() {
-        Some("") => found.required("MCH-1", path.child("kind"), "Kind is required"),
+        Some("") => found.required("MCH-1", path().child("kind"), "Kind is required"),
         Some(names::MACHINE_CLASS_KIND) | None => {}
-        Some(other) => found.not_supported("MCH-3", path.child("kind"), other, &[names::MACHINE_CLASS_KIND]),
+        Some(other) => found.not_supported("MCH-3", path().child("kind"), other, &[names::MACHINE_CLASS_KIND]),
     }
 }
 
 /// MCH-2 and MCH-5: the class is named, by a name that an object can have.
-fn class_is_named(class: Node<'_>, path: &FieldPath, found: &mut Findings) {
+fn class_is_named(class: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
     match class.get("name").text_or_empty() {
-        Some("") => found.required("MCH-2", path.child("name"), "Name is required"),
+        Some("") => found.required("MCH-2", path().child("name"), "Name is required"),
         Some(name) => {
             for objection in syntax::dns1123_subdomain(name) {
-                found.invalid("MCH-5", path.child("name"), name, objection);
+                found.invalid("MCH-5", path().child("name"), name, objection);
             }
         }
         None => {}

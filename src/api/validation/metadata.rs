@@ -3,12 +3,11 @@
 
 use std::str::FromStr;
 
-use serde_json::{Map, Value};
-
 use super::{Object, ValidationRequest, labels, node::Node, rules, syntax};
 use crate::api::{
     duration::GoDuration,
     field::{FieldPath, Findings},
+    json::{Json, Members},
     kind::Kind,
     names::{annotation, finalizer, label},
 };
@@ -21,7 +20,12 @@ const DEPLOYMENT_NAME_MAX: usize = 51;
 const SET_NAME_MAX: usize = 57;
 
 /// Runs all rules over the object's own metadata. Annotations are judged only when their value differs from `old`.
-pub fn rules<'a>(object: &Object<'a>, old: Option<&'a Value>, request: &ValidationRequest<'_>, found: &mut Findings) {
+pub fn rules<'a>(
+    object: &Object<'a>,
+    old: Option<&'a Json<'a>>,
+    request: &ValidationRequest<'_>,
+    found: &mut Findings,
+) {
     let annotations = |object: Node<'a>| object.at(&["metadata", "annotations"]);
     let (new, old_annotations) = (object.root(), annotations(Node::of_option(old)));
     let metadata = Metadata { kind: object.kind, new, annotations: annotations(new), old_annotations };
@@ -43,18 +47,18 @@ pub fn skip_list(value: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether the object is being deleted.
-pub fn is_terminating(object: &Value) -> bool {
+pub fn is_terminating(object: &Json<'_>) -> bool {
     Node::of(object).at(&["metadata", "deletionTimestamp"]).is_present()
 }
 
 /// Whether an update touches nothing but metadata that says nothing about machines (§4.1 item 5). Status counts as
 /// equal: a write of the main resource cannot change it.
-pub fn only_bookkeeping_differs(old: &Value, new: &Value) -> bool {
+pub fn only_bookkeeping_differs(old: &Json<'_>, new: &Json<'_>) -> bool {
     const BOOKKEEPING: [&str; 5] = ["finalizers", "ownerReferences", "managedFields", "resourceVersion", "generation"];
-    let (Value::Object(old), Value::Object(new)) = (old, new) else { return old == new };
+    let (Json::Object(old), Json::Object(new)) = (old, new) else { return old == new };
     same_members(old, new, |key| matches!(key, "metadata" | "status"))
         && match (old.get("metadata"), new.get("metadata")) {
-            (Some(Value::Object(old)), Some(Value::Object(new))) => {
+            (Some(Json::Object(old)), Some(Json::Object(new))) => {
                 same_members(old, new, |key| BOOKKEEPING.contains(&key))
             }
             (old, new) => old == new,
@@ -62,15 +66,15 @@ pub fn only_bookkeeping_differs(old: &Value, new: &Value) -> bool {
 }
 
 /// Whether two objects hold the same, apart from members that do not count.
-fn same_members(left: &Map<String, Value>, right: &Map<String, Value>, does_not_count: impl Fn(&str) -> bool) -> bool {
+fn same_members(left: &Members<'_>, right: &Members<'_>, does_not_count: impl Fn(&str) -> bool) -> bool {
     left.iter().all(|(key, value)| does_not_count(key) || right.get(key) == Some(value))
         && right.keys().all(|key| does_not_count(key) || left.contains_key(key))
 }
 
 /// META-10: our finalizer is not taken off by hand.
-pub fn finalizer_stays(request: &ValidationRequest<'_>, old: &Value, new: &Value, found: &mut Findings) {
-    let has = |object: &Value| {
-        Node::of(object).at(&["metadata", "finalizers"]).elements().iter().any(|name| name == finalizer::MACHINE)
+pub fn finalizer_stays(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
+    let has = |object: &Json<'_>| {
+        Node::of(object).at(&["metadata", "finalizers"]).elements().iter().any(|name| *name == finalizer::MACHINE)
     };
     if !has(old) || has(new) || request.comes_from_controller() {
         return;
@@ -85,7 +89,7 @@ pub fn finalizer_stays(request: &ValidationRequest<'_>, old: &Value, new: &Value
 
 /// Syntax of the object's own name, labels, annotations and finalizers, which an API server checks by itself. For callers
 /// that have none at hand, such as `mcm validate`.
-pub fn object_metadata_syntax(object: &Value, found: &mut Findings) {
+pub fn object_metadata_syntax(object: &Json<'_>, found: &mut Findings) {
     const RULE: &str = "META";
     let path = FieldPath::new("metadata");
     let metadata = Node::of(object).get("metadata");
@@ -102,11 +106,11 @@ pub fn object_metadata_syntax(object: &Value, found: &mut Findings) {
             }
         }
     }
-    labels::labels_are_wellformed(RULE, metadata.get("labels"), &path.child("labels"), found);
-    labels::annotations_are_wellformed(RULE, metadata.get("annotations"), &path.child("annotations"), found);
+    labels::labels_are_wellformed(RULE, metadata.get("labels"), || path.child("labels"), found);
+    labels::annotations_are_wellformed(RULE, metadata.get("annotations"), || path.child("annotations"), found);
     for (index, finalizer) in metadata.get("finalizers").elements().iter().enumerate() {
         for objection in finalizer.as_str().map(syntax::qualified_name).unwrap_or_default() {
-            found.invalid(RULE, path.child("finalizers").index(index), finalizer.clone(), objection);
+            found.invalid(RULE, path.child("finalizers").index(index), finalizer, objection);
         }
     }
 }

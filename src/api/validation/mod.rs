@@ -1,6 +1,6 @@
 //! The rules over machine objects: what is refused, what is warned about, and when.
 //!
-//! Pure functions over untyped JSON. The rules stand in files by topic ([`metadata`], [`machine_spec`], [`selector`], …),
+//! Pure functions over untyped JSON ([`Json`]). The rules stand in files by topic ([`metadata`], [`machine_spec`], [`selector`], …),
 //! one small function each; this file holds the question ([`ValidationRequest`]) and the order in which it is answered.
 //! How the question arrives and the answer leaves is the business of `admission/`; the driver's own rules come in through
 //! [`Providers`], facts about other objects through [`References`].
@@ -51,6 +51,7 @@ pub use self::{
 };
 use super::{
     field::{FieldPath, Findings, Severity},
+    json::Json,
     kind::{ApiVersion, Kind},
     names::annotation,
 };
@@ -127,19 +128,19 @@ pub enum Change<'a> {
     /// It is made.
     Create {
         /// As it is to be.
-        new: &'a Value,
+        new: &'a Json<'a>,
     },
     /// It is changed.
     Update {
         /// As it is stored.
-        old: &'a Value,
+        old: &'a Json<'a>,
         /// As it is to be.
-        new: &'a Value,
+        new: &'a Json<'a>,
     },
     /// It is deleted.
     Delete {
         /// As it is stored; some legacy deletions don't tell.
-        old: Option<&'a Value>,
+        old: Option<&'a Json<'a>>,
         /// What becomes of the objects that it owns.
         dependents: Dependents,
     },
@@ -157,7 +158,7 @@ pub enum Dependents {
 
 impl<'a> Change<'a> {
     /// The object as it is to be.
-    pub const fn new_object(self) -> Option<&'a Value> {
+    pub const fn new_object(self) -> Option<&'a Json<'a>> {
         match self {
             Self::Create { new } | Self::Update { new, .. } => Some(new),
             Self::Delete { .. } => None,
@@ -165,7 +166,7 @@ impl<'a> Change<'a> {
     }
 
     /// The object as it is stored.
-    pub const fn old_object(self) -> Option<&'a Value> {
+    pub const fn old_object(self) -> Option<&'a Json<'a>> {
         match self {
             Self::Create { .. } => None,
             Self::Update { old, .. } => Some(old),
@@ -262,7 +263,7 @@ pub fn validate(request: &ValidationRequest<'_>) -> Findings {
 /// All static rules over one object, by the profile `compat`, without drivers: what `kubectl apply` would have said.
 ///
 /// Controllers that must decide whether to *act* on a stored object want [`reconcile_findings`] instead.
-pub fn static_findings(kind: Kind, object: &Value) -> Findings {
+pub fn static_findings(kind: Kind, object: &Json<'_>) -> Findings {
     let policy = Policy::default();
     let change = Change::Create { new: object };
     let request = ValidationRequest {
@@ -286,7 +287,7 @@ pub fn static_findings(kind: Kind, object: &Value) -> Findings {
 /// The refusals for which a controller must not act on a stored object: those the original refused to act on too, and
 /// values that cannot be read (spec/api-and-admission §3). Anything else that was stored before the rules existed goes
 /// on working.
-pub fn reconcile_findings(kind: Kind, object: &Value) -> Findings {
+pub fn reconcile_findings(kind: Kind, object: &Json<'_>) -> Findings {
     let mut stopping = Findings::new();
     let all = static_findings(kind, object).into_iter();
     stopping.extend(all.filter(|finding| finding.denies() && rules::stops_controllers(finding.rule)));
@@ -297,7 +298,7 @@ pub fn reconcile_findings(kind: Kind, object: &Value) -> Findings {
 /// anything.
 pub fn reconcile_findings_of(kind: Kind, object: &impl Serialize) -> Findings {
     match serde_json::to_value(object) {
-        Ok(object) => reconcile_findings(kind, &object),
+        Ok(object) => reconcile_findings(kind, &Json::from(&object)),
         Err(error) => {
             let mut found = Findings::new();
             found.invalid(types::TYPE, FieldPath::default(), Value::Null, error.to_string());
@@ -311,7 +312,7 @@ pub fn reconcile_findings_of(kind: Kind, object: &impl Serialize) -> Findings {
 struct Object<'a> {
     kind: Kind,
     version: ApiVersion,
-    value: &'a Value,
+    value: &'a Json<'a>,
 }
 
 impl<'a> Object<'a> {
@@ -354,7 +355,7 @@ fn static_rules(object: &Object<'_>, request: &ValidationRequest<'_>, found: &mu
 }
 
 /// Lets pass what the object asks to skip (spec/api-and-admission §4.3); only transition rules can be skipped.
-fn honour_skips(new: &Value, found: &mut Findings) {
+fn honour_skips(new: &Json<'_>, found: &mut Findings) {
     let skips = Node::of(new).at(&["metadata", "annotations"]).get(annotation::ADMISSION_SKIP).text();
     let Some(skips) = skips else { return };
     let asked = |rule: &str| metadata::skip_list(skips).any(|id| id == rule);

@@ -4,7 +4,9 @@
 //! So rules read through [`Node`], which tells absent from mistyped: the first is the business of "is required" rules,
 //! the second has been reported once by [`super::types`] and concerns no other rule.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+
+use crate::api::json::{Json, Members};
 
 /// What stands at a place of an object. `null` counts as absent, as in Go.
 #[derive(Clone, Copy, Debug)]
@@ -14,17 +16,17 @@ pub enum Node<'a> {
     /// Something below a value that is no object.
     Mistyped,
     /// This value.
-    Is(&'a Value),
+    Is(&'a Json<'a>),
 }
 
 impl<'a> Node<'a> {
     /// The view of a value.
-    pub fn of(value: &'a Value) -> Self {
+    pub fn of(value: &'a Json<'a>) -> Self {
         if value.is_null() { Self::Absent } else { Self::Is(value) }
     }
 
     /// The view of a value that may not be there.
-    pub fn of_option(value: Option<&'a Value>) -> Self {
+    pub fn of_option(value: Option<&'a Json<'a>>) -> Self {
         value.map_or(Self::Absent, Self::of)
     }
 
@@ -32,7 +34,7 @@ impl<'a> Node<'a> {
     #[must_use]
     pub fn get(self, key: &str) -> Self {
         match self {
-            Self::Is(Value::Object(members)) => Self::of_option(members.get(key)),
+            Self::Is(Json::Object(members)) => Self::of_option(members.get(key)),
             Self::Is(_) | Self::Mistyped => Self::Mistyped,
             Self::Absent => Self::Absent,
         }
@@ -55,7 +57,7 @@ impl<'a> Node<'a> {
     }
 
     /// The value, if something is there.
-    pub fn value(self) -> Option<&'a Value> {
+    pub fn value(self) -> Option<&'a Json<'a>> {
         match self {
             Self::Is(value) => Some(value),
             Self::Absent | Self::Mistyped => None,
@@ -64,12 +66,12 @@ impl<'a> Node<'a> {
 
     /// The value, or `null`.
     pub fn value_or_null(self) -> Value {
-        self.value().cloned().unwrap_or(Value::Null)
+        self.value().map_or(Value::Null, Json::to_value)
     }
 
     /// The text, if it is one.
     pub fn text(self) -> Option<&'a str> {
-        self.value().and_then(Value::as_str)
+        self.value().and_then(Json::as_str)
     }
 
     /// The text of a field for which absent and empty are the same; nothing when the field is mistyped.
@@ -89,30 +91,30 @@ impl<'a> Node<'a> {
 
     /// Whether the field is `true`.
     pub fn is_true(self) -> bool {
-        self.value() == Some(&Value::Bool(true))
+        self.value() == Some(&Json::Bool(true))
     }
 
     /// The members, if it is an object.
-    pub fn members(self) -> Option<&'a Map<String, Value>> {
-        self.value().and_then(Value::as_object)
+    pub fn members(self) -> Option<&'a Members<'a>> {
+        self.value().and_then(Json::as_object)
     }
 
     /// The members whose values are texts; none when it is no object.
     pub fn texts(self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let members = self.members().into_iter().flatten();
-        members.filter_map(|(key, value)| value.as_str().map(|text| (key.as_str(), text)))
+        let members = self.members().into_iter().flat_map(Members::iter);
+        members.filter_map(|(key, value)| value.as_str().map(|text| (key, text)))
     }
 
     /// The elements; none when it is no list.
-    pub fn elements(self) -> &'a [Value] {
-        self.value().and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    pub fn elements(self) -> &'a [Json<'a>] {
+        self.value().and_then(Json::as_array).unwrap_or_default()
     }
 }
 
 /// The whole number a JSON value is, if it is one.
-pub fn integer(value: &Value) -> Option<i64> {
+pub fn integer(value: &Json<'_>) -> Option<i64> {
     match value {
-        Value::Number(number) => number.as_i64().or_else(|| {
+        Json::Number(number) => number.as_i64().or_else(|| {
             let float = number.as_f64()?;
             // The cast saturates, which is what is wanted of a number that no 64-bit integer holds.
             #[allow(clippy::cast_possible_truncation)]

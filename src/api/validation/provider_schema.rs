@@ -62,13 +62,13 @@ impl ProviderSchema {
     /// Adds a warning for every field that contradicts the node template; `path` is in front of all paths.
     pub fn compare_with_node_template(
         &self,
-        provider_spec: &Value,
+        provider_spec: Node<'_>,
         node_template: Node<'_>,
         path: (&FieldPath, &FieldPath),
         found: &mut Findings,
     ) {
         let (spec_path, template_path) = path;
-        compare(&self.schema, Node::of(provider_spec), spec_path, &mut |field, value, path| {
+        compare(&self.schema, provider_spec, spec_path, &mut |field, value, path| {
             let template = node_template.get(field).text().filter(|text| !text.is_empty());
             if let Some(text) = template.filter(|text| *text != value) {
                 found.warn(NODE_TEMPLATE, template_path.child(field), text, format!("differs from {path}"));
@@ -255,6 +255,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::json::Json;
 
     fn schema() -> Value {
         json!({
@@ -306,7 +307,8 @@ mod tests {
         let spec = json!({"image": "i", "place": {"region": "r"}});
         let paths = (&FieldPath::new("providerSpec"), &FieldPath::new("nodeTemplate"));
         let schema = ProviderSchema::compile(&schema()).unwrap();
-        schema.compare_with_node_template(&spec, Node::of(&template), paths, &mut found);
+        let (spec, template) = (Json::from(&spec), Json::from(&template));
+        schema.compare_with_node_template(Node::of(&spec), Node::of(&template), paths, &mut found);
         assert_eq!(found.warnings().collect::<Vec<_>>(), warnings);
     }
 

@@ -35,7 +35,7 @@ mod tests {
     fn errors(list: &[(&str, &str)]) -> Findings {
         let mut found = Findings::new();
         for (path, value) in list {
-            found.invalid("MCH-7", FieldPath::new(*path), *value, "bad");
+            found.invalid("MCH-7", FieldPath::new((*path).to_owned()), *value, "bad");
         }
         found
     }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{Change, Dependents, ValidationRequest, node::Node, transitions};
 use crate::api::{
     field::{FieldPath, Findings, RuleId},
+    json::Json,
     kind::{ApiVersion, Kind},
     names::{annotation, finalizer},
 };
@@ -122,7 +123,7 @@ pub fn rules(request: &ValidationRequest<'_>, found: &mut Findings) {
 /// What a deletion sets off (§5.6). Never refused.
 pub fn deletion_is_announced(
     request: &ValidationRequest<'_>,
-    old: Option<&Value>,
+    old: Option<&Json<'_>>,
     dependents: Dependents,
     found: &mut Findings,
 ) {
@@ -171,7 +172,7 @@ pub fn deletion_is_announced(
 }
 
 fn has_finalizer(object: Node<'_>) -> bool {
-    object.at(&["metadata", "finalizers"]).elements().iter().any(|name| name == finalizer::MACHINE)
+    object.at(&["metadata", "finalizers"]).elements().iter().any(|name| *name == finalizer::MACHINE)
 }
 
 /// `3 machines (a, b, c)`; at most three are named.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{Object, node::Node};
 use crate::api::{
     field::{FieldPath, Findings},
+    json::Members,
     kind::{ApiVersion, Kind},
 };
 
@@ -26,7 +27,11 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
 /// MS-1: a set has a second class field that nobody reads.
 pub fn machine_class_is_not_used(object: &Object<'_>, found: &mut Findings) {
     let spec = object.root().get("spec");
-    let Some(class) = spec.get("machineClass").value().filter(|class| **class != json!({})) else { return };
+    let Some(class) =
+        spec.get("machineClass").value().filter(|class| !class.as_object().is_some_and(Members::is_empty))
+    else {
+        return;
+    };
     let of_template = spec.at(&["template", "spec", "class"]).value();
     if object.version == ApiVersion::V1alpha1 && object.kind == Kind::MachineSet && of_template != Some(class) {
         let path = FieldPath::new("spec.machineClass");

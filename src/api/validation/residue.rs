@@ -9,6 +9,7 @@ use super::{Object, Profile, ValidationRequest, node::Node, ratchet, rules, stat
 use crate::api::{
     conversion,
     field::{FieldPath, Findings},
+    json::Json,
     kind::ApiVersion,
     names::{self, annotation},
 };
@@ -16,18 +17,24 @@ use crate::api::{
 const RULE: &str = "META-12";
 
 /// What the annotation would restore is as right as the rest. An annotation that was there before is not judged again.
-pub fn restores_nothing_wrong(request: &ValidationRequest<'_>, new: &Value, old: Option<&Value>, found: &mut Findings) {
+pub fn restores_nothing_wrong(
+    request: &ValidationRequest<'_>,
+    new: &Json<'_>,
+    old: Option<&Json<'_>>,
+    found: &mut Findings,
+) {
     let key = annotation::CONVERSION_V1ALPHA1;
     let residue = |object: Node<'_>| object.at(&["metadata", "annotations"]).get(key).text().map(str::to_owned);
     let carried = residue(Node::of(new));
     if request.version != ApiVersion::V1beta1 || carried.is_none() || carried == residue(Node::of_option(old)) {
         return;
     }
+    let new = new.to_value();
     let mut plain = new.clone();
     if let Some(annotations) = plain.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.remove(key);
     }
-    let mut restored = stored_form_findings(request, new);
+    let mut restored = stored_form_findings(request, &new);
     ratchet::forgive_what_was_there(&mut restored, &stored_form_findings(request, &plain));
     for error in restored.errors() {
         let path = FieldPath::new("metadata.annotations").key(key);
@@ -41,7 +48,7 @@ pub fn restores_nothing_wrong(request: &ValidationRequest<'_>, new: &Value, old:
 fn stored_form_findings(request: &ValidationRequest<'_>, object: &Value) -> Findings {
     let mut found = Findings::new();
     if let Ok(converted) = conversion::convert(object, names::API_VERSION_V1ALPHA1) {
-        let stored = Object { kind: request.kind, version: ApiVersion::V1alpha1, value: &converted };
+        let stored = Object { kind: request.kind, version: ApiVersion::V1alpha1, value: &Json::from(&converted) };
         static_rules(&stored, request, &mut found);
         rules::apply_profile(Profile::Compat, &mut found);
     }
@@ -98,19 +105,22 @@ mod tests {
 
     #[test]
     fn meta_12_a_residue_of_a_backup_passes() {
-        assert_eq!(denials(Change::Create { new: &backup() }), Vec::<String>::new());
+        assert_eq!(denials(Change::Create { new: &Json::from(&backup()) }), Vec::<String>::new());
     }
 
     #[test]
     fn meta_12_a_forged_residue_is_refused() {
-        assert_eq!(denials(Change::Create { new: &poison() }), [TEXT]);
-        assert_eq!(denials(Change::Update { old: &backup(), new: &poison() }), [TEXT]);
+        assert_eq!(denials(Change::Create { new: &Json::from(&poison()) }), [TEXT]);
+        assert_eq!(denials(Change::Update { old: &Json::from(&backup()), new: &Json::from(&poison()) }), [TEXT]);
     }
 
     #[test]
     fn meta_12_what_is_stored_already_is_forgiven() {
         let mut changed = poison();
         changed["metadata"]["labels"] = json!({"x": "z"});
-        assert_eq!(denials(Change::Update { old: &poison(), new: &changed }), Vec::<String>::new());
+        assert_eq!(
+            denials(Change::Update { old: &Json::from(&poison()), new: &Json::from(&changed) }),
+            Vec::<String>::new()
+        );
     }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::{Object, labels, node::Node, syntax};
 use crate::api::{
     field::{FieldPath, Findings},
+    json::{Json, Members},
     kind::Kind,
     names::label,
 };
@@ -27,7 +28,7 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
         };
         return found.invalid("SEL-2", path, json!({}), format!("empty selector is invalid for {whom}"));
     }
-    labels::labels_are_wellformed("SEL-5", selector.get("matchLabels"), &path.child("matchLabels"), found);
+    labels::labels_are_wellformed("SEL-5", selector.get("matchLabels"), || path.child("matchLabels"), found);
     let before = found.errors().count();
     for (index, expression) in selector.get("matchExpressions").elements().iter().enumerate() {
         expression_is_wellformed(Node::of(expression), &path.child("matchExpressions").index(index), found);
@@ -41,8 +42,8 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
 fn is_empty(selector: Node<'_>) -> bool {
     let nothing = |part: Node<'_>| match part.value() {
         None => true,
-        Some(Value::Object(members)) => members.is_empty(),
-        Some(Value::Array(elements)) => elements.is_empty(),
+        Some(Json::Object(members)) => members.is_empty(),
+        Some(Json::List(elements)) => elements.is_empty(),
         Some(_) => false,
     };
     nothing(selector.get("matchLabels")) && nothing(selector.get("matchExpressions"))
@@ -51,7 +52,7 @@ fn is_empty(selector: Node<'_>) -> bool {
 /// SEL-3, SEL-4, SEL-5.
 fn expression_is_wellformed(expression: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let values = expression.get("values");
-    let are_missing = values.value().is_none_or(|values| values.as_array().is_some_and(Vec::is_empty));
+    let are_missing = values.value().is_none_or(|values| values.as_array().is_some_and(<[_]>::is_empty));
     match expression.get("operator").text_or_empty() {
         Some("In" | "NotIn") if are_missing => {
             found.required("SEL-4", path.child("values"), "must be specified when `operator` is 'In' or 'NotIn'");
@@ -71,19 +72,19 @@ fn expression_is_wellformed(expression: Node<'_>, path: &FieldPath, found: &mut 
     }
     for (index, value) in values.elements().iter().enumerate() {
         for objection in value.as_str().map(syntax::label_value).unwrap_or_default() {
-            found.invalid("SEL-5", path.child("values").index(index), value.clone(), objection);
+            found.invalid("SEL-5", path.child("values").index(index), value, objection);
         }
     }
 }
 
 /// SEL-6: machines made from the template belong to the selector; else they would be made without end.
-fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Map<String, Value>, found: &mut Findings) {
+fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Members<'_>, found: &mut Findings) {
     let labels = object.root().at(&["spec", "template", "metadata", "labels"]);
     if matches!(labels, Node::Mistyped) || labels.value().is_some_and(|labels| !labels.is_object()) {
         return;
     }
     if !matches(selector, labels) {
-        let printed = labels.value().cloned().unwrap_or_else(|| json!({}));
+        let printed = labels.value().map_or_else(|| json!({}), Json::to_value);
         let path = FieldPath::new("spec.template.metadata.labels");
         found.invalid("SEL-6", path, printed.clone(), "`selector` does not match template `labels`");
         found.depends_on(json!([whole, printed]));
@@ -92,15 +93,15 @@ fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Map<Str
 
 /// Whether labels satisfy every label and expression of a selector; the untyped counterpart of `api::selector::matches`.
 pub fn matches(selector: Node<'_>, labels: Node<'_>) -> bool {
-    let by_labels = selector.get("matchLabels").members().into_iter().flatten();
+    let mut by_labels = selector.get("matchLabels").members().into_iter().flat_map(Members::iter);
     let by_expressions = selector.get("matchExpressions").elements();
-    by_labels.into_iter().all(|(key, value)| labels.get(key).value() == Some(value))
+    by_labels.all(|(key, value)| labels.get(key).value() == Some(value))
         && by_expressions.iter().all(|expression| satisfies(Node::of(expression), labels))
 }
 
 fn satisfies(expression: Node<'_>, labels: Node<'_>) -> bool {
     let value = labels.get(expression.get("key").text().unwrap_or_default()).text();
-    let listed = |value: &str| expression.get("values").elements().iter().any(|wanted| wanted == value);
+    let listed = |value: &str| expression.get("values").elements().iter().any(|wanted| *wanted == *value);
     match expression.get("operator").text() {
         Some("In") => value.is_some_and(listed),
         Some("NotIn") => !value.is_some_and(listed),
@@ -134,14 +135,13 @@ pub fn only_hash_was_added(old: Node<'_>, new: Node<'_>) -> bool {
 }
 
 /// Labels by key, and expressions with their values, all in order.
-type Canonical<'a> = (BTreeMap<&'a str, &'a Value>, Vec<(&'a str, &'a str, Vec<&'a str>)>);
+type Canonical<'a> = (BTreeMap<&'a str, &'a Json<'a>>, Vec<(&'a str, &'a str, Vec<&'a str>)>);
 
 fn canonical(selector: Node<'_>) -> Canonical<'_> {
-    let labels = selector.get("matchLabels").members().into_iter().flatten();
-    let labels = labels.map(|(key, value)| (key.as_str(), value)).collect();
+    let labels = selector.get("matchLabels").members().into_iter().flat_map(Members::iter).collect();
     let expressions = selector.get("matchExpressions").elements().iter().map(|expression| {
         let expression = Node::of(expression);
-        let mut values: Vec<_> = expression.get("values").elements().iter().filter_map(Value::as_str).collect();
+        let mut values: Vec<_> = expression.get("values").elements().iter().filter_map(Json::as_str).collect();
         values.sort_unstable();
         let text = |field| expression.get(field).text().unwrap_or_default();
         (text("key"), text("operator"), values)
@@ -154,6 +154,7 @@ fn canonical(selector: Node<'_>) -> Canonical<'_> {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use serde_json::Value;
 
     use super::*;
 
@@ -165,6 +166,7 @@ mod tests {
         json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["c", "b"]}]}), true)]
     #[case::another_value(json!({"matchLabels": {"a": "b"}}), json!({"matchLabels": {"a": "c"}}), false)]
     fn selectors_are_compared_by_meaning(#[case] left: Value, #[case] right: Value, #[case] equal: bool) {
+        let (left, right) = (Json::from(&left), Json::from(&right));
         assert_eq!(same(Node::of(&left), Node::of(&right)), equal);
     }
 
@@ -174,6 +176,7 @@ mod tests {
     #[case::nothing(json!({"matchLabels": {"a": "b"}}), false)]
     fn the_addition_of_a_hash_is_recognised(#[case] new: Value, #[case] expected: bool) {
         let old = json!({"matchLabels": {"a": "b"}});
+        let (old, new) = (Json::from(&old), Json::from(&new));
         assert_eq!(only_hash_was_added(Node::of(&old), Node::of(&new)), expected);
     }
 }

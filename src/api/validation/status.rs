@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{ValidationRequest, node::Node};
 use crate::api::{
     field::{FieldPath, Findings},
+    json::Members,
     kind::{ApiVersion, Kind},
     v1alpha1::{ConditionStatus, MachinePhase, OperationState, OperationType},
 };
@@ -55,7 +56,9 @@ fn words_are_known(kind: Kind, status: Node<'_>, found: &mut Findings) {
 fn numbers_are_possible(object: Node<'_>, found: &mut Findings) {
     let status = object.get("status");
     let path = FieldPath::new("status");
-    for (name, value) in status.members().into_iter().flatten().filter(|(name, _)| name.ends_with("eplicas")) {
+    for (name, value) in
+        status.members().into_iter().flat_map(Members::iter).filter(|(name, _)| name.ends_with("eplicas"))
+    {
         if let Some(number) = Node::of(value).integer().filter(|number| *number < 0) {
             found.warn("STS-3", path.child(name), number, "is negative");
         }

@@ -7,6 +7,7 @@ use super::{Object, node::Node};
 use crate::api::{
     field::{FieldPath, Findings},
     int_or_percent::{IntOrPercent, InvalidIntOrPercent, Rounding},
+    json::Json,
 };
 
 const TYPES: [&str; 3] = ["InPlaceUpdate", "Recreate", "RollingUpdate"];
@@ -17,7 +18,7 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
     let spec = object.root().get("spec");
     let strategy = spec.get("strategy");
     let path = FieldPath::new("spec.strategy");
-    if !matches!(strategy, Node::Mistyped) && strategy.value().is_none_or(Value::is_object) {
+    if !matches!(strategy, Node::Mistyped) && strategy.value().is_none_or(Json::is_object) {
         type_is_known(strategy, &path, found);
         settings_of_the_type_are_there(strategy, &path, found);
         settings_of_other_types_are_not(strategy, &path, found);
@@ -97,7 +98,7 @@ fn margin(settings: Node<'_>, field: &str, path: &FieldPath, found: &mut Finding
         Node::Is(value) => value,
     };
     let parsed = match (value, super::node::integer(value)) {
-        (Value::String(text), _) => IntOrPercent::try_from(&IntOrString::String(text.clone())),
+        (Json::Text(text), _) => IntOrPercent::try_from(&IntOrString::String(text.clone().into_owned())),
         (_, Some(number)) if number < 0 => Err(InvalidIntOrPercent::Negative),
         (_, Some(number)) => i32::try_from(number).map(IntOrPercent::Count).map_err(|_| InvalidIntOrPercent::TooLarge),
         (_, None) => return None,
@@ -109,7 +110,7 @@ fn margin(settings: Node<'_>, field: &str, path: &FieldPath, found: &mut Finding
                 InvalidIntOrPercent::Negative => "STR-8",
                 InvalidIntOrPercent::TooLarge => "STR-10",
             };
-            found.invalid(rule, path.child(field), value.clone(), error.to_string());
+            found.invalid(rule, path.child(field), value, error.to_string());
         })
         .ok()
 }

@@ -72,21 +72,32 @@ fn max_length(bytes: usize) -> String {
     format!("must be no more than {bytes} bytes")
 }
 
+/// What a part of a subdomain is made of. Tables, since every key and label of an object is looked through.
+const SUBDOMAIN_BYTES: [bool; 256] = table(b"abcdefghijklmnopqrstuvwxyz0123456789-");
+/// What a name part or a label value is made of.
+const NAME_BYTES: [bool; 256] = table(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.");
+
+const fn table(allowed: &[u8]) -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut at = 0;
+    while at < allowed.len() {
+        table[allowed[at] as usize] = true;
+        at += 1;
+    }
+    table
+}
+
 fn is_subdomain(text: &str) -> bool {
     text.as_bytes().split(|byte| *byte == b'.').all(|bytes| {
         let edge = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-        edge(bytes.first())
-            && edge(bytes.last())
-            && bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-')
+        edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(|byte| SUBDOMAIN_BYTES[usize::from(*byte)])
     })
 }
 
 fn is_name_part(text: &str) -> bool {
     let bytes = text.as_bytes();
     let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(|byte| NAME_BYTES[usize::from(*byte)])
 }
 
 /// The known name that a person who wrote `name` may have meant: one that differs only by case, else the one that

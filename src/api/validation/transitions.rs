@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use super::{ValidationRequest, node::Node, selector};
 use crate::api::{
     field::{FieldPath, Findings},
+    json::Json,
     kind::{ApiVersion, Kind},
     names::label,
 };
 
 /// Runs all transition rules.
-pub fn rules(request: &ValidationRequest<'_>, old: &Value, new: &Value, found: &mut Findings) {
+pub fn rules(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
     if request.comes_from_controller() {
         return;
     }
@@ -38,7 +39,7 @@ pub fn rules(request: &ValidationRequest<'_>, old: &Value, new: &Value, found: &
 }
 
 /// The rules that also hold while the object is being deleted: they keep it from deleting a foreign VM.
-pub fn of_terminating(request: &ValidationRequest<'_>, old: &Value, new: &Value, found: &mut Findings) {
+pub fn of_terminating(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
     if request.kind == Kind::Machine && !request.comes_from_controller() {
         let step = Step { old: Node::of(old), new: Node::of(new) };
         step.provider_id_stays(found);

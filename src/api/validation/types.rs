@@ -4,11 +4,10 @@
 //! behind it for older schemas, parts that preserve unknown fields, stored poison values and `mcm validate`. Unknown
 //! fields are nobody's business here: the API server prunes them.
 
-use serde_json::Value;
-
 use super::node::{Node, integer};
 use crate::api::{
     field::{FieldPath, Findings, RuleId},
+    json::{Json, Members},
     kind::{ApiVersion, Kind},
 };
 
@@ -34,7 +33,7 @@ use Shape::{Boolean, Int32, Int64, IntOrText, List, Map, Object, Text, TextMap};
 
 /// Adds a finding for every known field of an object that has the wrong JSON type. `null` counts as absent, except as an
 /// element of a list.
-pub fn fields_have_their_types(kind: Kind, version: ApiVersion, object: &Value, found: &mut Findings) {
+pub fn fields_have_their_types(kind: Kind, version: ApiVersion, object: &Json<'_>, found: &mut Findings) {
     if !object.is_object() {
         found.mistyped(TYPE, FieldPath::default(), object, "must be an object");
         return;
@@ -64,10 +63,10 @@ fn shape_of(kind: Kind, version: ApiVersion) -> &'static [(&'static str, Shape)]
 }
 
 /// Whether all known members have their types.
-fn members_fit(shapes: &[(&str, Shape)], object: &Value) -> bool {
+fn members_fit(shapes: &[(&str, Shape)], object: &Json<'_>) -> bool {
     object.as_object().is_some_and(|members| {
         members.iter().all(|(name, value)| {
-            let shape = shapes.iter().find(|(known, _)| known == name).map(|(_, shape)| shape);
+            let shape = shapes.iter().find(|(known, _)| *known == name).map(|(_, shape)| shape);
             value.is_null() || shape.is_none_or(|shape| shape.fits(value))
         })
     })
@@ -75,7 +74,7 @@ fn members_fit(shapes: &[(&str, Shape)], object: &Value) -> bool {
 
 impl Shape {
     /// Whether [`Self::check`] would find nothing wrong with a value that is there.
-    fn fits(&self, value: &Value) -> bool {
+    fn fits(&self, value: &Json<'_>) -> bool {
         match self {
             Text => value.is_string(),
             Boolean => value.is_boolean(),
@@ -83,7 +82,7 @@ impl Shape {
             Int64 => integer(value).is_some(),
             IntOrText => value.is_string() || integer(value).is_some(),
             Map => value.is_object(),
-            TextMap(_) => value.as_object().is_some_and(|members| members.values().all(Value::is_string)),
+            TextMap(_) => value.as_object().is_some_and(|members| members.iter().all(|(_, value)| value.is_string())),
             List(element) => value.as_array().is_some_and(|list| list.iter().all(|value| element.fits(value))),
             Object(fields) => members_fit(fields, value),
         }
@@ -114,14 +113,14 @@ impl Shape {
 }
 
 fn values_are_texts(rule: RuleId, map: Node<'_>, path: &FieldPath, found: &mut Findings) {
-    for (key, value) in map.members().into_iter().flatten() {
+    for (key, value) in map.members().into_iter().flat_map(Members::iter) {
         if !value.is_string() {
             found.mistyped(rule, path.key(key), value, "must be a string");
         }
     }
 }
 
-fn elements_have_their_type(element: &Shape, list: &Value, path: &dyn Fn() -> FieldPath, found: &mut Findings) {
+fn elements_have_their_type(element: &Shape, list: &Json<'_>, path: &dyn Fn() -> FieldPath, found: &mut Findings) {
     for (index, value) in list.as_array().into_iter().flatten().enumerate() {
         if value.is_null() {
             found.mistyped(TYPE, path().index(index), value, "must not be null");
@@ -314,7 +313,7 @@ const MACHINE_CLASS_BETA: &[(&str, Shape)] = &[
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -331,7 +330,7 @@ mod tests {
     #[case::a_float_without_fraction_is_whole(Kind::MachineSet, json!({"spec": {"replicas": 3.0}}), &[])]
     fn a_wrong_type_is_found_with_its_path(#[case] kind: Kind, #[case] object: Value, #[case] expected: &[&str]) {
         let mut found = Findings::new();
-        fields_have_their_types(kind, ApiVersion::V1alpha1, &object, &mut found);
+        fields_have_their_types(kind, ApiVersion::V1alpha1, &Json::from(&object), &mut found);
         assert_eq!(found.errors().map(ToString::to_string).collect::<Vec<_>>(), expected);
     }
 
@@ -370,10 +369,11 @@ mod tests {
             json!({"finalizers": [null]}),
             json!({"unknown": 5}),
         ];
-        for value in values {
+        for value in &values {
+            let value = Json::from(value);
             let mut found = Findings::new();
             shape.check(Node::of(&value), &FieldPath::default, &mut found);
-            assert_eq!(shape.fits(&value), found.is_empty(), "{value}");
+            assert_eq!(shape.fits(&value), found.is_empty(), "{value:?}");
         }
     }
 }

@@ -1,15 +1,21 @@
-//! Puts definitions, webhook configurations and the example into the cluster, as `kubectl apply` would.
+//! Puts definitions, webhook configurations, the registration of the views and the example into the cluster, as `kubectl apply` would.
 
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use http::Request;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     admission::manifests::{Client, WebhookManifests},
-    api::crd::{Converter, CrdOptions, V1Beta1, definitions},
-    cli::documents::parse_documents,
+    api::{
+        crd::{Converter, CrdOptions, V1Beta1, definitions},
+        names,
+    },
+    cli::{
+        documents::parse_documents,
+        manifests_views::{ViewsManifests, views_for_readers},
+    },
 };
 
 const EXAMPLE: [&str; 2] = [
@@ -17,7 +23,8 @@ const EXAMPLE: [&str; 2] = [
     include_str!("../../../deploy/examples/machinedeployment.yaml"),
 ];
 const MANAGER: &str = "mcm-dev";
-/// How long the webhooks may take to answer.
+const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+/// How long webhooks and views may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Definitions with v1beta1 served, and the webhooks, reached at a URL.
@@ -37,6 +44,39 @@ pub(super) async fn manifests(client: &kube::Client, webhooks: &str) -> anyhow::
     apply(client, &format!("{base}/validatingwebhookconfigurations"), &validating).await
 }
 
+/// Registers the views of a manager at a port of this host, as they are registered anywhere.
+pub(super) async fn views(client: &kube::Client, port: u16) -> anyhow::Result<()> {
+    let manifests = ViewsManifests {
+        namespace: super::NAMESPACE.to_owned(),
+        service: names::WEBHOOK_CONFIGURATION.to_owned(),
+        port,
+    };
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": manifests.service, "namespace": manifests.namespace},
+        "spec": {"type": "ExternalName", "externalName": "localhost"},
+    });
+    apply(client, &format!("/api/v1/namespaces/{}/services", manifests.namespace), &service).await?;
+    for object in views_for_readers(&manifests) {
+        let collection = match object["kind"].as_str().unwrap_or_default() {
+            "ClusterRole" => "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            "APIService" => API_SERVICES,
+            other => bail!("the manifests of the views hold a {other}"),
+        };
+        apply(client, collection, &object).await?;
+    }
+    Ok(())
+}
+
+/// Takes back what an earlier run over the same data has registered: nobody answers there.
+pub(super) async fn no_views(client: &kube::Client) -> anyhow::Result<()> {
+    let request = Request::delete(format!("{API_SERVICES}/{}", names::API_SERVICE)).body(Vec::new())?;
+    match client.request_text(request).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        deleted => deleted.map(drop).context("cannot delete the registration of the views"),
+    }
+}
+
 /// Waits until the manager has written the authority of its certificate into everything that calls it.
 pub(super) async fn webhooks_answer(client: &kube::Client) -> anyhow::Result<()> {
     let paths = [
@@ -44,21 +84,37 @@ pub(super) async fn webhooks_answer(client: &kube::Client) -> anyhow::Result<()>
         "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     ];
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
+    until("the webhooks do not answer", async || {
         let mut ready = true;
         for path in paths {
             let text = client.request_text(Request::get(path).body(Vec::new())?).await?;
             ready &= text.matches("\"clientConfig\"").count() <= text.matches("\"caBundle\"").count();
         }
-        if ready {
-            return Ok(());
-        }
+        Ok(ready)
+    })
+    .await
+}
+
+/// Waits until the API server sends who asks for views to the manager.
+pub(super) async fn views_answer(client: &kube::Client) -> anyhow::Result<()> {
+    until("the views are not available", async || {
+        let path = format!("{API_SERVICES}/{}", names::API_SERVICE);
+        let object: Value = client.request(Request::get(path).body(Vec::new())?).await?;
+        let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        Ok(conditions.iter().any(|condition| condition["type"] == "Available" && condition["status"] == "True"))
+    })
+    .await
+}
+
+async fn until(otherwise: &str, holds: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !holds().await? {
         if tokio::time::Instant::now() > deadline {
-            bail!("the webhooks do not answer after {} s; run with -v 1 to see why", PATIENCE.as_secs());
+            bail!("{otherwise} after {} s; run with -v 1 to see why", PATIENCE.as_secs());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    Ok(())
 }
 
 /// A class of the virtual cloud and a deployment of it.
@@ -76,6 +132,13 @@ pub(super) async fn example(client: &kube::Client) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The name of a deployment, if there is one.
+pub(super) async fn some_deployment(client: &kube::Client) -> anyhow::Result<Option<String>> {
+    let path = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machinedeployments?limit=1";
+    let list: Value = client.request(Request::get(path).body(Vec::new())?).await?;
+    Ok(list["items"][0]["metadata"]["name"].as_str().map(str::to_owned))
 }
 
 async fn apply(client: &kube::Client, collection: &str, object: &Value) -> anyhow::Result<()> {

@@ -9,22 +9,28 @@ mod progress;
 
 use std::{
     fs,
-    io::{IsTerminal, Write},
+    io::Write,
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
-use clap::{Args, Parser, ValueEnum};
+use clap::{ArgAction, Args, Parser, ValueEnum};
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::progress::{Hints, Style, When};
 use super::{
-    Failure, logging,
+    Failure,
+    go_flags::go_bool,
+    logging,
     serve::{args::ServeArgs, validate::Surroundings},
 };
 use crate::{
-    dev_server::{AuthorizationMode, Credentials, DevServer, DevServerOptions, Listening, Storage},
+    dev_server::{
+        AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Listening, StandIn, Storage,
+        write_private,
+    },
     manager,
     settings::Settings,
 };
@@ -54,6 +60,15 @@ pub enum Authorization {
     Rbac,
 }
 
+/// A controller by its name.
+fn stand_in(name: &str) -> Result<StandIn, String> {
+    let found = StandIn::NAMED.iter().find(|(known, _)| *known == name);
+    found.map(|(_, stand_in)| *stand_in).ok_or_else(|| {
+        let names: Vec<&str> = StandIn::NAMED.iter().map(|(name, _)| *name).collect();
+        format!("it is none of {}", names.join(", "))
+    })
+}
+
 /// Flags of `mcm dev`.
 #[derive(Clone, Debug, Args)]
 pub struct DevArgs {
@@ -75,9 +90,17 @@ pub struct DevArgs {
     /// What callers with credentials may do: everything, or what roles and bindings allow
     #[arg(long, value_enum, default_value = "AlwaysAllow", value_name = "MODE")]
     pub authorization_mode: Authorization,
+    /// Controllers that the API server does not stand in for, comma separated: garbage-collection, namespaces, budgets,
+    /// nodes, aggregated-roles, account-tokens
+    #[arg(long, value_delimiter = ',', value_parser = stand_in, value_name = "CONTROLLERS")]
+    pub without: Vec<StandIn>,
     /// Further callers: one line token,user,uid,"group,group" each
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
+    /// Serve computed views, such as machineoutlooks, behind the API server
+    #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub extension_apiserver: bool,
     /// Latencies, failures and quota of the virtual cloud; re-read when it changes
     #[arg(long, value_name = "FILE")]
     pub simulation_config: Option<PathBuf>,
@@ -105,7 +128,7 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
     let (listening, credentials) = server.listen(address).await.map_err(Failure::run)?;
     let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| folder.path.join("kubeconfig"));
-    write_private(&kubeconfig, &credentials.kubeconfig(listening.address))?;
+    write_kubeconfig(&kubeconfig, &credentials.kubeconfig(listening.address))?;
     if args.api_server_only {
         return serve_alone(&listening, &kubeconfig, out).await;
     }
@@ -113,11 +136,20 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
     let ports = free_ports()?;
     let client = server.client("mcm-dev-installer", NAMESPACE);
     install::manifests(&client, &format!("https://127.0.0.1:{}", ports[1])).await.map_err(Failure::Run)?;
+    if args.extension_apiserver {
+        install::views(&client, ports[1]).await.map_err(Failure::Run)?;
+    } else {
+        install::no_views(&client).await.map_err(Failure::Run)?;
+    }
     let settings = settings(args, &folder.path, &server, &credentials, listening.address, ports)?;
     let manager = manager::run(settings);
     tokio::pin!(manager);
+    let style = Style::of_stdout();
     let display = async {
         install::webhooks_answer(&client).await?;
+        if args.extension_apiserver {
+            install::views_answer(&client).await?;
+        }
         writeln!(
             out,
             "ready after {:.1} s: Kubernetes API at https://{}\n  kubeconfig: {}",
@@ -130,9 +162,10 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
             writeln!(out, "applied the example: machineclass/example-virtual, machinedeployment/example-deployment")?;
         }
         out.flush()?;
-        let style = if std::io::stdout().is_terminal() { progress::Style::Redrawn } else { progress::Style::Lines };
-        let hints = hints(&kubeconfig, args.example);
-        progress::show(&client, out, style, began, &hints).await
+        let deployment = install::some_deployment(&client).await?;
+        let when = if args.example { When::FirstRunning } else { When::AtOnce };
+        let hints = Hints { text: hints(&kubeconfig, deployment.as_deref(), args.extension_apiserver), when };
+        progress::show(&client, out, style, began, hints).await
     };
     // Nobody reading the progress is no reason to end; the end of the manager is.
     let ended = tokio::select! {
@@ -145,6 +178,10 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
             }
         },
     };
+    if style == Style::Redrawn {
+        // What the shell prints next begins a line.
+        let _ = writeln!(out);
+    }
     ended.map_err(Failure::Run)
 }
 
@@ -155,6 +192,7 @@ fn server(args: &DevArgs) -> Result<DevServer, Failure> {
             Authorization::AlwaysAllow => AuthorizationMode::AlwaysAllow,
             Authorization::Rbac => AuthorizationMode::Rbac,
         },
+        without: args.without.iter().copied().collect(),
         ..DevServerOptions::default()
     };
     let server = DevServer::start(options).map_err(Failure::run)?;
@@ -181,22 +219,22 @@ async fn serve_alone(listening: &Listening, kubeconfig: &Path, out: &mut (dyn Wr
     Ok(())
 }
 
-/// The next commands to try.
-fn hints(kubeconfig: &Path, example: bool) -> String {
-    let kubectl = format!("kubectl --kubeconfig {}", kubeconfig.display());
-    if example {
-        format!(
-            "try in a second terminal:\n  {kubectl} get machinedeployments,machines,nodes\n  \
-             {kubectl} scale machinedeployment example-deployment --replicas=5\n  \
-             {kubectl} explain machinedeployment.spec.strategy\n"
-        )
-    } else {
-        format!(
-            "try in a second terminal:\n  {kubectl} api-resources --api-group=machine.sapcloud.io\n  \
-             {kubectl} apply -f deploy/examples/machineclass-virtual.yaml -f deploy/examples/machinedeployment.yaml\n  \
-             {kubectl} get machines --watch\n"
-        )
-    }
+/// The next three commands to try.
+fn hints(kubeconfig: &Path, deployment: Option<&str>, views: bool) -> String {
+    let commands = match deployment {
+        Some(name) => [
+            "get machinedeployments,machines,nodes".to_owned(),
+            format!("scale machinedeployment {name} --replicas=5"),
+            if views { "get machineoutlooks" } else { "explain machinedeployment.spec.strategy" }.to_owned(),
+        ],
+        None => [
+            "api-resources --api-group=machine.sapcloud.io".to_owned(),
+            "apply -f deploy/examples/machineclass-virtual.yaml -f deploy/examples/machinedeployment.yaml".to_owned(),
+            "get machines --watch".to_owned(),
+        ],
+    };
+    let commands: String = commands.iter().map(|command| format!("  kubectl {command}\n")).collect();
+    format!("try in a second terminal:\n  export KUBECONFIG={}\n{commands}", kubeconfig.display())
 }
 
 /// The settings of `mcm serve` for this cluster, by its own flags.
@@ -211,7 +249,7 @@ fn settings(
     let token = format!("{:032x}", rand::random::<u128>());
     server.add_token(&token, MANAGER);
     let kubeconfig = folder.join("manager.kubeconfig");
-    write_private(&kubeconfig, &credentials.kubeconfig_with_token(address, MANAGER, &token))?;
+    write_kubeconfig(&kubeconfig, &credentials.kubeconfig_with_token(address, MANAGER, &token))?;
     let simulation = if let Some(file) = &args.simulation_config {
         file.clone()
     } else {
@@ -235,8 +273,7 @@ fn settings(
         "--secure-address=127.0.0.1".to_owned(),
         format!("--secure-port={}", ports[1]),
         "--cert-extra-san=127.0.0.1".to_owned(),
-        // The development server does not aggregate.
-        "--extension-apiserver=false".to_owned(),
+        format!("--extension-apiserver={}", args.extension_apiserver),
         "--shutdown-delay-duration=0s".to_owned(),
         "--shutdown-timeout=5s".to_owned(),
         "--kube-api-qps=500".to_owned(),
@@ -291,12 +328,49 @@ impl Drop for Folder {
     }
 }
 
-/// Writes a file that only its owner can read.
-fn write_private(path: &Path, text: &str) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| {
+/// Writes the kubeconfig, but never over somebody else's.
+fn write_kubeconfig(path: &Path, text: &str) -> Result<(), Failure> {
+    let is_foreign = fs::read_to_string(path).is_ok_and(|old| !old.trim().is_empty() && !old.contains(CONTEXT));
+    if is_foreign {
+        return Err(Failure::Input(format!(
+            "{} is there already and is no kubeconfig of mcm dev; name another file with --kubeconfig",
+            path.display()
+        )));
+    }
+    write_private(path, text).map_err(|error| {
         Failure::Input(format!("cannot write {}: {error}; name another file with --kubeconfig", path.display()))
-    };
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubeconfig_of_somebody_else_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        fs::write(&path, "apiVersion: v1\ncurrent-context: production\n").unwrap();
+        let refused = write_kubeconfig(&path, "{}").unwrap_err().to_string();
+        assert!(refused.contains("is no kubeconfig of mcm dev"), "{refused}");
+        fs::write(&path, format!("current-context: {CONTEXT}\n")).unwrap();
+        write_kubeconfig(&path, "{}").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "{}");
+    }
+
+    #[test]
+    fn controllers_are_known_by_their_names() {
+        assert_eq!(stand_in("budgets"), Ok(StandIn::Budgets));
+        assert!(stand_in("kubelets").unwrap_err().contains("none of garbage-collection, namespaces"));
+    }
+
+    #[test]
+    fn hints_are_three_commands_that_fit_what_there_is() {
+        let commands = |text: &str| text.lines().filter(|line| line.starts_with("  kubectl ")).count();
+        let with = hints(Path::new("/k"), Some("pool"), true);
+        assert!(with.contains("export KUBECONFIG=/k") && with.contains("scale machinedeployment pool"), "{with}");
+        assert!(with.contains("machineoutlooks") && commands(&with) == 3, "{with}");
+        assert!(!hints(Path::new("/k"), Some("pool"), false).contains("machineoutlooks"));
+        assert_eq!(commands(&hints(Path::new("/k"), None, true)), 3);
+    }
 }

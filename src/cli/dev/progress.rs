@@ -1,6 +1,10 @@
 //! Shows machines as they become Running: redrawn on a terminal, as lines elsewhere.
 
-use std::{collections::BTreeMap, io::Write, time::Instant};
+use std::{
+    collections::BTreeMap,
+    io::{IsTerminal, Write},
+    time::Instant,
+};
 
 use futures::{StreamExt, TryStreamExt};
 use kube::{
@@ -9,6 +13,11 @@ use kube::{
 };
 
 use crate::api::v1alpha1::Machine;
+
+/// Begins the line anew. It does not wrap: what has wrapped can't be taken back.
+const REDRAW: &str = "\r\x1b[2K\x1b[?7l";
+/// Lets others wrap again.
+const WRAP: &str = "\x1b[?7h";
 
 /// How progress is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,19 +28,42 @@ pub(super) enum Style {
     Lines,
 }
 
-/// Follows the machines until nobody reads any more. The hints come once, after the first machine runs, or at once if there
-/// is none to wait for.
+impl Style {
+    /// For a terminal that can do it, lines for anything else.
+    pub(super) fn of_stdout() -> Self {
+        let can_move = std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb");
+        if std::io::stdout().is_terminal() && can_move { Self::Redrawn } else { Self::Lines }
+    }
+}
+
+/// What to try next.
+pub(super) struct Hints {
+    pub(super) text: String,
+    pub(super) when: When,
+}
+
+/// When hints are of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// At once: there is nothing to wait for.
+    AtOnce,
+    /// When there is a machine to look at.
+    FirstRunning,
+}
+
+/// Follows the machines until nobody reads any more. The hints come once.
 pub(super) async fn show(
     client: &kube::Client,
     out: &mut (dyn Write + Send),
     style: Style,
     began: Instant,
-    hints: &str,
+    hints: Hints,
 ) -> anyhow::Result<()> {
     let machines: Api<Machine> = Api::namespaced(client.clone(), super::NAMESPACE);
     let mut changes = watcher(machines, watcher::Config::default()).default_backoff().boxed();
     let mut phases: BTreeMap<String, String> = BTreeMap::new();
     let mut hints = Some(hints);
+    let mut drawn = false;
     while let Some(change) = changes.try_next().await? {
         let told = match change {
             watcher::Event::Apply(machine) | watcher::Event::InitApply(machine) => {
@@ -52,14 +84,13 @@ pub(super) async fn show(
             let seconds = began.elapsed().as_secs_f64();
             match style {
                 Style::Lines => writeln!(out, "{seconds:7.1} s  {line}")?,
-                Style::Redrawn => write!(out, "\r\x1b[2K{seconds:7.1} s  {}  ({line})", summary(&phases))?,
+                Style::Redrawn => write!(out, "{REDRAW}{seconds:7.1} s  {}  ({line}){WRAP}", summary(&phases))?,
             }
+            drawn = true;
         }
-        if (runs || phases.is_empty())
-            && let Some(text) = hints.take_if(|text| runs || !text.contains("scale"))
-        {
-            let newline = if style == Style::Redrawn { "\n" } else { "" };
-            write!(out, "{newline}{text}")?;
+        if let Some(hints) = hints.take_if(|hints| runs || hints.when == When::AtOnce) {
+            let newline = if style == Style::Redrawn && drawn { "\n" } else { "" };
+            write!(out, "{newline}{}", hints.text)?;
         }
         out.flush()?;
     }
@@ -77,5 +108,21 @@ fn summary(phases: &BTreeMap<String, String>) -> String {
         *counts.entry(phase).or_default() += 1;
     }
     let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
-    format!("{} machines: {}", phases.len(), counts.join(", "))
+    let noun = if phases.len() == 1 { "machine" } else { "machines" };
+    format!("{} {noun}: {}", phases.len(), counts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_counts_by_phase() {
+        let phases = |all: &[(&str, &str)]| {
+            summary(&all.iter().map(|(name, phase)| ((*name).to_owned(), (*phase).to_owned())).collect())
+        };
+        assert_eq!(phases(&[("a", "Running")]), "1 machine: 1 Running");
+        let three = [("a", "Running"), ("b", "Pending"), ("c", "Running")];
+        assert_eq!(phases(&three), "3 machines: 1 Pending, 2 Running");
+    }
 }

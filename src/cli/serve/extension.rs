@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
-use super::validate::Problems;
+use super::problems::Problems;
 use crate::{
     api::{duration::GoDuration, names},
     cli::go_flags::go_bool,

@@ -4,6 +4,8 @@
 
 pub mod args;
 mod extension;
+mod problems;
+mod simulation;
 pub mod validate;
 
 use args::ServeArgs;

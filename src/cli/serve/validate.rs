@@ -6,23 +6,24 @@
 //! Sources: spec/machine-controller §12.2, spec/deployment-and-set §1.1 "Validation".
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     num::{NonZeroU16, NonZeroUsize},
     path::PathBuf,
     time::Duration,
 };
 
-use super::args::{
-    ControllerArgs, DriverArgs, ElectionArgs, HttpArgs, MachineArgs, SafetyArgs, ServeArgs, ServingArgs,
+use super::{
+    args::{ControllerArgs, ElectionArgs, HttpArgs, MachineArgs, SafetyArgs, ServeArgs, ServingArgs},
+    problems::{Problems, address, is_media_type, port_or_off},
+    simulation::simulation,
 };
 use crate::{
     api::{defaulting::FinalizerDefault, duration::GoDuration, validation::Profile},
     settings::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
-        DriverSelection, HttpSettings, Impersonation, LeaderElection, MachineSettings, OldMachineSets, Profiling,
-        RolloutAvailability, RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings,
-        SimulationAdmin, SimulationSettings, SimulationState, StandbyCaches, TargetCluster, TlsMinVersion, VmGoneCheck,
-        WebhookSettings, Workers,
+        DriverSelection, HttpSettings, LeaderElection, MachineSettings, OldMachineSets, Profiling, RolloutAvailability,
+        RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings, StandbyCaches, TargetCluster,
+        TlsMinVersion, VmGoneCheck, WebhookSettings, Workers,
     },
 };
 
@@ -389,134 +390,6 @@ fn safety(args: &SafetyArgs, problems: &mut Problems) -> SafetySettings {
             "--machine-safety-apiserver-statuscheck-period: machine safety APIServer status check period should be a \
              non negative number",
         ),
-    }
-}
-
-fn simulation(args: &DriverArgs, problems: &mut Problems) -> SimulationSettings {
-    let state = match args.simulation_state.split_once(':') {
-        None if args.simulation_state == "none" => SimulationState::None,
-        Some(("file", path)) if !path.is_empty() => SimulationState::File(PathBuf::from(path)),
-        Some(("json", path)) if !path.is_empty() => SimulationState::Json(PathBuf::from(path)),
-        Some(("configmap", name)) if !name.is_empty() => {
-            problems.unless(
-                is_state_name(name),
-                "--simulation-state: configmap:NAME: NAME must be at most 60 of a-z, 0-9, '-' and '.', and begin and end \
-                 with a letter or digit",
-            );
-            SimulationState::ConfigMap(name.to_owned())
-        }
-        _ => {
-            problems.add(format!(
-                "--simulation-state: cannot read {:?}: must be none, file:PATH, json:PATH or configmap:NAME",
-                args.simulation_state
-            ));
-            SimulationState::None
-        }
-    };
-    SimulationSettings {
-        impersonation: if args.enable_simulation { Impersonation::Allowed } else { Impersonation::Refused },
-        config: args.simulation_config.clone(),
-        state,
-        admin: args.simulation_admin.as_deref().and_then(|text| {
-            let read = simulation_admin(text);
-            if read.is_none() {
-                problems.add(format!(
-                    "--simulation-admin: cannot read {text:?}: must be a loopback address such as 127.0.0.1:9999, or unix:PATH"
-                ));
-            }
-            read
-        }),
-    }
-}
-
-/// A name of `ConfigMaps` that has room for a number behind it and is a label value too.
-fn is_state_name(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let outer = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    name.len() <= 60
-        && name.bytes().all(inner)
-        && outer(name.bytes().next())
-        && outer(name.bytes().last())
-        && !name.contains("..")
-}
-
-fn simulation_admin(text: &str) -> Option<SimulationAdmin> {
-    if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-        return Some(SimulationAdmin::Unix(PathBuf::from(path)));
-    }
-    let address: SocketAddr = text.parse().ok()?;
-    address.ip().is_loopback().then_some(SimulationAdmin::Loopback(address))
-}
-
-fn port_or_off(flag: &str, port: i64, problems: &mut Problems) -> Option<NonZeroU16> {
-    let read = u16::try_from(port);
-    if read.is_err() {
-        problems.add(format!("{flag}: invalid port number provided: got {port} (0 to 65535, 0 is off)"));
-    }
-    read.ok().and_then(NonZeroU16::new)
-}
-
-fn address(flag: &str, text: &str, problems: &mut Problems) -> IpAddr {
-    text.parse().unwrap_or_else(|_| {
-        problems.add(format!("{flag}: invalid IP address provided: got {text:?}"));
-        IpAddr::from([0, 0, 0, 0])
-    })
-}
-
-/// `type/subtype` of RFC 2045 tokens, with parameters behind a semicolon.
-fn is_media_type(text: &str) -> bool {
-    let is_token = |word: &str| {
-        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
-    };
-    let mut parts = text.split(';').map(str::trim);
-    let kind = parts.next().unwrap_or_default();
-    kind.split('/').count() <= 2
-        && kind.split('/').all(is_token)
-        && parts.all(|parameter| parameter.split_once('=').is_some_and(|(key, _)| is_token(key)))
-}
-
-/// The mistakes found so far.
-#[derive(Default)]
-pub(super) struct Problems(Vec<String>);
-
-impl Problems {
-    pub(super) fn add(&mut self, problem: impl Into<String>) {
-        self.0.push(problem.into());
-    }
-
-    pub(super) fn unless(&mut self, fine: bool, problem: &str) {
-        if !fine {
-            self.add(problem);
-        }
-    }
-
-    /// The duration; a negative one is a problem.
-    pub(super) fn duration(&mut self, value: GoDuration, problem: &str) -> Duration {
-        if value.is_negative() {
-            self.add(format!("{problem}: got {value}"));
-        }
-        value.to_std()
-    }
-
-    /// The number; one that is negative or beyond 32 bits is a problem.
-    fn count(&mut self, value: i64, problem: &str) -> u32 {
-        u32::try_from(value).unwrap_or_else(|_| {
-            self.add(format!("{problem}: got {value}"));
-            0
-        })
-    }
-
-    /// The trimmed entries of a list flag; an empty one is a problem.
-    pub(super) fn entries(&mut self, flag: &str, entries: &[String]) -> Vec<String> {
-        let trimmed: Vec<String> = entries.iter().map(|entry| entry.trim().to_owned()).collect();
-        if trimmed.iter().any(String::is_empty) {
-            self.add(format!("{flag}: the list has an empty entry"));
-        }
-        trimmed
-    }
-
-    fn or(self, settings: Settings) -> Result<Settings, Vec<String>> {
-        if self.0.is_empty() { Ok(settings) } else { Err(self.0) }
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::api::{
+    json::Json,
     kind::{ApiVersion, Kind},
     names,
     validation::{ClassFact, Node, References, SecretFact, SelectingFact, selects},
@@ -27,7 +28,8 @@ pub struct Identity {
 impl Identity {
     /// The identity of an object.
     pub fn of(object: &Value, default_namespace: &str) -> Self {
-        let node = Node::of(object);
+        let object = Json::from(object);
+        let node = Node::of(&object);
         let text = |place: &[&str]| node.at(place).text().unwrap_or_default().to_owned();
         let group = text(&["apiVersion"]).split_once('/').map(|(group, _)| group.to_owned()).unwrap_or_default();
         let own = text(&["metadata", "namespace"]);
@@ -70,7 +72,8 @@ impl Inventory {
         let mut inventory = Self::default();
         for object in objects {
             let identity = Identity::of(object, default_namespace);
-            let node = Node::of(object);
+            let read = Json::from(object);
+            let node = Node::of(&read);
             let is_terminating = node.at(&["metadata", "deletionTimestamp"]).is_present();
             let key = (identity.namespace.clone(), identity.name.clone());
             match (identity.group.as_str(), identity.kind.as_str()) {
@@ -138,7 +141,9 @@ impl References for Inventory {
 
     fn selecting(&self, namespace: &str, labels: Node<'_>) -> Option<Vec<SelectingFact>> {
         let selecting = self.owners.iter().filter(|owner| {
-            owner.namespace == namespace && !owner.is_terminating && selects(Node::of(&owner.selector), labels)
+            owner.namespace == namespace
+                && !owner.is_terminating
+                && selects(Node::of(&Json::from(&owner.selector)), labels)
         });
         let mut facts: Vec<_> = selecting
             .map(|owner| SelectingFact {

@@ -21,7 +21,7 @@ pub fn common<K: Resource>(object: &mut K) {
     }
 }
 
-/// A Node without its list of images, its software versions and its ports.
+/// A Node without its list of images, its software versions, its ports and its addresses.
 pub fn node(node: &mut Node) {
     common(node);
     if let Some(spec) = &mut node.spec {
@@ -29,6 +29,7 @@ pub fn node(node: &mut Node) {
     }
     if let Some(status) = &mut node.status {
         status.images = None;
+        status.addresses = None;
         status.node_info = None;
         status.daemon_endpoints = None;
         status.config = None;

@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::ClassRules;
 use crate::api::{
     field::{FieldPath, Findings},
+    json::Json,
     v1alpha1::MachineClass,
     validation::{Node, as_go_reads},
 };
@@ -40,7 +41,7 @@ impl ClassRules for AwsClasses {
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
         let spec = as_go_reads(&SCHEMA, &class.provider_spec);
-        rules::provider_spec(Node::of(&spec), &FieldPath::new("providerSpec"), found);
+        rules::provider_spec(Node::of(&Json::from(&spec)), &FieldPath::new("providerSpec"), found);
     }
 
     fn missing_in_secret(&self, keys: &BTreeSet<String>) -> Vec<&'static str> {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::api::{
     field::{FieldPath, Findings, RuleId},
+    json::Members,
     validation::Node,
 };
 
@@ -145,7 +146,7 @@ fn capacity_reservation(reservation: Node<'_>, path: &FieldPath, found: &mut Fin
 }
 
 fn network_interfaces(interfaces: Node<'_>, path: &FieldPath, found: &mut Findings) {
-    if interfaces.is_absent() || interfaces.value().is_some_and(|list| list.as_array().is_some_and(Vec::is_empty)) {
+    if interfaces.is_absent() || interfaces.value().is_some_and(|list| list.as_array().is_some_and(<[_]>::is_empty)) {
         found.required(RULE, FieldPath::new(format!("{path}.")), "Mention at least one NetworkInterface");
     }
     for (index, interface) in interfaces.elements().iter().enumerate() {
@@ -158,7 +159,7 @@ fn network_interface(interface: Node<'_>, index: usize, path: &FieldPath, found:
         found.required(RULE, path.child("subnetID"), "SubnetID is required");
     }
     let groups = interface.get("securityGroupIDs");
-    if groups.is_absent() || groups.value().is_some_and(|list| list.as_array().is_some_and(Vec::is_empty)) {
+    if groups.is_absent() || groups.value().is_some_and(|list| list.as_array().is_some_and(<[_]>::is_empty)) {
         found.required(RULE, path.child("securityGroupIDs"), "Mention at least one securityGroupID");
     }
     for (position, group) in groups.elements().iter().enumerate() {
@@ -181,7 +182,7 @@ fn tags_prove_ownership(tags: Node<'_>, path: &FieldPath, found: &mut Findings) 
     if !tags.is_absent() && tags.members().is_none() {
         return;
     }
-    let named = |prefix: &str| tags.members().into_iter().flatten().any(|(key, _)| key.contains(prefix));
+    let named = |prefix: &str| tags.members().into_iter().flat_map(Members::iter).any(|(key, _)| key.contains(prefix));
     for prefix in [CLUSTER_TAG, ROLE_TAG] {
         if !named(prefix) {
             let detail = format!("Tag required of the form {prefix}****");

@@ -6,6 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::json::Json;
 
 fn good() -> Value {
     json!({
@@ -70,7 +71,7 @@ fn a_class_is_checked(#[case] patch: Value, #[case] expected: &[&str]) {
     let mut spec = good();
     json_patch::merge(&mut spec, &patch);
     let mut found = Findings::new();
-    provider_spec(Node::of(&spec), &FieldPath::new("providerSpec"), &mut found);
+    provider_spec(Node::of(&Json::from(&spec)), &FieldPath::new("providerSpec"), &mut found);
     assert_eq!(found.errors().map(ToString::to_string).collect::<Vec<_>>(), expected);
 }
 

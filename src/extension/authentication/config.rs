@@ -81,6 +81,22 @@ impl AuthConfig {
         Self { fixed, ..Self::default() }
     }
 
+    /// The same with other authorities of clients, from the file of `--client-ca-file`.
+    #[must_use]
+    pub fn with_clients(&self, authorities: Authorities) -> Self {
+        let fixed = Fixed { clients: Some(authorities), ..self.fixed.clone() };
+        Self { fixed, ..self.clone() }
+    }
+
+    /// The same with other authorities of front proxies, from the file of `--requestheader-client-ca-file`; nothing changes where
+    /// no flag fixes them.
+    #[must_use]
+    pub fn with_proxies(&self, authorities: Authorities) -> Self {
+        let proxy = self.fixed.front_proxy.clone().map(|proxy| FrontProxy { authorities, ..proxy });
+        let fixed = Fixed { front_proxy: proxy, ..self.fixed.clone() };
+        Self { fixed, ..self.clone() }
+    }
+
     /// Whether anything is to be read from the `ConfigMap`.
     pub fn reads_config_map(&self) -> bool {
         self.fixed.clients.is_none() || self.fixed.front_proxy.is_none()
@@ -134,7 +150,7 @@ impl AuthConfig {
         let mut complain = |key: &'static str, why: String| complaints.push(Complaint { key, why });
         if self.fixed.clients.is_none() {
             match authorities(data, key::CLIENT_CA) {
-                Ok(found) => next.clients = Some(found),
+                Ok(found) => next.clients = Some(same_or(self.clients.as_ref(), found)),
                 Err(why) => complain(key::CLIENT_CA, why),
             }
         }
@@ -142,7 +158,10 @@ impl AuthConfig {
             return (next, complaints);
         }
         match authorities(data, key::PROXY_CA) {
-            Ok(found) => (next.proxy_authorities, next.proxy_missing_since) = (Some(found), None),
+            Ok(found) => {
+                next.proxy_authorities = Some(same_or(self.proxy_authorities.as_ref(), found));
+                next.proxy_missing_since = None;
+            }
             Err(why) => {
                 complain(key::PROXY_CA, why);
                 next.proxy_missing_since =
@@ -194,6 +213,11 @@ fn value<'a>(data: &'a BTreeMap<String, String>, key: &str) -> Result<&'a str, S
 
 fn authorities(data: &BTreeMap<String, String>, key: &str) -> Result<Authorities, String> {
     Authorities::from_pem(value(data, key)?.as_bytes())
+}
+
+/// What was known already, where nothing has changed: what it has vouched for stays vouched for.
+fn same_or(known: Option<&Authorities>, found: Authorities) -> Authorities {
+    known.filter(|known| **known == found).cloned().unwrap_or(found)
 }
 
 fn names(data: &BTreeMap<String, String>, key: &str) -> Result<Vec<String>, String> {
@@ -254,6 +278,24 @@ mod tests {
         assert!(config.clients().is_some() && config.reads_config_map());
         assert_eq!(config.front_proxy().unwrap().allowed_names, ["proxy"]);
         assert_eq!(config.headers(), &ProxyHeaders::default());
+    }
+
+    #[test]
+    fn files_of_flags_may_change() {
+        let (old, new) = (Pki::new("old"), Pki::new("new"));
+        let front_proxy = FrontProxy {
+            authorities: old.authorities(),
+            allowed_names: vec!["proxy".to_owned()],
+            headers: ProxyHeaders::default(),
+        };
+        let fixed = Fixed { clients: Some(old.authorities()), front_proxy: Some(front_proxy), ..Fixed::default() };
+        let config = AuthConfig::fixed(fixed).with_clients(new.authorities());
+        assert_eq!(config.clients(), Some(&new.authorities()));
+        assert_eq!(config.front_proxy().unwrap().authorities, old.authorities());
+        let config = config.with_proxies(new.authorities());
+        let proxy = config.front_proxy().unwrap();
+        assert_eq!((proxy.authorities, proxy.allowed_names), (new.authorities(), vec!["proxy".to_owned()]));
+        assert!(AuthConfig::default().with_proxies(new.authorities()).front_proxy().is_none(), "no flag, no proxy");
     }
 
     #[rstest]

@@ -12,7 +12,7 @@ use super::{
     headers::{Bearer, HeaderFault, Token, asks_to_impersonate, bearer},
     identity::Identity,
 };
-use crate::protocol::status::ApiStatus;
+use crate::{protocol::status::ApiStatus, server::tls::ShownChain};
 
 /// How somebody became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub enum Shown {
 /// [`HeaderFault`] when a trusted proxy contradicts itself.
 pub fn front_proxy(
     config: &AuthConfig,
-    chain: &[CertificateDer<'static>],
+    chain: &ShownChain,
     headers: &HeaderMap,
     now: Timestamp,
 ) -> Result<Opinion, HeaderFault> {
@@ -89,7 +89,7 @@ pub fn front_proxy(
 }
 
 /// Who a certificate of the clients' authority names.
-pub fn client_certificate(config: &AuthConfig, chain: &[CertificateDer<'static>], now: Timestamp) -> Opinion {
+pub fn client_certificate(config: &AuthConfig, chain: &ShownChain, now: Timestamp) -> Opinion {
     let Some(authorities) = config.clients().filter(|_| !chain.is_empty()) else { return Opinion::None };
     if authorities.vouch_for(chain, now).is_err() {
         return Opinion::Rejected;
@@ -103,7 +103,7 @@ pub fn client_certificate(config: &AuthConfig, chain: &[CertificateDer<'static>]
 /// [`HeaderFault`] when a trusted proxy contradicts itself.
 pub fn without_asking(
     config: &AuthConfig,
-    chain: &[CertificateDer<'static>],
+    chain: &ShownChain,
     headers: &HeaderMap,
     now: Timestamp,
 ) -> Result<Step, HeaderFault> {

@@ -57,16 +57,16 @@ impl World {
         Self { clients, proxies, foreign, config }
     }
 
-    fn chain(&self, shows: Shows) -> Vec<CertificateDer<'static>> {
+    fn chain(&self, shows: Shows) -> ShownChain {
         let (certificate, _) = match shows {
-            Shows::Nothing => return Vec::new(),
+            Shows::Nothing => return ShownChain::default(),
             Shows::Proxy(name) => self.proxies.certify(name, &[], Usage::Client, 2030),
             Shows::ProxyServing(name) => self.proxies.certify(name, &[], Usage::Server, 2030),
             Shows::ProxyExpired(name) => self.proxies.certify(name, &[], Usage::Client, 2025),
             Shows::Client(name, group) => self.clients.certify(name, &[group], Usage::Client, 2030),
             Shows::Foreign(name) => self.foreign.certify(name, &[], Usage::Client, 2030),
         };
-        vec![certificate]
+        vec![certificate].into()
     }
 }
 
@@ -83,7 +83,7 @@ fn headers(text: &str) -> HeaderMap {
 }
 
 /// Who it is, as `user [groups] way`, or the HTTP status of the refusal. A token of alice is known, and no other.
-fn decided(config: &AuthConfig, chain: &[CertificateDer<'static>], text: &str) -> String {
+fn decided(config: &AuthConfig, chain: &ShownChain, text: &str) -> String {
     let Ok(step) = without_asking(config, chain, &headers(text), NOW.parse().unwrap()) else { return "400".to_owned() };
     let caller: Result<Caller, ApiStatus> = match step {
         Step::Decided(caller) => Ok(caller),

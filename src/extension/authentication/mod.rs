@@ -17,7 +17,6 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use http::HeaderMap;
 use jiff::Timestamp;
-use rustls_pki_types::CertificateDer;
 
 use self::{
     config::AuthConfig,
@@ -25,7 +24,7 @@ use self::{
     headers::{Bearer, bearer},
     tokens::Tokens,
 };
-use crate::protocol::status::ApiStatus;
+use crate::{protocol::status::ApiStatus, server::tls::ShownChain};
 
 /// Finds out who sends requests.
 pub struct Authentication {
@@ -43,7 +42,7 @@ impl Authentication {
     /// be somebody else, 503 when a token can't be reviewed now.
     pub async fn identify(
         &self,
-        chain: &[CertificateDer<'static>],
+        chain: &ShownChain,
         headers: &mut HeaderMap,
         now: Timestamp,
     ) -> Result<Caller, ApiStatus> {
@@ -64,7 +63,7 @@ impl Authentication {
     async fn ask(
         &self,
         config: &AuthConfig,
-        chain: &[CertificateDer<'static>],
+        chain: &ShownChain,
         headers: &HeaderMap,
         now: Timestamp,
     ) -> Result<Caller, ApiStatus> {
@@ -73,7 +72,7 @@ impl Authentication {
         match step {
             Step::Decided(caller) => Ok(caller),
             Step::Undecided(shown) => conclude(shown, Opinion::None),
-            Step::AskToken(token, shown) => match self.tokens.owner(&token).await {
+            Step::AskToken(token, shown) => match self.tokens.owner(&token, now).await {
                 Ok(opinion) => conclude(shown, opinion),
                 Err(why) => {
                     tracing::warn!("a token can't be reviewed: {why}");

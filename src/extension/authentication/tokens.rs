@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{decide::Opinion, headers::Token, identity::Identity};
 use crate::extension::{
@@ -43,10 +46,11 @@ impl Tokens {
     ///
     /// # Errors
     /// When nobody answers.
-    pub async fn owner(&self, token: &Token) -> Result<Opinion, Arc<str>> {
+    pub async fn owner(&self, token: &Token, now: Timestamp) -> Result<Opinion, Arc<str>> {
         let mut parts = vec![token.expose().as_bytes()];
         parts.extend(self.audiences.iter().map(String::as_bytes));
         let key = self.digester.digest(&parts);
+        let expiry = time_left(token.expose(), now).and_then(|left| Instant::now().checked_add(left));
         let time_to_live = self.time_to_live;
         let question = || {
             let (reviews, jitter, audiences) =
@@ -57,8 +61,30 @@ impl Tokens {
                 Ok(opinion(&answer["status"], &audiences))
             }
         };
-        self.known.get(key, move |_| time_to_live, question).await
+        // The answer comes later than the question; what the token itself says of its end holds all the same.
+        let keep = move |_: &Opinion| {
+            let left = expiry.map(|expiry| expiry.saturating_duration_since(Instant::now()));
+            left.map_or(time_to_live, |left| left.min(time_to_live))
+        };
+        self.known.get(key, keep, question).await
     }
+}
+
+/// How long a token is good by its own account, if it is a JWT that says so. Nobody is believed for that: it only shortens the
+/// time for which the API server's word is kept.
+fn time_left(token: &str, now: Timestamp) -> Option<Duration> {
+    #[derive(serde::Deserialize)]
+    struct Claims {
+        exp: f64,
+    }
+    let mut parts = token.split('.');
+    let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+        return None;
+    };
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(claims.trim_end_matches('=')).ok()?;
+    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
+    let now = now.as_duration().as_secs_f64();
+    Some(Duration::try_from_secs_f64((exp - now).max(0.0)).unwrap_or(Duration::MAX))
 }
 
 fn question(token: &Token, audiences: &[String]) -> Value {
@@ -167,10 +193,10 @@ mod tests {
     async fn th_21_a_revoked_token_is_refused_after_its_time() {
         let (registry, tokens) = tokens();
         let known = |opinion: &Opinion| matches!(opinion, Opinion::Known(_));
-        assert!(known(&tokens.owner(&token("good-a")).await.unwrap()));
+        assert!(known(&tokens.owner(&token("good-a"), now()).await.unwrap()));
         registry.revoked.store(true, Ordering::SeqCst);
         tokio::time::advance(Duration::from_secs(11)).await;
-        assert!(!known(&tokens.owner(&token("good-a")).await.unwrap()));
+        assert!(!known(&tokens.owner(&token("good-a"), now()).await.unwrap()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -180,11 +206,52 @@ mod tests {
         let longer = format!("{long}y");
         for _ in 0..3 {
             for (text, expected) in [(&long, &long[5..]), (&longer, &longer[5..])] {
-                let Opinion::Known(identity) = tokens.owner(&token(text)).await.unwrap() else { panic!() };
+                let Opinion::Known(identity) = tokens.owner(&token(text), now()).await.unwrap() else { panic!() };
                 assert_eq!(identity.user, expected);
             }
-            assert_eq!(tokens.owner(&token("bad")).await.unwrap(), Opinion::Rejected);
+            assert_eq!(tokens.owner(&token("bad"), now()).await.unwrap(), Opinion::Rejected);
         }
         assert_eq!(registry.asked.load(Ordering::SeqCst), 3);
+    }
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_800_000_000).unwrap()
+    }
+
+    /// A token that the registry knows, with these claims.
+    fn expiring(claims: &str) -> String {
+        format!("good-head.{}.signature", BASE64_URL_SAFE_NO_PAD.encode(claims))
+    }
+
+    #[rstest]
+    #[case::long(r#"{"exp": 1800000100}"#, Some(100))]
+    #[case::with_a_fraction(r#"{"exp": 1800000001.5, "sub": "a"}"#, Some(1))]
+    #[case::over(r#"{"exp": 1}"#, Some(0))]
+    #[case::absurd(r#"{"exp": 1e300}"#, Some(u64::MAX))]
+    #[case::without_end(r#"{"sub": "a"}"#, None)]
+    #[case::of_another_type(r#"{"exp": "tomorrow"}"#, None)]
+    #[case::no_json("{", None)]
+    fn a_jwt_tells_its_end(#[case] claims: &str, #[case] seconds: Option<u64>) {
+        assert_eq!(time_left(&expiring(claims), now()).map(|left| left.as_secs()), seconds);
+    }
+
+    #[test]
+    fn what_is_no_jwt_tells_no_end() {
+        for text in ["", "a.b", "a.b.c", "a.b.c.d", "a.====.c"] {
+            assert_eq!(time_left(text, now()), None, "{text}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_not_kept_beyond_the_end_of_its_token() {
+        let (registry, tokens) = tokens();
+        let short = token(&expiring(r#"{"exp": 1800000003}"#));
+        let began = Instant::now();
+        for (second, asked) in [(0, 1), (2, 1), (4, 2), (5, 3)] {
+            tokio::time::advance(Duration::from_secs(second) - began.elapsed()).await;
+            let now = now() + jiff::SignedDuration::from_secs(i64::try_from(second).unwrap());
+            tokens.owner(&short, now).await.unwrap();
+            assert_eq!(registry.asked.load(Ordering::SeqCst), asked, "second {second}");
+        }
     }
 }

@@ -75,8 +75,15 @@ impl ConfigKeeper {
     }
 
     fn take(&self, data: Option<&BTreeMap<String, String>>, told: &mut Vec<Complaint>) {
-        let before = self.config.load_full();
-        let (after, complaints) = before.after(data, (self.clock)());
+        let now = (self.clock)();
+        let mut complaints = Vec::new();
+        // Files of flags may change it at the same time.
+        let before = self.config.rcu(|before| {
+            let (after, found) = before.after(data, now);
+            complaints = found;
+            after
+        });
+        let after = self.config.load();
         if complaints != *told {
             for complaint in complaints.iter().filter(|complaint| !told.contains(complaint)) {
                 self.metrics.extension.auth_config_errors.inc(&AuthConfigPart { key: complaint.key });
@@ -90,6 +97,5 @@ impl ConfigKeeper {
             (_, Ok(_)) => info!("requests of front proxies are believed"),
             (_, Err(why)) => warn!("no request of a front proxy is believed: {why}"),
         }
-        self.config.store(Arc::new(after));
     }
 }

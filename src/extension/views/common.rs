@@ -1,4 +1,5 @@
-//! What all views share: names of the resource, metadata, times, what is missing, and errors.
+//! What all views share: metadata, times, what is missing, rights, reviews, and errors. How they are described is
+//! [`super::describe`]'s.
 //!
 //! Source: spec/extension-apiserver §1.1.
 
@@ -8,107 +9,26 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::describe::Names;
 use crate::{
-    api::{crd::structural, duration::GoDuration},
+    api::duration::GoDuration,
     cluster::{events::correlate::shortened, key::ObjectKey},
     controllers::machine::status_change::rfc3339,
-    extension::view::{Answer, GROUP, Listing, SourceRight, VERSION},
+    extension::view::{GROUP, Question, SourceRight},
     protocol::{
-        jsonpath::JsonPath,
         request::Verb,
-        resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
-        status::ApiStatus,
+        status::{ApiStatus, Cause},
     },
 };
 
-/// The category that lists all views.
-pub const CATEGORY: &str = "machineviews";
 /// Longest text of a `Warning` header.
 const LONGEST_WARNING: usize = 120;
 /// Names in a list of names; more are cut.
 pub const MOST_NAMES: usize = 500;
-
-/// The names of a view.
-#[derive(Clone, Copy, Debug)]
-pub struct Names {
-    /// Its kind.
-    pub kind: &'static str,
-    /// Its plural.
-    pub plural: &'static str,
-    /// Its short name.
-    pub short: &'static str,
-    /// What can be asked.
-    pub verbs: &'static [Verb],
-}
-
-impl Names {
-    /// The resource with these columns.
-    pub fn resource(&self, columns: Vec<Column>) -> Resource {
-        Resource {
-            kind: GroupVersionKind { group: GROUP.to_owned(), version: VERSION.to_owned(), kind: self.kind.to_owned() },
-            list_kind: format!("{}List", self.kind),
-            plural: self.plural.to_owned(),
-            singular: self.kind.to_lowercase(),
-            short_names: vec![self.short.to_owned()],
-            categories: vec![CATEGORY.to_owned()],
-            scope: ResourceScope::Namespaced,
-            verbs: self.verbs.to_vec(),
-            subresources: Vec::new(),
-            columns,
-        }
-    }
-
-    /// 404 for an object of the view.
-    pub fn not_found(&self, name: &str) -> ApiStatus {
-        ApiStatus::not_found(GROUP, self.plural, name)
-    }
-}
-
-/// A path that this program itself wrote down: every view is made by a test, which would meet one that can't be read.
-pub fn path(text: &'static str) -> JsonPath {
-    JsonPath::parse(text).unwrap_or_else(|why| unreachable!("{why}"))
-}
-
-/// The first column of every view.
-pub fn name_column() -> Column {
-    Column { format: "name".to_owned(), ..column("Name", "string", ".metadata.name", "Name of the object.") }
-}
-
-/// A column that shows the value at a path.
-pub fn column(name: &str, value_type: &str, at: &'static str, description: &str) -> Column {
-    Column {
-        name: name.to_owned(),
-        value_type: value_type.to_owned(),
-        format: String::new(),
-        description: description.to_owned(),
-        priority: 0,
-        cell: Cell::Path(path(at)),
-    }
-}
-
-/// A column that shows what a function makes of the object.
-pub fn computed(name: &str, value_type: &str, cell: fn(&Value) -> Value, description: &str) -> Column {
-    Column { cell: Cell::Computed(cell), ..column(name, value_type, "", description) }
-}
-
-/// The column that is shown by `-o wide` only.
-#[must_use]
-pub fn wide(column: Column) -> Column {
-    Column { priority: 1, ..column }
-}
-
-/// The age of what is viewed.
-pub fn age_column() -> Column {
-    let at = path(".metadata.creationTimestamp");
-    Column { cell: Cell::Age(at), ..column("Age", "date", "", "Time since what is viewed came into being.") }
-}
-
-/// The schema of a view's objects.
-pub fn schema<T: JsonSchema>() -> Value {
-    structural::<T>()
-}
+/// Longest time that a review may ask about.
+const LONGEST_HOURS: i64 = 24 * 30;
 
 /// An input that could not be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -242,21 +162,6 @@ pub fn not_ready(what: &str) -> ApiStatus {
     ApiStatus::new(503, "ServiceUnavailable", message).retry_after(1)
 }
 
-/// The value as an object of the API; a type of ours that can't be written is a defect that the reader is told of.
-pub fn to_object(value: &impl Serialize) -> Result<Value, ApiStatus> {
-    serde_json::to_value(value).map_err(ApiStatus::internal)
-}
-
-/// An answer without a warning.
-pub fn answer(value: &impl Serialize) -> Result<Answer, ApiStatus> {
-    Ok(Answer { object: to_object(value)?, warnings: Vec::new() })
-}
-
-/// A list without a warning.
-pub fn listing(items: Vec<Value>) -> Listing {
-    Listing { items, warnings: Vec::new() }
-}
-
 /// Name and specification of a review; the name may be empty.
 ///
 /// # Errors
@@ -274,9 +179,40 @@ pub fn review<T: DeserializeOwned>(names: &Names, review: &Value) -> Result<(Str
     Ok((name, serde_json::from_value(spec).map_err(|error| unreadable(&error))?))
 }
 
+/// Checks a length of time of a review.
+///
+/// # Errors
+/// What is wrong with it, for the caller.
+pub fn length(field: &str, given: Option<GoDuration>) -> Result<Option<Duration>, Cause> {
+    match given {
+        Some(given) if given.is_negative() || given > GoDuration::from_hours(LONGEST_HOURS) => {
+            let why = format!("must be from 0 to {LONGEST_HOURS}h");
+            Err(Cause::invalid(field, &json!(given.to_string()), &why))
+        }
+        given => Ok(given.map(GoDuration::to_std)),
+    }
+}
+
 /// A right on stored objects.
 pub fn right(verb: Verb, resource: &'static str, namespace: Option<&str>, name: Option<&str>) -> SourceRight {
     SourceRight { verb, resource, namespace: namespace.map(str::to_owned), name: name.map(str::to_owned) }
+}
+
+/// What one must be allowed to be told of many stored objects at once: to list them where the question looks.
+pub fn right_to_list(resource: &'static str, question: Question<'_>) -> Vec<SourceRight> {
+    let namespace = match question {
+        Question::Get { namespace, .. } | Question::Create { namespace, .. } => Some(namespace),
+        Question::List { namespace } => namespace,
+    };
+    vec![right(Verb::List, resource, namespace, None)]
+}
+
+/// What one must be allowed to be told of a stored object of the same name: to get it, or to list all for a list.
+pub fn right_to_read(resource: &'static str, question: Question<'_>) -> Vec<SourceRight> {
+    match question {
+        Question::Get { namespace, name } => vec![right(Verb::Get, resource, Some(namespace), Some(name))],
+        Question::List { .. } | Question::Create { .. } => right_to_list(resource, question),
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! The computed views: what no stored object can hold, computed by the controllers' own decisions.
 //!
-//! One file or room per view, each with the shape of its objects, and [`common`] with what they share. What does not live
+//! One file or room per view, each with the shape of its objects, [`describe`] for what each is by name, and [`common`] with what else
+//! they share. What does not live
 //! here: every rule; a view that would need a copy of one asks the controller for it. Nothing here writes to a cluster or a
 //! provider. Source: spec/extension-apiserver §1.
 
 mod amounts;
 pub mod common;
+mod describe;
 mod drain_plans;
 mod fleet;
 mod outlooks;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,14 +13,11 @@ use serde_json::Value;
 
 use super::{
     Sources, Standing,
-    common::{
-        Incomplete, Names, age_column, answer, column, computed, listing, metadata_of, name_column, not_ready, path,
-        right, schema, scrubbed, seconds, to_object, wide,
-    },
+    common::{Incomplete, metadata_of, not_ready, right_to_read, scrubbed, seconds},
+    describe::{Names, age_column, column, computed, name_column, wide},
 };
 use crate::{
     api::{
-        crd::nodes,
         duration::GoDuration,
         kind::Kind,
         v1alpha1::{LastOperation, Machine, controller_of},
@@ -37,8 +33,8 @@ use crate::{
         },
         views::{BY_NAMESPACE, ControlViews},
     },
-    extension::view::{Answer, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View},
-    protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus},
+    extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
+    protocol::{request::Verb, status::ApiStatus},
 };
 
 const NAMES: Names =
@@ -46,15 +42,10 @@ const NAMES: Names =
 /// So many are computed before other work of the process gets its turn.
 const AT_ONCE: usize = 64;
 
-/// Why a machine is as it is, and what the machine controller would do next.
+/// Why a machine is as it is, and what the machine controller would do next. Name, labels and age are those of the machine.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineOutlook {
-    api_version: String,
-    kind: String,
-    /// Name, labels and age are those of the machine.
-    #[schemars(schema_with = "nodes::object_metadata")]
-    metadata: ObjectMeta,
     /// Phase of the machine.
     phase: String,
     /// Where the machine stands on its way: Create, Join, Run, Unhealthy, Fail, `InPlace`, Preserved, Frozen, or a stage of
@@ -184,9 +175,7 @@ struct Status {
 /// The view `machineoutlooks`.
 pub struct OutlookView {
     sources: Sources,
-    resource: Resource,
-    schema: Value,
-    selectable: Vec<(&'static str, JsonPath)>,
+    description: Description,
 }
 
 impl OutlookView {
@@ -204,9 +193,7 @@ impl OutlookView {
         ];
         Self {
             sources: sources.clone(),
-            resource: NAMES.resource(columns),
-            schema: schema::<MachineOutlook>(),
-            selectable: vec![("phase", path(".phase")), ("stage", path(".stage"))],
+            description: NAMES.describe::<MachineOutlook>(columns, &[("phase", ".phase"), ("stage", ".stage")]),
         }
     }
 
@@ -214,11 +201,12 @@ impl OutlookView {
         self.sources.outlooks.missing().map_or(Ok(()), |missing| Err(not_ready(missing)))
     }
 
-    fn of(&self, machine: &Arc<Machine>, now: Timestamp) -> MachineOutlook {
+    fn of(&self, machine: &Arc<Machine>, now: Timestamp) -> Result<Value, ApiStatus> {
         let outlook = self.sources.outlooks.of(machine, now);
         let leads = (self.sources.standing)() == Standing::Leader;
         let running = leads && self.sources.outlooks.has_controller();
-        rendered(&outlook, &self.sources.views, if leads { "leader" } else { "standby" }, running)
+        let told = rendered(&outlook, &self.sources.views, if leads { "leader" } else { "standby" }, running);
+        NAMES.object(&metadata_of(&**machine), &told)
     }
 }
 
@@ -240,9 +228,6 @@ fn rendered(outlook: &Outlook, views: &ControlViews, computed_by: &'static str, 
     let seen = &outlook.seen;
     let machine = &*seen.machine;
     MachineOutlook {
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: NAMES.kind.to_owned(),
-        metadata: metadata_of(machine),
         phase: seen.phase().as_str().to_owned(),
         stage: outlook.stage().as_str(),
         last_operation: operation(&machine.status.last_operation),
@@ -379,32 +364,20 @@ const fn call_name(call: Call) -> &'static str {
 
 #[async_trait]
 impl View for OutlookView {
-    fn resource(&self) -> &Resource {
-        &self.resource
-    }
-
-    fn schema(&self) -> &Value {
-        &self.schema
-    }
-
-    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
-        &self.selectable
+    fn description(&self) -> &Description {
+        &self.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
-        let machines = Kind::Machine.plural();
-        match question {
-            Question::Get { namespace, name } => vec![right(Verb::Get, machines, Some(namespace), Some(name))],
-            Question::List { namespace } => vec![right(Verb::List, machines, namespace, None)],
-            Question::Create { .. } => Vec::new(),
-        }
+        right_to_read(Kind::Machine.plural(), question)
     }
 
     async fn get(&self, namespace: &str, name: &str, _freshness: Freshness) -> Result<Answer, ApiStatus> {
         self.ready()?;
         let machine = self.sources.views.machines.get(&ObjectKey::new(namespace, name));
         let machine = machine.ok_or_else(|| NAMES.not_found(name))?;
-        answer(&self.of(&machine, self.sources.clock.now()))
+        let object = self.of(&machine, self.sources.clock.now())?;
+        Ok(Answer { object, warnings: Vec::new() })
     }
 
     async fn list(&self, namespace: Option<&str>, _freshness: Freshness) -> Result<Listing, ApiStatus> {
@@ -418,11 +391,11 @@ impl View for OutlookView {
         let mut items = Vec::with_capacity(machines.len());
         for some in machines.chunks(AT_ONCE) {
             for machine in some {
-                items.push(to_object(&self.of(machine, now))?);
+                items.push(self.of(machine, now)?);
             }
             tokio::task::yield_now().await;
         }
-        Ok(listing(items))
+        Ok(Listing { items, warnings: Vec::new() })
     }
 }
 

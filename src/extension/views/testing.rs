@@ -267,12 +267,23 @@ impl World {
         self.sources.views.deployments.apply(object::<MachineDeployment>(json!({ "metadata": metadata(name) }), patch));
     }
 
+    /// The Node is there and Ready.
+    pub fn set_ready(&self, name: &str, machine: &str) {
+        let ready = json!({ "status": { "conditions": [
+            { "type": "Ready", "status": "True", "lastTransitionTime": ago(60), "lastHeartbeatTime": ago(1) },
+        ] }, "metadata": { "resourceVersion": "2" } });
+        self.nodes.apply(object(Self::node(name, machine), &ready));
+    }
+
     pub fn add_node(&self, name: &str, machine: &str) {
-        let node = json!({
-            "metadata": { "name": name, "uid": format!("{name}-node"), "labels": { "node.gardener.cloud/machine-name": machine } },
+        self.nodes.apply(object(Self::node(name, machine), &json!({})));
+    }
+
+    fn node(name: &str, machine: &str) -> Value {
+        json!({
+            "metadata": { "name": name, "resourceVersion": "1", "uid": format!("{name}-node"), "labels": { "node.gardener.cloud/machine-name": machine } },
             "spec": { "providerID": format!("cloud:///{machine}") },
             "status": { "capacity": { "cpu": "2", "memory": "4Gi" }, "allocatable": { "cpu": "1900m" } },
-        });
-        self.nodes.apply(object(node, &json!({})));
+        })
     }
 }

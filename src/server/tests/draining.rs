@@ -1,11 +1,18 @@
 //! How serving ends.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
-use super::rig::{Rig, options, soon, until};
+use super::{
+    floods::{END_HEADERS, END_STREAM, HEAD, HEADERS, begin, frame, stream},
+    guest::Counting,
+    rig::{Rig, options, soon, until},
+};
 use crate::server::{Readiness, ServerOptions};
 
 #[tokio::test]
@@ -27,6 +34,35 @@ async fn th_43_a_request_in_flight_is_finished_and_then_the_server_ends() {
     assert!(response.starts_with("HTTP/1.1 200 ") && response.contains("connection: close"), "{response}");
     soon(&mut rig.running).await.unwrap();
     assert!(TcpStream::connect(rig.plain).await.is_err());
+}
+
+/// Asks on a stream of a connection whose end was announced, as a caller does that has not read so yet.
+fn late(nth: u32) -> Vec<u8> {
+    frame(HEADERS, END_STREAM | END_HEADERS, stream(nth), HEAD)
+}
+
+#[tokio::test]
+async fn who_comes_late_is_sent_to_another_replica() {
+    let mut rig = Rig::start_with_guest(options(), Arc::new(Counting)).await;
+    let (mut reading, mut writing) = begin(&rig, &[]).await;
+    writing.write_all(&late(0)).await.unwrap();
+    let mut heard = Vec::new();
+    let hears = async |heard: &mut Vec<u8>, reading: &mut (dyn AsyncRead + Unpin), what: &str| {
+        soon(async {
+            while !String::from_utf8_lossy(heard).contains(what) {
+                heard.push(reading.read_u8().await.unwrap());
+            }
+        })
+        .await;
+    };
+    hears(&mut heard, &mut reading, "0 certificates").await;
+    rig.shutdown.cancel();
+    until(|| rig.health.readiness() == Readiness::NotReady).await;
+    soon(async { while TcpStream::connect(rig.secure).await.is_ok() {} }).await;
+    writing.write_all(&late(1)).await.unwrap();
+    hears(&mut heard, &mut reading, "this server is shutting down; try again").await;
+    drop((reading, writing));
+    soon(&mut rig.running).await.unwrap();
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use super::rig::{Raw, Rig, client_config, connect_with, options, soon, until};
 use crate::server::{ClientCertificates, Guest, Peer, ServerOptions, tls::Authorities};
 
 /// Tells how many certificates its caller has shown, and ends the connection when asked to.
-struct Counting;
+pub(super) struct Counting;
 
 #[async_trait]
 impl Guest for Counting {
@@ -129,7 +129,9 @@ fn an_authority_vouches_for_what_it_has_signed_and_for_nothing_else() {
     let own = Authorities::from_pem(pem(&certificate).as_bytes()).unwrap();
     let (other, _) = a_certificate();
     let now = jiff::Timestamp::now();
-    assert!(own.vouch_for(std::slice::from_ref(&other), now).is_err() && own.vouch_for(&[], now).is_err());
+    assert!(
+        own.vouch_for(&vec![other.clone()].into(), now).is_err() && own.vouch_for(&Vec::new().into(), now).is_err()
+    );
     assert!(!own.share_with(&Authorities::from_pem(pem(&other).as_bytes()).unwrap()));
     assert!(own.share_with(&Authorities::from_pem((pem(&other) + &pem(&certificate)).as_bytes()).unwrap()));
     assert!(Authorities::from_pem(b"").is_err() && Authorities::from_pem(b"-----BEGIN CERTIFICATE-----").is_err());

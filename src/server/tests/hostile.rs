@@ -9,7 +9,10 @@ use tokio::{
 };
 
 use super::rig::{Rig, client_config, connect, connect_with, head, names, options, soon, until};
-use crate::server::{ClientCertificates, ConnectionLimits, RequestLimits, ServerOptions, tls::authority::Authority};
+use crate::server::{
+    ClientCertificates, ConnectionLimits, RequestLimits, ServerOptions,
+    tls::{Authorities, LiveAuthorities, authority::Authority},
+};
 
 fn with(connections: ConnectionLimits) -> ServerOptions {
     ServerOptions { connections, ..options() }
@@ -34,6 +37,27 @@ async fn a_handshake_that_breaks_off_or_is_none_harms_nobody() {
         rig.metrics.render().unwrap().contains(r#"mcm_server_rejected_total{listener="secure",reason="handshake"} 3"#)
     })
     .await;
+}
+
+#[rstest::rstest]
+#[case::tls_1_0([3, 1], [0xc0, 0x2b])]
+#[case::tls_1_1([3, 2], [0xc0, 0x2b])]
+#[case::no_suite_of_ours([3, 3], [0x00, 0x2f])]
+#[tokio::test]
+async fn th_12_what_is_too_old_gets_no_connection(#[case] version: [u8; 2], #[case] suite: [u8; 2]) {
+    let rig = Rig::start(options()).await;
+    let mut hello = version.to_vec();
+    hello.extend([7; 32]);
+    // No session, one suite, no compression, no extensions.
+    hello.extend([&[0, 0, 2][..], &suite, &[1, 0]].concat());
+    let length = u8::try_from(hello.len()).unwrap();
+    let record = [&[22, 3, 1, 0, length + 4, 1, 0, 0, length][..], &hello].concat();
+    let mut stream = TcpStream::connect(rig.secure).await.unwrap();
+    stream.write_all(&record).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = soon(stream.read_to_end(&mut answer)).await;
+    assert!(matches!(answer.as_slice(), [] | [21, _, _, _, _, 2, ..]), "a fatal alert or nothing: {answer:?}");
+    still_answers(&rig).await;
 }
 
 #[tokio::test]
@@ -119,7 +143,8 @@ async fn webhooks_can_demand_a_client_certificate() {
     let now = jiff::Timestamp::now();
     let day = jiff::SignedDuration::from_hours(24);
     let authority = Authority::generate(now, day, [7; 16]).unwrap();
-    let authorities = authority.certificate.to_pem().into_bytes();
+    let authorities = Authorities::from_pem(authority.certificate.to_pem().as_bytes()).unwrap();
+    let authorities = LiveAuthorities::new(authorities);
     let client_certificates = ClientCertificates::DemandedByWebhooks { authorities };
     let rig = Rig::start(ServerOptions { client_certificates, ..options() }).await;
     assert_eq!(rig.h2().await.post("/validate", "{}").await.0, StatusCode::UNAUTHORIZED);

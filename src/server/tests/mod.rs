@@ -3,6 +3,7 @@
 mod certificates;
 mod draining;
 mod endpoints;
+mod floods;
 mod guest;
 mod hostile;
 mod reviews;

@@ -5,7 +5,13 @@
 //! has to wait for the end of a connection.
 //! Source: spec/extension-apiserver §3.3, §3.7.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    ops::Deref,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
 
 use jiff::Timestamp;
 use rustls::{
@@ -18,6 +24,7 @@ use rustls::{
     },
 };
 use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Takes any certificate whose key the caller holds, or none.
 #[derive(Debug)]
@@ -74,6 +81,101 @@ impl ClientCertVerifier for AnyHolder {
     }
 }
 
+/// Verdicts that are kept of a connection: authorities change rarely, and two kinds of them judge callers.
+const MOST_VERDICTS: usize = 4;
+
+/// The certificates that a caller has shown on a connection, its own first, with what was found good about them. Clones share
+/// both.
+#[derive(Clone, Debug, Default)]
+pub struct ShownChain(Arc<Shown>);
+
+#[derive(Debug, Default)]
+struct Shown {
+    certificates: Vec<CertificateDer<'static>>,
+    verdicts: Mutex<Vec<Verdict>>,
+}
+
+/// Authorities have vouched for the chain, at one time and until the first of its certificates expires.
+#[derive(Debug)]
+struct Verdict {
+    /// Keeps the place of these authorities, so that no others take it.
+    by: Weak<dyn ClientCertVerifier>,
+    from: Timestamp,
+    until: Timestamp,
+}
+
+impl From<Vec<CertificateDer<'static>>> for ShownChain {
+    fn from(certificates: Vec<CertificateDer<'static>>) -> Self {
+        Self(Arc::new(Shown { certificates, verdicts: Mutex::default() }))
+    }
+}
+
+impl Deref for ShownChain {
+    type Target = [CertificateDer<'static>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0.certificates
+    }
+}
+
+impl ShownChain {
+    /// Whether these authorities have vouched before, and nothing has expired since.
+    fn is_known_to(&self, by: &Arc<dyn ClientCertVerifier>, now: Timestamp) -> bool {
+        let by = Arc::downgrade(by);
+        let holds = |verdict: &Verdict| verdict.by.ptr_eq(&by) && verdict.from <= now && now < verdict.until;
+        self.0.verdicts.lock().unwrap_or_else(PoisonError::into_inner).iter().any(holds)
+    }
+
+    fn remember(&self, by: &Arc<dyn ClientCertVerifier>, now: Timestamp) {
+        // What can't be read is judged anew each time.
+        let Some(until) = self.first_expiry() else { return };
+        let by = Arc::downgrade(by);
+        let mut verdicts = self.0.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+        verdicts.retain(|verdict| verdict.by.strong_count() > 0 && !verdict.by.ptr_eq(&by));
+        if verdicts.len() >= MOST_VERDICTS {
+            verdicts.remove(0);
+        }
+        verdicts.push(Verdict { by, from: now, until });
+    }
+
+    fn first_expiry(&self) -> Option<Timestamp> {
+        let expiry = |certificate: &CertificateDer<'_>| {
+            let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+            Timestamp::from_second(parsed.validity().not_after.timestamp()).ok()
+        };
+        self.iter().map(expiry).collect::<Option<Vec<_>>>()?.into_iter().min()
+    }
+}
+
+/// Authorities that may change while they are in use. Clones share them.
+#[derive(Clone, Debug)]
+pub struct LiveAuthorities(Arc<ArcSwap<Authorities>>);
+
+impl LiveAuthorities {
+    /// These, until others are [`Self::set`].
+    pub fn new(authorities: Authorities) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(authorities)))
+    }
+
+    /// Those of this moment.
+    pub fn get(&self) -> Arc<Authorities> {
+        self.0.load_full()
+    }
+
+    /// Others from now on.
+    pub fn set(&self, authorities: Authorities) {
+        self.0.store(Arc::new(authorities));
+    }
+}
+
+impl PartialEq for LiveAuthorities {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for LiveAuthorities {}
+
 /// Authorities that vouch for callers.
 #[derive(Clone, Debug)]
 pub struct Authorities {
@@ -105,15 +207,22 @@ impl Authorities {
     }
 
     /// Whether one of these authorities vouches at `now` for the caller that has shown `chain`, its own certificate first,
-    /// and for its use by clients.
+    /// and for its use by clients. What was found good once is not looked at again until something expires.
     ///
     /// # Errors
     /// With what is wrong with the chain.
-    pub fn vouch_for(&self, chain: &[CertificateDer<'static>], now: Timestamp) -> Result<(), String> {
+    pub fn vouch_for(&self, chain: &ShownChain, now: Timestamp) -> Result<(), String> {
         let (own, intermediates) = chain.split_first().ok_or("no certificate was shown")?;
+        if chain.is_known_to(&self.verifier, now) {
+            return Ok(());
+        }
+        let at = now;
         let now = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0)));
         match self.verifier.verify_client_cert(own, intermediates, now) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                chain.remember(&self.verifier, at);
+                Ok(())
+            }
             Err(error) => Err(error.to_string()),
         }
     }
@@ -131,3 +240,60 @@ impl PartialEq for Authorities {
 }
 
 impl Eq for Authorities {}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+        date_time_ymd,
+    };
+
+    use super::*;
+
+    fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    fn chain_of(authority: &CertifiedIssuer<'static, KeyPair>) -> ShownChain {
+        let mut params = CertificateParams::default();
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2030, 1, 1);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&KeyPair::generate().unwrap(), authority).unwrap();
+        vec![certificate.der().clone()].into()
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn th_15_th_42_a_chain_is_judged_once_per_authorities_and_expires_all_the_same() {
+        let (own, foreign) = (authority("own"), authority("own"));
+        let chain = chain_of(&own);
+        let (good, bad) = (
+            Authorities::from_pem(own.pem().as_bytes()).unwrap(),
+            Authorities::from_pem(foreign.pem().as_bytes()).unwrap(),
+        );
+        let now = at("2026-01-01T00:00:00Z");
+        assert!(good.vouch_for(&chain, now).is_ok() && chain.is_known_to(&good.verifier, now));
+        assert!(good.vouch_for(&chain.clone(), now).is_ok());
+        assert!(bad.vouch_for(&chain, now).is_err() && !chain.is_known_to(&bad.verifier, now));
+        assert_eq!(chain.0.verdicts.lock().unwrap().len(), 1);
+
+        let last = at("2029-12-31T23:59:59Z");
+        assert!(good.vouch_for(&chain, last).is_ok());
+        let (over, before) = (at("2030-01-01T00:00:01Z"), at("2019-01-01T00:00:00Z"));
+        assert!(good.vouch_for(&chain, over).is_err(), "an expiry is seen on an open connection");
+        assert!(good.vouch_for(&chain, before).is_err(), "nor is it good before its time when the clock jumps back");
+
+        // Authorities that are read anew are others.
+        let again = Authorities::from_pem(own.pem().as_bytes()).unwrap();
+        assert!(!chain.is_known_to(&again.verifier, now) && again.vouch_for(&chain, now).is_ok());
+        drop(good);
+        assert!(again.vouch_for(&chain, last).is_ok());
+    }
+}

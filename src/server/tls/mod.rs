@@ -5,6 +5,7 @@
 //! manifests of webhooks and CRDs. Source: spec/api-and-admission §11, spec/extension-apiserver §4.2.
 
 pub mod authority;
+mod authority_files;
 pub mod bundle;
 mod calls;
 mod client;
@@ -28,8 +29,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+pub use authority_files::AuthorityFile;
 pub(super) use client::AnyHolder;
-pub use client::Authorities;
+pub use client::{Authorities, LiveAuthorities, ShownChain};
 pub use files::{POLL_INTERVAL, PairFiles};
 pub use injection::Target;
 pub use names::{InvalidServingName, serving_names};

@@ -60,6 +60,17 @@ async fn machines(cloud: &VirtualCloud) -> Vec<String> {
     cloud.list_machines(&CX, request).await.unwrap().into_iter().map(|vm| vm.machine_name).collect()
 }
 
+#[rstest]
+#[case::itself("virtual", json!({"region": "eu-1"}))]
+#[case::as_another_provider("AWS", json!({"region": "eu-1", "machineType": "m5.large"}))]
+#[tokio::test(start_paused = true)]
+async fn it_keeps_the_contract_of_drivers(#[case] provider: &str, #[case] spec: Value) {
+    let options =
+        SimulationOptions { impersonation: Impersonation::Allowed, ..options("latency: {create: 2s, delete: 10s}") };
+    let cloud = a_cloud(options).await;
+    crate::driver::contract::holds_for(&*cloud, class(provider, spec), SecretData::default()).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_create_returns_when_the_vm_exists_and_a_delete_when_it_is_gone() {
     let cloud = a_cloud(options("latency: {create: 2s, delete: 10s}")).await;

@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 use self::shape::{Blocked, Budget, DrainPlan, Ignored, PodStep, Spec, Status, Totals, Volume, WaveView};
 use super::{
     Sources,
-    common::{self, Names, answer, column, count, metadata, name_column, not_ready, right, schema, scrubbed, seconds},
+    common::{self, count, length, metadata, not_ready, right, right_to_read, scrubbed, seconds},
+    describe::{Names, column, name_column},
     turns::Turns,
 };
 use crate::{
@@ -49,11 +50,9 @@ use crate::{
         },
         views::BY_NODE,
     },
-    extension::view::{Answer, Freshness, GROUP, Question, SourceRight, VERSION, View},
+    extension::view::{Answer, Description, Freshness, GROUP, Question, SourceRight, View},
     protocol::{
-        jsonpath::JsonPath,
         request::Verb,
-        resource::Resource,
         status::{ApiStatus, Cause},
     },
     simulation::drain::{self, End, Forecast, Kind as WaveKind, forecast},
@@ -65,15 +64,12 @@ const MOST_PODS: usize = 1000;
 /// How long the views of pods may take to fill when they are first wanted, and how often that is looked at.
 const WARMING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
-/// Longest time that may be asked about.
-const LONGEST_HOURS: i64 = 24 * 30;
 
 /// The view `drainplans`.
 pub struct DrainPlanView {
     sources: Sources,
     target: OutlookTarget,
-    resource: Resource,
-    schema: Value,
+    description: Description,
     turns: Turns,
 }
 
@@ -100,8 +96,7 @@ impl DrainPlanView {
         Some(Self {
             sources: sources.clone(),
             target: sources.outlooks.target()?.clone(),
-            resource: NAMES.resource(columns),
-            schema: schema::<DrainPlan>(),
+            description: NAMES.describe::<DrainPlan>(columns, &[]),
             turns: Turns::default(),
         })
     }
@@ -176,13 +171,9 @@ impl DrainPlanView {
             Ok(node) => self.drained(node, &subject).await?,
         };
         let node_name = subject.node.clone().unwrap_or_else(|_| node_label(subject.machine.as_deref()));
-        answer(&DrainPlan {
-            api_version: format!("{GROUP}/{VERSION}"),
-            kind: NAMES.kind.to_owned(),
-            metadata: metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now),
-            spec,
-            status: Status { observed_at: rfc3339(now), machine_name, node_name, ..status },
-        })
+        let metadata = metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now);
+        let status = Status { observed_at: rfc3339(now), machine_name, node_name, ..status };
+        NAMES.answer(&metadata, &DrainPlan { spec, status })
     }
 
     async fn drained(&self, node: &str, subject: &Subject) -> Result<Status, ApiStatus> {
@@ -397,11 +388,7 @@ fn read(review: &Value) -> Result<(String, Spec), ApiStatus> {
         ("spec.pvDetachTimeout", spec.pv_detach_timeout),
         ("spec.pvReattachTimeout", spec.pv_reattach_timeout),
     ] {
-        if let Some(given) = given.filter(|given| given.is_negative() || *given > GoDuration::from_hours(LONGEST_HOURS))
-        {
-            let why = format!("must be from 0 to {LONGEST_HOURS}h");
-            causes.push(Cause::invalid(field, &json!(given.to_string()), &why));
-        }
+        causes.extend(length(field, given).err());
     }
     if let Some(retries) = spec.max_evict_retries.filter(|retries| *retries < 0) {
         causes.push(Cause::invalid("spec.maxEvictRetries", &json!(retries), "must be at least 0"));
@@ -411,23 +398,14 @@ fn read(review: &Value) -> Result<(String, Spec), ApiStatus> {
 
 #[async_trait]
 impl View for DrainPlanView {
-    fn resource(&self) -> &Resource {
-        &self.resource
-    }
-
-    fn schema(&self) -> &Value {
-        &self.schema
-    }
-
-    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
-        &[]
+    fn description(&self) -> &Description {
+        &self.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
         let machines = Kind::Machine.plural();
         match question {
-            Question::Get { namespace, name } => vec![right(Verb::Get, machines, Some(namespace), Some(name))],
-            Question::List { namespace } => vec![right(Verb::List, machines, namespace, None)],
+            Question::Get { .. } | Question::List { .. } => right_to_read(machines, question),
             Question::Create { namespace, review } => {
                 let text = |field: &str| review.pointer(field).and_then(Value::as_str).filter(|name| !name.is_empty());
                 let of_node = || {

@@ -2,22 +2,15 @@
 //!
 //! Source: spec/extension-apiserver §1.4.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::super::common::Incomplete;
-use crate::api::{crd::nodes, duration::GoDuration};
+use crate::api::duration::GoDuration;
 
-/// What a drain of a node would do now, pod by pod.
+/// What a drain of a node would do now, pod by pod. The name is that of the machine or the node unless a review says another.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct DrainPlan {
-    pub api_version: String,
-    pub kind: String,
-    /// The name is echoed; by default it is that of the machine or the node.
-    #[schemars(schema_with = "nodes::object_metadata")]
-    pub metadata: ObjectMeta,
     /// What is asked.
     pub spec: Spec,
     /// The answer.

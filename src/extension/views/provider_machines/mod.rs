@@ -18,7 +18,6 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use serde_json::Value;
 
 use self::{
     inventory::{Inventory, Origin, Wanted},
@@ -27,10 +26,8 @@ use self::{
 };
 use super::{
     Sources, Standing,
-    common::{
-        Incomplete, Names, age_column, column, hex, metadata, name_column, not_ready, path, right, schema, seconds,
-        to_object, warning, wide,
-    },
+    common::{Incomplete, hex, metadata, not_ready, right_to_list, scrubbed, seconds, warning},
+    describe::{Names, age_column, column, name_column, wide},
 };
 use crate::{
     api::{
@@ -48,8 +45,8 @@ use crate::{
         views::BY_NAMESPACE,
     },
     driver::ListedVm,
-    extension::view::{Answer, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View},
-    protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus},
+    extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
+    protocol::{request::Verb, status::ApiStatus},
 };
 
 const NAMES: Names =
@@ -66,9 +63,7 @@ const ASK_AGAIN: u32 = 10;
 /// The view `providermachines`.
 pub struct ProviderMachineView {
     sources: Sources,
-    resource: Resource,
-    schema: Value,
-    selectable: Vec<(&'static str, JsonPath)>,
+    description: Description,
 }
 
 /// All rows, and what is missing.
@@ -91,14 +86,15 @@ impl ProviderMachineView {
         ];
         Self {
             sources: sources.clone(),
-            resource: NAMES.resource(columns),
-            schema: schema::<ProviderMachine>(),
-            selectable: vec![
-                ("state", path(".state")),
-                ("class.name", path(".class.name")),
-                ("machineRef.name", path(".machineRef.name")),
-                ("providerID", path(".providerID")),
-            ],
+            description: NAMES.describe::<ProviderMachine>(
+                columns,
+                &[
+                    ("state", ".state"),
+                    ("class.name", ".class.name"),
+                    ("machineRef.name", ".machineRef.name"),
+                    ("providerID", ".providerID"),
+                ],
+            ),
         }
     }
 
@@ -230,7 +226,7 @@ impl<'a> Seen<'a> {
         let class = class_of(inventory, machine.as_deref());
         let row = self.row(&object_name(&vm.machine_name, &vm.provider_id), &vm.provider_id, vm.created, state, &class);
         ProviderMachine {
-            vm_name: vm.machine_name.clone(),
+            vm_name: scrubbed(&vm.machine_name),
             node_ref: machine.as_ref().filter(|_| state == State::Owned).and_then(|machine| self.node_of(machine)),
             machine_ref: machine.as_deref().map(machine_ref),
             orphan: claim.is_orphaned().then(|| self.orphan(inventory, vm, &claim)),
@@ -262,14 +258,12 @@ impl<'a> Seen<'a> {
         let key = ObjectKey::new(self.sources.namespace.clone(), name);
         let labels = [(CLASS_LABEL, class), (STATE_LABEL, state.as_str())];
         ProviderMachine {
-            api_version: format!("{GROUP}/{VERSION}"),
-            kind: NAMES.kind.to_owned(),
             metadata: ObjectMeta {
                 labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
                 ..metadata(NAMES.kind, &key, provider_id, created.unwrap_or(self.now))
             },
             class: ClassRef { kind: Kind::MachineClass.as_str().to_owned(), name: class.to_owned() },
-            provider_id: provider_id.to_owned(),
+            provider_id: scrubbed(provider_id),
             vm_name: String::new(),
             state: state.as_str(),
             machine_ref: None,
@@ -305,7 +299,7 @@ impl<'a> Seen<'a> {
             Claim::OtherVm(other) => format!("machine {} has another VM: {other}", vm.machine_name),
             _ => format!("no machine {} exists", vm.machine_name),
         };
-        Orphan { since: rfc3339(since), will_be_deleted_after: last.map(rfc3339), reason }
+        Orphan { since: rfc3339(since), will_be_deleted_after: last.map(rfc3339), reason: scrubbed(&reason) }
     }
 
     fn status(&self, inventory: Option<&Inventory>) -> Status {
@@ -365,25 +359,12 @@ fn not_known(name: &str, incomplete: &[Incomplete]) -> ApiStatus {
 
 #[async_trait]
 impl View for ProviderMachineView {
-    fn resource(&self) -> &Resource {
-        &self.resource
-    }
-
-    fn schema(&self) -> &Value {
-        &self.schema
-    }
-
-    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
-        &self.selectable
+    fn description(&self) -> &Description {
+        &self.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
-        let machines = Kind::Machine.plural();
-        match question {
-            Question::Get { namespace, .. } => vec![right(Verb::List, machines, Some(namespace), None)],
-            Question::List { namespace } => vec![right(Verb::List, machines, namespace, None)],
-            Question::Create { .. } => Vec::new(),
-        }
+        right_to_list(Kind::Machine.plural(), question)
     }
 
     async fn get(&self, namespace: &str, name: &str, freshness: Freshness) -> Result<Answer, ApiStatus> {
@@ -392,7 +373,9 @@ impl View for ProviderMachineView {
         }
         let Rows { rows, incomplete } = self.rows(freshness).await?;
         match rows.into_iter().find(|row| row.metadata.name.as_deref() == Some(name)) {
-            Some(row) => Ok(Answer { object: to_object(&row)?, warnings: warnings(&row.status.incomplete) }),
+            Some(row) => {
+                Ok(Answer { object: NAMES.object(&row.metadata, &row)?, warnings: warnings(&row.status.incomplete) })
+            }
             None if incomplete.is_empty() => Err(NAMES.not_found(name)),
             None => Err(not_known(name, &incomplete)),
         }
@@ -403,7 +386,7 @@ impl View for ProviderMachineView {
             return Ok(Listing::default());
         }
         let Rows { rows, incomplete } = self.rows(freshness).await?;
-        let items = rows.iter().map(to_object).collect::<Result<Vec<_>, _>>()?;
+        let items = rows.iter().map(|row| NAMES.object(&row.metadata, row)).collect::<Result<Vec<_>, _>>()?;
         Ok(Listing { items, warnings: warnings(&incomplete) })
     }
 }

@@ -7,16 +7,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::common::Incomplete;
-use crate::api::{crd::nodes, duration::GoDuration};
+use crate::api::duration::GoDuration;
 
-/// A VM at the provider, or a machine whose VM is not there.
+/// A VM at the provider, or a machine whose VM is not there. The name is that of the VM, and some digits of its provider ID.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderMachine {
-    pub api_version: String,
-    pub kind: String,
-    /// The name is that of the VM, and some digits of its provider ID.
-    #[schemars(schema_with = "nodes::object_metadata")]
+    /// Written apart, before everything else.
+    #[serde(skip)]
     pub metadata: ObjectMeta,
     /// The class that lists the VM, or the machine's.
     pub class: ClassRef,

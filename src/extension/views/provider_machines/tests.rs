@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     super::testing::{self, World},
@@ -15,9 +15,10 @@ use super::{
 use crate::{
     api::field::Findings,
     driver::{
-        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, MachineRequest, OpContext, Registry,
-        Status as DriverStatus, VmIdentity, VolumeIdsRequest,
+        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, MachineRequest, Measured, OpContext,
+        Registry, Status as DriverStatus, VmIdentity, VolumeIdsRequest,
     },
+    metrics::Metrics,
 };
 
 /// A provider that lists what it is told, slowly; classes whose spec says `other` have an inventory of their own.
@@ -264,4 +265,58 @@ async fn what_the_loop_of_orphans_has_listed_is_not_asked_for_again() {
     world.sources.inventories.learn(&class, &vms);
     assert_eq!(states(&list(&world, Freshness::Recent).await)["cloud:///a"], "Owned");
     assert_eq!(provider.asked(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn th_31_names_of_a_hostile_provider_harm_no_reader() {
+    let long = "x".repeat(10 << 10);
+    let hostile = ["../x", "a/../../b", "\u{1b}[2J\u{7}", "\0\n\r", long.as_str(), "", "\u{202e}gpj"];
+    let vms: Vec<(&str, &str)> = hostile.iter().map(|name| (*name, *name)).collect();
+    let provider = Provider::listing(&vms);
+    let world = provider.world();
+    let listing = list(&world, Freshness::Recent).await;
+    let names: BTreeSet<&str> = listing.items.iter().filter_map(|row| row["metadata"]["name"].as_str()).collect();
+    assert_eq!(names.len(), hostile.len(), "each is told under a name of its own: {names:?}");
+    for name in &names {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        assert!(name.len() <= 253 && name.chars().all(is_plain), "{name}");
+        assert!(
+            name.split('.').all(|part| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-')),
+            "{name}"
+        );
+        // What is told can be asked for again.
+        let view = ProviderMachineView::new(&world.sources);
+        assert!(view.get("ns", name, Freshness::Any).await.is_ok(), "{name}");
+    }
+    for row in &listing.items {
+        for text in ["/vmName", "/providerID", "/orphan/reason"] {
+            let text = row.pointer(text).and_then(Value::as_str).unwrap_or_default();
+            assert!(!text.chars().any(char::is_control) && text.len() <= 1024, "{text:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn th_32_what_a_provider_repeats_of_a_secret_is_not_told() {
+    let provider = Provider::listing(&[]);
+    let refusal = DriverStatus::new(Code::Unauthenticated, "user root with password hunter2-and-more is unknown");
+    *provider.fails.lock().unwrap() = Some(refusal);
+    let (driver, metrics) = (Arc::<Provider>::clone(&provider), Metrics::new(Arc::new(|| Duration::ZERO)).unwrap());
+    let measured: Arc<dyn Driver> = Arc::new(Measured::new(driver, metrics));
+    let mut drivers = Registry::new();
+    drivers.register(&measured);
+    let world = World::with_drivers(drivers).completed();
+    world.add_class(
+        "c",
+        json!({ "metadata": { "resourceVersion": "2" }, "secretRef": { "name": "s", "namespace": "ns" } }),
+    );
+    world.sources.views.secrets.apply(testing::object(
+        json!({ "metadata": { "name": "s", "namespace": "ns", "uid": "s-uid", "resourceVersion": "1" },
+                "data": { "password": "aHVudGVyMi1hbmQtbW9yZQ==" } }),
+        &json!({}),
+    ));
+    world.add_machine(running("a"));
+    let listing = list(&world, Freshness::Recent).await;
+    let told = format!("{listing:?}");
+    assert!(told.contains("password <redacted> is unknown") && !told.contains("hunter2"), "{told}");
 }

@@ -17,11 +17,12 @@ use serde_json::Value;
 
 use self::{
     proposal::{Asked, Proposal},
-    shape::{NewSet, Replaced, RolloutPlan, Spec, Status, StepView, StuckView},
+    shape::{NewSet, Replaced, RolloutPlan, Spec, Status, StepView, StuckView, Updated},
 };
 use super::{
     Sources,
-    common::{Names, answer, column, computed, count, metadata, name_column, not_ready, right, schema, seconds},
+    common::{count, metadata, not_ready, right, right_to_read, seconds},
+    describe::{Names, column, computed, name_column},
     turns::Turns,
 };
 use crate::{
@@ -32,7 +33,7 @@ use crate::{
     },
     cluster::key::ObjectKey,
     controllers::{
-        deployment::{fenceposts::Fenceposts, template_equality::is_equal, template_hash::new_set_identity},
+        deployment::{fenceposts::Fenceposts, in_place, template_equality::is_equal, template_hash::new_set_identity},
         machine::status_change::rfc3339,
         set::{
             counts::{is_failed, is_terminating},
@@ -40,8 +41,8 @@ use crate::{
         },
         views::{BY_CONTROLLER, ORPHANS},
     },
-    extension::view::{Answer, Freshness, GROUP, Question, SourceRight, VERSION, View},
-    protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus},
+    extension::view::{Answer, Description, Freshness, Question, SourceRight, View},
+    protocol::{request::Verb, status::ApiStatus},
     simulation::forecast::{self, Assumptions, Forecast, forecast},
 };
 
@@ -54,8 +55,7 @@ const USUAL_STEPS: i32 = 200;
 /// The view `rolloutplans`.
 pub struct RolloutPlanView {
     sources: Sources,
-    resource: Resource,
-    schema: Value,
+    description: Description,
     turns: Turns,
 }
 
@@ -75,8 +75,7 @@ impl RolloutPlanView {
         ];
         Self {
             sources: sources.clone(),
-            resource: NAMES.resource(columns),
-            schema: schema::<RolloutPlan>(),
+            description: NAMES.describe::<RolloutPlan>(columns, &[]),
             turns: Turns::default(),
         }
     }
@@ -95,8 +94,8 @@ impl RolloutPlanView {
         let status = match proposal.deployment {
             Some(deployment) if proposal.admission.allowed => {
                 let question = self.question(deployment, &asked, now);
-                let foretold = if question.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate {
-                    not_foretold(&question)
+                let foretold = if self.lacks_target(&question.deployment) {
+                    without_target(&question)
                 } else {
                     let played = question.clone();
                     self.turns.play(move |go_on| forecast(&played, go_on)).await?
@@ -105,13 +104,15 @@ impl RolloutPlanView {
             }
             _ => Status { admission: proposal.admission, ..Status::default() },
         };
-        answer(&RolloutPlan {
-            api_version: format!("{GROUP}/{VERSION}"),
-            kind: NAMES.kind.to_owned(),
-            metadata: metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now),
-            spec: asked.echo(),
-            status: Status { observed_at: rfc3339(now), ..status },
-        })
+        let metadata = metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now);
+        let status = Status { observed_at: rfc3339(now), ..status };
+        NAMES.answer(&metadata, &RolloutPlan { spec: asked.echo(), status })
+    }
+
+    /// Whether machines are to be updated in place that have no Nodes.
+    fn lacks_target(&self, deployment: &MachineDeployment) -> bool {
+        let in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
+        in_place && self.sources.outlooks.nodes().is_none()
     }
 
     /// The deployment as it is to be, and all that its rollout may touch.
@@ -136,25 +137,22 @@ impl RolloutPlanView {
             machines,
             now,
             settings: self.sources.rollouts,
+            machine_settings: self.sources.outlooks.settings().clone(),
             assume: asked.assume,
             most_steps: asked.most_steps,
         }
     }
 }
 
-/// An update in place is carried out by an agent on the node, of which nothing is known here.
-fn not_foretold(question: &forecast::Question) -> Forecast {
+/// Without a target cluster there are no Nodes to update.
+fn without_target(question: &forecast::Question) -> Forecast {
     let staying = question.machines.iter().filter(|machine| !is_terminating(machine)).count();
     Forecast {
         steps: Vec::new(),
         peak: staying,
         least_available: 0,
         took: Duration::ZERO,
-        stuck: Some(forecast::Stuck {
-            reason: "InPlaceUpdate",
-            message: "updates in place are carried out by an agent on each node, whose pace can't be foretold"
-                .to_owned(),
-        }),
+        stuck: Some(forecast::Stuck { reason: "NoTarget", message: in_place::NO_TARGET.to_owned() }),
         truncated: false,
     }
 }
@@ -187,6 +185,7 @@ fn told(question: &forecast::Question, stored: &MachineDeployment, foretold: &Fo
         max_unavailable: limits.max_unavailable(deployment.spec.replicas),
         to_keep: count(staying.count().saturating_sub(to_replace.len())),
         to_create: count(foretold.steps.iter().map(|step| step.creates).sum()),
+        to_update: to_update(question, foretold),
         to_replace,
         steps: foretold.steps.iter().enumerate().map(|(place, step)| step_view(place, step)).collect(),
         peak_machines: count(foretold.peak),
@@ -209,6 +208,7 @@ fn step_view(place: usize, step: &forecast::Step) -> StepView {
         to: step.to,
         creates: count(step.creates),
         deletes: step.deletes.clone(),
+        updates: step.updates.clone(),
         total: count(step.total),
         available: count(step.available),
         at: seconds(step.at),
@@ -241,7 +241,7 @@ fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Optio
             all.push(Replaced {
                 name: machine.name_any(),
                 machine_set: step.set.clone(),
-                node: machine.labels().get(label::NODE).filter(|name| !name.is_empty()).cloned(),
+                node: node_label(machine),
                 phase: machine.status.current_status.phase.as_str().to_owned(),
                 order: count(all.len() + 1),
                 reason: reason.to_owned(),
@@ -252,25 +252,38 @@ fn to_replace(question: &forecast::Question, foretold: &Forecast, new_set: Optio
     all
 }
 
+/// The machines that are updated in place, in the order in which their Nodes are picked.
+fn to_update(question: &forecast::Question, foretold: &Forecast) -> Vec<Updated> {
+    let steps = foretold.steps.iter();
+    let picked = steps.flat_map(|step| step.updates.iter().map(move |name| (step, name)));
+    let machine_of =
+        |name: &String| question.machines.iter().find(|machine| machine.metadata.name.as_ref() == Some(name));
+    let told = picked.filter_map(|(step, name)| Some((step, machine_of(name)?)));
+    told.enumerate()
+        .map(|(place, (step, machine))| Updated {
+            name: machine.name_any(),
+            machine_set: step.set.clone(),
+            node: node_label(machine),
+            phase: machine.status.current_status.phase.as_str().to_owned(),
+            order: count(place + 1),
+        })
+        .collect()
+}
+
+fn node_label(machine: &Machine) -> Option<String> {
+    machine.labels().get(label::NODE).filter(|name| !name.is_empty()).cloned()
+}
+
 #[async_trait]
 impl View for RolloutPlanView {
-    fn resource(&self) -> &Resource {
-        &self.resource
-    }
-
-    fn schema(&self) -> &Value {
-        &self.schema
-    }
-
-    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
-        &[]
+    fn description(&self) -> &Description {
+        &self.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
         let deployments = Kind::MachineDeployment.plural();
         match question {
-            Question::Get { namespace, name } => vec![right(Verb::Get, deployments, Some(namespace), Some(name))],
-            Question::List { namespace } => vec![right(Verb::List, deployments, namespace, None)],
+            Question::Get { .. } | Question::List { .. } => right_to_read(deployments, question),
             Question::Create { namespace, review } => {
                 let name = review.pointer("/spec/machineDeploymentName").and_then(Value::as_str);
                 // A review that names none is refused, but not before it is known who asks.
@@ -299,6 +312,11 @@ impl View for RolloutPlanView {
 impl Assumptions {
     /// What is assumed unless said otherwise.
     pub const fn usual() -> Self {
-        Self { create: Duration::from_secs(180), drain: Duration::from_secs(300), fail_every: 0 }
+        Self {
+            create: Duration::from_secs(180),
+            drain: Duration::from_secs(300),
+            update: Duration::from_secs(600),
+            fail_every: 0,
+        }
     }
 }

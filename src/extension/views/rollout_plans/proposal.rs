@@ -6,15 +6,15 @@
 use serde_json::{Value, json};
 
 use super::{
-    super::common::review as review_of,
+    super::common::{length, review as review_of},
     AT_MOST, NAMES, Sources, USUAL_STEPS,
     shape::{Admission, Assume, FieldMessage, ProposedClass, Spec},
 };
 use crate::{
     api::{
         defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
-        duration::GoDuration,
         field::{FieldError, Findings, Severity},
+        json::Json,
         kind::{ApiVersion, Kind},
         v1alpha1::MachineDeployment,
         validation::{Change, User, ValidationRequest, validate},
@@ -95,26 +95,22 @@ impl Asked {
 fn assumptions(assume: Option<&Assume>, causes: &mut Vec<Cause>) -> Assumptions {
     let usual = Assumptions::usual();
     let Some(assume) = assume else { return usual };
-    let mut length = |field: &str, given: Option<GoDuration>, usual| match given {
-        Some(given) if given.is_negative() || given > GoDuration::from_hours(LONGEST_HOURS) => {
-            let why = format!("must be from 0 to {LONGEST_HOURS}h");
-            causes.push(Cause::invalid(field, &json!(given.to_string()), &why));
+    let mut time = |field: &str, given, usual| match length(field, given) {
+        Ok(given) => given.unwrap_or(usual),
+        Err(cause) => {
+            causes.push(cause);
             usual
         }
-        Some(given) => given.to_std(),
-        None => usual,
     };
-    let create = length("spec.assume.createDuration", assume.create_duration, usual.create);
-    let drain = length("spec.assume.drainDuration", assume.drain_duration, usual.drain);
+    let create = time("spec.assume.createDuration", assume.create_duration, usual.create);
+    let drain = time("spec.assume.drainDuration", assume.drain_duration, usual.drain);
+    let update = time("spec.assume.updateDuration", assume.update_duration, usual.update);
     let fail_every = assume.fail_every.unwrap_or(0);
     if fail_every < 0 {
         causes.push(Cause::invalid("spec.assume.failEvery", &json!(fail_every), "must be at least 0"));
     }
-    Assumptions { create, drain, fail_every: u32::try_from(fail_every).unwrap_or(0) }
+    Assumptions { create, drain, update, fail_every: u32::try_from(fail_every).unwrap_or(0) }
 }
-
-/// Longest time that may be assumed.
-const LONGEST_HOURS: i64 = 24 * 7;
 
 /// A proposed deployment, and what admission says of it.
 pub struct Proposal {
@@ -176,7 +172,7 @@ fn default(kind: Kind, old: &Value, new: &mut Value, namespace: &str) {
     let patch = default_patch(&DefaultingRequest {
         kind,
         version: ApiVersion::V1alpha1,
-        change: Change::Update { old, new },
+        change: Change::Update { old: &Json::from(old), new: &Json::from(&*new) },
         namespace,
         finalizers: FinalizerDefault::Add,
     });
@@ -188,7 +184,7 @@ fn judge(sources: &Sources, kind: Kind, old: &Value, new: &Value, namespace: &st
     let found: Findings = validate(&ValidationRequest {
         kind,
         version: ApiVersion::V1alpha1,
-        change: Change::Update { old, new },
+        change: Change::Update { old: &Json::from(old), new: &Json::from(new) },
         namespace,
         user: User::default(),
         policy: &sources.admission.policy,

@@ -1,8 +1,7 @@
-//! The shape of a `RolloutPlan`, and how a review is read.
+//! The shape of a `RolloutPlan`.
 //!
 //! Source: spec/extension-apiserver §1.5.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,15 +9,9 @@ use serde_json::Value;
 use super::super::common::Incomplete;
 use crate::api::{crd::nodes, duration::GoDuration};
 
-/// What a change of a deployment would do, machine by machine.
+/// What a change of a deployment would do, machine by machine. The name is the deployment's unless a review says another.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct RolloutPlan {
-    pub api_version: String,
-    pub kind: String,
-    /// The name is echoed; by default it is that of the deployment.
-    #[schemars(schema_with = "nodes::object_metadata")]
-    pub metadata: ObjectMeta,
     /// What is asked.
     pub spec: Spec,
     /// The answer.
@@ -90,6 +83,9 @@ pub struct Assume {
     /// From a machine's deletion until it is gone; five minutes unless said otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_duration: Option<GoDuration>,
+    /// From a drained Node until its agent has updated it in place; ten minutes unless said otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update_duration: Option<GoDuration>,
     /// Every so manieth new machine fails; 0: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fail_every: Option<i32>,
@@ -117,7 +113,10 @@ pub struct Status {
     pub max_unavailable: i32,
     /// Machines that go, in their order.
     pub to_replace: Vec<Replaced>,
-    /// Machines that stay.
+    /// Machines that stay and are updated in place, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub to_update: Vec<Updated>,
+    /// Machines that stay, those included that are updated in place.
     pub to_keep: i32,
     /// Machines that are made.
     pub to_create: i32,
@@ -191,6 +190,23 @@ pub struct Replaced {
     pub preserved: bool,
 }
 
+/// A machine that is updated in place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Updated {
+    /// Its name.
+    pub name: String,
+    /// Its present set.
+    pub machine_set: String,
+    /// Its Node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Its phase.
+    pub phase: String,
+    /// Its place among those that are updated, from 1 on.
+    pub order: i32,
+}
+
 /// What happens to a set at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -208,6 +224,9 @@ pub struct StepView {
     /// Machines that it deletes; those of the plan's own making have made-up names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deletes: Vec<String>,
+    /// Machines whose Nodes are picked for their update in place.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub updates: Vec<String>,
     /// Machines of the deployment that are not being deleted, afterwards.
     pub total: i32,
     /// Those that a rollout counts on, afterwards.

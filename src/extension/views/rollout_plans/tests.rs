@@ -4,6 +4,7 @@ use super::{
     super::testing::{self, World},
     *,
 };
+use crate::api::duration::GoDuration;
 
 const HASH: &str = "machine-template-hash";
 
@@ -159,11 +160,99 @@ async fn a_class_s_content_replaces_nothing_and_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn updates_in_place_are_not_foretold() {
-    let strategy = json!({ "type": "InPlaceUpdate", "inPlaceUpdate": { "maxSurge": 1, "maxUnavailable": 0, "orchestrationType": "Auto" } });
-    let proposed = json!({ "template": template("new"), "strategy": strategy });
-    let plan = create(&world(), json!({ "machineDeploymentName": "d", "proposed": proposed })).await.unwrap();
-    assert_eq!(plan["status"]["stuck"]["reason"], "InPlaceUpdate", "{plan:#}");
+async fn updates_in_place_are_foretold() {
+    let world = healthy_world();
+    let plan = create(&world, in_place("Auto")).await.unwrap();
+    let status = &plan["status"];
+    let order: Vec<&str> =
+        status["toUpdate"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
+    assert_eq!((order.len(), status.get("stuck")), (3, None), "{plan:#}");
+    assert_eq!((&status["toUpdate"][2]["order"], &status["toUpdate"][0]["machineSet"]), (&json!(3), &json!("d-1")));
+    assert_eq!((&status["toReplace"], &status["toKeep"]), (&json!([]), &json!(3)), "{plan:#}");
+    assert_eq!((&status["minAvailable"], &status["peakMachines"]), (&json!(2), &json!(3)), "one at a time: {plan:#}");
+    let took: GoDuration = status["estimatedDuration"].as_str().unwrap().parse().unwrap();
+    assert!(took.to_std() >= 3 * (Assumptions::usual().drain + Assumptions::usual().update), "{took}");
+}
+
+/// The same with Nodes that are Ready.
+fn healthy_world() -> World {
+    let world = world();
+    for name in ["a", "b", "c"] {
+        world.set_ready(name, name);
+    }
+    world
+}
+
+fn in_place(orchestration: &str) -> Value {
+    let limits = json!({ "maxSurge": 0, "maxUnavailable": 1, "orchestrationType": orchestration });
+    let strategy = json!({ "type": "InPlaceUpdate", "inPlaceUpdate": limits });
+    json!({ "machineDeploymentName": "d", "proposed": { "template": template("new"), "strategy": strategy } })
+}
+
+#[tokio::test]
+async fn where_the_user_picks_the_plan_waits_for_the_user() {
+    let plan = create(&healthy_world(), in_place("Manual")).await.unwrap();
+    let stuck = &plan["status"]["stuck"];
+    assert_eq!(stuck["reason"], "AwaitsSelection", "{plan:#}");
+    let message = stuck["message"].as_str().unwrap();
+    assert!(message.contains("node.machine.sapcloud.io/selected-for-update"), "{message}");
+    assert_eq!(plan["status"].get("toUpdate"), None, "{plan:#}");
+}
+
+/// A deployment that is far larger than a plan can be played through in its time.
+fn huge_world() -> World {
+    let world = world();
+    for number in 0..10_000 {
+        let name = format!("more-{number}");
+        let patch = json!({
+            "metadata": { "labels": { "app": "d", HASH: "1" }, "ownerReferences": [testing::owner("MachineSet", "d-1")] },
+            "spec": { "providerID": format!("cloud:///{name}") },
+            "status": { "currentStatus": { "phase": "Running", "lastUpdateTime": testing::ago(60) } },
+        });
+        world.add_machine(testing::machine(&name, patch));
+    }
+    world
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn th_29_plans_of_a_huge_fleet_leave_the_process_its_breath() {
+    let world = huge_world();
+    let view = Arc::new(RolloutPlanView::new(&world.sources));
+    let spec = |steps: i64| {
+        json!({ "metadata": {}, "spec": {
+            "machineDeploymentName": "d", "maxSteps": steps, "proposed": { "template": template("new"), "replicas": 10_003 },
+        } })
+    };
+    let refused = view.create("ns", spec(1_000_000_000)).await.unwrap_err();
+    assert!(matches!(refused.code, 400 | 422), "{refused:?}");
+    let asked: Vec<_> = (0..50)
+        .map(|_| {
+            let (view, spec) = (Arc::clone(&view), spec(1000));
+            tokio::spawn(async move { view.create("ns", spec).await })
+        })
+        .collect();
+    // Whatever else the process has to answer is answered meanwhile.
+    let others = tokio::spawn(async {
+        let mut waits = Vec::new();
+        for _ in 0..100 {
+            let began = std::time::Instant::now();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            waits.push(began.elapsed());
+        }
+        waits.sort();
+        waits[90]
+    });
+    let (mut told, mut sent_away) = (0, 0);
+    for answer in futures::future::join_all(asked).await {
+        match answer.unwrap() {
+            Ok(_) => told += 1,
+            Err(status) if status.code == 429 => sent_away += 1,
+            Err(status) => panic!("{status:?}"),
+        }
+    }
+    assert!(told >= 2 && sent_away > 0 && told + sent_away == 50, "{told} told, {sent_away} sent away");
+    let usual = others.await.unwrap();
+    assert!(usual < Duration::from_millis(500), "others waited {usual:?} for ten milliseconds");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,177 +3,58 @@
 //! Only what the stores hold is counted; no provider is asked. Stages are those of the outlooks. Source:
 //! spec/extension-apiserver §1.6.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+mod failures;
+mod shape;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::Node,
-    apimachinery::pkg::{api::resource, apis::meta::v1::ObjectMeta},
-};
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use schemars::JsonSchema;
-use serde::Serialize;
 use serde_json::Value;
 
+use self::{
+    failures::Failures,
+    shape::{Capacity, Deployment, FleetSummary, Frozen, Machines},
+};
 use super::{
     Sources,
     amounts::{Amounts, NodeAmounts},
-    common::{
-        MOST_NAMES, Names, Observed, answer, column, count, listing, metadata, name_column, not_ready, right, schema,
-        scrubbed, to_object,
-    },
+    common::{MOST_NAMES, Observed, count, metadata, not_ready, right_to_list, scrubbed},
+    describe::{Names, column, name_column},
 };
 use crate::{
     api::{
-        crd::nodes,
         kind::Kind,
         names::label,
         v1alpha1::{
-            Machine, MachineClass, MachineDeployment, MachineDeploymentConditionType, MachinePhase, OperationState,
-            StrategyType,
+            Machine, MachineClass, MachineDeployment, MachineDeploymentConditionType, MachinePhase, StrategyType,
         },
     },
     cluster::{key::ObjectKey, store::Store},
     controllers::{
         deployment::decide::is_frozen,
-        machine::{
-            observation::{Freeze, condition, conditions_of},
-            status_change::rfc3339,
-        },
+        machine::observation::{Freeze, condition, conditions_of},
         safety::orphans::claim_in_stores,
         views::BY_NAMESPACE,
     },
     driver::ListedVm,
-    extension::view::{Answer, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View},
-    protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus},
+    extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
+    protocol::{request::Verb, status::ApiStatus},
 };
 
 const NAMES: Names =
     Names { kind: "FleetSummary", plural: "fleetsummaries", short: "fleet", verbs: &[Verb::Get, Verb::List] };
-/// Longest message of a failure.
-const LONGEST_MESSAGE: usize = 200;
 /// So many machines are counted before other work of the process gets its turn.
 const AT_ONCE: usize = 256;
-
-/// How the machines of a namespace are.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct FleetSummary {
-    api_version: String,
-    kind: String,
-    /// The name is that of the namespace.
-    #[schemars(schema_with = "nodes::object_metadata")]
-    metadata: ObjectMeta,
-    /// The machines, counted.
-    machines: Machines,
-    /// The deployments, by name.
-    deployments: Vec<Deployment>,
-    /// What last failed, by the provider's code.
-    failures: Vec<Failure>,
-    /// What the machines offer.
-    capacity: Capacity,
-    /// Whether verdicts or creations are suspended.
-    frozen: Frozen,
-    /// Whether a list was cut at 500 entries.
-    truncated: bool,
-    /// How the answer came about.
-    status: Observed,
-}
-
-/// Machines, counted.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct Machines {
-    /// All of them.
-    total: i32,
-    /// By their phase; a machine that has none yet counts as Creating.
-    by_phase: BTreeMap<String, i32>,
-    /// By where they stand, as `machineoutlooks` tells.
-    by_stage: BTreeMap<&'static str, i32>,
-    /// Those whose Node is there and not Ready.
-    not_ready_nodes: i32,
-    /// VMs without a machine, as far as the provider was asked lately.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    orphans: Option<i32>,
-    /// Those that have no Node.
-    without_node: i32,
-}
-
-/// A deployment, as its status tells.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-struct Deployment {
-    /// Its name.
-    name: String,
-    /// Class of its machines.
-    class: String,
-    /// How it replaces machines.
-    strategy: String,
-    /// Machines that it wants.
-    desired: i32,
-    /// Machines that exist.
-    current: i32,
-    /// Machines of the newest template.
-    updated: i32,
-    /// Machines that are Running.
-    ready: i32,
-    /// Machines that are available.
-    available: i32,
-    /// Whether rollouts are stopped.
-    paused: bool,
-    /// Whether a rollout gets on: True, False or Unknown.
-    progressing: String,
-    /// Zones of its class.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    zone: Vec<String>,
-}
-
-/// Machines that failed with one code.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct Failure {
-    /// The provider's code.
-    error_code: String,
-    /// How many machines.
-    count: i32,
-    /// What was last said, cut at 200 characters.
-    last_message: String,
-    /// Classes of these machines.
-    classes: Vec<String>,
-    /// The earliest of these failures.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<String>,
-}
-
-/// What the machines offer.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-struct Capacity {
-    /// What the classes promise for the machines that deployments want.
-    declared: BTreeMap<String, resource::Quantity>,
-    /// What the Nodes of the machines have.
-    nodes: BTreeMap<String, resource::Quantity>,
-    /// What pods may use of it.
-    allocatable: BTreeMap<String, resource::Quantity>,
-}
-
-/// Whether something is suspended.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-struct Frozen {
-    /// Whether it is.
-    value: bool,
-    /// Why.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
 
 /// The view `fleetsummaries`.
 pub struct FleetView {
     sources: Sources,
-    resource: Resource,
-    schema: Value,
+    description: Description,
 }
 
 impl FleetView {
@@ -189,10 +70,10 @@ impl FleetView {
             column("Orphans", "integer", ".machines.orphans", "VMs without a machine."),
             column("Frozen", "boolean", ".frozen.value", "Whether verdicts or creations are suspended."),
         ];
-        Self { sources: sources.clone(), resource: NAMES.resource(columns), schema: schema::<FleetSummary>() }
+        Self { sources: sources.clone(), description: NAMES.describe::<FleetSummary>(columns, &[]) }
     }
 
-    async fn summary(&self) -> Result<FleetSummary, ApiStatus> {
+    async fn summary(&self) -> Result<Value, ApiStatus> {
         if let Some(missing) = self.sources.outlooks.missing() {
             return Err(not_ready(missing));
         }
@@ -222,10 +103,7 @@ impl FleetView {
         }
         let frozen = frozen(self.sources.outlooks.freeze(), &deployments);
         let rows = deployments.iter().take(MOST_NAMES);
-        Ok(FleetSummary {
-            api_version: format!("{GROUP}/{VERSION}"),
-            kind: NAMES.kind.to_owned(),
-            metadata: metadata(NAMES.kind, &ObjectKey::new(namespace.clone(), namespace.clone()), "", now),
+        let summary = FleetSummary {
             machines,
             deployments: rows.map(|deployment| row(deployment, class_of(deployment).as_deref())).collect(),
             failures: failures.told(),
@@ -237,7 +115,9 @@ impl FleetView {
             frozen,
             truncated: deployments.len() > MOST_NAMES,
             status: Observed::at(now),
-        })
+        };
+        let key = ObjectKey::new(namespace.clone(), namespace.clone());
+        NAMES.object(&metadata(NAMES.kind, &key, "", now), &summary)
     }
 
     fn count_machine(&self, machine: &Arc<Machine>, now: Timestamp, all: &mut Machines, amounts: &mut NodeAmounts) {
@@ -322,93 +202,27 @@ fn frozen(freeze: Freeze, deployments: &[Arc<MachineDeployment>]) -> Frozen {
     Frozen { value: true, reason: Some(scrubbed(&reason)) }
 }
 
-/// Machines that failed, by code.
-#[derive(Default)]
-struct Failures(BTreeMap<String, Failed>);
-
-#[derive(Default)]
-struct Failed {
-    count: i32,
-    last: Option<(Timestamp, String)>,
-    classes: BTreeSet<String>,
-    since: Option<Timestamp>,
-}
-
-impl Failures {
-    fn count(&mut self, machine: &Machine) {
-        let last = &machine.status.last_operation;
-        if last.state != OperationState::Failed {
-            return;
-        }
-        let failed = self.0.entry(last.error_code.clone()).or_default();
-        failed.count += 1;
-        failed.classes.insert(machine.spec.class.name.clone());
-        let Some(at) = last.last_update_time.as_ref().map(|time| time.0) else { return };
-        failed.since = Some(failed.since.map_or(at, |since| since.min(at)));
-        if failed.last.as_ref().is_none_or(|(known, _)| *known <= at) {
-            failed.last = Some((at, last.description.clone()));
-        }
-    }
-
-    /// The most frequent first.
-    fn told(self) -> Vec<Failure> {
-        let mut all: Vec<Failure> = self
-            .0
-            .into_iter()
-            .map(|(error_code, failed)| Failure {
-                error_code,
-                count: failed.count,
-                last_message: failed
-                    .last
-                    .map(|(_, text)| scrubbed(&text).chars().take(LONGEST_MESSAGE).collect())
-                    .unwrap_or_default(),
-                classes: failed.classes.into_iter().take(MOST_NAMES).collect(),
-                since: failed.since.map(rfc3339),
-            })
-            .collect();
-        all.sort_by(|one, other| other.count.cmp(&one.count).then_with(|| one.error_code.cmp(&other.error_code)));
-        all
-    }
-}
-
 #[async_trait]
 impl View for FleetView {
-    fn resource(&self) -> &Resource {
-        &self.resource
-    }
-
-    fn schema(&self) -> &Value {
-        &self.schema
-    }
-
-    fn selectable_fields(&self) -> &[(&'static str, JsonPath)] {
-        &[]
+    fn description(&self) -> &Description {
+        &self.description
     }
 
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
-        let machines = Kind::Machine.plural();
-        match question {
-            Question::Get { namespace, .. } => vec![right(Verb::List, machines, Some(namespace), None)],
-            Question::List { namespace } => vec![right(Verb::List, machines, namespace, None)],
-            Question::Create { .. } => Vec::new(),
-        }
+        right_to_list(Kind::Machine.plural(), question)
     }
 
     async fn get(&self, namespace: &str, name: &str, _freshness: Freshness) -> Result<Answer, ApiStatus> {
         if namespace != self.sources.namespace || name != namespace {
             return Err(NAMES.not_found(name));
         }
-        answer(&self.summary().await?)
+        Ok(Answer { object: self.summary().await?, warnings: Vec::new() })
     }
 
     async fn list(&self, namespace: Option<&str>, _freshness: Freshness) -> Result<Listing, ApiStatus> {
         if namespace.is_some_and(|namespace| namespace != self.sources.namespace) {
             return Ok(Listing::default());
         }
-        Ok(listing(vec![to_object(&self.summary().await?)?]))
+        Ok(Listing { items: vec![self.summary().await?], warnings: Vec::new() })
     }
 }
-
-#[cfg(test)]
-#[path = "fleet_tests.rs"]
-mod tests;

@@ -1,10 +1,10 @@
-//! Machine codes 0..=17 and the status a failing driver call answers.
+//! Machine codes 0..=17: what a provider's answer means.
 //!
-//! Source: spec/providers §1.3, §1.4. Codes 0..=16 are gRPC's; 17 `Uninitialized` is this project's own.
+//! They are vocabulary, not I/O: their names are stored in `lastOperation.errorCode`, their numbers are label values of
+//! metrics. Codes 0..=16 are gRPC's; 17 `Uninitialized` is this project's own. What the controllers do about a code is
+//! theirs (`controllers/machine/retry.rs`). Source: spec/providers §1.3.
 
 use std::fmt;
-
-use super::VmIdentity;
 
 macro_rules! codes {
     ($($(#[$meta:meta])* $name:ident = $number:literal),+ $(,)?) => {
@@ -79,75 +79,9 @@ impl fmt::Display for Code {
     }
 }
 
-/// A failed driver call.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Status {
-    /// What it means.
-    pub code: Code,
-    /// What the provider said. Never contains a secret.
-    pub message: String,
-    /// State to remember in spite of the failure.
-    pub last_known_state: Option<String>,
-    /// What is known of the VM although the call failed; `Uninitialized` brings it.
-    pub partial: Option<Box<VmIdentity>>,
-}
-
-impl Status {
-    /// A failure with this code and message.
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), last_known_state: None, partial: None }
-    }
-
-    /// The same failure, with what is known of the VM.
-    #[must_use]
-    pub fn with_partial(mut self, partial: VmIdentity) -> Self {
-        self.partial = Some(Box::new(partial));
-        self
-    }
-}
-
-impl fmt::Display for Status {
-    /// The text that reaches users in `lastOperation.description`; Go tooling parses it by counting brackets, so
-    /// brackets of the message that have no partner are printed as round ones.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "machine codes error: code = [{}] message = [{}]", self.code, balanced(&self.message))
-    }
-}
-
-impl std::error::Error for Status {}
-
-fn balanced(message: &str) -> String {
-    let mut chars: Vec<char> = message.chars().collect();
-    let mut open = Vec::new();
-    for (position, c) in message.chars().enumerate() {
-        match c {
-            '[' => open.push(position),
-            ']' if open.pop().is_none() => chars[position] = ')',
-            _ => {}
-        }
-    }
-    for position in open {
-        chars[position] = '(';
-    }
-    chars.into_iter().collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
-
-    #[rstest]
-    #[case::c08_an_unmatched_closing_bracket("no ] here", "no ) here")]
-    #[case::an_unmatched_opening_bracket("a [ b", "a ( b")]
-    #[case::pairs_stay("ids [1 [2]]", "ids [1 [2]]")]
-    fn brackets_of_a_message_are_balanced(#[case] message: &str, #[case] printed: &str) {
-        assert_eq!(
-            Status::new(Code::Internal, message).to_string(),
-            format!("machine codes error: code = [Internal] message = [{printed}]")
-        );
-    }
 
     #[test]
     fn every_code_is_found_by_its_name_and_carries_its_place_as_number() {

@@ -1,0 +1,378 @@
+//! A JSON value as it stands in the text it was read from.
+//!
+//! What lives here: [`Json`], which borrows its texts where they hold no escapes, so that reading an object of a review takes
+//! few allocations: one per object and list. What does not: how rules look at it ([`super::validation::Node`]), and
+//! values that are made or changed, which are `serde_json`'s.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor},
+    ser::SerializeMap,
+};
+use serde_json::{Number, Value};
+
+/// A JSON value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Json<'a> {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number.
+    Number(Number),
+    /// A text.
+    Text(Cow<'a, str>),
+    /// A list.
+    List(Vec<Json<'a>>),
+    /// An object.
+    Object(Members<'a>),
+}
+
+/// The members of an object, each key once, in the order of the keys.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Members<'a>(Vec<(Cow<'a, str>, Json<'a>)>);
+
+impl<'a> Json<'a> {
+    /// Whether it is `null`.
+    pub const fn is_null(&self) -> bool {
+        matches!(self, Self::Null)
+    }
+
+    /// Whether it is a boolean.
+    pub const fn is_boolean(&self) -> bool {
+        matches!(self, Self::Bool(_))
+    }
+
+    /// Whether it is a text.
+    pub const fn is_string(&self) -> bool {
+        matches!(self, Self::Text(_))
+    }
+
+    /// Whether it is a list.
+    pub const fn is_array(&self) -> bool {
+        matches!(self, Self::List(_))
+    }
+
+    /// Whether it is an object.
+    pub const fn is_object(&self) -> bool {
+        matches!(self, Self::Object(_))
+    }
+
+    /// The text, if it is one.
+    pub fn as_str(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// The elements, if it is a list.
+    pub fn as_array(&self) -> Option<&[Json<'a>]> {
+        if let Self::List(elements) = self { Some(elements) } else { None }
+    }
+
+    /// The members, if it is an object.
+    pub fn as_object(&self) -> Option<&Members<'a>> {
+        if let Self::Object(members) = self { Some(members) } else { None }
+    }
+
+    /// The member of this name, if it is an object and has one.
+    pub fn get(&self, key: &str) -> Option<&Json<'a>> {
+        self.as_object()?.get(key)
+    }
+
+    /// The same value with texts of its own.
+    pub fn to_value(&self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(value) => Value::Bool(*value),
+            Self::Number(number) => Value::Number(number.clone()),
+            Self::Text(text) => Value::String(text.clone().into_owned()),
+            Self::List(elements) => Value::Array(elements.iter().map(Self::to_value).collect()),
+            Self::Object(members) => {
+                Value::Object(members.iter().map(|(key, value)| (key.to_owned(), value.to_value())).collect())
+            }
+        }
+    }
+}
+
+impl<'a> Members<'a> {
+    /// The members in this order; of several with one key the last one counts, as everywhere in Kubernetes.
+    fn of(mut members: Vec<(Cow<'a, str>, Json<'a>)>) -> Self {
+        // What Go has written is in order already.
+        if !members.is_sorted_by(|one, next| one.0 < next.0) {
+            members.sort_by(|one, other| one.0.cmp(&other.0));
+            members.dedup_by(|later, kept| {
+                let same = later.0 == kept.0;
+                if same {
+                    std::mem::swap(later, kept);
+                }
+                same
+            });
+        }
+        Self(members)
+    }
+
+    /// The value of this key.
+    pub fn get(&self, key: &str) -> Option<&Json<'a>> {
+        let place = self.0.binary_search_by(|(own, _)| own.as_ref().cmp(key)).ok()?;
+        self.0.get(place).map(|(_, value)| value)
+    }
+
+    /// Whether there is this key.
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Keys and values in the order of the keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Json<'a>)> {
+        self.0.iter().map(|(key, value)| (key.as_ref(), value))
+    }
+
+    /// The keys in their order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|(key, _)| key)
+    }
+}
+
+impl<'a> From<&'a Value> for Json<'a> {
+    fn from(value: &'a Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Bool(value) => Self::Bool(*value),
+            Value::Number(number) => Self::Number(number.clone()),
+            Value::String(text) => Self::Text(Cow::Borrowed(text)),
+            Value::Array(elements) => Self::List(elements.iter().map(Self::from).collect()),
+            Value::Object(members) => {
+                let members = members.iter().map(|(key, value)| (Cow::Borrowed(key.as_str()), Self::from(value)));
+                Self::Object(Members::of(members.collect()))
+            }
+        }
+    }
+}
+
+impl From<&Json<'_>> for Value {
+    fn from(value: &Json<'_>) -> Self {
+        value.to_value()
+    }
+}
+
+impl PartialEq<str> for Json<'_> {
+    fn eq(&self, text: &str) -> bool {
+        self.as_str() == Some(text)
+    }
+}
+
+impl PartialEq<&str> for Json<'_> {
+    fn eq(&self, text: &&str) -> bool {
+        self == *text
+    }
+}
+
+impl Serialize for Json<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Number(number) => number.serialize(serializer),
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::List(elements) => elements.serialize(serializer),
+            Self::Object(members) => members.serialize(serializer),
+        }
+    }
+}
+
+impl Serialize for Members<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, value) in self.iter() {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Reading(|_| Member::Read).deserialize(deserializer)
+    }
+}
+
+/// What becomes of a member while it is read.
+#[derive(Clone, Copy)]
+pub enum Member {
+    /// It is read whole.
+    Read,
+    /// It is left out.
+    Skip,
+    /// It is read, and of its own members only what this says.
+    ReadBy(fn(&str) -> Member),
+}
+
+/// Reads a value, and of its members what a function of their keys says. The members of elements of lists are all read.
+#[derive(Clone, Copy)]
+pub struct Reading(pub fn(&str) -> Member);
+
+impl<'de> DeserializeSeed<'de> for Reading {
+    type Value = Json<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json<'de>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reading {
+    type Value = Json<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
+        Ok(Json::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Json<'de>, E> {
+        Ok(Number::from_f64(value).map_or(Json::Null, Json::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Owned(value.to_owned())))
+    }
+
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Borrowed(value)))
+    }
+
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Json<'de>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(element) = elements.next_element()? {
+            list.push(element);
+        }
+        Ok(Json::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json<'de>, A::Error> {
+        let mut members = Vec::new();
+        while let Some(Key(key)) = entries.next_key()? {
+            let value = match (self.0)(&key) {
+                Member::Read => entries.next_value()?,
+                Member::ReadBy(rule) => entries.next_value_seed(Reading(rule))?,
+                Member::Skip => {
+                    entries.next_value::<serde::de::IgnoredAny>()?;
+                    continue;
+                }
+            };
+            members.push((key, value));
+        }
+        Ok(Json::Object(Members::of(members)))
+    }
+}
+
+/// A key, borrowed where it holds no escapes.
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl<'de> Visitor<'de> for Text {
+            type Value = Key<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+
+            fn visit_borrowed_str<E: Error>(self, value: &'de str) -> Result<Key<'de>, E> {
+                Ok(Key(Cow::Borrowed(value)))
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<Key<'de>, E> {
+                Ok(Key(Cow::Owned(value.to_owned())))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::all_types(r#"{"z": null, "a": [true, 1, -2, 2.5, "x", {"k": {}}], "m": "t"}"#)]
+    #[case::escapes(r#"{"a\n": "b\"c", "\u00e4": "\ud83d\ude00"}"#)]
+    #[case::of_two_equal_keys_the_last_counts(r#"{"b": 1, "a": 1, "b": 2, "a": {"c": 3}, "b": 3}"#)]
+    #[case::large_numbers(r#"[18446744073709551615, -9223372036854775808, 1e300, 123456789012345678901234567890]"#)]
+    #[case::no_object(r#""text""#)]
+    fn it_holds_what_serde_json_reads(#[case] text: &str) {
+        let (ours, theirs): (Json<'_>, Value) =
+            (serde_json::from_str(text).unwrap(), serde_json::from_str(text).unwrap());
+        assert_eq!(ours.to_value(), theirs);
+        assert_eq!(ours, Json::from(&theirs));
+        assert_eq!(serde_json::to_string(&ours).unwrap(), serde_json::to_string(&theirs).unwrap());
+    }
+
+    #[test]
+    fn members_are_found_by_their_keys() {
+        let text = r#"{"d": 4, "b": 2, "a": 1, "c": null}"#;
+        let object: Json<'_> = serde_json::from_str(text).unwrap();
+        let members = object.as_object().unwrap();
+        assert_eq!(members.keys().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+        assert_eq!(members.get("b").map(Json::to_value), Some(json!(2)));
+        assert_eq!((members.contains_key("c"), members.get("e")), (true, None));
+    }
+
+    #[test]
+    fn texts_without_escapes_are_borrowed() {
+        let list: Json<'_> = serde_json::from_str(r#"["plain", "with \"escapes\""]"#).unwrap();
+        let borrowed = |element: &Json<'_>| matches!(element, Json::Text(Cow::Borrowed(_)));
+        assert_eq!(list.as_array().unwrap().iter().map(borrowed).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[rstest]
+    #[case::a_list_that_never_closes("[1, 2")]
+    #[case::nothing("")]
+    #[case::a_key_that_is_no_text("{1: 2}")]
+    fn what_is_no_json_is_refused(#[case] text: &str) {
+        assert!(serde_json::from_str::<Json<'_>>(text).is_err());
+    }
+
+    #[test]
+    fn deep_nesting_is_refused() {
+        assert!(serde_json::from_str::<Json<'_>>(&"[".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn members_can_be_left_out_while_reading() {
+        fn inner(key: &str) -> Member {
+            if key == "b" { Member::Skip } else { Member::Read }
+        }
+        fn outer(key: &str) -> Member {
+            if key == "m" { Member::ReadBy(inner) } else { Member::Read }
+        }
+        let text = r#"{"b": 1, "m": {"a": 1, "b": 2, "n": {"b": 3}}}"#;
+        let read = Reading(outer).deserialize(&mut serde_json::Deserializer::from_str(text)).unwrap();
+        assert_eq!(read.to_value(), json!({"b": 1, "m": {"a": 1, "n": {"b": 3}}}));
+    }
+}

@@ -1,0 +1,171 @@
+//! What a store keeps, forgets and tells, whatever order lists, watches and answers come in.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::api::v1alpha1::Machine;
+
+fn machine(name: &str, uid: &str, version: u64, class: &str) -> Machine {
+    let mut machine = Machine::default();
+    machine.metadata.name = Some(name.to_owned());
+    machine.metadata.namespace = Some("ns".to_owned());
+    machine.metadata.uid = Some(uid.to_owned());
+    machine.metadata.resource_version = Some(version.to_string());
+    machine.spec.class.name = class.to_owned();
+    machine
+}
+
+fn store() -> Store<Machine> {
+    Store::new(vec![("class", |machine| vec![machine.spec.class.name.clone()])])
+}
+
+fn names(objects: &[Arc<Machine>]) -> Vec<&str> {
+    objects.iter().filter_map(|object| object.metadata.name.as_deref()).collect()
+}
+
+#[test]
+fn an_object_that_is_known_to_be_gone_is_not_brought_back_by_older_events() {
+    let store = store();
+    store.observe_write(machine("a", "1", 5, "x"));
+    let mut last = machine("a", "1", 9, "x");
+    last.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+    // Our own write took its last finalizer; the watch is still at its beginning.
+    store.observe_write(last);
+    store.apply(machine("a", "1", 4, "x"));
+    store.apply(machine("a", "1", 7, "x"));
+    assert!(store.is_empty(), "it is back");
+    store.delete(&machine("a", "1", 9, "x"));
+    store.apply(machine("a", "2", 11, "x"));
+    assert_eq!(names(&store.snapshot()), ["a"]);
+    // A list knows better: it was read later.
+    store.forget(&ObjectKey::new("ns", "a"), "2");
+    store.list_begins();
+    store.apply(machine("a", "2", 12, "x"));
+    store.list_ends();
+    assert_eq!(store.len(), 1);
+}
+
+#[test]
+fn an_index_follows_its_objects() {
+    let store = store();
+    store.apply(machine("b", "1", 1, "x"));
+    store.apply(machine("a", "2", 2, "x"));
+    assert_eq!(names(&store.by_index("class", "x")), ["a", "b"]);
+    store.apply(machine("b", "1", 3, "y"));
+    assert_eq!(names(&store.by_index("class", "x")), ["a"]);
+    store.delete(&machine("a", "2", 4, "x"));
+    assert!(store.by_index("class", "x").is_empty());
+    assert_eq!(names(&store.by_index("class", "y")), ["b"]);
+}
+
+#[test]
+fn a_late_watch_event_does_not_undo_our_own_write() {
+    let store = store();
+    store.apply(machine("a", "1", 1, "x"));
+    store.observe_write(machine("a", "1", 5, "z"));
+    store.apply(machine("a", "1", 3, "y"));
+    assert_eq!(names(&store.by_index("class", "z")), ["a"]);
+}
+
+#[test]
+fn a_late_answer_does_not_bring_a_deleted_object_back() {
+    let store = store();
+    store.apply(machine("a", "1", 1, "x"));
+    store.delete(&machine("a", "1", 7, "x"));
+    store.observe_write(machine("a", "1", 5, "x"));
+    assert!(store.is_empty());
+}
+
+#[test]
+fn what_a_list_does_not_mention_is_gone_and_what_we_wrote_meanwhile_stays() {
+    let store = store();
+    store.apply(machine("old", "1", 1, "x"));
+    store.list_begins();
+    store.apply(machine("kept", "2", 2, "x"));
+    store.observe_write(machine("new", "3", 9, "x"));
+    store.list_ends();
+    assert_eq!(names(&store.snapshot()), ["kept", "new"]);
+    assert!(store.is_synced());
+}
+
+#[test]
+fn a_namesake_with_another_uid_replaces_the_object() {
+    let store = store();
+    store.apply(machine("a", "1", 5, "x"));
+    store.apply(machine("a", "2", 6, "x"));
+    assert_eq!(store.get(&ObjectKey::new("ns", "a")).unwrap().metadata.uid.as_deref(), Some("2"));
+    store.delete(&machine("a", "1", 7, "x"));
+    assert_eq!(store.len(), 1);
+}
+
+#[test]
+fn a_late_event_of_a_deleted_namesake_does_not_replace_what_we_created() {
+    let store = store();
+    store.apply(machine("a", "1", 5, "x"));
+    store.observe_write(machine("a", "2", 9, "x"));
+    store.apply(machine("a", "1", 6, "x"));
+    store.delete(&machine("a", "1", 7, "x"));
+    assert_eq!(store.get(&ObjectKey::new("ns", "a")).unwrap().metadata.uid.as_deref(), Some("2"));
+}
+
+#[test]
+fn a_list_puts_a_namesake_right_even_when_versions_went_backwards() {
+    let store = store();
+    store.apply(machine("a", "1", 900, "x"));
+    store.list_begins();
+    store.apply(machine("a", "2", 5, "x"));
+    store.list_ends();
+    assert_eq!(store.get(&ObjectKey::new("ns", "a")).unwrap().metadata.uid.as_deref(), Some("2"));
+}
+
+#[test]
+fn a_write_that_the_list_has_come_past_does_not_keep_a_deleted_object() {
+    let store = store();
+    store.list_begins();
+    store.observe_write(machine("a", "1", 5, "x"));
+    store.apply(machine("b", "2", 8, "x"));
+    store.list_ends();
+    assert_eq!(names(&store.snapshot()), ["b"]);
+}
+
+#[test]
+fn the_answer_that_takes_the_last_finalizer_ends_the_object() {
+    let store = store();
+    store.apply(machine("a", "1", 5, "x"));
+    let mut answer = machine("a", "1", 6, "x");
+    answer.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+    answer.metadata.finalizers = Some(vec!["f".to_owned()]);
+    store.observe_write(answer.clone());
+    assert_eq!(store.len(), 1, "it waits for its finalizer");
+    answer.metadata.finalizers = Some(Vec::new());
+    answer.metadata.resource_version = Some("7".to_owned());
+    store.observe_write(answer);
+    assert!(store.is_empty());
+}
+
+#[test]
+fn an_object_that_a_list_mentions_but_that_cannot_be_read_stays_as_it_was_known() {
+    let store = store();
+    store.apply(machine("a", "1", 5, "x"));
+    store.list_begins();
+    store.still_there(&ObjectKey::new("ns", "a"), "1");
+    store.list_ends();
+    assert_eq!(names(&store.snapshot()), ["a"]);
+}
+
+#[test]
+fn listeners_hear_of_each_change_once() {
+    let store = store();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&heard);
+    store.set_listeners(vec![Box::new(move |change: &Change<Machine>| {
+        log.lock().unwrap().push((change.old.is_some(), change.new.is_some()));
+    })]);
+    store.observe_write(machine("a", "1", 5, "x"));
+    store.apply(machine("a", "1", 5, "x"));
+    store.apply(machine("a", "1", 6, "x"));
+    store.forget(&ObjectKey::new("ns", "a"), "1");
+    assert_eq!(*heard.lock().unwrap(), [(false, true), (true, true), (true, false)]);
+}

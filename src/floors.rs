@@ -1,0 +1,171 @@
+//! Keeps the house in order: which room may import which, and where nothing may wait, call or look at a clock.
+//!
+//! Reads the sources as text, comments and strings apart. A failure names the file and the word; either the file belongs
+//! elsewhere, or `docs/architecture.md` and the tables below are to be changed with it, on purpose.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The rooms from the ground up. A room imports only rooms that stand before it, so that no two need each other.
+const ROOMS: [&str; 14] = [
+    "api",
+    "settings",
+    "protocol",
+    "metrics",
+    "driver",
+    "cluster",
+    "admission",
+    "controllers",
+    "simulation",
+    "server",
+    "dev_server",
+    "extension",
+    "manager",
+    "cli",
+];
+
+/// Rooms that compute and nothing else.
+const PURE_ROOMS: [&str; 6] = ["api", "settings", "protocol", "metrics", "admission", "simulation"];
+
+/// The files of `controllers` that act, wait or run a loop; every other one decides or observes.
+const ACTING: [&str; 8] = ["act", "mod", "reconcile", "driver_calls", "tokens", "calls", "collector", "watchman"];
+
+/// What only a file that acts has.
+const IMPURE: [&str; 9] = [
+    "async fn",
+    ".await",
+    "tokio::",
+    "kube::Client",
+    "kube::Api",
+    "Instant::now",
+    "Timestamp::now",
+    "SystemTime",
+    "rand::rng",
+];
+
+struct Source {
+    /// Below `src/`.
+    path: PathBuf,
+    /// Without comments.
+    code: String,
+}
+
+impl Source {
+    fn room(&self) -> String {
+        let first = self.path.components().next().expect("a file has a name");
+        first.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()
+    }
+
+    /// Whether the file is compiled for tests only, as far as its name tells.
+    fn is_test(&self) -> bool {
+        let path = self.path.to_string_lossy();
+        ["test", "property", "lifecycle_world", "scenarios", "fake_api"].iter().any(|word| path.contains(word))
+    }
+
+    /// The code above the tests at its end.
+    fn outside_tests(&self) -> &str {
+        self.code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
+    }
+
+    /// The rooms that `crate::room` and `crate::{room::…, room::…}` name.
+    fn imports(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (position, _) in self.code.match_indices("crate::") {
+            let rest = &self.code[position + "crate::".len()..];
+            match rest.strip_prefix('{') {
+                Some(group) => found.extend(heads_of_group(group)),
+                None => found.push(word(rest)),
+            }
+        }
+        found
+    }
+}
+
+/// The first word of each entry of a `{…}` group whose opening brace has been read.
+fn heads_of_group(group: &str) -> Vec<String> {
+    let (mut depth, mut heads, mut at_head) = (1, Vec::new(), true);
+    for (position, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 1 => at_head = true,
+            c if at_head && c.is_ascii_lowercase() => {
+                heads.push(word(&group[position..]));
+                at_head = false;
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    heads
+}
+
+fn word(text: &str) -> String {
+    text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut folders, mut found) = (vec![root.clone()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("the sources are there") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("UTF-8");
+                let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+                let path = path.strip_prefix(&root).expect("below the root").to_owned();
+                found.push(Source { path, code: code.join("\n") });
+            }
+        }
+    }
+    assert!(found.len() > 300, "only {} sources found", found.len());
+    found
+}
+
+fn floor(room: &str) -> Option<usize> {
+    ROOMS.iter().position(|known| *known == room)
+}
+
+#[test]
+fn a_room_imports_only_rooms_below_it() {
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|source| !["lib", "main", "floors"].contains(&source.room().as_str())) {
+        let room = source.room();
+        let own = floor(&room).unwrap_or_else(|| panic!("the room {room} stands on no floor: add it to ROOMS"));
+        for imported in source.imports() {
+            if imported != room && floor(&imported).is_some_and(|other| other > own) {
+                wrong.push(format!("{} imports {imported}", source.path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn what_decides_does_not_wait_call_or_look_at_a_clock() {
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|source| !source.is_test()) {
+        let name = source.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let decides = match source.room().as_str() {
+            "controllers" => !ACTING.contains(&name.as_str()),
+            room => PURE_ROOMS.contains(&room),
+        };
+        let words = IMPURE.iter().filter(|word| decides && source.outside_tests().contains(**word));
+        wrong.extend(words.map(|word| format!("{}: {word}", source.path.display())));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn an_import_is_found_in_every_spelling() {
+    let code = "use crate::cluster::key; use crate::{api::{names, kind}, driver::Code,\n    metrics};".to_owned();
+    let source = Source { path: PathBuf::from("cli/x.rs"), code };
+    assert_eq!(source.imports(), ["cluster", "api", "driver", "metrics"]);
+    assert_eq!(source.room(), "cli");
+}

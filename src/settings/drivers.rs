@@ -1,0 +1,56 @@
+//! Which drivers a process has, and the one that plays a cloud.
+
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf};
+
+/// Which drivers this process serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriverSelection {
+    /// All that are compiled in.
+    All,
+    /// Those of these `provider` strings.
+    Only(BTreeSet<String>),
+}
+
+/// The virtual cloud.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimulationSettings {
+    /// Whether classes of real providers may be simulated.
+    pub impersonation: Impersonation,
+    /// File with latencies, failures and quota; re-read when it changes.
+    pub config: Option<PathBuf>,
+    /// Where the VMs are remembered.
+    pub state: SimulationState,
+    /// Where the simulation can be steered from.
+    pub admin: Option<SimulationAdmin>,
+}
+
+/// Whether the virtual cloud may serve other providers' classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Impersonation {
+    /// It serves provider `virtual` only.
+    Refused,
+    /// The simulation config names the providers it plays.
+    Allowed,
+}
+
+/// Where the virtual cloud remembers its VMs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SimulationState {
+    /// Nowhere: rebuilt from the simulated Nodes at the start.
+    None,
+    /// In a journal.
+    File(PathBuf),
+    /// In `ConfigMaps` of this name prefix.
+    ConfigMap(String),
+    /// In one JSON document that is written whole.
+    Json(PathBuf),
+}
+
+/// Where the simulation can be steered from: never beyond this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SimulationAdmin {
+    /// A TCP port of the loopback interface.
+    Loopback(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
