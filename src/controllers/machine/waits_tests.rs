@@ -64,6 +64,7 @@ fn troubled(mut seen: Observation, step: NodeStep) -> Observation {
 /// A machine that has failed and is kept, whose Node bears the marks and is to be drained.
 fn preserved(drain: DrainState) -> Observation {
     let mut kept = in_phase(MachinePhase::Failed, 100, OperationType::HealthCheck, OperationState::Failed);
+    kept.status.conditions = vec![condition("Ready", "False")];
     kept.annotations_mut().insert(annotation::PRESERVE.to_owned(), "now".to_owned());
     kept.status.current_status.preserve_expiry_time = Some(Time(at(9000)));
     let mut node = tainted(node(vec![condition("Ready", "False")]), taint::PRESERVED);
