@@ -5,15 +5,16 @@
 use std::{sync::Arc, time::Instant};
 
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{Node, NodeCondition, PersistentVolume, PersistentVolumeClaim, Pod},
     policy::v1::PodDisruptionBudget,
     storage::v1::VolumeAttachment,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use machine_controller_manager::{
     admission::{Admission, Endpoint},
     api::{
         names::finalizer,
-        v1alpha1::{Machine, MachinePhase},
+        v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet},
         validation::{NoProviders, NoReferences, Policy},
     },
     cluster::{
@@ -34,16 +35,20 @@ use machine_controller_manager::{
     driver::Registry,
     extension::{
         view::{Freshness, View},
-        views::{Inventories, InventorySettings, Judges, OutlookView, Sources, Standing},
+        views::{FleetView, Inventories, InventorySettings, Judges, OutlookView, RolloutPlanView, Sources, Standing},
     },
 };
+
+/// As in the program itself.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const MACHINES: usize = 10_000;
 
 fn main() {
     store();
     reviews();
-    outlooks();
+    views();
 }
 
 fn machine(number: usize) -> Machine {
@@ -68,8 +73,8 @@ fn store() {
     println!("store: {found} machines found by class in {:?}", began.elapsed());
 }
 
-/// What a list of all machines costs a reader of views, without the bytes on the wire.
-fn outlooks() {
+/// What views cost in a namespace of many machines, without the bytes on the wire.
+fn views() {
     let (views, nodes) = (ControlViews::default(), node_store());
     let begin = || {
         views.machines.list_begins();
@@ -88,26 +93,105 @@ fn outlooks() {
         nodes.list_ends();
     };
     begin();
+    let Ok((deployment, set, owner)) = rollout() else { return };
+    views.deployments.apply(deployment);
+    views.sets.apply(set);
+    let ready = NodeCondition { type_: "Ready".to_owned(), status: "True".to_owned(), ..NodeCondition::default() };
     for number in 0..MACHINES {
         let mut machine = machine(number);
-        machine.metadata.labels = Some([("node".to_owned(), format!("node-{number}"))].into());
+        let node = format!("node-{number}");
+        machine.metadata.labels = Some(
+            [("node", node.as_str()), ("app", "d"), ("machine-template-hash", "1")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+        );
+        machine.metadata.owner_references = Some(vec![owner.clone()]);
         machine.metadata.finalizers = Some(vec![finalizer::MACHINE.to_owned()]);
         machine.spec.provider_id = format!("cloud:///{number}");
         machine.status.current_status.phase = MachinePhase::Running;
+        machine.status.conditions = vec![ready.clone()];
         views.machines.apply(machine);
         let mut node = Node::default();
         node.metadata.name = Some(format!("node-{number}"));
+        node.status.get_or_insert_default().conditions = Some(vec![ready.clone()]);
         node.spec.get_or_insert_default().provider_id = Some(format!("cloud:///{number}"));
         nodes.apply(node);
     }
     end();
-    let view = OutlookView::new(&sources(&views, nodes));
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
-    for _ in 0..3 {
+    let sources = sources(&views, nodes);
+    let Ok(runtime) = tokio::runtime::Builder::new_multi_thread().enable_all().build() else { return };
+    let (outlooks, fleet, plans) =
+        (OutlookView::new(&sources), FleetView::new(&sources), RolloutPlanView::new(&sources));
+    for _ in 0..5 {
         let began = Instant::now();
-        let told = runtime.block_on(view.list(None, Freshness::Recent)).map_or(0, |listing| listing.items.len());
+        let told = runtime.block_on(outlooks.list(None, Freshness::Recent)).map_or(0, |listing| listing.items.len());
         println!("outlooks: {told} machines told in {:?}", began.elapsed());
     }
+    for _ in 0..3 {
+        let began = Instant::now();
+        let told = runtime.block_on(fleet.get("default", "default", Freshness::Recent)).is_ok();
+        println!("fleet summary: {MACHINES} machines counted ({told}) in {:?}", began.elapsed());
+    }
+    for (what, spec) in [
+        ("as it is", serde_json::json!({ "machineDeploymentName": "d" })),
+        (
+            "with another class",
+            serde_json::json!({ "machineDeploymentName": "d", "proposed": { "template": template("other") } }),
+        ),
+    ] {
+        let began = Instant::now();
+        let plan = runtime.block_on(plans.create("default", serde_json::json!({ "spec": spec })));
+        let status = plan.map(|answer| answer.object["status"].clone()).unwrap_or_default();
+        let steps = status["steps"].as_array().map_or(0, Vec::len);
+        println!(
+            "rollout plan of {MACHINES} machines {what}: {steps} steps, truncated {}, in {:?}",
+            status["truncated"],
+            began.elapsed()
+        );
+    }
+}
+
+fn template(class: &str) -> serde_json::Value {
+    serde_json::json!({
+        "metadata": { "labels": { "app": "d" } }, "spec": { "class": { "kind": "MachineClass", "name": class } },
+    })
+}
+
+/// A deployment of all machines, its set, and how the set owns them.
+fn rollout() -> serde_json::Result<(MachineDeployment, MachineSet, OwnerReference)> {
+    let owner = |kind: &str, name: &str| {
+        serde_json::json!({ "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": kind, "name": name,
+                            "uid": format!("{name}-uid"), "controller": true })
+    };
+    let strategy = serde_json::json!({
+        "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "10%", "maxUnavailable": 0 },
+    });
+    let metadata = |name: &str| {
+        serde_json::json!({ "name": name, "namespace": "default", "uid": format!("{name}-uid"), "resourceVersion": "1",
+                            "generation": 1, "annotations": { "deployment.kubernetes.io/revision": "1" },
+                            "finalizers": [finalizer::MACHINE] })
+    };
+    let deployment = serde_json::json!({
+        "metadata": metadata("d"),
+        "spec": { "replicas": MACHINES, "selector": { "matchLabels": { "app": "d" } }, "strategy": strategy,
+                  "template": template("class-0") },
+    });
+    let labels = serde_json::json!({ "app": "d", "machine-template-hash": "1" });
+    let mut of_set = template("class-0");
+    of_set["metadata"]["labels"] = labels.clone();
+    let mut set_metadata = metadata("d-1");
+    set_metadata["labels"] = labels.clone();
+    set_metadata["ownerReferences"] = serde_json::json!([owner("MachineDeployment", "d")]);
+    let set = serde_json::json!({
+        "metadata": set_metadata,
+        "spec": { "replicas": MACHINES, "selector": { "matchLabels": labels }, "template": of_set },
+        "status": { "replicas": MACHINES, "readyReplicas": MACHINES, "availableReplicas": MACHINES, "observedGeneration": 1 },
+    });
+    Ok((
+        serde_json::from_value(deployment)?,
+        serde_json::from_value(set)?,
+        serde_json::from_value(owner("MachineSet", "d-1"))?,
+    ))
 }
 
 fn sources(views: &ControlViews, nodes: Arc<Store<Node>>) -> Sources {

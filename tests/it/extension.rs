@@ -164,6 +164,36 @@ async fn xa_164_xa_165_trust_that_changes_reaches_open_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_changed_file_of_authorities_counts_without_a_restart() {
+    let Some(rig) = Rig::aggregating("extension::a_changed_file_of_authorities").await else { return };
+    let (old, new) = (CallerAuthority::new("old clients"), CallerAuthority::new("new clients"));
+    let file = rig.folder.join("clients.crt");
+    std::fs::write(&file, old.pem()).expect("the rig's folder is writable");
+    let flags = vec![format!("--client-ca-file={}", file.display())];
+    rig.install_crds().await;
+    let namespace = rig.namespace("views").await;
+    let options = ManagerOptions { rights: Rights::Generated, flags, ..ManagerOptions::default() };
+    let manager = TestManager::start(&rig, &namespace, &options).await;
+    let world = World { rig, namespace, manager };
+    let admin_of = async |authority: &CallerAuthority| {
+        let holder = authority.client("admin", &["system:masters"]);
+        world.caller(Some(&holder)).await.get("/metrics", &[]).await.code
+    };
+    let is_believed = async |authority: &CallerAuthority| {
+        wait_until("the authority to be believed", Duration::from_secs(30), || async {
+            let code = admin_of(authority).await;
+            if code == 200 { Ok(()) } else { Err(code.to_string()) }
+        })
+        .await;
+    };
+    is_believed(&old).await;
+    assert_eq!(admin_of(&new).await, 401);
+    std::fs::write(&file, new.pem()).expect("the rig's folder is writable");
+    is_believed(&new).await;
+    assert_eq!(admin_of(&old).await, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn xa_168_discovery_needs_no_api_server() {
     let Some(world) = World::begin("extension::discovery_needs_no_api_server", Rights::Everything).await else {
         return;

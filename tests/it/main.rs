@@ -8,6 +8,8 @@ mod conformance;
 
 mod admission_cases;
 mod aggregation;
+mod aggregation_drains;
+mod aggregation_kubectl;
 mod aggregation_plans;
 mod aggregation_views;
 mod autoscaler;

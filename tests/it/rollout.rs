@@ -249,19 +249,20 @@ async fn machines_are_kept_and_updated_in_place_one_after_the_other() {
     assert!(!taints.contains("prefer-no-schedule"), "{taints}");
 }
 
-fn is_selected(node: &Value) -> bool {
+/// Whether the node was picked and its update has no result yet.
+pub fn is_selected(node: &Value) -> bool {
     let label = |key: &str| node.pointer(&format!("/metadata/labels/node.machine.sapcloud.io~1{key}"));
     label("selected-for-update").is_some() && label("update-result").is_none()
 }
 
 /// Whether the controller has drained the node and given it to its agent.
-fn is_handed_over(node: &Value) -> bool {
+pub fn is_handed_over(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.iter().any(|condition| condition["type"] == "InPlaceUpdate" && condition["reason"] == "ReadyForUpdate")
 }
 
 /// What runs on the node: it updates, and labels the node with the result.
-async fn an_agent_updates(rig: &Rig, node: &str) {
+pub async fn an_agent_updates(rig: &Rig, node: &str) {
     let done =
         json!({ "metadata": { "labels": { "node.machine.sapcloud.io/update-result": "successful" } } }).to_string();
     rig.kubectl(&["patch", "node", node, "--type=merge", "-p", &done]).await.succeed();

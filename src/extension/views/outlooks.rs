@@ -2,14 +2,16 @@
 //!
 //! What the machine controller would see and decide now, rendered and never done. Source: spec/extension-apiserver §1.3.
 
-use std::sync::Arc;
+use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 
 use async_trait::async_trait;
+use futures::future::try_join_all;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::{
     Sources, Standing,
@@ -39,8 +41,8 @@ use crate::{
 
 const NAMES: Names =
     Names { kind: "MachineOutlook", plural: "machineoutlooks", short: "mco", verbs: &[Verb::Get, Verb::List] };
-/// So many are computed before other work of the process gets its turn.
-const AT_ONCE: usize = 64;
+/// So many are computed in one go. A longer list is shared among the processors, beside the other work of the process.
+const AT_ONCE: usize = 256;
 
 /// Why a machine is as it is, and what the machine controller would do next. Name, labels and age are those of the machine.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -175,6 +177,8 @@ struct Status {
 /// The view `machineoutlooks`.
 pub struct OutlookView {
     sources: Sources,
+    /// Parts of lists that are computed at once, whoever asks.
+    processors: Arc<Semaphore>,
     description: Description,
 }
 
@@ -193,6 +197,7 @@ impl OutlookView {
         ];
         Self {
             sources: sources.clone(),
+            processors: Arc::new(Semaphore::new(available_parallelism().map_or(1, NonZeroUsize::get))),
             description: NAMES.describe::<MachineOutlook>(columns, &[("phase", ".phase"), ("stage", ".stage")]),
         }
     }
@@ -201,13 +206,37 @@ impl OutlookView {
         self.sources.outlooks.missing().map_or(Ok(()), |missing| Err(not_ready(missing)))
     }
 
-    fn of(&self, machine: &Arc<Machine>, now: Timestamp) -> Result<Value, ApiStatus> {
-        let outlook = self.sources.outlooks.of(machine, now);
-        let leads = (self.sources.standing)() == Standing::Leader;
-        let running = leads && self.sources.outlooks.has_controller();
-        let told = rendered(&outlook, &self.sources.views, if leads { "leader" } else { "standby" }, running);
-        NAMES.object(&metadata_of(&**machine), &told)
+    /// The outlooks of some machines, computed where it holds up nobody.
+    async fn share(&self, machines: &[Arc<Machine>], now: Timestamp) -> Result<Vec<Value>, ApiStatus> {
+        // The semaphore is never closed; without a permit the work would only be less bounded.
+        let permit = Arc::clone(&self.processors).acquire_owned().await.ok();
+        let (sources, machines) = (self.sources.clone(), machines.to_vec());
+        let work = tokio::task::spawn_blocking(move || {
+            let told = all_of(&sources, &machines, now);
+            drop(permit);
+            told
+        });
+        match work.await {
+            Ok(told) => told,
+            Err(failed) => match failed.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(ApiStatus::internal("the process is ending")),
+            },
+        }
     }
+}
+
+/// The outlooks of these machines.
+fn all_of(sources: &Sources, machines: &[Arc<Machine>], now: Timestamp) -> Result<Vec<Value>, ApiStatus> {
+    machines.iter().map(|machine| of(sources, machine, now)).collect()
+}
+
+fn of(sources: &Sources, machine: &Arc<Machine>, now: Timestamp) -> Result<Value, ApiStatus> {
+    let outlook = sources.outlooks.of(machine, now);
+    let leads = (sources.standing)() == Standing::Leader;
+    let running = leads && sources.outlooks.has_controller();
+    let told = rendered(&outlook, &sources.views, if leads { "leader" } else { "standby" }, running);
+    NAMES.object(&metadata_of(&**machine), &told)
 }
 
 fn next_cell(object: &Value) -> Value {
@@ -376,7 +405,7 @@ impl View for OutlookView {
         self.ready()?;
         let machine = self.sources.views.machines.get(&ObjectKey::new(namespace, name));
         let machine = machine.ok_or_else(|| NAMES.not_found(name))?;
-        let object = self.of(&machine, self.sources.clock.now())?;
+        let object = of(&self.sources, &machine, self.sources.clock.now())?;
         Ok(Answer { object, warnings: Vec::new() })
     }
 
@@ -388,13 +417,15 @@ impl View for OutlookView {
             None => store.snapshot(),
         };
         let now = self.sources.clock.now();
-        let mut items = Vec::with_capacity(machines.len());
-        for some in machines.chunks(AT_ONCE) {
-            for machine in some {
-                items.push(self.of(machine, now)?);
-            }
-            tokio::task::yield_now().await;
-        }
+        let items = if machines.len() <= AT_ONCE {
+            all_of(&self.sources, &machines, now)?
+        } else {
+            try_join_all(machines.chunks(AT_ONCE).map(|some| self.share(some, now)))
+                .await?
+                .into_iter()
+                .flatten()
+                .collect()
+        };
         Ok(Listing { items, warnings: Vec::new() })
     }
 }

@@ -129,6 +129,22 @@ async fn a_deleted_machine_behind_a_budget_names_it() {
     assert_eq!(seen["deadlines"][0]["at"], testing::ago(60 - 2 * 3600));
 }
 
+#[tokio::test]
+async fn a_long_list_is_told_whole() {
+    let world = World::synced();
+    for number in 0..3 * AT_ONCE + 1 {
+        world.add_machine(testing::machine(&format!("m-{number:04}"), json!({})));
+    }
+    let told = OutlookView::new(&world.sources).list(Some("ns"), Freshness::Recent).await.unwrap().items;
+    let names: Vec<&str> = told.iter().filter_map(|one| one["metadata"]["name"].as_str()).collect();
+    assert_eq!(names.len(), 3 * AT_ONCE + 1);
+    let mut distinct = names.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), names.len(), "each once");
+    assert!(told.iter().all(|one| one["stage"] == "Create"));
+}
+
 #[test]
 fn the_columns_can_be_read() {
     let deadlines = json!({ "deadlines": [

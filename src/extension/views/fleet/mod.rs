@@ -24,7 +24,7 @@ use super::{
     Sources,
     amounts::{Amounts, NodeAmounts},
     common::{MOST_NAMES, Observed, count, metadata, not_ready, right_to_list, scrubbed},
-    describe::{Names, column, name_column},
+    describe::{Names, column, computed, name_column},
 };
 use crate::{
     api::{
@@ -63,10 +63,15 @@ impl FleetView {
         let columns = vec![
             name_column(),
             column("Machines", "integer", ".machines.total", "Machines of the namespace."),
-            column("Running", "integer", ".machines.byPhase.Running", "Machines that are Running."),
-            column("Pending", "integer", ".machines.byPhase.Pending", "Machines whose VM has not joined yet."),
-            column("Failed", "integer", ".machines.byPhase.Failed", "Machines that have failed."),
-            column("Terminating", "integer", ".machines.byPhase.Terminating", "Machines that are being deleted."),
+            computed("Running", "integer", |fleet| in_phase(fleet, "Running"), "Machines that are Running."),
+            computed("Pending", "integer", |fleet| in_phase(fleet, "Pending"), "Machines whose VM has not joined yet."),
+            computed("Failed", "integer", |fleet| in_phase(fleet, "Failed"), "Machines that have failed."),
+            computed(
+                "Terminating",
+                "integer",
+                |fleet| in_phase(fleet, "Terminating"),
+                "Machines that are being deleted.",
+            ),
             column("Orphans", "integer", ".machines.orphans", "VMs without a machine."),
             column("Frozen", "boolean", ".frozen.value", "Whether verdicts or creations are suspended."),
         ];
@@ -134,6 +139,11 @@ impl FleetView {
             }
         }
     }
+}
+
+/// Machines in a phase; one that no machine is in is not named in the object.
+fn in_phase(fleet: &Value, phase: &str) -> Value {
+    Value::from(fleet["machines"]["byPhase"][phase].as_i64().unwrap_or(0))
 }
 
 /// VMs without a machine on the lists that are in memory; `None` when there is no list.

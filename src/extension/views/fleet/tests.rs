@@ -38,6 +38,8 @@ async fn machines_are_counted_by_phase_and_stage() {
         })
     );
     assert_eq!(seen["frozen"], json!({ "value": false }));
+    let shown = ["Running", "Pending"].map(|phase| in_phase(&seen, phase));
+    assert_eq!(shown, [json!(1), json!(0)], "nothing is a number too");
 }
 
 #[tokio::test(start_paused = true)]

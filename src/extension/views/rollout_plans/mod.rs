@@ -22,7 +22,7 @@ use self::{
 use super::{
     Sources,
     common::{count, metadata, not_ready, right, right_to_read, seconds},
-    describe::{Names, column, computed, name_column},
+    describe::{Names, column, computed, name_column, wide},
     turns::Turns,
 };
 use crate::{
@@ -65,7 +65,13 @@ impl RolloutPlanView {
         let columns = vec![
             name_column(),
             column("Strategy", "string", ".status.strategy", "How machines are replaced."),
-            computed("Replace", "integer", replaced_cell, "Machines that go."),
+            computed("Replace", "integer", |plan| counted(plan, "toReplace"), "Machines that go."),
+            wide(computed(
+                "Update",
+                "integer",
+                |plan| counted(plan, "toUpdate"),
+                "Machines that are updated in place.",
+            )),
             column("Keep", "integer", ".status.toKeep", "Machines that stay."),
             column("Create", "integer", ".status.toCreate", "Machines that are made."),
             column("Peak", "integer", ".status.peakMachines", "Most machines at once."),
@@ -157,8 +163,9 @@ fn without_target(question: &forecast::Question) -> Forecast {
     }
 }
 
-fn replaced_cell(object: &Value) -> Value {
-    Value::from(object["status"]["toReplace"].as_array().map_or(0, Vec::len))
+/// How many machines a list of the answer names.
+fn counted(plan: &Value, list: &str) -> Value {
+    Value::from(plan["status"][list].as_array().map_or(0, Vec::len))
 }
 
 /// The answer, apart from what admission says.
