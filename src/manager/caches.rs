@@ -167,7 +167,7 @@ impl Kept {
                 }
             }
         };
-        stop.run_until_cancelled(forever).await;
+        Box::pin(stop.run_until_cancelled(forever)).await;
     }
 
     async fn in_version<K>(self, kind: Kind, version: ApiVersion, store: Arc<Store<K>>)

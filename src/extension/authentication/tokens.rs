@@ -248,7 +248,7 @@ mod tests {
         let short = token(&expiring(r#"{"exp": 1800000003}"#));
         let began = Instant::now();
         for (second, asked) in [(0, 1), (2, 1), (4, 2), (5, 3)] {
-            tokio::time::advance(Duration::from_secs(second) - began.elapsed()).await;
+            tokio::time::sleep_until(began + Duration::from_secs(second)).await;
             let now = now() + jiff::SignedDuration::from_secs(i64::try_from(second).unwrap());
             tokens.owner(&short, now).await.unwrap();
             assert_eq!(registry.asked.load(Ordering::SeqCst), asked, "second {second}");
