@@ -104,6 +104,12 @@ fn heads_of_group(group: &str) -> Vec<String> {
     heads
 }
 
+/// Whether the code has this word, and not only a longer one that begins so.
+fn says(code: &str, word: &str) -> bool {
+    let goes_on = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    code.match_indices(word).any(|(position, _)| !code[position + word.len()..].starts_with(goes_on))
+}
+
 fn word(text: &str) -> String {
     text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
 }
@@ -156,7 +162,7 @@ fn what_decides_does_not_wait_call_or_look_at_a_clock() {
             "controllers" => !ACTING.contains(&name.as_str()),
             room => PURE_ROOMS.contains(&room),
         };
-        let words = IMPURE.iter().filter(|word| decides && source.outside_tests().contains(**word));
+        let words = IMPURE.iter().filter(|word| decides && says(source.outside_tests(), word));
         wrong.extend(words.map(|word| format!("{}: {word}", source.path.display())));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -168,4 +174,5 @@ fn an_import_is_found_in_every_spelling() {
     let source = Source { path: PathBuf::from("cli/x.rs"), code };
     assert_eq!(source.imports(), ["cluster", "api", "driver", "metrics"]);
     assert_eq!(source.room(), "cli");
+    assert!(says("call().await?", ".await") && !says("self.awaits_picks()", ".await"));
 }

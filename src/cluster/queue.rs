@@ -163,7 +163,8 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
             tasks.spawn(async move {
                 while let Some((key, waited)) = queue.next().await {
                     let working = waited.started();
-                    let outcome = pass(key.clone()).await;
+                    // On the heap: a worker that waits for work holds no room for a pass.
+                    let outcome = Box::pin(pass(key.clone())).await;
                     drop(working);
                     queue.done(&key, outcome);
                 }

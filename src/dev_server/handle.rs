@@ -16,10 +16,11 @@ use super::{
     authorization::AuthorizationMode,
     certificates::{self, Authority, Holder},
     first_content::first_content,
-    helpers::{Helpers, StandIn},
+    helpers::Helpers,
     listener::{ListenError, Listening, acceptor, listen},
     persistence::{DataError, Durable, open},
     server::Server,
+    stand_ins::StandIn,
     store::{Collection, Store},
     webhook_client::InProcess,
 };

@@ -22,28 +22,12 @@ use super::{
     kinds::Served,
     object::{self, text},
     server::Server,
+    stand_ins::StandIn,
     store::{Change, Collection, Stored},
 };
 
 /// Where something is stored.
 type Place = (Collection, String);
-
-/// A controller that the server stands in for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StandIn {
-    /// Objects whose owners are gone go too.
-    GarbageCollection,
-    /// Namespaces that are deleted are emptied.
-    Namespaces,
-    /// What budgets allow is counted.
-    Budgets,
-    /// Nodes that are not ready are tainted, and pods of Nodes that are gone go too.
-    Nodes,
-    /// Aggregated roles get the rules of those they select.
-    AggregatedRoles,
-    /// Secrets for tokens of service accounts are filled.
-    AccountTokens,
-}
 
 /// What the helpers remember between changes.
 pub(super) struct Helpers {
@@ -55,18 +39,6 @@ pub(super) struct Helpers {
     dependents: BTreeMap<String, BTreeSet<Place>>,
     /// Objects that wait for others to go first.
     waiting: BTreeSet<Place>,
-}
-
-impl StandIn {
-    /// All of them, by the names that flags use.
-    pub const NAMED: [(&'static str, Self); 6] = [
-        ("garbage-collection", Self::GarbageCollection),
-        ("namespaces", Self::Namespaces),
-        ("budgets", Self::Budgets),
-        ("nodes", Self::Nodes),
-        ("aggregated-roles", Self::AggregatedRoles),
-        ("account-tokens", Self::AccountTokens),
-    ];
 }
 
 impl Helpers {

@@ -85,6 +85,8 @@ pub trait Kind:
     fn set_part(&mut self, field: &str, value: &Value) -> bool;
     /// Whether the specification of both is the same.
     fn same_spec(&self, other: &Self) -> bool;
+    /// Whether the status of both is the same.
+    fn same_status(&self, other: &Self) -> bool;
 }
 
 macro_rules! kinds {
@@ -128,6 +130,9 @@ macro_rules! kinds {
             }
             fn same_spec(&self, other: &Self) -> bool {
                 self.spec == other.spec
+            }
+            fn same_status(&self, other: &Self) -> bool {
+                self.status == other.status
             }
         }
     )+};
@@ -182,10 +187,15 @@ impl Api {
         let Some(before) = self.get::<K>(name) else { return Err(ApiError::NotFound(name.clone())) };
         let mut status = self.statuses.get_mut(K::PLACE).and_then(|known| known.remove(name));
         let mut after = patched(&*before, &target.uid, part, patch, &mut status)?;
-        let after = if after == *before {
+        // The rest can't have changed.
+        let (same_spec, same_rest) = match part {
+            Part::Main => (after.same_spec(&before), after.meta() == before.meta()),
+            Part::Status => (true, after.same_status(&before)),
+        };
+        let after = if same_spec && same_rest {
             before
         } else {
-            if !after.same_spec(&before) {
+            if !same_spec {
                 after.meta_mut().generation = Some(before.meta().generation.unwrap_or(0) + 1);
             }
             self.store(after)

@@ -53,7 +53,7 @@ pub struct Checks {
     /// Machines that nobody controls.
     orphans: BTreeSet<String>,
     /// Machines that were adopted since the last rest.
-    adopted: i32,
+    adopted: BTreeSet<String>,
     /// Machines whose Nodes a user has picked for an update.
     picked_by_user: BTreeSet<String>,
     /// Writes up to which everything was checked.
@@ -108,7 +108,8 @@ impl Checks {
     /// Everything is at rest: the bounds begin here.
     pub fn at_rest(&mut self, api: &Api) {
         (self.most, self.least, self.taken, self.edits) = (0, i32::MAX, 0, Edits::None);
-        (self.adopted, self.checked) = (0, api.changes);
+        self.checked = api.changes;
+        self.adopted.clear();
         self.deleted_by_us.clear();
         self.picked_by_user.clear();
         self.available = available(api);
@@ -250,11 +251,10 @@ impl Checks {
         }
         self.deleted_by_us.insert(name.clone());
         let left = count(available(api).len());
-        trace.say(|| {
-            format!("      {left} machines are available now, {} must be, {} were taken", self.least, self.taken)
-        });
-        if left + self.taken < self.least {
-            let (least, taken) = (self.least, self.taken);
+        let taken = self.taken + self.kept_strays(api);
+        trace.say(|| format!("      {left} machines are available now, {} must be, {taken} were taken", self.least));
+        if left + taken < self.least {
+            let least = self.least;
             self.violated("too few machines are available through a deletion of ours", || {
                 format!(
                     "{left} after the deletion of {name} by {rule}; {least} must be, {taken} were taken by the weather"
@@ -264,6 +264,14 @@ impl Checks {
         if self.edits == Edits::OneTemplate && self.taken == 0 && is_of_new_set(api, before) && old_ones_stay(api) {
             self.violated("a healthy new machine is deleted while old ones stay", || format!("{name} by {rule}"));
         }
+    }
+
+    /// Machines that somebody has made for a set and preserves although they are no use: they go last, and each costs a
+    /// healthy one its place.
+    fn kept_strays(&self, api: &Api) -> i32 {
+        let adopted = self.adopted.iter().filter_map(|name| api.machines.get(name));
+        let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
+        count(adopted.filter(|machine| is_ours(machine) && is_kept(machine) && !is_available(machine)).count())
     }
 
     /// After every step.
@@ -281,10 +289,11 @@ impl Checks {
         }
         self.available = now;
         let orphans = orphans(api);
-        self.adopted += count(self.orphans.difference(&orphans).filter(|name| stays(api, name)).count());
+        let adopted = self.orphans.difference(&orphans).filter(|name| stays(api, name));
+        self.adopted.extend(adopted.cloned());
         self.orphans = orphans;
         let staying = count(api.machines.values().filter(|machine| is_ours(machine)).count());
-        let most = self.most.saturating_add(self.adopted);
+        let most = self.most.saturating_add(count(self.adopted.len()));
         if staying > most {
             self.violated("there are too many machines", || format!("{staying} stay, at most {most} may"));
         }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::{
     calls::{Calls, gone_is_fine},
-    guards::deployment_without,
+    guards::{Guard, deployment_without},
     process::Process,
 };
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
             decide::decide,
             observe::DeploymentObservation,
             plan::{Effect, Next, OnFailure, Step},
+            settling::Looks,
             status::{Report, decide_status},
         },
     },
@@ -32,17 +33,28 @@ pub struct DeploymentMemory {
     uid: Option<String>,
     status_written: Option<Timestamp>,
     checked: Option<Checked<MachineDeployment>>,
+    looks: Looks,
+    unanswered: Option<ObjectKey>,
 }
 
 #[derive(Default)]
 struct Done {
     error: Option<ApiError>,
     report: Report,
+    unanswered: Option<ObjectKey>,
 }
 
 impl Process {
     /// One pass over a deployment.
     pub fn deployment_pass(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Outcome {
+        if let Some(memory) = self.deployments.get_mut(key)
+            && let Some(set) = &memory.unanswered
+        {
+            if calls.get(&self.views.sets, set).is_err() {
+                return Outcome::Retry("a set can't be read again".to_owned());
+            }
+            memory.unanswered = None;
+        }
         let Some(seen) = self.see_deployment(calls, key) else {
             self.deployments.remove(key);
             return Outcome::Settled;
@@ -50,6 +62,9 @@ impl Process {
         let plan = decide(&deployment_without(calls.around.without, &seen));
         calls.checks.deployment_decides(&seen, &plan, calls.trace);
         let done = self.act_on_deployment(calls, &seen, &plan.steps);
+        if done.unanswered.is_some() && !calls.lacks(Guard::Unanswered) {
+            self.deployments.entry(key.clone()).or_default().unanswered.clone_from(&done.unanswered);
+        }
         let after = if plan.steps.is_empty() { Some(seen) } else { self.see_deployment(calls, key) };
         let told = match after {
             Some(after) => self.tell_deployment(calls, key, &after, &done.report),
@@ -68,9 +83,10 @@ impl Process {
         if memory.uid != seen.deployment.metadata.uid {
             *memory = DeploymentMemory { uid: seen.deployment.metadata.uid.clone(), ..DeploymentMemory::default() };
         }
-        memory.checked = Some(Checked::of(&seen.deployment, memory.checked.as_ref()));
+        memory.checked = Some(Self::checked(self.origin, &seen.deployment, memory.checked.as_ref()));
         seen.checked.clone_from(&memory.checked);
         seen.status_written = memory.status_written;
+        seen.unsettled = memory.looks.take(&seen.sets, calls.now);
         Some(seen)
     }
 
@@ -109,7 +125,7 @@ impl Process {
                         (result, _) => result,
                     }
                 }
-                Effect::CreateSet(set) => self.create_set(calls, &seen.deployment, set, &mut done.report),
+                Effect::CreateSet(set) => self.create_set(calls, &seen.deployment, set, &mut done),
                 Effect::AdoptSet { set, patch } => {
                     let allowed = if reread { Ok(()) } else { self.may_adopt_sets(calls, &seen.deployment) };
                     reread = true;
@@ -158,28 +174,38 @@ impl Process {
         calls: &mut Calls<'_>,
         deployment: &MachineDeployment,
         set: &MachineSet,
-        report: &mut Report,
+        done: &mut Done,
     ) -> Result<(), ApiError> {
         let name = set.metadata.name.clone().unwrap_or_default();
         match calls.create(&self.views.sets, set) {
             Ok(_) => {
-                report.created_set = Some(name);
+                done.report.created_set = Some(name);
                 Ok(())
             }
             Err(ApiError::AlreadyExists(message)) => {
-                let there = calls.get(&self.views.sets, &ObjectKey::of(set))?;
+                let there = match calls.get(&self.views.sets, &ObjectKey::of(set)) {
+                    Ok(there) => there,
+                    Err(error) => {
+                        done.unanswered = Some(ObjectKey::of(set));
+                        return Err(error);
+                    }
+                };
                 let is_ours = there.is_some_and(|there| {
                     controller_of(&there.metadata).map(|owner| &owner.uid) == deployment.metadata.uid.as_ref()
                 });
                 if !is_ours {
                     return Err(ApiError::AlreadyExists(message));
                 }
-                report.created_set = Some(name);
+                done.report.created_set = Some(name);
                 Ok(())
             }
+            Err(error) if error.outcome_unknown() => {
+                done.unanswered = Some(ObjectKey::of(set));
+                Err(error)
+            }
             Err(error) => {
-                if !error.outcome_unknown() && !matches!(error, ApiError::NotLeading(_)) {
-                    report.create_error = Some(format!("Failed to create new machine set \"{name}\": {error}"));
+                if !matches!(error, ApiError::NotLeading(_)) {
+                    done.report.create_error = Some(format!("Failed to create new machine set \"{name}\": {error}"));
                 }
                 Err(error)
             }

@@ -50,7 +50,7 @@ guards! {
     CatchUp = "catch-up";
     /// Answers of our own writes go into the views at once.
     OwnWrites = "own-writes";
-    /// A creation that got no answer is asked after before another machine is made.
+    /// A creation that got no answer is asked after before another machine or set is made.
     Unanswered = "unanswered";
     /// A machine whose deletion got no answer is read again before anything is decided.
     Unread = "unread";

@@ -8,10 +8,9 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use serde_json::{Value, json};
 
 use super::{
-    calls::Calls,
+    calls::{Calls, gone_is_fine},
     process::{Loop, Process, later},
 };
 use crate::{
@@ -29,16 +28,20 @@ use crate::{
         machine::{
             added_condition,
             decide::decide,
+            guarded,
             health::conditions_changed,
+            is_conflict,
             node_ownership::{Owner, owner},
+            node_step,
             observation::{
                 Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, NodeView, Observation, Pause, Permit,
                 Sibling, Trouble, conditions_of, since,
             },
-            plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
+            plan::{DrainOrder, Effect, Memo, Next, Plan},
             set_condition,
             settings::HealthTimeout,
             vm_gone::VmCheck,
+            without,
         },
         views::{BY_MACHINE, BY_NAME_LABEL, BY_NODE, qualified},
     },
@@ -299,7 +302,7 @@ impl Process {
             }
             Effect::PatchStatus(patch) => self.patch_machine(calls, newest, Part::Status, &Patch::Merge(patch.clone())),
             Effect::RemoveMachineFinalizer => match without(newest.machine.finalizers(), finalizer::MACHINE) {
-                Some(patch) => not_found_is_fine(self.patch_machine(calls, newest, Part::Main, &patch)),
+                Some(patch) => gone_is_fine(self.patch_machine(calls, newest, Part::Main, &patch)),
                 None => Ok(()),
             },
             Effect::DeleteMachine => {
@@ -348,7 +351,7 @@ impl Process {
             }
             Effect::RemoveNodeFinalizer => {
                 match newest.node.as_ref().and_then(|node| without(node.finalizers(), finalizer::NODE)) {
-                    Some(patch) => not_found_is_fine(self.patch_node(calls, newest, Part::Main, &patch)),
+                    Some(patch) => gone_is_fine(self.patch_node(calls, newest, Part::Main, &patch)),
                     None => Ok(()),
                 }
             }
@@ -413,12 +416,7 @@ impl Process {
             return Acted::Failed(error);
         }
         let step = node_step(effect);
-        let is_conflict = match effect {
-            Effect::RemoveMachineFinalizer | Effect::RemoveNodeFinalizer | Effect::AddNodeCondition(_) => {
-                matches!(error, ApiError::Conflict(_) | ApiError::Invalid(_))
-            }
-            _ => matches!(error, ApiError::Conflict(_)),
-        };
+        let is_conflict = is_conflict(effect, &error);
         if error.is_not_found() {
             return Acted::Void;
         }
@@ -426,14 +424,18 @@ impl Process {
         if is_conflict && pass.conflicts == 0 {
             pass.conflicts += 1;
             let read = match step {
-                Some(_) => calls.get(&self.nodes, &node).map(drop),
-                None => calls.get(&self.views.machines, &ObjectKey::of(&*seen.machine)).map(drop),
+                Some(step) if step != NodeStep::LetGo => calls.get(&self.nodes, &node).map(drop),
+                _ => calls.get(&self.views.machines, &ObjectKey::of(&*seen.machine)).map(drop),
             };
             if read.is_ok() {
                 return Acted::Void;
             }
         }
         match step {
+            Some(step @ NodeStep::LetGo) => {
+                memory.reread |= error.outcome_unknown();
+                Acted::Trouble(Trouble { step, error: error.to_string() })
+            }
             Some(step) if !is_conflict => {
                 if error.outcome_unknown() {
                     let _ = calls.get(&self.nodes, &node);
@@ -505,40 +507,5 @@ fn failure(error: &ApiError) -> Outcome {
         ApiError::NotLeading(_) => Outcome::Settled,
         ApiError::Conflict(_) => Outcome::LookAgain(Duration::from_millis(200), "conflict"),
         error => Outcome::Retry(error.to_string()),
-    }
-}
-
-fn guarded(patch: &Value, guard: VersionGuard, version: Option<&str>) -> Patch {
-    let patch = Patch::Merge(patch.clone());
-    match guard {
-        VersionGuard::Any => patch,
-        VersionGuard::Observed => patch.guarded_by(version),
-    }
-}
-
-fn without(finalizers: &[String], name: &str) -> Option<Patch> {
-    let place = finalizers.iter().position(|finalizer| finalizer == name)?;
-    let path = format!("/metadata/finalizers/{place}");
-    Some(Patch::Json(vec![
-        json!({ "op": "test", "path": path, "value": name }),
-        json!({ "op": "remove", "path": path }),
-    ]))
-}
-
-fn not_found_is_fine(result: Result<(), ApiError>) -> Result<(), ApiError> {
-    match result {
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other,
-    }
-}
-
-fn node_step(effect: &Effect) -> Option<NodeStep> {
-    match effect {
-        Effect::PatchNode { step, .. } => Some(*step),
-        Effect::AddNodeCondition(_) => Some(NodeStep::TerminatingCondition),
-        Effect::PatchNodeStatus(_) => Some(NodeStep::Metadata),
-        Effect::RemoveNodeFinalizer => Some(NodeStep::Finalizer),
-        Effect::DeleteNode { .. } => Some(NodeStep::Delete),
-        _ => None,
     }
 }

@@ -2,9 +2,15 @@
 //! over a simulated cluster and cloud, while views lag, calls get lost, processes die, providers fail and users change
 //! their minds.
 //!
-//! The decisions, the views with their indexes, the wake-ups and the gate are the real ones. What the simulation has of its
-//! own is the API server, the provider, the kubelets, and the carrying out of plans, which is asynchronous elsewhere. What
-//! must hold is in [`checks`] and [`rest`]. A history is a function of its seed; one that fails is shortened and can be
+//! Real are the observations and decisions of deployments, sets, machines and the guard, the stores with their indexes, the
+//! wake-ups, the gate, the queue's rules, what a deployment remembers of its sets, and of the carrying out of plans what
+//! the rooms share: slow-start batches and which steps run together, what counts as a conflict or as an answer that is
+//! missing, how patches are guarded and conditions put in their places. Played are the API server ([`api`]), the provider
+//! and the kubelets ([`cloud`], [`nodes`]), drains (they take a while), and the order of calls within a plan
+//! ([`sets`], [`deployments`], [`machines`]), which runs asynchronously and side by side elsewhere; there are no classes,
+//! Secrets, tokens, volumes and metrics. The queue's debouncing is real time elsewhere and a wake-up a little later here.
+//!
+//! What must hold is in [`checks`] and [`rest`]. A history is a function of its seed; one that fails is shortened and can be
 //! replayed (`mcm simulate --seed N`).
 
 mod api;
@@ -135,5 +141,7 @@ pub fn shortened(history: &History, violation: &Violation) -> History {
     best
 }
 
+#[cfg(test)]
+mod crafted_tests;
 #[cfg(test)]
 mod tests;

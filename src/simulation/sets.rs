@@ -28,8 +28,9 @@ use crate::{
             observe::{ReplicaFailure, SetObservation, preserve_of_node},
             plan::{Effect, Plan, Step},
             preservation::NodePreserve,
-            slow_start_batches,
+            replica_failure, slow_start_batches,
             status::decide_status,
+            together,
         },
     },
 };
@@ -108,7 +109,7 @@ impl Process {
         for machine in &seen.machines {
             memory.unanswered.remove(machine.metadata.name.as_deref().unwrap_or_default());
         }
-        memory.checked = Some(Checked::of(&seen.set, memory.checked.as_ref()));
+        memory.checked = Some(Self::checked(self.origin, &seen.set, memory.checked.as_ref()));
         seen.checked.clone_from(&memory.checked);
         seen.unanswered.clone_from(&memory.unanswered);
         seen.status_written = memory.status_written;
@@ -132,8 +133,7 @@ impl Process {
         let mut reread = false;
         let mut rest = steps;
         while let Some(step) = rest.first() {
-            let run = rest.iter().take_while(|one| kind_of(one) == kind_of(step)).count();
-            let (these, tail) = rest.split_at(if kind_of(step) == Batch::Alone { 1 } else { run });
+            let (these, tail) = rest.split_at(together(rest));
             rest = tail;
             let result = match &step.effect {
                 Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => {
@@ -197,7 +197,7 @@ impl Process {
                 }
             }
             if let Some(error) = failed {
-                done.failure = failure(set_reason::FAILED_CREATE, &error);
+                done.failure = replica_failure(set_reason::FAILED_CREATE, "Error creating", &error);
                 return Err(error);
             }
         }
@@ -243,27 +243,7 @@ impl Process {
             }
         }
         let Some(error) = failed else { return Ok(()) };
-        done.failure = failure(set_reason::FAILED_DELETE, &error);
+        done.failure = replica_failure(set_reason::FAILED_DELETE, "Error deleting", &error);
         Err(error)
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Batch {
-    Creations,
-    Deletions,
-    Alone,
-}
-
-fn kind_of(step: &Step) -> Batch {
-    match step.effect {
-        Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => Batch::Creations,
-        Effect::DeleteMachine { .. } => Batch::Deletions,
-        _ => Batch::Alone,
-    }
-}
-
-fn failure(reason: &'static str, error: &ApiError) -> Option<ReplicaFailure> {
-    let is_told = !must_be_read_again(error) && !matches!(error, ApiError::NotLeading(_));
-    is_told.then(|| ReplicaFailure { reason, message: error.to_string() })
 }

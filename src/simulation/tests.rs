@@ -23,6 +23,18 @@ fn histories_hold() {
     }
 }
 
+/// Histories in which something went wrong once.
+#[rstest]
+#[case::a_preserved_unhealthy_machine_cost_a_healthy_one(61_494)]
+#[case::so_it_did_while_the_new_ones_started(69_920)]
+#[case::and_among_strays(76_770)]
+#[case::a_node_that_a_user_had_picked_counted_as_gone(501_214)]
+#[case::two_old_sets_stayed_frozen_for_ever(501_271)]
+#[case::marks_stayed_where_a_set_was_never_tainted(61_918)]
+fn what_went_wrong_once_holds(#[case] seed: u64) {
+    assert_eq!(run(&History::of_seed(seed), Telling::Silent).violation, None);
+}
+
 #[test]
 fn a_history_is_a_function_of_its_seed() {
     let told = |seed| run(&History::of_seed(seed), Telling::Aloud).lines;
@@ -46,7 +58,7 @@ fn a_plain_rollout_is_told_readably() {
     }
 }
 
-/// Those that few histories need have tests of their own (docs/testing.md).
+/// Those that show in few histories have tests of their own (docs/testing.md).
 #[rstest]
 #[case(Guard::Leadership, "an effect without leadership")]
 #[case(Guard::CatchUp, "there are too many machines")]

@@ -87,9 +87,9 @@ impl World {
     /// A world that begins like this.
     pub fn new(start: &Start, history: &History, trace: Trace) -> Self {
         let api = start.api.clone();
-        let leader = Process::start(&api, start.now, history.seed);
+        let leader = Process::of_history(&api, start.now, history.seed);
         let waits = history.without == Some(Guard::CatchUp);
-        let standby = waits.then(|| Process::start(&api, start.now, !history.seed));
+        let standby = waits.then(|| Process::of_history(&api, start.now, !history.seed));
         let mut checks = Checks::default();
         checks.leads = true;
         checks.at_rest(&api);
@@ -170,7 +170,7 @@ impl World {
     }
 
     fn restart(&mut self) -> Process {
-        let listing = || Process::start(&self.api, self.now, self.seed ^ (self.processes as u64) << 32);
+        let listing = || Process::of_history(&self.api, self.now, self.seed ^ (self.processes as u64) << 32);
         let fresh = self.standby.take().unwrap_or_else(listing);
         self.processes += 1;
         std::mem::replace(&mut self.leader, fresh)

@@ -1,4 +1,4 @@
-//! The views through a real API server that aggregates, with kubectl as the client. The ids are those of the specification.
+//! The views through an API server that aggregates, with kubectl as the client. The ids are those of the specification.
 
 use std::{sync::Arc, time::Duration};
 

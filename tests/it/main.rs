@@ -10,6 +10,7 @@ mod admission_cases;
 mod aggregation;
 mod aggregation_plans;
 mod aggregation_views;
+mod autoscaler;
 mod certificates;
 mod command_line;
 mod conversion;

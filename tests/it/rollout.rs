@@ -85,6 +85,7 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     guard::a_pod_on(namespace, &node).await;
     let replicas = i64::from(size());
     let most = usize::try_from(size() + size().div_ceil(10)).expect("a few hundred");
+    let kubectl = namespace.watching("machinedeployment", "fleet");
     let begun = Instant::now();
     let told = Mutex::new(Vec::<String>::new());
     let watch = |deployment: &Value| {
@@ -129,6 +130,16 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
         expect(said.starts_with("NewMachineSetAvailable") && !said.contains("Waiting"), || said.clone())
     })
     .await;
+    // Somebody who only watches sees the new machines come, the one old machine stay, and the end.
+    let all = replicas.to_string();
+    wait_until("kubectl's watch to show the end", PATIENCE, || async {
+        let seen = kubectl.log();
+        let last: Vec<String> = seen.lines().last().unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+        let is_end = last.len() > 4 && last[1..5].iter().all(|number| *number == all);
+        expect(is_end && seen.lines().count() > 4, || seen.clone())
+    })
+    .await;
+    println!("kubectl get machinedeployment fleet --watch\n{}", kubectl.log());
 }
 
 /// A deployment whose events are few enough that none is dropped (client-go's limit is 25 per object).

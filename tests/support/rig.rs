@@ -415,6 +415,20 @@ impl Namespace {
         self.kubectl.run_with(&[("KUBE_EDITOR", editor)], &["edit", object], None).await
     }
 
+    /// `kubectl get … --watch` in this namespace: what it has printed so far is its log.
+    pub fn watching(&self, resource: &str, name: &str) -> Process {
+        let Kubectl { program, kubeconfig, home, .. } = &self.kubectl;
+        let mut arguments = vec!["get".to_owned(), resource.to_owned(), name.to_owned(), "--watch".to_owned()];
+        for (flag, value) in [
+            ("--namespace", self.name.clone()),
+            ("--kubeconfig", kubeconfig.display().to_string()),
+            ("--cache-dir", home.join("cache").display().to_string()),
+        ] {
+            arguments.extend([flag.to_owned(), value]);
+        }
+        Process::start(home, &format!("watch-{}-{name}", self.name), program, &arguments)
+    }
+
     /// The objects of a kind, as JSON.
     pub async fn list(&self, resource: &str) -> Vec<Value> {
         super::cluster_object::items(&self.kubectl(&["get", resource, "-o", "json"]).await.json())

@@ -60,6 +60,19 @@ pub enum Authorization {
     Rbac,
 }
 
+/// Whether views are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Views {
+    Served,
+    LeftOut,
+}
+
+impl DevArgs {
+    fn views(&self) -> Views {
+        if self.extension_apiserver { Views::Served } else { Views::LeftOut }
+    }
+}
+
 /// A controller by its name.
 fn stand_in(name: &str) -> Result<StandIn, String> {
     let found = StandIn::NAMED.iter().find(|(known, _)| *known == name);
@@ -164,7 +177,7 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
         out.flush()?;
         let deployment = install::some_deployment(&client).await?;
         let when = if args.example { When::FirstRunning } else { When::AtOnce };
-        let hints = Hints { text: hints(&kubeconfig, deployment.as_deref(), args.extension_apiserver), when };
+        let hints = Hints { text: hints(&kubeconfig, deployment.as_deref(), args.views()), when };
         progress::show(&client, out, style, began, hints).await
     };
     // Nobody reading the progress is no reason to end; the end of the manager is.
@@ -220,12 +233,15 @@ async fn serve_alone(listening: &Listening, kubeconfig: &Path, out: &mut (dyn Wr
 }
 
 /// The next three commands to try.
-fn hints(kubeconfig: &Path, deployment: Option<&str>, views: bool) -> String {
+fn hints(kubeconfig: &Path, deployment: Option<&str>, views: Views) -> String {
     let commands = match deployment {
         Some(name) => [
             "get machinedeployments,machines,nodes".to_owned(),
             format!("scale machinedeployment {name} --replicas=5"),
-            if views { "get machineoutlooks" } else { "explain machinedeployment.spec.strategy" }.to_owned(),
+            match views {
+                Views::Served => "get machineoutlooks".to_owned(),
+                Views::LeftOut => "explain machinedeployment.spec.strategy".to_owned(),
+            },
         ],
         None => [
             "api-resources --api-group=machine.sapcloud.io".to_owned(),
@@ -233,7 +249,7 @@ fn hints(kubeconfig: &Path, deployment: Option<&str>, views: bool) -> String {
             "get machines --watch".to_owned(),
         ],
     };
-    let commands: String = commands.iter().map(|command| format!("  kubectl {command}\n")).collect();
+    let commands = commands.map(|command| format!("  kubectl {command}\n")).concat();
     format!("try in a second terminal:\n  export KUBECONFIG={}\n{commands}", kubeconfig.display())
 }
 
@@ -367,10 +383,10 @@ mod tests {
     #[test]
     fn hints_are_three_commands_that_fit_what_there_is() {
         let commands = |text: &str| text.lines().filter(|line| line.starts_with("  kubectl ")).count();
-        let with = hints(Path::new("/k"), Some("pool"), true);
+        let with = hints(Path::new("/k"), Some("pool"), Views::Served);
         assert!(with.contains("export KUBECONFIG=/k") && with.contains("scale machinedeployment pool"), "{with}");
         assert!(with.contains("machineoutlooks") && commands(&with) == 3, "{with}");
-        assert!(!hints(Path::new("/k"), Some("pool"), false).contains("machineoutlooks"));
-        assert_eq!(commands(&hints(Path::new("/k"), None, true)), 3);
+        assert!(!hints(Path::new("/k"), Some("pool"), Views::LeftOut).contains("machineoutlooks"));
+        assert_eq!(commands(&hints(Path::new("/k"), None, Views::Served)), 3);
     }
 }

@@ -99,7 +99,7 @@ mod tests {
         // A duration that can't be read is in the object again, and is no better there than in v1alpha1.
         let direct: Guarded<MachineDeployment> = serde_json::from_str(&alpha.to_string()).unwrap();
         match (read.0, direct.0) {
-            (Ok(read), Ok(direct)) => assert_eq!(read.0, direct),
+            (Ok(read), Ok(direct)) => assert_eq!(read.0, *direct),
             (Err(read), Err(direct)) => assert_eq!(read.metadata.name, direct.metadata.name),
             (read, direct) => panic!("{read:?} but {direct:?}"),
         }

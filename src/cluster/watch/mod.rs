@@ -283,7 +283,7 @@ where
             Ok(mut object) => {
                 self.health.decodable(object.meta().uid.as_deref());
                 (self.watching.prune)(&mut object);
-                self.store.apply((self.watching.project)(object));
+                self.store.apply((self.watching.project)(*object));
                 None
             }
             Err(undecodable) => {
@@ -308,7 +308,7 @@ where
         match object.0 {
             Ok(mut object) => {
                 (self.watching.prune)(&mut object);
-                self.store.delete(&(self.watching.project)(object));
+                self.store.delete(&(self.watching.project)(*object));
             }
             Err(undecodable) => {
                 let metadata = undecodable.metadata;

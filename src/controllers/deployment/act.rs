@@ -33,6 +33,8 @@ pub struct Done {
     pub error: Option<ApiError>,
     /// What a status tells of.
     pub report: Report,
+    /// A set whose creation got no answer.
+    pub unanswered: Option<ObjectKey>,
 }
 
 impl DeploymentController {
@@ -49,7 +51,7 @@ impl DeploymentController {
             rest = tail;
             let result = match &step.effect {
                 Effect::PatchNode { .. } => self.patch_nodes(these, &mut done).await,
-                Effect::CreateSet(set) => self.create_set(&seen.deployment, set, &mut done.report).await,
+                Effect::CreateSet(set) => self.create_set(&seen.deployment, set, &mut done).await,
                 Effect::AdoptSet { set, patch } => {
                     let allowed = if reread { Ok(()) } else { self.may_adopt(&seen.deployment).await };
                     reread = true;
@@ -122,32 +124,42 @@ impl DeploymentController {
         &self,
         deployment: &MachineDeployment,
         set: &MachineSet,
-        report: &mut Report,
+        done: &mut Done,
     ) -> Result<(), ApiError> {
         let name = set.name_any();
         match self.deps.sets.create(set).await {
             Ok(_) => {
                 self.tell_scaled(deployment, &name, 0, set.spec.replicas);
-                report.created_set = Some(name);
+                done.report.created_set = Some(name);
                 Ok(())
             }
             Err(ApiError::AlreadyExists(message)) => {
                 // Ours when an answer was lost; else the next pass sees the collision.
-                let there = self.deps.sets.get(&ObjectKey::of(set)).await?;
+                let there = match self.deps.sets.get(&ObjectKey::of(set)).await {
+                    Ok(there) => there,
+                    Err(error) => {
+                        done.unanswered = Some(ObjectKey::of(set));
+                        return Err(error);
+                    }
+                };
                 let is_ours = there.is_some_and(|there| {
                     controller_of(&there.metadata).map(|owner| &owner.uid) == deployment.metadata.uid.as_ref()
                 });
                 if !is_ours {
                     return Err(ApiError::AlreadyExists(message));
                 }
-                report.created_set = Some(name);
+                done.report.created_set = Some(name);
                 Ok(())
             }
+            Err(error) if error.outcome_unknown() => {
+                done.unanswered = Some(ObjectKey::of(set));
+                Err(error)
+            }
             Err(error) => {
-                if !error.outcome_unknown() && !matches!(error, ApiError::NotLeading(_)) {
+                if !matches!(error, ApiError::NotLeading(_)) {
                     let message = format!("Failed to create new machine set \"{name}\": {error}");
                     self.deps.recorder.note(deployment, EventNote::warning(reason::SET_CREATE_ERROR, message.clone()));
-                    report.create_error = Some(message);
+                    done.report.create_error = Some(message);
                 }
                 Err(error)
             }

@@ -239,6 +239,31 @@ async fn nothing_is_made_twice_when_calls_get_lost(#[case] what: &str, #[case] f
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_set_whose_creation_got_no_answer_takes_room_although_the_template_has_changed_since() {
+    // Seed 15500: two new sets used the surge, each unaware of the other.
+    let cluster = Cluster::new(&deployment(3, 1, 0).build());
+    cluster.settle().await;
+    let wants = |class: &str| {
+        cluster.change_deployment(|stored| stored["spec"]["template"]["spec"]["class"]["name"] = class.into());
+    };
+    wants("second");
+    cluster.api.fail_next("POST machinesets", Fault::LoseAnswer);
+    cluster.deployments.reconcile(ObjectKey::new("ns", "md")).await;
+    wants("third");
+    for _ in 0..3 {
+        cluster.deployments.reconcile(ObjectKey::new("ns", "md")).await;
+        let wanted =
+            cluster.api.all("machinesets").iter().filter_map(|set| set["spec"]["replicas"].as_i64()).sum::<i64>();
+        assert!(wanted <= 4, "{wanted} machines are wanted, one more than 3 is allowed");
+    }
+    cluster.settle().await;
+    // The second set lacked its machine when it was shrunk: growth waits until it has said that it knows.
+    tokio::time::advance(std::time::Duration::from_secs(2)).await;
+    cluster.settle().await;
+    assert_eq!(cluster.api.all("machines").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn s_ms_29_and_30_a_refusal_is_told_and_taken_back() {
     let mut cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.api.fail_next("POST machines", Fault::Refuse);

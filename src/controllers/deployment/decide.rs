@@ -59,6 +59,9 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
     if let Some(left) = fleet.next_available() {
         plan.next = plan.next.or_earlier(Next::After(left, "a machine will have been Ready for long enough"));
     }
+    if let Some(left) = fleet.settling().filter(|_| fleet.is_rolling()) {
+        plan.next = plan.next.or_earlier(Next::After(left, "a set is to see its size"));
+    }
     if is_frozen(meta) {
         let is_sized = plan.steps.iter().any(|step| matches!(step.effect, Effect::ScaleSet { .. }));
         if fleet.new.is_none() && !is_sized {
@@ -194,7 +197,7 @@ mod tests {
         api::{
             duration::GoDuration,
             names::annotation,
-            v1alpha1::{MachineDeployment, MachineDeploymentStrategy},
+            v1alpha1::{MachineDeployment, MachineDeploymentStrategy, OrchestrationType},
         },
         controllers::{
             deployment::{observe::SetSeen, testing::*},
@@ -205,6 +208,11 @@ mod tests {
     /// A deployment that knows its revision already.
     fn known(replicas: i32, surge: i32, unavailable: i32) -> Building<MachineDeployment> {
         deployment(replicas, surge, unavailable).annotation(annotation::REVISION, "1")
+    }
+
+    fn older(replicas: i32) -> SetSeen {
+        let available = usize::try_from(replicas).unwrap();
+        seen_set(set_of_class("md-older", "older", replicas, -3000), available)
     }
 
     fn recreating(replicas: i32) -> Building<MachineDeployment> {
@@ -271,6 +279,10 @@ mod tests {
     #[case::d_18_a_frozen_deployment_makes_no_set(known(3, 1, 0).label("freeze", "True").build(), vec![old(3, 3)], &[])]
     #[case::d_18_a_frozen_deployment_shrinks_before_its_rollout_has_begun(
         known(1, 1, 0).label("freeze", "True").build(), vec![revised(old(5, 5), "0")], &["scaling/only md-old 1"])]
+    // Seed 501271: it stayed frozen for ever.
+    #[case::d_18_also_with_several_old_sets_and_updates_in_place(
+        known(2, 0, 0).label("freeze", "True").with(|d| d.spec.strategy = in_place(1, 0, OrchestrationType::Auto)).build(),
+        vec![revised(old(4, 4), "0"), revised(older(2), "0")], &["scaling/shrink md-old 1"])]
     #[case::d_18_a_frozen_deployment_does_not_grow(
         known(5, 1, 0).label("freeze", "True").build(), vec![new(3, 3)], &[])]
     #[case::d_18_a_frozen_deployment_may_shrink(

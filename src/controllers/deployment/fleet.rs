@@ -8,17 +8,18 @@ use jiff::Timestamp;
 
 use super::{
     availability::Availability,
+    cuts::{AvailableBySize, in_order_of_deletion},
     fenceposts::Fenceposts,
-    in_place::marks::is_handed_over,
     observe::{DeploymentObservation, SetSeen},
+    settling::{Before, Unsettled, knows_its_size},
     template_equality::is_equal,
 };
 use crate::{
     api::v1alpha1::{Machine, MachineDeployment, MachineSet},
     controllers::set::{
-        counts::{Counts, is_terminating},
+        counts::{Counts, is_failed},
         ownership::{Owner, Standing},
-        ranking::{is_marked, sort_for_deletion},
+        ranking::{is_marked, is_preserved},
     },
 };
 
@@ -35,15 +36,23 @@ pub struct SetState<'a> {
     pub kept: Vec<&'a Arc<Machine>>,
     /// Those among them that a rollout counts on. Counting the others would spend them twice.
     pub kept_available: i32,
+    /// Present while it does not know its size and is worth waiting for.
+    pub unsettled: Option<Unsettled>,
 }
 
 impl<'a> SetState<'a> {
-    fn of(seen: &'a SetSeen, availability: Availability, now: Timestamp) -> Self {
+    fn of(seen: &'a SetSeen, all: &'a DeploymentObservation, availability: Availability) -> Self {
+        let now = all.now;
         let labels = seen.set.spec.template.metadata.labels.as_ref();
         let counts = Counts::of(seen.machines.iter().map(AsRef::as_ref), labels);
         let kept = kept(seen, now);
         let kept_available = kept.iter().map(|machine| i32::from(availability.holds(machine, now))).sum();
-        Self { set: &seen.set, machines: &seen.machines, counts, kept, kept_available }
+        let unsettled = (!knows_its_size(&seen.set)).then(|| {
+            let known = seen.set.metadata.uid.as_ref().and_then(|uid| all.unsettled.get(uid));
+            known.copied().unwrap_or(Unsettled { since: now, before: Before::Full })
+        });
+        let unsettled = unsettled.filter(|one| one.time_left(now).is_some());
+        Self { set: &seen.set, machines: &seen.machines, counts, kept, kept_available, unsettled }
     }
 
     /// The wanted machines.
@@ -63,8 +72,12 @@ impl<'a> SetState<'a> {
 
     /// Whether its controller acts on the size it has now, and no longer on an earlier one.
     pub fn knows_its_size(&self) -> bool {
-        let meta = &self.set.metadata;
-        meta.deletion_timestamp.is_some() || self.set.status.observed_generation >= meta.generation.unwrap_or_default()
+        knows_its_size(self.set)
+    }
+
+    /// Whether it may be making machines, for a size that it no longer has, that it lacked when that was changed.
+    pub fn may_be_making(&self) -> bool {
+        self.unsettled.is_some_and(|one| one.before == Before::Lacking)
     }
 
     /// An annotation of the set.
@@ -78,15 +91,6 @@ impl<'a> SetState<'a> {
     }
 }
 
-/// Machines that are not on their way out, as the set's controller sees them (spec/deployment-and-set §6.2): those just
-/// handed over, which it never chooses, and the others in the order in which it deletes them.
-fn in_order_of_deletion(machines: &[Arc<Machine>], now: Timestamp) -> (Vec<&Arc<Machine>>, Vec<&Arc<Machine>>) {
-    let staying = machines.iter().filter(|machine| !is_terminating(machine));
-    let (handed_over, mut candidates): (Vec<_>, Vec<_>) = staying.partition(|machine| is_handed_over(machine));
-    sort_for_deletion(&mut candidates, now);
-    (handed_over, candidates)
-}
-
 /// The machines that the set's controller will not delete.
 fn kept(seen: &SetSeen, now: Timestamp) -> Vec<&Arc<Machine>> {
     let (handed_over, mut candidates) = in_order_of_deletion(&seen.machines, now);
@@ -95,18 +99,6 @@ fn kept(seen: &SetSeen, now: Timestamp) -> Vec<&Arc<Machine>> {
     candidates.retain(|machine| !is_marked(machine, &seen.set));
     candidates.extend(handed_over);
     candidates
-}
-
-/// How many machines that a rollout counts on a set keeps with each size that it may get.
-#[derive(Clone, Debug)]
-pub struct AvailableBySize(Vec<i32>);
-
-impl AvailableBySize {
-    /// With this size.
-    pub fn at(&self, size: i32) -> i32 {
-        let size = usize::try_from(size).unwrap_or(0);
-        self.0.get(size).or(self.0.last()).copied().unwrap_or(0)
-    }
 }
 
 /// A deployment with its sets.
@@ -139,8 +131,8 @@ impl<'a> Fleet<'a> {
         });
         let availability = Availability::of(seen.settings.availability, deployment);
         let place = sets.iter().position(|seen| is_equal(&seen.set.spec.template, &deployment.spec.template));
-        let new = place.map(|place| SetState::of(sets.remove(place), availability, seen.now));
-        let old = sets.into_iter().map(|set| SetState::of(set, availability, seen.now)).collect();
+        let new = place.map(|place| SetState::of(sets.remove(place), seen, availability));
+        let old = sets.into_iter().map(|set| SetState::of(set, seen, availability)).collect();
         Self { deployment, limits: Fenceposts::of(deployment), availability, now: seen.now, new, old }
     }
 
@@ -176,15 +168,19 @@ impl<'a> Fleet<'a> {
 
     /// What is left of a set that counts, by the size that it gets.
     pub fn available_by_size(&self, set: &SetState<'_>) -> AvailableBySize {
-        let (handed_over, candidates) = in_order_of_deletion(set.machines, self.now);
-        let counts = |machine: &Machine| i32::from(self.is_available(machine));
-        let mut left: i32 = handed_over.iter().map(|machine| counts(machine)).sum();
-        let mut by_size = vec![left];
-        for machine in candidates.iter().rev() {
-            left += if is_marked(machine, set.set) { 0 } else { counts(machine) };
-            by_size.push(left);
-        }
-        AvailableBySize(by_size)
+        AvailableBySize::of(set.set, set.machines, self.now, |machine| self.is_available(machine))
+    }
+
+    /// Failed machines of old sets that somebody keeps. They are no use, but go last.
+    pub fn kept_failed(&self) -> i32 {
+        let machines = self.old.iter().flat_map(|set| &set.kept);
+        let count = machines.filter(|machine| is_failed(machine) && is_preserved(machine, self.now)).count();
+        i32::try_from(count).unwrap_or(i32::MAX)
+    }
+
+    /// How long a rollout waits at most for old sets to see their size; `None` when it waits for none.
+    pub fn settling(&self) -> Option<std::time::Duration> {
+        self.old.iter().filter_map(|set| set.unsettled?.time_left(self.now)).max()
     }
 
     /// When the next machine will have been Ready for long enough; `None` when none waits for that.

@@ -9,12 +9,15 @@ pub mod availability;
 pub mod conditions;
 #[cfg(test)]
 mod controller_test;
+pub mod cuts;
 pub mod decide;
 pub mod fenceposts;
 pub mod fleet;
 pub mod hash_label;
 pub mod history;
 pub mod in_place;
+#[cfg(test)]
+mod names_test;
 pub mod node_side_effects;
 pub mod observe;
 pub mod plan;
@@ -27,6 +30,7 @@ mod rollout_property;
 pub mod routing;
 pub mod scaling;
 pub mod settings;
+pub mod settling;
 pub mod sizing;
 pub mod status;
 #[cfg(test)]
@@ -102,12 +106,16 @@ pub struct DeploymentController {
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
 }
 
-/// What is remembered of a deployment between passes. Losing it costs a status write.
+/// What is remembered of a deployment between passes. Losing it costs a status write, and a wait of seconds where sets are
+/// just being sized; who begins to lead has read all sets anyway.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     uid: Option<String>,
     status_written: Option<Timestamp>,
     checked: Option<Checked<MachineDeployment>>,
+    looks: settling::Looks,
+    /// A set whose creation got no answer. If it is there it takes room, also when the template is another one by now.
+    unanswered: Option<ObjectKey>,
 }
 
 impl DeploymentController {
@@ -118,12 +126,20 @@ impl DeploymentController {
 
     /// One pass over one deployment.
     pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        if let Err(error) = self.read_unanswered(&key).await {
+            return Outcome::Retry(format!(
+                "machinedeployment {key}: whether its new set was made is not known: {error}"
+            ));
+        }
         let Some(seen) = self.observe(&key) else {
             self.memory().remove(&key);
             return Outcome::Settled;
         };
         let plan = decide::decide(&seen);
         let done = self.act(&seen, &plan.steps).await;
+        if done.unanswered.is_some() {
+            self.memory().entry(key.clone()).or_default().unanswered.clone_from(&done.unanswered);
+        }
         // What was done is in the stores already: the status tells of the sets as they are now.
         let after = if plan.steps.is_empty() { Some(seen) } else { self.observe(&key) };
         let told = match after {
@@ -135,6 +151,17 @@ impl DeploymentController {
             (None, Err(error)) => Outcome::Retry(format!("status of machinedeployment {key}: {error}")),
             (None, Ok(next)) => plan.next.or_earlier(next).into(),
         }
+    }
+
+    /// Reads the set that may have been made; nothing is decided before.
+    async fn read_unanswered(&self, key: &ObjectKey) -> Result<(), ApiError> {
+        let unanswered = self.memory().get(key).and_then(|memory| memory.unanswered.clone());
+        let Some(set) = unanswered else { return Ok(()) };
+        self.deps.sets.get(&set).await?;
+        if let Some(memory) = self.memory().get_mut(key) {
+            memory.unanswered = None;
+        }
+        Ok(())
     }
 
     async fn tell_status(
@@ -169,6 +196,7 @@ impl DeploymentController {
         memory.checked = Some(Checked::of(&seen.deployment, memory.checked.as_ref()));
         seen.checked.clone_from(&memory.checked);
         seen.status_written = memory.status_written;
+        seen.unsettled = memory.looks.take(&seen.sets, now);
         Some(seen)
     }
 

@@ -40,6 +40,17 @@ fn our_taint(node: &Node) -> Option<(usize, &Taint)> {
     taints.iter().enumerate().find(|(_, found)| found.key == taint::PREFER_NO_SCHEDULE && found.effect == EFFECT)
 }
 
+/// Whether a rollout has left something on the Node: marks of an update in place, the taint, the annotation.
+pub fn bears_traces(node: &Node) -> bool {
+    let Marks { candidate, selected, result, reason: _ } = Marks::of(node);
+    let annotations = node.metadata.annotations.as_ref();
+    candidate
+        || selected
+        || result.is_some()
+        || our_taint(node).is_some()
+        || annotations.is_some_and(|all| all.contains_key(annotation::SCALE_DOWN_DISABLED_BY_MCM))
+}
+
 /// Adds the taint to the Nodes of old sets and takes it off those of the new one. Left alone is a Node that was just
 /// updated in place: its release deals with the taint.
 pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
@@ -236,6 +247,20 @@ mod tests {
         let mut plan = Plan::default();
         decide(seen, &Fleet::of(seen), &mut plan);
         plan.steps.iter().map(|step| step.rule).collect()
+    }
+
+    #[rstest]
+    #[case::nothing(Node::default(), false)]
+    #[case::a_users_own_annotation(node(&[PLAIN], false), false)]
+    #[case::the_taint(node(&[], true), true)]
+    #[case::our_annotation(node(&[PLAIN, OURS], false), true)]
+    #[case::a_mark({
+        let mut node = node(&[], false);
+        node.metadata.labels = Some([(label::CANDIDATE_FOR_UPDATE.to_owned(), "true".to_owned())].into());
+        node
+    }, true)]
+    fn rollouts_leave_traces(#[case] node: Node, #[case] expected: bool) {
+        assert_eq!(bears_traces(&node), expected);
     }
 
     const PLAIN: &str = annotation::SCALE_DOWN_DISABLED;

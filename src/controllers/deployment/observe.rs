@@ -7,9 +7,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use serde::Serialize;
 
-use super::{settings::DeploymentSettings, template_equality::is_equal, template_hash::new_set_identity};
+use super::{
+    node_side_effects::bears_traces, settings::DeploymentSettings, settling::Unsettled, template_equality::is_equal,
+    template_hash::new_set_identity,
+};
 use crate::{
     api::{
         names::{annotation, label},
@@ -53,10 +57,11 @@ pub struct DeploymentObservation {
     pub orphans: Vec<Arc<MachineSet>>,
     /// The set that has the name which the next new set would get.
     pub namesake: Option<Arc<MachineSet>>,
-    /// The Nodes of the machines by name; looked up while there is more than one set, or with
-    /// updates in place. Absent without a target
-    /// cluster.
+    /// The Nodes of the machines by name; all of them while there is more than one set, or with updates in place, else
+    /// those on which a rollout has left something. Absent without a target cluster.
     pub nodes: Option<BTreeMap<String, Arc<Node>>>,
+    /// Sets that may still act on a size that they no longer have, by UID, as far as this process has noticed.
+    pub unsettled: BTreeMap<String, Unsettled>,
     /// Settings of the process.
     pub settings: DeploymentSettings,
     /// When this process last wrote the status.
@@ -75,6 +80,7 @@ impl DeploymentObservation {
             orphans: Vec::new(),
             namesake: None,
             nodes: None,
+            unsettled: BTreeMap::new(),
             settings: DeploymentSettings::default(),
             status_written: None,
         }
@@ -110,13 +116,13 @@ fn nodes_of(deployment: &MachineDeployment, sets: &[SetSeen], nodes: &Store<Node
         seen.set.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::PREFER_NO_SCHEDULE))
     };
     let is_in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
-    // A single set that was never old has left no traces on nodes.
-    if sets.len() < 2 && !sets.iter().any(has_marker) && !is_in_place {
-        return BTreeMap::new();
-    }
+    let is_single = sets.len() < 2 && !sets.iter().any(has_marker) && !is_in_place;
     sets.iter()
         .flat_map(|seen| &seen.machines)
         .filter_map(|machine| label_of(machine, label::NODE))
-        .filter_map(|name| Some((name.to_owned(), nodes.get(&ObjectKey::cluster_scoped(name))?)))
+        .filter_map(|name| nodes.get(&ObjectKey::cluster_scoped(name)))
+        // A rollout that was given up may have left something on Nodes of a set that is now the only one.
+        .filter(|node| !is_single || bears_traces(node))
+        .map(|node| (node.name_any(), node))
         .collect()
 }

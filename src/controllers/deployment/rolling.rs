@@ -3,7 +3,10 @@
 //! Source: spec/deployment-and-set §9.2, §9.4 with D-12 and decisions.md 39: machines neither Terminating nor deleting
 //! never exceed the wanted number and the surge; available ones never fall below the least number through us. Pure.
 
-use super::{fleet::Fleet, plan::Plan};
+use super::{
+    fleet::{Fleet, SetState},
+    plan::Plan,
+};
 
 /// The number of machines of the new set. `spec` is what it wants now, 0 when it is yet to be made.
 pub fn new_target(fleet: &Fleet<'_>, spec: i32) -> i32 {
@@ -11,29 +14,55 @@ pub fn new_target(fleet: &Fleet<'_>, spec: i32) -> i32 {
     if spec >= replicas {
         return replicas;
     }
-    let committed = fleet.sum(super::fleet::SetState::committed);
+    if fleet.old.iter().any(SetState::may_be_making) {
+        return spec;
+    }
+    let committed = fleet.sum(SetState::committed);
     let limit = replicas.saturating_add(fleet.limits.surge);
     spec + limit.saturating_sub(committed).clamp(0, replicas - spec)
 }
 
 /// The number of machines of each old set, in the order of the fleet.
+///
+/// Old sets shrink while as many machines as must be stay available. Where Failed machines that somebody keeps are in the
+/// way, and nothing else is left to be done, they count as missing (decisions.md 39): else a rollout would wait for days,
+/// until they are let go.
 pub fn old_targets(fleet: &Fleet<'_>) -> Vec<i32> {
-    let mut targets: Vec<i32> = fleet.old.iter().map(super::fleet::SetState::spec).collect();
+    let targets = targets_above(fleet, fleet.min_available());
+    let is_standing = fleet.old.iter().map(SetState::spec).eq(targets.iter().copied());
+    let kept_failed = fleet.kept_failed();
+    if is_standing && kept_failed > 0 && new_unavailable(fleet) == 0 {
+        targets_above(fleet, fleet.min_available() - kept_failed)
+    } else {
+        targets
+    }
+}
+
+/// Machines of the new set that can't be counted on yet.
+fn new_unavailable(fleet: &Fleet<'_>) -> i32 {
+    fleet.new.as_ref().map_or(0, |new| (new.spec() - new.kept_available).max(0))
+}
+
+/// The same, with no fewer available machines than `floor` when sets are cleared of machines that are no use.
+fn targets_above(fleet: &Fleet<'_>, floor: i32) -> Vec<i32> {
+    let mut targets: Vec<i32> = fleet.old.iter().map(SetState::spec).collect();
     let min_available = fleet.min_available();
-    let new_unavailable = fleet.new.as_ref().map_or(0, |new| (new.spec() - new.kept_available).max(0));
-    let most = fleet.sum(super::fleet::SetState::spec) - min_available - new_unavailable;
+    let most = fleet.sum(SetState::spec) - min_available - new_unavailable(fleet);
     if most <= 0 {
         return targets;
     }
-    // First those that are no use anyway.
+    // First those that are no use anyway, as far as these are what the set deletes.
     let mut left = most;
+    let mut available = fleet.sum(|set| set.kept_available);
     for (set, target) in fleet.old.iter().zip(&mut targets) {
-        let cleaned = (set.spec() - set.kept_available).clamp(0, left);
-        *target -= cleaned;
-        left -= cleaned;
+        let useless = (set.spec() - set.kept_available).clamp(0, left);
+        let cut = fleet.available_by_size(set).cut(set.spec(), useless, (available - floor).max(0));
+        *target -= cut.machines;
+        left -= cut.machines;
+        available -= cut.cost;
     }
     // Then as many as can be spared.
-    let mut budget = (fleet.sum(|set| set.kept_available) - min_available).max(0);
+    let mut budget = (available - min_available).max(0);
     for target in &mut targets {
         let spared = budget.min(*target).max(0);
         *target -= spared;
@@ -57,10 +86,21 @@ pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use rstest::rstest;
 
     use super::*;
-    use crate::controllers::deployment::{observe::SetSeen, testing::*};
+    use crate::{
+        api::v1alpha1::MachinePhase,
+        controllers::{
+            deployment::{
+                observe::SetSeen,
+                settling::{Before, Unsettled},
+                testing::*,
+            },
+            set::testing::at,
+        },
+    };
 
     #[rstest]
     #[case::s_roll_13(5, 2, vec![old(4, 4), new(2, 2)], 2, 3)]
@@ -89,6 +129,18 @@ mod tests {
         assert_eq!(new_target(&Fleet::of(&seen), 1), 1);
     }
 
+    #[rstest]
+    #[case::it_may_be_making_the_one_it_lacked(Before::Lacking, 0, 0)]
+    #[case::it_had_all(Before::Full, 0, 1)]
+    #[case::nobody_answers_for_it(Before::Lacking, -10, 1)]
+    fn a_set_that_was_shrunk_is_waited_for(#[case] before: Before, #[case] since: i64, #[case] expected: i32) {
+        let mut shrunk = old(2, 2);
+        std::sync::Arc::make_mut(&mut shrunk.set).metadata.generation = Some(2);
+        let mut seen = seeing_sets(deployment(3, 0, 1).build(), vec![shrunk, new(0, 0)]);
+        seen.unsettled.insert("uid-md-old".to_owned(), Unsettled { since: at(since), before });
+        assert_eq!(new_target(&Fleet::of(&seen), 0), expected);
+    }
+
     #[test]
     fn s_roll_23_capacity_must_really_be_free() {
         let mut terminating = old(3, 3);
@@ -115,6 +167,37 @@ mod tests {
     ) {
         let seen = seeing_sets(deployment(replicas, surge, unavailable).build(), sets);
         assert_eq!(old_targets(&Fleet::of(&seen)), expected);
+    }
+
+    /// Its first machines are running, the next are preserved and Unknown, the last ones preserved and Failed.
+    fn keeping(running: usize, unknown: usize, failed: usize) -> SetSeen {
+        let count = running + unknown + failed;
+        let mut set = old(i32::try_from(count).unwrap(), running);
+        for (number, machine) in set.machines.iter_mut().enumerate().skip(running) {
+            let status = &mut std::sync::Arc::make_mut(machine).status.current_status;
+            status.phase = if number < running + unknown { MachinePhase::Unknown } else { MachinePhase::Failed };
+            status.preserve_expiry_time = Some(Time(at(600)));
+        }
+        set
+    }
+
+    #[rstest]
+    // Seed 61494: cutting the set by the one that is Unknown would take one that runs.
+    #[case::a_kept_one_may_recover((5, 1, 1), vec![keeping(3, 1, 0), new(1, 1)], 4)]
+    #[case::nothing_is_to_spare((4, 0, 1), vec![keeping(3, 1, 0), new(0, 0)], 4)]
+    #[case::one_is_to_spare((4, 0, 2), vec![keeping(3, 1, 0), new(0, 0)], 3)]
+    #[case::a_kept_failed_one_counts_as_missing((3, 1, 0), vec![keeping(2, 0, 1), new(1, 1)], 2)]
+    #[case::but_not_while_the_new_one_starts((3, 1, 0), vec![keeping(2, 0, 1), new(1, 0)], 3)]
+    #[case::nor_twice((3, 1, 0), vec![keeping(1, 0, 1), new(1, 1)], 2)]
+    #[case::one_is_kept_and_one_may_recover((4, 0, 1), vec![keeping(2, 1, 1), new(0, 0)], 4)]
+    #[case::in_the_end_it_goes_too((3, 1, 0), vec![keeping(0, 0, 1), new(3, 3)], 0)]
+    fn preserved_machines_go_last(
+        #[case] (replicas, surge, unavailable): (i32, i32, i32),
+        #[case] sets: Vec<SetSeen>,
+        #[case] expected: i32,
+    ) {
+        let seen = seeing_sets(deployment(replicas, surge, unavailable).build(), sets);
+        assert_eq!(old_targets(&Fleet::of(&seen)), [expected]);
     }
 
     #[test]

@@ -17,7 +17,10 @@ use crate::{
     },
     cluster::{key::ObjectKey, store::Change},
     controllers::{
-        deployment::in_place::marks::{Marks, is_updated},
+        deployment::{
+            in_place::marks::{Marks, is_updated},
+            node_side_effects::bears_traces,
+        },
         set::routing::{Wake, matters, set_of},
         views::{BY_CONTROLLER, BY_NAMESPACE, BY_NODE, ControlViews},
     },
@@ -92,7 +95,7 @@ pub fn deployments_of_node(change: &Change<Node>, views: &ControlViews) -> Vec<W
         .filter(|deployment| {
             let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
             let is_in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
-            is_in_place || views.sets.by_index(BY_CONTROLLER, uid).len() > 1
+            is_in_place || bears_traces(new) || views.sets.by_index(BY_CONTROLLER, uid).len() > 1
         })
         .map(|deployment| ObjectKey::of(&*deployment))
         .collect();

@@ -5,7 +5,8 @@
 //! Pure.
 
 use super::{
-    fleet::{AvailableBySize, Fleet, SetState},
+    cuts::AvailableBySize,
+    fleet::{Fleet, SetState},
     plan::Plan,
 };
 use crate::api::{names::annotation, v1alpha1::StrategyType};
@@ -58,7 +59,9 @@ pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
         }
         return;
     }
-    if fleet.deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate {
+    // The steps of the other strategies share among old sets what there is; without a new set they can't begin, be it that
+    // the deployment is paused or that it is frozen and has to shrink first.
+    if fleet.deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate || fleet.new.is_none() {
         share_out(fleet, &active, plan);
     }
 }

@@ -259,16 +259,7 @@ impl MachineController {
             return Acted::Failed(error);
         }
         let step = node_step(effect);
-        // A JSON patch whose test failed is a conflict, too; whether it was one is seen by looking again.
-        let is_conflict = match effect {
-            Effect::RemoveMachineFinalizer
-            | Effect::RemoveNodeFinalizer
-            | Effect::AddNodeCondition(_)
-            | Effect::SetNodeCondition { .. } => {
-                matches!(error, ApiError::Conflict(_) | ApiError::Invalid(_))
-            }
-            _ => matches!(error, ApiError::Conflict(_)),
-        };
+        let is_conflict = is_conflict(effect, &error);
         if error.is_not_found() && !matches!(effect, Effect::DeleteAttachment { .. }) {
             return Acted::Void;
         }
@@ -307,8 +298,20 @@ impl MachineController {
     }
 }
 
+/// Whether somebody else was faster. A JSON patch whose test failed is a conflict, too; whether it was one is seen by looking
+/// again.
+pub(crate) fn is_conflict(effect: &Effect, error: &ApiError) -> bool {
+    match effect {
+        Effect::RemoveMachineFinalizer
+        | Effect::RemoveNodeFinalizer
+        | Effect::AddNodeCondition(_)
+        | Effect::SetNodeCondition { .. } => matches!(error, ApiError::Conflict(_) | ApiError::Invalid(_)),
+        _ => matches!(error, ApiError::Conflict(_)),
+    }
+}
+
 /// The step on the target cluster that an effect is.
-pub(super) fn node_step(effect: &Effect) -> Option<NodeStep> {
+pub(crate) fn node_step(effect: &Effect) -> Option<NodeStep> {
     match effect {
         Effect::PatchNode { step, .. } | Effect::SetNodeCondition { step, .. } => Some(*step),
         Effect::AddNodeCondition(_) => Some(NodeStep::TerminatingCondition),
@@ -355,7 +358,8 @@ fn written_object(effect: &Effect) -> Option<&'static str> {
     }
 }
 
-fn guarded(patch: &Value, guard: VersionGuard, version: Option<&str>) -> Patch {
+/// The patch, bound to the version that was observed where it has to be.
+pub(crate) fn guarded(patch: &Value, guard: VersionGuard, version: Option<&str>) -> Patch {
     let patch = Patch::Merge(patch.clone());
     match guard {
         VersionGuard::Any => patch,
@@ -364,7 +368,7 @@ fn guarded(patch: &Value, guard: VersionGuard, version: Option<&str>) -> Patch {
 }
 
 /// Takes one finalizer off, wherever it stands, without touching others.
-pub(in crate::controllers) fn without(finalizers: &[String], name: &str) -> Option<Patch> {
+pub(crate) fn without(finalizers: &[String], name: &str) -> Option<Patch> {
     let place = finalizers.iter().position(|finalizer| finalizer == name)?;
     let path = format!("/metadata/finalizers/{place}");
     Some(Patch::Json(vec![

@@ -98,6 +98,29 @@ enum Initialisation {
     Failed,
 }
 
+/// How the kubelet registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Registration {
+    /// With the label that names the machine.
+    NamesMachine,
+    /// Without it.
+    Bare,
+}
+
+/// Whether the machine ever had the Node on its label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    Never,
+    Once,
+}
+
+/// Whether the API server answered when the Node was looked for last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastLook {
+    Answered,
+    InVain,
+}
+
 /// A machine and all around it.
 pub struct World {
     random: ChaCha8Rng,
@@ -112,12 +135,9 @@ pub struct World {
     pods: u32,
     node_was_deleted: bool,
     delete_was_answered: bool,
-    /// Whether the kubelet registers with the label that names the machine.
-    names_machine: bool,
-    /// Whether the machine ever had the Node on its label.
-    was_linked: bool,
-    /// Whether the API server did not answer when the Node was looked for last.
-    look_was_in_vain: bool,
+    registration: Registration,
+    link: Link,
+    last_look: LastLook,
     initialisation: Initialisation,
     process: Process,
     base: Observation,
@@ -183,9 +203,9 @@ impl World {
             pods: random.random_range(0..3),
             node_was_deleted: false,
             delete_was_answered: false,
-            names_machine: seed % 3 == 0,
-            was_linked: false,
-            look_was_in_vain: false,
+            registration: if seed.is_multiple_of(3) { Registration::NamesMachine } else { Registration::Bare },
+            link: Link::Never,
+            last_look: LastLook::Answered,
             initialisation: Initialisation::Fine,
             process: Process {
                 memory: Memory::new("uid-1".to_owned(), at(0)),
@@ -226,7 +246,7 @@ impl World {
         let is_named = node.labels().get(label::MACHINE_NAME).map(String::as_str) == Some("m-abcde");
         if super::node_steps::has_node_finalizer(node) {
             Some("our finalizer stays on the Node of a machine that is gone")
-        } else if (self.was_linked || is_named) && !self.look_was_in_vain {
+        } else if (self.link == Link::Once || is_named) && self.last_look == LastLook::Answered {
             Some("the Node of a machine that is gone is left behind")
         } else {
             None
@@ -416,7 +436,9 @@ impl World {
         let Some(machine) = &mut self.machine else { return };
         let machine = Arc::make_mut(machine);
         change(machine);
-        self.was_linked |= machine.labels().contains_key(label::NODE);
+        if machine.labels().contains_key(label::NODE) {
+            self.link = Link::Once;
+        }
         self.still = None;
         self.version += 1;
         machine.metadata.resource_version = Some(self.version.to_string());
@@ -450,8 +472,9 @@ impl World {
         if self.vms > 0 && self.node.is_none() {
             let mut joined = node(vec![condition("Ready", "True")]);
             joined.metadata.finalizers = None;
+            joined.metadata.uid = Some(format!("node-{}-{}", self.now, self.passes));
             // Where user data hands the name on, the kubelet registers with it.
-            if !self.names_machine {
+            if self.registration == Registration::Bare {
                 joined.metadata.labels = None;
             }
             self.node = Some(Arc::new(joined));
@@ -486,6 +509,11 @@ impl World {
             Arc::make_mut(node).labels_mut().insert(key.to_owned(), value.to_owned());
         }
     }
+}
+
+/// Whether the view shows the very Node that is there, and not one of its name that was there before.
+fn is_the_same(one: Option<&Node>, other: Option<&Node>) -> bool {
+    one.and_then(|node| node.metadata.uid.as_ref()) == other.and_then(|node| node.metadata.uid.as_ref())
 }
 
 fn provider_id(node: &Node) -> &str {

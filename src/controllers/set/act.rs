@@ -83,6 +83,23 @@ pub fn must_be_read_again(error: &ApiError) -> bool {
     error.outcome_unknown() || matches!(error, ApiError::Conflict(_))
 }
 
+/// How many of the next steps run together: creations, or deletions, that follow each other.
+pub fn together(steps: &[Step]) -> usize {
+    match steps.first() {
+        Some(step) if is_creation(step) => steps.iter().take_while(|step| is_creation(step)).count(),
+        Some(step) if is_deletion(step) => steps.iter().take_while(|step| is_deletion(step)).count(),
+        Some(_) => 1,
+        None => 0,
+    }
+}
+
+/// What a set tells of calls that failed. A refusal is told; a lost answer is not one (S-MS-28), nor is a change by somebody
+/// else or the loss of the lease.
+pub fn replica_failure(reason: &'static str, what: &str, error: &ApiError) -> Option<ReplicaFailure> {
+    let is_told = !must_be_read_again(error) && !matches!(error, ApiError::NotLeading(_));
+    is_told.then(|| ReplicaFailure { reason, message: format!("{what}: {error}") })
+}
+
 fn is_creation(step: &Step) -> bool {
     matches!(step.effect, Effect::CreateMachine(_) | Effect::CreateUnlessThere(_))
 }
@@ -99,14 +116,7 @@ impl SetController {
         let mut rest = steps;
         while let Some(step) = rest.first() {
             tracing::debug!(set = %ObjectKey::of(&*seen.set), rule = step.rule, "act");
-            let run = match &step.effect {
-                Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => {
-                    rest.iter().take_while(|step| is_creation(step)).count()
-                }
-                Effect::DeleteMachine { .. } => rest.iter().take_while(|step| is_deletion(step)).count(),
-                _ => 1,
-            };
-            let (these, tail) = rest.split_at(run.min(rest.len()));
+            let (these, tail) = rest.split_at(together(rest));
             rest = tail;
             let result = match &step.effect {
                 Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => self.create(seen, these, &mut done).await,
@@ -265,7 +275,6 @@ impl SetController {
         }
     }
 
-    /// A refusal is told; a lost answer is not one (S-MS-28), nor is a change by somebody else or the loss of the lease.
     fn tell_failure(
         &self,
         set: &MachineSet,
@@ -273,12 +282,9 @@ impl SetController {
         what: &str,
         error: &ApiError,
     ) -> Option<ReplicaFailure> {
-        if must_be_read_again(error) || matches!(error, ApiError::NotLeading(_)) {
-            return None;
-        }
-        let message = format!("{what}: {error}");
-        self.deps.recorder.note(set, EventNote::warning(reason, message.clone()));
-        Some(ReplicaFailure { reason, message })
+        let failure = replica_failure(reason, what, error)?;
+        self.deps.recorder.note(set, EventNote::warning(reason, failure.message.clone()));
+        Some(failure)
     }
 }
 

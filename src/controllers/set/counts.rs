@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_being_deleted_is_neither_ready_nor_staying() {
+    fn d_46_a_machine_being_deleted_is_neither_ready_nor_staying() {
         let counts = Counts::of([&machine("a").phase(MachinePhase::Running).deleting().build()], None);
         assert_eq!((counts.replicas, counts.staying, counts.available, counts.ready), (1, 0, 0, 0));
     }

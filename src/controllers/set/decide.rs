@@ -126,6 +126,8 @@ mod tests {
     #[case::s_ms_24_a_deleted_set_takes_its_machines_along(
         set(3).deleting().build(), vec![running("a").build(), running("b").build(), running("c").deleting().build()],
         &["deletion/set", "deletion/set"])]
+    #[case::d_48_also_one_whose_labels_do_not_fit(
+        set(3).deleting().build(), vec![running("a").label("set", "y").build()], &["deletion/set"])]
     #[case::a_deleted_set_without_our_finalizer_does_nothing(
         set(3).deleting().with(|s| s.metadata.finalizers = None).build(), vec![running("a").build()], &[])]
     #[case::a_missing_finalizer_is_put_back(

@@ -40,7 +40,7 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 
-pub use self::act::{must_be_read_again, slow_start, slow_start_batches};
+pub use self::act::{must_be_read_again, replica_failure, slow_start, slow_start_batches, together};
 use self::{
     act::Done,
     observe::{ReplicaFailure, SetObservation},

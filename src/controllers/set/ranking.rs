@@ -47,6 +47,11 @@ fn preserved_until(machine: &Machine, now: Timestamp) -> Option<Timestamp> {
     machine.status.current_status.preserve_expiry_time.as_ref().map(|time| time.0).filter(|until| *until > now)
 }
 
+/// Whether the machine is kept for somebody to look at, and its time is not over.
+pub fn is_preserved(machine: &Machine, now: Timestamp) -> bool {
+    preserved_until(machine, now).is_some()
+}
+
 /// The machine's priority; absent or unreadable means the default.
 pub fn priority(machine: &Machine) -> i64 {
     annotation_of(machine, annotation::MACHINE_PRIORITY)
@@ -145,6 +150,7 @@ mod tests {
     #[case::s_rank_11_an_expired_preservation_counts_for_nothing(vec![
         running("b"), running("a").preserved_until(-1)
     ], &["a", "b"])]
+    #[case::d_50_the_name_decides_last(vec![running("b"), running("a")], &["a", "b"])]
     #[case::auto_preserved_before_preserved_by_user(vec![
         failed("b").preserved_until(60), failed("a").preserved_until(600).annotation(annotation::PRESERVE, "auto-preserved")
     ], &["a", "b"])]

@@ -252,6 +252,12 @@ mod tests {
     }
 
     #[test]
+    fn d_32_a_set_without_our_finalizer_that_ends_is_told_nothing() {
+        let ends = set(1).deleting().with(|set| set.metadata.finalizers = None).build();
+        assert_eq!(decide_status(&seeing(ends, [running("a").build()])), Plan::default());
+    }
+
+    #[test]
     fn an_invalid_set_says_so_once() {
         let mut seen = seeing(set(1).with(|set| set.spec.selector = None).build(), []);
         let plan = decide_status(&seen);
@@ -261,6 +267,8 @@ mod tests {
                 .any(|step| matches!(&step.effect, Effect::Tell(note) if note.reason == "FailedValidation"))
         );
         assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["type"], "Valid");
+        // A rollout waits for sets that have not seen their size; this one has, although nothing will come of it.
+        assert_eq!(written(&seen).unwrap()["observedGeneration"], 1);
         let mut told = (*seen.set).clone();
         told.status = wanted_status(&seen, &[], &validity::set_errors(&seen));
         seen.set = Arc::new(told);

@@ -24,7 +24,7 @@ use crate::{
 /// No answer takes longer to begin; a watch begins at once.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// What concerns one connection only, or says who somebody is.
-const NOT_SENT_ON: [HeaderName; 9] = [
+static NOT_SENT_ON: [HeaderName; 9] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
@@ -55,9 +55,8 @@ impl Server {
         user: &User,
     ) -> Result<Answer, ApiStatus> {
         let Some(backend) = self.aggregator.backend(serves) else { return Err(ApiStatus::page_not_found()) };
-        let line = match (&backend.line, &backend.found) {
-            (Ok(line), Ok(_)) => line,
-            (Ok(_), Err(_)) | (Err(_), _) => return Err(unreachable("service unavailable".to_owned())),
+        let (Ok(line), Ok(_)) = (&backend.line, &backend.found) else {
+            return Err(unreachable("service unavailable".to_owned()));
         };
         let path_and_query = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let sent = line.send(head.method.clone(), path_and_query, onward(head, user), body.clone());
@@ -71,7 +70,7 @@ impl Server {
         };
         let (answered, body) = response.into_parts();
         let mut headers = answered.headers;
-        for name in NOT_SENT_ON {
+        for name in &NOT_SENT_ON {
             headers.remove(name);
         }
         Ok(Answer {
@@ -94,7 +93,7 @@ fn unreachable(message: String) -> ApiStatus {
 /// The headers that the server gets: those of the caller, without what only we may say, and who asks.
 fn onward(head: &Parts, user: &User) -> HeaderMap {
     let mut headers = head.headers.clone();
-    for name in NOT_SENT_ON {
+    for name in &NOT_SENT_ON {
         headers.remove(name);
     }
     let claims: Vec<HeaderName> = headers

@@ -172,7 +172,7 @@ fn grown(fleet: &Fleet<'_>, new: &SetState<'_>) -> Sizes {
     let replicas = fleet.replicas();
     let wanted = if new.spec() >= replicas {
         replicas
-    } else if !fleet.old.iter().all(SetState::knows_its_size) {
+    } else if fleet.settling().is_some() {
         // One that is about to make a machine for the size it had would make it beside the one that takes its room.
         new.spec()
     } else {
@@ -200,19 +200,21 @@ fn shrunk(seen: &DeploymentObservation, fleet: &Fleet<'_>, new: &SetState<'_>) -
     let mut to_spare = selection::to_spare(seen, fleet);
     let mut sizes = sizes(fleet);
     for (size, set) in sizes.iter_mut().zip(&fleet.old) {
-        // A set deletes those first that are no use anyway.
-        let useless = (set.spec() - set.kept_available).clamp(0, *size);
-        // Nor does it delete a machine that has just moved.
-        let most = (*size - moved_in(set)).max(0);
-        let cut = excess.min(useless.saturating_add(to_spare)).min(most);
-        to_spare -= (cut - useless).max(0);
-        *size -= cut;
-        excess -= cut;
+        // A set does not delete a machine that has just moved.
+        let most = (*size - moved_in(set)).max(0).min(excess);
+        let cut = fleet.available_by_size(set).cut(*size, most, to_spare);
+        to_spare -= cut.cost;
+        *size -= cut.machines;
+        excess -= cut.machines;
     }
     sizes
 }
 
 #[cfg(test)]
 mod property;
+#[cfg(test)]
+mod selection_tests;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;

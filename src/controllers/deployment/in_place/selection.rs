@@ -64,12 +64,16 @@ pub fn under_way(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
     i32::try_from(picked).unwrap_or(i32::MAX)
 }
 
+/// Whether an old machine can be counted on: available, and not missing soon because it was picked.
+fn counts(seen: &DeploymentObservation, fleet: &Fleet<'_>, machine: &Machine) -> bool {
+    fleet.is_available(machine) && !is_being_updated(seen, machine)
+}
+
 /// Available machines that may be missing for a while.
 pub fn to_spare(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
-    let is_usable = |machine: &&&Arc<Machine>| fleet.is_available(machine);
-    let old = fleet.old.iter().flat_map(|set| &set.kept).filter(|machine| !is_being_updated(seen, machine));
-    let usable = old.filter(is_usable).count() + fleet.new.iter().flat_map(|new| &new.kept).filter(is_usable).count();
-    (i32::try_from(usable).unwrap_or(i32::MAX) - fleet.min_available()).max(0)
+    let old = fleet.old.iter().flat_map(|set| &set.kept).filter(|machine| counts(seen, fleet, machine));
+    let new = fleet.new.iter().flat_map(|new| &new.kept).filter(|machine| fleet.is_available(machine));
+    (i32::try_from(old.count() + new.count()).unwrap_or(i32::MAX) - fleet.min_available()).max(0)
 }
 
 /// Machines of a set whose nodes may be picked, best first.

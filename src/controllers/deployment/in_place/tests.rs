@@ -1,174 +1,34 @@
-//! Scenarios of spec/deployment-and-set §22.11, on fleets of a few machines.
+//! Scenarios of spec/deployment-and-set §22.11, on fleets of a few machines. Which Nodes are picked is in
+//! [`super::selection_tests`].
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::Node;
 use rstest::rstest;
 use serde_json::json;
 
-use super::*;
+use super::{
+    testing::{Is::*, *},
+    *,
+};
 use crate::{
     api::{
         names::{annotation, node_condition, taint},
         v1alpha1::{
-            Machine, MachineDeployment, MachinePhase, MachineSet,
+            Machine,
             OrchestrationType::{self, Auto, Manual},
         },
     },
+    cluster::key::ObjectKey,
     controllers::{
-        deployment::{decide::decide, observe::SetSeen, testing::*},
-        set::testing::{Building, meta},
+        deployment::{
+            decide::decide,
+            settling::{Before, Unsettled},
+            testing::*,
+        },
+        set::testing::{at, meta},
+        views::{ControlViews, node_store},
     },
-};
-
-/// How far a machine is with its update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Is {
-    /// Runs; its node carries no mark.
-    Plain,
-    /// Runs; its node is a candidate.
-    Candidate,
-    /// As before, but the machine is not healthy.
-    Unhealthy,
-    /// Its node was picked and the machine still runs.
-    Selected,
-    /// Its node is drained and being updated.
-    Updating,
-    /// Its node is updated, and everybody knows.
-    Updated,
-    /// Its node is updated; the machine's phase does not know yet.
-    UpdatedEarly,
-    /// The machine's condition speaks of a success, its node of a failure.
-    Contradicting,
-    /// Updated, and moved to the set that it is in.
-    HandedOver,
-    /// Its VM is still starting; there is no node.
-    Starting,
-    /// It names a node that does not exist.
-    WithoutNode,
-}
-
-/// A set's size and its machines.
-fn of(size: i32, machines: &'static [Is]) -> (i32, &'static [Is]) {
-    (size, machines)
-}
-
-fn machine_of(set: &MachineSet, number: usize, is: Is) -> Machine {
-    let mut machine = (*machines_of(set, number + 1, number + 1).remove(number)).clone();
-    let labels = machine.metadata.labels.get_or_insert_default();
-    if is != Is::Starting {
-        labels.insert(label::NODE.to_owned(), format!("node-{}", machine.metadata.name.clone().unwrap()));
-    }
-    if is == Is::HandedOver {
-        labels.insert(label::UPDATE_RESULT.to_owned(), "successful".to_owned());
-    }
-    machine.status.current_status.phase = match is {
-        Is::Starting => MachinePhase::Pending,
-        Is::Unhealthy => MachinePhase::Unknown,
-        Is::Updating | Is::UpdatedEarly => MachinePhase::InPlaceUpdating,
-        _ => MachinePhase::Running,
-    };
-    if matches!(is, Is::Updated | Is::UpdatedEarly | Is::Contradicting | Is::HandedOver) {
-        machine.status.conditions = vec![condition(node_condition::REASON_UPDATE_SUCCESSFUL)];
-    }
-    machine
-}
-
-fn condition(reason: &str) -> NodeCondition {
-    NodeCondition {
-        type_: node_condition::IN_PLACE_UPDATE.to_owned(),
-        status: "True".to_owned(),
-        reason: Some(reason.to_owned()),
-        ..NodeCondition::default()
-    }
-}
-
-fn node_of(machine: &Machine, is: Is) -> Option<Node> {
-    let name = machine.metadata.labels.as_ref()?.get(label::NODE)?;
-    let mut node = Node { metadata: meta(name), ..Node::default() };
-    let labels = node.metadata.labels.get_or_insert_default();
-    let mut put = |key: &str, value: &str| labels.insert(key.to_owned(), value.to_owned());
-    let reason = match is {
-        Is::WithoutNode => return None,
-        Is::Plain | Is::Starting => None,
-        Is::Candidate | Is::Unhealthy => Some("CandidateForUpdate"),
-        Is::Selected => Some("SelectedForUpdate"),
-        Is::Updating => Some(node_condition::REASON_READY_FOR_UPDATE),
-        Is::Contradicting => Some("UpdateFailed"),
-        Is::Updated | Is::UpdatedEarly | Is::HandedOver => Some(node_condition::REASON_UPDATE_SUCCESSFUL),
-    };
-    if reason.is_some() {
-        put(label::CANDIDATE_FOR_UPDATE, "true");
-    }
-    if !matches!(is, Is::Plain | Is::Candidate | Is::Unhealthy) {
-        put(label::SELECTED_FOR_UPDATE, "true");
-        node.spec.get_or_insert_default().unschedulable = Some(true);
-    }
-    match is {
-        Is::Contradicting => _ = put(label::UPDATE_RESULT, "failed"),
-        Is::Updated | Is::UpdatedEarly | Is::HandedOver => _ = put(label::UPDATE_RESULT, "successful"),
-        _ => {}
-    }
-    node.status.get_or_insert_default().conditions = reason.map(|reason| vec![condition(reason)]);
-    Some(node)
-}
-
-/// The old set and the new one, each as wanted size and machines, in a deployment of three with no surge and one machine
-/// that may be missing.
-fn fleet(picks: OrchestrationType, old: (i32, &[Is]), new: (i32, &[Is])) -> DeploymentObservation {
-    fleet_of(3, (0, 1), picks, old, new)
-}
-
-fn fleet_of(
-    replicas: i32,
-    (surge, unavailable): (i32, i32),
-    picks: OrchestrationType,
-    old: (i32, &[Is]),
-    new: (i32, &[Is]),
-) -> DeploymentObservation {
-    let deployment: Building<MachineDeployment> = deployment(replicas, surge, unavailable)
-        .annotation(annotation::REVISION, "1")
-        .with(|d| d.spec.strategy = in_place(surge, unavailable, picks));
-    let mut nodes = BTreeMap::new();
-    let mut sets = Vec::new();
-    for (name, class, (size, machines), created) in [("md-old", "old", old, -2000), ("md-new", "new", new, -1000)] {
-        let mut set = Building(set_of_class(name, class, size, created));
-        if class == "old" {
-            set = set
-                .label(label::SCALE_UP_DISABLED, "true")
-                .annotation(annotation::REVISION, "0")
-                .annotation(annotation::PREFER_NO_SCHEDULE, "True");
-        }
-        let set = set.build();
-        let mut seen = SetSeen { machines: Vec::new(), set: Arc::new(set) };
-        for (number, is) in machines.iter().enumerate() {
-            let machine = machine_of(&seen.set, number, *is);
-            if let Some(node) = node_of(&machine, *is) {
-                nodes.insert(node.metadata.name.clone().unwrap(), Arc::new(node));
-            }
-            seen.machines.push(Arc::new(machine));
-        }
-        sets.push(seen);
-    }
-    let mut seen = seeing_sets(deployment.build(), sets);
-    seen.nodes = Some(nodes);
-    seen
-}
-
-/// The rules of this room that a pass follows, with what they change.
-fn rules(seen: &DeploymentObservation) -> Vec<String> {
-    let told = |step: &super::super::plan::Step| match &step.effect {
-        Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.key.name),
-        Effect::PatchNode { node, .. } => format!("{} {}", step.rule, node.key.name),
-        Effect::PatchMachine { machine, .. } => format!("{} {}", step.rule, machine.key.name),
-        _ => step.rule.to_owned(),
-    };
-    decide(seen).steps.iter().filter(|step| step.rule.starts_with("in-place/")).map(told).collect()
-}
-
-use Is::{
-    Candidate, Contradicting, HandedOver, Plain, Selected, Starting, Unhealthy, Updated, UpdatedEarly, Updating,
-    WithoutNode,
 };
 
 #[rstest]
@@ -330,73 +190,6 @@ fn a_machine_handed_over_to_a_set_that_is_old_by_now_is_updated_once_more() {
     );
 }
 
-#[rstest]
-#[case::s_inpl_09_no_candidate(of(2, &[Plain, Plain]), of(1, &[Plain]), &[])]
-#[case::s_inpl_10_one_is_missing_already(of(2, &[Plain, Candidate]), of(1, &[Starting]), &[])]
-#[case::s_inpl_11_one_is_being_updated(of(2, &[Candidate, Selected]), of(1, &[Plain]), &[])]
-#[case::s_inpl_12_one_at_a_time(of(2, &[Candidate, Candidate]), of(1, &[Plain]), &["in-place/select node-md-old-0"])]
-#[case::s_inpl_14_nothing_is_old(of(0, &[]), of(1, &[Plain]), &[])]
-#[case::d_24_a_vanished_node_is_not_being_updated(
-    of(2, &[WithoutNode, Candidate]), of(1, &[Plain]), &["in-place/select node-md-old-1"])]
-#[case::d_24_the_unhealthy_first(of(2, &[Candidate, Unhealthy]), of(1, &[Plain]), &["in-place/select node-md-old-1"])]
-fn nodes_are_selected(#[case] old: (i32, &'static [Is]), #[case] new: (i32, &'static [Is]), #[case] expected: &[&str]) {
-    let seen = fleet(Auto, old, new);
-    let fleet = Fleet::of(&seen);
-    let mut plan = Plan::default();
-    let picked = selection::select(&seen, &fleet, fleet.new.as_ref().unwrap(), &mut plan);
-    assert_eq!(picked, !expected.is_empty());
-    let nodes: Vec<String> = plan
-        .steps
-        .iter()
-        .map(|step| match &step.effect {
-            Effect::PatchNode { node, .. } => format!("{} {}", step.rule, node.key.name),
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!(nodes, expected);
-}
-
-#[test]
-fn s_inpl_13_what_surge_has_made_superfluous_goes() {
-    let seen = fleet(Auto, of(2, &[Candidate, Candidate]), of(3, &[Plain, Plain, Plain]));
-    assert_eq!(rules(&seen), ["in-place/superfluous md-old 0"]);
-}
-
-#[test]
-fn a_superfluous_machine_stays_while_the_new_ones_are_starting() {
-    let seen = fleet_of(1, (1, 0), Auto, of(1, &[Candidate]), of(1, &[Starting]));
-    assert_eq!(rules(&seen), Vec::<String>::new());
-}
-
-#[test]
-fn s_inpl_15_machines_being_updated_are_counted() {
-    let seen = fleet(Auto, of(2, &[Selected, Candidate]), of(1, &[Plain]));
-    assert_eq!(selection::under_way(&seen, &Fleet::of(&seen)), 1);
-}
-
-#[rstest]
-#[case::s_inpl_16_the_one_that_is_left(&[Candidate, Selected], 2, &["node-md-old-0"])]
-#[case::s_inpl_17_two_of_two(&[Candidate, Candidate], 2, &["node-md-old-0", "node-md-old-1"])]
-#[case::s_inpl_17_one_of_two(&[Candidate, Candidate], 1, &["node-md-old-0"])]
-#[case::s_inpl_18_only_one_is_a_candidate(&[Plain, Candidate], 2, &["node-md-old-1"])]
-#[case::s_inpl_19_none_is(&[Plain, Plain], 2, &[])]
-#[case::d_54_one_that_is_down_for_its_update_counts_once(&[Updating, Candidate], 2, &["node-md-old-1"])]
-fn as_many_are_picked_as_may_be_missing(#[case] old: &[Is], #[case] unavailable: i32, #[case] expected: &[&str]) {
-    let seen = fleet_of(3, (0, unavailable), Auto, (2, old), of(1, &[Plain]));
-    let fleet = Fleet::of(&seen);
-    let mut plan = Plan::default();
-    selection::select(&seen, &fleet, fleet.new.as_ref().unwrap(), &mut plan);
-    let picked: Vec<&str> = plan
-        .steps
-        .iter()
-        .map(|step| match &step.effect {
-            Effect::PatchNode { node, .. } => node.key.name.as_str(),
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!(picked, expected);
-}
-
 #[test]
 fn s_inpl_20_nodes_of_old_sets_become_candidates() {
     let seen = fleet(Manual, of(3, &[Plain, Candidate, WithoutNode]), of(0, &[]));
@@ -405,13 +198,7 @@ fn s_inpl_20_nodes_of_old_sets_become_candidates() {
 
 #[test]
 fn d_47_a_machine_of_somebody_else_with_the_same_labels_is_left_alone() {
-    use crate::{
-        cluster::key::ObjectKey,
-        controllers::{
-            set::testing::{controller_reference, now},
-            views::{ControlViews, node_store},
-        },
-    };
+    use crate::controllers::set::testing::{controller_reference, now};
     let seen = fleet(Manual, of(1, &[Plain]), of(0, &[]));
     let (views, nodes) = (ControlViews::default(), node_store());
     views.deployments.apply((*seen.deployment).clone());
@@ -484,6 +271,58 @@ fn d_14_old_sets_may_grow_again_under_another_strategy() {
     let mut seen = fleet(Auto, of(3, &[Candidate, Candidate, Candidate]), of(0, &[]));
     Arc::make_mut(&mut seen.deployment).spec.strategy = rolling(0, 1);
     assert_eq!(rules(&seen), ["in-place/unblock"]);
+}
+
+#[rstest]
+#[case::it_is_about_to_see_it(0, 0)]
+#[case::nobody_answers_for_it(-10, 1)]
+fn an_old_set_is_waited_for_until_it_has_seen_its_size(#[case] since: i64, #[case] expected: i32) {
+    let mut seen = fleet_of(3, (1, 0), Auto, of(3, &[Candidate, Candidate, Candidate]), of(0, &[]));
+    Arc::make_mut(&mut seen.sets[0].set).metadata.generation = Some(2);
+    seen.unsettled.insert("uid-md-old".to_owned(), Unsettled { since: at(since), before: Before::Full });
+    let fleet = Fleet::of(&seen);
+    assert_eq!(grown(&fleet, fleet.new.as_ref().unwrap()), [3, expected]);
+}
+
+#[test]
+fn a_superfluous_machine_that_somebody_keeps_costs_the_healthy_one_before_it() {
+    let mut seen = fleet_of(2, (1, 1), Auto, of(2, &[Candidate, Unhealthy]), of(2, &[Plain, Starting]));
+    assert_eq!(rules(&seen), ["in-place/superfluous md-old 0"]);
+    // Now the healthy one would go first, and one is available.
+    let status = &mut Arc::make_mut(&mut seen.sets[0].machines[1]).status.current_status;
+    status.preserve_expiry_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(600)));
+    Arc::make_mut(&mut seen.deployment).spec.strategy = in_place(1, 0, Auto);
+    assert_eq!(rules(&seen), Vec::<String>::new());
+}
+
+#[test]
+fn a_machine_that_a_user_has_picked_is_not_deleted_while_it_still_runs_and_is_needed() {
+    // Seed 501214.
+    let seen = fleet_of(1, (1, 0), Auto, of(1, &[Selected]), of(1, &[Starting]));
+    assert_eq!(rules(&seen), Vec::<String>::new());
+}
+
+#[test]
+fn marks_of_an_update_that_was_given_up_come_off_although_its_set_is_the_only_one_and_never_was_tainted() {
+    // Seed 61918: candidates were marked, but not tainted; then the class went back, with another strategy.
+    let marked = fleet(Auto, of(0, &[]), of(2, &[Candidate, Plain]));
+    let (views, nodes) = (ControlViews::default(), node_store());
+    let mut rolls = (*marked.deployment).clone();
+    rolls.spec.strategy = rolling(1, 0);
+    rolls.spec.paused = true;
+    views.deployments.apply(rolls);
+    views.sets.apply((*marked.sets[1].set).clone());
+    for machine in &marked.sets[1].machines {
+        views.machines.apply((**machine).clone());
+    }
+    for node in marked.nodes.unwrap().into_values() {
+        let mut node = (*node).clone();
+        node.metadata.namespace = None;
+        nodes.apply(node);
+    }
+    let seen = DeploymentObservation::look_up(&views, Some(&nodes), &ObjectKey::new("ns", "md"), at(0)).unwrap();
+    assert_eq!(seen.nodes.as_ref().unwrap().keys().collect::<Vec<_>>(), ["node-md-new-0"]);
+    assert_eq!(rules(&seen), ["in-place/withdraw node-md-new-0"]);
 }
 
 #[test]

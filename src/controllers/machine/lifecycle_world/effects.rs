@@ -76,8 +76,9 @@ impl World {
                 Acted::Done
             }
             Effect::LookForNode => {
-                self.look_was_in_vain = self.chance(self.faults);
-                if self.look_was_in_vain {
+                let is_in_vain = self.chance(self.faults);
+                self.last_look = if is_in_vain { LastLook::InVain } else { LastLook::Answered };
+                if is_in_vain {
                     let step = super::super::observation::NodeStep::LastLook;
                     return Acted::Trouble(Trouble { step, error: "no".to_owned() });
                 }
@@ -161,8 +162,10 @@ impl World {
         if self.chance(self.faults) {
             return Acted::Trouble(Trouble { step, error: "no".to_owned() });
         }
-        let Some(node) = &mut self.node else {
-            self.process.node = None;
+        let is_another = !is_the_same(self.process.node.as_deref(), self.node.as_deref());
+        let Some(node) = self.node.as_mut().filter(|_| !is_another) else {
+            // Every write names the UID of the Node that it is for; the answer tells what is there.
+            self.process.node.clone_from(&self.node);
             return Acted::Void;
         };
         self.writes += 1;

@@ -1,0 +1,154 @@
+//! Which sets may still act on a size that they no longer have.
+//!
+//! A set that lacked machines when it was shrunk may be making them right now. Whoever fills its room at once has a
+//! machine too many in the end (decisions.md 39), so a rollout grows nothing until the set's controller has said that it
+//! knows its size (`status.observedGeneration`). Not for ever: a set that nobody answers for holds nothing up for longer
+//! than [`PATIENCE`]. The original does not wait.
+//!
+//! What lives here: the memory from one pass to the next. Who waits: [`super::rolling`] for sets that lacked machines;
+//! [`super::in_place`] for every one, since its machines change hands meanwhile. Pure.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Serialize;
+
+use super::observe::SetSeen;
+use crate::{api::v1alpha1::MachineSet, controllers::set::counts::is_terminating};
+
+/// How long a rollout waits for a set to see its size.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a set stood to the size that it had before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Before {
+    /// It had all the machines that it wanted.
+    Full,
+    /// Some were missing, or nobody looked.
+    Lacking,
+}
+
+/// A set whose controller has not seen its present size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Unsettled {
+    /// Since when that is known.
+    pub since: Timestamp,
+    /// How it stood.
+    pub before: Before,
+}
+
+impl Unsettled {
+    /// How long it is still waited for; `None` when that is over.
+    pub fn time_left(self, now: Timestamp) -> Option<Duration> {
+        let waited = Duration::try_from(now.duration_since(self.since)).unwrap_or_default();
+        PATIENCE.checked_sub(waited).filter(|left| !left.is_zero())
+    }
+}
+
+/// Whether the set's controller acts on the size that the set has now. One that goes with its set makes nothing.
+pub fn knows_its_size(set: &MachineSet) -> bool {
+    let ObjectMeta { deletion_timestamp, generation, .. } = &set.metadata;
+    deletion_timestamp.is_some() || set.status.observed_generation >= generation.unwrap_or_default()
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    generation: i64,
+    stood: Before,
+    unsettled: Option<Unsettled>,
+}
+
+/// What was seen of a deployment's sets when it was last looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Looks(BTreeMap<String, Look>);
+
+impl Looks {
+    /// Takes the sets as they are now; those that have not settled, by UID.
+    pub fn take(&mut self, sets: &[SetSeen], now: Timestamp) -> BTreeMap<String, Unsettled> {
+        let looks: BTreeMap<String, Look> = sets
+            .iter()
+            .map(|seen| {
+                let uid = seen.set.metadata.uid.clone().unwrap_or_default();
+                let look = Look::of(seen, self.0.get(&uid), now);
+                (uid, look)
+            })
+            .collect();
+        self.0 = looks;
+        self.0.iter().filter_map(|(uid, look)| Some((uid.clone(), look.unsettled?))).collect()
+    }
+}
+
+impl Look {
+    fn of(seen: &SetSeen, known: Option<&Self>, now: Timestamp) -> Self {
+        let generation = seen.set.metadata.generation.unwrap_or_default();
+        let staying = seen.machines.iter().filter(|machine| !is_terminating(machine)).count();
+        let is_full = i32::try_from(staying).unwrap_or(i32::MAX) >= seen.set.spec.replicas;
+        let stood = if is_full { Before::Full } else { Before::Lacking };
+        let unsettled = (!knows_its_size(&seen.set)).then(|| {
+            let before = known.map_or(Before::Lacking, |known| known.stood);
+            match known.and_then(|known| known.unsettled.map(|unsettled| (known, unsettled))) {
+                Some((known, unsettled)) if known.generation == generation || before == Before::Full => unsettled,
+                Some((_, unsettled)) => Unsettled { before, ..unsettled },
+                None => Unsettled { since: now, before },
+            }
+        });
+        Self { generation, stood, unsettled }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::controllers::{
+        deployment::testing::*,
+        set::testing::{at, now},
+    };
+
+    /// A set that wants so many machines and has so many, in this generation of which it has seen that one.
+    fn looking(wanted: i32, has: usize, (generation, observed): (i64, i64)) -> SetSeen {
+        let mut seen = old(wanted, 0);
+        let set = Arc::make_mut(&mut seen.set);
+        set.metadata.generation = Some(generation);
+        set.status.observed_generation = observed;
+        seen.machines = machines_of(&seen.set, has, has);
+        seen
+    }
+
+    #[rstest]
+    #[case::nothing_is_open(vec![looking(5, 4, (1, 1))], None)]
+    #[case::it_had_all(vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1))], Some(Before::Full))]
+    #[case::it_lacked_one(vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1))], Some(Before::Lacking))]
+    #[case::it_still_has_not_seen_it(
+        vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1)), looking(3, 4, (3, 1))], Some(Before::Lacking))]
+    #[case::it_lacked_one_the_second_time(
+        vec![looking(5, 5, (1, 1)), looking(4, 3, (2, 1)), looking(3, 3, (3, 1))], Some(Before::Lacking))]
+    #[case::it_loses_one_afterwards(
+        vec![looking(5, 5, (1, 1)), looking(4, 4, (2, 1)), looking(4, 3, (2, 1))], Some(Before::Full))]
+    #[case::it_has_seen_it(vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1)), looking(4, 4, (2, 2))], None)]
+    #[case::nobody_looked_before(vec![looking(4, 4, (2, 1))], Some(Before::Lacking))]
+    fn what_a_set_lacked_when_its_size_changed_is_remembered(
+        #[case] looks: Vec<SetSeen>,
+        #[case] expected: Option<Before>,
+    ) {
+        let mut memory = Looks::default();
+        let found = looks.into_iter().map(|seen| memory.take(&[seen], now())).last().unwrap();
+        assert_eq!(found.get("uid-md-old").map(|unsettled| unsettled.before), expected);
+    }
+
+    #[test]
+    fn nobody_is_waited_for_without_end() {
+        let mut memory = Looks::default();
+        let mut left = |seconds| {
+            let found = memory.take(&[looking(4, 4, (2, 1))], at(seconds));
+            found["uid-md-old"].time_left(at(seconds))
+        };
+        assert_eq!(left(0), Some(PATIENCE));
+        assert_eq!(left(4), Some(Duration::from_secs(6)));
+        assert_eq!(left(10), None);
+    }
+}

@@ -1,0 +1,64 @@
+//! cluster-autoscaler's contract: it names machines, takes as many off the wanted number in a second write, and reads the
+//! status (spec/deployment-and-set §16).
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use machine_controller_manager::api::names::annotation;
+use serde_json::json;
+
+use crate::{
+    fleet::{self, running_machines},
+    support::{
+        ManagerOptions, Rig, TestManager,
+        cluster_object::{name, number},
+        wait::expect,
+        wait_until,
+    },
+};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Now, in the whole seconds that the autoscaler writes.
+fn seconds() -> String {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_machines_that_the_autoscaler_names_go_and_no_others() {
+    let Some(rig) = Rig::own("autoscaler::the_machines_that_the_autoscaler_names_go").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("scaler").await;
+    let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
+    namespace.apply(&fleet::manifests(&namespace.name, "fleet", 4, "class-a")).await.succeed();
+    running_machines(&namespace, 4, PATIENCE).await;
+    let mut staying: Vec<String> =
+        namespace.list("machines").await.iter().map(|machine| name(machine).to_owned()).collect();
+    staying.sort();
+    // By name the set would delete the first ones.
+    let named = staying.split_off(2);
+
+    let list: Vec<String> = named.iter().map(|machine| format!("{machine}~{}", seconds())).collect();
+    let trigger = format!("{}={}", annotation::TRIGGER_DELETION, list.join(","));
+    namespace.kubectl(&["annotate", "machinedeployment", "fleet", &trigger]).await.succeed();
+    let scale_in = json!({
+        "metadata": { "annotations": { annotation::LAST_REPLICA_CHANGE_BY_SCALER: seconds() } },
+        "spec": { "replicas": 2 },
+    });
+    let patch = scale_in.to_string();
+    namespace.kubectl(&["patch", "machinedeployment", "fleet", "--type=merge", "-p", &patch]).await.succeed();
+
+    wait_until("the named machines to go", PATIENCE, || async {
+        let machines = namespace.list("machines").await;
+        for machine in &staying {
+            assert!(machines.iter().any(|left| name(left) == machine), "{machine} went, and nobody had named it");
+        }
+        let deployment = namespace.get("machinedeployment", "fleet").await;
+        let told = ["/status/replicas", "/status/availableReplicas"].map(|field| number(&deployment, field));
+        expect(machines.len() == 2 && told == [2, 2], || {
+            format!("{} machines; {}", machines.len(), deployment["status"])
+        })
+    })
+    .await;
+}
