@@ -30,7 +30,7 @@ struct Story<'a> {
 }
 
 impl Story<'_> {
-    fn cx(&self) -> OpContext {
+    fn cx() -> OpContext {
         OpContext::within(Duration::from_secs(600))
     }
 
@@ -43,20 +43,20 @@ impl Story<'_> {
     }
 
     async fn create(&self, name: &str) -> Result<CreatedVm, Status> {
-        self.driver.create_machine(&self.cx(), self.request(name)).await
+        self.driver.create_machine(&Self::cx(), self.request(name)).await
     }
 
     async fn delete(&self, name: &str) -> Code {
-        code(self.driver.delete_machine(&self.cx(), self.request(name)).await)
+        code(self.driver.delete_machine(&Self::cx(), self.request(name)).await)
     }
 
     async fn status(&self, name: &str) -> Code {
-        code(self.driver.get_machine_status(&self.cx(), self.request(name)).await)
+        code(self.driver.get_machine_status(&Self::cx(), self.request(name)).await)
     }
 
     async fn listed(&self, name: &str) -> Vec<ListedVm> {
         let request = ListRequest { class: Arc::clone(&self.class), secret: self.secret.clone() };
-        let all = self.driver.list_machines(&self.cx(), request).await.expect("the list is whole or an error");
+        let all = self.driver.list_machines(&Self::cx(), request).await.expect("the list is whole or an error");
         all.into_iter().filter(|vm| vm.machine_name == name).collect()
     }
 
@@ -79,7 +79,7 @@ impl Story<'_> {
         let mut class = MachineClass::clone(&self.class);
         class.provider = "somebody-else".to_owned();
         let foreign = MachineRequest { class: Arc::new(class), ..self.request("contract-foreign") };
-        let refused = self.driver.create_machine(&self.cx(), foreign).await.expect_err("rule 11");
+        let refused = self.driver.create_machine(&Self::cx(), foreign).await.expect_err("rule 11");
         assert_eq!(refused.code, Code::InvalidArgument, "rule 11");
         assert!(refused.message.contains("somebody-else"), "rule 11: {}", refused.message);
         assert!(self.create("").await.is_err(), "rule 10: no VM without a machine's name");
