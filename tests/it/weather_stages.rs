@@ -24,7 +24,7 @@ fn cloud_that_holds(held: &[&str]) -> String {
     let latency = ["boot", "ready"]
         .map(|key| format!("  {key}: {{constant: {}}}\n", if held.contains(&key) { "1h" } else { "0s" }));
     let calls = held.iter().filter(|held| !["boot", "ready"].contains(held));
-    let hangs: String = calls.map(|call| format!("  - {{op: {call}, effect: hang, for: 1h}}\n")).collect();
+    let hangs = calls.map(|call| format!("  - {{op: {call}, effect: hang, for: 1h}}\n")).collect::<Vec<_>>().concat();
     let failures = if hangs.is_empty() { String::new() } else { format!("failures:\n{hangs}") };
     let swift = "  create: {constant: 0s}\n  delete: {constant: 0s}\n";
     format!("seed: 5\nlatency:\n{swift}{}outcomes: [{{effect: uninitialized}}]\n{failures}", latency.concat())

@@ -132,7 +132,7 @@ async fn a_deleted_machine_behind_a_budget_names_it() {
 #[tokio::test]
 async fn a_long_list_is_told_whole() {
     let world = World::synced();
-    for number in 0..3 * AT_ONCE + 1 {
+    for number in 0..=3 * AT_ONCE {
         world.add_machine(testing::machine(&format!("m-{number:04}"), json!({})));
     }
     let told = OutlookView::new(&world.sources).list(Some("ns"), Freshness::Recent).await.unwrap().items;
