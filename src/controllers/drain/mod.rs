@@ -28,7 +28,7 @@ use self::{
     act::Evictor,
     calls::{Inbox, News, Wake},
     counts::{CountedPods, PodCounts},
-    observe::{DrainLimits, DrainViews, volumes_of},
+    observe::{DrainLimits, DrainViews, left_attached, volumes_of},
     progress::Progress,
     step::{DrainResult, drain_step, learn},
 };
@@ -210,15 +210,19 @@ impl Drainer {
             return;
         }
         let progress = &mut run.progress;
+        let pods = self.views.pods_on(drain.node_name);
+        let mut names = left_attached(&*self.views, drain.node_name, &pods);
+        for pod in &pods {
+            for name in volumes_of(&*self.views, pod) {
+                progress.claims.entry(name.clone()).or_insert_with(|| pods::claims_of(pod));
+                names.push(name);
+            }
+        }
         let mut unknown = BTreeMap::new();
-        for pod in self.views.pods_on(drain.node_name) {
-            for name in volumes_of(&*self.views, &pod) {
-                let claims = pods::claims_of(&pod);
-                progress.claims.entry(name.clone()).or_insert(claims);
-                let is_known = progress.volume_ids.contains_key(&name) || progress.volumes_asked.contains(&name);
-                if !is_known && let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec.clone()) {
-                    unknown.insert(name, spec);
-                }
+        for name in names {
+            let is_known = progress.volume_ids.contains_key(&name) || progress.volumes_asked.contains(&name);
+            if !is_known && let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec.clone()) {
+                unknown.insert(name, spec);
             }
         }
         for (name, spec) in unknown {

@@ -3,7 +3,11 @@
 //! The views of pods, budgets and volumes are large and only needed while something drains; whoever wires the rooms
 //! gives them as [`DrainViews`]. Source: spec/machine-controller §7, §15.4.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -18,7 +22,7 @@ use super::{
     budgets::{BudgetState, budget_of},
     pods::{PodClass, claims_of, classify, grace_of},
     progress::Progress,
-    volumes::{VolumePlace, place_of},
+    volumes::{VolumePlace, is_attached, place_of},
 };
 use crate::{cluster::key::ObjectKey, controllers::machine::observation::Force};
 
@@ -59,6 +63,9 @@ pub struct DrainObservation {
     pub pods: Vec<PodFacts>,
     /// Volumes that the drain has tracked, by PV name.
     pub volumes: BTreeMap<String, VolumePlace>,
+    /// PVs with names at the provider that are attached to the node while no pod on it uses them: what a pod left behind
+    /// that an earlier process moved, or that has just gone.
+    pub left_attached: Vec<String>,
     /// What earlier steps have done.
     pub progress: Progress,
 }
@@ -135,6 +142,9 @@ pub fn observe(
     let facts = pods.iter().map(|pod| facts_of(views, pod, ids, &shared)).collect::<Vec<_>>();
     let mut tracked: Vec<String> = facts.iter().flat_map(|pod| pod.volumes.clone()).collect();
     tracked.extend(progress.tracked_volumes());
+    let left_attached: Vec<String> =
+        left_attached(views, node_name, &pods).into_iter().filter(|name| is_named(ids, name)).collect();
+    tracked.extend(left_attached.iter().cloned());
     let volumes = tracked
         .into_iter()
         .map(|name| {
@@ -156,6 +166,7 @@ pub fn observe(
         node: if node.is_some() { NodePresence::Present } else { NodePresence::Gone },
         pods: facts,
         volumes,
+        left_attached,
         progress: progress.clone(),
     }
 }
@@ -173,9 +184,25 @@ fn facts_of(views: &dyn DrainViews, pod: &Pod, ids: &VolumeIds, shared: &[String
         budget: budget_of(pod, &budgets),
         volumes: volumes_of(views, pod)
             .into_iter()
-            .filter(|name| ids.get(name).is_some_and(|ids| !ids.is_empty()) && !shared.contains(name))
+            .filter(|name| is_named(ids, name) && !shared.contains(name))
             .collect(),
     }
+}
+
+/// Whether the driver knows what the provider calls this PV.
+fn is_named(ids: &VolumeIds, pv: &str) -> bool {
+    ids.get(pv).is_some_and(|ids| !ids.is_empty())
+}
+
+/// PVs that are attached to a node while none of these pods on it uses them. Inline volumes have no PV and are ignored (M-25).
+pub fn left_attached(views: &dyn DrainViews, node_name: &str, pods: &[Arc<Pod>]) -> Vec<String> {
+    let used: BTreeSet<String> = pods.iter().flat_map(|pod| volumes_of(views, pod)).collect();
+    let attached = views.attachments_on(node_name).into_iter().filter(|attachment| is_attached(attachment));
+    let left: BTreeSet<String> = attached
+        .filter_map(|attachment| attachment.spec.source.persistent_volume_name.clone())
+        .filter(|name| !used.contains(name))
+        .collect();
+    left.into_iter().collect()
 }
 
 /// Names of the PVs behind a pod's claims, as far as they are bound and known.

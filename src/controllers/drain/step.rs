@@ -147,7 +147,7 @@ pub(super) fn volume_limit(seen: &DrainObservation, facts: Option<&PodFacts>) ->
     facts.map(|facts| facts.grace).unwrap_or_default() + seen.limits.detach
 }
 
-/// Takes the pods that have to go into the attempt, once.
+/// Takes the pods that have to go, and the volumes that others left behind, into the attempt, once.
 fn list_pods(seen: &DrainObservation, progress: &mut Progress) {
     if progress.listed == Listed::Yes {
         return;
@@ -162,6 +162,8 @@ fn list_pods(seen: &DrainObservation, progress: &mut Progress) {
         };
         progress.pods.insert(pod.uid.clone(), entry);
     }
+    // What has lingered is in memory only: after a restart the attachments tell (M-43).
+    progress.lingering.extend(seen.left_attached.iter().cloned());
 }
 
 /// Volumes that did not detach in an earlier attempt, and have by now.

@@ -64,6 +64,7 @@ impl World {
                 node: NodePresence::Present,
                 pods,
                 volumes,
+                left_attached: Vec::new(),
                 progress: Progress::default(),
             },
         }
@@ -90,9 +91,9 @@ impl World {
     }
 
     fn place(&mut self, pv: &str, here: Presence, elsewhere: Presence) -> &mut Self {
-        let place = self.seen.volumes.get_mut(pv).unwrap();
-        place.here = here;
-        place.elsewhere = elsewhere;
+        let unwanted = VolumePlace { here, elsewhere, wanted: Presence::No };
+        let place = self.seen.volumes.entry(pv.to_owned()).or_insert(unwanted);
+        (place.here, place.elsewhere) = (here, elsewhere);
         self
     }
 }
@@ -246,6 +247,28 @@ fn mc_213_mc_214_a_volume_that_does_not_detach_fails_this_attempt_and_the_next()
     let DrainResult::Failed(error) = world.step(&PodAnswer::Accepted).result else { panic!("forgotten") };
     assert_eq!(error, "volumes still attached to the node: pv-1");
     world.place("pv-1", Presence::No, Presence::No);
+    assert_eq!(world.step(&PodAnswer::Accepted).result, DrainResult::Drained);
+}
+
+#[test]
+fn m_43_what_a_pod_left_attached_before_this_process_began_is_waited_for() {
+    let mut world = World::with(Vec::new());
+    world.seen.left_attached = vec!["pv-1".to_owned()];
+    world.place("pv-1", Presence::Yes, Presence::No);
+    let DrainResult::Failed(error) = world.step(&PodAnswer::Accepted).result else { panic!("not waited for") };
+    assert_eq!(error, "volumes still attached to the node: pv-1");
+    world.seen.progress = world.seen.progress.next_attempt();
+    world.seen.left_attached.clear();
+    world.place("pv-1", Presence::No, Presence::No);
+    assert_eq!(world.step(&PodAnswer::Accepted).result, DrainResult::Drained);
+}
+
+#[test]
+fn by_force_nothing_that_is_left_attached_is_waited_for() {
+    let mut world = World::with(Vec::new());
+    world.seen.limits.force = Force::Yes;
+    world.seen.left_attached = vec!["pv-1".to_owned()];
+    world.place("pv-1", Presence::Yes, Presence::No);
     assert_eq!(world.step(&PodAnswer::Accepted).result, DrainResult::Drained);
 }
 

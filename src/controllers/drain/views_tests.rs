@@ -158,6 +158,21 @@ fn mc_219_an_attachment_without_a_volume_of_its_own_is_ignored() {
 }
 
 #[test]
+fn a_volume_is_left_attached_when_no_pod_on_the_node_uses_it_and_the_driver_knows_it() {
+    let views = Views::default()
+        .pod("a", "here", &["claim-1"])
+        .pod("b", "there", &["claim-2"])
+        .attached(Some("pv-1"), "here")
+        .attached(Some("pv-2"), "here")
+        .attached(Some("pv-3"), "there")
+        .attached(Some("pv-9"), "here")
+        .attached(None, "here");
+    let seen = looked_at(&views);
+    assert_eq!(seen.left_attached, ["pv-2"]);
+    assert_eq!(seen.volumes["pv-2"].here, Presence::Yes);
+}
+
+#[test]
 fn a_volume_is_on_the_node_until_its_attachment_is_gone() {
     let views = Views::default().pod("a", "here", &["claim-1"]).attached(Some("pv-1"), "here");
     let place = looked_at(&views).volumes["pv-1"];

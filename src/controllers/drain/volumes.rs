@@ -54,9 +54,7 @@ pub fn place_of(
         .any(|attached| ids.iter().any(|id| names_volume(&attached.name, id)));
     let of_pv =
         |attachment: &&Arc<VolumeAttachment>| attachment.spec.source.persistent_volume_name.as_deref() == Some(pv);
-    let is_attached =
-        |attachment: &&Arc<VolumeAttachment>| attachment.status.as_ref().is_some_and(|status| status.attached);
-    let attached = || attachments.iter().filter(of_pv).filter(is_attached);
+    let attached = || attachments.iter().filter(of_pv).filter(|attachment| is_attached(attachment));
     // The Node's list forgets a volume before it is detached; its attachment lasts until then.
     let here = on_node || attached().any(|attachment| attachment.spec.node_name == node_name);
     let elsewhere = attached().any(|attachment| attachment.spec.node_name != node_name);
@@ -65,6 +63,11 @@ pub fn place_of(
             && pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) != Some(node_name)
     });
     VolumePlace { here: Presence::of(here), elsewhere: Presence::of(elsewhere), wanted: Presence::of(wanted) }
+}
+
+/// Whether an attachment says that its volume is attached.
+pub fn is_attached(attachment: &VolumeAttachment) -> bool {
+    attachment.status.as_ref().is_some_and(|status| status.attached)
 }
 
 /// Whether a name of `status.volumesAttached` means the volume with this handle: it is the handle, or ends in it after a
