@@ -11,6 +11,7 @@ use super::{
     fleet::{Fleet, SetState, owner},
     observe::DeploymentObservation,
     plan::{Effect, Next, Plan},
+    scaling,
     template_hash::new_set_identity,
 };
 use crate::{
@@ -63,7 +64,10 @@ pub fn next_revision(old: &[SetState<'_>]) -> i64 {
 
 /// Brings an existing new set and the deployment's revision in line.
 pub fn keep_in_line(fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> NewSet {
-    let wanted = in_line(fleet.deployment, new.set, next_revision(&fleet.old));
+    let mut wanted = in_line(fleet.deployment, new.set, next_revision(&fleet.old));
+    if scaling::is_due(fleet) {
+        keep_time_of_scaler(&mut wanted, new);
+    }
     if wanted != **new.set {
         let seen = json!({ "metadata": new.set.metadata, "spec": new.set.spec });
         let wanted = json!({ "metadata": wanted.metadata, "spec": wanted.spec });
@@ -80,6 +84,16 @@ pub fn keep_in_line(fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> N
         plan.push("revision/deployment", Effect::PatchDeployment { part: Part::Main, patch });
     }
     NewSet::InLine
+}
+
+/// The scaler's time waits until the set has its new size. With the time alone the set would let the marked machines go,
+/// replace them at its old size, and then be shrunk by machines that nobody has named.
+fn keep_time_of_scaler(wanted: &mut MachineSet, new: &SetState<'_>) {
+    let annotations = wanted.metadata.annotations.get_or_insert_default();
+    match new.annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER) {
+        Some(before) => annotations.insert(annotation::LAST_REPLICA_CHANGE_BY_SCALER.to_owned(), before.to_owned()),
+        None => annotations.remove(annotation::LAST_REPLICA_CHANGE_BY_SCALER),
+    };
 }
 
 /// Brings the machine configuration of old sets in line with the deployment (D-51); their machines follow.
@@ -266,6 +280,31 @@ mod tests {
         let annotations = in_line(&built, &set, 1).metadata.annotations.unwrap();
         assert_eq!(annotations[annotation::LAST_REPLICA_CHANGE_BY_SCALER], "2026-11-21T08:00:00Z");
         assert!(!annotations.contains_key(annotation::TRIGGER_DELETION));
+    }
+
+    #[rstest]
+    #[case::not_before_the_set_has_its_size("4", None)]
+    #[case::then_it_does("2", Some("2026-11-21T08:00:00Z"))]
+    fn s_md_13_the_time_of_the_scaler_reaches_the_set_with_its_size(
+        #[case] sized_for: &str,
+        #[case] told: Option<&str>,
+    ) {
+        let scaled = deployment(2, 1, 0).annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, "2026-11-21T08:00:00Z");
+        let mut set = new(4, 4);
+        let meta = &mut std::sync::Arc::make_mut(&mut set.set).metadata;
+        let annotations = meta.annotations.get_or_insert_default();
+        annotations.insert(annotation::DESIRED_REPLICAS.to_owned(), sized_for.to_owned());
+        let seen = seeing_sets(scaled.build(), vec![set]);
+        let fleet = Fleet::of(&seen);
+        let mut plan = Plan::default();
+        keep_in_line(&fleet, fleet.new.as_ref().unwrap(), &mut plan);
+        let copied = plan.steps.iter().find_map(|step| match &step.effect {
+            Effect::PatchSet { patch: Patch::Merge(patch), .. } => {
+                patch["metadata"]["annotations"][annotation::LAST_REPLICA_CHANGE_BY_SCALER].as_str()
+            }
+            _ => None,
+        });
+        assert_eq!(copied, told, "{plan:?}");
     }
 
     #[test]
