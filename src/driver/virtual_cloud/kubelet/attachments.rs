@@ -79,8 +79,16 @@ impl Kubelet {
         }
     }
 
-    /// Takes up the attachments to a Node that were made before it was known.
+    /// Takes up the attachments to a Node that were seen before it was known. One that was being let go of then, as after a
+    /// restart, was taken for somebody else's.
     pub(super) fn place_attachments(&mut self, node: &str) {
+        let unclear = |record: &AttachmentRecord| record.whose == Whose::Unclear && record.brief.node == node;
+        let mut looked_at_too_early: Vec<AttachmentBrief> =
+            self.attachments.extract_if(|_, record| unclear(record)).map(|(_, record)| record.brief).collect();
+        looked_at_too_early.sort_by(|one, other| one.name().cmp(other.name()));
+        for attachment in looked_at_too_early {
+            self.on_attachment(attachment);
+        }
         let here: Vec<Arc<str>> = self
             .unplaced_attachments
             .iter()

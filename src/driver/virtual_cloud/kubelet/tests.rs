@@ -407,3 +407,19 @@ async fn an_attachment_to_a_node_of_somebody_else_is_left_alone() {
     seconds(5).await;
     assert_eq!(server.object(ATTACHMENT).unwrap()["metadata"]["finalizers"], json!([]));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_attachment_that_was_being_let_go_of_before_its_node_was_known_is_let_go_of() {
+    let server = ApiServer::new();
+    server.put("/api/v1/nodes/m", json!({"metadata": {"name": "m"}}));
+    let mut attachment = an_attachment("m");
+    attachment["metadata"]["finalizers"] = json!(["external-attacher/virtual-csi-sapcloud-io"]);
+    attachment["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    server.put(ATTACHMENT, attachment);
+    let cloud = a_cloud(&server, "volumes: {attach: 0s, detach: 0s}").await;
+    seconds(5).await;
+    assert_eq!(server.take_writes(), Vec::<String>::new(), "it may be somebody else's");
+    cloud.create_machine(&CX, request("m")).await.unwrap();
+    seconds(5).await;
+    assert_eq!(server.object(ATTACHMENT).unwrap()["metadata"]["finalizers"], json!([]));
+}
