@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     aggregation::World,
     fleet::{manifests, running_machines},
-    support::{kubectl::Answer, rig::free_port, wait_until},
+    support::{kubectl::Answer, ports::free_port, wait_until},
     weather::{Cloud, FLEET},
 };
 

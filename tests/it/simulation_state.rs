@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::{
     fleet::{self, none_left},
     support::{
-        ManagerOptions, Namespace, Rig, Rights, TestManager, cluster_object::text, rig::free_port, wait::expect,
+        ManagerOptions, Namespace, Rig, Rights, TestManager, cluster_object::text, ports::free_port, wait::expect,
         wait_until,
     },
 };

@@ -14,7 +14,7 @@ use crate::{
     support::{
         Namespace, Rig, Rights,
         manager::{ManagerOptions, TestManager},
-        rig::free_port,
+        ports::free_port,
         secure::SecureConnection,
         wait::expect,
         wait_until,

@@ -18,7 +18,7 @@ use crate::{
     support::{
         ManagerOptions, Namespace, Rig, TestManager,
         cluster_object::{name, text},
-        manager, rig,
+        manager, ports,
         wait::expect,
         wait_until,
     },
@@ -79,7 +79,7 @@ impl Weather {
     /// A namespace and a manager on this control plane.
     pub async fn over(rig: Arc<Rig>, flags: &[&str]) -> Self {
         let namespace = rig.namespace("weather").await;
-        let port = rig::free_port();
+        let port = ports::free_port();
         // Each manager keeps its VMs to itself; without a state they would be those of all simulated Nodes.
         let state = rig.folder.join(format!("{}.vms.json", namespace.name));
         let mut all = vec![

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{aggregation::Aggregation, process::Process, rig::free_port};
+use super::{aggregation::Aggregation, ports::free_port, process::Process};
 
 /// The binary under test.
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");

@@ -13,8 +13,9 @@ use tokio::{
 };
 
 use super::{
+    ports::free_port,
     process::Process,
-    rig::{Namespace, Rig, Rights, free_port},
+    rig::{Namespace, Rig, Rights},
     wait_until,
 };
 

@@ -10,6 +10,7 @@ pub mod backend;
 pub mod cluster_object;
 pub mod kubectl;
 pub mod manager;
+pub mod ports;
 pub mod process;
 pub mod rig;
 pub mod scratch;

@@ -6,7 +6,6 @@
 use std::{
     collections::BTreeSet,
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock},
     thread,
@@ -24,6 +23,7 @@ use super::{
     backend::{ApiServer, Backend, Credentials},
     kubectl::Answer,
     kubectl::Kubectl,
+    ports::free_port,
     process::Process,
     scratch,
 };
@@ -468,12 +468,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(error) => panic!("{error}"),
     })
-}
-
-/// A loopback port that is free now.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a bound address").port()
 }
 
 fn is_ready(kubectl: &Kubectl) -> bool {
