@@ -20,6 +20,7 @@ fn held(name: &str) -> Value {
 pub fn probes() -> Vec<Probe> {
     let red = || post("$T", thing("a", json!({"color": "red"})));
     let pods = "/api/v1/namespaces/$NS/pods";
+    let account = "/api/v1/namespaces/$NS/serviceaccounts/default";
     let running = || merge("/api/v1/namespaces/$NS/pods/p/status", json!({"status": {"phase": "Running"}}));
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
     let evict = || post("/api/v1/namespaces/$NS/pods/p/eviction", &eviction);
@@ -167,6 +168,22 @@ pub fn probes() -> Vec<Probe> {
                 delete("/api/v1/namespaces/$NS")
                     .facts([Is("/status/phase", json!("Terminating")), Is("/spec/finalizers", json!(["kubernetes"]))]),
                 post("$M", config_map("m")).status(403).facts([Text("NamespaceTerminating")]),
+                merge("$T/a", json!({"metadata": {"finalizers": null}})),
+                get("/api/v1/namespaces/$NS").status(404).eventually(),
+            ],
+        )
+        .with_controllers(),
+        // What every namespace has is there soon, comes back, and does not hold the namespace up.
+        Probe::new(
+            "XA-106-ACCOUNT",
+            [
+                get(account).eventually().facts([Keep("$UID", "/metadata/uid")]),
+                get("/api/v1/namespaces/kube-node-lease/serviceaccounts/default").eventually(),
+                delete(account),
+                get(account).eventually().facts([Differs("/metadata/uid", "$UID")]),
+                post("$T", held("a")),
+                delete("/api/v1/namespaces/$NS"),
+                get(account).status(404).eventually(),
                 merge("$T/a", json!({"metadata": {"finalizers": null}})),
                 get("/api/v1/namespaces/$NS").status(404).eventually(),
             ],

@@ -291,6 +291,15 @@ pub fn probes() -> Vec<Probe> {
                 get("/apis").with("impersonate-user", "alice"),
             ],
         ),
+        // What is there from the start, and programs in a cluster look for.
+        Probe::new(
+            "XA-001-SERVICE",
+            [get("/api/v1/namespaces/default/services/kubernetes").eventually().facts([
+                Is("/metadata/labels/component", json!("apiserver")),
+                Is("/spec/ports/0/name", json!("https")),
+                Is("/spec/ports/0/port", json!(443)),
+            ])],
+        ),
         Probe::new("XA-137", reviews()),
         Probe::new(
             "XA-067",

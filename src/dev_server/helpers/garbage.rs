@@ -93,3 +93,54 @@ impl Helpers {
 pub(super) fn owners(value: &Value) -> impl Iterator<Item = &str> {
     value["metadata"]["ownerReferences"].as_array().into_iter().flatten().map(|owner| text(owner, "/uid"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::dev_server::helpers::testing::{HandClock, ask, cluster, cluster_in, eventually, exists};
+
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+    fn owned(by: &Value) -> Value {
+        let name = object::name(by);
+        json!({"metadata": {"name": "owned", "ownerReferences": [
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": object::uid(by)}]}})
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_falls_behind_the_history_collects_all_the_same() {
+        let cluster = cluster([]);
+        let owner = ask(&cluster, "POST", MAPS, &json!({"metadata": {"name": "owner"}})).await.unwrap();
+        ask(&cluster, "POST", MAPS, &owned(&owner)).await.unwrap();
+        // In this thread nobody else comes between the two.
+        ask(&cluster, "DELETE", &format!("{MAPS}/owner"), &Value::Null).await.unwrap();
+        cluster.server.compact();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(ask(&cluster, "GET", &format!("{MAPS}/owned"), &Value::Null).await.unwrap_err(), 404);
+    }
+
+    #[tokio::test]
+    async fn what_lost_its_owner_before_a_restart_is_collected_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("data");
+        let clock = HandClock::at(Timestamp::UNIX_EPOCH);
+        {
+            let without = [StandIn::GarbageCollection];
+            let cluster = cluster_in(&folder, &clock, without).await;
+            let owner = ask(&cluster, "POST", MAPS, &json!({"metadata": {"name": "owner"}})).await.unwrap();
+            ask(&cluster, "POST", MAPS, &owned(&owner)).await.unwrap();
+            ask(&cluster, "DELETE", &format!("{MAPS}/owner"), &Value::Null).await.unwrap();
+            exists(&cluster, &format!("{MAPS}/owned")).await;
+        }
+        let cluster = cluster_in(&folder, &clock, []).await;
+        eventually("the dependent to go", async || {
+            let found = ask(&cluster, "GET", &format!("{MAPS}/owned"), &Value::Null).await;
+            (found == Err(404)).then_some(())
+        })
+        .await;
+    }
+}

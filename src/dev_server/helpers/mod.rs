@@ -1,14 +1,18 @@
-//! Stand-ins for controllers that clients rely on: garbage collection, namespaces, definitions, budgets, nodes.
+//! Stand-ins for controllers that clients rely on: garbage collection, namespaces, definitions, budgets, nodes, accounts, events.
 //!
 //! One task follows all changes; it lives here, with the requests that it makes, and each controller has a file of its own.
 //! What it does goes through the API like anybody's requests, so that admission sees it.
 //! Source: spec/extension-apiserver §6.1, §6.3.
 
+mod accounts;
 mod budgets;
 mod emptying;
+mod events;
 mod garbage;
 mod nodes;
 mod roles;
+#[cfg(test)]
+mod testing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,10 +20,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request, header};
+use http::{Method, Request, StatusCode, header};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use self::garbage::owners;
+use self::{accounts::Accountless, events::Lifetimes, garbage::owners};
 use super::{
     access::{MASTERS, User},
     aggregator, authorization, crd,
@@ -44,42 +49,96 @@ pub(super) struct Helpers {
     dependents: BTreeMap<String, BTreeSet<Place>>,
     /// Objects that wait for others to go first.
     waiting: BTreeSet<Place>,
+    /// Namespaces that lack their account.
+    accountless: Accountless,
+    /// When events are forgotten.
+    lifetimes: Lifetimes,
+}
+
+/// What woke the helpers.
+enum Woken {
+    Changes,
+    /// Those that others registered.
+    Servers,
+    Time,
+}
+
+/// Sleeps until a moment; without one, for ever.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
 }
 
 impl Helpers {
     pub(super) fn new(server: Arc<Server>, without: BTreeSet<StandIn>) -> Self {
-        Self { server, without, at: 0, dependents: BTreeMap::new(), waiting: BTreeSet::new() }
+        Self {
+            server,
+            without,
+            at: 0,
+            dependents: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            accountless: Accountless::default(),
+            lifetimes: Lifetimes::default(),
+        }
     }
 
     /// Follows all changes until the server is gone.
     pub(super) async fn run(mut self) {
         let mut progress = self.server.store.progress();
-        for (collection, key, stored) in self.server.store.find(|_, _| true) {
-            self.note(&collection, &key, &stored.value);
-        }
-        self.at = self.server.store.revision();
-        self.aggregate_roles();
-        self.settle().await;
+        self.take_stock().await;
         loop {
-            let at = self.at;
+            self.forget_events();
+            self.retry_accounts().await;
+            // What was written here past the API is told to watchers too. A store that can't be written any more tells
+            // whoever writes next.
+            let _ = self.server.store.durable(self.server.store.revision()).await;
+            let (at, wakes) = (self.at, self.wakes());
             let progressed = async { progress.wait_for(|progress| *progress > at).await.is_ok() };
             // In this order: one seed is one history.
             let woken = tokio::select! {
                 biased;
-                is_there = progressed => Some(is_there),
-                () = self.server.aggregator.moved() => None,
+                is_there = progressed => if is_there { Woken::Changes } else { return },
+                () = self.server.aggregator.moved() => Woken::Servers,
+                () = until(wakes) => Woken::Time,
             };
             match woken {
-                Some(true) => self.step().await,
-                Some(false) => return,
+                Woken::Changes => self.step().await,
                 // Namespaces may wait for a server that nobody knows any more.
-                None => self.settle().await,
+                Woken::Servers => self.settle().await,
+                Woken::Time => {}
             }
         }
     }
 
+    /// When something has to be done though nothing changes.
+    fn wakes(&self) -> Option<Instant> {
+        let events = self.lifetimes.pause(self.server.now()).map(|pause| Instant::now() + pause);
+        [events, self.accountless.wakes()].into_iter().flatten().min()
+    }
+
+    /// Looks at all there is as if it were new: what an earlier process has left undone is done now.
+    async fn take_stock(&mut self) {
+        // Taken first: what is written meanwhile is seen twice rather than never.
+        self.at = self.server.store.revision();
+        self.dependents.clear();
+        self.waiting.clear();
+        let mut budgets = BTreeSet::new();
+        let all = self.server.store.find(|collection, _| !events::holds(collection));
+        for (collection, key, stored) in all {
+            let change = Change { revision: stored.revision, key, before: None, after: Some(stored), size: 0 };
+            self.see(&collection, &change, &mut budgets).await;
+        }
+        self.know_events();
+        self.finish(budgets).await;
+    }
+
     /// Does what the changes since the last step ask for.
     async fn step(&mut self) {
+        if !self.server.store.knows_since(self.at) {
+            return self.take_stock().await;
+        }
         let changes = self.server.store.journal(self.at);
         let Some((_, last)) = changes.last() else {
             self.at = self.server.store.revision().max(self.at);
@@ -90,6 +149,11 @@ impl Helpers {
         for (collection, change) in &changes {
             self.see(collection, change, &mut budgets).await;
         }
+        self.finish(budgets).await;
+    }
+
+    /// Does what is done once for many changes.
+    async fn finish(&mut self, budgets: BTreeSet<String>) {
         for namespace in budgets {
             self.count_budgets(&namespace);
         }
@@ -126,11 +190,15 @@ impl Helpers {
                     self.server.fill_account_secret(secret);
                 }
             }
-            ("", "serviceaccounts") if self.stands_in_for(StandIn::AccountTokens) => {
-                if let Some(account) = &change.after {
+            ("", "serviceaccounts") => match &change.after {
+                Some(account) if self.stands_in_for(StandIn::AccountTokens) => {
                     self.server.fill_secrets_of(&account.value);
                 }
-            }
+                Some(_) => {}
+                None => self.give_account(&namespace).await,
+            },
+            ("", "namespaces") if change.after.is_some() => self.give_account(&change.key).await,
+            ("", "events") => self.see_event(change),
             (aggregator::GROUP, aggregator::RESOURCE) | ("", "services") => self.server.aggregator.look_again(),
             (authorization::GROUP, "clusterroles") => self.aggregate_roles(),
             ("", "nodes") if self.stands_in_for(StandIn::Nodes) => match &change.after {
@@ -187,8 +255,8 @@ impl Helpers {
         self.server.registry().storage_of(collection).cloned()
     }
 
-    /// A request of the server's own.
-    async fn send(&self, method: Method, path: &str, content_type: &'static str, body: &Value) {
+    /// A request of the server's own; the answer is its status.
+    async fn send(&self, method: Method, path: &str, content_type: &'static str, body: &Value) -> Option<StatusCode> {
         let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let request = Request::builder()
             .method(method)
@@ -196,13 +264,14 @@ impl Helpers {
             .header(header::CONTENT_TYPE, content_type)
             .header(header::USER_AGENT, "mcm-dev-helpers")
             .body(bytes);
-        if let Ok(request) = request {
-            let user = User::known("system:kube-controller-manager", [MASTERS.to_owned()]);
-            let answer = self.server.answer(request, Ok(user)).await;
-            if !answer.status().is_success() && answer.status() != http::StatusCode::NOT_FOUND {
-                tracing::debug!(path, status = %answer.status(), "a helper of the development server was refused");
-            }
+        // Names that are stored make no path that can't be asked for.
+        let request = request.ok()?;
+        let user = User::known("system:kube-controller-manager", [MASTERS.to_owned()]);
+        let status = self.server.answer(request, Ok(user)).await.status();
+        if !status.is_success() && status != StatusCode::NOT_FOUND {
+            tracing::debug!(path, %status, "a helper of the development server was refused");
         }
+        Some(status)
     }
 
     fn path(&self, collection: &Collection, value: &Value) -> Option<String> {
