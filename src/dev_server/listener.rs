@@ -239,6 +239,19 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::dev_server::{DevServer, DevServerOptions};
+
+    #[tokio::test]
+    async fn other_hosts_are_let_in_only_when_that_is_said() {
+        let server = DevServer::start(DevServerOptions::default()).unwrap();
+        let everywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let refused = server.listen(everywhere).await.unwrap_err().to_string();
+        assert!(refused.contains("can be reached from other hosts") && refused.contains("--insecure-"), "{refused}");
+        let (listening, _) = server.listen_for(Reach::Anybody, everywhere).await.unwrap();
+        assert_eq!(listening.address.ip(), everywhere.ip());
+        let near = listening.from_this_host();
+        assert!(near.ip().is_loopback() && near.port() == listening.address.port(), "{near}");
+    }
 
     #[rstest]
     #[case::address(Some("127.0.0.1:6443"), false)]
