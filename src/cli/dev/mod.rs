@@ -83,6 +83,26 @@ fn stand_in(name: &str) -> Result<StandIn, String> {
     })
 }
 
+/// Where the API server listens.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ListenArgs {
+    /// Port of the API server; 0 takes any free one
+    #[arg(long, default_value = "0")]
+    pub port: u16,
+    /// Address of the API server; one that other hosts reach needs --insecure-listen-anywhere
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
+    pub address: IpAddr,
+    /// Let other hosts reach the API server: whoever has a kubeconfig or token of it may do everything
+    #[arg(long)]
+    pub insecure_listen_anywhere: bool,
+}
+
+impl ListenArgs {
+    fn reach(self) -> Reach {
+        if self.insecure_listen_anywhere { Reach::Anybody } else { Reach::ThisHost }
+    }
+}
+
 /// Flags of `mcm dev`.
 #[derive(Clone, Debug, Args)]
 pub struct DevArgs {
@@ -95,15 +115,9 @@ pub struct DevArgs {
     /// Where the kubeconfig is written; unset means the data folder, or a folder that ends with the process
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Port of the API server; 0 takes any free one
-    #[arg(long, default_value = "0")]
-    pub port: u16,
-    /// Address of the API server; one that other hosts reach needs --insecure-listen-anywhere
-    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
-    pub address: IpAddr,
-    /// Let other hosts reach the API server: whoever has a kubeconfig or token of it may do everything
-    #[arg(long)]
-    pub insecure_listen_anywhere: bool,
+    /// Where the API server listens.
+    #[command(flatten)]
+    pub listen: ListenArgs,
     /// Only the API server: no definitions, webhooks, controllers or virtual cloud
     #[arg(long, conflicts_with_all = ["example", "simulation_config"])]
     pub api_server_only: bool,
@@ -145,9 +159,8 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
     let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = Folder::open(args.data_dir.as_deref())?;
     let server = server(args)?;
-    let reach = if args.insecure_listen_anywhere { Reach::Anybody } else { Reach::ThisHost };
-    let address = SocketAddr::from((args.address, args.port));
-    let (listening, credentials) = server.listen_for(reach, address).await.map_err(Failure::run)?;
+    let address = SocketAddr::from((args.listen.address, args.listen.port));
+    let (listening, credentials) = server.listen_for(args.listen.reach(), address).await.map_err(Failure::run)?;
     let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| folder.path.join("kubeconfig"));
     write_kubeconfig(&kubeconfig, &credentials.kubeconfig(listening.from_this_host()))?;
     if args.api_server_only {
