@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Helpers;
 use crate::dev_server::{
-    eviction::{covers, is_ready},
+    eviction::{covers, is_ready, with_allowance},
     object,
     stand_ins::StandIn,
     store::Collection,
@@ -43,7 +43,10 @@ impl Helpers {
             remove(&mut old, "disruptedPods");
             remove(&mut old, "conditions");
             if old != status {
+                let known = value["status"]["conditions"].take();
                 value["status"] = status;
+                value["status"]["conditions"] = known;
+                value["status"]["conditions"] = with_allowance(&value, self.server.now());
                 let _ = self.server.overwrite(&served, &budget, Some(value));
             }
         }

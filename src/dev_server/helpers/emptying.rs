@@ -43,6 +43,27 @@ impl Helpers {
         }
     }
 
+    /// Names that a definition has had may be wanted by others of its group.
+    pub(super) fn give_names_away(&self, gone: &Value) {
+        let Some(served) = self.served(&Collection::new("apiextensions.k8s.io", "customresourcedefinitions")) else {
+            return;
+        };
+        let group = text(gone, "/spec/group");
+        for (place, _) in self.server.store.list(&served.collection, "").objects {
+            // Read anew for each: one may have taken the name that the next one wants.
+            let all = self.server.store.list(&served.collection, "").objects;
+            let Some((_, waits)) = all.iter().find(|(key, _)| *key == place) else { continue };
+            if crd::is_accepted(&waits.value) || text(&waits.value, "/spec/group") != group {
+                continue;
+            }
+            let mut value = waits.value.clone();
+            let status = crd::status(&waits.value, all.iter().map(|(_, stored)| &stored.value), self.server.now());
+            value["status"] = status;
+            // Somebody else was quicker: that write has looked at the names too.
+            let _ = self.server.overwrite(&served, waits, Some(value));
+        }
+    }
+
     pub(super) async fn empty_definition(&self, place: &Place, stored: &Stored) {
         let collection = Collection::new(text(&stored.value, "/spec/group"), text(&stored.value, "/spec/names/plural"));
         let content = self.server.store.list(&collection, "");

@@ -197,6 +197,11 @@ impl Helpers {
                 Some(_) => {}
                 None => self.give_account(&namespace).await,
             },
+            ("apiextensions.k8s.io", "customresourcedefinitions") if change.after.is_none() => {
+                if let Some(gone) = &change.before {
+                    self.give_names_away(&gone.value);
+                }
+            }
             ("", "namespaces") if change.after.is_some() => self.give_account(&change.key).await,
             ("", "events") => self.see_event(change),
             (aggregator::GROUP, aggregator::RESOURCE) | ("", "services") => self.server.aggregator.look_again(),
