@@ -376,7 +376,7 @@ mod tests {
 
     use super::*;
 
-    fn definition(plural: &str, names: Value) -> Value {
+    fn definition(plural: &str, names: &Value) -> Value {
         let mut definition = json!({
             "metadata": {"name": format!("{plural}.example.com")},
             "spec": {"group": "example.com", "names": names, "versions": [{"name": "v1", "served": true, "storage": true}]},
@@ -398,10 +398,10 @@ mod tests {
         let now = jiff::Timestamp::UNIX_EPOCH;
         let names_of_first =
             json!({"kind": "Thing", "listKind": "ThingList", "singular": "thing", "shortNames": ["th"]});
-        let mut first = definition("things", names_of_first);
+        let mut first = definition("things", &names_of_first);
         first["status"] = status(&first, std::iter::empty(), now);
         assert!(is_accepted(&first));
-        let second = definition("others", names);
+        let second = definition("others", &names);
         let told = status(&second, [&first, &second].into_iter(), now);
         let accepted = &told["conditions"][0];
         let found = (accepted["status"] == "False").then(|| (text(accepted, "/reason"), text(accepted, "/message")));
