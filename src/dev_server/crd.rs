@@ -11,6 +11,7 @@ use super::{
     object::{name, text, time},
     schema::{Additional, Nature, Schema, compile::structural},
     store::Collection,
+    write_rules::remove,
 };
 use crate::protocol::{
     jsonpath::JsonPath,
@@ -122,32 +123,105 @@ pub(super) fn check(definition: &Value, old: Option<&Value>) -> Vec<Cause> {
     found
 }
 
-/// The status of an accepted definition.
-pub(super) fn status(definition: &Value, now: jiff::Timestamp) -> Value {
+/// The names of a definition that others of its group must not have too: those of its resource, and those of its kinds.
+fn claimed(names: &Value) -> (Vec<&Value>, Vec<&Value>) {
+    let short = names["shortNames"].as_array().into_iter().flatten();
+    let mut resources: Vec<&Value> = short.collect();
+    resources.extend([&names["plural"], &names["singular"]]);
+    (resources, vec![&names["kind"], &names["listKind"]])
+}
+
+/// A name of a definition that another one of its group has already.
+#[derive(Debug, PartialEq, Eq)]
+struct Conflict<'a> {
+    /// The field of its names.
+    field: &'static str,
+    reason: &'static str,
+    name: &'a Value,
+}
+
+/// The names of a definition that others have, in the order in which a real server looks at them.
+fn conflicts<'a>(definition: &'a Value, others: impl Iterator<Item = &'a Value>) -> Vec<Conflict<'a>> {
+    let rivals =
+        others.filter(|other| name(other) != name(definition) && other["spec"]["group"] == definition["spec"]["group"]);
+    let (mut resources, mut kinds) = (Vec::new(), Vec::new());
+    for rival in rivals {
+        let (of_resource, of_kind) = claimed(&rival["status"]["acceptedNames"]);
+        resources.extend(of_resource);
+        kinds.extend(of_kind);
+    }
+    let names = &definition["spec"]["names"];
+    let one = |field: &'static str, reason: &'static str| Conflict { field, reason, name: &names[field] };
+    let short = names["shortNames"].as_array().into_iter().flatten();
+    let short = short.map(|name| Conflict { field: "shortNames", reason: "ShortNamesConflict", name });
+    let of_resource = [one("plural", "PluralConflict"), one("singular", "SingularConflict")];
+    let of_kind = [one("kind", "KindConflict"), one("listKind", "ListKindConflict")];
+    // Who has a name keeps it.
+    let holds = |asked: &Conflict<'_>| {
+        let own = &definition["status"]["acceptedNames"][asked.field];
+        own == asked.name || own.as_array().is_some_and(|own| own.contains(asked.name))
+    };
+    let taken = |all: &[&Value], asked: &Conflict<'_>| {
+        asked.name.as_str().is_some_and(|name| !name.is_empty()) && all.contains(&asked.name) && !holds(asked)
+    };
+    let resource = of_resource.into_iter().chain(short).filter(|asked| taken(&resources, asked));
+    resource.chain(of_kind.into_iter().filter(|asked| taken(&kinds, asked))).collect()
+}
+
+/// The names of a definition without those that others have.
+fn accepted_names(names: &Value, conflicts: &[Conflict<'_>]) -> Value {
+    let mut accepted = names.clone();
+    for Conflict { field, .. } in conflicts {
+        match *field {
+            // These two are always there.
+            "plural" | "kind" => accepted[field] = json!(""),
+            other => remove(&mut accepted, other),
+        }
+    }
+    accepted
+}
+
+/// Whether the names of a definition are its own.
+pub(super) fn is_accepted(definition: &Value) -> bool {
+    let mut conditions = definition["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "NamesAccepted" && condition["status"] == "True")
+}
+
+/// The status of a definition beside all that are stored.
+pub(super) fn status<'a>(definition: &'a Value, all: impl Iterator<Item = &'a Value>, now: jiff::Timestamp) -> Value {
+    let conflicts = conflicts(definition, all);
     let storage = versions(definition).iter().find(|version| version["storage"] == json!(true));
     let storage = storage.map_or(Value::Null, |version| version["name"].clone());
     let mut stored = definition["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
     if !stored.contains(&storage) {
         stored.push(storage);
     }
-    let condition = |kind: &str, reason: &str, message: &str| {
-        let known =
-            definition["status"]["conditions"].as_array().into_iter().flatten().find(|known| known["type"] == kind);
+    let condition = |kind: &str, status: &str, reason: &str, message: &str| {
+        let mut known = definition["status"]["conditions"].as_array().into_iter().flatten();
+        let known = known.find(|known| known["type"] == kind && known["status"] == status);
         let since = known.map_or_else(|| time(now), |known| known["lastTransitionTime"].clone());
-        json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since})
+        json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
     };
-    json!({
-        "acceptedNames": definition["spec"]["names"],
-        "storedVersions": stored,
-        "conditions": [
-            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
-            condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+    // Of several conflicts a real server tells the last one.
+    let conditions = match conflicts.last() {
+        None => [
+            condition("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
+            condition("Established", "True", "InitialNamesAccepted", "the initial names have been accepted"),
         ],
-    })
+        Some(Conflict { reason, name, .. }) => [
+            condition("NamesAccepted", "False", reason, &format!("{name} is already in use")),
+            condition("Established", "False", "NotAccepted", "not all names are accepted"),
+        ],
+    };
+    let accepted = accepted_names(&definition["spec"]["names"], &conflicts);
+    json!({"acceptedNames": accepted, "storedVersions": stored, "conditions": conditions})
 }
 
-/// The kinds that a definition serves.
+/// The kinds that a definition serves; none while its names are another's.
 pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
+    if !is_accepted(definition) {
+        return Vec::new();
+    }
     let strings = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     };
@@ -298,7 +372,59 @@ fn schema_name(kind: &GroupVersionKind) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    fn definition(plural: &str, names: &Value) -> Value {
+        let mut definition = json!({
+            "metadata": {"name": format!("{plural}.example.com")},
+            "spec": {"group": "example.com", "names": names, "versions": [{"name": "v1", "served": true, "storage": true}]},
+        });
+        definition["spec"]["names"]["plural"] = json!(plural);
+        definition
+    }
+
+    #[rstest]
+    #[case::of_its_own(json!({"kind": "Other", "listKind": "OtherList", "singular": "other", "shortNames": ["ot"]}), None)]
+    #[case::kind(json!({"kind": "Thing", "singular": "other"}), Some(("KindConflict", "\"Thing\" is already in use")))]
+    #[case::list_kind(json!({"kind": "Other", "listKind": "ThingList"}),
+        Some(("ListKindConflict", "\"ThingList\" is already in use")))]
+    #[case::singular(json!({"kind": "Other", "singular": "thing"}),
+        Some(("SingularConflict", "\"thing\" is already in use")))]
+    #[case::short_name_that_is_a_plural(json!({"kind": "Other", "shortNames": ["ot", "things"]}),
+        Some(("ShortNamesConflict", "\"things\" is already in use")))]
+    fn names_belong_to_one_definition_of_a_group(#[case] names: Value, #[case] expected: Option<(&str, &str)>) {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let names_of_first =
+            json!({"kind": "Thing", "listKind": "ThingList", "singular": "thing", "shortNames": ["th"]});
+        let mut first = definition("things", &names_of_first);
+        first["status"] = status(&first, std::iter::empty(), now);
+        assert!(is_accepted(&first));
+        let second = definition("others", &names);
+        let told = status(&second, [&first, &second].into_iter(), now);
+        let accepted = &told["conditions"][0];
+        let found = (accepted["status"] == "False").then(|| (text(accepted, "/reason"), text(accepted, "/message")));
+        assert_eq!(found, expected);
+        let mut second = second;
+        second["status"] = told;
+        assert_eq!(second["status"]["conditions"][1]["status"] == "True", expected.is_none());
+        assert_eq!(is_accepted(&second), expected.is_none());
+        let again = status(&first, [&first, &second].into_iter(), now);
+        assert_eq!(again, first["status"], "who was first keeps its names");
+        let mut elsewhere = second.clone();
+        elsewhere["spec"]["group"] = json!("example.org");
+        assert_eq!(conflicts(&elsewhere, [&first].into_iter()), []);
+    }
+
+    #[test]
+    fn names_that_are_free_are_accepted_beside_one_that_is_not() {
+        let names = json!({"plural": "others", "singular": "other", "kind": "Thing", "listKind": "OtherList"});
+        let taken = json!("Thing");
+        let conflict = Conflict { field: "kind", reason: "KindConflict", name: &taken };
+        let expected = json!({"plural": "others", "singular": "other", "kind": "", "listKind": "OtherList"});
+        assert_eq!(accepted_names(&names, &[conflict]), expected);
+    }
 
     #[test]
     fn th_39_definitions_have_a_quota_together() {

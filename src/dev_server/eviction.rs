@@ -93,6 +93,7 @@ impl Server {
                 return Err(refused.with_cause("DisruptionBudget", why));
             }
             value["status"]["disruptionsAllowed"] = json!(allowed - 1);
+            value["status"]["conditions"] = with_allowance(&value, self.now());
             value["status"]["disruptedPods"][call.name()] = time(self.now());
             let registry = self.registry();
             let Some(served) = registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
@@ -117,6 +118,22 @@ impl Server {
         let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Ok(Answer::of(StatusCode::CREATED, status))
     }
+}
+
+/// The conditions of a budget, with the one that says whether its status allows any disruption.
+pub(super) fn with_allowance(budget: &Value, now: jiff::Timestamp) -> Value {
+    const TYPE: &str = "DisruptionAllowed";
+    let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) > 0;
+    let (status, reason) = if allowed { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
+    let mut conditions = budget["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let known = conditions.iter().find(|known| known["type"] == TYPE && known["status"] == status);
+    let since = known.map_or_else(|| time(now), |known| known["lastTransitionTime"].clone());
+    conditions.retain(|known| known["type"] != TYPE);
+    conditions.push(json!({
+        "type": TYPE, "status": status, "reason": reason, "message": "", "lastTransitionTime": since,
+        "observedGeneration": budget["status"]["observedGeneration"],
+    }));
+    json!(conditions)
 }
 
 /// Whether a budget is about a pod. An empty selector is about every pod of the namespace.

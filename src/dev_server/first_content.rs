@@ -1,4 +1,4 @@
-//! What is there from the start: namespaces, and the roles that every cluster has.
+//! What is there from the start: namespaces, and the roles and the Service that every cluster has.
 //!
 //! Source: spec/extension-apiserver §6.2.
 
@@ -51,6 +51,7 @@ pub(super) fn first_content(server: &Server) {
         });
         put(server, &Collection::new("", "namespaces"), namespace);
     }
+    put(server, &Collection::new("", "services"), own_service());
     for role in cluster_roles() {
         put(server, &Collection::new(GROUP, "clusterroles"), role);
     }
@@ -58,6 +59,21 @@ pub(super) fn first_content(server: &Server) {
         put(server, &Collection::new(GROUP, "clusterrolebindings"), binding);
     }
     put(server, &Collection::new(GROUP, "roles"), authentication_reader());
+}
+
+/// The Service by which programs in a cluster find its API server. Nothing routes to it here, and it has no address.
+fn own_service() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"},
+        },
+        "spec": {
+            "type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"], "sessionAffinity": "None",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+        },
+        "status": {"loadBalancer": {}},
+    })
 }
 
 fn put(server: &Server, collection: &Collection, mut object: Value) {

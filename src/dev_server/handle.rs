@@ -17,7 +17,7 @@ use super::{
     certificates::{self, Authority, Holder},
     first_content::first_content,
     helpers::Helpers,
-    listener::{ListenError, Listening, acceptor, listen},
+    listener::{ListenError, Listening, Reach, acceptor, listen},
     persistence::{DataError, Durable, open},
     server::Server,
     stand_ins::StandIn,
@@ -179,8 +179,16 @@ impl DevServer {
     /// Listens for programs outside this process. A data folder keeps the authority, so that a kubeconfig outlives a restart.
     ///
     /// # Errors
-    /// When the address is not of this host, or can't be taken.
+    /// When the address can be reached from elsewhere, or can't be taken.
     pub async fn listen(&self, address: SocketAddr) -> Result<(Listening, Credentials), ListenError> {
+        self.listen_for(Reach::ThisHost, address).await
+    }
+
+    /// The same for those who may reach the server.
+    ///
+    /// # Errors
+    /// When others could reach it too, or the address can't be taken.
+    pub async fn listen_for(&self, reach: Reach, address: SocketAddr) -> Result<(Listening, Credentials), ListenError> {
         let folder = self.folder.as_deref();
         let authority = Authority::of_folder(folder, certificates::SERVER).map_err(ListenError::Tls)?;
         let serving = authority.issue("mcm-dev", Holder::Server(address.ip())).map_err(ListenError::Tls)?;
@@ -189,7 +197,7 @@ impl DevServer {
         let clients = certificates::certificate(&authority.pem).map_err(ListenError::Tls)?;
         let tls = acceptor(vec![certificate], key, &clients)?;
         self.server.introduce_to_extensions(folder, &authority.pem).map_err(ListenError::Tls)?;
-        let listening = listen(Arc::clone(&self.server), address, tls).await?;
+        let listening = listen(Arc::clone(&self.server), address, reach, tls).await?;
         self.server.webhooks.never_call(listening.address.port());
         // All listeners of a server have one.
         let _ = self.server.authority.set(authority.pem.clone());

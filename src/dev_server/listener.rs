@@ -2,7 +2,12 @@
 //!
 //! Source: spec/extension-apiserver §6.6.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::body::Body;
 use http::{Request, Response, header};
@@ -36,7 +41,10 @@ const BODY: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Others could reach it.
-    #[error("{0} can be reached from other hosts, and whoever is let in may do everything; listen on 127.0.0.1")]
+    #[error(
+        "{0} can be reached from other hosts, and whoever is let in may do everything; listen on 127.0.0.1, or say \
+         --insecure-listen-anywhere"
+    )]
     NotLoopback(SocketAddr),
     /// The port can't be taken.
     #[error("cannot listen on {address}: {error}; choose another port with --port, or 0 for any free one")]
@@ -51,6 +59,16 @@ pub enum ListenError {
     Tls(String),
 }
 
+/// Who may reach a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Programs of this host.
+    #[default]
+    ThisHost,
+    /// Whoever the address lets in.
+    Anybody,
+}
+
 /// A listener that answers; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Listening {
@@ -62,6 +80,16 @@ pub struct Listening {
 }
 
 impl Listening {
+    /// Where a program of this host reaches it.
+    pub fn from_this_host(&self) -> SocketAddr {
+        let ip = match self.address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        SocketAddr::new(ip, self.address.port())
+    }
+
     /// Ends all connections of the moment, watches and requests under way with them; new ones are taken.
     pub fn drop_connections(&self) {
         self.cut.send_replace(());
@@ -100,9 +128,10 @@ pub(super) fn acceptor(
 pub(super) async fn listen(
     server: Arc<Server>,
     address: SocketAddr,
+    reach: Reach,
     tls: TlsAcceptor,
 ) -> Result<Listening, ListenError> {
-    if !address.ip().is_loopback() {
+    if reach == Reach::ThisHost && !address.ip().is_loopback() {
         return Err(ListenError::NotLoopback(address));
     }
     let taken = |error| ListenError::Taken { address, error };
@@ -210,6 +239,19 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::dev_server::{DevServer, DevServerOptions};
+
+    #[tokio::test]
+    async fn other_hosts_are_let_in_only_when_that_is_said() {
+        let server = DevServer::start(DevServerOptions::default()).unwrap();
+        let everywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let refused = server.listen(everywhere).await.unwrap_err().to_string();
+        assert!(refused.contains("can be reached from other hosts") && refused.contains("--insecure-"), "{refused}");
+        let (listening, _) = server.listen_for(Reach::Anybody, everywhere).await.unwrap();
+        assert_eq!(listening.address.ip(), everywhere.ip());
+        let near = listening.from_this_host();
+        assert!(near.ip().is_loopback() && near.port() == listening.address.port(), "{near}");
+    }
 
     #[rstest]
     #[case::address(Some("127.0.0.1:6443"), false)]

@@ -49,7 +49,7 @@ pub use access::TokenFileError;
 pub use authorization::AuthorizationMode;
 pub use files::write_private;
 pub use handle::{CONTEXT, Credentials, DevServer, DevServerOptions, Storage};
-pub use listener::{ListenError, Listening};
+pub use listener::{ListenError, Listening, Reach};
 pub use persistence::DataError;
 pub use stand_ins::StandIn;
 pub use webhook_client::InProcess;

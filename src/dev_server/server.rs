@@ -243,14 +243,32 @@ impl Server {
         let accepted = negotiate::accept(headers, Offer::Objects)?;
         found.encoding = accepted.encoding;
         let call = Call { request: &request, served, query, headers, body, user: &user, accepted };
-        let answered = self.dispatch(&call, verb).await;
-        // Nobody hears of a state that could still be lost.
-        self.store.durable(self.store.revision()).await.map_err(ApiStatus::internal)?;
-        let mut answer = answered?;
+        let mut answer = if only_reads(&call.served, verb) {
+            self.read_durably(&call, verb).await?
+        } else {
+            self.write_durably(&call, verb).await?
+        };
         if let Some(warning) = call.served.custom().and_then(|custom| custom.deprecation.clone()) {
             answer.warnings.insert(0, warning);
         }
         Ok(answer)
+    }
+
+    /// Answers a request that changes something, once nothing of it can be lost any more.
+    async fn write_durably(self: &Arc<Self>, call: &Call<'_>, verb: Verb) -> Result<Answer, ApiStatus> {
+        // A store that can't keep anything, for want of space perhaps, is not changed.
+        self.store.durable(0).await.map_err(ApiStatus::internal)?;
+        let answered = self.dispatch(call, verb).await;
+        self.store.durable(self.store.revision()).await.map_err(ApiStatus::internal)?;
+        answered
+    }
+
+    /// Answers a request that only reads. Nobody hears of a state that could still be lost; but when the store can't keep
+    /// anything any more, reads go on with what there is.
+    async fn read_durably(self: &Arc<Self>, call: &Call<'_>, verb: Verb) -> Result<Answer, ApiStatus> {
+        let answered = self.dispatch(call, verb).await;
+        let _ = self.store.durable(self.store.revision()).await;
+        answered
     }
 
     /// Whose token it is.
@@ -350,5 +368,66 @@ impl Server {
             (_, Verb::Patch) => self.patch(call).await,
             _ => Err(ApiStatus::method_not_allowed()),
         }
+    }
+}
+
+/// Whether a request leaves everything as it is. Reviews are asked by creating them.
+fn only_reads(served: &Served, verb: Verb) -> bool {
+    matches!(verb, Verb::Get | Verb::List | Verb::Watch) || super::reviews::is_review(served)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use rand::SeedableRng;
+    use serde_json::json;
+
+    use super::*;
+    use crate::dev_server::{first_content::first_content, persistence::Durable};
+
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+    /// A server on a disk that was full when the first write came.
+    fn on_a_full_disk() -> Arc<Server> {
+        let (jobs, _) = std::sync::mpsc::channel();
+        let (_, safe) = tokio::sync::watch::channel(Err("storage: no space left".to_owned()));
+        let server = Server::new(
+            Store::new(1, Vec::new(), Durable::File { jobs, safe }),
+            ChaCha8Rng::seed_from_u64(1),
+            Arc::new(|| Timestamp::UNIX_EPOCH),
+            AccountTokens::default(),
+            Duration::from_secs(60),
+            AuthorizationMode::default(),
+        );
+        let server = Arc::new(server);
+        server.reload_definitions();
+        first_content(&server);
+        server
+    }
+
+    async fn ask(server: &Arc<Server>, method: Method, path: &str, body: &Value) -> (StatusCode, String) {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let user = User::known("tester", [access::MASTERS.to_owned()]);
+        let answer = server.answer(request.body(Bytes::from(body.to_string())).unwrap(), Ok(user)).await;
+        let (head, body) = answer.into_parts();
+        let bytes = axum::body::to_bytes(body, BODY_LIMIT).await.unwrap();
+        (head.status, String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn on_a_full_disk_reads_go_on_and_nothing_is_changed() {
+        let server = on_a_full_disk();
+        let before = server.store.revision();
+        let (status, text) = ask(&server, Method::POST, MAPS, &json!({"metadata": {"name": "m"}})).await;
+        assert!(status == StatusCode::INTERNAL_SERVER_ERROR && text.contains("no space left"), "{status} {text}");
+        assert_eq!(server.store.revision(), before);
+        for path in [MAPS, "/api/v1/namespaces/default"] {
+            assert_eq!(ask(&server, Method::GET, path, &Value::Null).await.0, StatusCode::OK, "{path}");
+        }
+        let review = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
+        let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        assert_eq!(ask(&server, Method::POST, reviews, &review).await.0, StatusCode::CREATED);
+        let (status, text) = ask(&server, Method::GET, "/readyz", &Value::Null).await;
+        assert!(status == StatusCode::INTERNAL_SERVER_ERROR && text.contains("[-]storage failed"), "{status} {text}");
     }
 }

@@ -15,16 +15,22 @@ pub enum StandIn {
     AggregatedRoles,
     /// Secrets for tokens of service accounts are filled.
     AccountTokens,
+    /// Every namespace has the service account `default`.
+    DefaultAccounts,
+    /// Events that nobody has written for an hour are forgotten.
+    EventTtl,
 }
 
 impl StandIn {
     /// All of them, by the names that flags use.
-    pub const NAMED: [(&'static str, Self); 6] = [
+    pub const NAMED: [(&'static str, Self); 8] = [
         ("garbage-collection", Self::GarbageCollection),
         ("namespaces", Self::Namespaces),
         ("budgets", Self::Budgets),
         ("nodes", Self::Nodes),
         ("aggregated-roles", Self::AggregatedRoles),
         ("account-tokens", Self::AccountTokens),
+        ("default-accounts", Self::DefaultAccounts),
+        ("event-ttl", Self::EventTtl),
     ];
 }

@@ -16,6 +16,12 @@ use super::persistence::{Durable, Record};
 
 /// Changes kept per resource.
 const HISTORY: usize = 20_000;
+/// What they may take of memory, about.
+const HISTORY_BYTES: usize = 64 * 1024 * 1024;
+/// What a JSON value takes beside what it holds.
+const VALUE: usize = size_of::<Value>();
+/// What a field of an object takes beside its name and value.
+const FIELD: usize = 3 * size_of::<usize>();
 
 /// A stored resource, whatever versions it is served in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +58,8 @@ pub(super) struct Change {
     pub(super) key: String,
     pub(super) before: Option<Arc<Stored>>,
     pub(super) after: Option<Arc<Stored>>,
+    /// Bytes of memory that it keeps, about. The state before is the one after an earlier change.
+    pub(super) size: usize,
 }
 
 /// What a writer expects to find.
@@ -84,8 +92,43 @@ pub(super) struct Snapshot {
 struct Shelf {
     objects: BTreeMap<String, Arc<Stored>>,
     history: VecDeque<Arc<Change>>,
+    /// Bytes of memory that the history keeps, about.
+    size: usize,
     /// States before this revision are unknown.
     compacted: u64,
+}
+
+impl Shelf {
+    /// Remembers a change, and forgets the oldest ones that are too many.
+    fn record(&mut self, change: Change, most_bytes: usize) {
+        self.size += change.size;
+        self.history.push_back(Arc::new(change));
+        // The newest stays: watchers wait for it.
+        while self.history.len() > 1
+            && (self.history.len() > HISTORY || self.size > most_bytes)
+            && let Some(oldest) = self.history.pop_front()
+        {
+            self.size -= oldest.size;
+            self.compacted = oldest.revision;
+        }
+    }
+
+    fn forget_history(&mut self, revision: u64) {
+        self.history.clear();
+        self.size = 0;
+        self.compacted = revision;
+    }
+}
+
+/// Bytes of memory that a value takes, about.
+fn bytes_of(value: &Value) -> usize {
+    VALUE
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(bytes_of).sum(),
+            Value::Object(fields) => fields.iter().map(|(key, value)| FIELD + key.len() + bytes_of(value)).sum(),
+        }
 }
 
 struct State {
@@ -204,18 +247,15 @@ impl Store {
         } else {
             shelf.objects.insert(key.to_owned(), Arc::clone(&stored));
         }
-        shelf.history.push_back(Arc::new(Change {
+        let change = Change {
             revision,
             key: key.to_owned(),
             before: before.clone(),
             // A removal carries its last state too; who reads it knows by `removed`.
             after: if removed { None } else { Some(Arc::clone(&stored)) },
-        }));
-        if shelf.history.len() > HISTORY
-            && let Some(oldest) = shelf.history.pop_front()
-        {
-            shelf.compacted = oldest.revision;
-        }
+            size: if removed { FIELD } else { FIELD + bytes_of(&stored.value) },
+        };
+        shelf.record(change, HISTORY_BYTES);
         state.revision = revision;
         self.durable.queue(revision, collection, key, if removed { None } else { Some(Arc::clone(&stored)) });
         if self.durable.is_memory() {
@@ -266,9 +306,13 @@ impl Store {
         let revision = state.revision;
         state.base = revision;
         for shelf in state.shelves.values_mut() {
-            shelf.history.clear();
-            shelf.compacted = revision;
+            shelf.forget_history(revision);
         }
+    }
+
+    /// Whether all changes after a revision are still known.
+    pub(super) fn knows_since(&self, revision: u64) -> bool {
+        self.state().shelves.values().all(|shelf| shelf.compacted <= revision)
     }
 
     /// The changes of all collections after a revision that are still known, in order.
@@ -341,6 +385,38 @@ mod tests {
         assert_eq!(keys(&store.list_at(&things(), "h/", all.revision).unwrap()), ["h/a", "h/b"]);
         store.compact();
         assert!(store.list_at(&things(), "h/", all.revision).is_err());
+    }
+
+    #[test]
+    fn history_is_limited_by_what_it_takes_of_memory() {
+        let large = object(&"x".repeat(1000));
+        let each = FIELD + bytes_of(&large);
+        let change = |revision| Change {
+            revision,
+            key: "h/a".to_owned(),
+            before: None,
+            after: Some(Arc::new(Stored { revision, value: large.clone() })),
+            size: each,
+        };
+        let mut shelf = Shelf::default();
+        for revision in 1..=10 {
+            shelf.record(change(revision), 3 * each);
+            assert!(shelf.size <= 3 * each, "{}", shelf.size);
+        }
+        assert_eq!((shelf.history.len(), shelf.compacted), (3, 7));
+        shelf.record(Change { size: 100 * each, ..change(11) }, 3 * each);
+        assert_eq!((shelf.history.len(), shelf.compacted), (1, 10), "one that is too large is kept alone");
+        shelf.forget_history(11);
+        assert_eq!((shelf.size, shelf.compacted), (0, 11));
+    }
+
+    #[test]
+    fn who_falls_behind_can_find_out() {
+        let store = store();
+        let first = store.write(&things(), "h/a", Expect::Absent, Some(object("red"))).unwrap();
+        assert!(store.knows_since(first.revision - 1));
+        store.compact();
+        assert!(!store.knows_since(first.revision - 1) && store.knows_since(first.revision));
     }
 
     #[test]

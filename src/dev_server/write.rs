@@ -294,7 +294,9 @@ impl Server {
     /// The status of a definition is a consequence of what it says.
     fn complete_definition(&self, served: &Served, object: &mut Value) {
         if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
-            object["status"] = crd::status(object, self.now());
+            let stored = self.store.list(&served.collection, "").objects;
+            let status = crd::status(object, stored.iter().map(|(_, stored)| &stored.value), self.now());
+            object["status"] = status;
         }
     }
 

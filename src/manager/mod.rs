@@ -34,7 +34,7 @@ use crate::{
         supervisor::Supervisor,
     },
     metrics::Metrics,
-    server::{Health, Reviewer},
+    server::{Health, Reviewer, Taken},
     settings::Settings,
 };
 
@@ -101,8 +101,8 @@ pub enum Reach {
 
 /// How admission and conversion are reached.
 pub enum Face {
-    /// On the ports that the settings name, beside health and metrics.
-    Ports,
+    /// On the ports that the settings name, beside health and metrics; some may have been taken before.
+    Ports(Taken),
     /// In this process: no port is taken and no certificate made; whoever starts the manager is given what answers.
     Given(Box<dyn FnOnce(Arc<dyn Reviewer>) + Send>),
 }
@@ -113,11 +113,19 @@ pub enum Face {
 /// When it can't do anything useful: bad configuration, a busy port, an API server that can't be reached at the start, a
 /// lost lease, or a task that failed.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
+    run_over(Taken::default(), settings).await
+}
+
+/// The same where some of the ports that the settings name have been taken before.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_over(taken: Taken, settings: Settings) -> anyhow::Result<()> {
     // The first one wins, and a second call tells nothing new.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let surroundings = Surroundings {
         reach: Reach::Settings,
-        face: Face::Ports,
+        face: Face::Ports(taken),
         clock: Arc::new(TokioClock::system()),
         seed: rand::random(),
     };
@@ -154,7 +162,7 @@ pub async fn run_in(
     let drivers = drivers::Drivers::new(&common)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
     let views = match &surroundings.face {
-        Face::Ports => extension::prepare(&common, &clusters, &mut tasks).await?,
+        Face::Ports(_) => extension::prepare(&common, &clusters, &mut tasks).await?,
         Face::Given(_) => None,
     };
     serving::start(&common, &clusters, &drivers, &references, surroundings.face, views.clone(), &mut tasks).await?;

@@ -20,7 +20,7 @@ use crate::{
     },
     extension::front::Front,
     server::{
-        ClientCertificates, ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions, TlsVersion,
+        ClientCertificates, ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions, Taken, TlsVersion,
         tls::{
             AuthorityFile, CertMode, CertificateManager, CertificateSettings, LiveAuthorities, POLL_INTERVAL,
             PairFiles, Target, plan::PlanSettings, serving_names,
@@ -45,13 +45,14 @@ pub(super) async fn start(
             take(reviewer);
             Ok(())
         }
-        Face::Ports => listen(common, clusters, reviewer, views, tasks).await,
+        Face::Ports(taken) => listen(common, clusters, taken, reviewer, views, tasks).await,
     }
 }
 
 async fn listen(
     common: &Arc<Common>,
     clusters: &Clusters,
+    taken: Taken,
     reviewer: Arc<AdmissionReviewer>,
     views: Option<Arc<Front>>,
     tasks: &mut Supervisor,
@@ -83,7 +84,7 @@ async fn listen(
         shutdown_delay: settings.shutdown.delay,
         shutdown_timeout: settings.shutdown.timeout,
     };
-    let mut server = Server::bind(options, &certificates.handle(), &common.health, &common.metrics).await?;
+    let mut server = Server::bind_over(taken, options, &certificates.handle(), &common.health, &common.metrics).await?;
     if let Some(views) = views {
         server = server.with_guest(views);
     }

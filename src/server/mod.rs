@@ -15,6 +15,7 @@ mod log_limit;
 mod patience;
 mod plain;
 mod status;
+mod taken;
 pub mod tls;
 mod webhooks;
 
@@ -31,6 +32,7 @@ pub use limits::{ConnectionLimits, RequestLimits};
 pub use listener::{ClientCertificates, Peer, TlsVersion};
 pub use log_limit::LogLimit;
 pub use plain::Profiling;
+pub use taken::Taken;
 pub use webhooks::{Answer, Reviewer, answer_at};
 
 use self::{
@@ -126,14 +128,28 @@ impl Server {
         health: &Health,
         metrics: &Metrics,
     ) -> Result<Self, BindError> {
+        Self::bind_over(Taken::default(), options, certificate, health, metrics).await
+    }
+
+    /// The same where some of the ports have been taken before.
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    pub async fn bind_over(
+        mut taken: Taken,
+        options: ServerOptions,
+        certificate: &CertificateHandle,
+        health: &Health,
+        metrics: &Metrics,
+    ) -> Result<Self, BindError> {
         let mut plain = Vec::new();
         for address in &options.plain {
-            plain.push(listen(*address, "health and metrics", "--port or --compat-port").await?);
+            plain.push(listen(&mut taken, *address, "health and metrics", "--port or --compat-port").await?);
         }
         let secure = match options.secure {
             None => None,
             Some(address) => {
-                let (listener, local) = listen(address, "webhooks", "--secure-port").await?;
+                let (listener, local) = listen(&mut taken, address, "webhooks", "--secure-port").await?;
                 let acceptor = listener::tls_acceptor(
                     certificate.resolver(),
                     options.tls_min_version,
@@ -217,12 +233,17 @@ impl Server {
 }
 
 async fn listen(
+    taken: &mut Taken,
     address: SocketAddr,
     purpose: &'static str,
     flag: &'static str,
 ) -> Result<(TcpListener, SocketAddr), BindError> {
     let failed = |error| BindError::Listen { address, purpose, error, flag };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let listener = match taken.give(address) {
+        Some(listener) => listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener)),
+        None => TcpListener::bind(address).await,
+    };
+    let listener = listener.map_err(failed)?;
     let local = listener.local_addr().map_err(failed)?;
     Ok((listener, local))
 }

@@ -20,7 +20,17 @@ fn held(name: &str) -> Value {
 pub fn probes() -> Vec<Probe> {
     let red = || post("$T", thing("a", json!({"color": "red"})));
     let pods = "/api/v1/namespaces/$NS/pods";
+    let account = "/api/v1/namespaces/$NS/serviceaccounts/default";
     let running = || merge("/api/v1/namespaces/$NS/pods/p/status", json!({"status": {"phase": "Running"}}));
+    let ready = |name: &str| {
+        let status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        merge(&format!("{pods}/{name}/status"), json!({"status": status}))
+    };
+    let budgets = "/apis/policy/v1/namespaces/$NS/poddisruptionbudgets";
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}},
+    });
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
     let evict = || post("/api/v1/namespaces/$NS/pods/p/eviction", &eviction);
     let dependent = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"d","ownerReferences":[{"apiVersion":"probe.example.com/v1","kind":"Thing","name":"a","uid":"$UID","blockOwnerDeletion":true}]}}"#;
@@ -172,6 +182,22 @@ pub fn probes() -> Vec<Probe> {
             ],
         )
         .with_controllers(),
+        // What every namespace has is there soon, comes back, and does not hold the namespace up.
+        Probe::new(
+            "XA-106-ACCOUNT",
+            [
+                get(account).eventually().facts([Keep("$UID", "/metadata/uid")]),
+                get("/api/v1/namespaces/kube-node-lease/serviceaccounts/default").eventually(),
+                delete(account),
+                get(account).eventually().facts([Differs("/metadata/uid", "$UID")]),
+                post("$T", held("a")),
+                delete("/api/v1/namespaces/$NS"),
+                get(account).status(404).eventually(),
+                merge("$T/a", json!({"metadata": {"finalizers": null}})),
+                get("/api/v1/namespaces/$NS").status(404).eventually(),
+            ],
+        )
+        .with_controllers(),
         Probe::new(
             "XA-107",
             [delete("/api/v1/namespaces/default").status(403).facts([Text("this namespace may not be deleted")])],
@@ -181,13 +207,7 @@ pub fn probes() -> Vec<Probe> {
             [
                 post(pods, pod("p")),
                 running(),
-                post(
-                    "/apis/policy/v1/namespaces/$NS/poddisruptionbudgets",
-                    json!({
-                        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"},
-                        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}},
-                    }),
-                ),
+                post(budgets, &budget),
                 evict().status(429).facts([
                     Is("/reason", json!("TooManyRequests")),
                     Is("/details/causes/0/reason", json!("DisruptionBudget")),
@@ -218,6 +238,30 @@ pub fn probes() -> Vec<Probe> {
                 get("/api/v1/namespaces/$NS/pods/p").status(404),
             ],
         ),
+        Probe::new(
+            "XA-109-ALLOWANCE",
+            [
+                post(pods, pod("p")),
+                post(pods, pod("q")),
+                ready("p"),
+                ready("q"),
+                post(budgets, &budget),
+                get(&format!("{budgets}/b")).eventually().facts([
+                    Is("/status/disruptionsAllowed", json!(1)),
+                    Is("/status/conditions/0/type", json!("DisruptionAllowed")),
+                    Is("/status/conditions/0/status", json!("True")),
+                    Is("/status/conditions/0/reason", json!("SufficientPods")),
+                ]),
+                evict().eventually(),
+                get(&format!("{budgets}/b")).eventually().facts([
+                    Is("/status/disruptionsAllowed", json!(0)),
+                    Is("/status/currentHealthy", json!(1)),
+                    Is("/status/conditions/0/status", json!("False")),
+                    Is("/status/conditions/0/reason", json!("InsufficientPods")),
+                ]),
+            ],
+        )
+        .with_controllers(),
         Probe::new("XA-111", [evict().status(404)]),
     ]
 }

@@ -8,6 +8,22 @@ const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const G: &str = "/apis/probe.example.com";
 
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// A definition of the kind Widget under some plural.
+fn definition_of(plural: &str) -> serde_json::Value {
+    let schema = json!({"openAPIV3Schema": {"type": "object"}});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.names.example.com")},
+        "spec": {
+            "group": "names.example.com", "scope": "Cluster",
+            "names": {"plural": plural, "singular": plural.trim_end_matches('s'), "kind": "Widget", "listKind": "WidgetList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
+        },
+    })
+}
+
 pub fn probes() -> Vec<Probe> {
     let red = || post("$T", thing("a", json!({"color": "red"})));
     vec![
@@ -290,6 +306,44 @@ pub fn probes() -> Vec<Probe> {
                 // What everybody may: discovery and questions about oneself.
                 get("/apis").with("impersonate-user", "alice"),
             ],
+        ),
+        // The names of a kind belong to one definition of a group; when it goes, to the next one.
+        Probe::new(
+            "XA-023-NAMES",
+            [
+                post(DEFINITIONS, definition_of("widgets")),
+                get(&format!("{DEFINITIONS}/widgets.names.example.com"))
+                    .eventually()
+                    .facts([Is("/status/conditions/1/status", json!("True"))]),
+                post(DEFINITIONS, definition_of("gadgets")),
+                get(&format!("{DEFINITIONS}/gadgets.names.example.com")).eventually().facts([
+                    Is("/status/conditions/0/type", json!("NamesAccepted")),
+                    Is("/status/conditions/0/status", json!("False")),
+                    Is("/status/conditions/0/message", json!("\"WidgetList\" is already in use")),
+                    Is("/status/conditions/0/reason", json!("ListKindConflict")),
+                    Is("/status/conditions/1/type", json!("Established")),
+                    Is("/status/conditions/1/status", json!("False")),
+                    Is("/status/conditions/1/reason", json!("NotAccepted")),
+                    Is("/status/acceptedNames/kind", json!("")),
+                ]),
+                get("/apis/names.example.com/v1/gadgets").status(404),
+                delete(&format!("{DEFINITIONS}/widgets.names.example.com")),
+                get(&format!("{DEFINITIONS}/gadgets.names.example.com")).eventually().facts([
+                    Is("/status/conditions/0/status", json!("True")),
+                    Is("/status/acceptedNames/kind", json!("Widget")),
+                ]),
+                get("/apis/names.example.com/v1/gadgets").eventually(),
+                delete(&format!("{DEFINITIONS}/gadgets.names.example.com")),
+            ],
+        ),
+        // What is there from the start, and programs in a cluster look for.
+        Probe::new(
+            "XA-001-SERVICE",
+            [get("/api/v1/namespaces/default/services/kubernetes").eventually().facts([
+                Is("/metadata/labels/component", json!("apiserver")),
+                Is("/spec/ports/0/name", json!("https")),
+                Is("/spec/ports/0/port", json!(443)),
+            ])],
         ),
         Probe::new("XA-137", reviews()),
         Probe::new(

@@ -10,7 +10,7 @@ mod progress;
 use std::{
     fs,
     io::Write,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
@@ -28,10 +28,11 @@ use super::{
 };
 use crate::{
     dev_server::{
-        AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Listening, StandIn, Storage,
+        AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Listening, Reach, StandIn, Storage,
         write_private,
     },
     manager,
+    server::Taken,
     settings::Settings,
 };
 
@@ -82,6 +83,26 @@ fn stand_in(name: &str) -> Result<StandIn, String> {
     })
 }
 
+/// Where the API server listens.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ListenArgs {
+    /// Port of the API server; 0 takes any free one
+    #[arg(long, default_value = "0")]
+    pub port: u16,
+    /// Address of the API server; one that other hosts reach needs --insecure-listen-anywhere
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
+    pub address: IpAddr,
+    /// Let other hosts reach the API server: whoever has a kubeconfig or token of it may do everything
+    #[arg(long)]
+    pub insecure_listen_anywhere: bool,
+}
+
+impl ListenArgs {
+    fn reach(self) -> Reach {
+        if self.insecure_listen_anywhere { Reach::Anybody } else { Reach::ThisHost }
+    }
+}
+
 /// Flags of `mcm dev`.
 #[derive(Clone, Debug, Args)]
 pub struct DevArgs {
@@ -94,9 +115,9 @@ pub struct DevArgs {
     /// Where the kubeconfig is written; unset means the data folder, or a folder that ends with the process
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Port of the API server on 127.0.0.1; 0 takes any free one
-    #[arg(long, default_value = "0")]
-    pub port: u16,
+    /// Where the API server listens.
+    #[command(flatten)]
+    pub listen: ListenArgs,
     /// Only the API server: no definitions, webhooks, controllers or virtual cloud
     #[arg(long, conflicts_with_all = ["example", "simulation_config"])]
     pub api_server_only: bool,
@@ -104,7 +125,7 @@ pub struct DevArgs {
     #[arg(long, value_enum, default_value = "AlwaysAllow", value_name = "MODE")]
     pub authorization_mode: Authorization,
     /// Controllers that the API server does not stand in for, comma separated: garbage-collection, namespaces, budgets,
-    /// nodes, aggregated-roles, account-tokens
+    /// nodes, aggregated-roles, account-tokens, default-accounts, event-ttl
     #[arg(long, value_delimiter = ',', value_parser = stand_in, value_name = "CONTROLLERS")]
     pub without: Vec<StandIn>,
     /// Further callers: one line token,user,uid,"group,group" each
@@ -138,15 +159,16 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
     let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = Folder::open(args.data_dir.as_deref())?;
     let server = server(args)?;
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
-    let (listening, credentials) = server.listen(address).await.map_err(Failure::run)?;
+    let address = SocketAddr::from((args.listen.address, args.listen.port));
+    let (listening, credentials) = server.listen_for(args.listen.reach(), address).await.map_err(Failure::run)?;
     let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| folder.path.join("kubeconfig"));
-    write_kubeconfig(&kubeconfig, &credentials.kubeconfig(listening.address))?;
+    write_kubeconfig(&kubeconfig, &credentials.kubeconfig(listening.from_this_host()))?;
     if args.api_server_only {
         return serve_alone(&listening, &kubeconfig, out).await;
     }
 
-    let ports = free_ports()?;
+    // Health and metrics, and webhooks. The ports stay taken until the manager answers there.
+    let (taken, ports) = Taken::of_loopback()?;
     let client = server.client("mcm-dev-installer", NAMESPACE);
     install::manifests(&client, &format!("https://127.0.0.1:{}", ports[1])).await.map_err(Failure::Run)?;
     if args.extension_apiserver {
@@ -154,8 +176,8 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
     } else {
         install::no_views(&client).await.map_err(Failure::Run)?;
     }
-    let settings = settings(args, &folder.path, &server, &credentials, listening.address, ports)?;
-    let manager = manager::run(settings);
+    let settings = settings(args, &folder.path, &server, &credentials, listening.from_this_host(), ports)?;
+    let manager = manager::run_over(taken, settings);
     tokio::pin!(manager);
     let style = Style::of_stdout();
     let display = async {
@@ -308,12 +330,6 @@ fn settings(
 struct Serving {
     #[command(flatten)]
     args: ServeArgs,
-}
-
-/// Two ports that nobody uses: for health and metrics, and for webhooks.
-fn free_ports() -> Result<[u16; 2], Failure> {
-    let taken = [TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?];
-    Ok([taken[0].local_addr()?.port(), taken[1].local_addr()?.port()])
 }
 
 /// Where files of this run are kept: the data folder, or one that ends with the process.

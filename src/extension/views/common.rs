@@ -3,7 +3,7 @@
 //!
 //! Source: spec/extension-apiserver §1.1.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -86,16 +86,31 @@ pub fn scrubbed(text: &str) -> String {
     shortened(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
 }
 
+/// Metadata of a view of an object: what both have in common.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommonMetadata<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    creation_timestamp: Option<&'a Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels: Option<&'a BTreeMap<String, String>>,
+}
+
 /// Metadata of a view of this object.
-pub fn metadata_of<K: kube::Resource>(object: &K) -> ObjectMeta {
+pub fn metadata_of<K: kube::Resource>(object: &K) -> CommonMetadata<'_> {
     let meta = object.meta();
-    ObjectMeta {
-        name: meta.name.clone(),
-        namespace: meta.namespace.clone(),
-        uid: meta.uid.clone(),
-        creation_timestamp: meta.creation_timestamp.clone(),
-        labels: meta.labels.clone().filter(|labels| !labels.is_empty()),
-        ..ObjectMeta::default()
+    CommonMetadata {
+        name: meta.name.as_deref(),
+        namespace: meta.namespace.as_deref(),
+        uid: meta.uid.as_deref(),
+        creation_timestamp: meta.creation_timestamp.as_ref(),
+        labels: meta.labels.as_ref().filter(|labels| !labels.is_empty()),
     }
 }
 

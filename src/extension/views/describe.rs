@@ -2,10 +2,9 @@
 //!
 //! Source: spec/extension-apiserver §1.1.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     api::crd::structural_of_answers,
@@ -81,16 +80,14 @@ impl Names {
     ///
     /// # Errors
     /// 500 for a type of ours that can't be written: a defect that the reader is told of.
-    pub fn object(&self, metadata: &ObjectMeta, body: &impl Serialize) -> Result<Value, ApiStatus> {
+    pub fn object(&self, metadata: &impl Serialize, body: &impl Serialize) -> Result<Value, ApiStatus> {
         let metadata = serde_json::to_value(metadata).map_err(ApiStatus::internal)?;
-        let Value::Object(fields) = serde_json::to_value(body).map_err(ApiStatus::internal)? else {
+        let Value::Object(mut object) = serde_json::to_value(body).map_err(ApiStatus::internal)? else {
             return Err(ApiStatus::internal("what a view says is no object"));
         };
-        let mut object = Map::with_capacity(fields.len() + 3);
         object.insert("apiVersion".to_owned(), Value::String(format!("{GROUP}/{VERSION}")));
         object.insert("kind".to_owned(), Value::String(self.kind.to_owned()));
         object.insert("metadata".to_owned(), metadata);
-        object.extend(fields);
         Ok(Value::Object(object))
     }
 
@@ -98,7 +95,7 @@ impl Names {
     ///
     /// # Errors
     /// As [`Self::object`].
-    pub fn answer(&self, metadata: &ObjectMeta, body: &impl Serialize) -> Result<Answer, ApiStatus> {
+    pub fn answer(&self, metadata: &impl Serialize, body: &impl Serialize) -> Result<Answer, ApiStatus> {
         Ok(Answer { object: self.object(metadata, body)?, warnings: Vec::new() })
     }
 
@@ -149,6 +146,8 @@ pub fn age_column() -> Column {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
 
     /// A review.

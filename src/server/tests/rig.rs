@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     metrics::Metrics,
     server::{
-        Answer, Guest, Health, Reviewer, Server, ServerOptions,
+        Answer, Guest, Health, Reviewer, Server, ServerOptions, Taken,
         tls::{CertMode, CertificateHandle, CertificateManager, CertificateSettings, plan::PlanSettings},
     },
 };
@@ -118,19 +118,29 @@ impl Rig {
     }
 
     pub(super) async fn start_with(options: ServerOptions, mode: CertMode) -> Self {
-        Self::start_serving(options, mode, None).await
+        Self::start_serving(Taken::default(), options, mode, None).await
+    }
+
+    pub(super) async fn start_over(taken: Taken, options: ServerOptions) -> Self {
+        let dev = CertMode::Dev { settings: PlanSettings::for_names(names()), targets: Vec::new() };
+        Self::start_serving(taken, options, dev, None).await
     }
 
     pub(super) async fn start_with_guest(options: ServerOptions, guest: Arc<dyn Guest>) -> Self {
         let dev = CertMode::Dev { settings: PlanSettings::for_names(names()), targets: Vec::new() };
-        Self::start_serving(options, dev, Some(guest)).await
+        Self::start_serving(Taken::default(), options, dev, Some(guest)).await
     }
 
-    async fn start_serving(options: ServerOptions, mode: CertMode, guest: Option<Arc<dyn Guest>>) -> Self {
+    async fn start_serving(
+        taken: Taken,
+        options: ServerOptions,
+        mode: CertMode,
+        guest: Option<Arc<dyn Guest>>,
+    ) -> Self {
         let (health, metrics) = (Health::default(), test_metrics());
         let manager = CertificateManager::new(None, certificate_settings(mode), &metrics, &health).unwrap();
         let certificate = manager.handle();
-        let mut server = Server::bind(options, &certificate, &health, &metrics).await.unwrap();
+        let mut server = Server::bind_over(taken, options, &certificate, &health, &metrics).await.unwrap();
         if let Some(guest) = guest {
             server = server.with_guest(guest);
         }
@@ -158,14 +168,18 @@ impl Rig {
 
     /// A plain GET: status and body.
     pub(super) async fn get(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.plain).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: mcm\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut text = String::new();
-        soon(stream.read_to_string(&mut text)).await.unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        get_on(TcpStream::connect(self.plain).await.unwrap(), path).await
     }
+}
+
+/// A plain GET on a connection that is there: status and body.
+pub(super) async fn get_on(mut stream: TcpStream, path: &str) -> (u16, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: mcm\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    soon(stream.read_to_string(&mut text)).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 pub(super) fn client_config(bundle: &[u8], alpn: &str) -> ClientConfig {

@@ -1,0 +1,120 @@
+//! A server for the tests of its helpers, and a client of it.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use http::Request;
+use http_body_util::BodyExt;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::dev_server::{
+    handle::{DevServer, DevServerOptions, Storage},
+    persistence::DataError,
+    stand_ins::StandIn,
+};
+
+/// Longer than anything that happens on its own takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server and a client of it.
+pub(super) struct Cluster {
+    pub(super) server: DevServer,
+    client: kube::Client,
+}
+
+impl Cluster {
+    fn of(server: DevServer) -> Self {
+        let client = server.client("tester", "default");
+        Self { server, client }
+    }
+}
+
+/// A server whose clock is tokio's, so that paused time passes on it.
+pub(super) fn cluster(without: impl IntoIterator<Item = StandIn>) -> Cluster {
+    let began = Instant::now();
+    let clock = move || Timestamp::UNIX_EPOCH + SignedDuration::try_from(began.elapsed()).unwrap();
+    let without: BTreeSet<StandIn> = without.into_iter().collect();
+    let options = DevServerOptions { seed: 1, clock: Arc::new(clock), without, ..DevServerOptions::default() };
+    Cluster::of(DevServer::start(options).unwrap())
+}
+
+/// A clock that is set by hand.
+#[derive(Clone)]
+pub(super) struct HandClock(Arc<Mutex<Timestamp>>);
+
+impl HandClock {
+    pub(super) fn at(time: Timestamp) -> Self {
+        Self(Arc::new(Mutex::new(time)))
+    }
+
+    pub(super) fn set(&self, time: Timestamp) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = time;
+    }
+}
+
+/// A server that keeps its objects in a folder. A server that has used the folder before may still be on its way out.
+pub(super) async fn cluster_in(
+    folder: &Path,
+    clock: &HandClock,
+    without: impl IntoIterator<Item = StandIn>,
+) -> Cluster {
+    let without: BTreeSet<StandIn> = without.into_iter().collect();
+    loop {
+        let HandClock(time) = clock.clone();
+        let options = DevServerOptions {
+            storage: Storage::Folder(folder.to_path_buf()),
+            clock: Arc::new(move || *time.lock().unwrap_or_else(PoisonError::into_inner)),
+            without: without.clone(),
+            ..DevServerOptions::default()
+        };
+        match DevServer::start(options) {
+            Err(DataError::Busy(_)) => tokio::task::yield_now().await,
+            started => return Cluster::of(started.unwrap()),
+        }
+    }
+}
+
+fn request(method: &str, path: &str, body: &Value) -> Request<Vec<u8>> {
+    let content_type = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    Request::builder().method(method).uri(path).header("content-type", content_type).body(body).unwrap()
+}
+
+/// What the server answers: an object, or the code of a refusal.
+pub(super) async fn ask(cluster: &Cluster, method: &str, path: &str, body: &Value) -> Result<Value, u16> {
+    match cluster.client.request_text(request(method, path, body)).await {
+        Ok(text) => Ok(serde_json::from_str(&text).unwrap()),
+        Err(kube::Error::Api(status)) => Err(status.code),
+        Err(error) => panic!("{method} {path}: {error}"),
+    }
+}
+
+/// Waits for an object.
+pub(super) async fn exists(cluster: &Cluster, path: &str) -> Value {
+    eventually(path, async || ask(cluster, "GET", path, &Value::Null).await.ok()).await
+}
+
+/// Waits until there is something to see.
+pub(super) async fn eventually<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not after {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// All that a watch tells until it ends.
+pub(super) async fn watch(cluster: &Cluster, path: &str) -> Vec<Value> {
+    let answer = cluster.client.send(request("GET", path, &Value::Null).map(Into::into)).await.unwrap();
+    let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+    bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
