@@ -14,6 +14,8 @@ pub mod hand_over;
 pub mod marks;
 pub mod selection;
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::{
@@ -22,14 +24,15 @@ use super::{
     node_side_effects,
     observe::DeploymentObservation,
     plan::{Effect, Plan},
-    revision, rolling,
+    revision, rolling, scaling,
 };
 use crate::{
     api::{
         names::label,
-        v1alpha1::{OrchestrationType, StrategyType},
+        v1alpha1::{Machine, OrchestrationType, StrategyType},
     },
     cluster::{key::Target, objects::Patch},
+    controllers::set::ranking,
 };
 
 /// What a deployment says that has no Nodes to update; the text of the original.
@@ -104,7 +107,8 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) ->
     node_side_effects::taint_nodes(seen, fleet, plan);
     marks::mark_candidates(seen, fleet, plan);
     let may_update = !is_frozen(&seen.deployment.metadata);
-    let is_moving = size("in-place/new", fleet, grown(fleet, new), plan)
+    let is_moving = size("in-place/named", fleet, without_named(fleet), plan)
+        || size("in-place/new", fleet, grown(fleet, new), plan)
         || (may_update && hand_over::transfer(seen, fleet, new, plan))
         || size("in-place/superfluous", fleet, shrunk(seen, fleet, new), plan)
         || (may_update && selection::select(seen, fleet, new, plan));
@@ -163,6 +167,26 @@ fn repaired(fleet: &Fleet<'_>) -> Sizes {
 fn moved_in(set: &SetState<'_>) -> i32 {
     let moved = set.kept.iter().filter(|machine| marks::is_handed_over(machine) && marks::is_updated(machine)).count();
     i32::try_from(moved).unwrap_or(i32::MAX)
+}
+
+/// When the scaler makes a deployment smaller, the machines that it has named go, in whichever set they are. Otherwise the new
+/// set would replace its named ones and an old set would lose others, which are yet to be updated and which nobody named.
+fn without_named(fleet: &Fleet<'_>) -> Sizes {
+    let is_named = |machine: &Arc<Machine>| {
+        ranking::is_named(machine, &fleet.deployment.metadata)
+            && !ranking::is_preserved(machine, fleet.now)
+            && !marks::is_handed_over(machine)
+    };
+    let active = fleet.all().filter(|set| set.is_active());
+    let mut fewer = active.filter_map(|set| scaling::shrunk_by(fleet, set)).max().unwrap_or(0).max(0);
+    let size_of = |set: &SetState<'_>| {
+        // They lead the set's order of deletion, unless somebody has given others a priority below theirs.
+        let named = set.kept.iter().take_while(|machine| is_named(machine)).count();
+        let named = i32::try_from(named).unwrap_or(i32::MAX).min(fewer).min(set.spec());
+        fewer -= named;
+        set.spec() - named
+    };
+    fleet.all().map(size_of).collect()
 }
 
 /// The new set fills what the old ones leave free, and with orchestration `Auto` what surge allows. The original uses surge

@@ -23,6 +23,7 @@ use crate::{
     controllers::{
         deployment::{
             decide::decide,
+            plan::Step,
             settling::{Before, Unsettled},
             testing::*,
         },
@@ -337,6 +338,46 @@ fn d_16_a_deployment_that_shrinks_in_the_middle_of_an_update_takes_from_the_old_
     let mut seen = fleet(Auto, of(2, &[Candidate, Candidate]), of(1, &[Plain]));
     Arc::make_mut(&mut seen.deployment).spec.replicas = 2;
     assert_eq!(rules(&seen), ["in-place/superfluous md-old 1", "in-place/remember md-new 1"]);
+}
+
+/// The scaler has named these machines and made the deployment of four one of `replicas`; its time has not reached the set.
+fn scaled_in(replicas: i32, old: (i32, &[Is]), new: (i32, &[Is]), named: &[&str]) -> DeploymentObservation {
+    let mut seen = fleet_of(4, (0, 1), Auto, old, new);
+    let deployment = Arc::make_mut(&mut seen.deployment);
+    deployment.spec.replicas = replicas;
+    let told = deployment.metadata.annotations.get_or_insert_default();
+    told.insert(annotation::LAST_REPLICA_CHANGE_BY_SCALER.to_owned(), "2026-11-21T08:01:00Z".to_owned());
+    for machine in seen.sets.iter_mut().flat_map(|set| &mut set.machines) {
+        if named.contains(&machine.metadata.name.as_deref().unwrap()) {
+            let told = Arc::make_mut(machine).metadata.annotations.get_or_insert_default();
+            told.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
+            told.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), "2026-11-21T08:00:00Z".to_owned());
+        }
+    }
+    seen
+}
+
+#[rstest]
+#[case::new_ones(3, &["md-new-1"], &["in-place/named md-new 1", "in-place/remember md-old 2"])]
+#[case::old_ones(3, &["md-old-0"], &["in-place/named md-old 1", "in-place/remember md-new 2"])]
+#[case::some_of_both(2, &["md-old-1", "md-new-0"], &["in-place/named md-old 1", "in-place/named md-new 1"])]
+#[case::no_more_than_are_to_go(3, &["md-old-1", "md-new-0"], &["in-place/named md-old 1", "in-place/remember md-new 2"])]
+#[case::nobody_is_to_go(4, &["md-new-1"], &[])]
+fn d_16_whom_the_scaler_names_in_the_middle_of_an_update_goes_and_nobody_else(
+    #[case] replicas: i32,
+    #[case] named: &[&str],
+    #[case] expected: &[&str],
+) {
+    let seen = scaled_in(replicas, of(2, &[Candidate, Candidate]), of(2, &[Plain, Plain]), named);
+    assert_eq!(rules(&seen), expected);
+    let tells = |step: &Step| match &step.effect {
+        Effect::PatchSet { patch, .. } => {
+            serde_json::to_string(patch).unwrap().contains(annotation::LAST_REPLICA_CHANGE_BY_SCALER)
+        }
+        _ => false,
+    };
+    // With the time alone the set would make others in their places first.
+    assert_eq!(decide(&seen).steps.iter().any(tells), replicas == 4);
 }
 
 #[test]
