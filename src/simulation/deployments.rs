@@ -3,12 +3,12 @@
 use jiff::Timestamp;
 
 use super::{
-    calls::{Calls, gone_is_fine},
+    calls::Calls,
     guards::{Guard, deployment_without},
     process::Process,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet, controller_of},
+    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
     cluster::{
         error::ApiError,
         key::{ObjectKey, Target},
@@ -18,12 +18,14 @@ use crate::{
     controllers::{
         checked::Checked,
         deployment::{
+            Done,
             decide::decide,
             observe::DeploymentObservation,
             plan::{Effect, Next, OnFailure, Step},
             settling::Looks,
             status::{Report, decide_status},
         },
+        outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
     },
 };
 
@@ -34,13 +36,6 @@ pub struct DeploymentMemory {
     status_written: Option<Timestamp>,
     checked: Option<Checked<MachineDeployment>>,
     looks: Looks,
-    unanswered: Option<ObjectKey>,
-}
-
-#[derive(Default)]
-struct Done {
-    error: Option<ApiError>,
-    report: Report,
     unanswered: Option<ObjectKey>,
 }
 
@@ -150,12 +145,7 @@ impl Process {
             Effect::ScaleSet { set, patch, .. } => {
                 calls.patch::<MachineSet>(&self.views.sets, set, Part::Main, patch).map(drop)
             }
-            Effect::ReleaseSet { set, patch } => {
-                match gone_is_fine(calls.patch(&self.views.sets, set, Part::Main, patch)) {
-                    Err(ApiError::Invalid(_)) => Ok(()),
-                    other => other,
-                }
-            }
+            Effect::ReleaseSet { set, patch } => released(calls.patch(&self.views.sets, set, Part::Main, patch)),
             Effect::DeleteSet(set) => calls.delete::<MachineSet>(&self.views.sets, set, None).map(drop),
             Effect::PatchMachine { machine, patch } => {
                 gone_is_fine(calls.patch::<Machine>(&self.views.machines, machine, Part::Main, patch))
@@ -176,47 +166,25 @@ impl Process {
         set: &MachineSet,
         done: &mut Done,
     ) -> Result<(), ApiError> {
-        let name = set.metadata.name.clone().unwrap_or_default();
-        match calls.create(&self.views.sets, set) {
-            Ok(_) => {
-                done.report.created_set = Some(name);
-                Ok(())
-            }
-            Err(ApiError::AlreadyExists(message)) => {
-                let there = match calls.get(&self.views.sets, &ObjectKey::of(set)) {
-                    Ok(there) => there,
-                    Err(error) => {
-                        done.unanswered = Some(ObjectKey::of(set));
-                        return Err(error);
-                    }
-                };
-                let is_ours = there.is_some_and(|there| {
-                    controller_of(&there.metadata).map(|owner| &owner.uid) == deployment.metadata.uid.as_ref()
-                });
-                if !is_ours {
-                    return Err(ApiError::AlreadyExists(message));
+        let answer = match calls.create(&self.views.sets, set) {
+            Err(ApiError::AlreadyExists(message)) => match calls.get(&self.views.sets, &ObjectKey::of(set)) {
+                Ok(there) => {
+                    let there = there.as_deref().map(|there| &there.metadata);
+                    taken_by_us(there, deployment.metadata.uid.as_deref(), message)
                 }
-                done.report.created_set = Some(name);
-                Ok(())
-            }
-            Err(error) if error.outcome_unknown() => {
-                done.unanswered = Some(ObjectKey::of(set));
-                Err(error)
-            }
-            Err(error) => {
-                if !matches!(error, ApiError::NotLeading(_)) {
-                    done.report.create_error = Some(format!("Failed to create new machine set \"{name}\": {error}"));
+                Err(error) => {
+                    done.unanswered = Some(ObjectKey::of(set));
+                    return Err(error);
                 }
-                Err(error)
-            }
-        }
+            },
+            other => other.map(drop),
+        };
+        done.creation(set, &answer);
+        answer
     }
 
     fn may_adopt_sets(&self, calls: &mut Calls<'_>, deployment: &MachineDeployment) -> Result<(), ApiError> {
         let fresh = calls.get(&self.views.deployments, &ObjectKey::of(deployment))?;
-        let stays = fresh.is_some_and(|fresh| {
-            fresh.metadata.uid == deployment.metadata.uid && fresh.metadata.deletion_timestamp.is_none()
-        });
-        if stays { Ok(()) } else { Err(ApiError::Conflict("replaced or being deleted".to_owned())) }
+        may_adopt(&deployment.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
     }
 }

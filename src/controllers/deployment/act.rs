@@ -12,7 +12,7 @@ use super::{
 use crate::{
     api::{
         names::deployment_reason as reason,
-        v1alpha1::{MachineDeployment, MachineSet, controller_of},
+        v1alpha1::{MachineDeployment, MachineSet},
     },
     cluster::{
         error::ApiError,
@@ -21,6 +21,7 @@ use crate::{
         key::{ObjectKey, Target},
         objects::{DeleteHow, Part},
     },
+    controllers::outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
 };
 
 /// Patches of Nodes under way at once; the client's rate limits them beyond that.
@@ -35,6 +36,22 @@ pub struct Done {
     pub report: Report,
     /// A set whose creation got no answer.
     pub unanswered: Option<ObjectKey>,
+}
+
+impl Done {
+    /// Takes note of the answer to the creation of a set: that it was made, that this is not known, or why it was refused.
+    pub fn creation(&mut self, set: &MachineSet, answer: &Result<(), ApiError>) {
+        match answer {
+            Ok(()) => self.report.created_set = set.metadata.name.clone(),
+            Err(error) if error.outcome_unknown() => self.unanswered = Some(ObjectKey::of(set)),
+            // The next pass sees the collision; without the lease nothing was asked.
+            Err(ApiError::AlreadyExists(_) | ApiError::NotLeading(_)) => {}
+            Err(error) => {
+                let name = set.metadata.name.as_deref().unwrap_or_default();
+                self.report.create_error = Some(format!("Failed to create new machine set \"{name}\": {error}"));
+            }
+        }
+    }
 }
 
 impl DeploymentController {
@@ -56,7 +73,7 @@ impl DeploymentController {
                     let allowed = if reread { Ok(()) } else { self.may_adopt(&seen.deployment).await };
                     reread = true;
                     match allowed {
-                        Ok(()) => gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await.map(drop)),
+                        Ok(()) => gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
                         refused => refused,
                     }
                 }
@@ -78,29 +95,21 @@ impl DeploymentController {
     ) -> Result<(), ApiError> {
         match effect {
             Effect::PatchDeployment { part, patch } => {
-                gone_is_fine(self.deps.deployments.patch(&Target::of(deployment), *part, patch.clone()).await.map(drop))
+                gone_is_fine(self.deps.deployments.patch(&Target::of(deployment), *part, patch.clone()).await)
             }
-            Effect::PatchSet { set, patch } => {
-                gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await.map(drop))
-            }
+            Effect::PatchSet { set, patch } => gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
             Effect::ScaleSet { set, from, to, patch } => {
                 self.deps.sets.patch(set, Part::Main, patch.clone()).await?;
                 self.tell_scaled(deployment, &set.key.name, *from, *to);
                 Ok(())
             }
-            Effect::ReleaseSet { set, patch } => {
-                // A failed test means that the reference is not ours any more.
-                match gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await.map(drop)) {
-                    Err(ApiError::Invalid(_)) => Ok(()),
-                    other => other,
-                }
-            }
+            Effect::ReleaseSet { set, patch } => released(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
             Effect::DeleteSet(set) => {
                 self.deps.gate.permit(Destruction::MachineSet, rule, set)?;
                 self.deps.sets.delete(set, DeleteHow::default()).await.map(drop)
             }
             Effect::PatchMachine { machine, patch } => {
-                gone_is_fine(self.deps.machines.patch(machine, Part::Main, patch.clone()).await.map(drop))
+                gone_is_fine(self.deps.machines.patch(machine, Part::Main, patch.clone()).await)
             }
             Effect::Tell(note) => {
                 self.deps.recorder.note(deployment, note.clone());
@@ -126,57 +135,33 @@ impl DeploymentController {
         set: &MachineSet,
         done: &mut Done,
     ) -> Result<(), ApiError> {
-        let name = set.name_any();
-        match self.deps.sets.create(set).await {
+        let answer = match self.deps.sets.create(set).await {
             Ok(_) => {
-                self.tell_scaled(deployment, &name, 0, set.spec.replicas);
-                done.report.created_set = Some(name);
+                self.tell_scaled(deployment, &set.name_any(), 0, set.spec.replicas);
                 Ok(())
             }
-            Err(ApiError::AlreadyExists(message)) => {
-                // Ours when an answer was lost; else the next pass sees the collision.
-                let there = match self.deps.sets.get(&ObjectKey::of(set)).await {
-                    Ok(there) => there,
-                    Err(error) => {
-                        done.unanswered = Some(ObjectKey::of(set));
-                        return Err(error);
-                    }
-                };
-                let is_ours = there.is_some_and(|there| {
-                    controller_of(&there.metadata).map(|owner| &owner.uid) == deployment.metadata.uid.as_ref()
-                });
-                if !is_ours {
-                    return Err(ApiError::AlreadyExists(message));
+            Err(ApiError::AlreadyExists(message)) => match self.deps.sets.get(&ObjectKey::of(set)).await {
+                Ok(there) => {
+                    let there = there.as_deref().map(|there| &there.metadata);
+                    taken_by_us(there, deployment.metadata.uid.as_deref(), message)
                 }
-                done.report.created_set = Some(name);
-                Ok(())
-            }
-            Err(error) if error.outcome_unknown() => {
-                done.unanswered = Some(ObjectKey::of(set));
-                Err(error)
-            }
-            Err(error) => {
-                if !matches!(error, ApiError::NotLeading(_)) {
-                    let message = format!("Failed to create new machine set \"{name}\": {error}");
-                    self.deps.recorder.note(deployment, EventNote::warning(reason::SET_CREATE_ERROR, message.clone()));
-                    done.report.create_error = Some(message);
+                Err(error) => {
+                    done.unanswered = Some(ObjectKey::of(set));
+                    return Err(error);
                 }
-                Err(error)
-            }
+            },
+            Err(error) => Err(error),
+        };
+        done.creation(set, &answer);
+        if let Some(error) = &done.report.create_error {
+            self.deps.recorder.note(deployment, EventNote::warning(reason::SET_CREATE_ERROR, error.clone()));
         }
+        answer
     }
 
-    /// An orphan is only taken over by a deployment that exists and stays (spec/deployment-and-set §5).
     async fn may_adopt(&self, deployment: &MachineDeployment) -> Result<(), ApiError> {
-        let key = ObjectKey::of(deployment);
-        let fresh = self.deps.deployments.get(&key).await?;
-        let stays = fresh.is_some_and(|fresh| {
-            fresh.metadata.uid == deployment.metadata.uid && fresh.metadata.deletion_timestamp.is_none()
-        });
-        if stays {
-            return Ok(());
-        }
-        Err(ApiError::Conflict(format!("machinedeployment {key} adopts no sets: it was replaced or is being deleted")))
+        let fresh = self.deps.deployments.get(&ObjectKey::of(deployment)).await?;
+        may_adopt(&deployment.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
     }
 
     async fn patch_nodes(&self, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
@@ -189,7 +174,7 @@ impl DeploymentController {
         let calls: Vec<BoxFuture<'_, (OnFailure, Result<(), ApiError>)>> = calls
             .map(|(node, patch, on_failure)| {
                 let patched = nodes.patch(node, Part::Main, patch.clone());
-                async move { (on_failure, gone_is_fine(patched.await.map(drop))) }.boxed()
+                async move { (on_failure, gone_is_fine(patched.await)) }.boxed()
             })
             .collect();
         let results: Vec<_> = stream::iter(calls).buffer_unordered(NODE_PATCHES_AT_ONCE).collect().await;
@@ -204,12 +189,5 @@ impl DeploymentController {
             }
         }
         Ok(())
-    }
-}
-
-fn gone_is_fine(result: Result<(), ApiError>) -> Result<(), ApiError> {
-    match result {
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other,
     }
 }

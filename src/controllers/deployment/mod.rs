@@ -52,6 +52,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 pub use self::{
+    act::Done,
     availability::AvailabilityRule,
     settings::{AutoscalerAnnotations, DeploymentSettings, OldSets},
 };
