@@ -381,6 +381,35 @@ fn d_16_whom_the_scaler_names_in_the_middle_of_an_update_goes_and_nobody_else(
 }
 
 #[test]
+fn d_16_a_repair_does_not_hide_that_the_deployment_has_become_smaller() {
+    // The hand-over broke off after the machine had moved; then the scaler named it.
+    let seen = scaled_in(3, of(4, &[Candidate, Candidate, Candidate]), of(0, &[HandedOver]), &["md-new-0"]);
+    let plan = decide(&seen);
+    let repairs: Vec<&Step> = plan.steps.iter().filter(|step| step.rule == "in-place/repair").collect();
+    assert_eq!(repairs.len(), 2, "{plan:?}");
+    for step in repairs {
+        let Effect::ScaleSet { patch: Patch::Merge(patch), .. } = &step.effect else { panic!("{step:?}") };
+        assert_eq!(patch["metadata"].get("annotations"), None);
+    }
+}
+
+#[test]
+fn d_16_a_named_machine_is_not_counted_when_a_set_is_repaired() {
+    let mut seen = scaled_in(3, of(2, &[Candidate, Candidate]), of(1, &[Plain, HandedOver]), &["md-new-0"]);
+    let told = seen.deployment.metadata.annotations.clone();
+    Arc::make_mut(&mut seen.sets[1].set).metadata.annotations = told;
+    assert_eq!(repaired(&Fleet::of(&seen)), [2, 1]);
+}
+
+#[rstest]
+#[case::the_one_that_is_named("md-new-1")]
+#[case::another_one("md-new-0")]
+fn d_16_a_machine_that_has_just_moved_arrives_before_named_ones_go(#[case] named: &str) {
+    let seen = scaled_in(3, of(2, &[Candidate, Candidate]), of(2, &[Plain, HandedOver]), &[named]);
+    assert_eq!(rules(&seen), ["in-place/release node-md-new-1", "in-place/finished md-new-1"]);
+}
+
+#[test]
 fn d_18_a_frozen_deployment_updates_nothing() {
     let mut seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
     Arc::make_mut(&mut seen.deployment).metadata.labels = Some([("freeze".to_owned(), "True".to_owned())].into());
