@@ -1,5 +1,7 @@
 //! A pass over a deployment: the real decisions, carried out as `controllers::deployment` carries them out.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::{
@@ -21,7 +23,7 @@ use crate::{
             Done,
             decide::decide,
             observe::DeploymentObservation,
-            plan::{Effect, Next, OnFailure, Step},
+            plan::{Counted, Effect, Next, OnFailure, Step},
             settling::Looks,
             status::{Report, decide_status},
         },
@@ -36,19 +38,25 @@ pub struct DeploymentMemory {
     status_written: Option<Timestamp>,
     checked: Option<Checked<MachineDeployment>>,
     looks: Looks,
-    unanswered: Option<ObjectKey>,
+    unanswered: BTreeSet<Counted>,
 }
 
 impl Process {
     /// One pass over a deployment.
     pub fn deployment_pass(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Outcome {
-        if let Some(memory) = self.deployments.get_mut(key)
-            && let Some(set) = &memory.unanswered
-        {
-            if calls.get(&self.views.sets, set).is_err() {
-                return Outcome::Retry("a set can't be read again".to_owned());
+        let unanswered = self.deployments.get(key).map(|memory| memory.unanswered.clone()).unwrap_or_default();
+        for counted in unanswered {
+            let read = match &counted {
+                Counted::Set(set) => calls.get(&self.views.sets, set).map(drop),
+                Counted::Machine(machine) => calls.get(&self.views.machines, machine).map(drop),
+                Counted::Node(node) => calls.get(&self.nodes, node).map(drop),
+            };
+            if read.is_err() {
+                return Outcome::Retry(format!("{counted} can't be read again"));
             }
-            memory.unanswered = None;
+            if let Some(memory) = self.deployments.get_mut(key) {
+                memory.unanswered.remove(&counted);
+            }
         }
         let Some(seen) = self.see_deployment(calls, key) else {
             self.deployments.remove(key);
@@ -57,8 +65,8 @@ impl Process {
         let plan = decide(&deployment_without(calls.around.without, &seen));
         calls.checks.deployment_decides(&seen, &plan, calls.trace);
         let done = self.act_on_deployment(calls, &seen, &plan.steps);
-        if done.unanswered.is_some() && !calls.lacks(Guard::Unanswered) {
-            self.deployments.entry(key.clone()).or_default().unanswered.clone_from(&done.unanswered);
+        if !done.unanswered.is_empty() && !calls.lacks(Guard::Unanswered) {
+            self.deployments.entry(key.clone()).or_default().unanswered.extend(done.unanswered.iter().cloned());
         }
         let after = if plan.steps.is_empty() { Some(seen) } else { self.see_deployment(calls, key) };
         let told = match after {
@@ -109,6 +117,7 @@ impl Process {
             let result = match &step.effect {
                 Effect::PatchNode { node, patch, on_failure } => {
                     let patched = gone_is_fine(calls.patch(&self.nodes, node, Part::Main, patch));
+                    done.note(&step.effect, &patched);
                     if step.rule == "in-place/select" {
                         calls.checks.picked(calls.api, &node.key.name);
                     }
@@ -128,6 +137,7 @@ impl Process {
                 }
                 effect => self.act_once(calls, &seen.deployment, effect),
             };
+            done.note(&step.effect, &result);
             if let Err(error) = result {
                 done.error = Some(error);
                 return done;
@@ -173,7 +183,7 @@ impl Process {
                     taken_by_us(there, deployment.metadata.uid.as_deref(), message)
                 }
                 Err(error) => {
-                    done.unanswered = Some(ObjectKey::of(set));
+                    done.unanswered.insert(Counted::Set(ObjectKey::of(set)));
                     return Err(error);
                 }
             },

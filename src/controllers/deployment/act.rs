@@ -1,12 +1,14 @@
 //! Carries a plan about a deployment out. Decides nothing: what fails is reported, and the next observation sees the truth.
 
+use std::collections::BTreeSet;
+
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use kube::ResourceExt;
 
 use super::{
     DeploymentController,
     observe::DeploymentObservation,
-    plan::{Effect, OnFailure, Step},
+    plan::{Counted, Effect, OnFailure, Step},
     status::Report,
 };
 use crate::{
@@ -34,16 +36,23 @@ pub struct Done {
     pub error: Option<ApiError>,
     /// What a status tells of.
     pub report: Report,
-    /// A set whose creation got no answer.
-    pub unanswered: Option<ObjectKey>,
+    /// What effects without an answer were about.
+    pub unanswered: BTreeSet<Counted>,
 }
 
 impl Done {
-    /// Takes note of the answer to the creation of a set: that it was made, that this is not known, or why it was refused.
+    /// Takes note of an effect that got no answer.
+    pub fn note(&mut self, effect: &Effect, answer: &Result<(), ApiError>) {
+        if answer.as_ref().is_err_and(ApiError::outcome_unknown) {
+            self.unanswered.extend(effect.counted());
+        }
+    }
+
+    /// Takes note of the answer to the creation of a set: that it was made, or why it was refused.
     pub fn creation(&mut self, set: &MachineSet, answer: &Result<(), ApiError>) {
         match answer {
             Ok(()) => self.report.created_set = set.metadata.name.clone(),
-            Err(error) if error.outcome_unknown() => self.unanswered = Some(ObjectKey::of(set)),
+            Err(error) if error.outcome_unknown() => {}
             // The next pass sees the collision; without the lease nothing was asked.
             Err(ApiError::AlreadyExists(_) | ApiError::NotLeading(_)) => {}
             Err(error) => {
@@ -79,6 +88,10 @@ impl DeploymentController {
                 }
                 effect => self.act_one(&seen.deployment, step.rule, effect).await,
             };
+            if !is_node(&step) {
+                // Those of Nodes are noted one by one.
+                done.note(&step.effect, &result);
+            }
             if let Err(error) = result {
                 done.error = Some(error);
                 return done;
@@ -146,7 +159,7 @@ impl DeploymentController {
                     taken_by_us(there, deployment.metadata.uid.as_deref(), message)
                 }
                 Err(error) => {
-                    done.unanswered = Some(ObjectKey::of(set));
+                    done.unanswered.insert(Counted::Set(ObjectKey::of(set)));
                     return Err(error);
                 }
             },
@@ -167,18 +180,21 @@ impl DeploymentController {
     async fn patch_nodes(&self, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
         let Some(nodes) = &self.deps.nodes else { return Ok(()) };
         let calls = steps.iter().filter_map(|step| match &step.effect {
-            Effect::PatchNode { node, patch, on_failure } => Some((node, patch, *on_failure)),
+            Effect::PatchNode { node, patch, on_failure } => Some((&step.effect, node, patch, *on_failure)),
             _ => None,
         });
         // Boxed, so that their lifetime has a name and the pass may run on any worker.
-        let calls: Vec<BoxFuture<'_, (OnFailure, Result<(), ApiError>)>> = calls
-            .map(|(node, patch, on_failure)| {
+        let calls: Vec<BoxFuture<'_, (&Effect, OnFailure, Result<(), ApiError>)>> = calls
+            .map(|(effect, node, patch, on_failure)| {
                 let patched = nodes.patch(node, Part::Main, patch.clone());
-                async move { (on_failure, gone_is_fine(patched.await)) }.boxed()
+                async move { (effect, on_failure, gone_is_fine(patched.await)) }.boxed()
             })
             .collect();
         let results: Vec<_> = stream::iter(calls).buffer_unordered(NODE_PATCHES_AT_ONCE).collect().await;
-        for (on_failure, result) in results {
+        for (effect, _, result) in &results {
+            done.note(effect, result);
+        }
+        for (_, on_failure, result) in results {
             match (on_failure, result) {
                 (_, Ok(())) => {}
                 (OnFailure::EndPlan, Err(error)) => return Err(error),
