@@ -29,6 +29,9 @@ use crate::{
 /// Patches of Nodes under way at once; the client's rate limits them beyond that.
 const NODE_PATCHES_AT_ONCE: usize = 25;
 
+/// A patch of a Node, what a failure of it means, and what became of it.
+type Patched<'a> = (&'a Effect, OnFailure, Result<(), ApiError>);
+
 /// What became of a plan.
 #[derive(Debug, Default)]
 pub struct Done {
@@ -51,7 +54,7 @@ impl Done {
     /// Takes note of the answer to the creation of a set: that it was made, or why it was refused.
     pub fn creation(&mut self, set: &MachineSet, answer: &Result<(), ApiError>) {
         match answer {
-            Ok(()) => self.report.created_set = set.metadata.name.clone(),
+            Ok(()) => self.report.created_set.clone_from(&set.metadata.name),
             Err(error) if error.outcome_unknown() => {}
             // The next pass sees the collision; without the lease nothing was asked.
             Err(ApiError::AlreadyExists(_) | ApiError::NotLeading(_)) => {}
@@ -184,7 +187,7 @@ impl DeploymentController {
             _ => None,
         });
         // Boxed, so that their lifetime has a name and the pass may run on any worker.
-        let calls: Vec<BoxFuture<'_, (&Effect, OnFailure, Result<(), ApiError>)>> = calls
+        let calls: Vec<BoxFuture<'_, Patched<'_>>> = calls
             .map(|(effect, node, patch, on_failure)| {
                 let patched = nodes.patch(node, Part::Main, patch.clone());
                 async move { (effect, on_failure, gone_is_fine(patched.await)) }.boxed()
