@@ -4,10 +4,12 @@
 //! the earliest deadline of a key; failures are retried with exponential back-off per key (spec/deployment-and-set §1.4).
 //! A queue whose passes look at many objects may let a key rest after each start of a pass: what happens meanwhile is
 //! looked at together, so that a thousand machines that change within seconds don't cost their set a thousand passes.
-//! All deadlines stand in one ordered map served by one timer: nothing sleeps per object.
+//! All deadlines stand in one ordered map served by one timer: nothing sleeps per object. What lives here: workers and the
+//! timer; the keys' places are kept in [`state`].
+
+mod state;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     hash::Hash,
     sync::{Arc, Mutex},
     time::Duration,
@@ -16,6 +18,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+use self::state::{State, Woken};
 use crate::metrics::{QueueMetrics, Waiting};
 
 /// What a pass over a key ended with.
@@ -45,31 +48,6 @@ pub struct WorkQueue<K> {
     timer: Notify,
 }
 
-/// So many remembered rests are looked through for those that are over.
-const SWEEP_FROM: usize = 256;
-
-/// Who has something to do now that a key is wanted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Woken {
-    Worker,
-    Timer,
-    Nobody,
-}
-
-struct State<K> {
-    ready: VecDeque<(K, Waiting)>,
-    /// In `ready`, or to run again once the running pass ends.
-    wanted: BTreeSet<K>,
-    running: BTreeSet<K>,
-    deadlines: BTreeMap<(Instant, u64), K>,
-    deadline_of: HashMap<K, (Instant, u64)>,
-    failures: HashMap<K, u32>,
-    /// When a key may run again, of keys that have run lately. Empty in a queue without rest.
-    rested_at: HashMap<K, Instant>,
-    sequence: u64,
-    closed: bool,
-}
-
 impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
     /// An empty queue that reports through `metrics`.
     pub fn new(name: &'static str, metrics: QueueMetrics) -> Self {
@@ -77,17 +55,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
             name,
             metrics,
             rest: Duration::ZERO,
-            state: Mutex::new(State {
-                ready: VecDeque::new(),
-                wanted: BTreeSet::new(),
-                running: BTreeSet::new(),
-                deadlines: BTreeMap::new(),
-                deadline_of: HashMap::new(),
-                failures: HashMap::new(),
-                rested_at: HashMap::new(),
-                sequence: 0,
-                closed: false,
-            }),
+            state: Mutex::new(State::default()),
             work: Notify::new(),
             timer: Notify::new(),
         }
@@ -297,63 +265,6 @@ fn pass_panic_on(ended: Result<(), tokio::task::JoinError>) {
 
 fn backoff(failures: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.min(31))).min(LONGEST_BACKOFF)
-}
-
-impl<K: Clone + Ord + Hash> State<K> {
-    /// Marks the key as wanted: now, when its running pass ends, or when it has rested.
-    fn want(&mut self, key: K, metrics: &QueueMetrics) -> Woken {
-        if self.closed || self.wanted.contains(&key) {
-            return Woken::Nobody;
-        }
-        if self.running.contains(&key) {
-            self.wanted.insert(key);
-            return Woken::Nobody;
-        }
-        if let Some(at) = self.rested_at.get(&key).copied().filter(|at| *at > Instant::now()) {
-            return if self.schedule(key, at) { Woken::Timer } else { Woken::Nobody };
-        }
-        self.wanted.insert(key.clone());
-        self.ready.push_back((key, metrics.added()));
-        Woken::Worker
-    }
-
-    /// Lets the key, whose pass begins now, rest for so long.
-    fn rest(&mut self, key: &K, rest: Duration) {
-        if rest.is_zero() {
-            return;
-        }
-        let now = Instant::now();
-        if self.rested_at.len() >= SWEEP_FROM {
-            self.rested_at.retain(|_, at| *at > now);
-        }
-        self.rested_at.insert(key.clone(), now + rest);
-    }
-
-    /// Sets the key's deadline unless it has an earlier one; `true` when the timer has to look again.
-    fn schedule(&mut self, key: K, at: Instant) -> bool {
-        if self.closed {
-            return false;
-        }
-        if let Some(known) = self.deadline_of.get(&key) {
-            if known.0 <= at {
-                return false;
-            }
-            let known = *known;
-            self.deadlines.remove(&known);
-        }
-        self.sequence += 1;
-        let place = (at, self.sequence);
-        let is_first = self.deadlines.first_key_value().is_none_or(|(first, _)| place < *first);
-        self.deadline_of.insert(key.clone(), place);
-        self.deadlines.insert(place, key);
-        is_first
-    }
-
-    fn unschedule(&mut self, key: &K) {
-        if let Some(place) = self.deadline_of.remove(key) {
-            self.deadlines.remove(&place);
-        }
-    }
 }
 
 #[cfg(test)]

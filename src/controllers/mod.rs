@@ -9,6 +9,7 @@ pub mod class;
 pub mod deployment;
 pub mod drain;
 pub mod machine;
+pub mod outcomes;
 pub mod overshooting;
 pub mod safety;
 pub mod secret;

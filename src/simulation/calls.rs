@@ -252,14 +252,6 @@ fn without_version(patch: &Patch) -> Patch {
     patch
 }
 
-/// A missing object is fine.
-pub fn gone_is_fine<T>(result: Result<T, ApiError>) -> Result<(), ApiError> {
-    match result {
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other.map(drop),
-    }
-}
-
 fn suffix(part: Part) -> &'static str {
     match part {
         Part::Main => "",

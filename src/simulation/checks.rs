@@ -14,6 +14,7 @@ use crate::{
         names::{annotation, label, update_result},
         v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, StrategyType, controller_of},
     },
+    cluster::{key::Target, objects::Patch},
     controllers::{
         deployment::{self, fenceposts::Fenceposts, observe::DeploymentObservation, template_equality::is_equal},
         set::{
@@ -73,6 +74,15 @@ enum Watching {
     Off,
 }
 
+/// What a user has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edited {
+    /// The class in the template.
+    Template,
+    /// Anything else.
+    Other,
+}
+
 /// What users have done, as far as it matters for what may be deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Edits {
@@ -120,9 +130,9 @@ impl Checks {
     }
 
     /// A user has changed the deployment.
-    pub fn edited(&mut self, api: &Api, is_template: bool) {
-        self.edits = match (self.edits, is_template) {
-            (Edits::None, true) => Edits::OneTemplate,
+    pub fn edited(&mut self, api: &Api, edited: Edited) {
+        self.edits = match (self.edits, edited) {
+            (Edits::None, Edited::Template) => Edits::OneTemplate,
             _ => Edits::Others,
         };
         for deployment in api.deployments.values() {
@@ -165,6 +175,10 @@ impl Checks {
         let makes = |step: &deployment::plan::Step| matches!(step.effect, deployment::plan::Effect::CreateSet(_));
         if seen.deployment.spec.paused && plan.steps.iter().any(makes) {
             self.violated("a paused deployment begins a rollout", String::new);
+        }
+        let early = plan.steps.iter().find_map(|step| told_of_scaler(&step.effect).filter(|set| is_larger(seen, set)));
+        if let Some(set) = early {
+            self.violated("a set is told when it was scaled before it is told to what size", || set.key.to_string());
         }
     }
 
@@ -298,6 +312,29 @@ impl Checks {
             self.violated("there are too many machines", || format!("{staying} stay, at most {most} may"));
         }
     }
+}
+
+/// The set that is told by this when the scaler has changed its deployment's size.
+fn told_of_scaler(effect: &deployment::plan::Effect) -> Option<&Target> {
+    match effect {
+        deployment::plan::Effect::PatchSet { set, patch: Patch::Merge(patch) } => {
+            let told = &patch["metadata"]["annotations"][annotation::LAST_REPLICA_CHANGE_BY_SCALER];
+            told.is_string().then_some(set)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a set was last sized for a larger deployment, or is larger than the whole deployment is to be. Told of the time
+/// alone it would make others in the places of those that the scaler named, and then lose as many that nobody named.
+fn is_larger(seen: &DeploymentObservation, set: &Target) -> bool {
+    let replicas = seen.deployment.spec.replicas;
+    let all = seen.sets.iter().filter(|seen| seen.set.metadata.uid.as_ref() == Some(&set.uid));
+    all.map(|seen| &seen.set).any(|set| {
+        let known = set.metadata.annotations.as_ref().and_then(|all| all.get(annotation::DESIRED_REPLICAS));
+        let sized_for = known.and_then(|known| known.parse().ok()).unwrap_or(set.spec.replicas);
+        set.spec.replicas > 0 && sized_for.max(set.spec.replicas) > replicas
+    })
 }
 
 /// Whether a set has the machine and it is not on its way out.

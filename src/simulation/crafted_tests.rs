@@ -3,7 +3,7 @@
 use super::{
     calls::{Fault, Misfortune},
     guards::Guard,
-    history::{Edit, History, Keep, NodeEvent, Place, Setup, Step, Strategy},
+    history::{Edit, History, Keep, NodeEvent, Picks, Place, Setup, Step, Strategy},
     *,
 };
 
@@ -43,6 +43,44 @@ fn versions_keep_a_machine_that_somebody_has_asked_to_stay() {
     ];
     let found = shown(&history(1, rolling(), steps), Guard::Versions);
     assert_eq!(found, [None, Some("a machine is replaced that somebody keeps")]);
+}
+
+#[test]
+fn a_set_that_was_sized_without_an_answer_takes_room() {
+    // Seed 213408.
+    let steps = vec![
+        Step::Edit(Edit::Scale(3)),
+        Step::Watch(DEPLOYMENT, 9),
+        Step::Pass(0, Some(Misfortune { call: 0, fault: Fault::LoseAnswer })),
+        Step::Edit(Edit::Class(1)),
+        Step::Watch(DEPLOYMENT, 9),
+        Step::Pass(0, None),
+    ];
+    let found = shown(&history(0, Strategy::Recreate, steps), Guard::Unanswered);
+    assert_eq!(found, [None, Some("there are too many machines")]);
+}
+
+#[test]
+fn a_node_that_was_picked_without_an_answer_is_missing() {
+    // Seed 154399.
+    let strategy = Strategy::InPlace { surge: 0, unavailable: 0, picks: Picks::Controller };
+    let back = vec![
+        Step::Edit(Edit::Class(0)),
+        Step::Watch(DEPLOYMENT, 9),
+        // The old set is the new one again, Nodes become candidates, and one of them is picked.
+        Step::Pass(0, None),
+        Step::Pass(0, None),
+        Step::Pass(0, Some(Misfortune { call: 0, fault: Fault::LoseAnswer })),
+        // The scaler would rather have another one go.
+        Step::Edit(Edit::Mark(3)),
+        Step::Watch(DEPLOYMENT, 9),
+        Step::Pass(0, None),
+        Step::Pass(0, None),
+    ];
+    let mut history = history(5, strategy, vec![Step::Edit(Edit::Class(1))]);
+    history.rounds.push(back);
+    let found = shown(&history, Guard::Unanswered);
+    assert_eq!(found, [None, Some("too few machines are available through an update of our choice")]);
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! A pass over a deployment: the real decisions, carried out as `controllers::deployment` carries them out.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::{
-    calls::{Calls, gone_is_fine},
+    calls::Calls,
     guards::{Guard, deployment_without},
     process::Process,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet, controller_of},
+    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
     cluster::{
         error::ApiError,
         key::{ObjectKey, Target},
@@ -18,12 +20,14 @@ use crate::{
     controllers::{
         checked::Checked,
         deployment::{
+            Done,
             decide::decide,
             observe::DeploymentObservation,
-            plan::{Effect, Next, OnFailure, Step},
+            plan::{Counted, Effect, Next, OnFailure, Step},
             settling::Looks,
             status::{Report, decide_status},
         },
+        outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
     },
 };
 
@@ -34,26 +38,25 @@ pub struct DeploymentMemory {
     status_written: Option<Timestamp>,
     checked: Option<Checked<MachineDeployment>>,
     looks: Looks,
-    unanswered: Option<ObjectKey>,
-}
-
-#[derive(Default)]
-struct Done {
-    error: Option<ApiError>,
-    report: Report,
-    unanswered: Option<ObjectKey>,
+    unanswered: BTreeSet<Counted>,
 }
 
 impl Process {
     /// One pass over a deployment.
     pub fn deployment_pass(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Outcome {
-        if let Some(memory) = self.deployments.get_mut(key)
-            && let Some(set) = &memory.unanswered
-        {
-            if calls.get(&self.views.sets, set).is_err() {
-                return Outcome::Retry("a set can't be read again".to_owned());
+        let unanswered = self.deployments.get(key).map(|memory| memory.unanswered.clone()).unwrap_or_default();
+        for counted in unanswered {
+            let read = match &counted {
+                Counted::Set(set) => calls.get(&self.views.sets, set).map(drop),
+                Counted::Machine(machine) => calls.get(&self.views.machines, machine).map(drop),
+                Counted::Node(node) => calls.get(&self.nodes, node).map(drop),
+            };
+            if read.is_err() {
+                return Outcome::Retry(format!("{counted} can't be read again"));
             }
-            memory.unanswered = None;
+            if let Some(memory) = self.deployments.get_mut(key) {
+                memory.unanswered.remove(&counted);
+            }
         }
         let Some(seen) = self.see_deployment(calls, key) else {
             self.deployments.remove(key);
@@ -62,8 +65,8 @@ impl Process {
         let plan = decide(&deployment_without(calls.around.without, &seen));
         calls.checks.deployment_decides(&seen, &plan, calls.trace);
         let done = self.act_on_deployment(calls, &seen, &plan.steps);
-        if done.unanswered.is_some() && !calls.lacks(Guard::Unanswered) {
-            self.deployments.entry(key.clone()).or_default().unanswered.clone_from(&done.unanswered);
+        if !done.unanswered.is_empty() && !calls.lacks(Guard::Unanswered) {
+            self.deployments.entry(key.clone()).or_default().unanswered.extend(done.unanswered.iter().cloned());
         }
         let after = if plan.steps.is_empty() { Some(seen) } else { self.see_deployment(calls, key) };
         let told = match after {
@@ -114,6 +117,7 @@ impl Process {
             let result = match &step.effect {
                 Effect::PatchNode { node, patch, on_failure } => {
                     let patched = gone_is_fine(calls.patch(&self.nodes, node, Part::Main, patch));
+                    done.note(&step.effect, &patched);
                     if step.rule == "in-place/select" {
                         calls.checks.picked(calls.api, &node.key.name);
                     }
@@ -133,6 +137,7 @@ impl Process {
                 }
                 effect => self.act_once(calls, &seen.deployment, effect),
             };
+            done.note(&step.effect, &result);
             if let Err(error) = result {
                 done.error = Some(error);
                 return done;
@@ -150,12 +155,7 @@ impl Process {
             Effect::ScaleSet { set, patch, .. } => {
                 calls.patch::<MachineSet>(&self.views.sets, set, Part::Main, patch).map(drop)
             }
-            Effect::ReleaseSet { set, patch } => {
-                match gone_is_fine(calls.patch(&self.views.sets, set, Part::Main, patch)) {
-                    Err(ApiError::Invalid(_)) => Ok(()),
-                    other => other,
-                }
-            }
+            Effect::ReleaseSet { set, patch } => released(calls.patch(&self.views.sets, set, Part::Main, patch)),
             Effect::DeleteSet(set) => calls.delete::<MachineSet>(&self.views.sets, set, None).map(drop),
             Effect::PatchMachine { machine, patch } => {
                 gone_is_fine(calls.patch::<Machine>(&self.views.machines, machine, Part::Main, patch))
@@ -176,47 +176,25 @@ impl Process {
         set: &MachineSet,
         done: &mut Done,
     ) -> Result<(), ApiError> {
-        let name = set.metadata.name.clone().unwrap_or_default();
-        match calls.create(&self.views.sets, set) {
-            Ok(_) => {
-                done.report.created_set = Some(name);
-                Ok(())
-            }
-            Err(ApiError::AlreadyExists(message)) => {
-                let there = match calls.get(&self.views.sets, &ObjectKey::of(set)) {
-                    Ok(there) => there,
-                    Err(error) => {
-                        done.unanswered = Some(ObjectKey::of(set));
-                        return Err(error);
-                    }
-                };
-                let is_ours = there.is_some_and(|there| {
-                    controller_of(&there.metadata).map(|owner| &owner.uid) == deployment.metadata.uid.as_ref()
-                });
-                if !is_ours {
-                    return Err(ApiError::AlreadyExists(message));
+        let answer = match calls.create(&self.views.sets, set) {
+            Err(ApiError::AlreadyExists(message)) => match calls.get(&self.views.sets, &ObjectKey::of(set)) {
+                Ok(there) => {
+                    let there = there.as_deref().map(|there| &there.metadata);
+                    taken_by_us(there, deployment.metadata.uid.as_deref(), message)
                 }
-                done.report.created_set = Some(name);
-                Ok(())
-            }
-            Err(error) if error.outcome_unknown() => {
-                done.unanswered = Some(ObjectKey::of(set));
-                Err(error)
-            }
-            Err(error) => {
-                if !matches!(error, ApiError::NotLeading(_)) {
-                    done.report.create_error = Some(format!("Failed to create new machine set \"{name}\": {error}"));
+                Err(error) => {
+                    done.unanswered.insert(Counted::Set(ObjectKey::of(set)));
+                    return Err(error);
                 }
-                Err(error)
-            }
-        }
+            },
+            other => other.map(drop),
+        };
+        done.creation(set, &answer);
+        answer
     }
 
     fn may_adopt_sets(&self, calls: &mut Calls<'_>, deployment: &MachineDeployment) -> Result<(), ApiError> {
         let fresh = calls.get(&self.views.deployments, &ObjectKey::of(deployment))?;
-        let stays = fresh.is_some_and(|fresh| {
-            fresh.metadata.uid == deployment.metadata.uid && fresh.metadata.deletion_timestamp.is_none()
-        });
-        if stays { Ok(()) } else { Err(ApiError::Conflict("replaced or being deleted".to_owned())) }
+        may_adopt(&deployment.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
     }
 }

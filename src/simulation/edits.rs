@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::{
 
 use super::{
     api::Api,
-    checks::Checks,
+    checks::{Checks, Edited},
     history::{Edit, Picks, Setup, Strategy},
     tampering,
 };
@@ -183,6 +183,6 @@ pub fn resume(api: &mut Api, checks: &mut Checks) {
     let changes = api.changes;
     change(api, |deployment| deployment.spec.paused = false);
     if api.changes != changes {
-        checks.edited(api, false);
+        checks.edited(api, Edited::Other);
     }
 }

@@ -23,7 +23,7 @@ use super::{
     api::{Api, Object},
     calls::Around,
     checks::Checks,
-    nodes::set_ready,
+    nodes::{Readiness, set_ready},
     process::{Process, later},
     trace::Trace,
     world::run,
@@ -297,7 +297,7 @@ impl<'a> World<'a> {
         let now = self.now;
         let mut node = Node::default();
         node.metadata.name = Some(name.to_owned());
-        set_ready(&mut node, true);
+        set_ready(&mut node, Readiness::Ready);
         // One that is there already is as it is.
         let _ = self.api.create(&node, now);
         self.api.edit::<Machine>(name, |machine| {

@@ -50,7 +50,8 @@ guards! {
     CatchUp = "catch-up";
     /// Answers of our own writes go into the views at once.
     OwnWrites = "own-writes";
-    /// A creation that got no answer is asked after before another machine or set is made.
+    /// What became of a creation that got no answer is asked before another machine or set is made; so it is of sets, machines
+    /// and Nodes that a deployment wrote on without an answer.
     Unanswered = "unanswered";
     /// A machine whose deletion got no answer is read again before anything is decided.
     Unread = "unread";

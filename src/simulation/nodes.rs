@@ -30,8 +30,9 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
             let _ = api.delete::<Node>(&name, None, None, now);
         }
         NodeEvent::Sickens | NodeEvent::Recovers => {
-            let ready = event == NodeEvent::Recovers && cloud.vms.contains_key(&name);
-            api.edit::<Node>(&name, |node| set_ready(node, ready));
+            let is_ready = event == NodeEvent::Recovers && cloud.vms.contains_key(&name);
+            let readiness = if is_ready { Readiness::Ready } else { Readiness::NotReady };
+            api.edit::<Node>(&name, |node| set_ready(node, readiness));
         }
         NodeEvent::Updated => tell_result(api, &name, update_result::SUCCESSFUL),
         NodeEvent::UpdateFailed => tell_result(api, &name, update_result::FAILED),
@@ -48,7 +49,7 @@ pub fn join(api: &mut Api, cloud: &Cloud, name: &str, now: Timestamp) -> bool {
     let mut node = Node::default();
     node.metadata.name = Some(name.to_owned());
     node.spec = Some(NodeSpec { provider_id: Some(vm.provider_id.clone()), ..NodeSpec::default() });
-    set_ready(&mut node, true);
+    set_ready(&mut node, Readiness::Ready);
     let _ = api.create(&node, now);
     true
 }
@@ -57,7 +58,7 @@ pub fn join(api: &mut Api, cloud: &Cloud, name: &str, now: Timestamp) -> bool {
 pub fn heal(api: &mut Api, cloud: &Cloud) {
     let alive: Vec<String> = api.nodes.keys().filter(|name| cloud.vms.contains_key(*name)).cloned().collect();
     for name in alive {
-        api.edit::<Node>(&name, |node| set_ready(node, true));
+        api.edit::<Node>(&name, |node| set_ready(node, Readiness::Ready));
     }
 }
 
@@ -92,11 +93,23 @@ pub fn tell_result(api: &mut Api, name: &str, result: &str) {
     });
 }
 
+/// What the kubelet of a Node tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// All is well.
+    Ready,
+    /// Something is not.
+    NotReady,
+}
+
 /// Says whether the Node is ready.
-pub fn set_ready(node: &mut Node, ready: bool) {
+pub fn set_ready(node: &mut Node, readiness: Readiness) {
     let status: &mut NodeStatus = node.status.get_or_insert_default();
     let conditions = status.conditions.get_or_insert_default();
     conditions.retain(|condition| condition.type_ != "Ready");
-    let status = if ready { "True" } else { "False" };
+    let status = match readiness {
+        Readiness::Ready => "True",
+        Readiness::NotReady => "False",
+    };
     conditions.push(NodeCondition { type_: "Ready".to_owned(), status: status.to_owned(), ..NodeCondition::default() });
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::{
-    calls::{Calls, gone_is_fine},
+    calls::Calls,
     guards::{Guard, set_without},
     process::Process,
 };
@@ -22,7 +22,9 @@ use crate::{
     },
     controllers::{
         checked::Checked,
+        outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
         set::{
+            Done,
             decide::decide,
             must_be_read_again,
             observe::{ReplicaFailure, SetObservation, preserve_of_node},
@@ -44,14 +46,6 @@ pub struct SetMemory {
     unread: BTreeSet<ObjectKey>,
     failure: Option<ReplicaFailure>,
     checked: Option<Checked<MachineSet>>,
-}
-
-#[derive(Default)]
-struct Done {
-    error: Option<ApiError>,
-    failure: Option<ReplicaFailure>,
-    unanswered: BTreeSet<String>,
-    unread: BTreeSet<ObjectKey>,
 }
 
 impl Process {
@@ -147,10 +141,7 @@ impl Process {
                     gone_is_fine(calls.patch(&self.views.machines, machine, Part::Main, patch))
                 }
                 Effect::ReleaseMachine { machine, patch } => {
-                    match gone_is_fine(calls.patch(&self.views.machines, machine, Part::Main, patch)) {
-                        Err(ApiError::Invalid(_)) => Ok(()),
-                        other => other,
-                    }
+                    released(calls.patch(&self.views.machines, machine, Part::Main, patch))
                 }
                 Effect::AdoptMachine { machine, patch } => {
                     let allowed = if reread { Ok(()) } else { self.may_adopt_machines(calls, &seen.set) };
@@ -172,9 +163,7 @@ impl Process {
 
     fn may_adopt_machines(&self, calls: &mut Calls<'_>, set: &MachineSet) -> Result<(), ApiError> {
         let fresh = calls.get(&self.views.sets, &ObjectKey::of(set))?;
-        let stays = fresh
-            .is_some_and(|fresh| fresh.metadata.uid == set.metadata.uid && fresh.metadata.deletion_timestamp.is_none());
-        if stays { Ok(()) } else { Err(ApiError::Conflict("replaced or being deleted".to_owned())) }
+        may_adopt(&set.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
     }
 
     fn create_machines(&self, calls: &mut Calls<'_>, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
@@ -214,9 +203,7 @@ impl Process {
             Err(ApiError::AlreadyExists(message)) => {
                 let there = calls.get(&self.views.machines, &key)?;
                 let mine = controller_of(&machine.metadata).map(|owner| owner.uid.as_str());
-                let is_ours =
-                    there.is_some_and(|there| controller_of(&there.metadata).map(|owner| owner.uid.as_str()) == mine);
-                if is_ours { Ok(()) } else { Err(ApiError::AlreadyExists(message)) }
+                taken_by_us(there.as_deref().map(|there| &there.metadata), mine, message)
             }
             Err(error) => Err(error),
         }

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::{
     api::Api,
     calls::{Around, Calls, End, Misfortune},
-    checks::Checks,
+    checks::{Checks, Edited},
     cloud::Cloud,
     edits,
     guards::Guard,
@@ -145,7 +145,8 @@ impl World {
             Step::Edit(edit) => {
                 if edits::apply(&mut self.api, &mut self.checks, edit, self.now) {
                     self.say(|| edit.to_string());
-                    self.checks.edited(&self.api, matches!(edit, Edit::Class(_)));
+                    let edited = if matches!(edit, Edit::Class(_)) { Edited::Template } else { Edited::Other };
+                    self.checks.edited(&self.api, edited);
                 }
             }
             Step::Crash(calls_happen) => {

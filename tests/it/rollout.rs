@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
@@ -21,6 +22,8 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(240);
+/// A deployment names an old machine that takes longer than this to end, whatever the reason.
+const USUAL: SignedDuration = SignedDuration::from_secs(30);
 /// Machines of the rollout against a budget; `MCM_TEST_ROLLOUT` changes it.
 const MACHINES: u32 = 20;
 
@@ -87,13 +90,13 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     let most = usize::try_from(size() + size().div_ceil(10)).expect("a few hundred");
     let kubectl = namespace.watching("machinedeployment", "fleet");
     let begun = Instant::now();
-    let told = Mutex::new(Vec::<String>::new());
+    let told = Mutex::new(Vec::<(String, Timestamp)>::new());
     let watch = |deployment: &Value| {
         let line = progress(deployment);
         let mut told = told.lock().expect("nobody panics while he watches");
-        if told.last() != Some(&line) {
+        if told.last().is_none_or(|(last, _)| *last != line) {
             println!("{:5.1} s {} {line}", begun.elapsed().as_secs_f64(), deployment["status"]["updatedReplicas"]);
-            told.push(line);
+            told.push((line, Timestamp::now()));
         }
     };
     namespace.apply(&manifests(namespace, "fleet", size(), "class-b", strategy)).await.succeed();
@@ -120,6 +123,12 @@ async fn rolls_around_a_blocked_node(namespace: &Namespace, strategy: &Value) {
     })
     .await;
     assert_eq!(condition(&namespace.get("machinedeployment", "fleet").await, "Available"), "True");
+    let machine = namespace.get("machine", &blocked).await;
+    let ending: Timestamp = text(&machine, "/metadata/deletionTimestamp").parse().expect("it is being deleted");
+    let named = told.lock().expect("nobody panics").iter().find(|(line, _)| line.contains(&blocked)).map(|(_, at)| *at);
+    let took = named.expect("it was just read").duration_since(ending);
+    println!("{blocked} was named {took:#} after its deletion");
+    assert!(took < USUAL, "{took:#} is as long as for a machine that does not know why it takes so long");
 
     namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
     wait_until("the rollout to be complete", PATIENCE, || async {

@@ -1,18 +1,20 @@
 //! Carries a plan about a deployment out. Decides nothing: what fails is reported, and the next observation sees the truth.
 
+use std::collections::BTreeSet;
+
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use kube::ResourceExt;
 
 use super::{
     DeploymentController,
     observe::DeploymentObservation,
-    plan::{Effect, OnFailure, Step},
+    plan::{Counted, Effect, OnFailure, Step},
     status::Report,
 };
 use crate::{
     api::{
         names::deployment_reason as reason,
-        v1alpha1::{MachineDeployment, MachineSet, controller_of},
+        v1alpha1::{MachineDeployment, MachineSet},
     },
     cluster::{
         error::ApiError,
@@ -21,10 +23,14 @@ use crate::{
         key::{ObjectKey, Target},
         objects::{DeleteHow, Part},
     },
+    controllers::outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
 };
 
 /// Patches of Nodes under way at once; the client's rate limits them beyond that.
 const NODE_PATCHES_AT_ONCE: usize = 25;
+
+/// A patch of a Node, what a failure of it means, and what became of it.
+type Patched<'a> = (&'a Effect, OnFailure, Result<(), ApiError>);
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -33,8 +39,31 @@ pub struct Done {
     pub error: Option<ApiError>,
     /// What a status tells of.
     pub report: Report,
-    /// A set whose creation got no answer.
-    pub unanswered: Option<ObjectKey>,
+    /// What effects without an answer were about.
+    pub unanswered: BTreeSet<Counted>,
+}
+
+impl Done {
+    /// Takes note of an effect that got no answer.
+    pub fn note(&mut self, effect: &Effect, answer: &Result<(), ApiError>) {
+        if answer.as_ref().is_err_and(ApiError::outcome_unknown) {
+            self.unanswered.extend(effect.counted());
+        }
+    }
+
+    /// Takes note of the answer to the creation of a set: that it was made, or why it was refused.
+    pub fn creation(&mut self, set: &MachineSet, answer: &Result<(), ApiError>) {
+        match answer {
+            Ok(()) => self.report.created_set.clone_from(&set.metadata.name),
+            Err(error) if error.outcome_unknown() => {}
+            // The next pass sees the collision; without the lease nothing was asked.
+            Err(ApiError::AlreadyExists(_) | ApiError::NotLeading(_)) => {}
+            Err(error) => {
+                let name = set.metadata.name.as_deref().unwrap_or_default();
+                self.report.create_error = Some(format!("Failed to create new machine set \"{name}\": {error}"));
+            }
+        }
+    }
 }
 
 impl DeploymentController {
@@ -56,12 +85,16 @@ impl DeploymentController {
                     let allowed = if reread { Ok(()) } else { self.may_adopt(&seen.deployment).await };
                     reread = true;
                     match allowed {
-                        Ok(()) => gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await.map(drop)),
+                        Ok(()) => gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
                         refused => refused,
                     }
                 }
                 effect => self.act_one(&seen.deployment, step.rule, effect).await,
             };
+            if !is_node(&step) {
+                // Those of Nodes are noted one by one.
+                done.note(&step.effect, &result);
+            }
             if let Err(error) = result {
                 done.error = Some(error);
                 return done;
@@ -78,29 +111,21 @@ impl DeploymentController {
     ) -> Result<(), ApiError> {
         match effect {
             Effect::PatchDeployment { part, patch } => {
-                gone_is_fine(self.deps.deployments.patch(&Target::of(deployment), *part, patch.clone()).await.map(drop))
+                gone_is_fine(self.deps.deployments.patch(&Target::of(deployment), *part, patch.clone()).await)
             }
-            Effect::PatchSet { set, patch } => {
-                gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await.map(drop))
-            }
+            Effect::PatchSet { set, patch } => gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
             Effect::ScaleSet { set, from, to, patch } => {
                 self.deps.sets.patch(set, Part::Main, patch.clone()).await?;
                 self.tell_scaled(deployment, &set.key.name, *from, *to);
                 Ok(())
             }
-            Effect::ReleaseSet { set, patch } => {
-                // A failed test means that the reference is not ours any more.
-                match gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await.map(drop)) {
-                    Err(ApiError::Invalid(_)) => Ok(()),
-                    other => other,
-                }
-            }
+            Effect::ReleaseSet { set, patch } => released(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
             Effect::DeleteSet(set) => {
                 self.deps.gate.permit(Destruction::MachineSet, rule, set)?;
                 self.deps.sets.delete(set, DeleteHow::default()).await.map(drop)
             }
             Effect::PatchMachine { machine, patch } => {
-                gone_is_fine(self.deps.machines.patch(machine, Part::Main, patch.clone()).await.map(drop))
+                gone_is_fine(self.deps.machines.patch(machine, Part::Main, patch.clone()).await)
             }
             Effect::Tell(note) => {
                 self.deps.recorder.note(deployment, note.clone());
@@ -126,74 +151,53 @@ impl DeploymentController {
         set: &MachineSet,
         done: &mut Done,
     ) -> Result<(), ApiError> {
-        let name = set.name_any();
-        match self.deps.sets.create(set).await {
+        let answer = match self.deps.sets.create(set).await {
             Ok(_) => {
-                self.tell_scaled(deployment, &name, 0, set.spec.replicas);
-                done.report.created_set = Some(name);
+                self.tell_scaled(deployment, &set.name_any(), 0, set.spec.replicas);
                 Ok(())
             }
-            Err(ApiError::AlreadyExists(message)) => {
-                // Ours when an answer was lost; else the next pass sees the collision.
-                let there = match self.deps.sets.get(&ObjectKey::of(set)).await {
-                    Ok(there) => there,
-                    Err(error) => {
-                        done.unanswered = Some(ObjectKey::of(set));
-                        return Err(error);
-                    }
-                };
-                let is_ours = there.is_some_and(|there| {
-                    controller_of(&there.metadata).map(|owner| &owner.uid) == deployment.metadata.uid.as_ref()
-                });
-                if !is_ours {
-                    return Err(ApiError::AlreadyExists(message));
+            Err(ApiError::AlreadyExists(message)) => match self.deps.sets.get(&ObjectKey::of(set)).await {
+                Ok(there) => {
+                    let there = there.as_deref().map(|there| &there.metadata);
+                    taken_by_us(there, deployment.metadata.uid.as_deref(), message)
                 }
-                done.report.created_set = Some(name);
-                Ok(())
-            }
-            Err(error) if error.outcome_unknown() => {
-                done.unanswered = Some(ObjectKey::of(set));
-                Err(error)
-            }
-            Err(error) => {
-                if !matches!(error, ApiError::NotLeading(_)) {
-                    let message = format!("Failed to create new machine set \"{name}\": {error}");
-                    self.deps.recorder.note(deployment, EventNote::warning(reason::SET_CREATE_ERROR, message.clone()));
-                    done.report.create_error = Some(message);
+                Err(error) => {
+                    done.unanswered.insert(Counted::Set(ObjectKey::of(set)));
+                    return Err(error);
                 }
-                Err(error)
-            }
+            },
+            Err(error) => Err(error),
+        };
+        done.creation(set, &answer);
+        if let Some(error) = &done.report.create_error {
+            self.deps.recorder.note(deployment, EventNote::warning(reason::SET_CREATE_ERROR, error.clone()));
         }
+        answer
     }
 
-    /// An orphan is only taken over by a deployment that exists and stays (spec/deployment-and-set §5).
     async fn may_adopt(&self, deployment: &MachineDeployment) -> Result<(), ApiError> {
-        let key = ObjectKey::of(deployment);
-        let fresh = self.deps.deployments.get(&key).await?;
-        let stays = fresh.is_some_and(|fresh| {
-            fresh.metadata.uid == deployment.metadata.uid && fresh.metadata.deletion_timestamp.is_none()
-        });
-        if stays {
-            return Ok(());
-        }
-        Err(ApiError::Conflict(format!("machinedeployment {key} adopts no sets: it was replaced or is being deleted")))
+        let fresh = self.deps.deployments.get(&ObjectKey::of(deployment)).await?;
+        may_adopt(&deployment.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
     }
 
     async fn patch_nodes(&self, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
         let Some(nodes) = &self.deps.nodes else { return Ok(()) };
         let calls = steps.iter().filter_map(|step| match &step.effect {
-            Effect::PatchNode { node, patch, on_failure } => Some((node, patch, *on_failure)),
+            Effect::PatchNode { node, patch, on_failure } => Some((&step.effect, node, patch, *on_failure)),
             _ => None,
         });
         // Boxed, so that their lifetime has a name and the pass may run on any worker.
-        let calls: Vec<BoxFuture<'_, (OnFailure, Result<(), ApiError>)>> = calls
-            .map(|(node, patch, on_failure)| {
+        let calls: Vec<BoxFuture<'_, Patched<'_>>> = calls
+            .map(|(effect, node, patch, on_failure)| {
                 let patched = nodes.patch(node, Part::Main, patch.clone());
-                async move { (on_failure, gone_is_fine(patched.await.map(drop))) }.boxed()
+                async move { (effect, on_failure, gone_is_fine(patched.await)) }.boxed()
             })
             .collect();
         let results: Vec<_> = stream::iter(calls).buffer_unordered(NODE_PATCHES_AT_ONCE).collect().await;
-        for (on_failure, result) in results {
+        for (effect, _, result) in &results {
+            done.note(effect, result);
+        }
+        for (_, on_failure, result) in results {
             match (on_failure, result) {
                 (_, Ok(())) => {}
                 (OnFailure::EndPlan, Err(error)) => return Err(error),
@@ -204,12 +208,5 @@ impl DeploymentController {
             }
         }
         Ok(())
-    }
-}
-
-fn gone_is_fine(result: Result<(), ApiError>) -> Result<(), ApiError> {
-    match result {
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other,
     }
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{DeploymentController, DeploymentDeps, DeploymentSettings, testing::deployment};
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
+    api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
     cluster::{
         clock::{SharedClock, TokioClock},
         events::{Pending, Recorder},
@@ -261,6 +261,22 @@ async fn a_set_whose_creation_got_no_answer_takes_room_although_the_template_has
     tokio::time::advance(std::time::Duration::from_secs(2)).await;
     cluster.settle().await;
     assert_eq!(cluster.api.all("machines").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_was_sized_without_an_answer_is_read_before_a_new_one_is_made() {
+    // Seed 213408: an old set that had grown unseen and the new one were both filled.
+    let recreated = deployment(0, 0, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::Recreate);
+    let cluster = Cluster::new(&recreated.build());
+    cluster.settle().await;
+    cluster.change_deployment(|stored| stored["spec"]["replicas"] = 3.into());
+    cluster.api.fail_next("PATCH machinesets", Fault::LoseAnswer);
+    cluster.deployments.reconcile(ObjectKey::new("ns", "md")).await;
+    cluster.change_deployment(|stored| stored["spec"]["template"]["spec"]["class"]["name"] = "second".into());
+    cluster.deployments.reconcile(ObjectKey::new("ns", "md")).await;
+    let sets = cluster.api.all("machinesets");
+    let wanted: i64 = sets.iter().filter_map(|set| set["spec"]["replicas"].as_i64()).sum();
+    assert!(wanted <= 3, "{wanted} machines are wanted, 3 are allowed: {sets:#?}");
 }
 
 #[tokio::test(start_paused = true)]

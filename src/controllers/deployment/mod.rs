@@ -44,7 +44,7 @@ pub mod validity;
 pub mod waits;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -52,12 +52,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 pub use self::{
+    act::Done,
     availability::AvailabilityRule,
     settings::{AutoscalerAnnotations, DeploymentSettings, OldSets},
 };
 use self::{
     observe::DeploymentObservation,
-    plan::{Effect, Next},
+    plan::{Counted, Effect, Next},
     status::{Report, decide_status},
 };
 use super::{checked::Checked, views::ControlViews};
@@ -114,8 +115,9 @@ struct Memory {
     status_written: Option<Timestamp>,
     checked: Option<Checked<MachineDeployment>>,
     looks: settling::Looks,
-    /// A set whose creation got no answer. If it is there it takes room, also when the template is another one by now.
-    unanswered: Option<ObjectKey>,
+    /// What was written on without an answer: sets that may be there and take room, also when the template is another one by
+    /// now, or have another size, machines that may have moved, Nodes that may have been picked.
+    unanswered: BTreeSet<Counted>,
 }
 
 impl DeploymentController {
@@ -126,10 +128,8 @@ impl DeploymentController {
 
     /// One pass over one deployment.
     pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
-        if let Err(error) = self.read_unanswered(&key).await {
-            return Outcome::Retry(format!(
-                "machinedeployment {key}: whether its new set was made is not known: {error}"
-            ));
+        if let Err(text) = self.read_unanswered(&key).await {
+            return Outcome::Retry(format!("machinedeployment {key}: {text}"));
         }
         let Some(seen) = self.observe(&key) else {
             self.memory().remove(&key);
@@ -137,8 +137,8 @@ impl DeploymentController {
         };
         let plan = decide::decide(&seen);
         let done = self.act(&seen, &plan.steps).await;
-        if done.unanswered.is_some() {
-            self.memory().entry(key.clone()).or_default().unanswered.clone_from(&done.unanswered);
+        if !done.unanswered.is_empty() {
+            self.memory().entry(key.clone()).or_default().unanswered.extend(done.unanswered);
         }
         // What was done is in the stores already: the status tells of the sets as they are now.
         let after = if plan.steps.is_empty() { Some(seen) } else { self.observe(&key) };
@@ -153,13 +153,20 @@ impl DeploymentController {
         }
     }
 
-    /// Reads the set that may have been made; nothing is decided before.
-    async fn read_unanswered(&self, key: &ObjectKey) -> Result<(), ApiError> {
-        let unanswered = self.memory().get(key).and_then(|memory| memory.unanswered.clone());
-        let Some(set) = unanswered else { return Ok(()) };
-        self.deps.sets.get(&set).await?;
-        if let Some(memory) = self.memory().get_mut(key) {
-            memory.unanswered = None;
+    /// Reads what writes without an answer were about; nothing is decided before.
+    async fn read_unanswered(&self, key: &ObjectKey) -> Result<(), String> {
+        let unanswered = self.memory().get(key).map(|memory| memory.unanswered.clone()).unwrap_or_default();
+        for counted in unanswered {
+            let read = match (&counted, &self.deps.nodes) {
+                (Counted::Set(set), _) => self.deps.sets.get(set).await.map(drop),
+                (Counted::Machine(machine), _) => self.deps.machines.get(machine).await.map(drop),
+                (Counted::Node(node), Some(nodes)) => nodes.get(node).await.map(drop),
+                (Counted::Node(_), None) => Ok(()),
+            };
+            read.map_err(|error| format!("what has become of {counted} after a lost answer is not known: {error}"))?;
+            if let Some(memory) = self.memory().get_mut(key) {
+                memory.unanswered.remove(&counted);
+            }
         }
         Ok(())
     }

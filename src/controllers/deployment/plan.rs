@@ -1,5 +1,7 @@
 //! What a decision about a deployment comes to: a list of effects, each with the name of its rule, and when to look again.
 
+use std::fmt;
+
 use serde::Serialize;
 
 pub use crate::controllers::set::plan::Next;
@@ -7,7 +9,7 @@ use crate::{
     api::v1alpha1::MachineSet,
     cluster::{
         events::EventNote,
-        key::Target,
+        key::{ObjectKey, Target},
         objects::{Part, Patch},
     },
 };
@@ -87,7 +89,46 @@ pub enum Effect {
     Tell(EventNote),
 }
 
+/// An object that an effect changes and that decisions count on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counted {
+    /// A set.
+    Set(ObjectKey),
+    /// A machine.
+    Machine(ObjectKey),
+    /// A Node.
+    Node(ObjectKey),
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Set(key) => write!(f, "machineset {key}"),
+            Self::Machine(key) => write!(f, "machine {key}"),
+            Self::Node(key) => write!(f, "node {key}"),
+        }
+    }
+}
+
 impl Effect {
+    /// What must be read again before anything else is decided, when no answer says what became of the effect: a set that
+    /// was made or sized takes room, a node that was picked will be missing. `None` for what is only told, for hints on
+    /// Nodes (which hold nothing up), and for the deployment, on which writes are guarded by its version or say the same
+    /// twice.
+    pub fn counted(&self) -> Option<Counted> {
+        match self {
+            Self::CreateSet(set) => Some(Counted::Set(ObjectKey::of(&**set))),
+            Self::PatchSet { set, .. }
+            | Self::ScaleSet { set, .. }
+            | Self::AdoptSet { set, .. }
+            | Self::ReleaseSet { set, .. }
+            | Self::DeleteSet(set) => Some(Counted::Set(set.key.clone())),
+            Self::PatchMachine { machine, .. } => Some(Counted::Machine(machine.key.clone())),
+            Self::PatchNode { node, on_failure: OnFailure::EndPlan, .. } => Some(Counted::Node(node.key.clone())),
+            Self::PatchNode { on_failure: OnFailure::GoOn, .. } | Self::PatchDeployment { .. } | Self::Tell(_) => None,
+        }
+    }
+
     /// Whether the effect makes machines, now or by and by. A frozen deployment has no such effects (D-18).
     pub fn grows(&self) -> bool {
         match self {
@@ -120,5 +161,39 @@ impl Plan {
     /// Adds a step.
     pub fn push(&mut self, rule: &'static str, effect: Effect) {
         self.steps.push(Step { rule, effect });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn target(name: &str) -> Target {
+        Target { key: ObjectKey::new("ns", name), uid: format!("uid-{name}") }
+    }
+
+    fn nothing() -> Patch {
+        Patch::Merge(serde_json::json!({}))
+    }
+
+    fn key() -> ObjectKey {
+        ObjectKey::new("ns", "a")
+    }
+
+    #[rstest]
+    #[case::a_size(
+        Effect::ScaleSet { set: target("a"), from: 1, to: 2, patch: nothing() }, Some(Counted::Set(key())))]
+    #[case::a_set(Effect::PatchSet { set: target("a"), patch: nothing() }, Some(Counted::Set(key())))]
+    #[case::its_end(Effect::DeleteSet(target("a")), Some(Counted::Set(key())))]
+    #[case::a_machine(Effect::PatchMachine { machine: target("a"), patch: nothing() }, Some(Counted::Machine(key())))]
+    #[case::a_picked_node(
+        Effect::PatchNode { node: target("a"), patch: nothing(), on_failure: OnFailure::EndPlan },
+        Some(Counted::Node(key())))]
+    #[case::a_taint(Effect::PatchNode { node: target("a"), patch: nothing(), on_failure: OnFailure::GoOn }, None)]
+    #[case::the_deployment(Effect::PatchDeployment { part: Part::Main, patch: nothing() }, None)]
+    fn what_got_no_answer_is_read_again_when_it_counts(#[case] effect: Effect, #[case] expected: Option<Counted>) {
+        assert_eq!(effect.counted(), expected);
     }
 }

@@ -65,7 +65,7 @@ pub fn next_revision(old: &[SetState<'_>]) -> i64 {
 /// Brings an existing new set and the deployment's revision in line.
 pub fn keep_in_line(fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> NewSet {
     let mut wanted = in_line(fleet.deployment, new.set, next_revision(&fleet.old));
-    if scaling::is_due(fleet) {
+    if scaling::awaits_size(fleet, new) {
         keep_time_of_scaler(&mut wanted, new);
     }
     if wanted != **new.set {
@@ -225,7 +225,13 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::controllers::{deployment::testing::*, set::testing::Building};
+    use crate::{
+        api::v1alpha1::{MachineDeploymentStrategy, OrchestrationType},
+        controllers::{
+            deployment::{observe::SetSeen, testing::*},
+            set::testing::Building,
+        },
+    };
 
     fn revised(name: &str, revision: &str) -> MachineSet {
         Building(set_of_class(name, "old", 0, -2000)).annotation(annotation::REVISION, revision).build()
@@ -282,29 +288,53 @@ mod tests {
         assert!(!annotations.contains_key(annotation::TRIGGER_DELETION));
     }
 
-    #[rstest]
-    #[case::not_before_the_set_has_its_size("4", None)]
-    #[case::then_it_does("2", Some("2026-11-21T08:00:00Z"))]
-    fn s_md_13_the_time_of_the_scaler_reaches_the_set_with_its_size(
-        #[case] sized_for: &str,
-        #[case] told: Option<&str>,
-    ) {
-        let scaled = deployment(2, 1, 0).annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, "2026-11-21T08:00:00Z");
-        let mut set = new(4, 4);
-        let meta = &mut std::sync::Arc::make_mut(&mut set.set).metadata;
-        let annotations = meta.annotations.get_or_insert_default();
-        annotations.insert(annotation::DESIRED_REPLICAS.to_owned(), sized_for.to_owned());
-        let seen = seeing_sets(scaled.build(), vec![set]);
+    const SCALED_AT: &str = "2026-11-21T08:00:00Z";
+
+    /// The set in a deployment of this strategy that the scaler has made one of two; whether the set is told of the scaler's
+    /// time. `sized_for` is the deployment's size that the set remembers.
+    fn is_told(strategy: MachineDeploymentStrategy, sized_for: Option<&str>, sets: Vec<SetSeen>) -> bool {
+        let scaled = deployment(2, 1, 0)
+            .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, SCALED_AT)
+            .with(|deployment| deployment.spec.strategy = strategy);
+        let mut seen = seeing_sets(scaled.build(), sets);
+        for set in &mut seen.sets {
+            let annotations = std::sync::Arc::make_mut(&mut set.set).metadata.annotations.get_or_insert_default();
+            match sized_for {
+                Some(size) => _ = annotations.insert(annotation::DESIRED_REPLICAS.to_owned(), size.to_owned()),
+                None => _ = annotations.remove(annotation::DESIRED_REPLICAS),
+            }
+        }
         let fleet = Fleet::of(&seen);
         let mut plan = Plan::default();
         keep_in_line(&fleet, fleet.new.as_ref().unwrap(), &mut plan);
-        let copied = plan.steps.iter().find_map(|step| match &step.effect {
+        plan.steps.iter().any(|step| match &step.effect {
             Effect::PatchSet { patch: Patch::Merge(patch), .. } => {
-                patch["metadata"]["annotations"][annotation::LAST_REPLICA_CHANGE_BY_SCALER].as_str()
+                patch["metadata"]["annotations"][annotation::LAST_REPLICA_CHANGE_BY_SCALER] == SCALED_AT
             }
-            _ => None,
-        });
-        assert_eq!(copied, told, "{plan:?}");
+            _ => false,
+        })
+    }
+
+    #[rstest]
+    #[case::not_before_the_set_has_its_size(rolling(1, 0), Some("4"), vec![new(4, 4)], false)]
+    #[case::then_it_does(rolling(1, 0), Some("2"), vec![new(2, 2)], true)]
+    #[case::nor_while_another_set_waits_for_its_size(rolling(1, 0), Some("4"), vec![old(1, 1), new(1, 1)], false)]
+    #[case::nor_while_a_set_is_larger_for_surge(rolling(1, 0), Some("2"), vec![old(1, 1), new(3, 3)], false)]
+    #[case::a_set_that_remembers_nothing_is_too_large(rolling(1, 0), None, vec![new(4, 4)], false)]
+    #[case::and_then_is_not(rolling(1, 0), None, vec![new(2, 2)], true)]
+    #[case::one_without_machines_has_none_to_lose(rolling(1, 0), Some("4"), vec![old(2, 2), new(0, 0)], false)]
+    #[case::in_the_middle_of_an_update_in_place(
+        in_place(0, 1, OrchestrationType::Auto), Some("4"), vec![old(2, 2), new(2, 2)], false)]
+    #[case::where_nothing_is_remembered(in_place(0, 1, OrchestrationType::Auto), None, vec![old(1, 1), new(3, 3)], false)]
+    #[case::once_the_update_has_taken_it_into_account(
+        in_place(0, 1, OrchestrationType::Auto), Some("2"), vec![old(1, 1), new(1, 1)], true)]
+    fn s_md_13_the_time_of_the_scaler_reaches_the_set_with_its_size(
+        #[case] strategy: MachineDeploymentStrategy,
+        #[case] sized_for: Option<&str>,
+        #[case] sets: Vec<SetSeen>,
+        #[case] told: bool,
+    ) {
+        assert_eq!(is_told(strategy, sized_for, sets), told);
     }
 
     #[test]

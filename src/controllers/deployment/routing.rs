@@ -20,6 +20,7 @@ use crate::{
         deployment::{
             in_place::marks::{Marks, is_updated},
             node_side_effects::bears_traces,
+            waits,
         },
         set::routing::{Wake, matters, set_of},
         views::{BY_CONTROLLER, BY_NAMESPACE, BY_NODE, ControlViews},
@@ -64,6 +65,7 @@ pub fn deployments_of_machine(change: &Change<Machine>, views: &ControlViews) ->
     if let (Some(old), Some(new)) = (old, new)
         && !matters(old, new)
         && !is_now_updated(old, new)
+        && waits::is_stuck(old) == waits::is_stuck(new)
     {
         return Vec::new();
     }
@@ -136,7 +138,10 @@ fn deployments_that_fit(set: &MachineSet, views: &ControlViews) -> Vec<ObjectKey
 mod tests {
     use std::time::Duration;
 
-    use k8s_openapi::api::core::v1::NodeCondition;
+    use k8s_openapi::{
+        api::core::v1::NodeCondition,
+        apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    };
     use rstest::rstest;
     use tokio::{sync::mpsc, time::Instant};
     use tokio_util::sync::CancellationToken;
@@ -144,13 +149,13 @@ mod tests {
     use super::*;
     use crate::{
         api::{
-            names::{label, node_condition},
+            names::{label, machine_condition, node_condition},
             v1alpha1::OrchestrationType,
         },
         cluster::queue::{Outcome, WorkQueue},
         controllers::{
             deployment::testing::*,
-            set::testing::{Building, controller_reference, meta},
+            set::testing::{Building, at, controller_reference, meta},
         },
     };
 
@@ -248,6 +253,31 @@ mod tests {
         #[case] wakes: bool,
     ) {
         let change = Change { old: Some(updating(before)), new: Some(updating(after)) };
+        assert_eq!(deployments_of_machine(&change, &views()).len(), usize::from(wakes));
+    }
+
+    #[rstest]
+    #[case::a_budget_refuses("Draining", "DrainBlocked", true)]
+    #[case::it_allows_the_eviction("DrainBlocked", "Draining", true)]
+    #[case::the_drain_goes_on("Draining", "DeletingVM", false)]
+    fn a_machine_whose_drain_is_stuck_wakes_its_deployment(
+        #[case] before: &str,
+        #[case] after: &str,
+        #[case] wakes: bool,
+    ) {
+        let saying = |reason: &str| {
+            let mut machine = machines_of(&owned(), 1, 1).remove(0);
+            Arc::make_mut(&mut machine).status.machine_conditions = vec![Condition {
+                type_: machine_condition::PROGRESSING.to_owned(),
+                status: "True".to_owned(),
+                reason: reason.to_owned(),
+                message: String::new(),
+                last_transition_time: Time(at(0)),
+                observed_generation: None,
+            }];
+            machine
+        };
+        let change = Change { old: Some(saying(before)), new: Some(saying(after)) };
         assert_eq!(deployments_of_machine(&change, &views()).len(), usize::from(wakes));
     }
 

@@ -35,6 +35,19 @@ pub fn is_due(fleet: &Fleet<'_>) -> bool {
         .any(|set| remembered(set, annotation::DESIRED_REPLICAS).is_some_and(|known| known != fleet.replicas()))
 }
 
+/// Whether the set is yet to get the size that the deployment's present one means for it. Sets that remember nothing are
+/// measured by their size alone; those that want no machines have none to lose.
+pub fn awaits_size(fleet: &Fleet<'_>, set: &SetState<'_>) -> bool {
+    let was_for_another = shrunk_by(fleet, set).is_some_and(|machines| machines != 0);
+    is_due(fleet) || set.spec() > fleet.replicas() || (set.is_active() && was_for_another)
+}
+
+/// By how many machines the deployment has become smaller since the set was last sized; `None` when the set remembers
+/// nothing.
+pub fn shrunk_by(fleet: &Fleet<'_>, set: &SetState<'_>) -> Option<i32> {
+    Some(remembered(set, annotation::DESIRED_REPLICAS)?.saturating_sub(fleet.replicas()))
+}
+
 fn remembered(set: &SetState<'_>, key: &str) -> Option<i32> {
     set.annotation(key)?.parse().ok()
 }

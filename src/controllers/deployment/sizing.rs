@@ -49,6 +49,19 @@ impl Fleet<'_> {
         true
     }
 
+    /// As [`Fleet::resize_set`], for a set whose size is put right: what it remembers of the deployment's size stays, so that
+    /// a change which came meanwhile is still seen.
+    pub fn mend_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
+        let to = to.max(0);
+        if to == set.spec() {
+            return false;
+        }
+        let patch = Patch::Merge(json!({ "spec": { "replicas": to } }))
+            .guarded_by(set.set.metadata.resource_version.as_deref());
+        plan.push(rule, Effect::ScaleSet { set: Target::of(&**set.set), from: set.spec(), to, patch });
+        true
+    }
+
     /// As [`Fleet::size_set`], but only when the size itself changes.
     pub fn resize_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
         to.max(0) != set.spec() && self.size_set(rule, set, to, plan)

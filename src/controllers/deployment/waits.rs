@@ -1,12 +1,13 @@
 //! Whom a rollout waits for: the part of the `Progressing` message that names machines.
 //!
 //! A message is for people who watch a deployment, so it names what is held up and not what takes its usual time: an old
-//! machine that has been ending for longer than [`HELD_UP`], a new one whose VM the provider refuses, nodes that the user
-//! is to pick. Not in the original; its texts stay in front. Pure.
+//! machine that says itself that its drain is stuck or that has been ending for longer than [`HELD_UP`], a new one whose VM
+//! the provider refuses, nodes that the user is to pick. Not in the original; its texts stay in front. Pure.
 
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
     fleet::{Fleet, SetState},
@@ -33,7 +34,9 @@ pub fn explain(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String
         return None;
     }
     let mut parts = Vec::new();
-    let ending = machines(&fleet.old, |machine| ending_for(machine, seen.now).is_some_and(|time| time >= HELD_UP));
+    let ending = machines(&fleet.old, |machine| {
+        ending_for(machine, seen.now).is_some_and(|time| time >= HELD_UP || is_stuck(machine))
+    });
     parts.extend(part("old machine to end", "old machines to end", &ending));
     let refused = fleet.new.as_ref().map(|new| {
         machines(std::slice::from_ref(new), |machine| {
@@ -65,6 +68,16 @@ fn ending_for(machine: &Machine, now: Timestamp) -> Option<Duration> {
     Some(Duration::try_from(now.duration_since(since)).unwrap_or_default())
 }
 
+/// Whether the machine says itself that its drain does not get on, be it for a budget or for an error.
+pub fn is_stuck(machine: &Machine) -> bool {
+    let stuck = [machine_condition::REASON_DRAIN_BLOCKED, machine_condition::REASON_DRAIN_FAILED];
+    progressing(machine).is_some_and(|found| stuck.contains(&found.reason.as_str()))
+}
+
+fn progressing(machine: &Machine) -> Option<&Condition> {
+    machine.status.machine_conditions.iter().find(|condition| condition.type_ == machine_condition::PROGRESSING)
+}
+
 fn machines<'a>(sets: &[SetState<'a>], which: impl Fn(&Machine) -> bool) -> Vec<&'a Arc<Machine>> {
     let mut found: Vec<&Arc<Machine>> =
         sets.iter().flat_map(|set| set.machines).filter(|machine| which(machine)).collect();
@@ -88,9 +101,8 @@ fn part(one: &str, several: &str, machines: &[&Arc<Machine>]) -> Option<String> 
 /// A machine and what it says itself about its wait.
 fn told_of(machine: &Machine) -> String {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
-    let conditions = &machine.status.machine_conditions;
-    let progressing = conditions.iter().find(|condition| condition.type_ == machine_condition::PROGRESSING);
-    let said = progressing.map_or(machine.status.last_operation.description.as_str(), |found| found.message.as_str());
+    let said =
+        progressing(machine).map_or(machine.status.last_operation.description.as_str(), |found| found.message.as_str());
     if said.is_empty() {
         return name.to_owned();
     }
@@ -119,7 +131,8 @@ fn user_is_to_pick(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<St
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use rstest::rstest;
 
     use super::*;
     use crate::controllers::{
@@ -160,6 +173,18 @@ mod tests {
         assert_eq!(explained(vec![ending(old(3, 3), 1, -10, "…"), new(1, 1)]), None);
         let seen = seeing_sets(deployment(3, 1, 0).build(), vec![ending(old(3, 3), 1, -10, "…")]);
         assert_eq!(next_word(&seen, &Fleet::of(&seen)), Some(Duration::from_secs(20)));
+    }
+
+    #[rstest]
+    #[case::a_budget_refuses(machine_condition::REASON_DRAIN_BLOCKED, true)]
+    #[case::an_attempt_has_failed(machine_condition::REASON_DRAIN_FAILED, true)]
+    #[case::pods_end(machine_condition::REASON_DRAINING, false)]
+    #[case::the_vm_ends(machine_condition::REASON_DELETING_VM, false)]
+    fn one_that_says_itself_that_it_is_stuck_is_named_at_once(#[case] reason: &str, #[case] named: bool) {
+        let mut set = ending(old(3, 3), 1, -1, "the budget default/db allows no eviction.");
+        reason.clone_into(&mut Arc::make_mut(&mut set.machines[1]).status.machine_conditions[0].reason);
+        let expected = " Waiting for 1 old machine to end: md-old-1 (the budget default/db allows no eviction).";
+        assert_eq!(explained(vec![set, new(1, 1)]).as_deref(), named.then_some(expected));
     }
 
     #[test]

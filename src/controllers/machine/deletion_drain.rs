@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::{
     deletion::{Rest, being_deleted, pause_of, skip_drain},
-    deletion_stage::{DeletionStage, was_failed},
-    node_steps::{is_cordoned, is_lastingly_unhealthy, terminating_condition},
+    deletion_stage::DeletionStage,
+    node_steps::{Leaving, is_cordoned, is_lastingly_unhealthy, terminating_condition},
     observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of, since},
     plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
     retry::RetryPeriod,
@@ -97,7 +97,7 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
     }
     let condition_failed = seen.trouble.as_ref().is_some_and(|trouble| trouble.step == NodeStep::TerminatingCondition);
     if condition(conditions_of(node), node_condition::TERMINATING).is_none() && !condition_failed {
-        effects.push(Effect::AddNodeCondition(terminating_condition(was_failed(&seen.machine), seen.now)));
+        effects.push(Effect::AddNodeCondition(terminating_condition(Leaving::of(&seen.machine), seen.now)));
     }
     if !effects.is_empty() {
         return Plan::new("mark-node", effects, Next::Again);

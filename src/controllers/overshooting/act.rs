@@ -15,6 +15,7 @@ use crate::{
         key::Target,
         objects::{Part, Patch},
     },
+    controllers::outcomes::gone_is_fine,
 };
 
 impl OvershootController {
@@ -62,22 +63,15 @@ impl OvershootController {
 
     async fn patch_set(&self, set: &Target, patches: Vec<(Part, Patch)>) -> Result<(), ApiError> {
         for (part, patch) in patches {
-            gone_is_fine(self.deps.sets.patch(set, part, patch).await.map(drop))?;
+            gone_is_fine(self.deps.sets.patch(set, part, patch).await)?;
         }
         Ok(())
     }
 
     async fn patch_deployment(&self, deployment: &Target, patches: Vec<(Part, Patch)>) -> Result<(), ApiError> {
         for (part, patch) in patches {
-            gone_is_fine(self.deps.deployments.patch(deployment, part, patch).await.map(drop))?;
+            gone_is_fine(self.deps.deployments.patch(deployment, part, patch).await)?;
         }
         Ok(())
-    }
-}
-
-fn gone_is_fine(result: Result<(), ApiError>) -> Result<(), ApiError> {
-    match result {
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other,
     }
 }

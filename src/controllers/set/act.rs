@@ -26,6 +26,7 @@ use crate::{
         key::{ObjectKey, Target},
         objects::{DeleteHow, Part, Patch},
     },
+    controllers::outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
 };
 
 /// Deletions under way at once (D-31); the client's rate limits them beyond that.
@@ -123,13 +124,7 @@ impl SetController {
                 Effect::DeleteMachine { .. } => self.delete(seen, these, &mut done).await,
                 Effect::PatchSet { part, patch } => self.patch_set(&seen.set, *part, patch.clone()).await,
                 Effect::PatchMachine { machine, patch } => gone_is_fine(self.patch(machine, patch).await),
-                Effect::ReleaseMachine { machine, patch } => {
-                    // A failed test means that the reference is not ours any more.
-                    match gone_is_fine(self.patch(machine, patch).await) {
-                        Err(ApiError::Invalid(_)) => Ok(()),
-                        other => other,
-                    }
-                }
+                Effect::ReleaseMachine { machine, patch } => released(self.patch(machine, patch).await),
                 Effect::AdoptMachine { machine, patch } => {
                     let allowed = if reread { Ok(()) } else { self.may_adopt(&seen.set).await };
                     reread = true;
@@ -152,23 +147,16 @@ impl SetController {
     }
 
     async fn patch_set(&self, set: &MachineSet, part: Part, patch: Patch) -> Result<(), ApiError> {
-        gone_is_fine(self.deps.sets.patch(&Target::of(set), part, patch).await.map(drop))
+        gone_is_fine(self.deps.sets.patch(&Target::of(set), part, patch).await)
     }
 
     async fn patch(&self, machine: &Target, patch: &Patch) -> Result<(), ApiError> {
         self.deps.machines.patch(machine, Part::Main, patch.clone()).await.map(drop)
     }
 
-    /// An orphan is only taken over by a set that exists and stays (spec/deployment-and-set §5).
     async fn may_adopt(&self, set: &MachineSet) -> Result<(), ApiError> {
-        let key = ObjectKey::of(set);
-        let fresh = self.deps.sets.get(&key).await?;
-        let stays = fresh
-            .is_some_and(|fresh| fresh.metadata.uid == set.metadata.uid && fresh.metadata.deletion_timestamp.is_none());
-        if stays {
-            return Ok(());
-        }
-        Err(ApiError::Conflict(format!("machineset {key} adopts no machines: it was replaced or is being deleted")))
+        let fresh = self.deps.sets.get(&ObjectKey::of(set)).await?;
+        may_adopt(&set.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
     }
 
     async fn create(&self, seen: &SetObservation, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
@@ -207,12 +195,9 @@ impl SetController {
         match self.deps.machines.create(machine).await {
             Ok(_) => Ok(()),
             Err(ApiError::AlreadyExists(message)) => {
-                // The answer to an earlier attempt was lost, or the name belongs to somebody else.
                 let there = self.deps.machines.get(&key).await?;
                 let mine = controller_of(&machine.metadata).map(|owner| owner.uid.as_str());
-                let is_ours =
-                    there.is_some_and(|there| controller_of(&there.metadata).map(|owner| owner.uid.as_str()) == mine);
-                if is_ours { Ok(()) } else { Err(ApiError::AlreadyExists(message)) }
+                taken_by_us(there.as_deref().map(|there| &there.metadata), mine, message)
             }
             Err(error) => Err(error),
         }
@@ -285,13 +270,6 @@ impl SetController {
         let failure = replica_failure(reason, what, error)?;
         self.deps.recorder.note(set, EventNote::warning(reason, failure.message.clone()));
         Some(failure)
-    }
-}
-
-fn gone_is_fine(result: Result<(), ApiError>) -> Result<(), ApiError> {
-    match result {
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other,
     }
 }
 

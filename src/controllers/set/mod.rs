@@ -40,9 +40,8 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 
-pub use self::act::{must_be_read_again, replica_failure, slow_start, slow_start_batches, together};
+pub use self::act::{Done, must_be_read_again, replica_failure, slow_start, slow_start_batches, together};
 use self::{
-    act::Done,
     observe::{ReplicaFailure, SetObservation},
     plan::{Effect, Plan},
 };

@@ -3,6 +3,7 @@
 //! Source: spec/deployment-and-set §6.4, §6.5 with D-50 (the name decides last). Pure.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::counts::{annotation_of, is_auto_preserved};
 use crate::api::{
@@ -89,12 +90,14 @@ pub fn sort_for_deletion<M: AsRef<Machine>>(machines: &mut [M], now: Timestamp) 
 /// Whether the scaler has marked the machine in its last change of the set's replicas. Such a machine goes even when
 /// the number of machines is right (decisions.md 5).
 pub fn is_marked(machine: &Machine, set: &MachineSet) -> bool {
-    let scaled_at: Option<Timestamp> = set
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(annotation::LAST_REPLICA_CHANGE_BY_SCALER))
-        .and_then(|value| value.parse().ok());
+    is_named(machine, &set.metadata)
+}
+
+/// Whether the scaler has marked the machine no later than it last changed the size of this set or deployment.
+pub fn is_named(machine: &Machine, scaled: &ObjectMeta) -> bool {
+    let annotations = scaled.annotations.as_ref();
+    let scaled_at: Option<Timestamp> =
+        annotations.and_then(|all| all.get(annotation::LAST_REPLICA_CHANGE_BY_SCALER)?.parse().ok());
     let Some(scaled_at) = scaled_at else { return false };
     annotation_of(machine, annotation::MACHINE_PRIORITY) == Some("1")
         && marked_since(machine).is_some_and(|marked| marked <= scaled_at)

@@ -273,5 +273,7 @@ mod tests {
         told.status = wanted_status(&seen, &[], &validity::set_errors(&seen));
         seen.set = Arc::new(told);
         assert_eq!(decide_status(&seen), Plan::default());
+        Arc::make_mut(&mut seen.set).metadata.generation = Some(2);
+        assert_eq!(written(&seen).unwrap()["observedGeneration"], 2);
     }
 }

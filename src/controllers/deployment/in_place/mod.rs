@@ -14,6 +14,8 @@ pub mod hand_over;
 pub mod marks;
 pub mod selection;
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::{
@@ -22,14 +24,15 @@ use super::{
     node_side_effects,
     observe::DeploymentObservation,
     plan::{Effect, Plan},
-    revision, rolling,
+    revision, rolling, scaling,
 };
 use crate::{
     api::{
         names::label,
-        v1alpha1::{OrchestrationType, StrategyType},
+        v1alpha1::{Machine, OrchestrationType, StrategyType},
     },
     cluster::{key::Target, objects::Patch},
+    controllers::set::ranking,
 };
 
 /// What a deployment says that has no Nodes to update; the text of the original.
@@ -103,8 +106,12 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) ->
     }
     node_side_effects::taint_nodes(seen, fleet, plan);
     marks::mark_candidates(seen, fleet, plan);
+    if must_arrive_first(fleet) {
+        return Stage::UnderWay;
+    }
     let may_update = !is_frozen(&seen.deployment.metadata);
-    let is_moving = size("in-place/new", fleet, grown(fleet, new), plan)
+    let is_moving = size("in-place/named", fleet, without_named(fleet), plan)
+        || size("in-place/new", fleet, grown(fleet, new), plan)
         || (may_update && hand_over::transfer(seen, fleet, new, plan))
         || size("in-place/superfluous", fleet, shrunk(seen, fleet, new), plan)
         || (may_update && selection::select(seen, fleet, new, plan));
@@ -146,7 +153,11 @@ fn remember_size(fleet: &Fleet<'_>, plan: &mut Plan) {
 /// Mends what a pass that broke off has left, whatever the strategy; whether there was anything. Done before an old set that
 /// has become the new one may grow again: it would replace machines that have only moved.
 pub fn repair(fleet: &Fleet<'_>, plan: &mut Plan) -> bool {
-    size("in-place/repair", fleet, repaired(fleet), plan)
+    let mut mends = false;
+    for (set, to) in fleet.all().zip(repaired(fleet)) {
+        mends |= fleet.mend_set("in-place/repair", set, to, plan);
+    }
+    mends
 }
 
 /// Machines that moved are taken into account by the set they are in, and a set that can make no machines wants no more than
@@ -154,7 +165,9 @@ pub fn repair(fleet: &Fleet<'_>, plan: &mut Plan) -> bool {
 fn repaired(fleet: &Fleet<'_>) -> Sizes {
     let repaired = |set: &SetState<'_>| {
         let wanted = if is_blocked(set) { set.spec().min(set.counts.staying) } else { set.spec() };
-        wanted + (set.counts.staying - wanted).clamp(0, moved_in(set))
+        // One that the scaler has named goes all the same; in its place another one would be made.
+        let left = i32::try_from(set.kept.len()).unwrap_or(i32::MAX);
+        wanted + (left - wanted).clamp(0, moved_in(set))
     };
     fleet.all().map(repaired).collect()
 }
@@ -163,6 +176,39 @@ fn repaired(fleet: &Fleet<'_>) -> Sizes {
 fn moved_in(set: &SetState<'_>) -> i32 {
     let moved = set.kept.iter().filter(|machine| marks::is_handed_over(machine) && marks::is_updated(machine)).count();
     i32::try_from(moved).unwrap_or(i32::MAX)
+}
+
+/// How many fewer machines are wanted than the sets know of.
+fn fewer(fleet: &Fleet<'_>) -> i32 {
+    let active = fleet.all().filter(|set| set.is_active());
+    active.filter_map(|set| scaling::shrunk_by(fleet, set)).max().unwrap_or(0).max(0)
+}
+
+/// Whether the scaler wants this machine gone.
+fn is_named(fleet: &Fleet<'_>, machine: &Machine) -> bool {
+    ranking::is_named(machine, &fleet.deployment.metadata) && !ranking::is_preserved(machine, fleet.now)
+}
+
+/// Whether machines are to go while others have just moved: a set that is made smaller then does not delete the machine that it
+/// is made smaller for, before the labels are off.
+fn must_arrive_first(fleet: &Fleet<'_>) -> bool {
+    let any = |is: &dyn Fn(&Machine) -> bool| fleet.all().flat_map(|set| &set.kept).any(|machine| is(machine));
+    fewer(fleet) > 0 && any(&|machine| is_named(fleet, machine)) && any(&marks::is_handed_over)
+}
+
+/// When the scaler makes a deployment smaller, the machines that it has named go, in whichever set they are. Otherwise the new
+/// set would replace its named ones and an old set would lose others, which are yet to be updated and which nobody named.
+fn without_named(fleet: &Fleet<'_>) -> Sizes {
+    let mut fewer = fewer(fleet);
+    let size_of = |set: &SetState<'_>| {
+        // They lead the set's order of deletion, unless somebody has given others a priority below theirs.
+        let is_next = |machine: &&&Arc<Machine>| is_named(fleet, machine) && !marks::is_handed_over(machine);
+        let named = set.kept.iter().take_while(is_next).count();
+        let named = i32::try_from(named).unwrap_or(i32::MAX).min(fewer).min(set.spec());
+        fewer -= named;
+        set.spec() - named
+    };
+    fleet.all().map(size_of).collect()
 }
 
 /// The new set fills what the old ones leave free, and with orchestration `Auto` what surge allows. The original uses surge

@@ -4,16 +4,20 @@
 //! controllers between two writes and on observations that are no longer true. Machines start, are drained, updated and
 //! end in any order, and the template changes and changes back in the middle. Never is a machine deleted that surge did
 //! not add; never are there more machines than wanted plus surge; never fewer available ones than allowed through a
-//! deletion or an update that we chose; and in the end all machines are the new set's, updated, with no mark left.
+//! deletion or an update that we chose; whom the scaler names goes, and nobody in its place; and in the end all machines are
+//! the new set's, updated, with no mark left.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec};
 use proptest::prelude::*;
 
 use crate::{
     api::{
-        names::{label, node_condition},
+        names::{annotation, label, node_condition},
         v1alpha1::{
             Machine, MachineDeployment, MachinePhase, MachineSet,
             OrchestrationType::{self, Auto, Manual},
@@ -354,6 +358,28 @@ impl World {
         }
     }
 
+    fn stays(&self, name: &str) -> bool {
+        place_of(&self.machines, name).is_some_and(|place| !is_terminating(&self.machines[place]))
+    }
+
+    /// The first write of the scaler, carried out: a machine is marked.
+    fn is_named(&mut self, index: usize) -> Option<String> {
+        let (place, _) = self.nth(index, |machine, _| !is_terminating(machine))?;
+        let machine = Arc::make_mut(&mut self.machines[place]);
+        let annotations = machine.metadata.annotations.get_or_insert_default();
+        annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
+        annotations.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), now().to_string());
+        machine.metadata.name.clone()
+    }
+
+    /// Its second write: so many fewer machines, and when.
+    fn is_scaled_in(&mut self, fewer: i32) {
+        let deployment = Arc::make_mut(&mut self.deployment);
+        deployment.spec.replicas -= fewer;
+        let annotations = deployment.metadata.annotations.get_or_insert_default();
+        annotations.insert(annotation::LAST_REPLICA_CHANGE_BY_SCALER.to_owned(), now().to_string());
+    }
+
     fn staying(&self) -> i32 {
         i32::try_from(self.machines.iter().filter(|machine| !is_terminating(machine)).count()).unwrap()
     }
@@ -456,6 +482,38 @@ proptest! {
         world.settle();
         world.check_end();
         prop_assert!(world.deleted <= surge * turns, "{} deleted", world.deleted);
+    }
+
+    #[test]
+    fn of_an_update_in_place_the_scaler_takes_whom_it_names_and_nobody_else(
+        replicas in 1..7_i32, named in prop::collection::vec(0..64_usize, 1..4), surge in 0..3_i32, auto in any::<bool>(),
+        first in happenings(), between in happenings(), second in happenings(),
+    ) {
+        let surge = if auto { surge } else { 0 };
+        let mut world = World::new(replicas, surge, 1, if auto { Auto } else { Manual });
+        world.turn_to("second");
+        for what in &first {
+            world.happens(what);
+        }
+        let named: BTreeSet<String> = named.iter().filter_map(|index| world.is_named(*index)).collect();
+        // The autoscaler's two writes are apart; what it named may move meanwhile.
+        for what in &between {
+            world.happens(what);
+        }
+        let before = world.deleted;
+        let staying = |world: &World| named.iter().filter(|name| world.stays(name)).count();
+        let fewer = i32::try_from(staying(&world)).unwrap();
+        world.is_scaled_in(fewer.min(replicas));
+        for what in &second {
+            world.happens(what);
+            prop_assert!(world.staying() <= replicas + surge, "{} machines", world.staying());
+        }
+        world.settle();
+        world.check_end();
+        prop_assert_eq!(staying(&world), 0);
+        // Those that surge had added may go as well.
+        let deleted = world.deleted - before;
+        prop_assert!(deleted <= fewer + surge, "{} deleted, {} named", deleted, fewer);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::{
     controllers::{
         deployment::{
             decide::decide,
+            plan::Step,
             settling::{Before, Unsettled},
             testing::*,
         },
@@ -337,6 +338,75 @@ fn d_16_a_deployment_that_shrinks_in_the_middle_of_an_update_takes_from_the_old_
     let mut seen = fleet(Auto, of(2, &[Candidate, Candidate]), of(1, &[Plain]));
     Arc::make_mut(&mut seen.deployment).spec.replicas = 2;
     assert_eq!(rules(&seen), ["in-place/superfluous md-old 1", "in-place/remember md-new 1"]);
+}
+
+/// The scaler has named these machines and made the deployment of four one of `replicas`; its time has not reached the set.
+fn scaled_in(replicas: i32, old: (i32, &[Is]), new: (i32, &[Is]), named: &[&str]) -> DeploymentObservation {
+    let mut seen = fleet_of(4, (0, 1), Auto, old, new);
+    let deployment = Arc::make_mut(&mut seen.deployment);
+    deployment.spec.replicas = replicas;
+    let told = deployment.metadata.annotations.get_or_insert_default();
+    told.insert(annotation::LAST_REPLICA_CHANGE_BY_SCALER.to_owned(), "2026-11-21T08:01:00Z".to_owned());
+    for machine in seen.sets.iter_mut().flat_map(|set| &mut set.machines) {
+        if named.contains(&machine.metadata.name.as_deref().unwrap()) {
+            let told = Arc::make_mut(machine).metadata.annotations.get_or_insert_default();
+            told.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
+            told.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), "2026-11-21T08:00:00Z".to_owned());
+        }
+    }
+    seen
+}
+
+#[rstest]
+#[case::new_ones(3, &["md-new-1"], &["in-place/named md-new 1", "in-place/remember md-old 2"])]
+#[case::old_ones(3, &["md-old-0"], &["in-place/named md-old 1", "in-place/remember md-new 2"])]
+#[case::some_of_both(2, &["md-old-1", "md-new-0"], &["in-place/named md-old 1", "in-place/named md-new 1"])]
+#[case::no_more_than_are_to_go(3, &["md-old-1", "md-new-0"], &["in-place/named md-old 1", "in-place/remember md-new 2"])]
+#[case::nobody_is_to_go(4, &["md-new-1"], &[])]
+fn d_16_whom_the_scaler_names_in_the_middle_of_an_update_goes_and_nobody_else(
+    #[case] replicas: i32,
+    #[case] named: &[&str],
+    #[case] expected: &[&str],
+) {
+    let seen = scaled_in(replicas, of(2, &[Candidate, Candidate]), of(2, &[Plain, Plain]), named);
+    assert_eq!(rules(&seen), expected);
+    let tells = |step: &Step| match &step.effect {
+        Effect::PatchSet { patch, .. } => {
+            serde_json::to_string(patch).unwrap().contains(annotation::LAST_REPLICA_CHANGE_BY_SCALER)
+        }
+        _ => false,
+    };
+    // With the time alone the set would make others in their places first.
+    assert_eq!(decide(&seen).steps.iter().any(tells), replicas == 4);
+}
+
+#[test]
+fn d_16_a_repair_does_not_hide_that_the_deployment_has_become_smaller() {
+    // The hand-over broke off after the machine had moved; then the scaler named it.
+    let seen = scaled_in(3, of(4, &[Candidate, Candidate, Candidate]), of(0, &[HandedOver]), &["md-new-0"]);
+    let plan = decide(&seen);
+    let repairs: Vec<&Step> = plan.steps.iter().filter(|step| step.rule == "in-place/repair").collect();
+    assert_eq!(repairs.len(), 2, "{plan:?}");
+    for step in repairs {
+        let Effect::ScaleSet { patch: Patch::Merge(patch), .. } = &step.effect else { panic!("{step:?}") };
+        assert_eq!(patch["metadata"].get("annotations"), None);
+    }
+}
+
+#[test]
+fn d_16_a_named_machine_is_not_counted_when_a_set_is_repaired() {
+    let mut seen = scaled_in(3, of(2, &[Candidate, Candidate]), of(1, &[Plain, HandedOver]), &["md-new-0"]);
+    let told = seen.deployment.metadata.annotations.clone();
+    Arc::make_mut(&mut seen.sets[1].set).metadata.annotations = told;
+    assert_eq!(repaired(&Fleet::of(&seen)), [2, 1]);
+}
+
+#[rstest]
+#[case::the_one_that_is_named("md-new-1")]
+#[case::another_one("md-new-0")]
+fn d_16_a_machine_that_has_just_moved_arrives_before_named_ones_go(#[case] named: &str) {
+    let seen = scaled_in(3, of(2, &[Candidate, Candidate]), of(2, &[Plain, HandedOver]), &[named]);
+    assert_eq!(rules(&seen), ["in-place/release node-md-new-1", "in-place/finished md-new-1"]);
 }
 
 #[test]

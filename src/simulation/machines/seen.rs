@@ -1,0 +1,107 @@
+//! What a pass over a machine sees: the machine, its Node, its siblings and what the process remembers.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::{MachineMemory, Pass};
+use crate::{
+    api::{
+        names::label,
+        v1alpha1::{Machine, MachinePhase},
+    },
+    cluster::key::ObjectKey,
+    controllers::{
+        machine::{
+            health::conditions_changed,
+            node_ownership::{Owner, owner},
+            observation::{NodeView, Observation, Sibling, conditions_of, since},
+            settings::HealthTimeout,
+        },
+        views::{BY_MACHINE, BY_NAME_LABEL, BY_NODE, qualified},
+    },
+    simulation::process::Process,
+};
+
+impl Process {
+    pub(super) fn see_machine(
+        &self,
+        machine: &Arc<Machine>,
+        memory: &mut MachineMemory,
+        pass: &Pass,
+        now: Timestamp,
+    ) -> Observation {
+        let limits = self.machine_settings.limits_of(machine);
+        let mut seen = Observation::of(Arc::clone(machine), limits, now);
+        seen.node = self.node_of(machine, memory);
+        let joining =
+            matches!(machine.status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
+        let differs = joining
+            && seen.node.ours().is_some_and(|node| conditions_changed(&machine.status.conditions, conditions_of(node)));
+        memory.conditions_differ_since = differs.then(|| memory.conditions_differ_since.unwrap_or(now));
+        if machine.metadata.deletion_timestamp.is_some() {
+            memory.first_seen_deleting.get_or_insert(now);
+        }
+        seen.first_seen = memory.first_seen;
+        seen.first_seen_deleting = memory.first_seen_deleting;
+        seen.flow = memory.flow.clone();
+        seen.pause.clone_from(&memory.pause);
+        seen.drain = pass.drain.clone();
+        seen.permit = pass.permit;
+        seen.node_source = pass.node_source;
+        seen.trouble.clone_from(&pass.trouble);
+        seen.conditions_differ_since = memory.conditions_differ_since;
+        seen.vm_check = memory.vm_check;
+        seen.siblings = self.siblings(machine, &seen, now);
+        seen
+    }
+
+    fn node_of(&self, machine: &Machine, memory: &MachineMemory) -> NodeView {
+        let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
+        if name.is_empty() {
+            let candidates = self.nodes.by_index(BY_MACHINE, &machine.name_any());
+            let is_ours = |node: &&Arc<Node>| owner(machine, node, std::iter::empty()) == Owner::Ours;
+            let answered = memory.flow.vm.as_ref().map(|vm| vm.identity.node_name.as_str()).unwrap_or_default();
+            let namesake = self.nodes.get(&ObjectKey::cluster_scoped(answered));
+            return NodeView::NotLinked {
+                candidate: candidates.iter().find(is_ours).map(|node| node.name_any()),
+                namesake: namesake
+                    .map(|node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default()),
+            };
+        }
+        match self.nodes.get(&ObjectKey::cluster_scoped(name)) {
+            None if self.vanished.contains(&ObjectKey::of(machine)) => NodeView::Vanished,
+            None => NodeView::Absent,
+            Some(node) => {
+                let rivals = self.views.machines.by_index(BY_NODE, name);
+                match owner(machine, &node, rivals.iter().map(|rival| &**rival)) {
+                    Owner::Ours => NodeView::Ours(node),
+                    Owner::Foreign(why) => NodeView::Foreign { name: name.to_owned(), why },
+                }
+            }
+        }
+    }
+
+    fn siblings(&self, machine: &Machine, seen: &Observation, now: Timestamp) -> Option<Vec<Sibling>> {
+        let HealthTimeout::After(limit) = seen.limits.health else { return None };
+        let current = &machine.status.current_status;
+        let began = current.last_update_time.as_ref().map(|began| began.0)?;
+        if current.phase != MachinePhase::Unknown || since(now, began) <= limit {
+            return None;
+        }
+        let group = machine.labels().get(label::NAME)?;
+        let all = self.views.machines.by_index(BY_NAME_LABEL, &qualified("ns", group));
+        let others = all.iter().filter(|sibling| sibling.metadata.uid != machine.metadata.uid);
+        Some(
+            others
+                .map(|sibling| Sibling {
+                    name: sibling.name_any(),
+                    phase: sibling.status.current_status.phase.as_str().to_owned(),
+                    preserved: sibling.status.current_status.preserve_expiry_time.is_some(),
+                })
+                .collect(),
+        )
+    }
+}
