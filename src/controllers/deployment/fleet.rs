@@ -15,7 +15,7 @@ use super::{
     template_equality::is_equal,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
+    api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
     controllers::set::{
         counts::{Counts, is_failed},
         ownership::{Owner, Standing},
@@ -178,9 +178,13 @@ impl<'a> Fleet<'a> {
         i32::try_from(count).unwrap_or(i32::MAX)
     }
 
-    /// How long a rollout waits at most for old sets to see their size; `None` when it waits for none.
+    /// How long a rollout waits at most for sets to see their size; `None` when it waits for none. In place it waits for the
+    /// new set too: one that the template has turned back to may still be deleting for a smaller size, and once it has grown
+    /// those machines would be counted on.
     pub fn settling(&self) -> Option<std::time::Duration> {
-        self.old.iter().filter_map(|set| set.unsettled?.time_left(self.now)).max()
+        let is_in_place = self.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
+        let sets = self.old.iter().chain(self.new.iter().filter(|_| is_in_place));
+        sets.filter_map(|set| set.unsettled?.time_left(self.now)).max()
     }
 
     /// When the next machine will have been Ready for long enough; `None` when none waits for that.

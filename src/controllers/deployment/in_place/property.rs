@@ -456,6 +456,45 @@ fn happenings() -> impl Strategy<Value = Vec<Happens>> {
     prop::collection::vec(one, 0..250)
 }
 
+/// A run that once went wrong: the template turns back to a set that has decided to delete a machine and not done it yet.
+/// Grown again it seems to have that machine, and another one was picked for its update.
+#[test]
+fn a_set_that_is_turned_back_to_is_not_counted_on_for_whom_it_is_about_to_delete() {
+    use Happens::{IsDrained, IsUpdated, Joins, Recovers, Set, SetDecides};
+    let writes = |writes| Happens::Deployment { writes, between: None };
+    let whole = |between| Happens::Deployment { writes: usize::MAX, between };
+    let there = [
+        writes(1),
+        Set(1),
+        Joins(0),
+        whole(None),
+        Joins(0),
+        whole(None),
+        writes(1),
+        IsDrained(0),
+        IsUpdated(0),
+        writes(3),
+        writes(2),
+        SetDecides(2),
+        Set(1),
+        writes(2),
+        Recovers(0),
+        whole(Some(2)),
+        SetDecides(2),
+    ];
+    let back = [writes(2), whole(None), writes(1), writes(1), writes(0), IsDrained(0)];
+    let mut world = World::new(3, 2, 0, Auto);
+    world.least_available = Some(3);
+    for (class, history) in [("second", &there[..]), ("first", &back[..])] {
+        world.turn_to(class);
+        for what in history {
+            world.happens(what);
+        }
+    }
+    world.settle();
+    world.check_end();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 128, ..ProptestConfig::default() })]
 
