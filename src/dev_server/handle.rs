@@ -1,6 +1,14 @@
 //! Starting a development server, and clients of it.
 
-use std::{collections::BTreeSet, convert::Infallible, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::Request;
@@ -17,6 +25,7 @@ use super::{
     certificates::{self, Authority, Holder},
     first_content::first_content,
     helpers::Helpers,
+    hooks::{self, Hook, HookError, socket::HookSocket},
     listener::{ListenError, Listening, Reach, acceptor, listen},
     persistence::{DataError, Durable, open},
     server::Server,
@@ -174,6 +183,22 @@ impl DevServer {
     /// Forgets the history of all objects, as a compaction does: older watches must begin anew.
     pub fn compact(&self) {
         self.server.store.compact();
+    }
+
+    /// Orders weather for the callers.
+    ///
+    /// # Errors
+    /// When the order is out of bounds.
+    pub fn order(&self, hook: Hook) -> Result<(), HookError> {
+        self.server.order(hook)
+    }
+
+    /// Takes orders of weather over a Unix socket, from this user only.
+    ///
+    /// # Errors
+    /// When the socket can't be made, or somebody listens there already.
+    pub async fn listen_for_hooks(&self, path: &Path) -> io::Result<HookSocket> {
+        hooks::socket::serve(Arc::clone(&self.server), path).await
     }
 
     /// Listens for programs outside this process. A data folder keeps the authority, so that a kubeconfig outlives a restart.

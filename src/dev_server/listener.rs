@@ -90,7 +90,7 @@ impl Listening {
         SocketAddr::new(ip, self.address.port())
     }
 
-    /// Ends all connections of the moment, watches and requests under way with them; new ones are taken.
+    /// Ends all connections of the moment, also those of the server's other listeners, watches and requests under way with them; new ones are taken.
     pub fn drop_connections(&self) {
         self.cut.send_replace(());
     }
@@ -138,7 +138,7 @@ pub(super) async fn listen(
     let listener = TcpListener::bind(address).await.map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
     let stop = CancellationToken::new();
-    let cut = watch::Sender::new(());
+    let cut = server.hooks.cut();
     tokio::spawn(accept(server, listener, tls, stop.clone(), cut.clone()));
     Ok(Listening { address, stop, cut })
 }

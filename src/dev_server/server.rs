@@ -21,6 +21,7 @@ use super::{
     authorization::{self, Attributes, AuthorizationMode},
     counts::RequestCounts,
     documents::Documents,
+    hooks::Hooks,
     kinds::{Registry, Served},
     protobuf::{self, Unread},
     store::{Collection, Store},
@@ -56,6 +57,7 @@ pub(super) struct Server {
     pub(super) bookmark_period: Duration,
     pub(super) authorization: AuthorizationMode,
     pub(super) counts: RequestCounts,
+    pub(super) hooks: Hooks,
 }
 
 /// What was found out about a request on its way, for its answer.
@@ -152,11 +154,12 @@ impl Server {
             bookmark_period,
             authorization,
             counts: RequestCounts::default(),
+            hooks: Hooks::default(),
         }
     }
 
     pub(super) fn now(&self) -> Timestamp {
-        (self.clock)()
+        self.hooks.time((self.clock)())
     }
 
     pub(super) fn random(&self) -> MutexGuard<'_, ChaCha8Rng> {
@@ -242,6 +245,7 @@ impl Server {
         let verb = request.verb.ok_or_else(ApiStatus::method_not_allowed)?;
         let accepted = negotiate::accept(headers, Offer::Objects)?;
         found.encoding = accepted.encoding;
+        self.hooks.pass(verb, &request).await?;
         let call = Call { request: &request, served, query, headers, body, user: &user, accepted };
         let mut answer = if only_reads(&call.served, verb) {
             self.read_durably(&call, verb).await?

@@ -40,6 +40,8 @@ struct Watcher {
     ends: Instant,
     next_bookmark: Instant,
     progress: tokio::sync::watch::Receiver<u64>,
+    /// Whether nothing may be told for now.
+    frozen: tokio::sync::watch::Receiver<bool>,
     stage: Stage,
 }
 
@@ -69,6 +71,7 @@ impl Server {
             ends: now + life,
             next_bookmark: now + self.bookmark_period,
             progress: self.store.progress(),
+            frozen: self.hooks.frozen(),
             server: Arc::clone(self),
             served: Arc::clone(&call.served),
             options,
@@ -126,6 +129,10 @@ impl Watcher {
     }
 
     async fn live(&mut self) -> Vec<u8> {
+        if self.is_held_back().await {
+            self.stage = Stage::Ended;
+            return Vec::new();
+        }
         let changes = match self.server.store.changes(&self.served.collection, self.at) {
             Ok((upto, changes)) => {
                 self.at = self.at.max(upto);
@@ -147,6 +154,12 @@ impl Watcher {
         if lines.is_empty() { self.wait().await } else { lines }
     }
 
+    /// Waits until it may tell something; whether its end came first.
+    async fn is_held_back(&mut self) -> bool {
+        let thawed = self.frozen.wait_for(|frozen| !frozen);
+        tokio::time::timeout_at(self.ends, thawed).await.is_err()
+    }
+
     /// Waits for a change, the time of a bookmark, or the end.
     async fn wait(&mut self) -> Vec<u8> {
         let mut lines = Vec::new();
@@ -158,7 +171,7 @@ impl Watcher {
             Ok(false) => self.stage = Stage::Ended,
             Err(_) => {
                 let ends = Instant::now() >= self.ends;
-                if self.options.bookmarks == Bookmarks::Sent {
+                if self.options.bookmarks == Bookmarks::Sent && !*self.frozen.borrow() {
                     self.bookmark(InitialEvents::NotAsked, &mut lines);
                 }
                 self.next_bookmark = Instant::now() + self.server.bookmark_period;

@@ -248,3 +248,61 @@ async fn th_38_pages_of_the_web_get_nothing() {
         assert!(!shared, "{:?}", answer.headers());
     }
 }
+
+/// An order for the weather of the server, as curl sends it.
+fn order(socket: &Path, hook: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the socket of the hooks");
+    let head =
+        format!("POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", hook.len());
+    stream.write_all(format!("{head}{hook}").as_bytes()).expect("the order is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hooks_make_weather_to_order() {
+    count_ran("dev::hooks_make_weather_to_order");
+    let folder = subfolder("dev-hooks");
+    let socket = folder.join("hooks.sock");
+    let flag = format!("--test-hooks={}", socket.display());
+    let (process, kubeconfig) = start(&folder, &["--api-server-only", &flag]);
+    let maps: Api<ConfigMap> = wait_until("the API server", Duration::from_secs(30), || async {
+        let maps: Api<ConfigMap> = Api::namespaced(client(&kubeconfig).await?, "default");
+        let list = maps.list(&ListParams::default()).await;
+        list.map(|_| maps.clone()).map_err(|error| format!("{error}: {}", process.log_tail()))
+    })
+    .await;
+    let named = |name: &str| ConfigMap {
+        metadata: kube::core::ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
+        ..ConfigMap::default()
+    };
+    let taken = order(
+        &socket,
+        r#"{"hook": "fail-next", "verb": "create", "resource": "configmaps", "status": 409, "times": 2}"#,
+    );
+    assert!(taken.starts_with("HTTP/1.1 200"), "{taken}");
+    for _ in 0..2 {
+        let refused = maps.create(&PostParams::default(), &named("m")).await.expect_err("it is refused");
+        let kube::Error::Api(status) = refused else { panic!("{refused}") };
+        assert!(
+            status.code == 409 && status.message.contains("a hook for tests refuses to create configmaps"),
+            "{status:?}"
+        );
+    }
+    maps.create(&PostParams::default(), &named("m")).await.expect("the third one is let through");
+
+    // A watch lives until its connection is cut.
+    let told = maps.watch(&kube::api::WatchParams::default(), "0").await.expect("a watch");
+    let mut told = Box::pin(told);
+    futures::StreamExt::next(&mut told).await.expect("what is there").expect("an event");
+    assert!(order(&socket, r#"{"hook": "drop-connections"}"#).contains("200 OK"));
+    let end = tokio::time::timeout(Duration::from_secs(30), async {
+        while let Some(Ok(_)) = futures::StreamExt::next(&mut told).await {}
+    });
+    end.await.expect("the watch ends");
+    maps.get("m").await.expect("new connections are taken");
+    let refused = order(&socket, r#"{"hook": "rain"}"#);
+    assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("unknown variant `rain`"), "{refused}");
+}

@@ -138,6 +138,10 @@ pub struct DevArgs {
     /// Latencies, failures and quota of the virtual cloud; re-read when it changes
     #[arg(long, value_name = "FILE")]
     pub simulation_config: Option<PathBuf>,
+    /// Unix socket that takes orders for tests of clients: refusals, delays, frozen watches, lost history, lost connections,
+    /// a wrong clock; docs/testing.md lists them
+    #[arg(long, value_name = "SOCKET")]
+    pub test_hooks: Option<PathBuf>,
     /// Verbosity of the log: 0 tells only what is wrong, 1 what happens, 4 also why
     #[arg(short = 'v', long = "v", default_value = "0", value_name = "LEVEL")]
     pub verbosity: i32,
@@ -161,6 +165,12 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
     let server = server(args)?;
     let address = SocketAddr::from((args.listen.address, args.listen.port));
     let (listening, credentials) = server.listen_for(args.listen.reach(), address).await.map_err(Failure::run)?;
+    let _hooks = match &args.test_hooks {
+        Some(path) => Some(server.listen_for_hooks(path).await.map_err(|error| {
+            Failure::run(anyhow::anyhow!("cannot listen on {} for --test-hooks: {error}", path.display()))
+        })?),
+        None => None,
+    };
     let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| folder.path.join("kubeconfig"));
     write_kubeconfig(&kubeconfig, &credentials.kubeconfig(listening.from_this_host()))?;
     if args.api_server_only {

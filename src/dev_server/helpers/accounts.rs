@@ -90,8 +90,8 @@ mod tests {
 
     use super::*;
     use crate::dev_server::{
-        helpers::testing::{Cluster, ask, cluster, exists},
         stand_ins::StandIn,
+        testing::{Cluster, ask, cluster, exists},
     };
 
     #[rstest]

@@ -130,7 +130,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dev_server::helpers::testing::{HandClock, ask, cluster, cluster_in, eventually, watch};
+    use crate::dev_server::testing::{HandClock, ask, cluster, cluster_in, eventually, watch};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(seconds).unwrap()

@@ -101,7 +101,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::dev_server::helpers::testing::{HandClock, ask, cluster, cluster_in, eventually, exists};
+    use crate::dev_server::testing::{HandClock, ask, cluster, cluster_in, eventually, exists};
 
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 

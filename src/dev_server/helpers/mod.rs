@@ -11,9 +11,6 @@ mod events;
 mod garbage;
 mod nodes;
 mod roles;
-#[cfg(test)]
-mod testing;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

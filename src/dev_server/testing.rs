@@ -1,4 +1,4 @@
-//! A server for the tests of its helpers, and a client of it.
+//! A server for tests without sockets, and a client of it.
 
 use std::{
     collections::BTreeSet,
