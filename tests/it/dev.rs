@@ -262,8 +262,8 @@ fn order(socket: &Path, hook: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hooks_make_weather_to_order() {
-    count_ran("dev::hooks_make_weather_to_order");
+async fn hooks_do_what_is_ordered() {
+    count_ran("dev::hooks_do_what_is_ordered");
     let folder = subfolder("dev-hooks");
     let socket = folder.join("hooks.sock");
     let flag = format!("--test-hooks={}", socket.display());
