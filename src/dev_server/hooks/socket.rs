@@ -3,7 +3,7 @@
 use std::{
     fs::{self, Permissions},
     io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -43,8 +43,9 @@ impl Drop for HookSocket {
 /// # Errors
 /// When the socket can't be made, or somebody listens there already.
 pub(in crate::dev_server) async fn serve(server: Arc<Server>, path: &Path) -> io::Result<HookSocket> {
-    // A socket that a killed process left behind is in nobody's use.
-    if path.exists() && UnixStream::connect(path).await.is_err() {
+    // A socket that a killed process left behind is in nobody's use; any other file is somebody's.
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).await.is_err() {
         fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;

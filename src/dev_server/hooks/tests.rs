@@ -182,3 +182,18 @@ async fn orders_come_over_a_socket_that_is_the_users_own() {
     drop(socket);
     assert!(!path.exists());
 }
+
+#[tokio::test]
+async fn a_file_that_is_no_socket_is_left_alone_and_a_socket_of_the_dead_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = cluster([]);
+    let file = folder.path().join("notes.txt");
+    std::fs::write(&file, "mine").unwrap();
+    let refused = cluster.server.listen_for_hooks(&file).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    let left = folder.path().join("hooks.sock");
+    drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+    assert!(left.exists(), "a closed listener leaves its socket behind");
+    cluster.server.listen_for_hooks(&left).await.expect("nobody uses it");
+}

@@ -1,6 +1,9 @@
 //! The remote control of a simulation, for tests: loopback or Unix socket only (spec/providers §7.8).
 
-use std::{collections::BTreeMap, fmt, io, net::SocketAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap, fmt, io, net::SocketAddr, os::unix::fs::FileTypeExt, path::PathBuf, str::FromStr, sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Json, Router,
@@ -87,8 +90,9 @@ pub async fn serve(
             })
         }
         AdminAddress::Unix(path) => {
-            // A socket that a killed process left behind is in nobody's use.
-            if path.exists() && tokio::net::UnixStream::connect(path).await.is_err() {
+            // A socket that a killed process left behind is in nobody's use; any other file is somebody's.
+            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+            if is_socket && tokio::net::UnixStream::connect(path).await.is_err() {
                 std::fs::remove_file(path)?;
             }
             let listener = UnixListener::bind(path)?;
