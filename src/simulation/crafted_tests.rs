@@ -3,7 +3,7 @@
 use super::{
     calls::{Fault, Misfortune},
     guards::Guard,
-    history::{Edit, History, Keep, NodeEvent, Picks, Place, Setup, Step, Strategy},
+    history::{Edit, History, Keep, Luck, NodeEvent, Picks, Place, Setup, Step, Strategy},
     *,
 };
 
@@ -102,4 +102,38 @@ fn a_machine_whose_deletion_got_no_answer_is_not_joined_by_another_one() {
     ];
     let found = shown(&history(3, rolling(), steps), Guard::Unread);
     assert_eq!(found, [None, Some("too few machines are available through a deletion of ours")]);
+}
+
+/// Of the old set's controller is known that it has decided, not that it has acted; then the template turns back to that set.
+/// Whenever that is: what it deletes does not stand for new machines.
+#[test]
+fn a_set_that_the_template_turns_back_to_is_not_counted_on_before_it_knows_its_size() {
+    let after = |passes: usize| {
+        let pass = [
+            Step::Decide(0),
+            Step::Act(0, None),
+            Step::Cloud(0, Luck::Good),
+            Step::Node(4, NodeEvent::Joins),
+            Step::Watch(NODES, 9),
+            Step::Wait(1),
+        ];
+        let mut steps = vec![Step::Edit(Edit::Class(1)), Step::Watch(DEPLOYMENT, 9)];
+        steps.extend(std::iter::repeat_n(pass, passes).flatten());
+        // There is room for it to grow at once.
+        let roomy = Strategy::Rolling { surge: 3, unavailable: 0 };
+        steps.extend([Step::Decide(0), Step::Edit(Edit::Class(0)), Step::Edit(Edit::Strategy(roomy))]);
+        steps.push(Step::Watch(DEPLOYMENT, 9));
+        steps.extend([Step::Pass(0, None); 8]);
+        shown(&history(4, rolling(), steps), Guard::Settling)
+    };
+    let found: Vec<_> = (0..40).map(after).collect();
+    assert!(found.iter().all(|[with, _]| with.is_none()), "{found:?}");
+    let wrong = Some("too few machines are available through a deletion of ours");
+    assert!(found.iter().any(|[_, without]| *without == wrong), "{found:?}");
+}
+
+#[test]
+fn what_a_set_may_still_be_making_takes_room() {
+    let found = shown(&History::of_seed(25_802), Guard::Settling);
+    assert_eq!(found, [None, Some("there are too many machines")]);
 }

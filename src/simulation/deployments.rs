@@ -23,7 +23,7 @@ use crate::{
             Done,
             decide::decide,
             observe::DeploymentObservation,
-            plan::{Counted, Effect, Next, OnFailure, Step},
+            plan::{Counted, Effect, Next, OnFailure, Plan, Step},
             settling::Looks,
             status::{Report, decide_status},
         },
@@ -41,9 +41,30 @@ pub struct DeploymentMemory {
     unanswered: BTreeSet<Counted>,
 }
 
+/// What was decided about a deployment, and on what.
+pub struct DeploymentDecided {
+    seen: DeploymentObservation,
+    plan: Plan,
+}
+
 impl Process {
     /// One pass over a deployment.
     pub fn deployment_pass(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Outcome {
+        match self.decide_on_deployment(calls, key) {
+            Ok(decided) => self.carry_out_deployment(calls, key, decided),
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// The first half of a pass.
+    ///
+    /// # Errors
+    /// How the pass ends when nothing can be decided.
+    pub(super) fn decide_on_deployment(
+        &mut self,
+        calls: &mut Calls<'_>,
+        key: &ObjectKey,
+    ) -> Result<DeploymentDecided, Outcome> {
         let unanswered = self.deployments.get(key).map(|memory| memory.unanswered.clone()).unwrap_or_default();
         for counted in unanswered {
             let read = match &counted {
@@ -52,7 +73,7 @@ impl Process {
                 Counted::Node(node) => calls.get(&self.nodes, node).map(drop),
             };
             if read.is_err() {
-                return Outcome::Retry(format!("{counted} can't be read again"));
+                return Err(Outcome::Retry(format!("{counted} can't be read again")));
             }
             if let Some(memory) = self.deployments.get_mut(key) {
                 memory.unanswered.remove(&counted);
@@ -60,10 +81,21 @@ impl Process {
         }
         let Some(seen) = self.see_deployment(calls, key) else {
             self.deployments.remove(key);
-            return Outcome::Settled;
+            return Err(Outcome::Settled);
         };
         let plan = decide(&deployment_without(calls.around.without, &seen));
         calls.checks.deployment_decides(&seen, &plan, calls.trace);
+        Ok(DeploymentDecided { seen, plan })
+    }
+
+    /// The second half of a pass.
+    pub(super) fn carry_out_deployment(
+        &mut self,
+        calls: &mut Calls<'_>,
+        key: &ObjectKey,
+        decided: DeploymentDecided,
+    ) -> Outcome {
+        let DeploymentDecided { seen, plan } = decided;
         let done = self.act_on_deployment(calls, &seen, &plan.steps);
         if !done.unanswered.is_empty() && !calls.lacks(Guard::Unanswered) {
             self.deployments.entry(key.clone()).or_default().unanswered.extend(done.unanswered.iter().cloned());

@@ -121,6 +121,28 @@ impl Draw {
     }
 }
 
+impl Draw {
+    /// The steps with some passes torn apart.
+    fn delayed(&mut self, steps: Vec<Step>) -> Vec<Step> {
+        let mut torn = Vec::with_capacity(steps.len() + steps.len() / 8);
+        let mut open: Vec<(usize, Step)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Pass(pick, misfortune) if self.chance(12) => {
+                    torn.push(Step::Decide(pick));
+                    let after = usize::from(self.small(16));
+                    open.push((torn.len() + after, Step::Act(self.pick(), misfortune)));
+                }
+                other => torn.push(other),
+            }
+            let due = |(at, _): &mut (usize, Step)| *at <= torn.len();
+            let due: Vec<Step> = open.extract_if(.., due).map(|(_, step)| step).collect();
+            torn.extend(due);
+        }
+        torn
+    }
+}
+
 /// What may go wrong in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weather {
@@ -133,6 +155,23 @@ enum Weather {
 impl History {
     /// The history of a seed.
     pub fn of_seed(seed: u64) -> Self {
+        Self::prompt(seed).with_delays()
+    }
+
+    /// The same, but in every second history some passes are torn apart: between what is decided and what is done other
+    /// things happen. These draws come from a stream of their own, so that the rest of a history stays as it is.
+    fn with_delays(mut self) -> Self {
+        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
+        stream.set_stream(1);
+        let mut draw = Draw(stream);
+        if draw.chance(50) {
+            self.rounds = self.rounds.into_iter().map(|steps| draw.delayed(steps)).collect();
+        }
+        self
+    }
+
+    /// The history of a seed in which every pass is done at once.
+    pub fn prompt(seed: u64) -> Self {
         let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
         let setup = Setup { replicas: draw.small(6), strategy: draw.strategy() };
         let rounds = (0..2).map(|_| {

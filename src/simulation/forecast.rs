@@ -24,7 +24,7 @@ use super::{
     calls::Around,
     checks::Checks,
     nodes::{Readiness, set_ready},
-    process::{Process, later},
+    process::{Process, Work, later},
     trace::Trace,
     world::run,
 };
@@ -261,13 +261,13 @@ impl<'a> World<'a> {
             }
             for job in due {
                 if !self.is_played(&job) {
-                    self.process.begins(&job);
+                    self.process.begins(&job, &Work::Whole);
                     continue;
                 }
                 let (mut checks, mut trace) = (Checks::none(), Trace::default());
                 let around = Around { now: self.now, evictions_from: self.now, without: None, misfortune: None };
                 // Nothing goes wrong, so that it lives.
-                let _ = run(&mut self.api, &mut checks, &mut trace, &mut self.process, job, around);
+                let _ = run(&mut self.api, &mut checks, &mut trace, &mut self.process, (job, Work::Whole), around);
             }
         }
         // Those that may begin now take their time from now on.

@@ -77,6 +77,8 @@ guards! {
     Selection = "selection";
     /// A paused deployment begins no rollout.
     Pause = "pause";
+    /// A rolling update minds which sizes its sets may still act on.
+    Settling = "settling";
 }
 
 impl fmt::Display for Guard {
@@ -130,9 +132,14 @@ pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetOb
 /// What the decision about a deployment sees without this guard.
 pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) -> Cow<'_, DeploymentObservation> {
     let mut blind = match guard {
-        Some(Guard::MaxUnavailable | Guard::MaxSurge | Guard::Availability | Guard::Selection | Guard::Pause) => {
-            seen.clone()
-        }
+        Some(
+            Guard::MaxUnavailable
+            | Guard::MaxSurge
+            | Guard::Availability
+            | Guard::Selection
+            | Guard::Pause
+            | Guard::Settling,
+        ) => seen.clone(),
         _ => return Cow::Borrowed(seen),
     };
     match guard {
@@ -150,6 +157,7 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
                 }
             }
         }
+        Some(Guard::Settling) => blind.unsettled.clear(),
         Some(Guard::Pause) => Arc::make_mut(&mut blind.deployment).spec.paused = false,
         _ => {
             let strategy = &mut Arc::make_mut(&mut blind.deployment).spec.strategy;

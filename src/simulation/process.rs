@@ -15,9 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     api::{Api, Event, Kind, Object},
-    deployments::DeploymentMemory,
+    calls::Calls,
+    deployments::{DeploymentDecided, DeploymentMemory},
     machines::{DRAIN_TIME, MachineMemory},
-    sets::SetMemory,
+    sets::{SetDecided, SetMemory},
 };
 use crate::{
     api::v1alpha1::{Machine, MachineDeployment, MachineSet},
@@ -36,6 +37,10 @@ use crate::{
         views::{ControlViews, node_store},
     },
 };
+
+/// A pass takes no longer. One that does may overlap with what comes when a rollout's patience is over
+/// ([`deployment::settling::PATIENCE`]).
+const MOST_OPEN: Duration = Duration::from_secs(5);
 
 /// The control loops of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +66,31 @@ pub enum Origin {
 
 /// What a loop is to look at.
 pub type Job = (Loop, ObjectKey);
+
+/// What a loop has decided and not carried out yet.
+pub enum Decided {
+    /// About a deployment.
+    Deployment(DeploymentDecided),
+    /// About a set.
+    Set(SetDecided),
+}
+
+/// The second half of a pass that has begun.
+struct Open {
+    job: Job,
+    decided: Box<Decided>,
+    began: Timestamp,
+}
+
+/// How much of a pass is done at once: others may come between a decision and the deeds.
+pub enum Work {
+    /// All of it.
+    Whole,
+    /// What is decided is kept for later. Loops that are not known to do that do all.
+    Decide,
+    /// That which was decided is done.
+    Act(Box<Decided>),
+}
 
 /// A change that the process has not routed yet.
 enum News {
@@ -93,6 +123,8 @@ pub struct Process {
     pub(super) vanished: std::collections::BTreeSet<ObjectKey>,
     news: Arc<Mutex<Vec<News>>>,
     due: BTreeMap<Job, Timestamp>,
+    /// Jobs that are decided on and not done; nobody else works on them.
+    open: Vec<Open>,
     failures: BTreeMap<Job, u32>,
     /// How much of each log its watches have delivered.
     watched: [usize; 4],
@@ -118,6 +150,7 @@ impl Process {
             vanished: std::collections::BTreeSet::new(),
             news: Arc::default(),
             due: BTreeMap::new(),
+            open: Vec::new(),
             failures: BTreeMap::new(),
             watched: [0; 4],
             seed,
@@ -214,21 +247,40 @@ impl Process {
         *due = at.min(*due);
     }
 
+    /// What may be begun, and from when on.
+    fn waiting(&self) -> impl Iterator<Item = (&Job, &Timestamp)> {
+        self.due.iter().filter(|(job, _)| !self.open.iter().any(|open| open.job == **job))
+    }
+
     /// One of the jobs that are due.
     pub fn one_due(&self, now: Timestamp, pick: u16) -> Option<Job> {
-        let count = self.due.values().filter(|at| **at <= now).count();
+        let count = self.waiting().filter(|(_, at)| **at <= now).count();
         let place = usize::from(pick).checked_rem(count)?;
-        self.due.iter().filter(|(_, at)| **at <= now).nth(place).map(|(job, _)| job.clone())
+        self.waiting().filter(|(_, at)| **at <= now).nth(place).map(|(job, _)| job.clone())
     }
 
     /// The jobs that are due, in their order.
     pub fn due(&self, now: Timestamp) -> Vec<Job> {
-        self.due.iter().filter(|(_, at)| **at <= now).map(|(job, _)| job.clone()).collect()
+        self.waiting().filter(|(_, at)| **at <= now).map(|(job, _)| job.clone()).collect()
     }
 
     /// When the next job is due; the guard's period does not count.
     pub fn next_due(&self) -> Option<Timestamp> {
-        self.due.iter().filter(|((of, _), _)| *of != Loop::Guard).map(|(_, at)| *at).min()
+        self.waiting().filter(|((of, _), _)| *of != Loop::Guard).map(|(_, at)| *at).min()
+    }
+
+    /// One of the decisions that are not carried out yet.
+    pub fn take_open(&mut self, pick: u16) -> Option<(Job, Box<Decided>)> {
+        let place = usize::from(pick).checked_rem(self.open.len())?;
+        let Open { job, decided, .. } = self.open.remove(place);
+        Some((job, decided))
+    }
+
+    /// One of those that must not wait until then: nobody counts on what takes as long as a rollout's patience.
+    pub fn take_overdue(&mut self, then: Timestamp) -> Option<(Job, Box<Decided>)> {
+        let place = self.open.iter().position(|open| later(open.began, MOST_OPEN) < then)?;
+        let Open { job, decided, .. } = self.open.remove(place);
+        Some((job, decided))
     }
 
     /// The next run of the guard.
@@ -245,9 +297,11 @@ impl Process {
         of(Loop::Deployment, deployments).chain(of(Loop::Set, sets)).chain(of(Loop::Machine, machines)).collect()
     }
 
-    /// A pass over this job begins.
-    pub fn begins(&mut self, job: &Job) {
-        self.due.remove(job);
+    /// Work on this job begins. What has woken it since it was decided on wakes it again afterwards.
+    pub fn begins(&mut self, job: &Job, work: &Work) {
+        if !matches!(work, Work::Act(_)) {
+            self.due.remove(job);
+        }
     }
 
     /// A pass has ended: the queue's rules ([`crate::cluster::queue`]).
@@ -268,6 +322,30 @@ impl Process {
             }
         }
         self.route(now);
+    }
+
+    /// Works on a job; `None` when it is decided on and what is to be done is kept for later.
+    pub fn work(&mut self, calls: &mut Calls<'_>, job: &Job, work: Work) -> Option<Outcome> {
+        let (of, key) = job;
+        let decided = match (work, of) {
+            (Work::Decide, Loop::Deployment) => self.decide_on_deployment(calls, key).map(Decided::Deployment),
+            (Work::Decide, Loop::Set) => self.decide_on_set(calls, key).map(Decided::Set),
+            (Work::Act(decided), _) => Err(match *decided {
+                Decided::Deployment(decided) => self.carry_out_deployment(calls, key, decided),
+                Decided::Set(decided) => self.carry_out_set(calls, key, decided),
+            }),
+            (Work::Whole, Loop::Deployment) => Err(self.deployment_pass(calls, key)),
+            (Work::Whole, Loop::Set) => Err(self.set_pass(calls, key)),
+            (_, Loop::Machine) => Err(self.machine_pass(calls, key)),
+            (_, Loop::Guard) => Err(self.guard_pass(calls, key)),
+        };
+        match decided {
+            Ok(decided) => {
+                self.open.push(Open { job: job.clone(), decided: Box::new(decided), began: calls.now });
+                None
+            }
+            Err(outcome) => Some(outcome),
+        }
     }
 
     /// Delivers so many events of a kind; how many there were.

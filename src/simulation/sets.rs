@@ -48,13 +48,30 @@ pub struct SetMemory {
     checked: Option<Checked<MachineSet>>,
 }
 
+/// What was decided about a set, and on what.
+pub struct SetDecided {
+    seen: SetObservation,
+    plan: Plan,
+}
+
 impl Process {
     /// One pass over a set.
     pub fn set_pass(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Outcome {
+        match self.decide_on_set(calls, key) {
+            Ok(decided) => self.carry_out_set(calls, key, decided),
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// The first half of a pass.
+    ///
+    /// # Errors
+    /// How the pass ends when nothing can be decided.
+    pub(super) fn decide_on_set(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Result<SetDecided, Outcome> {
         let unread = self.sets.get(key).map(|memory| memory.unread.clone()).unwrap_or_default();
         for machine in unread {
             if calls.get(&self.views.machines, &machine).is_err() {
-                return Outcome::Retry("a machine can't be read again".to_owned());
+                return Err(Outcome::Retry("a machine can't be read again".to_owned()));
             }
             if let Some(memory) = self.sets.get_mut(key) {
                 memory.unread.remove(&machine);
@@ -62,10 +79,16 @@ impl Process {
         }
         let Some(seen) = self.see_set(calls, key) else {
             self.sets.remove(key);
-            return Outcome::Settled;
+            return Err(Outcome::Settled);
         };
         let plan = decide(&set_without(calls.around.without, &seen));
         calls.checks.set_decides(&seen, &plan, calls.trace);
+        Ok(SetDecided { seen, plan })
+    }
+
+    /// The second half of a pass.
+    pub(super) fn carry_out_set(&mut self, calls: &mut Calls<'_>, key: &ObjectKey, decided: SetDecided) -> Outcome {
+        let SetDecided { seen, plan } = decided;
         let done = self.act_on_set(calls, &seen, &plan.steps);
         let memory = self.sets.entry(key.clone()).or_default();
         if done.error.is_none() {

@@ -32,7 +32,7 @@ fn histories_hold() {
 #[case::two_old_sets_stayed_frozen_for_ever(501_271)]
 #[case::marks_stayed_where_a_set_was_never_tainted(61_918)]
 fn what_went_wrong_once_holds(#[case] seed: u64) {
-    assert_eq!(run(&History::of_seed(seed), Telling::Silent).violation, None);
+    assert_eq!(run(&History::prompt(seed), Telling::Silent).violation, None);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{
     guards::Guard,
     history::{Edit, History, Luck, NodeEvent, Setup, Step},
     nodes,
-    process::{Job, Loop, Process, later},
+    process::{Job, Loop, Process, Work, later},
     rest, tampering,
     trace::Trace,
 };
@@ -124,6 +124,16 @@ impl World {
     pub fn step(&mut self, step: Step) {
         match step {
             Step::Pass(pick, misfortune) => self.some_pass(pick, misfortune),
+            Step::Decide(pick) => {
+                if let Some(job) = self.leader.one_due(self.now, pick) {
+                    self.pass(job, Work::Decide, None);
+                }
+            }
+            Step::Act(pick, misfortune) => {
+                if let Some((job, decided)) = self.leader.take_open(pick) {
+                    self.pass(job, Work::Act(decided), misfortune);
+                }
+            }
             Step::StalePass(pick) => self.stale_pass(pick),
             Step::Watch(kind, most) => {
                 let kind = usize::from(kind);
@@ -133,9 +143,7 @@ impl World {
                     self.say(|| format!("the watch of {of} brings {seen} events"));
                 }
             }
-            Step::Wait(seconds) => {
-                self.now = later(self.now, Duration::from_secs(u64::from(seconds)));
-            }
+            Step::Wait(seconds) => self.wait_until(later(self.now, Duration::from_secs(u64::from(seconds)))),
             Step::Cloud(pick, luck) => self.end_some_call(pick, luck),
             Step::Node(pick, event) => self.node_event(pick, event),
             Step::Budget(minutes) => {
@@ -162,6 +170,13 @@ impl World {
         self.checks.after_step(&self.api);
     }
 
+    fn wait_until(&mut self, then: Timestamp) {
+        while let Some((job, decided)) = self.leader.take_overdue(then) {
+            self.pass(job, Work::Act(decided), None);
+        }
+        self.now = then.max(self.now);
+    }
+
     fn loses_lease(&mut self, calls_happen: bool) {
         self.calls_end_unheard(calls_happen);
         self.leader.lost.cancel();
@@ -182,23 +197,26 @@ impl World {
         if due.is_none()
             && let Some(next) = self.leader.next_due().filter(|next| *next <= later(self.now, Duration::from_secs(120)))
         {
-            self.now = next.max(self.now);
+            self.wait_until(next);
             due = self.leader.one_due(self.now, pick);
         }
         if let Some(job) = due {
-            self.pass(job, misfortune);
+            self.pass(job, Work::Whole, misfortune);
         }
     }
 
     fn stale_pass(&mut self, pick: u16) {
         let Some(mut process) = self.stale.take() else { return };
-        let mut jobs = process.all_jobs();
-        if !jobs.is_empty() {
-            let job = jobs.swap_remove(usize::from(pick) % jobs.len());
+        let open = process.take_open(pick).map(|(job, decided)| (job, Work::Act(decided)));
+        let whole = || {
+            let mut jobs = process.all_jobs();
+            (!jobs.is_empty()).then(|| (jobs.swap_remove(usize::from(pick) % jobs.len()), Work::Whole))
+        };
+        if let Some((job, work)) = open.or_else(whole) {
             self.say(|| format!("the process without the lease looks at {:?} {}", job.0, job.1));
             self.checks.leads = false;
             let around = self.around(None);
-            let _ = run(&mut self.api, &mut self.checks, &mut self.trace, &mut process, job, around);
+            let _ = run(&mut self.api, &mut self.checks, &mut self.trace, &mut process, (job, work), around);
             self.checks.leads = true;
         }
         self.stale = Some(process);
@@ -208,11 +226,16 @@ impl World {
         Around { now: self.now, evictions_from: self.evictions_from, without: self.without, misfortune }
     }
 
-    fn pass(&mut self, job: Job, misfortune: Option<Misfortune>) {
-        self.say(|| format!("pass over {:?} {}", job.0, job.1));
+    fn pass(&mut self, job: Job, work: Work, misfortune: Option<Misfortune>) {
+        let what = match work {
+            Work::Whole => "pass over",
+            Work::Decide => "first half of a pass over",
+            Work::Act(_) => "second half of the pass over",
+        };
+        self.say(|| format!("{what} {:?} {}", job.0, job.1));
         self.passes += 1;
         let around = self.around(misfortune);
-        match run(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, job, around) {
+        match run(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, (job, work), around) {
             End::Lives => {}
             End::Dies => {
                 self.calls_end_unheard(true);
@@ -251,6 +274,9 @@ impl World {
     /// The weather clears: everything that can heal heals, and everything comes to rest.
     pub fn calm(&mut self) {
         self.say(|| "the weather clears".to_owned());
+        while let Some((job, decided)) = self.leader.take_open(0) {
+            self.pass(job, Work::Act(decided), None);
+        }
         edits::resume(&mut self.api, &mut self.checks);
         self.stale = None;
         nodes::heal(&mut self.api, &self.cloud);
@@ -310,7 +336,7 @@ impl World {
         let is_due = |of: &Loop| due.iter().any(|job| job.0 == *of);
         if let Some(of) = [Loop::Machine, Loop::Set, Loop::Deployment].into_iter().find(is_due) {
             for job in due.into_iter().filter(|job| job.0 == of) {
-                self.pass(job, None);
+                self.pass(job, Work::Whole, None);
                 *passes += 1;
             }
             moved = true;
@@ -321,7 +347,7 @@ impl World {
     /// Whether nobody does anything any more when nothing is due: neither the guard nor a user.
     fn is_all_done(&mut self) -> bool {
         let changes = self.api.changes;
-        self.pass(Process::guard_job(), None);
+        self.pass(Process::guard_job(), Work::Whole, None);
         if tampering::go_on_picking(&mut self.api, &mut self.checks) {
             self.say(|| "a user picks the next node".to_owned());
         }
@@ -352,7 +378,7 @@ impl World {
         self.say(|| "everything is at rest".to_owned());
         let changes = self.api.changes;
         for job in self.leader.all_jobs() {
-            self.pass(job, None);
+            self.pass(job, Work::Whole, None);
         }
         if self.api.changes != changes {
             self.checks.violated("something is written although everything is at rest", String::new);
@@ -361,27 +387,27 @@ impl World {
     }
 }
 
-/// A pass of a process, and how it ends.
+/// Work of a process on a job, and how the process is afterwards.
 pub(super) fn run(
     api: &mut Api,
     checks: &mut Checks,
     trace: &mut Trace,
     process: &mut Process,
-    job: Job,
+    (job, work): (Job, Work),
     around: Around,
 ) -> End {
-    process.begins(&job);
+    process.begins(&job, &work);
     let (gate, lost) = (process.gate.clone(), process.lost.clone());
     let mut calls =
         Calls { api, checks, trace, gate: &gate, lost: &lost, now: around.now, around, made: 0, end: End::Lives };
-    let outcome = match job.0 {
-        Loop::Deployment => process.deployment_pass(&mut calls, &job.1),
-        Loop::Set => process.set_pass(&mut calls, &job.1),
-        Loop::Machine => process.machine_pass(&mut calls, &job.1),
-        Loop::Guard => process.guard_pass(&mut calls, &job.1),
-    };
-    calls.trace.say(|| format!("    {outcome:?}"));
+    let outcome = process.work(&mut calls, &job, work);
     let end = calls.end;
-    process.ends(job, &outcome, around.now);
+    match outcome {
+        Some(outcome) => {
+            calls.trace.say(|| format!("    {outcome:?}"));
+            process.ends(job, &outcome, around.now);
+        }
+        None => process.route(around.now),
+    }
     end
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
-    fleet::{Fleet, owner},
+    fleet::{Fleet, SetState, owner},
     hash_label::{self, Labelling},
     history, in_place, node_side_effects,
     observe::DeploymentObservation,
@@ -59,7 +59,7 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
     if let Some(left) = fleet.next_available() {
         plan.next = plan.next.or_earlier(Next::After(left, "a machine will have been Ready for long enough"));
     }
-    if let Some(left) = fleet.settling().filter(|_| fleet.is_rolling()) {
+    if let Some(left) = fleet.settling().filter(|_| fleet.is_rolling() || fleet.all().any(SetState::may_be_making)) {
         plan.next = plan.next.or_earlier(Next::After(left, "a set is to see its size"));
     }
     if is_frozen(meta) {

@@ -11,11 +11,11 @@ use super::{
     cuts::{AvailableBySize, in_order_of_deletion},
     fenceposts::Fenceposts,
     observe::{DeploymentObservation, SetSeen},
-    settling::{Before, Unsettled, knows_its_size},
+    settling::{Unsettled, knows_its_size},
     template_equality::is_equal,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
+    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
     controllers::set::{
         counts::{Counts, is_failed},
         ownership::{Owner, Standing},
@@ -45,13 +45,13 @@ impl<'a> SetState<'a> {
         let now = all.now;
         let labels = seen.set.spec.template.metadata.labels.as_ref();
         let counts = Counts::of(seen.machines.iter().map(AsRef::as_ref), labels);
-        let kept = kept(seen, now);
-        let kept_available = kept.iter().map(|machine| i32::from(availability.holds(machine, now))).sum();
         let unsettled = (!knows_its_size(&seen.set)).then(|| {
             let known = seen.set.metadata.uid.as_ref().and_then(|uid| all.unsettled.get(uid));
-            known.copied().unwrap_or(Unsettled { since: now, before: Before::Full })
+            known.copied().unwrap_or(Unsettled { since: now, deleting: 0, making_for: 0 })
         });
         let unsettled = unsettled.filter(|one| one.time_left(now).is_some());
+        let kept = kept(seen, unsettled, now);
+        let kept_available = kept.iter().map(|machine| i32::from(availability.holds(machine, now))).sum();
         Self { set: &seen.set, machines: &seen.machines, counts, kept, kept_available, unsettled }
     }
 
@@ -70,14 +70,24 @@ impl<'a> SetState<'a> {
         self.spec().max(self.counts.replicas)
     }
 
+    /// Machines that are there to stay, wanted, or perhaps being made: what no other set may have room for.
+    pub fn taken(&self) -> i32 {
+        self.spec().max(self.counts.staying).max(self.making_for())
+    }
+
     /// Whether its controller acts on the size it has now, and no longer on an earlier one.
     pub fn knows_its_size(&self) -> bool {
         knows_its_size(self.set)
     }
 
-    /// Whether it may be making machines, for a size that it no longer has, that it lacked when that was changed.
+    /// The size, no longer its own, for which it may be making machines that it lacked.
+    fn making_for(&self) -> i32 {
+        self.unsettled.map_or(0, |one| one.making_for)
+    }
+
+    /// Whether it may be making more machines than it wants.
     pub fn may_be_making(&self) -> bool {
-        self.unsettled.is_some_and(|one| one.before == Before::Lacking)
+        self.making_for() > self.spec()
     }
 
     /// An annotation of the set.
@@ -91,11 +101,12 @@ impl<'a> SetState<'a> {
     }
 }
 
-/// The machines that the set's controller will not delete.
-fn kept(seen: &SetSeen, now: Timestamp) -> Vec<&Arc<Machine>> {
+/// The machines that the set's controller will not delete, whichever of its sizes it acts on: it deletes in the same order.
+fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&Arc<Machine>> {
     let (handed_over, mut candidates) = in_order_of_deletion(&seen.machines, now);
     let surplus = candidates.len().saturating_sub(usize::try_from(seen.set.spec.replicas).unwrap_or(0));
-    candidates.drain(..surplus);
+    let deleting = unsettled.map_or(0, |one| usize::try_from(one.deleting).unwrap_or(0));
+    candidates.drain(..surplus.max(deleting).min(candidates.len()));
     candidates.retain(|machine| !is_marked(machine, &seen.set));
     candidates.extend(handed_over);
     candidates
@@ -178,13 +189,9 @@ impl<'a> Fleet<'a> {
         i32::try_from(count).unwrap_or(i32::MAX)
     }
 
-    /// How long a rollout waits at most for sets to see their size; `None` when it waits for none. In place it waits for the
-    /// new set too: one that the template has turned back to may still be deleting for a smaller size, and once it has grown
-    /// those machines would be counted on.
+    /// How long a rollout waits at most for sets to see their size; `None` when it waits for none.
     pub fn settling(&self) -> Option<std::time::Duration> {
-        let is_in_place = self.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
-        let sets = self.old.iter().chain(self.new.iter().filter(|_| is_in_place));
-        sets.filter_map(|set| set.unsettled?.time_left(self.now)).max()
+        self.all().filter_map(|set| set.unsettled?.time_left(self.now)).max()
     }
 
     /// When the next machine will have been Ready for long enough; `None` when none waits for that.

@@ -19,7 +19,7 @@ pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) ->
     for set in fleet.old.iter().filter(|set| set.is_active()) {
         shrinks |= fleet.resize_set("recreate/old", set, 0, plan);
     }
-    if shrinks || fleet.old.iter().any(|set| set.counts.replicas > 0) {
+    if shrinks || fleet.old.iter().any(|set| set.counts.replicas > 0 || set.may_be_making()) {
         return Stage::UnderWay;
     }
     match &fleet.new {

@@ -14,10 +14,7 @@ pub fn new_target(fleet: &Fleet<'_>, spec: i32) -> i32 {
     if spec >= replicas {
         return replicas;
     }
-    if fleet.old.iter().any(SetState::may_be_making) {
-        return spec;
-    }
-    let committed = fleet.sum(SetState::committed);
+    let committed = fleet.sum(|set| set.committed().max(set.taken()));
     let limit = replicas.saturating_add(fleet.limits.surge);
     spec + limit.saturating_sub(committed).clamp(0, replicas - spec)
 }
@@ -93,11 +90,7 @@ mod tests {
     use crate::{
         api::v1alpha1::MachinePhase,
         controllers::{
-            deployment::{
-                observe::SetSeen,
-                settling::{Before, Unsettled},
-                testing::*,
-            },
+            deployment::{observe::SetSeen, settling::Unsettled, testing::*},
             set::testing::at,
         },
     };
@@ -130,15 +123,34 @@ mod tests {
     }
 
     #[rstest]
-    #[case::it_may_be_making_the_one_it_lacked(Before::Lacking, 0, 0)]
-    #[case::it_had_all(Before::Full, 0, 1)]
-    #[case::nobody_answers_for_it(Before::Lacking, -10, 1)]
-    fn a_set_that_was_shrunk_is_waited_for(#[case] before: Before, #[case] since: i64, #[case] expected: i32) {
+    #[case::it_may_be_making_the_one_it_lacked(3, 0, 0)]
+    #[case::it_had_all(0, 0, 1)]
+    #[case::nobody_looked(i32::MAX, 0, 0)]
+    #[case::nobody_answers_for_it(3, -10, 1)]
+    fn a_set_that_was_shrunk_is_waited_for(#[case] making_for: i32, #[case] since: i64, #[case] expected: i32) {
         let mut shrunk = old(2, 2);
         std::sync::Arc::make_mut(&mut shrunk.set).metadata.generation = Some(2);
         let mut seen = seeing_sets(deployment(3, 0, 1).build(), vec![shrunk, new(0, 0)]);
-        seen.unsettled.insert("uid-md-old".to_owned(), Unsettled { since: at(since), before });
+        seen.unsettled.insert("uid-md-old".to_owned(), Unsettled { since: at(since), deleting: 0, making_for });
         assert_eq!(new_target(&Fleet::of(&seen), 0), expected);
+    }
+
+    /// Of 5 machines the set had to delete one; then the template turned back to it, and it was to have 5 again.
+    #[rstest]
+    #[case::it_may_be_deleting_one(1, 0, &[1])]
+    #[case::it_had_none_to_delete(0, 0, &[0])]
+    #[case::nobody_looked(i32::MAX, 0, &[1])]
+    #[case::nobody_answers_for_it(1, -10, &[0])]
+    fn what_the_new_set_may_still_be_deleting_does_not_replace_old_machines(
+        #[case] deleting: i32,
+        #[case] since: i64,
+        #[case] expected: &[i32],
+    ) {
+        let mut grown = new(5, 5);
+        std::sync::Arc::make_mut(&mut grown.set).metadata.generation = Some(3);
+        let mut seen = seeing_sets(deployment(5, 1, 0).build(), vec![old(1, 1), grown]);
+        seen.unsettled.insert("uid-md-new".to_owned(), Unsettled { since: at(since), deleting, making_for: 0 });
+        assert_eq!(old_targets(&Fleet::of(&seen)), expected);
     }
 
     #[test]

@@ -58,8 +58,8 @@ pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
     if active.len() <= 1 {
         let only = active.first().copied().or(fleet.new.as_ref()).or(fleet.old.last());
         if let Some(set) = only {
-            // What the other sets have yet to delete takes room; the rollout fills it later.
-            let others: i32 = fleet.all().filter(|other| other.name() != set.name()).map(|o| o.counts.staying).sum();
+            // What the other sets have yet to delete, or may be making, takes room; the rollout fills it later.
+            let others = fleet.sum(|other| if other.name() == set.name() { 0 } else { other.taken() });
             let room = fleet.replicas().saturating_add(fleet.limits.surge).saturating_sub(others);
             let to = fleet.replicas().min(room.max(set.spec()));
             fleet.size_set("scaling/only", set, to, plan);
@@ -92,7 +92,7 @@ fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
     let allowed = if replicas > 0 { replicas.saturating_add(fleet.limits.surge) } else { 0 };
     let wanted: i32 = active.iter().map(|set| set.spec()).fold(0, i32::saturating_add);
     // What sets have yet to delete takes room that the new set must not use already; also those that want none any more.
-    let taken = fleet.sum(|set| set.spec().max(set.counts.staying));
+    let taken = fleet.sum(SetState::taken);
     if wanted <= allowed {
         let new = fleet.new.as_ref().map(SetState::name);
         for set in active {

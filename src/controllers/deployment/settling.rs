@@ -1,12 +1,13 @@
 //! Which sets may still act on a size that they no longer have.
 //!
 //! A set that lacked machines when it was shrunk may be making them right now. Whoever fills its room at once has a
-//! machine too many in the end (decisions.md 39), so a rollout grows nothing until the set's controller has said that it
-//! knows its size (`status.observedGeneration`). Not for ever: a set that nobody answers for holds nothing up for longer
-//! than [`PATIENCE`]. The original does not wait.
+//! machine too many in the end (decisions.md 39), so that room is taken until the set's controller has said that it knows
+//! its size (`status.observedGeneration`). One that has just grown again, since the template turned back to it, may
+//! still be deleting for the smaller size: whoever counts on those machines has too few in the end. Neither is waited for
+//! for ever: a set that nobody answers for holds nothing up for longer than [`PATIENCE`]. The original does not wait.
 //!
-//! What lives here: the memory from one pass to the next. Who waits: [`super::rolling`] for sets that lacked machines;
-//! [`super::in_place`] for every one, since its machines change hands meanwhile. Pure.
+//! What lives here: the memory from one pass to the next. What comes of it: [`super::fleet::SetState::taken`] and
+//! [`super::fleet::SetState::kept`]. In place every set is waited for, since machines change hands meanwhile. Pure.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,22 +21,15 @@ use crate::{api::v1alpha1::MachineSet, controllers::set::counts::is_terminating}
 /// How long a rollout waits for a set to see its size.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How a set stood to the size that it had before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Before {
-    /// It had all the machines that it wanted.
-    Full,
-    /// Some were missing, or nobody looked.
-    Lacking,
-}
-
-/// A set whose controller has not seen its present size.
+/// A set whose controller has not seen its present size, and what it may be doing for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Unsettled {
     /// Since when that is known.
     pub since: Timestamp,
-    /// How it stood.
-    pub before: Before,
+    /// So many machines it may be deleting; [`i32::MAX`] when nobody looked.
+    pub deleting: i32,
+    /// The largest size that it may be making machines for; 0 when it lacked none, [`i32::MAX`] when nobody looked.
+    pub making_for: i32,
 }
 
 impl Unsettled {
@@ -52,10 +46,14 @@ pub fn knows_its_size(set: &MachineSet) -> bool {
     deletion_timestamp.is_some() || set.status.observed_generation >= generation.unwrap_or_default()
 }
 
+/// What was seen of a set.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     generation: i64,
-    stood: Before,
+    /// Machines that it wanted.
+    wanted: i32,
+    /// Machines that were there to stay.
+    staying: i32,
     unsettled: Option<Unsettled>,
 }
 
@@ -83,17 +81,34 @@ impl Look {
     fn of(seen: &SetSeen, known: Option<&Self>, now: Timestamp) -> Self {
         let generation = seen.set.metadata.generation.unwrap_or_default();
         let staying = seen.machines.iter().filter(|machine| !is_terminating(machine)).count();
-        let is_full = i32::try_from(staying).unwrap_or(i32::MAX) >= seen.set.spec.replicas;
-        let stood = if is_full { Before::Full } else { Before::Lacking };
         let unsettled = (!knows_its_size(&seen.set)).then(|| {
-            let before = known.map_or(Before::Lacking, |known| known.stood);
-            match known.and_then(|known| known.unsettled.map(|unsettled| (known, unsettled))) {
-                Some((known, unsettled)) if known.generation == generation || before == Before::Full => unsettled,
-                Some((_, unsettled)) => Unsettled { before, ..unsettled },
-                None => Unsettled { since: now, before },
+            let nothing = Unsettled { since: now, deleting: 0, making_for: 0 };
+            match known {
+                // It never had another size.
+                None if generation <= 1 => Unsettled { making_for: seen.set.spec.replicas, ..nothing },
+                None => Unsettled { deleting: i32::MAX, making_for: i32::MAX, ..nothing },
+                Some(known) if known.generation == generation => known.unsettled.unwrap_or(nothing),
+                Some(known) => known.unsettled.unwrap_or(nothing).and(known),
             }
         });
-        Self { generation, stood, unsettled }
+        Self {
+            generation,
+            wanted: seen.set.spec.replicas,
+            staying: i32::try_from(staying).unwrap_or(i32::MAX),
+            unsettled,
+        }
+    }
+}
+
+impl Unsettled {
+    /// Together with what the set had to do when it was looked at before its size changed.
+    fn and(self, look: &Look) -> Self {
+        let lacked = if look.staying < look.wanted { look.wanted } else { 0 };
+        Self {
+            deleting: self.deleting.max(look.staying - look.wanted),
+            making_for: self.making_for.max(lacked),
+            ..self
+        }
     }
 }
 
@@ -121,23 +136,44 @@ mod tests {
 
     #[rstest]
     #[case::nothing_is_open(vec![looking(5, 4, (1, 1))], None)]
-    #[case::it_had_all(vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1))], Some(Before::Full))]
-    #[case::it_lacked_one(vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1))], Some(Before::Lacking))]
+    #[case::it_had_all(vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1))], Some(0))]
+    #[case::it_lacked_one(vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1))], Some(5))]
     #[case::it_still_has_not_seen_it(
-        vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1)), looking(3, 4, (3, 1))], Some(Before::Lacking))]
+        vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1)), looking(3, 4, (3, 1))], Some(5))]
     #[case::it_lacked_one_the_second_time(
-        vec![looking(5, 5, (1, 1)), looking(4, 3, (2, 1)), looking(3, 3, (3, 1))], Some(Before::Lacking))]
+        vec![looking(5, 5, (1, 1)), looking(4, 3, (2, 1)), looking(3, 3, (3, 1))], Some(4))]
     #[case::it_loses_one_afterwards(
-        vec![looking(5, 5, (1, 1)), looking(4, 4, (2, 1)), looking(4, 3, (2, 1))], Some(Before::Full))]
+        vec![looking(5, 5, (1, 1)), looking(4, 4, (2, 1)), looking(4, 3, (2, 1))], Some(0))]
     #[case::it_has_seen_it(vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1)), looking(4, 4, (2, 2))], None)]
-    #[case::nobody_looked_before(vec![looking(4, 4, (2, 1))], Some(Before::Lacking))]
-    fn what_a_set_lacked_when_its_size_changed_is_remembered(
+    #[case::nobody_looked_before(vec![looking(4, 4, (2, 1))], Some(i32::MAX))]
+    fn the_largest_size_that_a_set_may_be_making_machines_for_is_remembered(
         #[case] looks: Vec<SetSeen>,
-        #[case] expected: Option<Before>,
+        #[case] expected: Option<i32>,
     ) {
         let mut memory = Looks::default();
         let found = looks.into_iter().map(|seen| memory.take(&[seen], now())).last().unwrap();
-        assert_eq!(found.get("uid-md-old").map(|unsettled| unsettled.before), expected);
+        assert_eq!(found.get("uid-md-old").map(|unsettled| unsettled.making_for), expected);
+    }
+
+    #[rstest]
+    #[case::shrunk(vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1))], Some(0))]
+    #[case::grown(vec![looking(4, 4, (1, 1)), looking(5, 4, (2, 1))], Some(0))]
+    #[case::shrunk_and_grown_again(
+        vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1)), looking(5, 5, (3, 1))], Some(1))]
+    #[case::it_has_seen_the_smaller_size(
+        vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1)), looking(5, 5, (3, 2))], Some(1))]
+    #[case::it_has_seen_both(
+        vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1)), looking(5, 5, (3, 3))], None)]
+    #[case::it_repeats_deletions_for_the_smaller_size(vec![looking(4, 5, (2, 2)), looking(5, 5, (3, 2))], Some(1))]
+    #[case::nobody_looked_before(vec![looking(4, 4, (2, 1))], Some(i32::MAX))]
+    #[case::it_never_had_another_size(vec![looking(4, 4, (1, 0))], Some(0))]
+    fn how_many_machines_a_set_may_be_deleting_is_remembered(
+        #[case] looks: Vec<SetSeen>,
+        #[case] expected: Option<i32>,
+    ) {
+        let mut memory = Looks::default();
+        let found = looks.into_iter().map(|seen| memory.take(&[seen], now())).last().unwrap();
+        assert_eq!(found.get("uid-md-old").map(|unsettled| unsettled.deleting), expected);
     }
 
     #[test]

@@ -223,7 +223,7 @@ fn grown(fleet: &Fleet<'_>, new: &SetState<'_>) -> Sizes {
         new.spec()
     } else {
         // What old sets have yet to delete takes room until it is on its way (decisions.md 39).
-        let committed = fleet.sum(|set| set.spec().max(set.counts.staying));
+        let committed = fleet.sum(SetState::taken);
         let room = replicas.saturating_add(fleet.limits.surge).saturating_sub(committed);
         new.spec() + room.clamp(0, replicas - new.spec())
     };

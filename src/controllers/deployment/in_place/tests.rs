@@ -21,12 +21,7 @@ use crate::{
     },
     cluster::key::ObjectKey,
     controllers::{
-        deployment::{
-            decide::decide,
-            plan::Step,
-            settling::{Before, Unsettled},
-            testing::*,
-        },
+        deployment::{decide::decide, plan::Step, settling::Unsettled, testing::*},
         set::testing::{at, meta},
         views::{ControlViews, node_store},
     },
@@ -280,7 +275,7 @@ fn d_14_old_sets_may_grow_again_under_another_strategy() {
 fn an_old_set_is_waited_for_until_it_has_seen_its_size(#[case] since: i64, #[case] expected: i32) {
     let mut seen = fleet_of(3, (1, 0), Auto, of(3, &[Candidate, Candidate, Candidate]), of(0, &[]));
     Arc::make_mut(&mut seen.sets[0].set).metadata.generation = Some(2);
-    seen.unsettled.insert("uid-md-old".to_owned(), Unsettled { since: at(since), before: Before::Full });
+    seen.unsettled.insert("uid-md-old".to_owned(), Unsettled { since: at(since), deleting: 0, making_for: 0 });
     let fleet = Fleet::of(&seen);
     assert_eq!(grown(&fleet, fleet.new.as_ref().unwrap()), [3, expected]);
 }
