@@ -24,7 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// A set whose controller has not seen its present size, and what it may be doing for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Unsettled {
-    /// Since when that is known.
+    /// Since when it has had this size, or nobody looked.
     pub since: Timestamp,
     /// So many machines it may be deleting; [`i32::MAX`] when nobody looked.
     pub deleting: i32,
@@ -88,7 +88,7 @@ impl Look {
                 None if generation <= 1 => Unsettled { making_for: seen.set.spec.replicas, ..nothing },
                 None => Unsettled { deleting: i32::MAX, making_for: i32::MAX, ..nothing },
                 Some(known) if known.generation == generation => known.unsettled.unwrap_or(nothing),
-                Some(known) => known.unsettled.unwrap_or(nothing).and(known),
+                Some(known) => known.unsettled.unwrap_or(nothing).and(known, now),
             }
         });
         Self {
@@ -101,13 +101,13 @@ impl Look {
 }
 
 impl Unsettled {
-    /// Together with what the set had to do when it was looked at before its size changed.
-    fn and(self, look: &Look) -> Self {
+    /// Together with what the set had to do when it was looked at before its size changed. It may be at that only now.
+    fn and(self, look: &Look, now: Timestamp) -> Self {
         let lacked = if look.staying < look.wanted { look.wanted } else { 0 };
         Self {
+            since: now,
             deleting: self.deleting.max(look.staying - look.wanted),
             making_for: self.making_for.max(lacked),
-            ..self
         }
     }
 }
@@ -186,5 +186,15 @@ mod tests {
         assert_eq!(left(0), Some(PATIENCE));
         assert_eq!(left(4), Some(Duration::from_secs(6)));
         assert_eq!(left(10), None);
+    }
+
+    #[test]
+    fn with_another_size_the_wait_begins_anew() {
+        // Seed 227196: a set that had not been looked at for minutes began to make machines when it was shrunk.
+        let mut memory = Looks::default();
+        let mut left = |seen, seconds| memory.take(&[seen], at(seconds))["uid-md-old"].time_left(at(seconds));
+        assert_eq!(left(looking(1, 0, (2, 1)), 0), Some(PATIENCE));
+        assert_eq!(left(looking(1, 0, (2, 1)), 700), None);
+        assert_eq!(left(looking(0, 0, (3, 1)), 700), Some(PATIENCE));
     }
 }
