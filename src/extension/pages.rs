@@ -10,14 +10,14 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use serde_json::Value;
 use tokio::time::Instant;
 
+use super::rows::Rows;
 use crate::protocol::status::ApiStatus;
 
 /// How long a list is kept.
 const KEPT: Duration = Duration::from_secs(300);
-/// Bytes of all lists that are kept, as JSON.
+/// Bytes of all lists that are kept.
 const BUDGET: usize = 64 << 20;
 
 /// Whose list of what it is.
@@ -32,10 +32,10 @@ pub struct Place {
 }
 
 /// A kept list.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Kept {
     /// Its objects, selected and in order.
-    pub items: Vec<Value>,
+    pub rows: Rows,
     /// Its `resourceVersion`.
     pub version: u64,
     /// Whether some objects were left out by a selector.
@@ -76,7 +76,7 @@ impl Pages {
     /// larger than all that may be kept is not; its token is one that has expired.
     pub fn keep(&self, place: Place, list: &Arc<Kept>, offset: usize) -> String {
         let id = (self.ids)();
-        let bytes = list.items.iter().map(|item| item.to_string().len()).sum();
+        let bytes = list.rows.bytes();
         if bytes <= self.budget {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
             forget(&mut slots, self.budget - bytes);
@@ -103,7 +103,7 @@ impl Pages {
                  five minutes, on the replica that made them. Start a new list without the continue parameter.",
             )
         })?;
-        if slot.place != *place || bookmark.offset > slot.list.items.len() {
+        if slot.place != *place || bookmark.offset > slot.list.rows.len() {
             return Err(foreign());
         }
         Ok((Arc::clone(&slot.list), bookmark))
@@ -174,8 +174,8 @@ mod tests {
     }
 
     fn list(length: usize) -> Arc<Kept> {
-        let items = (0..length).map(|n| json!({"n": n})).collect();
-        Arc::new(Kept { items, version: 1, selected: Selected::Everything })
+        let rows = Rows::Told((0..length).map(|n| json!({"n": n})).collect());
+        Arc::new(Kept { rows, version: 1, selected: Selected::Everything })
     }
 
     #[rstest]

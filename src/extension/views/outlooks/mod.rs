@@ -2,183 +2,55 @@
 //!
 //! What the machine controller would see and decide now, rendered and never done. Source: spec/extension-apiserver §1.3.
 
-use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism};
+mod shape;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures::future::try_join_all;
 use jiff::Timestamp;
-use kube::ResourceExt;
-use schemars::JsonSchema;
-use serde::Serialize;
-use serde_json::Value;
-use tokio::sync::Semaphore;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
 
+use self::shape::{BlockerView, DeadlineView, MachineOutlook, NextEffect, Operation, OwnerView, Status, TargetView};
 use super::{
     Sources, Standing,
-    common::{Incomplete, metadata_of, not_ready, right_to_read, scrubbed, seconds},
+    common::{metadata_of, not_ready, right_to_read, scrubbed, seconds},
     describe::{Names, age_column, column, computed, name_column, wide},
+    processors::Processors,
 };
 use crate::{
     api::{
-        duration::GoDuration,
         kind::Kind,
-        v1alpha1::{LastOperation, Machine, controller_of},
+        v1alpha1::{LastOperation, Machine, MachineDeployment, MachineSet, controller_of},
     },
-    cluster::key::ObjectKey,
+    cluster::{key::ObjectKey, store::Store},
     controllers::{
         machine::{
             observation::{Call, NodeStep, Observation, since},
-            outlook::{Blocker, Outlook},
+            outlook::{Blocker, Outlook, Sighting},
             plan::{Effect, Next},
             status_change::rfc3339,
             waiting::{Told, after},
         },
-        views::{BY_NAMESPACE, ControlViews},
+        views::BY_NAMESPACE,
     },
-    extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
+    extension::{
+        rows::{Rows, Seen},
+        view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
+    },
     protocol::{request::Verb, status::ApiStatus},
 };
 
 const NAMES: Names =
     Names { kind: "MachineOutlook", plural: "machineoutlooks", short: "mco", verbs: &[Verb::Get, Verb::List] };
-/// So many are computed in one go. A longer list is shared among the processors, beside the other work of the process.
-const AT_ONCE: usize = 256;
-
-/// Why a machine is as it is, and what the machine controller would do next. Name, labels and age are those of the machine.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct MachineOutlook {
-    /// Phase of the machine.
-    phase: String,
-    /// Where the machine stands on its way: Create, Join, Run, Unhealthy, Fail, `InPlace`, Preserved, Frozen, or a stage of
-    /// its deletion: `GetVmStatus`, Drain, `DeleteVolumeAttachments`, `DeleteVm`, `DeleteNode`, `RemoveFinalizer`.
-    stage: &'static str,
-    /// What was last done about the machine.
-    last_operation: Operation,
-    /// What happens to the machine, and when, unless it gets on before.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    deadlines: Vec<DeadlineView>,
-    /// What the machine controller would do now, in order, and when it looks again.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    next_effects: Vec<NextEffect>,
-    /// Whom the machine waits for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    blockers: Vec<BlockerView>,
-    /// Who owns the machine, from its set upwards.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    owners: Vec<OwnerView>,
-    /// Name of the machine's Node.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    node_name: String,
-    /// How the answer came about.
-    status: Status,
-}
-
-/// What was last done about a machine.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct Operation {
-    /// What it was.
-    r#type: String,
-    /// Where it stands.
-    state: String,
-    /// The provider's code, if it failed.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    error_code: String,
-    /// When that was written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_update_time: Option<String>,
-}
-
-/// A moment at which something happens.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct DeadlineView {
-    /// What is limited: creation, health, drain, `inPlace`, preserve, `pvDetach`, `pvReattach`.
-    name: &'static str,
-    /// When.
-    at: String,
-    /// How long from now; zero when it has passed.
-    remaining: GoDuration,
-    /// What happens then.
-    on_expiry: &'static str,
-}
-
-/// Something that would be done.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct NextEffect {
-    /// What.
-    effect: String,
-    /// To which object.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<TargetView>,
-    /// When: now, or at the time in `at`.
-    when: &'static str,
-    /// The time, unless it is now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<String>,
-}
-
-/// An object that something would be done to.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-struct TargetView {
-    /// Its kind.
-    kind: &'static str,
-    /// Its namespace.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    namespace: String,
-    /// Its name.
-    name: String,
-}
-
-/// Whom a machine waits for.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct BlockerView {
-    /// Why, in one word in CamelCase.
-    reason: String,
-    /// The same in a sentence.
-    message: String,
-    /// Since when.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<String>,
-    /// What ends the wait.
-    resolved_by: String,
-}
-
-/// An owner of a machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-struct OwnerView {
-    /// `MachineSet` or `MachineDeployment`.
-    kind: String,
-    /// Its name.
-    name: String,
-    /// Machines that it wants.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    desired: Option<i32>,
-}
-
-/// How an outlook came about.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct Status {
-    /// When it was computed.
-    observed_at: String,
-    /// leader: by the process that acts, which knows of calls under way; standby: by another, from the stored objects alone.
-    computed_by: &'static str,
-    /// Whether the process that computed it works on machines.
-    controllers_running: bool,
-    /// Inputs that are missing.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    incomplete: Vec<Incomplete>,
-}
 
 /// The view `machineoutlooks`.
 pub struct OutlookView {
     sources: Sources,
-    /// Parts of lists that are computed at once, whoever asks.
-    processors: Arc<Semaphore>,
+    processors: Processors,
     description: Description,
 }
 
@@ -197,7 +69,7 @@ impl OutlookView {
         ];
         Self {
             sources: sources.clone(),
-            processors: Arc::new(Semaphore::new(available_parallelism().map_or(1, NonZeroUsize::get))),
+            processors: Processors::default(),
             description: NAMES.describe::<MachineOutlook>(columns, &[("phase", ".phase"), ("stage", ".stage")]),
         }
     }
@@ -206,37 +78,139 @@ impl OutlookView {
         self.sources.outlooks.missing().map_or(Ok(()), |missing| Err(not_ready(missing)))
     }
 
-    /// The outlooks of some machines, computed where it holds up nobody.
-    async fn share(&self, machines: &[Arc<Machine>], now: Timestamp) -> Result<Vec<Value>, ApiStatus> {
-        // The semaphore is never closed; without a permit the work would only be less bounded.
-        let permit = Arc::clone(&self.processors).acquire_owned().await.ok();
-        let (sources, machines) = (self.sources.clone(), machines.to_vec());
-        let work = tokio::task::spawn_blocking(move || {
-            let told = all_of(&sources, &machines, now);
-            drop(permit);
-            told
-        });
-        match work.await {
-            Ok(told) => told,
-            Err(failed) => match failed.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(ApiStatus::internal("the process is ending")),
-            },
+    /// Who answers now.
+    fn teller(&self) -> Teller {
+        let leads = (self.sources.standing)() == Standing::Leader;
+        Teller {
+            computed_by: if leads { "leader" } else { "standby" },
+            running: leads && self.sources.outlooks.has_controller(),
         }
     }
 }
 
-/// The outlooks of these machines.
-fn all_of(sources: &Sources, machines: &[Arc<Machine>], now: Timestamp) -> Result<Vec<Value>, ApiStatus> {
-    machines.iter().map(|machine| of(sources, machine, now)).collect()
+/// Who tells of machines.
+#[derive(Clone, Copy)]
+struct Teller {
+    computed_by: &'static str,
+    running: bool,
 }
 
-fn of(sources: &Sources, machine: &Arc<Machine>, now: Timestamp) -> Result<Value, ApiStatus> {
-    let outlook = sources.outlooks.of(machine, now);
-    let leads = (sources.standing)() == Standing::Leader;
-    let running = leads && sources.outlooks.has_controller();
-    let told = rendered(&outlook, &sources.views, if leads { "leader" } else { "standby" }, running);
-    NAMES.object(&metadata_of(&**machine), &told)
+/// A machine as it is seen at one moment, with those above it.
+struct SeenMachine {
+    sighting: Sighting,
+    set: Option<Arc<MachineSet>>,
+    deployment: Option<Arc<MachineDeployment>>,
+}
+
+impl SeenMachine {
+    fn now(sources: &Sources, machine: &Arc<Machine>, now: Timestamp) -> Self {
+        let set = above(&machine.metadata, &sources.views.sets);
+        let deployment = set.as_ref().and_then(|set| above(&set.metadata, &sources.views.deployments));
+        Self { sighting: sources.outlooks.sight(machine, now), set, deployment }
+    }
+
+    fn machine(&self) -> &Machine {
+        &self.sighting.seen.machine
+    }
+
+    fn told(&self, by: Teller) -> Result<Value, ApiStatus> {
+        let outlook = self.sighting.outlook();
+        NAMES.object(&metadata_of(self.machine()), &self.rendered(&outlook, by))
+    }
+
+    fn rendered(&self, outlook: &Outlook, by: Teller) -> MachineOutlook {
+        let seen = &outlook.seen;
+        MachineOutlook {
+            phase: seen.phase().as_str().to_owned(),
+            stage: outlook.stage().as_str(),
+            last_operation: operation(&seen.machine.status.last_operation),
+            deadlines: outlook
+                .deadlines()
+                .into_iter()
+                .map(|deadline| DeadlineView {
+                    name: deadline.name,
+                    at: rfc3339(deadline.at),
+                    remaining: seconds(since(deadline.at, seen.now)),
+                    on_expiry: deadline.on_expiry,
+                })
+                .collect(),
+            next_effects: next_effects(outlook),
+            blockers: outlook.blockers().iter().map(blocker).collect(),
+            owners: self.owners(),
+            node_name: seen.node_label().to_owned(),
+            status: Status {
+                observed_at: rfc3339(seen.now),
+                computed_by: by.computed_by,
+                controllers_running: by.running,
+                incomplete: Vec::new(),
+            },
+        }
+    }
+
+    /// The set, and the deployment above it.
+    fn owners(&self) -> Vec<OwnerView> {
+        let view =
+            |owner: &OwnerReference, desired| OwnerView { kind: owner.kind.clone(), name: owner.name.clone(), desired };
+        let Some(owner) = controller_of(&self.machine().metadata) else { return Vec::new() };
+        let mut all = vec![view(owner, self.set.as_ref().map(|set| set.spec.replicas))];
+        if let Some(owner) = self.set.as_ref().and_then(|set| controller_of(&set.metadata)) {
+            all.push(view(owner, self.deployment.as_ref().map(|deployment| deployment.spec.replicas)));
+        }
+        all
+    }
+}
+
+/// The controller of an object, unless the store knows another one of its name.
+fn above<K>(metadata: &ObjectMeta, store: &Store<K>) -> Option<Arc<K>>
+where
+    K: Resource + Clone + Send + Sync + 'static,
+{
+    let owner = controller_of(metadata)?;
+    let found = store.get(&ObjectKey::new(metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))?;
+    (found.meta().uid.as_deref() == Some(&owner.uid)).then_some(found)
+}
+
+/// The machines of a list as they are seen at one moment.
+struct SeenMachines {
+    machines: Arc<[SeenMachine]>,
+    by: Teller,
+    processors: Processors,
+}
+
+/// What a sighting holds for itself alone beside its own size, roughly: names, versions, what a driver has answered. The objects
+/// that it was made from are shared with the stores.
+const HELD: usize = 1024;
+
+#[async_trait]
+impl Seen for SeenMachines {
+    fn len(&self) -> usize {
+        self.machines.len()
+    }
+
+    fn key(&self, place: usize) -> ObjectKey {
+        ObjectKey::of(self.machines[place].machine())
+    }
+
+    fn outline(&self, place: usize) -> Value {
+        let seen = &self.machines[place];
+        let metadata = &seen.machine().metadata;
+        let outlook = seen.sighting.outlook();
+        json!({
+            "metadata": { "name": metadata.name, "namespace": metadata.namespace, "labels": metadata.labels },
+            "phase": outlook.seen.phase().as_str(),
+            "stage": outlook.stage().as_str(),
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.machines.len() * (size_of::<SeenMachine>() + size_of::<Observation>() + HELD)
+    }
+
+    async fn tell(&self, places: &[usize]) -> Result<Vec<Value>, ApiStatus> {
+        let (machines, by) = (Arc::clone(&self.machines), self.by);
+        let told = self.processors.each(places, move |place| machines[*place].told(by)).await?;
+        told.into_iter().collect()
+    }
 }
 
 fn next_cell(object: &Value) -> Value {
@@ -251,36 +225,6 @@ fn deadline_cell(object: &Value) -> Value {
         let text = |field: &str| first[field].as_str().unwrap_or_default().to_owned();
         Value::from(format!("{} in {}", text("name"), text("remaining")))
     })
-}
-
-fn rendered(outlook: &Outlook, views: &ControlViews, computed_by: &'static str, running: bool) -> MachineOutlook {
-    let seen = &outlook.seen;
-    let machine = &*seen.machine;
-    MachineOutlook {
-        phase: seen.phase().as_str().to_owned(),
-        stage: outlook.stage().as_str(),
-        last_operation: operation(&machine.status.last_operation),
-        deadlines: outlook
-            .deadlines()
-            .into_iter()
-            .map(|deadline| DeadlineView {
-                name: deadline.name,
-                at: rfc3339(deadline.at),
-                remaining: seconds(since(deadline.at, seen.now)),
-                on_expiry: deadline.on_expiry,
-            })
-            .collect(),
-        next_effects: next_effects(outlook),
-        blockers: outlook.blockers().iter().map(blocker).collect(),
-        owners: owners(machine, views),
-        node_name: seen.node_label().to_owned(),
-        status: Status {
-            observed_at: rfc3339(seen.now),
-            computed_by,
-            controllers_running: running,
-            incomplete: Vec::new(),
-        },
-    }
 }
 
 fn operation(last: &LastOperation) -> Operation {
@@ -298,31 +242,8 @@ fn blocker(blocker: &Blocker) -> BlockerView {
         reason: blocker.reason.clone(),
         message: scrubbed(&blocker.message),
         since: told.since.or(blocker.since).map(rfc3339),
-        resolved_by: scrubbed(told.ended_by.unwrap_or(told.on)),
+        resolved_by: scrubbed(told.resolved_by()),
     }
-}
-
-/// The set, and the deployment above it.
-fn owners(machine: &Machine, views: &ControlViews) -> Vec<OwnerView> {
-    let namespace = machine.namespace().unwrap_or_default();
-    let Some(owner) = controller_of(&machine.metadata) else { return Vec::new() };
-    let set = views.sets.get(&ObjectKey::new(namespace.clone(), owner.name.clone()));
-    let set = set.filter(|set| set.metadata.uid.as_deref() == Some(&owner.uid));
-    let mut all = vec![OwnerView {
-        kind: owner.kind.clone(),
-        name: owner.name.clone(),
-        desired: set.as_ref().map(|set| set.spec.replicas),
-    }];
-    if let Some(above) = set.as_ref().and_then(|set| controller_of(&set.metadata)) {
-        let deployment = views.deployments.get(&ObjectKey::new(namespace, above.name.clone()));
-        let deployment = deployment.filter(|found| found.metadata.uid.as_deref() == Some(&above.uid));
-        all.push(OwnerView {
-            kind: above.kind.clone(),
-            name: above.name.clone(),
-            desired: deployment.map(|deployment| deployment.spec.replicas),
-        });
-    }
-    all
 }
 
 /// What the plan would do, and when it looks again.
@@ -405,7 +326,7 @@ impl View for OutlookView {
         self.ready()?;
         let machine = self.sources.views.machines.get(&ObjectKey::new(namespace, name));
         let machine = machine.ok_or_else(|| NAMES.not_found(name))?;
-        let object = of(&self.sources, &machine, self.sources.clock.now())?;
+        let object = SeenMachine::now(&self.sources, &machine, self.sources.clock.now()).told(self.teller())?;
         Ok(Answer { object, warnings: Vec::new() })
     }
 
@@ -416,20 +337,10 @@ impl View for OutlookView {
             Some(namespace) => store.by_index(BY_NAMESPACE, namespace),
             None => store.snapshot(),
         };
-        let now = self.sources.clock.now();
-        let items = if machines.len() <= AT_ONCE {
-            all_of(&self.sources, &machines, now)?
-        } else {
-            try_join_all(machines.chunks(AT_ONCE).map(|some| self.share(some, now)))
-                .await?
-                .into_iter()
-                .flatten()
-                .collect()
-        };
-        Ok(Listing { items, warnings: Vec::new() })
+        let (now, sources) = (self.sources.clock.now(), self.sources.clone());
+        let see = move |machine: &Arc<Machine>| SeenMachine::now(&sources, machine, now);
+        let machines = self.processors.each(&machines, see).await?;
+        let seen = SeenMachines { machines: machines.into(), by: self.teller(), processors: self.processors.clone() };
+        Ok(Listing { rows: Rows::seen(Arc::new(seen)), warnings: Vec::new() })
     }
 }
-
-#[cfg(test)]
-#[path = "outlooks_tests.rs"]
-mod tests;
