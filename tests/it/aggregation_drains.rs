@@ -125,7 +125,7 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
         pod("web-4", "elsewhere", "web", &plain),
         pod("held-1", node, "held", &plain),
         pod("held-2", "elsewhere", "held", &plain),
-        // Does not run, so that the API server does not ask its budget.
+        // Fails later, and the API server does not ask the budget of a pod that does not run.
         pod("held-3", node, "held", &plain),
         pod("agent-1", node, "agent", &json!({ "metadata": { "ownerReferences": owner } })),
         pod(
@@ -143,6 +143,17 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     for ready in ["web-1", "web-2", "web-3", "held-1"] {
         is_ready(namespace, ready).await;
     }
+    wait_until("the kubelet to start the pod that is to fail", PATIENCE, || async {
+        let phase = namespace.get("pod", "held-3").await["status"]["phase"].clone();
+        expect(phase == "Running", || phase.to_string())
+    })
+    .await;
+    let failed = json!({ "status": { "phase": "Failed", "conditions": [{ "type": "Ready", "status": "False" }] } });
+    let failed = failed.to_string();
+    namespace
+        .kubectl(&["patch", "pod", "held-3", "--subresource=status", "--type=merge", "-p", &failed])
+        .await
+        .succeed();
     budget_says(namespace, "web", 3, 1).await;
     budget_says(namespace, "held", 1, 0).await;
     for volume in ["db-low", "db-high"] {
