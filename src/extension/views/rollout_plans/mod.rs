@@ -184,9 +184,11 @@ fn stuck_cell(plan: &Value) -> Value {
 fn why_cut(cut: Cut, question: &forecast::Question, foretold: &Forecast) -> String {
     let until = foretold.steps.len();
     match cut {
-        Cut::Steps => format!("there are more than {} steps (spec.maxSteps, at most {AT_MOST})", question.most_steps),
+        Cut::Steps => {
+            format!("the rollout has more steps than {} (spec.maxSteps, at most {AT_MOST})", question.most_steps)
+        }
         Cut::Time => format!(
-            "the rollout is too large to be played through within {}: it is told for {until} steps, until {} from now",
+            "the rollout is too large to be played through within {}; it is told until {} from now, in steps: {until}",
             seconds(Turns::BUDGET),
             seconds(foretold.took)
         ),

@@ -142,7 +142,7 @@ async fn a_plan_that_ends_early_says_so() {
     let world = world();
     let spec = json!({ "machineDeploymentName": "d", "maxSteps": 1, "proposed": { "template": template("new") } });
     let told = RolloutPlanView::new(&world.sources).create("ns", json!({ "spec": spec })).await.unwrap();
-    let (status, why) = (&told.object["status"], "there are more than 1 steps (spec.maxSteps, at most 1000)");
+    let (status, why) = (&told.object["status"], "the rollout has more steps than 1 (spec.maxSteps, at most 1000)");
     assert_eq!((&status["truncated"], &status["truncatedBecause"]), (&json!(true), &json!(why)));
     assert_eq!(told.warnings, [format!("the plan ends early: {why}")]);
     assert_eq!(stuck_cell(&told.object), "Truncated");
