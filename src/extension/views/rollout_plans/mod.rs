@@ -43,7 +43,7 @@ use crate::{
     },
     extension::view::{Answer, Description, Freshness, Question, SourceRight, View},
     protocol::{request::Verb, status::ApiStatus},
-    simulation::forecast::{self, Assumptions, Cut, Forecast, forecast},
+    simulation::forecast::{self, Assumptions, Cut, Forecast, Stuck, forecast},
 };
 
 const NAMES: Names =
@@ -100,11 +100,12 @@ impl RolloutPlanView {
         let status = match proposal.deployment {
             Some(deployment) if proposal.admission.allowed => {
                 let question = self.question(deployment, &asked, now);
-                let foretold = if self.lacks_target(&question.deployment) {
-                    without_target(&question)
-                } else {
-                    let played = question.clone();
-                    self.turns.play(move |go_on| forecast(&played, go_on)).await?
+                let foretold = match self.hindrance(&question.deployment) {
+                    Some(stuck) => unplayed(&question, stuck),
+                    None => {
+                        let played = question.clone();
+                        self.turns.play(move |go_on| forecast(&played, go_on)).await?
+                    }
                 };
                 Status { admission: proposal.admission, ..told(&question, &stored, &foretold) }
             }
@@ -117,10 +118,16 @@ impl RolloutPlanView {
         Ok(Answer { object, warnings })
     }
 
-    /// Whether machines are to be updated in place that have no Nodes.
-    fn lacks_target(&self, deployment: &MachineDeployment) -> bool {
+    /// Why there is no rollout to play through, if there is none.
+    fn hindrance(&self, deployment: &MachineDeployment) -> Option<Stuck> {
+        if deployment.metadata.deletion_timestamp.is_some() {
+            let message = "the deployment is being deleted, and its machines with it".to_owned();
+            return Some(Stuck { reason: "BeingDeleted", message });
+        }
         let in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
-        in_place && self.sources.outlooks.nodes().is_none()
+        // Without a target cluster there are no Nodes to update.
+        (in_place && self.sources.outlooks.nodes().is_none())
+            .then(|| Stuck { reason: "NoTarget", message: in_place::NO_TARGET.to_owned() })
     }
 
     /// The deployment as it is to be, and all that its rollout may touch.
@@ -152,15 +159,15 @@ impl RolloutPlanView {
     }
 }
 
-/// Without a target cluster there are no Nodes to update.
-fn without_target(question: &forecast::Question) -> Forecast {
+/// The answer where nothing is played through.
+fn unplayed(question: &forecast::Question, stuck: Stuck) -> Forecast {
     let staying = question.machines.iter().filter(|machine| !is_terminating(machine)).count();
     Forecast {
         steps: Vec::new(),
         peak: staying,
         least_available: 0,
         took: Duration::ZERO,
-        stuck: Some(forecast::Stuck { reason: "NoTarget", message: in_place::NO_TARGET.to_owned() }),
+        stuck: Some(stuck),
         cut: None,
     }
 }

@@ -138,6 +138,17 @@ async fn what_admission_denies_is_an_answer() {
 }
 
 #[tokio::test]
+async fn a_deployment_that_is_being_deleted_rolls_nothing_out() {
+    let world = world();
+    let finalizers = json!(["machine.sapcloud.io/machine-controller-manager"]);
+    let metadata = json!({ "deletionTimestamp": testing::ago(5), "finalizers": finalizers, "resourceVersion": "2" });
+    world.put_deployment("d", &json!({ "metadata": metadata, "spec": deployment_spec(3) }));
+    let plan = RolloutPlanView::new(&world.sources).get("ns", "d", Freshness::Recent).await.unwrap().object;
+    assert_eq!(stuck_cell(&plan), "BeingDeleted", "{plan:#}");
+    assert_eq!((&plan["status"]["steps"], &plan["status"]["toReplace"]), (&json!([]), &json!([])));
+}
+
+#[tokio::test]
 async fn a_plan_that_ends_early_says_so() {
     let world = world();
     let spec = json!({ "machineDeploymentName": "d", "maxSteps": 1, "proposed": { "template": template("new") } });
