@@ -100,12 +100,11 @@ impl RolloutPlanView {
         let status = match proposal.deployment {
             Some(deployment) if proposal.admission.allowed => {
                 let question = self.question(deployment, &asked, now);
-                let foretold = match self.hindrance(&question.deployment) {
-                    Some(stuck) => unplayed(&question, stuck),
-                    None => {
-                        let played = question.clone();
-                        self.turns.play(move |go_on| forecast(&played, go_on)).await?
-                    }
+                let foretold = if let Some(stuck) = self.hindrance(&question.deployment) {
+                    unplayed(&question, stuck)
+                } else {
+                    let played = question.clone();
+                    self.turns.play(move |go_on| forecast(&played, go_on)).await?
                 };
                 Status { admission: proposal.admission, ..told(&question, &stored, &foretold) }
             }
