@@ -20,7 +20,8 @@ pub use extension::{
 };
 pub use loops::{Controller, ControllerSet, Half, LeaderElection, StandbyCaches, Workers};
 pub use serving::{
-    AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, TlsMinVersion, WebhookSettings,
+    AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, TlsCipherSuite, TlsMinVersion,
+    WebhookSettings,
 };
 
 use crate::api::kind::ApiVersion;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{
     authentication::identity::Identity,
     pages::{Kept, Pages, Place, Selected},
+    rows::Selection,
     view::{Answer as ViewAnswer, Freshness, Listing, Question, View},
 };
 use crate::protocol::{
@@ -203,53 +204,28 @@ impl Call<'_> {
         };
         if let Some(token) = &options.continue_token {
             let (kept, bookmark) = pages.open(token, &place)?;
-            let end = options.limit.map_or(kept.items.len(), |limit| kept.items.len().min(bookmark.offset + limit));
-            let rest = (end < kept.items.len()).then(|| bookmark.token_at(end));
-            let items = kept.items[bookmark.offset..end].to_vec();
-            return self.page(items, kept.version, kept.items.len() - end, kept.selected, rest, options);
+            let end = options.limit.map_or(kept.rows.len(), |limit| kept.rows.len().min(bookmark.offset + limit));
+            let rest = (end < kept.rows.len()).then(|| bookmark.token_at(end));
+            let items = kept.rows.page(bookmark.offset..end).await?;
+            return self.page(items, kept.version, kept.rows.len() - end, kept.selected, rest, options);
         }
         let freshness = if options.revision == Revision::Any { Freshness::Any } else { Freshness::Recent };
-        let Listing { items, warnings } = self.view.list(namespace.as_deref(), freshness).await?;
-        let items = self.selected(items, options);
-        let everything = options.labels.is_empty() && options.fields.is_empty();
-        let selected = if everything { Selected::Everything } else { Selected::Some };
+        let Listing { rows, warnings } = self.view.list(namespace.as_deref(), freshness).await?;
+        let selection =
+            Selection { labels: &options.labels, fields: &options.fields, own: self.view.selectable_fields() };
+        let selected = if selection.is_everything() { Selected::Everything } else { Selected::Some };
+        let rows = rows.selected(&selection);
         let version = version_at(self.now);
         let answer = match options.limit {
-            Some(limit) if limit < items.len() => {
-                let kept = Arc::new(Kept { items, version, selected });
+            Some(limit) if limit < rows.len() => {
+                let kept = Arc::new(Kept { rows, version, selected });
+                let items = kept.rows.page(0..limit).await?;
                 let token = pages.keep(place, &kept, limit);
-                self.page(
-                    kept.items[..limit].to_vec(),
-                    version,
-                    kept.items.len() - limit,
-                    selected,
-                    Some(token),
-                    options,
-                )
+                self.page(items, version, kept.rows.len() - limit, selected, Some(token), options)
             }
-            _ => self.page(items, version, 0, selected, None, options),
+            _ => self.page(rows.whole().await?, version, 0, selected, None, options),
         };
         Ok(answer?.with_warnings(warnings))
-    }
-
-    /// Those that the selectors mean, in the order of stored objects.
-    fn selected(&self, items: Vec<Value>, options: &ListOptions) -> Vec<Value> {
-        let own = self.view.selectable_fields();
-        let matches = |item: &Value| {
-            let find = |field: &str| match field {
-                "metadata.name" => Some(&item["metadata"]["name"]),
-                "metadata.namespace" => Some(&item["metadata"]["namespace"]),
-                _ => own.iter().find(|(name, _)| *name == field)?.1.find(item).first().copied(),
-            };
-            options.labels.matches(item) && options.fields.matches_where(find)
-        };
-        let key = |item: &Value| {
-            let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
-            format!("{}/{}", text("namespace"), text("name"))
-        };
-        let mut items: Vec<Value> = items.into_iter().filter(matches).collect();
-        items.sort_by_cached_key(key);
-        items
     }
 
     fn page(

@@ -1,6 +1,6 @@
 //! Pages of long lists. Views have no history, so the whole list is kept for a while, and a token leads back to it.
 //!
-//! A token is worth nothing to another user, view or namespace, on another replica or after five minutes.
+//! A token is worth nothing to another user, view or namespace, on another replica or after five minutes, when its list is gone.
 //! Source: spec/extension-apiserver §2.6, §8 (TH-33).
 
 use std::{
@@ -10,14 +10,16 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use serde_json::Value;
 use tokio::time::Instant;
 
+use super::rows::Rows;
 use crate::protocol::status::ApiStatus;
 
 /// How long a list is kept.
 const KEPT: Duration = Duration::from_secs(300);
-/// Bytes of all lists that are kept, as JSON.
+/// So much later it is certainly too old.
+const A_MOMENT: Duration = Duration::from_millis(10);
+/// Bytes of all lists that are kept.
 const BUDGET: usize = 64 << 20;
 
 /// Whose list of what it is.
@@ -32,10 +34,10 @@ pub struct Place {
 }
 
 /// A kept list.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Kept {
     /// Its objects, selected and in order.
-    pub items: Vec<Value>,
+    pub rows: Rows,
     /// Its `resourceVersion`.
     pub version: u64,
     /// Whether some objects were left out by a selector.
@@ -61,7 +63,7 @@ struct Slot {
 
 /// The lists that are kept, oldest first.
 pub struct Pages {
-    slots: Mutex<VecDeque<Slot>>,
+    slots: Arc<Mutex<VecDeque<Slot>>>,
     budget: usize,
     ids: Box<dyn Fn() -> u128 + Send + Sync>,
 }
@@ -69,20 +71,32 @@ pub struct Pages {
 impl Pages {
     /// Keeps lists under ids that nobody can guess.
     pub fn new(ids: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
-        Self { slots: Mutex::default(), budget: BUDGET, ids: Box::new(ids) }
+        Self { slots: Arc::default(), budget: BUDGET, ids: Box::new(ids) }
     }
 
     /// Keeps a list of which only the first `offset` objects are told now, and answers the token for the others. A list that is
     /// larger than all that may be kept is not; its token is one that has expired.
     pub fn keep(&self, place: Place, list: &Arc<Kept>, offset: usize) -> String {
         let id = (self.ids)();
-        let bytes = list.items.iter().map(|item| item.to_string().len()).sum();
+        let bytes = list.rows.bytes();
         if bytes <= self.budget {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
             forget(&mut slots, self.budget - bytes);
             slots.push_back(Slot { id, place, list: Arc::clone(list), bytes, since: Instant::now() });
+            self.forget_later();
         }
         token(id, offset)
+    }
+
+    /// Lets go of what is too old by then, also if nobody ever asks again.
+    fn forget_later(&self) {
+        let (slots, budget) = (Arc::downgrade(&self.slots), self.budget);
+        tokio::spawn(async move {
+            tokio::time::sleep(KEPT + A_MOMENT).await;
+            if let Some(slots) = slots.upgrade() {
+                forget(&mut slots.lock().unwrap_or_else(PoisonError::into_inner), budget);
+            }
+        });
     }
 
     /// The list that a token leads to, its id and the first object that is still to be told.
@@ -103,7 +117,7 @@ impl Pages {
                  five minutes, on the replica that made them. Start a new list without the continue parameter.",
             )
         })?;
-        if slot.place != *place || bookmark.offset > slot.list.items.len() {
+        if slot.place != *place || bookmark.offset > slot.list.rows.len() {
             return Err(foreign());
         }
         Ok((Arc::clone(&slot.list), bookmark))
@@ -174,8 +188,8 @@ mod tests {
     }
 
     fn list(length: usize) -> Arc<Kept> {
-        let items = (0..length).map(|n| json!({"n": n})).collect();
-        Arc::new(Kept { items, version: 1, selected: Selected::Everything })
+        let rows = Rows::Told((0..length).map(|n| json!({"n": n})).collect());
+        Arc::new(Kept { rows, version: 1, selected: Selected::Everything })
     }
 
     #[rstest]
@@ -223,6 +237,16 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(pages.open(&token, &here).unwrap_err().code, 410);
         assert!(pages.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_too_old_is_let_go_of_though_nobody_asks() {
+        let pages = pages(BUDGET);
+        pages.keep(place("pvm", "n", "alice"), &list(5), 3);
+        tokio::time::sleep(KEPT).await;
+        assert_eq!(pages.len(), 1);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(pages.len(), 0);
     }
 
     #[tokio::test]

@@ -168,8 +168,8 @@ impl View for TestView {
 
     async fn list(&self, namespace: Option<&str>, _: Freshness) -> Result<Listing, ApiStatus> {
         let wanted = |object: &Value| namespace.is_none_or(|namespace| object["metadata"]["namespace"] == namespace);
-        let items = Self::all().into_iter().filter(wanted).collect();
-        Ok(Listing { items, warnings: vec!["one class is missing".to_owned()] })
+        let objects: Vec<Value> = Self::all().into_iter().filter(wanted).collect();
+        Ok(Listing { rows: objects.into(), warnings: vec!["one class is missing".to_owned()] })
     }
 
     async fn create(&self, _: &str, review: Value) -> Result<Answer, ApiStatus> {

@@ -5,6 +5,7 @@
 use async_trait::async_trait;
 use serde_json::Value;
 
+use super::rows::Rows;
 use crate::protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus};
 
 /// Group of all views.
@@ -68,10 +69,10 @@ pub struct Answer {
 }
 
 /// Objects in any order, with what the reader should be warned of.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// The objects, each with `apiVersion` and `kind`.
-    pub items: Vec<Value>,
+    /// The objects, each with `apiVersion` and `kind`; told, or seen and told when their page is.
+    pub rows: Rows,
     /// Texts for `Warning` headers, at most 120 characters each.
     pub warnings: Vec<String>,
 }

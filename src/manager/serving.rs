@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use jiff::Timestamp;
+use rustls::{SupportedCipherSuite, crypto::ring::cipher_suite as suites};
 
 use super::{
     Common, Face, clusters::Clusters, drivers::Drivers, references::CachedReferences, reviewer::AdmissionReviewer,
@@ -77,6 +78,7 @@ async fn listen(
             settings::TlsMinVersion::V1_2 => TlsVersion::V1_2,
             settings::TlsMinVersion::V1_3 => TlsVersion::V1_3,
         },
+        tls_cipher_suites: settings.webhooks.tls_cipher_suites.iter().copied().map(cipher_suite).collect(),
         profiling: match settings.http.profiling {
             settings::Profiling::Off => Profiling::Off,
             settings::Profiling::On | settings::Profiling::WithContention => Profiling::On,
@@ -167,4 +169,18 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
             (high << 64 | low).to_be_bytes()
         }),
     })
+}
+
+fn cipher_suite(suite: settings::TlsCipherSuite) -> SupportedCipherSuite {
+    match suite {
+        settings::TlsCipherSuite::Tls13Aes256 => suites::TLS13_AES_256_GCM_SHA384,
+        settings::TlsCipherSuite::Tls13Aes128 => suites::TLS13_AES_128_GCM_SHA256,
+        settings::TlsCipherSuite::Tls13ChaCha20 => suites::TLS13_CHACHA20_POLY1305_SHA256,
+        settings::TlsCipherSuite::EcdsaAes256 => suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        settings::TlsCipherSuite::EcdsaAes128 => suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        settings::TlsCipherSuite::EcdsaChaCha20 => suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        settings::TlsCipherSuite::RsaAes256 => suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        settings::TlsCipherSuite::RsaAes128 => suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        settings::TlsCipherSuite::RsaChaCha20 => suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+    }
 }

@@ -23,8 +23,8 @@ use hyper_util::{
     server::conn::auto,
 };
 use rustls::{
-    ServerConfig,
-    crypto::ring,
+    ServerConfig, SupportedCipherSuite,
+    crypto::{CryptoProvider, ring},
     server::ResolvesServerCert,
     version::{TLS12, TLS13},
 };
@@ -142,10 +142,11 @@ pub(super) struct Stop {
 pub(super) fn tls_acceptor(
     certificate: Arc<dyn ResolvesServerCert>,
     min_version: TlsVersion,
+    suites: &[SupportedCipherSuite],
     client_certificates: &ClientCertificates,
 ) -> Result<TlsAcceptor, BindError> {
     let failed = |error: rustls::Error| BindError::Tls(error.to_string());
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(CryptoProvider { cipher_suites: suites.to_vec(), ..ring::default_provider() });
     let versions: &[_] = match min_version {
         TlsVersion::V1_2 => &[&TLS13, &TLS12],
         TlsVersion::V1_3 => &[&TLS13],

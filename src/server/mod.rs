@@ -21,6 +21,7 @@ mod webhooks;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use rustls::{SupportedCipherSuite, crypto::ring};
 use tokio::{net::TcpListener, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
@@ -56,6 +57,8 @@ pub struct ServerOptions {
     pub requests: RequestLimits,
     /// Oldest TLS version that is spoken (`--tls-min-version`).
     pub tls_min_version: TlsVersion,
+    /// Cipher suites that are spoken, the preferred first (`--tls-cipher-suites`).
+    pub tls_cipher_suites: Vec<SupportedCipherSuite>,
     /// Whether callers of webhooks must show a certificate (`--webhook-client-ca`).
     pub client_certificates: ClientCertificates,
     /// Whether `/debug/pprof` is asked for (`--profiling`).
@@ -75,6 +78,7 @@ impl Default for ServerOptions {
             connections: ConnectionLimits::default(),
             requests: RequestLimits::default(),
             tls_min_version: TlsVersion::V1_2,
+            tls_cipher_suites: ring::DEFAULT_CIPHER_SUITES.into(),
             client_certificates: ClientCertificates::NotAsked,
             profiling: Profiling::Off,
             shutdown_delay: Duration::from_secs(5),
@@ -153,6 +157,7 @@ impl Server {
                 let acceptor = listener::tls_acceptor(
                     certificate.resolver(),
                     options.tls_min_version,
+                    &options.tls_cipher_suites,
                     &options.client_certificates,
                 )?;
                 Some((listener, local, acceptor))

@@ -17,6 +17,74 @@ pub struct WebhookSettings {
     pub max_in_flight: NonZeroUsize,
     /// The oldest TLS version that is spoken.
     pub tls_min_version: TlsMinVersion,
+    /// Cipher suites that are spoken.
+    pub tls_cipher_suites: Vec<TlsCipherSuite>,
+}
+
+/// A cipher suite, by the names that Go and IANA give it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsCipherSuite {
+    /// `TLS_AES_256_GCM_SHA384`.
+    Tls13Aes256,
+    /// `TLS_AES_128_GCM_SHA256`.
+    Tls13Aes128,
+    /// `TLS_CHACHA20_POLY1305_SHA256`.
+    Tls13ChaCha20,
+    /// `TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384`.
+    EcdsaAes256,
+    /// `TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256`.
+    EcdsaAes128,
+    /// `TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256`.
+    EcdsaChaCha20,
+    /// `TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384`.
+    RsaAes256,
+    /// `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`.
+    RsaAes128,
+    /// `TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256`.
+    RsaChaCha20,
+}
+
+impl TlsCipherSuite {
+    /// All that are spoken unless some are named, the strongest first.
+    pub const ALL: [Self; 9] = [
+        Self::Tls13Aes256,
+        Self::Tls13Aes128,
+        Self::Tls13ChaCha20,
+        Self::EcdsaAes256,
+        Self::EcdsaAes128,
+        Self::EcdsaChaCha20,
+        Self::RsaAes256,
+        Self::RsaAes128,
+        Self::RsaChaCha20,
+    ];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tls13Aes256 => "TLS_AES_256_GCM_SHA384",
+            Self::Tls13Aes128 => "TLS_AES_128_GCM_SHA256",
+            Self::Tls13ChaCha20 => "TLS_CHACHA20_POLY1305_SHA256",
+            Self::EcdsaAes256 => "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+            Self::EcdsaAes128 => "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+            Self::EcdsaChaCha20 => "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            Self::RsaAes256 => "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            Self::RsaAes128 => "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            Self::RsaChaCha20 => "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+        }
+    }
+
+    /// The suite of a name; Go's old names of two of them end before the hash.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|suite| {
+            let own = suite.as_str();
+            own == name || own.ends_with("CHACHA20_POLY1305_SHA256") && own.strip_suffix("_SHA256") == Some(name)
+        })
+    }
+
+    /// Whether it is one of TLS 1.3.
+    pub const fn is_of_tls13(self) -> bool {
+        matches!(self, Self::Tls13Aes256 | Self::Tls13Aes128 | Self::Tls13ChaCha20)
+    }
 }
 
 /// The oldest TLS version that is spoken, by Go's names.

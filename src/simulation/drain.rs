@@ -41,6 +41,8 @@ pub struct Question {
     pub seen: DrainObservation,
     /// Evictions that budgets allow now, by namespace and name.
     pub allowed: BTreeMap<String, i32>,
+    /// Pods that are evicted whatever their budgets say, by UID.
+    pub unasked: BTreeSet<String>,
 }
 
 /// How pods go.
@@ -52,6 +54,8 @@ pub enum Kind {
     EvictSerial,
     /// They are deleted.
     Delete,
+    /// They are deleted at once, without the time that they want to end in.
+    DeleteNow,
 }
 
 /// Pods that are asked to go at one moment.
@@ -128,6 +132,7 @@ pub fn forecast(question: &Question, go_on: &dyn Fn() -> bool) -> Option<Forecas
 struct World {
     seen: DrainObservation,
     allowed: BTreeMap<String, i32>,
+    unasked: BTreeSet<String>,
     /// Budgets that allowed nothing from the beginning.
     closed: BTreeSet<String>,
     /// When pods are gone, by UID.
@@ -148,6 +153,7 @@ impl World {
         let closed = question.allowed.iter().filter(|(_, allowed)| **allowed <= 0).map(|(name, _)| name.clone());
         let mut world = Self {
             allowed: question.allowed.clone(),
+            unasked: question.unasked.clone(),
             closed: closed.collect(),
             gone: BTreeMap::new(),
             moves: BTreeMap::new(),
@@ -181,7 +187,7 @@ impl World {
 
     /// What the API server says.
     fn answer(&mut self, action: &PodAction, pod: &PodFacts) -> PodAnswer {
-        if action.how != How::Evict {
+        if action.how != How::Evict || self.unasked.contains(&action.uid) {
             return PodAnswer::Accepted;
         }
         match &pod.budget {
@@ -228,7 +234,8 @@ impl World {
 
     fn tell(&mut self, action: &PodAction, pod: &PodFacts, lasts: Duration, began: Timestamp) {
         let kind = match (action.how, pod.class) {
-            (How::Delete | How::DeleteNow, _) => Kind::Delete,
+            (How::Delete, _) => Kind::Delete,
+            (How::DeleteNow, _) => Kind::DeleteNow,
             (How::Evict, PodClass::WithVolumes) => Kind::EvictSerial,
             (How::Evict, _) => Kind::EvictParallel,
         };

@@ -135,8 +135,17 @@ pub struct Forecast {
     pub took: Duration,
     /// Why it does not come to an end.
     pub stuck: Option<Stuck>,
-    /// Whether there is more than was allowed to be told.
-    pub truncated: bool,
+    /// Why it ends before its end, if it does.
+    pub cut: Option<Cut>,
+}
+
+/// Why a forecast ends before its end. What it counts is then what happens until there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// There are more steps than were asked for.
+    Steps,
+    /// It took longer to compute than was allowed.
+    Time,
 }
 
 /// Tells what would happen, for as long as `go_on` allows.
@@ -146,9 +155,10 @@ pub fn forecast(question: &Question, go_on: &dyn Fn() -> bool) -> Forecast {
     while idle < MOST_IDLE_JUMPS {
         let happened = world.moment();
         idle = if happened { 0 } else { idle + 1 };
-        if world.told.steps.len() > question.most_steps || !go_on() {
+        let too_many = world.told.steps.len() > question.most_steps;
+        if too_many || !go_on() {
             world.told.steps.truncate(question.most_steps);
-            world.told.truncated = true;
+            world.told.cut = Some(if too_many { Cut::Steps } else { Cut::Time });
             return world.told;
         }
         let Some(next) = world.next() else { break };
@@ -218,7 +228,7 @@ impl<'a> World<'a> {
                 least_available: usize::MAX,
                 took: Duration::ZERO,
                 stuck: None,
-                truncated: false,
+                cut: None,
             },
         };
         for machine in &question.machines {

@@ -105,7 +105,7 @@ fn what_is_foretold_is_what_happens(#[case] setup: Setup, #[case] edit: Edit) {
     order.retain(|name| today.contains(name));
     assert_eq!(deletions(&told), order, "{:#?}", told.steps);
     assert_eq!((told.peak, told.least_available), (peak, least), "{:#?}", told.steps);
-    assert_eq!((told.stuck, told.truncated), (None, false));
+    assert_eq!((told.stuck, told.cut), (None, None));
 }
 
 /// The machines in the order in which their Nodes are picked.
@@ -140,7 +140,7 @@ fn updates_in_place_happen_as_foretold(#[case] setup: Setup) {
     assert_eq!(updates, picks(&world, from), "{:#?}", told.steps);
     assert_eq!(deletions(&told), order, "{:#?}", told.steps);
     assert_eq!((told.peak, told.least_available), (peak, least), "{:#?}", told.steps);
-    assert_eq!((told.stuck, told.truncated), (None, false));
+    assert_eq!((told.stuck, told.cut), (None, None));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn what_stands_in_the_way_is_told() {
 fn no_more_is_told_than_was_asked_for() {
     let world = after(rolling(5, 1, 0), Edit::Class(1));
     let short = foretold(&Question { most_steps: 2, ..question(&world) });
-    assert_eq!((short.steps.len(), short.truncated), (2, true));
+    assert_eq!((short.steps.len(), short.cut), (2, Some(Cut::Steps)));
     let none = forecast(&question(&world), &|| false);
-    assert!(none.truncated);
+    assert_eq!(none.cut, Some(Cut::Time));
 }

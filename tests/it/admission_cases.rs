@@ -338,7 +338,8 @@ async fn every_case_with_definitions_policies_and_webhooks() {
     assert_eq!(manager.terminate(), 0);
 
     // Without caches.
-    let _manager = stage.standby(&["--controllers=none", "--standby-caches=false"]).await;
+    let _manager =
+        stage.standby(&["--controllers=none", "--standby-caches=false", "--extension-apiserver=false"]).await;
     let mut cold = table::base("Machine", "v9", &stage.watched.name);
     cold["spec"]["class"]["name"] = json!("nope");
     let said = stage.create(&cold).await;

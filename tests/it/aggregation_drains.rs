@@ -92,7 +92,7 @@ async fn budget_says(namespace: &Namespace, name: &str, healthy: i64, allowed: i
 }
 
 /// All kinds of pods on a node: two without anything, two under a budget that lets one go at a time, one under a budget that
-/// lets none go now, two with volumes, and two that no drain touches.
+/// lets none go now, one under the same budget that does not run, two with volumes, and two that no drain touches.
 async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     let agents = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent" },
@@ -125,6 +125,8 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
         pod("web-4", "elsewhere", "web", &plain),
         pod("held-1", node, "held", &plain),
         pod("held-2", "elsewhere", "held", &plain),
+        // Fails later, and the API server does not ask the budget of a pod that does not run.
+        pod("held-3", node, "held", &plain),
         pod("agent-1", node, "agent", &json!({ "metadata": { "ownerReferences": owner } })),
         pod(
             "mirror",
@@ -141,6 +143,17 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     for ready in ["web-1", "web-2", "web-3", "held-1"] {
         is_ready(namespace, ready).await;
     }
+    wait_until("the kubelet to start the pod that is to fail", PATIENCE, || async {
+        let phase = namespace.get("pod", "held-3").await["status"]["phase"].clone();
+        expect(phase == "Running", || phase.to_string())
+    })
+    .await;
+    let failed = json!({ "status": { "phase": "Failed", "conditions": [{ "type": "Ready", "status": "False" }] } });
+    let failed = failed.to_string();
+    namespace
+        .kubectl(&["patch", "pod", "held-3", "--subresource=status", "--type=merge", "-p", &failed])
+        .await
+        .succeed();
     budget_says(namespace, "web", 3, 1).await;
     budget_says(namespace, "held", 1, 0).await;
     for volume in ["db-low", "db-high"] {
@@ -201,7 +214,7 @@ async fn a_plan_is_what_a_drain_does() {
     let plan = wait_until("the plan to know all pods", PATIENCE, || async {
         let answer = namespace.kubectl(&["get", "drainplan", machine, "-o", "json"]).await;
         let plan = if answer.succeeded() { answer.json() } else { return Err(answer.stderr) };
-        let knows_all = plan["status"]["totals"] == json!({ "pods": 7, "withVolumes": 2, "ignored": 2, "blocked": 1 });
+        let knows_all = plan["status"]["totals"] == json!({ "pods": 8, "withVolumes": 2, "ignored": 2, "blocked": 1 });
         expect(knows_all, || plan["status"].to_string()).map(|()| plan.clone())
     })
     .await;
@@ -219,6 +232,7 @@ async fn a_plan_is_what_a_drain_does() {
         found.unwrap_or_else(|| panic!("{pod} in {planned:?}"))
     };
     assert!(wave_of("plain-1") == wave_of("plain-2") && wave_of("web-1") != wave_of("web-2"), "{planned:?}");
+    assert_eq!(wave_of("held-3"), wave_of("plain-1"), "what does not run is held by no budget: {planned:?}");
     assert!(wave_of("db-high") < wave_of("db-low"), "{planned:?}");
     assert!(planned.concat().iter().all(|name| name != "held-1"), "{planned:?}");
     for (pod, kind) in [("plain-1", "EvictParallel"), ("db-high", "EvictSerial")] {
@@ -227,7 +241,7 @@ async fn a_plan_is_what_a_drain_does() {
 
     let gone = follow_pods(rig, namespace).await;
     namespace.kubectl(&["delete", "machine", machine, "--wait=false"]).await.succeed();
-    wait_for(&gone, "the pods that nothing holds", &["plain-1", "plain-2", "db-high"]).await;
+    wait_for(&gone, "the pods that nothing holds", &["plain-1", "plain-2", "held-3", "db-high"]).await;
     wait_until("one pod of the budget to go", PATIENCE, || async {
         let gone = gone.lock().expect("nobody panics with it").clone();
         expect(gone.iter().any(|name| name.starts_with("web-")), || format!("gone: {gone:?}"))

@@ -174,6 +174,9 @@ async fn xa_141_xa_145_every_command_on_every_view() {
         is_refused(&world, &["get", known.short]).await;
         is_refused(&world, &["get", known.short, name, "-w"]).await;
     }
+    let explained = run(&world, &["explain", "mco.stage"]).await.succeed();
+    let words: Vec<&str> = explained.split_whitespace().collect();
+    assert!(words.windows(3).any(|three| three == ["ENUM:", "Create", "Join"]), "{explained}");
     // All that can be listed has one name.
     let all = run(&world, &["get", "machineviews"]).await;
     assert!(all.succeeded() && all.stdout.contains("STAGE") && all.stdout.contains("ORPHANS"), "{}", all.stderr);
@@ -186,6 +189,16 @@ async fn xa_141_xa_145_every_command_on_every_view() {
         assert_eq!(created.trim(), format!("{}.{GROUP}/what-if created (server dry run)", known.kind.to_lowercase()));
         let table = run(&world, &["create", "--dry-run=server", "-f", &file, "-o", "yaml"]).await.succeed();
         assert!(table.contains("observedAt: "), "{table}");
+        if known.kind == "RolloutPlan" {
+            let denied = review.to_string().replace("\"replicas\":3", "\"replicas\":-3");
+            std::fs::write(&file, denied).expect("the rig's folder is writable");
+            let told = run(&world, &["create", "-f", &file]).await;
+            assert!(
+                told.succeeded() && told.stderr.contains("Warning: would be denied: spec.replicas"),
+                "{}",
+                told.stderr
+            );
+        }
         let mistaken = review.to_string().replace("\"spec\":{", "\"spec\":{\"mistake\":1,");
         std::fs::write(&file, mistaken).expect("the rig's folder is writable");
         let refused = run(&world, &["create", "--dry-run=server", "-f", &file]).await.fail();

@@ -35,6 +35,7 @@ mod lockout;
 mod machine_life;
 mod one_thread;
 mod protocol;
+mod quick_start;
 mod refusals;
 mod rig;
 mod rollout;

@@ -272,6 +272,10 @@ pub struct ServingArgs {
         value_name = "VERSION"
     )]
     pub tls_min_version: String,
+    /// TLS cipher suites that are spoken, comma separated, by Go's names; unset means all that are secure. Those of TLS 1.3 are
+    /// all spoken unless some of them are named
+    #[arg(long, value_delimiter = ',', value_name = "SUITES")]
+    pub tls_cipher_suites: Option<Vec<String>>,
     /// Further DNS name or IP address on the self-made certificate; may be repeated
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub cert_extra_san: Vec<String>,

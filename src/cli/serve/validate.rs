@@ -23,7 +23,7 @@ use crate::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
         DriverSelection, HttpSettings, LeaderElection, MachineSettings, OldMachineSets, Profiling, RolloutAvailability,
         RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings, StandbyCaches, TargetCluster,
-        TlsMinVersion, VmGoneCheck, WebhookSettings, Workers,
+        TlsCipherSuite, TlsMinVersion, VmGoneCheck, WebhookSettings, Workers,
     },
 };
 
@@ -129,6 +129,7 @@ impl ServeArgs {
                     .duration(self.serving.shutdown_timeout, "--shutdown-timeout: should be a non negative value"),
             },
         };
+        problems.unless(!views_without_caches(&settings), VIEWS_WITHOUT_CACHES);
         problems.or(settings)
     }
 
@@ -150,6 +151,19 @@ impl ServeArgs {
         };
         (control, target)
     }
+}
+
+/// Why a process that never leads keeps its caches, or has no views.
+const VIEWS_WITHOUT_CACHES: &str = "--standby-caches=false: with --controllers=none this process never leads, so its views would never \
+    have a cache to be computed from: leave the flag out, or add --extension-apiserver=false";
+
+/// Whether views are to be served by a process that never has what they are computed from. The API server sends every request
+/// for views to any replica, so that one of them would spoil them for all.
+fn views_without_caches(settings: &Settings) -> bool {
+    settings.extension.is_some()
+        && settings.secure.is_some()
+        && settings.controllers.is_empty()
+        && settings.standby_caches == StandbyCaches::Cold
 }
 
 fn http(args: &HttpArgs, problems: &mut Problems) -> HttpSettings {
@@ -221,7 +235,23 @@ fn webhooks(args: &ServingArgs, problems: &mut Problems) -> WebhookSettings {
         client_authorities: args.webhook_client_ca.clone(),
         max_in_flight: max_in_flight.unwrap_or(NonZeroUsize::MIN),
         tls_min_version,
+        tls_cipher_suites: cipher_suites(args, problems),
     }
+}
+
+/// Those that are named. Go has no say about those of TLS 1.3, so that a list of its names usually lacks them.
+fn cipher_suites(args: &ServingArgs, problems: &mut Problems) -> Vec<TlsCipherSuite> {
+    let Some(names) = &args.tls_cipher_suites else { return TlsCipherSuite::ALL.into() };
+    let names = problems.entries("--tls-cipher-suites", names);
+    for name in names.iter().filter(|name| TlsCipherSuite::named(name).is_none()) {
+        let known = TlsCipherSuite::ALL.map(TlsCipherSuite::as_str).join(", ");
+        problems.add(format!("--tls-cipher-suites: {name:?} is unknown or not secure; there are {known}"));
+    }
+    let mut suites: Vec<_> = names.iter().filter_map(|name| TlsCipherSuite::named(name)).collect();
+    if !suites.iter().any(|suite| suite.is_of_tls13()) {
+        suites.extend(TlsCipherSuite::ALL.into_iter().filter(|suite| suite.is_of_tls13()));
+    }
+    suites
 }
 
 fn admission(args: &ServingArgs, problems: &mut Problems) -> AdmissionSettings {

@@ -233,6 +233,21 @@ fn callers_of_webhooks_can_be_bounded() {
 }
 
 #[test]
+fn cipher_suites_are_named_as_in_go() {
+    use TlsCipherSuite as Suite;
+    let suites =
+        |list: &str| serve(&[&format!("--tls-cipher-suites={list}")]).map(|told| told.webhooks.tls_cipher_suites);
+    assert_eq!(serve(&[]).unwrap().webhooks.tls_cipher_suites, Suite::ALL);
+    let tls13 = [Suite::Tls13Aes256, Suite::Tls13Aes128, Suite::Tls13ChaCha20];
+    let list = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305";
+    assert_eq!(suites(list).unwrap(), [&[Suite::RsaAes128, Suite::EcdsaChaCha20][..], &tls13].concat());
+    assert_eq!(suites("TLS_AES_128_GCM_SHA256").unwrap(), [Suite::Tls13Aes128]);
+    let problems = suites("TLS_RSA_WITH_AES_128_CBC_SHA").unwrap_err();
+    assert!(problems[0].starts_with("--tls-cipher-suites: \"TLS_RSA_WITH_AES_128_CBC_SHA\" is unknown or not secure"));
+    assert!(suites("").unwrap_err()[0].starts_with("--tls-cipher-suites: "), "a blank member is a mistake");
+}
+
+#[test]
 fn warm_standbys_and_early_finalizers_can_be_switched_off() {
     let settings = serve(&[]).unwrap();
     assert_eq!((settings.standby_caches, settings.admission.finalizers), (StandbyCaches::Warm, FinalizerDefault::Add));
@@ -241,6 +256,19 @@ fn warm_standbys_and_early_finalizers_can_be_switched_off() {
         (settings.standby_caches, settings.admission.finalizers),
         (StandbyCaches::Cold, FinalizerDefault::Leave)
     );
+}
+
+#[rstest]
+#[case::views_would_have_nothing(&["--controllers=none", "--standby-caches=false"], false)]
+#[case::it_keeps_caches(&["--controllers=none"], true)]
+#[case::it_may_lead(&["--standby-caches=false"], true)]
+#[case::it_has_no_views(&["--controllers=none", "--standby-caches=false", "--extension-apiserver=false"], true)]
+#[case::nothing_listens(&["--controllers=none", "--standby-caches=false", "--secure-port=0"], true)]
+fn views_are_not_served_by_whom_could_never_compute_them(#[case] flags: &[&str], #[case] fine: bool) {
+    let told = serve(flags).map(|_| ()).map_err(|problems| problems.join("\n"));
+    let expected = "--standby-caches=false: with --controllers=none this process never leads, so its views would never have a \
+                    cache to be computed from: leave the flag out, or add --extension-apiserver=false";
+    assert_eq!(told, if fine { Ok(()) } else { Err(expected.to_owned()) });
 }
 
 #[test]

@@ -52,6 +52,25 @@ pub fn budget_of(pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) -> BudgetState
     }
 }
 
+/// Whether the API server evicts a pod without asking its budget: one that does not run counts for no budget, and neither does
+/// one that runs but is not ready, where its one budget says so (`unhealthyPodEvictionPolicy`) or has all that it needs.
+pub fn goes_unasked(pod: &Pod, budget: Option<&PodDisruptionBudget>) -> bool {
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
+    if matches!(phase, "Pending" | "Succeeded" | "Failed") || pod.metadata.deletion_timestamp.is_some() {
+        return true;
+    }
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let is_ready = conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
+    !is_ready
+        && budget.is_some_and(|budget| {
+            let policy = budget.spec.as_ref().and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
+            let holds = |healthy: i32, desired: i32| healthy >= desired && desired > 0;
+            policy == Some("AlwaysAllow")
+                || budget.status.as_ref().is_some_and(|status| holds(status.current_healthy, status.desired_healthy))
+        })
+}
+
 /// Whether the budget allows nothing although all its pods are healthy.
 fn is_misconfigured(budget: &PodDisruptionBudget) -> bool {
     let Some(status) = &budget.status else { return false };
@@ -106,5 +125,34 @@ mod tests {
         let mut pod = Pod::default();
         pod.labels_mut().insert("app".to_owned(), "web".to_owned());
         assert_eq!(budget_of(&pod, &budgets), state);
+    }
+    #[rstest]
+    #[case::running_and_ready("Running", "True", None, 3, false)]
+    #[case::not_running_yet("Pending", "False", None, 0, true)]
+    #[case::done("Succeeded", "False", None, 0, true)]
+    #[case::failed("Failed", "False", None, 0, true)]
+    #[case::not_ready_and_the_budget_lacks_pods("Running", "False", None, 1, false)]
+    #[case::not_ready_and_the_budget_has_enough("Running", "False", None, 2, true)]
+    #[case::not_ready_whatever_the_budget_has("Running", "False", Some("AlwaysAllow"), 1, true)]
+    #[case::ready_whatever_the_policy("Running", "True", Some("AlwaysAllow"), 3, false)]
+    fn whom_the_api_server_evicts_without_asking(
+        #[case] phase: &str,
+        #[case] ready: &str,
+        #[case] policy: Option<&str>,
+        #[case] healthy: i32,
+        #[case] unasked: bool,
+    ) {
+        let status = serde_json::json!({ "phase": phase, "conditions": [{ "type": "Ready", "status": ready }] });
+        let pod = Pod { status: serde_json::from_value(status).unwrap(), ..Pod::default() };
+        let mut budget = (*budget("a", "web", 2, healthy)).clone();
+        budget.spec.as_mut().unwrap().unhealthy_pod_eviction_policy = policy.map(str::to_owned);
+        budget.status.as_mut().unwrap().desired_healthy = 2;
+        assert_eq!(goes_unasked(&pod, Some(&budget)), unasked);
+        let without_one = matches!(phase, "Pending" | "Succeeded" | "Failed");
+        assert_eq!(
+            goes_unasked(&pod, None),
+            without_one,
+            "one that is covered by several is only let go if it does not run"
+        );
     }
 }

@@ -63,11 +63,36 @@ pub struct OutlookTarget {
     pub drains: Arc<dyn DrainViews>,
 }
 
+/// What is seen of a machine at one moment. What would be done about it follows from this alone, whenever it is asked.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    /// What is seen.
+    pub seen: Arc<Observation>,
+    /// Whom its drain waits for, where this process steps it.
+    pub drain: Option<DrainWaiting>,
+}
+
+impl Sighting {
+    /// What would be done.
+    pub fn outlook(&self) -> Outlook {
+        let mut seen = Arc::clone(&self.seen);
+        let mut plan = decide(&seen);
+        if plan.next == Next::TakePermit || matches!(plan.effects[..], [Effect::RereadNode | Effect::LookForNode]) {
+            // Nobody waits here, and nobody acts: what is decided under the permit, and if a last look at the Node brings
+            // nothing new, can be told.
+            let last = Observation { permit: Permit::Held, node_source: NodeSource::Live, ..(*seen).clone() };
+            plan = decide(&last);
+            seen = Arc::new(last);
+        }
+        Outlook { seen, plan, drain: self.drain.clone() }
+    }
+}
+
 /// What is seen of a machine, and what would be done about it.
 #[derive(Clone, Debug)]
 pub struct Outlook {
     /// What is seen.
-    pub seen: Observation,
+    pub seen: Arc<Observation>,
     /// What would be done.
     pub plan: Plan,
     /// Whom its drain waits for, where this process steps it.
@@ -98,6 +123,24 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// All of them, in the order of a machine's life.
+    pub const ALL: [Self; 14] = [
+        Self::Create,
+        Self::Join,
+        Self::Run,
+        Self::Unhealthy,
+        Self::Fail,
+        Self::InPlace,
+        Self::Preserved,
+        Self::Frozen,
+        Self::Deleting(DeletionStage::GetVmStatus),
+        Self::Deleting(DeletionStage::Drain),
+        Self::Deleting(DeletionStage::DeleteVolumeAttachments),
+        Self::Deleting(DeletionStage::DeleteVm),
+        Self::Deleting(DeletionStage::DeleteNode),
+        Self::Deleting(DeletionStage::RemoveFinalizer),
+    ];
+
     /// Its name.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -318,15 +361,13 @@ impl Outlooks {
 
     /// What would be decided about a machine now.
     pub fn of(&self, machine: &Arc<Machine>, now: Timestamp) -> Outlook {
-        let (mut seen, drain) = self.look(machine, now);
-        let mut plan = decide(&seen);
-        if plan.next == Next::TakePermit || matches!(plan.effects[..], [Effect::RereadNode | Effect::LookForNode]) {
-            // Nobody waits here, and nobody acts: what is decided under the permit, and if a last look at the Node brings
-            // nothing new, can be told.
-            (seen.permit, seen.node_source) = (Permit::Held, NodeSource::Live);
-            plan = decide(&seen);
-        }
-        Outlook { seen, plan, drain }
+        self.sight(machine, now).outlook()
+    }
+
+    /// What is seen of a machine now, with all that can be told of it later.
+    pub fn sight(&self, machine: &Arc<Machine>, now: Timestamp) -> Sighting {
+        let (seen, drain) = self.look(machine, now);
+        Sighting { seen: Arc::new(seen), drain }
     }
 
     /// What is seen of a machine, and whom its drain waits for.

@@ -101,6 +101,14 @@ impl<'a> Told<'a> {
         });
         Self { since, on, ended_by }
     }
+
+    /// What ends the wait: as the sentence says, or that of which it says first that it is waited for.
+    pub fn resolved_by(&self) -> &'a str {
+        self.ended_by.unwrap_or_else(|| {
+            let ends = ["; ", ". ", ", which failed", ", since "].into_iter().filter_map(|end| self.on.find(end));
+            ends.min().map_or(self.on, |end| &self.on[..end])
+        })
+    }
 }
 
 /// The text before "; at …" with a time.
@@ -212,6 +220,24 @@ mod tests {
         let deletion = Told::read("being deleted since 2027-01-15T08:00:00Z; waiting for its node to be drained");
         assert_eq!(deletion, Told { since: Some(at(0)), on: "its node to be drained", ended_by: None });
         assert_eq!(Told::read("waiting for x; ends when y; at once when z").ended_by, Some("y; at once when z"));
+        assert_eq!(Told::read("waiting for x; ends when y; at once when z").resolved_by(), "y; at once when z");
+        for (message, resolved_by) in [
+            (
+                "being deleted since 2027-01-15T08:00:00Z; waiting for its node to be drained. Drain failed due to - error \
+                 while evicting pod \"ns/web.1\". Attempts go on every 5s; pods are deleted by force from \
+                 2027-01-15T10:00:00Z on",
+                "its node to be drained",
+            ),
+            ("waiting for its node to be drained, which failed: no. Attempts go on every 5s", "its node to be drained"),
+            (
+                "waiting for PodDisruptionBudget ns/web.v2 to allow the eviction of pod ns/web-1, since \
+                 2027-01-15T08:00:10Z; asked again every 20s",
+                "PodDisruptionBudget ns/web.v2 to allow the eviction of pod ns/web-1",
+            ),
+            ("waiting for help", "help"),
+        ] {
+            assert_eq!(Told::read(message).resolved_by(), resolved_by);
+        }
         assert_eq!(Told::read("gone fishing since \u{1F41F}").on, "gone fishing since \u{1F41F}");
     }
 

@@ -30,9 +30,9 @@ waits! {
     /// A time limit, or another time at which the machine is looked at anyway.
     Deadline = "deadline",
     /// A driver call of the creation; it is told of when it lasts.
-    SlowCall = "a slow driver call is told of",
+    SlowCall = "a driver call that takes long",
     /// The class gets its finalizer within moments.
-    ClassFinalizer = "class-awaits-finalizer",
+    ClassFinalizer = "the finalizer of the class",
     /// The creation failed, or can't begin.
     Creation = "retry of the creation",
     /// Others of its group are replaced first.

@@ -128,7 +128,9 @@ pub fn refusal(who: &Identity, what: &Attributes, reason: &str) -> ApiStatus {
 /// The refusal of somebody who may read a view but not what it is computed from.
 pub fn source_refusal(view: &str, group: &str, name: &str, missing: &ApiStatus) -> ApiStatus {
     let why = format!("what it is computed from may not be read: {}", missing.message);
-    ApiStatus { message: format!("{} {name:?} is forbidden: {why}", qualified(view, group)), ..missing.clone() }
+    // A list, or a review that names nothing, has no name.
+    let name = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+    ApiStatus { message: format!("{}{name} is forbidden: {why}", qualified(view, group)), ..missing.clone() }
 }
 
 #[cfg(test)]
@@ -217,5 +219,12 @@ mod tests {
         let who = Identity { user: "al\nice".to_owned(), ..Identity::default() };
         let status = refusal(&who, &what, reason);
         assert_eq!((status.code, status.message.as_str()), (403, text));
+    }
+    #[rstest]
+    #[case::one("x", r#"views.g.example "x" is forbidden: what it is computed from may not be read: no"#)]
+    #[case::a_list("", "views.g.example is forbidden: what it is computed from may not be read: no")]
+    fn a_view_is_refused_for_its_source(#[case] name: &str, #[case] text: &str) {
+        let missing = ApiStatus::new(403, "Forbidden", "no");
+        assert_eq!(source_refusal("views", "g.example", name, &missing).message, text);
     }
 }

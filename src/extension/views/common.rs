@@ -173,7 +173,10 @@ pub fn count(number: usize) -> i32 {
 
 /// 503: a cache is still being filled.
 pub fn not_ready(what: &str) -> ApiStatus {
-    let message = format!("the cache of {what} of this server is not complete yet; try again shortly");
+    let message = format!(
+        "the cache of {what} of this server is not complete; try again shortly (a replica with --standby-caches=false has \
+         none until it leads)"
+    );
     ApiStatus::new(503, "ServiceUnavailable", message).retry_after(1)
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api::crd::structural_of_answers,
-    extension::view::{Answer, Description, GROUP, VERSION},
+    extension::view::{Description, GROUP, VERSION},
     protocol::{
         jsonpath::JsonPath,
         request::Verb,
@@ -89,14 +89,6 @@ impl Names {
         object.insert("kind".to_owned(), Value::String(self.kind.to_owned()));
         object.insert("metadata".to_owned(), metadata);
         Ok(Value::Object(object))
-    }
-
-    /// The same as an answer without a warning.
-    ///
-    /// # Errors
-    /// As [`Self::object`].
-    pub fn answer(&self, metadata: &impl Serialize, body: &impl Serialize) -> Result<Answer, ApiStatus> {
-        Ok(Answer { object: self.object(metadata, body)?, warnings: Vec::new() })
     }
 
     /// 404 for an object of the view.

@@ -11,6 +11,7 @@ mod describe;
 mod drain_plans;
 mod fleet;
 mod outlooks;
+mod processors;
 mod provider_machines;
 mod rollout_plans;
 #[cfg(test)]

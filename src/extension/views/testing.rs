@@ -36,6 +36,7 @@ use crate::{
         views::{ControlViews, node_store},
     },
     driver::Registry,
+    extension::view::View,
 };
 
 /// When every test begins.
@@ -58,6 +59,15 @@ fn metadata(name: &str) -> Value {
         "name": name, "namespace": "ns", "uid": format!("{name}-uid"), "resourceVersion": "1", "generation": 1,
         "creationTimestamp": ago(120), "finalizers": [finalizer::MACHINE],
     })
+}
+
+/// The object, which is as the view's schema says.
+pub fn conforming(view: &dyn View, object: Value) -> Value {
+    let validator = jsonschema::validator_for(view.schema()).unwrap();
+    let wrong: Vec<String> =
+        validator.iter_errors(&object).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(wrong.is_empty(), "{wrong:?} in {object:#}");
+    object
 }
 
 /// A machine that is two minutes old, of class `c`.
@@ -93,6 +103,7 @@ impl Pods {
         let base = json!({
             "metadata": { "name": name, "namespace": "apps", "uid": format!("{name}-pod"), "labels": { "app": name } },
             "spec": { "nodeName": node, "containers": [], "terminationGracePeriodSeconds": 30 },
+            "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
         });
         self.bound.lock().unwrap().push(Arc::new(object(base, patch)));
     }

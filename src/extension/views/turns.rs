@@ -13,8 +13,6 @@ use crate::protocol::status::ApiStatus;
 const AT_ONCE: usize = 2;
 /// How long somebody waits for a turn.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a turn takes.
-const BUDGET: Duration = Duration::from_secs(2);
 /// Seconds after which another try may help.
 const ASK_AGAIN: u32 = 2;
 
@@ -28,6 +26,9 @@ impl Default for Turns {
 }
 
 impl Turns {
+    /// How long a turn takes.
+    pub const BUDGET: Duration = Duration::from_secs(2);
+
     /// Does the work when its turn comes; it is told whether it may go on.
     ///
     /// # Errors
@@ -39,7 +40,7 @@ impl Turns {
         let turn = self.take().await?;
         let work = tokio::task::spawn_blocking(move || {
             let began = Instant::now();
-            let done = work(&|| began.elapsed() < BUDGET);
+            let done = work(&|| began.elapsed() < Self::BUDGET);
             drop(turn);
             done
         });

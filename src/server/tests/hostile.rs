@@ -61,6 +61,16 @@ async fn th_12_what_is_too_old_gets_no_connection(#[case] version: [u8; 2], #[ca
 }
 
 #[tokio::test]
+async fn only_the_cipher_suites_that_are_wanted_are_spoken() {
+    use rustls::crypto::ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256 as WANTED;
+    let rig = Rig::start(ServerOptions { tls_cipher_suites: vec![WANTED], ..options() }).await;
+    let stream = rig.connect("h2").await;
+    let spoken = stream.get_ref().1.negotiated_cipher_suite();
+    assert_eq!(spoken.map(|suite| suite.suite()), Some(WANTED.suite()), "whatever the caller would rather speak");
+    still_answers(&rig).await;
+}
+
+#[tokio::test]
 async fn th_12_a_handshake_that_never_comes_is_given_up() {
     let rig =
         Rig::start(with(ConnectionLimits { handshake: Duration::from_millis(50), ..ConnectionLimits::default() }))

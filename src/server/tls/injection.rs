@@ -287,7 +287,8 @@ impl Watched {
                     if verifies_nobody(&value) && !was_blind {
                         warn!(
                             object = %target,
-                            "insecureSkipTLSVerify is set: the API server sends identities and answers over a connection that                              anybody on the way can take over; remove it, and the CA bundle is written here"
+                            "insecureSkipTLSVerify is set: the API server sends identities and answers over a connection that \
+                             anybody on the way can take over; remove it, and the CA bundle is written here"
                         );
                     }
                     self.sight = Sight::Present(value);

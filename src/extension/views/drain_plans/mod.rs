@@ -28,11 +28,16 @@ use super::{
     turns::Turns,
 };
 use crate::{
-    api::{duration::GoDuration, kind::Kind, names::label, v1alpha1::Machine},
+    api::{
+        duration::GoDuration,
+        kind::Kind,
+        names::label,
+        v1alpha1::{Machine, MachinePhase},
+    },
     cluster::key::ObjectKey,
     controllers::{
         drain::{
-            budgets::BudgetState,
+            budgets::{BudgetState, goes_unasked},
             observe::{
                 DrainLimits, DrainObservation, DrainViews, PodFacts, VolumeIds, observe, shared_volumes, volumes_of,
             },
@@ -64,6 +69,9 @@ const MOST_PODS: usize = 1000;
 /// How long the views of pods may take to fill when they are first wanted, and how often that is looked at.
 const WARMING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Why a drain is skipped before the machine has joined.
+const NO_NODE_YET: &str = "the machine has no Node yet";
 
 /// The view `drainplans`.
 pub struct DrainPlanView {
@@ -154,7 +162,9 @@ impl DrainPlanView {
                 .ok_or_else(|| format!("there is no Node {}", spec.node_name)),
             (Some(_), NodeView::Ours(node)) => Ok(node.name_any()),
             (Some(_), NodeView::NoTarget) => Err("there is no target cluster".to_owned()),
-            (Some(_), NodeView::NotLinked { .. }) => Err("the machine has no Node yet".to_owned()),
+            (Some(_), NodeView::NotLinked { .. }) => Err(NO_NODE_YET.to_owned()),
+            // A machine knows the name of its Node before the Node is there.
+            (Some(machine), NodeView::Absent) if has_not_joined(machine) => Err(NO_NODE_YET.to_owned()),
             (Some(_), NodeView::Absent | NodeView::Vanished) => Err("the machine's Node is gone".to_owned()),
             (Some(_), NodeView::Foreign { name, why }) => {
                 Err(format!("Node {name} belongs to something else and is left alone: {why}"))
@@ -173,7 +183,9 @@ impl DrainPlanView {
         let node_name = subject.node.clone().unwrap_or_else(|_| node_label(subject.machine.as_deref()));
         let metadata = metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now);
         let status = Status { observed_at: rfc3339(now), machine_name, node_name, ..status };
-        NAMES.answer(&metadata, &DrainPlan { spec, status })
+        let cut = status.truncated_because.iter().map(|why| common::warning(&format!("the plan is not whole: {why}")));
+        let warnings = cut.collect();
+        Ok(Answer { object: NAMES.object(&metadata, &DrainPlan { spec, status })?, warnings })
     }
 
     async fn drained(&self, node: &str, subject: &Subject) -> Result<Status, ApiStatus> {
@@ -192,11 +204,20 @@ impl DrainPlanView {
         let object = self.target.nodes.get(&ObjectKey::cluster_scoped(node));
         let observed =
             observe(&*self.target.drains, node, object.as_deref(), limits, &Progress::default(), &pods.ids, seen.now);
-        let question = drain::Question { allowed: pods.allowed(&observed), seen: observed };
+        let question =
+            drain::Question { allowed: pods.allowed(&observed), unasked: pods.unasked(&observed), seen: observed };
         let played = question.clone();
         let foretold = self.turns.play(move |go_on| forecast(&played, go_on)).await?;
         Ok(told(&question.seen, &pods, &order, foretold.as_ref()))
     }
+}
+
+/// Whether the machine's Node has not been seen in the cluster yet.
+fn has_not_joined(machine: &Machine) -> bool {
+    matches!(
+        machine.status.current_status.phase,
+        MachinePhase::Unset | MachinePhase::Pending | MachinePhase::CrashLoopBackOff
+    )
 }
 
 fn node_label(machine: Option<&Machine>) -> String {
@@ -242,6 +263,18 @@ impl Pods {
             status.map_or(0, |status| status.disruptions_allowed)
         };
         names.map(|name| (name.clone(), allowed(&name))).collect()
+    }
+
+    /// Pods that the API server evicts without asking their budgets, by UID.
+    fn unasked(&self, seen: &DrainObservation) -> BTreeSet<String> {
+        let goes = |facts: &&PodFacts| {
+            let budget = match &facts.budget {
+                BudgetState::One(name) | BudgetState::Misconfigured(name) => self.budgets.get(name),
+                BudgetState::None | BudgetState::Several(_) => None,
+            };
+            self.by_key.get(&facts.key).is_some_and(|pod| goes_unasked(pod, budget.map(|budget| &**budget)))
+        };
+        seen.pods.iter().filter(goes).map(|facts| facts.uid.clone()).collect()
     }
 
     fn budget(&self, name: &str) -> Budget {
@@ -308,6 +341,14 @@ fn told(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Opti
     let mut left = MOST_PODS;
     let waves = foretold.map(|foretold| waves(foretold, &facts, pods, &mut left)).unwrap_or_default();
     let total = goes().count();
+    let why_cut = match foretold {
+        None => Some(format!(
+            "the drain of {total} pods is too large to be played through within {}: no wave of it is told",
+            seconds(Turns::BUDGET)
+        )),
+        Some(_) if total > MOST_PODS => Some(format!("{MOST_PODS} of {total} pods are listed")),
+        Some(_) => None,
+    };
     let ended = foretold.map(|foretold| &foretold.end);
     let drained = ended == Some(&End::Drained);
     let until_deadline = crate::controllers::machine::observation::since(order.deadline, seen.now);
@@ -328,7 +369,8 @@ fn told(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Opti
         }),
         deadline: Some(rfc3339(order.deadline)),
         will_force: forced || !drained,
-        truncated: foretold.is_none() || total > MOST_PODS,
+        truncated: why_cut.is_some(),
+        truncated_because: why_cut,
         ..Status::default()
     }
 }
@@ -348,7 +390,7 @@ fn waves(foretold: &Forecast, facts: &BTreeMap<&ObjectKey, &PodFacts>, pods: &Po
         let (kind, action) = match wave.kind {
             WaveKind::EvictParallel => ("EvictParallel", "Evict"),
             WaveKind::EvictSerial => ("EvictSerial", "Evict"),
-            WaveKind::Delete => ("Delete", "Delete"),
+            WaveKind::Delete | WaveKind::DeleteNow => ("Delete", "Delete"),
         };
         let steps: Vec<PodStep> = wave
             .pods
@@ -361,7 +403,11 @@ fn waves(foretold: &Forecast, facts: &BTreeMap<&ObjectKey, &PodFacts>, pods: &Po
                     namespace: key.namespace.clone(),
                     name: key.name.clone(),
                     priority: facts.priority,
-                    grace_period: seconds(facts.grace),
+                    grace_period: if wave.kind == WaveKind::DeleteNow {
+                        GoDuration::default()
+                    } else {
+                        seconds(facts.grace)
+                    },
                     volumes: pods.volumes.get(key).cloned().unwrap_or_default(),
                     disruption_budgets: names_of(&facts.budget),
                     action,

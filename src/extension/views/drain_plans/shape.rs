@@ -57,6 +57,7 @@ pub struct Status {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_name: String,
     /// Normal: pods are evicted. Force: they are deleted. Skipped: nothing is drained.
+    #[schemars(extend("enum" = ["Normal", "Force", "Skipped"]))]
     pub mode: &'static str,
     /// Why nothing is drained.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,8 +77,11 @@ pub struct Status {
     pub deadline: Option<String>,
     /// Whether pods are deleted by force, now or at the deadline.
     pub will_force: bool,
-    /// Whether there are more pods than are listed.
+    /// Whether not all is told that there is.
     pub truncated: bool,
+    /// Why not: there are more pods than are listed, or more than could be played through in two seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncated_because: Option<String>,
     /// Inputs that are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<Incomplete>,
@@ -88,7 +92,8 @@ pub struct Status {
 pub struct WaveView {
     /// Its number, from 1 on.
     pub index: i32,
-    /// `EvictParallel`, `EvictSerial` or Delete.
+    /// How they go: evicted together, evicted one after the other because their volumes move, or deleted.
+    #[schemars(extend("enum" = ["EvictParallel", "EvictSerial", "Delete"]))]
     pub kind: &'static str,
     /// The pods.
     pub pods: Vec<PodStep>,
@@ -106,7 +111,7 @@ pub struct PodStep {
     pub name: String,
     /// Its priority.
     pub priority: i32,
-    /// Time that it has to end.
+    /// Time that it is given to end; none where it is deleted by force.
     pub grace_period: GoDuration,
     /// Its volumes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -114,7 +119,8 @@ pub struct PodStep {
     /// The budgets that cover it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disruption_budgets: Vec<String>,
-    /// Evict or Delete.
+    /// What is done to it.
+    #[schemars(extend("enum" = ["Evict", "Delete"]))]
     pub action: &'static str,
 }
 
@@ -139,7 +145,8 @@ pub struct Ignored {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Mirror or `DaemonSet`.
+    /// Who keeps it there: the kubelet, or a daemon set.
+    #[schemars(extend("enum" = ["Mirror", "DaemonSet"]))]
     pub reason: &'static str,
 }
 

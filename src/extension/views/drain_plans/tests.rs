@@ -31,11 +31,13 @@ fn view(world: &World) -> DrainPlanView {
 }
 
 async fn plan(world: &World) -> Value {
-    view(world).get("ns", "m", Freshness::Recent).await.unwrap().object
+    let view = view(world);
+    testing::conforming(&view, view.get("ns", "m", Freshness::Recent).await.unwrap().object)
 }
 
 async fn create(world: &World, spec: Value) -> Result<Value, ApiStatus> {
-    view(world).create("ns", json!({ "spec": spec })).await.map(|answer| answer.object)
+    let view = view(world);
+    view.create("ns", json!({ "spec": spec })).await.map(|answer| testing::conforming(&view, answer.object))
 }
 
 /// Kind and pods of each wave.
@@ -125,6 +127,30 @@ async fn xa_152_a_budget_lets_pods_go_or_is_named(
     }
 }
 
+/// A pod with this status, behind a budget that needs two healthy pods and has none to spare.
+#[rstest]
+#[case::it_is_guarded(json!({}), 1, 1)]
+#[case::it_does_not_run_yet(json!({ "phase": "Pending" }), 1, 0)]
+#[case::it_is_done(json!({ "phase": "Succeeded" }), 1, 0)]
+#[case::it_is_not_ready_and_pods_are_missing(json!({ "conditions": [] }), 1, 1)]
+#[case::it_is_not_ready_and_none_is_missing(json!({ "conditions": [] }), 2, 0)]
+#[tokio::test]
+async fn xa_152_a_budget_guards_only_whom_the_api_server_asks_it_about(
+    #[case] status: Value,
+    #[case] healthy: i32,
+    #[case] blocked: usize,
+) {
+    let world = world();
+    let patch = json!({ "metadata": { "labels": { "app": "web" } }, "status": status });
+    world.pods.add_pod("web", "n", &patch);
+    let budget = json!({ "disruptionsAllowed": 0, "currentHealthy": healthy, "desiredHealthy": 2, "expectedPods": 3 });
+    world.pods.add_budget("web", "web", &budget);
+    let plan = plan(&world).await;
+    assert_eq!(plan["status"]["blocked"].as_array().map(Vec::len), Some(blocked), "{plan:#}");
+    assert_eq!(plan["status"]["willForce"], json!(blocked > 0), "{plan:#}");
+    assert_eq!(waves(&plan).len(), 1 - blocked, "{plan:#}");
+}
+
 #[tokio::test]
 async fn a_forced_drain_deletes_all_at_once() {
     let world = world();
@@ -134,6 +160,7 @@ async fn a_forced_drain_deletes_all_at_once() {
     assert_eq!(waves(&plan).len(), 1, "{plan:#}");
     assert_eq!((&plan["status"]["mode"], &plan["status"]["willForce"]), (&json!("Force"), &json!(true)));
     assert_eq!(plan["status"]["waves"][0]["kind"], "Delete");
+    assert_eq!(plan["status"]["waves"][0]["pods"][0]["gracePeriod"], "0s", "it is given no time");
     assert_eq!(plan["metadata"]["name"], "m");
 }
 
@@ -161,6 +188,14 @@ async fn what_has_no_node_is_skipped() {
     let plan = view(&world).get("ns", "young", Freshness::Recent).await.unwrap().object;
     assert_eq!(plan["status"]["mode"], "Skipped");
     assert_eq!(plan["status"]["skippedBecause"], "the machine has no Node yet");
+    for (phase, why) in [("Pending", "the machine has no Node yet"), ("Running", "the machine's Node is gone")] {
+        let patch = json!({
+            "metadata": { "labels": { "node": "expected" } }, "status": { "currentStatus": { "phase": phase } },
+        });
+        world.add_machine(testing::machine(phase, patch));
+        let plan = view(&world).get("ns", phase, Freshness::Recent).await.unwrap().object;
+        assert_eq!(plan["status"]["skippedBecause"], why);
+    }
     let plan = create(&world, json!({ "nodeName": "nowhere" })).await.unwrap();
     assert_eq!(plan["status"]["skippedBecause"], "there is no Node nowhere");
 }

@@ -233,6 +233,6 @@ impl View for FleetView {
         if namespace.is_some_and(|namespace| namespace != self.sources.namespace) {
             return Ok(Listing::default());
         }
-        Ok(Listing { items: vec![self.summary().await?], warnings: Vec::new() })
+        Ok(Listing { rows: vec![self.summary().await?].into(), warnings: Vec::new() })
     }
 }

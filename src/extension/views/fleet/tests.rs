@@ -17,7 +17,8 @@ fn failing(code: &str, class: &str, seconds_ago: i64, message: &str) -> Value {
 }
 
 async fn summary(world: &World) -> Value {
-    FleetView::new(&world.sources).get("ns", "ns", Freshness::Any).await.unwrap().object
+    let view = FleetView::new(&world.sources);
+    testing::conforming(&view, view.get("ns", "ns", Freshness::Any).await.unwrap().object)
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,8 +83,8 @@ async fn capacity_is_that_of_classes_and_nodes() {
 async fn there_is_one_summary_and_it_has_the_namespace_s_name() {
     let world = World::synced();
     let view = FleetView::new(&world.sources);
-    assert_eq!(view.list(None, Freshness::Any).await.unwrap().items.len(), 1);
-    assert_eq!(view.list(Some("other"), Freshness::Any).await.unwrap().items.len(), 0);
+    assert_eq!(view.list(None, Freshness::Any).await.unwrap().rows.len(), 1);
+    assert_eq!(view.list(Some("other"), Freshness::Any).await.unwrap().rows.len(), 0);
     assert_eq!(view.get("ns", "other", Freshness::Any).await.unwrap_err().code, 404);
     let cold = FleetView::new(&World::cold().sources);
     assert_eq!(cold.get("ns", "ns", Freshness::Any).await.unwrap_err().code, 503);

@@ -387,6 +387,6 @@ impl View for ProviderMachineView {
         }
         let Rows { rows, incomplete } = self.rows(freshness).await?;
         let items = rows.iter().map(|row| NAMES.object(&row.metadata, row)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Listing { items, warnings: warnings(&incomplete) })
+        Ok(Listing { rows: items.into(), warnings: warnings(&incomplete) })
     }
 }

@@ -26,6 +26,7 @@ pub struct ProviderMachine {
     /// Owned: a machine has the VM. Orphan: none has. Missing: a machine has it, and the provider does not. Duplicate: its
     /// machine has another VM. Foreign: none has it, and classes of different inventories list it. Unknown: it can't be
     /// told.
+    #[schemars(extend("enum" = ["Owned", "Orphan", "Missing", "Duplicate", "Foreign", "Unknown"]))]
     pub state: &'static str,
     /// The machine that has the VM, or should.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,7 +70,8 @@ pub struct MachineRef {
 pub struct NodeRef {
     /// Its name.
     pub name: String,
-    /// Whether it is Ready: True, False or Unknown.
+    /// Whether it is Ready.
+    #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub ready: String,
 }
 
@@ -95,6 +97,7 @@ pub struct Status {
     /// Age of the provider's list.
     pub snapshot_age: GoDuration,
     /// live: the provider was asked for this answer; cached: it was asked before.
+    #[schemars(extend("enum" = ["live", "cached"]))]
     pub source: &'static str,
     /// Inputs that are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]

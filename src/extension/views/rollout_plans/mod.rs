@@ -21,7 +21,7 @@ use self::{
 };
 use super::{
     Sources,
-    common::{count, metadata, not_ready, right, right_to_read, seconds},
+    common::{count, metadata, not_ready, right, right_to_read, seconds, warning},
     describe::{Names, column, computed, name_column, wide},
     turns::Turns,
 };
@@ -43,7 +43,7 @@ use crate::{
     },
     extension::view::{Answer, Description, Freshness, Question, SourceRight, View},
     protocol::{request::Verb, status::ApiStatus},
-    simulation::forecast::{self, Assumptions, Forecast, forecast},
+    simulation::forecast::{self, Assumptions, Cut, Forecast, Stuck, forecast},
 };
 
 const NAMES: Names =
@@ -77,7 +77,7 @@ impl RolloutPlanView {
             column("Peak", "integer", ".status.peakMachines", "Most machines at once."),
             column("Min available", "integer", ".status.minAvailable", "Least available machines."),
             column("Estimate", "string", ".status.estimatedDuration", "How long it takes."),
-            column("Stuck", "string", ".status.stuck.reason", "Why it does not come to an end."),
+            computed("Stuck", "string", stuck_cell, "Why it does not come to an end, or why the plan of it does not."),
         ];
         Self {
             sources: sources.clone(),
@@ -100,8 +100,8 @@ impl RolloutPlanView {
         let status = match proposal.deployment {
             Some(deployment) if proposal.admission.allowed => {
                 let question = self.question(deployment, &asked, now);
-                let foretold = if self.lacks_target(&question.deployment) {
-                    without_target(&question)
+                let foretold = if let Some(stuck) = self.hindrance(&question.deployment) {
+                    unplayed(&question, stuck)
                 } else {
                     let played = question.clone();
                     self.turns.play(move |go_on| forecast(&played, go_on)).await?
@@ -112,13 +112,21 @@ impl RolloutPlanView {
         };
         let metadata = metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now);
         let status = Status { observed_at: rfc3339(now), ..status };
-        NAMES.answer(&metadata, &RolloutPlan { spec: asked.echo(), status })
+        let warnings = warnings(&status);
+        let object = NAMES.object(&metadata, &RolloutPlan { spec: asked.echo(), status })?;
+        Ok(Answer { object, warnings })
     }
 
-    /// Whether machines are to be updated in place that have no Nodes.
-    fn lacks_target(&self, deployment: &MachineDeployment) -> bool {
+    /// Why there is no rollout to play through, if there is none.
+    fn hindrance(&self, deployment: &MachineDeployment) -> Option<Stuck> {
+        if deployment.metadata.deletion_timestamp.is_some() {
+            let message = "the deployment is being deleted, and its machines with it".to_owned();
+            return Some(Stuck { reason: "BeingDeleted", message });
+        }
         let in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
-        in_place && self.sources.outlooks.nodes().is_none()
+        // Without a target cluster there are no Nodes to update.
+        (in_place && self.sources.outlooks.nodes().is_none())
+            .then(|| Stuck { reason: "NoTarget", message: in_place::NO_TARGET.to_owned() })
     }
 
     /// The deployment as it is to be, and all that its rollout may touch.
@@ -150,22 +158,55 @@ impl RolloutPlanView {
     }
 }
 
-/// Without a target cluster there are no Nodes to update.
-fn without_target(question: &forecast::Question) -> Forecast {
+/// The answer where nothing is played through.
+fn unplayed(question: &forecast::Question, stuck: Stuck) -> Forecast {
     let staying = question.machines.iter().filter(|machine| !is_terminating(machine)).count();
     Forecast {
         steps: Vec::new(),
         peak: staying,
         least_available: 0,
         took: Duration::ZERO,
-        stuck: Some(forecast::Stuck { reason: "NoTarget", message: in_place::NO_TARGET.to_owned() }),
-        truncated: false,
+        stuck: Some(stuck),
+        cut: None,
     }
 }
 
 /// How many machines a list of the answer names.
 fn counted(plan: &Value, list: &str) -> Value {
     Value::from(plan["status"][list].as_array().map_or(0, Vec::len))
+}
+
+/// Why the rollout does not come to an end; or that the plan of it does not, so that its figures are only part of the truth.
+fn stuck_cell(plan: &Value) -> Value {
+    let status = &plan["status"];
+    match &status["stuck"]["reason"] {
+        Value::Null if status["admission"]["allowed"] == false => Value::from("Denied"),
+        Value::Null if status["truncated"] == true => Value::from("Truncated"),
+        reason => reason.clone(),
+    }
+}
+
+/// Why a plan ends before the rollout.
+fn why_cut(cut: Cut, question: &forecast::Question, foretold: &Forecast) -> String {
+    let until = foretold.steps.len();
+    match cut {
+        Cut::Steps => {
+            format!("the rollout has more steps than {} (spec.maxSteps, at most {AT_MOST})", question.most_steps)
+        }
+        Cut::Time => format!(
+            "the rollout is too large to be played through within {}; it is told until {} from now, in steps: {until}",
+            seconds(Turns::BUDGET),
+            seconds(foretold.took)
+        ),
+    }
+}
+
+/// What a reader is warned of who may not look at the whole plan.
+fn warnings(status: &Status) -> Vec<String> {
+    let denied =
+        status.admission.errors.iter().map(|error| format!("would be denied: {}: {}", error.field, error.message));
+    let cut = status.truncated_because.iter().map(|why| format!("the plan ends early: {why}"));
+    denied.chain(status.admission.warnings.iter().cloned()).chain(cut).map(|text| warning(&text)).collect()
 }
 
 /// The answer, apart from what admission says.
@@ -202,7 +243,8 @@ fn told(question: &forecast::Question, stored: &MachineDeployment, foretold: &Fo
             .stuck
             .as_ref()
             .map(|stuck| StuckView { reason: stuck.reason.to_owned(), message: stuck.message.clone() }),
-        truncated: foretold.truncated,
+        truncated: foretold.cut.is_some(),
+        truncated_because: foretold.cut.map(|cut| why_cut(cut, question, foretold)),
         ..Status::default()
     }
 }

@@ -131,8 +131,11 @@ pub struct Status {
     /// Why it does not come to an end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stuck: Option<StuckView>,
-    /// Whether there are more steps than were asked for, or than could be computed in two seconds.
+    /// Whether the plan ends before the rollout does; all that is counted is then counted until there.
     pub truncated: bool,
+    /// Why it does: there are more steps than were asked for, or it could not be computed further in two seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncated_because: Option<String>,
     /// Inputs that are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<Incomplete>,
@@ -184,7 +187,8 @@ pub struct Replaced {
     pub phase: String,
     /// Its place among those that go, from 1 on.
     pub order: i32,
-    /// Why: `OldTemplate`, Scale, Failed or `MarkedByScaler`.
+    /// Why.
+    #[schemars(extend("enum" = ["OldTemplate", "Scale", "Failed", "MarkedByScaler"]))]
     pub reason: String,
     /// Whether it is kept for somebody to look at.
     pub preserved: bool,

@@ -63,7 +63,8 @@ fn world() -> World {
 
 async fn create(world: &World, spec: Value) -> Result<Value, ApiStatus> {
     let review = json!({ "metadata": { "name": "what-if" }, "spec": spec });
-    RolloutPlanView::new(&world.sources).create("ns", review).await.map(|answer| answer.object)
+    let view = RolloutPlanView::new(&world.sources);
+    view.create("ns", review).await.map(|answer| testing::conforming(&view, answer.object))
 }
 
 #[tokio::test]
@@ -122,12 +123,44 @@ async fn fewer_machines_are_a_matter_of_scale() {
 
 #[tokio::test]
 async fn what_admission_denies_is_an_answer() {
+    let world = world();
     let spec = json!({ "machineDeploymentName": "d", "proposed": { "replicas": -1 } });
-    let plan = create(&world(), spec).await.unwrap();
+    let plan = create(&world, spec).await.unwrap();
     let admission = &plan["status"]["admission"];
     assert_eq!(admission["allowed"], false);
     assert_eq!(admission["errors"][0]["field"], "spec.replicas", "{plan:#}");
     assert_eq!(plan["status"]["steps"], json!([]));
+    assert_eq!(stuck_cell(&plan), "Denied");
+    let review = json!({ "spec": { "machineDeploymentName": "d", "proposed": { "replicas": -1 } } });
+    let warnings = RolloutPlanView::new(&world.sources).create("ns", review).await.unwrap().warnings;
+    let expected = "would be denied: spec.replicas: Invalid value: -1: must be greater than or equal to 0";
+    assert_eq!(warnings, [expected], "whoever does not look at the answer hears of it too");
+}
+
+#[tokio::test]
+async fn a_deployment_that_is_being_deleted_rolls_nothing_out() {
+    let world = world();
+    let finalizers = json!(["machine.sapcloud.io/machine-controller-manager"]);
+    let metadata = json!({ "deletionTimestamp": testing::ago(5), "finalizers": finalizers, "resourceVersion": "2" });
+    world.put_deployment("d", &json!({ "metadata": metadata, "spec": deployment_spec(3) }));
+    let plan = RolloutPlanView::new(&world.sources).get("ns", "d", Freshness::Recent).await.unwrap().object;
+    assert_eq!(stuck_cell(&plan), "BeingDeleted", "{plan:#}");
+    assert_eq!((&plan["status"]["steps"], &plan["status"]["toReplace"]), (&json!([]), &json!([])));
+}
+
+#[tokio::test]
+async fn a_plan_that_ends_early_says_so() {
+    let world = world();
+    let spec = json!({ "machineDeploymentName": "d", "maxSteps": 1, "proposed": { "template": template("new") } });
+    let told = RolloutPlanView::new(&world.sources).create("ns", json!({ "spec": spec })).await.unwrap();
+    let (status, why) = (&told.object["status"], "the rollout has more steps than 1 (spec.maxSteps, at most 1000)");
+    assert_eq!((&status["truncated"], &status["truncatedBecause"]), (&json!(true), &json!(why)));
+    assert_eq!(told.warnings, [format!("the plan ends early: {why}")]);
+    assert_eq!(stuck_cell(&told.object), "Truncated");
+
+    let whole = create(&world, json!({ "machineDeploymentName": "d" })).await.unwrap();
+    assert_eq!((&whole["status"]["truncated"], whole["status"].get("truncatedBecause")), (&json!(false), None));
+    assert_eq!(stuck_cell(&whole), Value::Null);
 }
 
 #[tokio::test]
@@ -245,7 +278,12 @@ async fn th_29_plans_of_a_huge_fleet_leave_the_process_its_breath() {
     let (mut told, mut sent_away) = (0, 0);
     for answer in futures::future::join_all(asked).await {
         match answer.unwrap() {
-            Ok(_) => told += 1,
+            Ok(answer) => {
+                let status = &answer.object["status"];
+                let why = status["truncatedBecause"].as_str().unwrap_or_default();
+                assert_eq!(status["truncated"], json!(why.contains("within 2s")), "{why}");
+                told += 1;
+            }
             Err(status) if status.code == 429 => sent_away += 1,
             Err(status) => panic!("{status:?}"),
         }

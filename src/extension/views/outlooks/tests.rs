@@ -3,15 +3,25 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 
-use super::super::testing::{self, World};
-use super::*;
+use super::{
+    super::{
+        processors::AT_ONCE,
+        testing::{self, World},
+    },
+    *,
+};
+use crate::{
+    extension::rows::Selection,
+    protocol::selectors::{FieldSelector, LabelSelector},
+};
 
 fn machine(patch: Value) -> Machine {
     testing::machine("m", patch)
 }
 
 async fn outlook(world: &World, name: &str) -> Value {
-    OutlookView::new(&world.sources).get("ns", name, Freshness::Recent).await.unwrap().object
+    let view = OutlookView::new(&world.sources);
+    testing::conforming(&view, view.get("ns", name, Freshness::Recent).await.unwrap().object)
 }
 
 fn in_phase(phase: &str, seconds_ago: i64) -> Value {
@@ -99,8 +109,8 @@ async fn nothing_is_told_from_a_cold_cache_and_only_what_the_namespace_holds() {
     let world = World::synced();
     world.add_machine(machine(json!({})));
     let view = OutlookView::new(&world.sources);
-    assert_eq!(view.list(Some("other"), Freshness::Recent).await.unwrap().items.len(), 0);
-    assert_eq!(view.list(None, Freshness::Recent).await.unwrap().items.len(), 1);
+    assert_eq!(view.list(Some("other"), Freshness::Recent).await.unwrap().rows.len(), 0);
+    assert_eq!(view.list(None, Freshness::Recent).await.unwrap().rows.len(), 1);
     assert_eq!(view.get("other", "m", Freshness::Recent).await.unwrap_err().code, 404);
 }
 
@@ -135,7 +145,8 @@ async fn a_long_list_is_told_whole() {
     for number in 0..=3 * AT_ONCE {
         world.add_machine(testing::machine(&format!("m-{number:04}"), json!({})));
     }
-    let told = OutlookView::new(&world.sources).list(Some("ns"), Freshness::Recent).await.unwrap().items;
+    let told = OutlookView::new(&world.sources).list(Some("ns"), Freshness::Recent).await.unwrap().rows;
+    let told = told.whole().await.unwrap();
     let names: Vec<&str> = told.iter().filter_map(|one| one["metadata"]["name"].as_str()).collect();
     assert_eq!(names.len(), 3 * AT_ONCE + 1);
     let mut distinct = names.clone();
@@ -143,6 +154,77 @@ async fn a_long_list_is_told_whole() {
     distinct.dedup();
     assert_eq!(distinct.len(), names.len(), "each once");
     assert!(told.iter().all(|one| one["stage"] == "Create"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_page_shows_the_moment_of_the_first() {
+    let world = World::synced();
+    world.add_set("s", 3, Some("d"));
+    world.add_deployment("d", 4);
+    let owned = json!({ "metadata": { "ownerReferences": [testing::owner("MachineSet", "s")] } });
+    for name in ["m-1", "m-2"] {
+        world.add_machine(testing::machine(name, owned.clone()));
+    }
+    let view = OutlookView::new(&world.sources);
+    let then = outlook(&world, "m-2").await;
+    let rows = view.list(Some("ns"), Freshness::Recent).await.unwrap().rows;
+    // Everything changes that the row is made from.
+    tokio::time::advance(Duration::from_secs(30)).await;
+    world.sources.views.machines.apply(testing::machine(
+        "m-2",
+        json!({ "metadata": { "resourceVersion": "9" }, "status": { "currentStatus": { "phase": "Running" } } }),
+    ));
+    world.add_class("c", json!({ "metadata": { "resourceVersion": "9" }, "provider": "another" }));
+    world.put_set("s", &json!({ "metadata": { "resourceVersion": "9" }, "spec": { "replicas": 7 } }));
+    assert_eq!(rows.page(1..2).await.unwrap(), [then]);
+    let now = outlook(&world, "m-2").await;
+    assert_eq!((&now["phase"], &now["owners"]), (&json!("Running"), &Value::Null), "{now:#}");
+}
+
+#[rstest]
+#[case::all("", "", &["deleted", "joining", "new"])]
+#[case::by_stage("stage=Join", "", &["joining"])]
+#[case::by_phase("phase!=Pending", "", &["deleted", "new"])]
+#[case::of_a_deletion("stage=GetVmStatus", "", &["deleted"])]
+#[case::by_label("", "node=n", &["joining"])]
+#[case::by_name("metadata.name=new", "", &["new"])]
+#[tokio::test(start_paused = true)]
+async fn selectors_look_at_what_is_told(#[case] fields: &str, #[case] labels: &str, #[case] expected: &[&str]) {
+    let world = World::synced();
+    world.add_machine(testing::machine("new", json!({})));
+    world.add_machine(testing::machine("joining", in_phase("Pending", 60)));
+    world.add_machine(testing::machine("deleted", json!({ "metadata": { "deletionTimestamp": testing::ago(60) } })));
+    let view = OutlookView::new(&world.sources);
+    let (labels, fields) = (LabelSelector::parse(labels).unwrap(), FieldSelector::parse(fields).unwrap());
+    let selection = Selection { labels: &labels, fields: &fields, own: view.selectable_fields() };
+    let rows = view.list(None, Freshness::Recent).await.unwrap().rows;
+    let told = Rows::from(rows.clone().whole().await.unwrap()).selected(&selection).whole().await.unwrap();
+    let seen = rows.selected(&selection).whole().await.unwrap();
+    let names: Vec<&str> = seen.iter().filter_map(|one| one["metadata"]["name"].as_str()).collect();
+    assert_eq!(names, expected);
+    assert_eq!(seen, told, "what is seen of a machine selects as what is told of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_get_on_says_in_short_what_ends_that() {
+    let told = "being deleted since 2027-01-15T08:00:00Z; waiting for its node to be drained. Drain failed due to - no. \
+                Attempts go on every 5s; pods are deleted by force from 2027-01-15T10:00:00Z on";
+    let patch = json!({
+        "metadata": { "deletionTimestamp": testing::ago(60), "labels": { "node": "n" } },
+        "status": {
+            "currentStatus": { "phase": "Terminating" },
+            "lastOperation": { "description": "Initiate node drain", "type": "Delete" },
+            "machineConditions": [{
+                "type": "Progressing", "status": "True", "reason": "DrainFailed", "message": told,
+                "lastTransitionTime": testing::ago(50),
+            }],
+        },
+    });
+    let world = World::synced();
+    world.add_machine(machine(patch));
+    world.add_node("n", "m");
+    let blocker = outlook(&world, "m").await["blockers"][0].clone();
+    assert_eq!((&blocker["message"], &blocker["resolvedBy"]), (&json!(told), &json!("its node to be drained")));
 }
 
 #[test]
