@@ -33,6 +33,7 @@ mod object;
 mod patch;
 mod persistence;
 mod protobuf;
+mod quality;
 mod read;
 mod reviews;
 mod schema;
