@@ -173,6 +173,11 @@ impl Store {
         self.state().shelves.get(collection)?.objects.get(key).cloned()
     }
 
+    /// All collections that have or had objects.
+    pub(super) fn collections(&self) -> Vec<Collection> {
+        self.state().shelves.keys().cloned().collect()
+    }
+
     /// All objects whose key begins with a prefix, as they are now.
     pub(super) fn list(&self, collection: &Collection, prefix: &str) -> Snapshot {
         let state = self.state();
