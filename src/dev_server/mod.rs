@@ -29,6 +29,7 @@ mod helpers;
 mod hooks;
 mod kinds;
 mod listener;
+mod long_list;
 mod object;
 mod patch;
 mod persistence;
@@ -44,6 +45,7 @@ mod strategic;
 #[cfg(test)]
 mod testing;
 mod watch;
+mod watch_lines;
 mod webhook_client;
 mod write;
 mod write_body;

@@ -196,7 +196,7 @@ fn commit(database: &Database, batch: &[Job]) -> Result<u64, redb::Error> {
             newest = newest.max(*revision);
             match stored {
                 Some(stored) => {
-                    let bytes = serde_json::to_vec(&stored.value).unwrap_or_default();
+                    let bytes = serde_json::to_vec(&stored.whole()).unwrap_or_default();
                     objects.insert(name.as_str(), bytes.as_slice())?;
                 }
                 None => {

@@ -85,13 +85,13 @@ impl Helpers {
         let told = remains.conditions(&stored.value, self.server.now());
         if !done {
             if let Some(conditions) = told {
-                let mut value = stored.value.clone();
+                let mut value = stored.whole();
                 value["status"]["conditions"] = conditions;
                 let _ = self.server.overwrite(&served, stored, Some(value));
             }
             return;
         }
-        let mut value = stored.value.clone();
+        let mut value = stored.whole();
         value["spec"]["finalizers"] = json!([]);
         if let Some(conditions) = told {
             value["status"]["conditions"] = conditions;
@@ -113,7 +113,7 @@ impl Helpers {
             if crd::is_accepted(&waits.value) || text(&waits.value, "/spec/group") != group {
                 continue;
             }
-            let mut value = waits.value.clone();
+            let mut value = waits.whole();
             let status = crd::status(&waits.value, all.iter().map(|(_, stored)| &stored.value), self.server.now());
             value["status"] = status;
             // Somebody else was quicker: that write has looked at the names too.
@@ -134,8 +134,11 @@ impl Helpers {
                 failed = failed.or(self.delete(&collection, &one.value, Propagation::Background).await.err());
             }
         }
-        let told =
-            crd::terminating(&stored.value, failed.as_ref().map(|refusal| refusal.message.as_str()), self.server.now());
+        let told = crd::terminating(
+            &stored.whole(),
+            failed.as_ref().map(|refusal| refusal.message.as_str()),
+            self.server.now(),
+        );
         if let (Some(served), Some(told)) = (self.served(&place.0), told) {
             // Somebody else was quicker: the change wakes us again.
             let _ = self.server.overwrite(&served, stored, Some(told));

@@ -43,7 +43,7 @@ impl Helpers {
             kept.push(json!({"key": key, "effect": "NoSchedule"}));
             kept.push(json!({"key": key, "effect": "NoExecute", "timeAdded": object::time(self.server.now())}));
         }
-        let mut value = node.value.clone();
+        let mut value = node.whole();
         if kept.is_empty() {
             remove(&mut value["spec"], "taints");
         } else {
