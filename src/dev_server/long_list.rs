@@ -11,12 +11,11 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
 use super::{
-    kinds::{Conversion, Served},
-    read::{as_item, in_version},
+    kinds::Served,
+    plain::{self, Form},
     server::{Answer, AnswerBody, Call},
     store::Stored,
 };
-use crate::protocol::negotiate::{self, Encoding, Layout, Shape};
 
 /// Shorter lists are written in one piece.
 const LONG: usize = 500;
@@ -40,11 +39,7 @@ impl LongList {
         let mut part = Vec::new();
         for stored in self.rest.by_ref().take(PART) {
             part.append(&mut self.before);
-            let mut object = stored.whole();
-            in_version(&mut object, &self.served);
-            as_item(&mut object, &self.served);
-            // A JSON value can always be written to memory.
-            let _ = serde_json::to_writer(&mut part, &object);
+            plain::write(&stored, &self.served, Form::Item, &mut part);
             self.before.push(b',');
         }
         if self.rest.len() == 0 {
@@ -58,10 +53,8 @@ impl LongList {
 /// A list in parts. None if it is short, if its caller wants something else than plain JSON objects, or if a webhook has to
 /// convert some of them.
 pub(super) fn in_parts(call: &Call<'_>, stored: &[Arc<Stored>], metadata: &Value) -> Option<Answer> {
-    let plain = call.accepted.shape == Shape::Object
-        && call.accepted.encoding == Encoding::Json
-        && negotiate::layout(call.query.get("pretty"), call.user_agent()) == Layout::Compact;
-    if stored.len() < LONG || !plain || needs_webhook(&call.served, stored) {
+    let needs_webhook = || stored.iter().any(|stored| plain::needs_webhook(stored, &call.served));
+    if stored.len() < LONG || !plain::is_wanted(call) || needs_webhook() {
         return None;
     }
     let head =
@@ -76,14 +69,6 @@ pub(super) fn in_parts(call: &Call<'_>, stored: &[Arc<Stored>], metadata: &Value
     });
     let body = AnswerBody::Stream(Body::from_stream(parts));
     Some(Answer { status: StatusCode::OK, body, warnings: Vec::new(), headers: HeaderMap::new() })
-}
-
-fn needs_webhook(served: &Served, stored: &[Arc<Stored>]) -> bool {
-    let by_webhook = served.custom().is_some_and(|custom| matches!(custom.conversion, Conversion::Webhook(_)));
-    by_webhook && {
-        let wanted = served.api_version();
-        stored.iter().any(|stored| stored.value["apiVersion"] != wanted.as_str())
-    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ mod long_list;
 mod object;
 mod patch;
 mod persistence;
+mod plain;
 mod protobuf;
 mod quality;
 mod read;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     kinds::{Conversion, Served},
     long_list,
+    plain::{self, Form},
     server::{Answer, Call, Server},
     store::{Snapshot, Stored},
 };
@@ -25,6 +26,12 @@ impl Server {
             self.not_older_than(crate::protocol::options::resource_version(version)?).await?;
         }
         let stored = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
+        if plain::is_wanted(call) && !plain::needs_webhook(&stored, &call.served) {
+            let mut text = Vec::new();
+            plain::write(&stored, &call.served, Form::Alone, &mut text);
+            text.push(b'\n');
+            return Ok(Answer::json(text));
+        }
         let object = self.present(&call.served, vec![stored]).await?.swap_remove(0);
         self.shaped(call, object).map(Answer::ok)
     }

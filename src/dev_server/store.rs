@@ -9,7 +9,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use serde_json::{Value, json};
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
 use tokio::sync::watch;
 
 use super::persistence::{Durable, Record};
@@ -19,7 +22,7 @@ const HISTORY: usize = 20_000;
 /// What they may take of memory, about.
 const HISTORY_BYTES: usize = 64 * 1024 * 1024;
 /// Who owns which field.
-const MANAGED: &str = "managedFields";
+pub(super) const MANAGED: &str = "managedFields";
 /// What a JSON value takes beside what it holds.
 const VALUE: usize = size_of::<Value>();
 /// Fields that a node of a map has room for.
@@ -59,7 +62,7 @@ pub(super) struct Stored {
     pub(super) revision: u64,
     /// The object without its managed fields; for the whole see [`Stored::whole`].
     pub(super) value: Value,
-    managed: Option<Box<str>>,
+    managed: Option<Box<RawValue>>,
 }
 
 impl Stored {
@@ -68,13 +71,15 @@ impl Stored {
             Some(metadata) => metadata.remove(MANAGED),
             None => None,
         };
-        Self { revision, value, managed: managed.map(|managed| managed.to_string().into_boxed_str()) }
+        // A JSON value can always be written to memory.
+        let managed = managed.and_then(|managed| to_raw_value(&managed).ok());
+        Self { revision, value, managed }
     }
 
     /// The object as it was written.
     pub(super) fn whole(&self) -> Value {
         let mut value = self.value.clone();
-        let managed = self.managed.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let managed = self.managed().and_then(|text| serde_json::from_str(text.get()).ok());
         let metadata = value.get_mut("metadata").and_then(Value::as_object_mut);
         if let (Some(managed), Some(metadata)) = (managed, metadata) {
             metadata.insert(MANAGED.to_owned(), managed);
@@ -82,9 +87,14 @@ impl Stored {
         value
     }
 
+    /// Its managed fields.
+    pub(super) fn managed(&self) -> Option<&RawValue> {
+        self.managed.as_deref()
+    }
+
     /// Bytes of memory that it takes, about.
     fn size(&self) -> usize {
-        heap_of(&self.value) + self.managed.as_ref().map_or(0, |text| text.len())
+        heap_of(&self.value) + self.managed().map_or(0, |text| text.get().len())
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     kinds::Served,
+    plain::{self, Form},
     read::check_fields,
     server::{Answer, AnswerBody, Call, Server},
     store::{Change, Stored},
@@ -169,6 +170,14 @@ impl Watcher {
         if let Some(line) = is_shared.then(|| self.server.lines.find(revision, kind, &self.served)).flatten() {
             return Ok(line);
         }
+        if is_shared && kind != DELETED && !plain::needs_webhook(stored, &self.served) {
+            let mut line = line_head(kind);
+            plain::write(stored, &self.served, Form::Alone, &mut line);
+            line.extend_from_slice(LINE_END);
+            let line = Bytes::from(line);
+            self.server.lines.keep(revision, kind, &self.served, line.clone());
+            return Ok(line);
+        }
         let mut object = self.server.converted(&self.served, vec![stored.whole()]).await?.swap_remove(0);
         if kind == DELETED {
             object["metadata"]["resourceVersion"] = json!(revision.to_string());
@@ -267,10 +276,16 @@ impl Watcher {
     }
 }
 
+const LINE_END: &[u8] = b"}\n";
+
+fn line_head(kind: &str) -> Vec<u8> {
+    format!("{{\"type\":\"{kind}\",\"object\":").into_bytes()
+}
+
 /// One event. Its type comes first, as from a real server: readers decide by it how to read the object.
 fn write_line(kind: &str, object: &Value, lines: &mut Vec<u8>) {
-    lines.extend_from_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
+    lines.append(&mut line_head(kind));
     // A JSON value can always be written to memory.
     let _ = serde_json::to_writer(&mut *lines, object);
-    lines.extend_from_slice(b"}\n");
+    lines.extend_from_slice(LINE_END);
 }

@@ -301,7 +301,7 @@ pub fn probes() -> Vec<Probe> {
             [
                 post("$M", config_map("m")),
                 post(WEBHOOKS, nobody_answers()),
-                delete("$M/m").status(500).eventually(),
+                delete("$M/m?dryRun=All").status(500).eventually(),
                 delete("/api/v1/namespaces/$NS"),
                 get("/api/v1/namespaces/$NS").eventually().facts([
                     condition(2, "NamespaceDeletionContentFailure", "True"),
