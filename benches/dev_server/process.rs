@@ -145,7 +145,7 @@ pub async fn fleet() -> anyhow::Result<()> {
     let simulation = folder.path().join("simulation.yaml");
     fs::write(
         &simulation,
-        "latency: {create: {constant: 0s}, boot: {constant: 0s}, ready: {constant: 0s}, delete: {constant: 0s}, api: {constant: 0s}}\n",
+        "latency: {create: {constant: 0s}, boot: {constant: 0s}, ready: {constant: 0s}, delete: {constant: 0s}, api: {constant: 0s}}\nnodes: {leaseInterval: 0}\n",
     )?;
     let flag = format!("--simulation-config={}", simulation.display());
     let dev = Dev::start(folder.path(), &[&flag], "ready after")?;
