@@ -50,25 +50,27 @@ impl LongList {
     }
 }
 
-/// A list in parts. None if it is short, if its caller wants something else than plain JSON objects, or if a webhook has to
-/// convert some of them.
-pub(super) fn in_parts(call: &Call<'_>, stored: &[Arc<Stored>], metadata: &Value) -> Option<Answer> {
-    let needs_webhook = || stored.iter().any(|stored| plain::needs_webhook(stored, &call.served));
-    if stored.len() < LONG || !plain::is_wanted(call) || needs_webhook() {
-        return None;
-    }
+/// Whether a list is to be written in parts. Not if it is short, if its caller wants something else than plain JSON objects,
+/// or if a webhook has to convert some of them.
+pub(super) fn is_long(call: &Call<'_>, stored: &[Arc<Stored>]) -> bool {
+    let needs_webhook = |stored: &Arc<Stored>| plain::needs_webhook(stored, &call.served);
+    stored.len() >= LONG && plain::is_wanted(call) && !stored.iter().any(needs_webhook)
+}
+
+/// A list in parts.
+pub(super) fn in_parts(call: &Call<'_>, stored: Vec<Arc<Stored>>, metadata: &Value) -> Answer {
     let head =
         json!({"apiVersion": call.served.api_version(), "kind": call.served.resource.list_kind, "metadata": metadata});
     let mut before = head.to_string().into_bytes();
     before.pop();
     before.extend_from_slice(b",\"items\":[");
-    let list = LongList { served: Arc::clone(&call.served), rest: stored.to_vec().into_iter(), before, ended: false };
+    let list = LongList { served: Arc::clone(&call.served), rest: stored.into_iter(), before, ended: false };
     let parts = futures::stream::unfold(list, |mut list| async move {
         let part = list.next()?;
         Some((Ok::<_, Infallible>(part), list))
     });
     let body = AnswerBody::Stream(Body::from_stream(parts));
-    Some(Answer { status: StatusCode::OK, body, warnings: Vec::new(), headers: HeaderMap::new() })
+    Answer { status: StatusCode::OK, body, warnings: Vec::new(), headers: HeaderMap::new() }
 }
 
 #[cfg(test)]
@@ -76,12 +78,13 @@ mod tests {
     use super::*;
     use crate::dev_server::testing::{ask, cluster};
 
+    const COUNT: usize = LONG + 50;
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
     #[tokio::test(start_paused = true)]
     async fn a_long_list_has_what_a_short_one_has() {
         let cluster = cluster([]);
-        for number in 0..LONG + 50 {
+        for number in 0..COUNT {
             let map =
                 json!({"metadata": {"name": format!("m-{number:04}"), "labels": {"odd": (number % 2).to_string()}}});
             ask(&cluster, "POST", MAPS, &map).await.unwrap();
@@ -101,9 +104,9 @@ mod tests {
             }
         }
         assert_eq!(*items, pages, "short pages are written in one piece");
-        assert_eq!(items.len(), LONG + 50);
+        assert_eq!(items.len(), COUNT);
         assert!(items[0].get("kind").is_none(), "items of built-in kinds carry none");
         let half = get(&format!("{MAPS}?labelSelector=odd%3D1")).await;
-        assert_eq!(half["items"].as_array().unwrap().len(), (LONG + 50) / 2);
+        assert_eq!(half["items"].as_array().unwrap().len(), COUNT / 2);
     }
 }

@@ -78,6 +78,8 @@ mod tests {
 
     use super::*;
 
+    // So that the table reads best.
+    #[allow(clippy::needless_pass_by_value)]
     fn asks(requests: Value, limits: Value) -> Value {
         json!({"resources": {"requests": requests, "limits": limits}})
     }

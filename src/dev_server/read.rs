@@ -98,8 +98,8 @@ impl Server {
             metadata["continue"] = json!("");
         }
         let matching: Vec<Arc<Stored>> = matching.into_iter().map(|(_, stored)| stored).collect();
-        if let Some(answer) = long_list::in_parts(call, &matching, &metadata) {
-            return Ok(answer);
+        if long_list::is_long(call, &matching) {
+            return Ok(long_list::in_parts(call, matching, &metadata));
         }
         let objects = self.present(&call.served, matching).await?;
         let body = shape_list(
