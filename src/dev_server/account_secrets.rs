@@ -56,7 +56,7 @@ impl Server {
         let id = object::new_uid(&mut *self.random());
         let token = self.accounts.issue(&Holder { namespace, name, uid }, &id, now, now + LIFETIME);
         let Some(token) = token else { return };
-        let value = filled(&stored.value, uid, &token, self.authority.get().map(String::as_str));
+        let value = filled(&stored.whole(), uid, &token, self.authority.get().map(String::as_str));
         let place = key(Some(namespace), object::name(&stored.value));
         // Somebody else was quicker: the change wakes us again.
         let _ =

@@ -363,7 +363,7 @@ mod tests {
     fn an_aggregated_role_has_the_rules_of_those_it_selects() {
         let role = |name: &str, labels: Value, rules: Value| {
             let value = json!({"metadata": {"name": name, "labels": labels}, "rules": rules});
-            (name.to_owned(), Arc::new(Stored { revision: 1, value }))
+            (name.to_owned(), Arc::new(Stored::of(1, value)))
         };
         let all = [
             role("one", json!({"to-view": "true"}), json!([rule(&[""], &["pods"], &["get"], &[])])),

@@ -9,6 +9,7 @@ use super::{
     access::User,
     kinds::Served,
     object::{metadata, name, text},
+    quality,
     schema::validate,
     write_rules::remove,
 };
@@ -123,6 +124,13 @@ pub(super) fn default_new(served: &Served, object: &mut Value, user: &User) {
     }
 }
 
+/// What a new object gets once webhooks have had their say: what they have added to a pod has defaults too, and counts.
+pub(super) fn default_admitted(served: &Served, object: &mut Value) {
+    if served.is("", "pods") {
+        default_pod(object);
+    }
+}
+
 fn default_webhooks(object: &mut Value) {
     for webhook in object["webhooks"].as_array_mut().into_iter().flatten() {
         set_default(webhook, "failurePolicy", json!("Fail"));
@@ -166,11 +174,14 @@ fn default_pod(pod: &mut Value) {
     set_default(spec, "enableServiceLinks", json!(true));
     set_default(spec, "priority", json!(0));
     set_default(spec, "preemptionPolicy", json!("PreemptLowerPriority"));
-    for container in spec["containers"].as_array_mut().into_iter().flatten() {
-        set_default(container, "resources", json!({}));
-        set_default(container, "imagePullPolicy", json!("IfNotPresent"));
-        set_default(container, "terminationMessagePath", json!("/dev/termination-log"));
-        set_default(container, "terminationMessagePolicy", json!("File"));
+    for list in ["containers", "initContainers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            set_default(container, "resources", json!({}));
+            quality::default_requests(container);
+            set_default(container, "imagePullPolicy", json!("IfNotPresent"));
+            set_default(container, "terminationMessagePath", json!("/dev/termination-log"));
+            set_default(container, "terminationMessagePolicy", json!("File"));
+        }
     }
     let mut tolerations = spec["tolerations"].as_array().cloned().unwrap_or_default();
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
@@ -185,8 +196,8 @@ fn default_pod(pod: &mut Value) {
         }
     }
     spec["tolerations"] = json!(tolerations);
-    remove(pod, "status");
-    pod["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"});
+    let class = quality::class(&pod["spec"]);
+    pod["status"] = json!({"phase": "Pending", "qosClass": class});
 }
 
 /// The finalizers that a namespace has in its spec.

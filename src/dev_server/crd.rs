@@ -213,8 +213,35 @@ pub(super) fn status<'a>(definition: &'a Value, all: impl Iterator<Item = &'a Va
             condition("Established", "False", "NotAccepted", "not all names are accepted"),
         ],
     };
+    // What its end waits for is told elsewhere.
+    let known = definition["status"]["conditions"].as_array().into_iter().flatten();
+    let others = known.filter(|known| conditions.iter().all(|ours| ours["type"] != known["type"])).cloned();
+    let conditions: Vec<Value> = conditions.iter().cloned().chain(others).collect();
     let accepted = accepted_names(&definition["spec"]["names"], &conflicts);
     json!({"acceptedNames": accepted, "storedVersions": stored, "conditions": conditions})
+}
+
+/// A definition that is going and says that its objects go first, or why they do not; none if it says so already.
+pub(super) fn terminating(definition: &Value, failure: Option<&str>, now: jiff::Timestamp) -> Option<Value> {
+    const TYPE: &str = "Terminating";
+    let (reason, message) = match failure {
+        None => ("InstanceDeletionInProgress", "CustomResource deletion is in progress".to_owned()),
+        Some(failure) => ("InstanceDeletionFailed", format!("could not issue all deletes: {failure}")),
+    };
+    let mut told = definition.clone();
+    let conditions = &mut told["status"]["conditions"];
+    let mut all = conditions.as_array().cloned().unwrap_or_default();
+    let known = all.iter().position(|known| known["type"] == TYPE);
+    let since = known.map_or_else(|| time(now), |at| all[at]["lastTransitionTime"].clone());
+    let condition =
+        json!({"type": TYPE, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since});
+    match known {
+        Some(at) if all[at] == condition => return None,
+        Some(at) => all[at] = condition,
+        None => all.push(condition),
+    }
+    *conditions = json!(all);
+    Some(told)
 }
 
 /// The kinds that a definition serves; none while its names are another's.

@@ -37,7 +37,7 @@ impl Server {
 
     /// Says in the pod why it goes.
     fn mark_disrupted(&self, call: &Call<'_>, pod: &Arc<Stored>) {
-        let mut value = pod.value.clone();
+        let mut value = pod.whole();
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
             "message": "Eviction API: evicting", "lastTransitionTime": time(self.now()),
@@ -66,7 +66,7 @@ impl Server {
                     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
                 return Err(ApiStatus::new(500, "InternalError", why));
             }
-            let mut value = budget.value.clone();
+            let mut value = budget.whole();
             let (name, status) = (object::name(&budget.value), &budget.value["status"]);
             let refused = ApiStatus::new(
                 429,
@@ -112,7 +112,7 @@ impl Server {
                 format!("pod {} is already assigned to node {:?}", call.name(), text(&pod.value, "/spec/nodeName"));
             return Err(ApiStatus::conflict("", "pods/binding", call.name(), &why));
         }
-        let mut value = pod.value.clone();
+        let mut value = pod.whole();
         value["spec"]["nodeName"] = body["target"]["name"].clone();
         self.overwrite(&call.served, &pod, Some(value)).map_err(|_| call.modified())?;
         let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});

@@ -174,7 +174,8 @@ impl DevServer {
     pub fn writes(&self) -> Vec<String> {
         let journal = self.server.store.journal(0);
         let line = |(collection, change): &(Collection, Arc<super::store::Change>)| {
-            let object = change.after.as_ref().map_or_else(|| "deleted".to_owned(), |stored| stored.value.to_string());
+            let object =
+                change.after.as_ref().map_or_else(|| "deleted".to_owned(), |stored| stored.whole().to_string());
             format!("{} {}/{}/{} {object}", change.revision, collection.group, collection.resource, change.key)
         };
         journal.iter().map(line).collect()

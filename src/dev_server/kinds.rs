@@ -152,6 +152,8 @@ impl Served {
 pub(super) struct Registry {
     all: Vec<Arc<Served>>,
     by_path: HashMap<(String, String, String), Arc<Served>>,
+    /// The kinds in which collections are stored.
+    by_collection: HashMap<Collection, Arc<Served>>,
     /// Schemas of built-in kinds by name.
     pub(super) schemas: &'static BTreeMap<String, Value>,
 }
@@ -174,7 +176,11 @@ impl Registry {
                 ((kind.group.clone(), kind.version.clone(), served.resource.plural.clone()), Arc::clone(served))
             })
             .collect();
-        Self { all, by_path, schemas: &builtin::document().schemas }
+        let mut by_collection: HashMap<Collection, Arc<Served>> = HashMap::new();
+        for served in all.iter().filter(|served| is_stored_as(served)) {
+            by_collection.entry(served.collection.clone()).or_insert_with(|| Arc::clone(served));
+        }
+        Self { all, by_path, by_collection, schemas: &builtin::document().schemas }
     }
 
     pub(super) fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Served>> {
@@ -195,11 +201,7 @@ impl Registry {
 
     /// The kind in which a collection is stored.
     pub(super) fn storage_of(&self, collection: &Collection) -> Option<&Arc<Served>> {
-        self.all.iter().find(|served| {
-            &served.collection == collection
-                && served.custom().is_none_or(|custom| custom.storage_version == served.resource.kind.version)
-                && served.group() == collection.group
-        })
+        self.by_collection.get(collection)
     }
 
     pub(super) fn all(&self) -> &[Arc<Served>] {
@@ -210,6 +212,12 @@ impl Registry {
     pub(super) fn resources(&self, wanted: impl Fn(&Served) -> bool) -> Vec<&Resource> {
         self.all.iter().filter(|served| wanted(served)).map(|served| &served.resource).collect()
     }
+}
+
+/// Whether objects are stored as this kind, of all that a collection is served as.
+fn is_stored_as(served: &Served) -> bool {
+    served.custom().is_none_or(|custom| custom.storage_version == served.resource.kind.version)
+        && served.group() == served.collection.group
 }
 
 /// A verb by its name.

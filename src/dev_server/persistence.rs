@@ -19,7 +19,10 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefini
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::store::{Collection, Stored};
+use super::{
+    plain,
+    store::{Collection, Stored},
+};
 
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -196,7 +199,7 @@ fn commit(database: &Database, batch: &[Job]) -> Result<u64, redb::Error> {
             newest = newest.max(*revision);
             match stored {
                 Some(stored) => {
-                    let bytes = serde_json::to_vec(&stored.value).unwrap_or_default();
+                    let bytes = plain::stored_text(stored);
                     objects.insert(name.as_str(), bytes.as_slice())?;
                 }
                 None => {

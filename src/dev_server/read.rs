@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use super::{
     kinds::{Conversion, Served},
+    long_list,
+    plain::{self, Form},
     server::{Answer, Call, Server},
     store::{Snapshot, Stored},
 };
@@ -24,6 +26,12 @@ impl Server {
             self.not_older_than(crate::protocol::options::resource_version(version)?).await?;
         }
         let stored = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
+        if plain::is_wanted(call) && !plain::needs_webhook(&stored, &call.served) {
+            let mut text = Vec::new();
+            plain::write(&stored, &call.served, Form::Alone, &mut text);
+            text.push(b'\n');
+            return Ok(Answer::json(text));
+        }
         let object = self.present(&call.served, vec![stored]).await?.swap_remove(0);
         self.shaped(call, object).map(Answer::ok)
     }
@@ -89,7 +97,11 @@ impl Server {
         } else if call.served.is_custom() && options.limit.is_some() {
             metadata["continue"] = json!("");
         }
-        let objects = self.present(&call.served, matching.into_iter().map(|(_, stored)| stored).collect()).await?;
+        let matching: Vec<Arc<Stored>> = matching.into_iter().map(|(_, stored)| stored).collect();
+        if long_list::is_long(call, &matching) {
+            return Ok(long_list::in_parts(call, matching, &metadata));
+        }
+        let objects = self.present(&call.served, matching).await?;
         let body = shape_list(
             call.accepted.shape,
             &call.served.resource.columns,
@@ -121,46 +133,29 @@ impl Server {
 
     /// Stored objects in the version of a served kind.
     pub(super) async fn present(&self, served: &Served, stored: Vec<Arc<Stored>>) -> Result<Vec<Value>, ApiStatus> {
-        let objects = stored.iter().map(|stored| stored.value.clone()).collect();
+        let objects = stored.iter().map(|stored| stored.whole()).collect();
         self.converted(served, objects).await
     }
 
     /// Objects in the version of a served kind, whatever version of it they are in.
     pub(super) async fn converted(&self, served: &Served, mut objects: Vec<Value>) -> Result<Vec<Value>, ApiStatus> {
-        let wanted = served.api_version();
-        match served.custom().map(|custom| &custom.conversion) {
-            None | Some(Conversion::None) => {
-                for object in &mut objects {
-                    if object["apiVersion"] != wanted.as_str() {
-                        present_event(object, served);
-                        object["apiVersion"] = json!(wanted);
-                    }
-                }
-            }
-            Some(Conversion::Webhook(client)) => {
-                let others: Vec<usize> =
-                    (0..objects.len()).filter(|at| objects[*at]["apiVersion"] != wanted.as_str()).collect();
-                if !others.is_empty() {
-                    let input = others.iter().map(|at| objects[*at].clone()).collect();
-                    let output = self.convert(client, &wanted, input).await.map_err(|why| {
-                        let from = &objects[others[0]]["apiVersion"];
-                        ApiStatus::internal(format!(
-                            "conversion webhook for {from}, Kind={} failed: {why}",
-                            served.kind()
-                        ))
-                    })?;
-                    for (at, mut object) in others.into_iter().zip(output) {
-                        super::schema::defaults::fill(&mut object, &served.schema);
-                        objects[at] = object;
-                    }
+        if let Some(Conversion::Webhook(client)) = served.custom().map(|custom| &custom.conversion) {
+            let wanted = served.api_version();
+            let others: Vec<usize> =
+                (0..objects.len()).filter(|at| objects[*at]["apiVersion"] != wanted.as_str()).collect();
+            if !others.is_empty() {
+                let input = others.iter().map(|at| objects[*at].clone()).collect();
+                let output = self.convert(client, &wanted, input).await.map_err(|why| {
+                    let from = &objects[others[0]]["apiVersion"];
+                    ApiStatus::internal(format!("conversion webhook for {from}, Kind={} failed: {why}", served.kind()))
+                })?;
+                for (at, object) in others.into_iter().zip(output) {
+                    objects[at] = object;
                 }
             }
         }
-        if served.is_custom() {
-            // Defaults that came with a newer schema.
-            for object in &mut objects {
-                super::schema::defaults::fill(object, &served.schema);
-            }
+        for object in &mut objects {
+            in_version(object, served);
         }
         Ok(objects)
     }
@@ -168,6 +163,27 @@ impl Server {
     /// One object as the caller wants it.
     pub(super) fn shaped(&self, call: &Call<'_>, object: Value) -> Result<Value, ApiStatus> {
         shape_object(call.accepted.shape, &call.served.resource.columns, object, call.query, self.now())
+    }
+}
+
+/// Brings an object into the version of a served kind, where that needs no webhook.
+pub(super) fn in_version(object: &mut Value, served: &Served) {
+    let wanted = served.api_version();
+    if object["apiVersion"] != wanted.as_str() {
+        present_event(object, served);
+        object["apiVersion"] = json!(wanted);
+    }
+    if served.is_custom() {
+        // Defaults that came with a newer schema.
+        super::schema::defaults::fill(object, &served.schema);
+    }
+}
+
+/// An object as a list has it: items of built-in kinds carry no kind of their own.
+pub(super) fn as_item(object: &mut Value, served: &Served) {
+    if let (false, Value::Object(fields)) = (served.is_custom(), object) {
+        fields.remove("kind");
+        fields.remove("apiVersion");
     }
 }
 
@@ -195,15 +211,10 @@ fn present_event(object: &mut Value, served: &Served) {
     }
 }
 
-/// A list of objects; items of built-in kinds carry no kind of their own.
+/// A list of objects.
 pub(super) fn list_body(served: &Served, mut objects: Vec<Value>, metadata: &Value) -> Value {
-    if !served.is_custom() {
-        for object in &mut objects {
-            if let Value::Object(fields) = object {
-                fields.remove("kind");
-                fields.remove("apiVersion");
-            }
-        }
+    for object in &mut objects {
+        as_item(object, served);
     }
     json!({"kind": served.resource.list_kind, "apiVersion": served.api_version(), "metadata": metadata, "items": objects})
 }

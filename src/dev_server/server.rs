@@ -25,6 +25,7 @@ use super::{
     kinds::{Registry, Served},
     protobuf::{self, Unread},
     store::{Collection, Store},
+    watch_lines::WatchLines,
     webhook_client::WebhookClient,
 };
 pub(super) use crate::protocol::answer::{Answer, AnswerBody};
@@ -43,6 +44,8 @@ pub(super) struct Server {
     pub(super) store: Store,
     registry: RwLock<Arc<Registry>>,
     pub(super) documents: Documents,
+    /// What watchers were told last.
+    pub(super) lines: WatchLines,
     pub(super) webhooks: WebhookClient,
     pub(super) aggregator: Aggregator,
     random: Mutex<ChaCha8Rng>,
@@ -143,6 +146,7 @@ impl Server {
             store,
             registry: RwLock::new(Arc::new(Registry::new(Vec::new()))),
             documents: Documents::default(),
+            lines: WatchLines::default(),
             webhooks: WebhookClient::default(),
             aggregator: Aggregator::default(),
             audit_ids: Mutex::new(audit_ids),

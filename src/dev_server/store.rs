@@ -9,7 +9,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use serde_json::{Value, json};
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
 use tokio::sync::watch;
 
 use super::persistence::{Durable, Record};
@@ -18,10 +21,16 @@ use super::persistence::{Durable, Record};
 const HISTORY: usize = 20_000;
 /// What they may take of memory, about.
 const HISTORY_BYTES: usize = 64 * 1024 * 1024;
+/// Who owns which field.
+pub(super) const MANAGED: &str = "managedFields";
 /// What a JSON value takes beside what it holds.
 const VALUE: usize = size_of::<Value>();
-/// What a field of an object takes beside its name and value.
-const FIELD: usize = 3 * size_of::<usize>();
+/// Fields that a node of a map has room for.
+const NODE_FIELDS: usize = 11;
+/// What such a node takes, however few fields are in it.
+const NODE: usize = NODE_FIELDS * (size_of::<String>() + VALUE) + 2 * size_of::<usize>();
+/// What a change takes beside the object.
+const CHANGE: usize = size_of::<Change>() + size_of::<Stored>();
 
 /// A stored resource, whatever versions it is served in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,10 +54,48 @@ pub(super) fn key(namespace: Option<&str>, name: &str) -> String {
 }
 
 /// A stored object at a revision; `metadata.resourceVersion` is set.
+///
+/// `metadata.managedFields` is kept aside as text: a tree of it would take more memory than all the rest, and hardly anybody
+/// reads it here.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) revision: u64,
+    /// The object without its managed fields; for the whole see [`Stored::whole`].
     pub(super) value: Value,
+    managed: Option<Box<RawValue>>,
+}
+
+impl Stored {
+    pub(super) fn of(revision: u64, mut value: Value) -> Self {
+        let managed = match value.get_mut("metadata").and_then(Value::as_object_mut) {
+            Some(metadata) => metadata.remove(MANAGED),
+            None => None,
+        };
+        // A JSON value can always be written to memory.
+        let managed = managed.and_then(|managed| to_raw_value(&managed).ok());
+        Self { revision, value, managed }
+    }
+
+    /// The object as it was written.
+    pub(super) fn whole(&self) -> Value {
+        let mut value = self.value.clone();
+        let managed = self.managed().and_then(|text| serde_json::from_str(text.get()).ok());
+        let metadata = value.get_mut("metadata").and_then(Value::as_object_mut);
+        if let (Some(managed), Some(metadata)) = (managed, metadata) {
+            metadata.insert(MANAGED.to_owned(), managed);
+        }
+        value
+    }
+
+    /// Its managed fields.
+    pub(super) fn managed(&self) -> Option<&RawValue> {
+        self.managed.as_deref()
+    }
+
+    /// Bytes of memory that it takes, about.
+    fn size(&self) -> usize {
+        heap_of(&self.value) + self.managed().map_or(0, |text| text.get().len())
+    }
 }
 
 /// One change of one object.
@@ -120,15 +167,17 @@ impl Shelf {
     }
 }
 
-/// Bytes of memory that a value takes, about.
-fn bytes_of(value: &Value) -> usize {
-    VALUE
-        + match value {
-            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-            Value::String(text) => text.len(),
-            Value::Array(items) => items.iter().map(bytes_of).sum(),
-            Value::Object(fields) => fields.iter().map(|(key, value)| FIELD + key.len() + bytes_of(value)).sum(),
+/// Bytes of memory that a value takes beside itself, about.
+fn heap_of(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| VALUE + heap_of(item)).sum(),
+        Value::Object(fields) => {
+            let nodes = fields.len().div_ceil(NODE_FIELDS);
+            nodes * NODE + fields.iter().map(|(key, value)| key.len() + heap_of(value)).sum::<usize>()
         }
+    }
 }
 
 struct State {
@@ -152,7 +201,7 @@ impl Store {
         let mut shelves: BTreeMap<Collection, Shelf> = BTreeMap::new();
         for Record { collection, key, value } in kept {
             let shelf = shelves.entry(collection).or_insert_with(|| Shelf { compacted: revision, ..Shelf::default() });
-            let stored = Stored { revision: revision_of(&value), value };
+            let stored = Stored::of(revision_of(&value), value);
             shelf.objects.insert(key, Arc::new(stored));
         }
         let state = Mutex::new(State { revision, base: revision, shelves });
@@ -171,6 +220,11 @@ impl Store {
 
     pub(super) fn get(&self, collection: &Collection, key: &str) -> Option<Arc<Stored>> {
         self.state().shelves.get(collection)?.objects.get(key).cloned()
+    }
+
+    /// All collections that have or had objects.
+    pub(super) fn collections(&self) -> Vec<Collection> {
+        self.state().shelves.keys().cloned().collect()
     }
 
     /// All objects whose key begins with a prefix, as they are now.
@@ -239,9 +293,9 @@ impl Store {
             _ => return Err(Raced),
         }
         let removed = value.is_none();
-        let mut value = value.or_else(|| before.as_ref().map(|before| before.value.clone())).unwrap_or(Value::Null);
+        let mut value = value.or_else(|| before.as_ref().map(|before| before.whole())).unwrap_or(Value::Null);
         value["metadata"]["resourceVersion"] = json!(revision.to_string());
-        let stored = Arc::new(Stored { revision, value });
+        let stored = Arc::new(Stored::of(revision, value));
         if removed {
             shelf.objects.remove(key);
         } else {
@@ -253,7 +307,7 @@ impl Store {
             before: before.clone(),
             // A removal carries its last state too; who reads it knows by `removed`.
             after: if removed { None } else { Some(Arc::clone(&stored)) },
-            size: if removed { FIELD } else { FIELD + bytes_of(&stored.value) },
+            size: if removed { CHANGE } else { CHANGE + stored.size() },
         };
         shelf.record(change, HISTORY_BYTES);
         state.revision = revision;
@@ -390,12 +444,12 @@ mod tests {
     #[test]
     fn history_is_limited_by_what_it_takes_of_memory() {
         let large = object(&"x".repeat(1000));
-        let each = FIELD + bytes_of(&large);
+        let each = CHANGE + heap_of(&large);
         let change = |revision| Change {
             revision,
             key: "h/a".to_owned(),
             before: None,
-            after: Some(Arc::new(Stored { revision, value: large.clone() })),
+            after: Some(Arc::new(Stored::of(revision, large.clone()))),
             size: each,
         };
         let mut shelf = Shelf::default();
@@ -408,6 +462,17 @@ mod tests {
         assert_eq!((shelf.history.len(), shelf.compacted), (1, 10), "one that is too large is kept alone");
         shelf.forget_history(11);
         assert_eq!((shelf.size, shelf.compacted), (0, 11));
+    }
+
+    #[test]
+    fn managed_fields_are_kept_aside_and_nothing_is_lost() {
+        let whole = json!({"metadata": {"name": "a", "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}]}});
+        let stored = Stored::of(1, whole.clone());
+        assert_eq!((stored.value.clone(), stored.whole()), (json!({"metadata": {"name": "a"}}), whole));
+        for without in [json!({"metadata": {"name": "a"}}), json!({"data": 1}), Value::Null] {
+            let stored = Stored::of(1, without.clone());
+            assert_eq!((&stored.value, stored.whole()["data"].clone()), (&without, without["data"].clone()));
+        }
     }
 
     #[test]

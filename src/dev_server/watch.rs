@@ -13,9 +13,10 @@ use tokio::time::Instant;
 
 use super::{
     kinds::Served,
+    plain::{self, Form},
     read::check_fields,
     server::{Answer, AnswerBody, Call, Server},
-    store::Change,
+    store::{Change, Stored},
 };
 use crate::protocol::{
     negotiate::Shape,
@@ -26,6 +27,8 @@ use crate::protocol::{
 
 /// A watch that says nothing of its end lasts between one and two of these.
 const DEFAULT_LIFE: Duration = Duration::from_secs(30 * 60);
+
+const DELETED: &str = "DELETED";
 
 struct Watcher {
     server: Arc<Server>,
@@ -95,11 +98,11 @@ impl Watcher {
         loop {
             let lines = match self.stage {
                 Stage::Ended => return None,
-                Stage::Initial => self.initial().await,
+                Stage::Initial => Bytes::from(self.initial().await),
                 Stage::Live => self.live().await,
             };
             if !lines.is_empty() {
-                return Some(Bytes::from(lines));
+                return Some(lines);
             }
         }
     }
@@ -128,10 +131,10 @@ impl Watcher {
         lines
     }
 
-    async fn live(&mut self) -> Vec<u8> {
+    async fn live(&mut self) -> Bytes {
         if self.is_held_back().await {
             self.stage = Stage::Ended;
-            return Vec::new();
+            return Bytes::new();
         }
         let changes = match self.server.store.changes(&self.served.collection, self.at) {
             Ok((upto, changes)) => {
@@ -140,18 +143,52 @@ impl Watcher {
             }
             Err(old) => {
                 let message = format!("too old resource version: {} ({})", self.at, old.current);
-                return self.error(&ApiStatus::expired(message));
+                return Bytes::from(self.error(&ApiStatus::expired(message)));
             }
         };
         let mut lines = Vec::new();
         for change in changes {
-            let Some((kind, value)) = self.event(&change) else { continue };
-            match self.server.converted(&self.served, vec![value]).await {
-                Ok(mut objects) => self.line(kind, objects.swap_remove(0), &mut lines),
-                Err(status) => return self.error(&status),
+            let Some((kind, stored)) = self.event(&change) else { continue };
+            match self.told(kind, change.revision, stored).await {
+                Ok(line) => lines.push(line),
+                Err(status) => {
+                    lines.push(Bytes::from(self.error(&status)));
+                    break;
+                }
             }
         }
-        if lines.is_empty() { self.wait().await } else { lines }
+        match lines.len() {
+            0 => Bytes::from(self.wait().await),
+            1 => lines.swap_remove(0),
+            _ => Bytes::from(lines.concat()),
+        }
+    }
+
+    /// The line of a change: the one that others were told, where all are told the same.
+    async fn told(&mut self, kind: &'static str, revision: u64, stored: &Stored) -> Result<Bytes, ApiStatus> {
+        let is_shared = matches!(self.shape, Shape::Object | Shape::GroupDiscovery(_));
+        if let Some(line) = is_shared.then(|| self.server.lines.find(revision, kind, &self.served)).flatten() {
+            return Ok(line);
+        }
+        if is_shared && kind != DELETED && !plain::needs_webhook(stored, &self.served) {
+            let mut line = line_head(kind);
+            plain::write(stored, &self.served, Form::Alone, &mut line);
+            line.extend_from_slice(LINE_END);
+            let line = Bytes::from(line);
+            self.server.lines.keep(revision, kind, &self.served, line.clone());
+            return Ok(line);
+        }
+        let mut object = self.server.converted(&self.served, vec![stored.whole()]).await?.swap_remove(0);
+        if kind == DELETED {
+            object["metadata"]["resourceVersion"] = json!(revision.to_string());
+        }
+        let mut line = Vec::new();
+        self.line(kind, object, &mut line);
+        let line = Bytes::from(line);
+        if is_shared {
+            self.server.lines.keep(revision, kind, &self.served, line.clone());
+        }
+        Ok(line)
     }
 
     /// Waits until it may tell something; whether its end came first.
@@ -188,20 +225,16 @@ impl Watcher {
     }
 
     /// What a change means to this watch: an object that begins to match is new, one that ceases to is gone.
-    fn event(&self, change: &Change) -> Option<(&'static str, Value)> {
+    fn event<'a>(&self, change: &'a Change) -> Option<(&'static str, &'a Stored)> {
         if !change.key.starts_with(&self.prefix) {
             return None;
         }
-        let before = change.before.as_ref().filter(|stored| self.matches(&stored.value));
-        let after = change.after.as_ref().filter(|stored| self.matches(&stored.value));
+        let before = change.before.as_deref().filter(|stored| self.matches(&stored.value));
+        let after = change.after.as_deref().filter(|stored| self.matches(&stored.value));
         match (before, after) {
-            (None, Some(after)) => Some(("ADDED", after.value.clone())),
-            (Some(_), Some(after)) => Some(("MODIFIED", after.value.clone())),
-            (Some(before), None) => {
-                let mut last = before.value.clone();
-                last["metadata"]["resourceVersion"] = json!(change.revision.to_string());
-                Some(("DELETED", last))
-            }
+            (None, Some(after)) => Some(("ADDED", after)),
+            (Some(_), Some(after)) => Some(("MODIFIED", after)),
+            (Some(before), None) => Some((DELETED, before)),
             (None, None) => None,
         }
     }
@@ -243,10 +276,16 @@ impl Watcher {
     }
 }
 
+const LINE_END: &[u8] = b"}\n";
+
+fn line_head(kind: &str) -> Vec<u8> {
+    format!("{{\"type\":\"{kind}\",\"object\":").into_bytes()
+}
+
 /// One event. Its type comes first, as from a real server: readers decide by it how to read the object.
 fn write_line(kind: &str, object: &Value, lines: &mut Vec<u8>) {
-    lines.extend_from_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
+    lines.append(&mut line_head(kind));
     // A JSON value can always be written to memory.
     let _ = serde_json::to_writer(&mut *lines, object);
-    lines.extend_from_slice(b"}\n");
+    lines.extend_from_slice(LINE_END);
 }

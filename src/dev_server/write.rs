@@ -136,6 +136,7 @@ impl Server {
         let mut object = admitted;
         warnings.extend(more);
         normalise(served, &mut object, &ignoring(options), &mut warnings)?;
+        builtin_rules::default_admitted(served, &mut object);
         if let Owners::Writer = owners {
             fields::record(None, &mut object, &manager(call, options), &served.schema, self.now());
         }

@@ -51,6 +51,12 @@ impl Answer {
         Self::of(StatusCode::OK, value)
     }
 
+    /// An object that is written already, as JSON.
+    pub fn json(text: impl Into<Bytes>) -> Self {
+        let body = AnswerBody::Bytes("application/json", text.into());
+        Self { status: StatusCode::OK, body, warnings: Vec::new(), headers: HeaderMap::new() }
+    }
+
     /// A text with a status.
     pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
         let body = AnswerBody::Bytes("text/plain; charset=utf-8", text.into());

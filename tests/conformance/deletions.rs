@@ -17,6 +17,77 @@ fn held(name: &str) -> Value {
     held
 }
 
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+
+/// Status and type of a condition of a namespace, which have their places.
+fn condition(at: usize, kind: &'static str, status: &'static str) -> super::Fact {
+    let pointer = ["/status/conditions/0", "/status/conditions/1", "/status/conditions/2"][at];
+    Part(pointer, json!({"type": kind, "status": status}))
+}
+
+/// A webhook for deletions of config maps in the namespace of the probe, at a port where nobody listens.
+fn nobody_answers() -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "$NS"},
+        "webhooks": [{
+            "name": "w.probe.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None", "timeoutSeconds": 1,
+            "clientConfig": {"url": "https://127.0.0.1:1/"},
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "$NS"}},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["configmaps"]}],
+        }],
+    })
+}
+
+/// The owner is a config map of the namespace `default`.
+fn owned_map(name: &str) -> Value {
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner-$NS", "uid": "$UID"});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": [owner]}})
+}
+
+fn owned_role() -> Value {
+    let mut role = owned_map("owned-$NS");
+    role["apiVersion"] = json!("rbac.authorization.k8s.io/v1");
+    role["kind"] = json!("ClusterRole");
+    role
+}
+
+/// An owner that exists, but not where it could own: that is told. What is in a namespace goes, as if the owner did not exist;
+/// what is in none stays, for there is nowhere to look for its owner.
+fn out_of_reach(id: &'static str, told_in: &str, dependent: &Value, place: &str) -> Probe {
+    let (name, namespace) = (dependent["metadata"]["name"].as_str().unwrap_or_default(), &dependent["kind"]);
+    let stays = namespace == "ClusterRole";
+    let seen = if stays { "" } else { "$NS" };
+    let events = format!(
+        "/api/v1/namespaces/{told_in}/events?fieldSelector=reason%3DOwnerRefInvalidNamespace,involvedObject.name%3D{name}"
+    );
+    let mut owner = config_map("owner-$NS");
+    owner["metadata"]["labels"] = json!({"probe": "$NS"});
+    let dependent_is = |status: u16| get(&format!("{place}/{name}")).status(status);
+    let message = format!(
+        "ownerRef [v1/ConfigMap, namespace: {seen}, name: owner-$NS, uid: $UID] does not exist in namespace \"{seen}\""
+    );
+    let mut steps = vec![
+        post("/api/v1/namespaces/default/configmaps", owner).facts([Keep("$UID", "/metadata/uid")]),
+        post(place, dependent),
+        get(&events).eventually().facts([
+            Count("/items", 1),
+            Is("/items/0/type", json!("Warning")),
+            Is("/items/0/message", json!(message)),
+            Is("/items/0/source/component", json!("garbage-collector-controller")),
+            Is("/items/0/involvedObject/kind", dependent["kind"].clone()),
+        ]),
+        if stays { dependent_is(200) } else { dependent_is(404).eventually() },
+        get("/api/v1/namespaces/default/configmaps/owner-$NS"),
+        delete("/api/v1/namespaces/default/configmaps/owner-$NS"),
+    ];
+    if stays {
+        steps.push(delete(&format!("{place}/{name}")));
+    }
+    Probe::new(id, steps).with_controllers()
+}
+
 pub fn probes() -> Vec<Probe> {
     let red = || post("$T", thing("a", json!({"color": "red"})));
     let pods = "/api/v1/namespaces/$NS/pods";
@@ -63,6 +134,7 @@ pub fn probes() -> Vec<Probe> {
             get("$M/d").facts([Absent("/metadata/ownerReferences")]),
         ],
     );
+    let two_owners = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"d","ownerReferences":[{"apiVersion":"probe.example.com/v1","kind":"Thing","name":"a","uid":"$UID"},{"apiVersion":"probe.example.com/v1","kind":"Thing","name":"b","uid":"$OTHER"}]}}"#;
     vec![
         Probe::new(
             "XA-094",
@@ -168,6 +240,22 @@ pub fn probes() -> Vec<Probe> {
             ],
         ),
         background.with_controllers(),
+        out_of_reach("XA-103-REACH", "$NS", &owned_map("d"), "$M"),
+        out_of_reach("XA-103-CLUSTER", "default", &owned_role(), ROLES),
+        // Who has another owner stays, and names the lost one no more.
+        Probe::new(
+            "XA-103-LETS-GO",
+            [
+                red().facts([Keep("$UID", "/metadata/uid")]),
+                post("$T", thing("b", json!({"color": "red"}))).facts([Keep("$OTHER", "/metadata/uid")]),
+                post("$M", two_owners),
+                delete("$T/b"),
+                get("$M/d")
+                    .facts([Count("/metadata/ownerReferences", 1), Same("/metadata/ownerReferences/0/uid", "$UID")])
+                    .eventually(),
+            ],
+        )
+        .with_controllers(),
         foreground.with_controllers(),
         orphan.with_controllers(),
         Probe::new(
@@ -178,6 +266,50 @@ pub fn probes() -> Vec<Probe> {
                     .facts([Is("/status/phase", json!("Terminating")), Is("/spec/finalizers", json!(["kubernetes"]))]),
                 post("$M", config_map("m")).status(403).facts([Text("NamespaceTerminating")]),
                 merge("$T/a", json!({"metadata": {"finalizers": null}})),
+                get("/api/v1/namespaces/$NS").status(404).eventually(),
+            ],
+        )
+        .with_controllers(),
+        Probe::new(
+            "XA-106-REMAINS",
+            [
+                post("$T", held("a")),
+                delete("/api/v1/namespaces/$NS"),
+                get("/api/v1/namespaces/$NS").eventually().facts([
+                    condition(2, "NamespaceDeletionContentFailure", "False"),
+                    Is("/status/conditions/3/reason", json!("SomeResourcesRemain")),
+                    Is(
+                        "/status/conditions/3/message",
+                        json!("Some resources are remaining: things.probe.example.com has 1 resource instances"),
+                    ),
+                    Is("/status/conditions/4/reason", json!("SomeFinalizersRemain")),
+                    Is(
+                        "/status/conditions/4/message",
+                        json!(
+                            "Some content in the namespace has finalizers remaining: probe.example.com/hold in 1 resource instances"
+                        ),
+                    ),
+                ]),
+                merge("$T/a", json!({"metadata": {"finalizers": null}})),
+                get("/api/v1/namespaces/$NS").status(404).eventually(),
+            ],
+        )
+        .with_controllers(),
+        // Somebody refuses a deletion: the namespace says so, and goes once nobody does.
+        Probe::new(
+            "XA-106-REFUSED",
+            [
+                post("$M", config_map("m")),
+                post(WEBHOOKS, nobody_answers()),
+                delete("$M/m?dryRun=All").status(500).eventually(),
+                delete("/api/v1/namespaces/$NS"),
+                get("/api/v1/namespaces/$NS").eventually().facts([
+                    condition(2, "NamespaceDeletionContentFailure", "True"),
+                    Is("/status/conditions/2/reason", json!("ContentDeletionFailed")),
+                    Holds("/status/conditions/2/message", "Failed to delete all resource types, 1 remaining: "),
+                    Holds("/status/conditions/2/message", "failed calling webhook"),
+                ]),
+                delete(&format!("{WEBHOOKS}/$NS")),
                 get("/api/v1/namespaces/$NS").status(404).eventually(),
             ],
         )

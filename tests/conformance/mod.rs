@@ -23,6 +23,8 @@ use serde_json::Value;
 pub enum Fact {
     /// The value at a pointer.
     Is(&'static str, Value),
+    /// The object at a pointer has these fields, among others.
+    Part(&'static str, Value),
     /// There is nothing, or null, at a pointer.
     Absent(&'static str),
     /// There is something at a pointer.
@@ -282,6 +284,11 @@ fn check(step: &Step, answer: &Reply, variables: &mut Vec<(String, String)>) -> 
                 let value: Value = serde_json::from_str(&filled(&value.to_string(), variables)).expect("still JSON");
                 at(pointer) == value
             }
+            Fact::Part(pointer, fields) => {
+                let fields = fields.as_object().into_iter().flatten();
+                let there = at(pointer);
+                fields.into_iter().all(|(name, value)| there[name] == *value)
+            }
             Fact::Absent(pointer) => at(pointer).is_null(),
             Fact::Present(pointer) => !at(pointer).is_null(),
             Fact::Count(pointer, count) => match at(pointer) {
@@ -316,9 +323,11 @@ fn check(step: &Step, answer: &Reply, variables: &mut Vec<(String, String)>) -> 
         };
         if !holds {
             let shown = match fact {
-                Fact::Is(pointer, _) | Fact::Same(pointer, _) | Fact::Count(pointer, _) | Fact::Holds(pointer, _) => {
-                    at(pointer).to_string()
-                }
+                Fact::Is(pointer, _)
+                | Fact::Part(pointer, _)
+                | Fact::Same(pointer, _)
+                | Fact::Count(pointer, _)
+                | Fact::Holds(pointer, _) => at(pointer).to_string(),
                 _ => String::new(),
             };
             wrong.push(format!("{fact:?} does not hold: {shown}"));

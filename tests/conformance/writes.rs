@@ -1,6 +1,6 @@
 //! §7.4: creations and updates.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Fact::*, Probe, config_map, get, merge, post, put, thing};
 
@@ -173,8 +173,44 @@ pub fn probes() -> Vec<Probe> {
                 Is("/spec/terminationGracePeriodSeconds", json!(30)), Is("/status/phase", json!("Pending")),
                 Count("/spec/tolerations", 2), Is("/spec/tolerations/0/tolerationSeconds", json!(300)),
             ])]),
+        Probe::new("XA-076-QUALITY", [
+            post("/api/v1/namespaces/$NS/pods", with_resources("none", &Value::Null, &Value::Null))
+                .facts([Is("/status/qosClass", json!("BestEffort"))]),
+            // What is limited is asked for.
+            post("/api/v1/namespaces/$NS/pods", with_resources("limited", &json!({"limits": ample()}), &Value::Null))
+                .facts([
+                    Is("/status/qosClass", json!("Guaranteed")),
+                    Is("/spec/containers/0/resources/requests", ample()),
+                ]),
+            post("/api/v1/namespaces/$NS/pods", with_resources("asking", &json!({"requests": ample()}), &Value::Null))
+                .facts([Is("/status/qosClass", json!("Burstable"))]),
+            post(
+                "/api/v1/namespaces/$NS/pods",
+                with_resources("with-init", &json!({"limits": ample()}), &json!({"limits": {"cpu": "1"}})),
+            )
+            .facts([Is("/status/qosClass", json!("Burstable"))]),
+            post(
+                "/api/v1/namespaces/$NS/pods",
+                with_resources("disk", &json!({"limits": {"ephemeral-storage": "1Gi"}}), &Value::Null),
+            )
+            .facts([Is("/status/qosClass", json!("BestEffort"))]),
+        ]),
         Probe::new("XA-041-BODY", [post("$M", config_map("m")), get("$M/m").facts([Is("/data/a", json!("1"))])]),
     ]
+}
+
+fn ample() -> Value {
+    json!({"cpu": "500m", "memory": "1Gi"})
+}
+
+/// A pod with these resources of its container and, unless null, of an init container.
+fn with_resources(name: &str, own: &Value, init: &Value) -> Value {
+    let mut pod = super::deletions::pod(name);
+    pod["spec"]["containers"][0]["resources"] = own.clone();
+    if !init.is_null() {
+        pod["spec"]["initContainers"] = json!([{"name": "i", "image": "i", "resources": init}]);
+    }
+    pod
 }
 
 /// A little more than is taken: a server that closed the connection on more would not be heard.

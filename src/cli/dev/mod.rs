@@ -4,6 +4,7 @@
 //! configurations are the ones that `mcm manifests` prints, and the manager is a client over TLS like any other.
 //! Source: spec/extension-apiserver §6.1.
 
+mod folder;
 mod install;
 mod progress;
 
@@ -11,7 +12,6 @@ use std::{
     fs,
     io::Write,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -19,7 +19,10 @@ use clap::{ArgAction, Args, Parser, ValueEnum};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::progress::{Hints, Style, When};
+use self::{
+    folder::Folder,
+    progress::{Hints, Style, When},
+};
 use super::{
     Failure,
     go_flags::go_bool,
@@ -340,34 +343,6 @@ fn settings(
 struct Serving {
     #[command(flatten)]
     args: ServeArgs,
-}
-
-/// Where files of this run are kept: the data folder, or one that ends with the process.
-struct Folder {
-    path: PathBuf,
-    ends: bool,
-}
-
-impl Folder {
-    fn open(data: Option<&Path>) -> Result<Self, Failure> {
-        let builder = |path: &Path| fs::DirBuilder::new().mode(0o700).recursive(data.is_some()).create(path);
-        if let Some(path) = data {
-            builder(path)?;
-            return Ok(Self { path: path.to_path_buf(), ends: false });
-        }
-        let path = std::env::temp_dir().join(format!("mcm-dev-{:08x}", rand::random::<u32>()));
-        builder(&path)?;
-        Ok(Self { path, ends: true })
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if self.ends {
-            // What is left behind is in the folder for temporary files.
-            let _ = fs::remove_dir_all(&self.path);
-        }
-    }
 }
 
 /// Writes the kubeconfig, but never over somebody else's.

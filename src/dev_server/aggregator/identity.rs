@@ -53,7 +53,7 @@ impl Server {
         let (expect, object) = match self.store.get(&maps, &place) {
             Some(stored) if stored.value["data"] == data => return,
             Some(stored) => {
-                let mut object = stored.value.clone();
+                let mut object = stored.whole();
                 object["data"] = data;
                 (Expect::Revision(stored.revision), object)
             }

@@ -127,7 +127,7 @@ impl Server {
     /// Writes the condition, if it has changed.
     fn tell(&self, stored: &Stored, backend: &Backend) {
         let state = backend.found.as_ref().map(|_| ());
-        if let Some(changed) = registration::with_condition(&stored.value, state, self.now()) {
+        if let Some(changed) = registration::with_condition(&stored.whole(), state, self.now()) {
             // Somebody else was quicker: the change wakes us again.
             let _ = self.store.write(
                 &registrations(),

@@ -3,13 +3,11 @@
 //! It is made after its namespace, and again when somebody deletes it; never in a namespace that is going.
 //! Source: spec/extension-apiserver §6.1.
 
-use std::{collections::BTreeSet, time::Duration};
-
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Helpers;
+use super::{Helpers, retries::Task};
 use crate::dev_server::{
     object::{self, text},
     stand_ins::StandIn,
@@ -18,38 +16,6 @@ use crate::dev_server::{
 
 /// The account of pods that name no other.
 const DEFAULT: &str = "default";
-/// After this long a creation that was refused, by a webhook perhaps, is tried again.
-const RETRY: Duration = Duration::from_secs(5);
-
-/// Namespaces whose account could not be made yet.
-#[derive(Default)]
-pub(super) struct Accountless {
-    namespaces: BTreeSet<String>,
-    /// When the next try is; none without namespaces.
-    again: Option<Instant>,
-}
-
-impl Accountless {
-    /// When to look again.
-    pub(super) fn wakes(&self) -> Option<Instant> {
-        self.again
-    }
-
-    /// Remembers a namespace that has to wait.
-    fn wait(&mut self, namespace: String, now: Instant) {
-        self.namespaces.insert(namespace);
-        self.again.get_or_insert(now + RETRY);
-    }
-
-    /// Those whose turn it is.
-    fn due(&mut self, now: Instant) -> BTreeSet<String> {
-        if self.again.is_none_or(|again| again > now) {
-            return BTreeSet::new();
-        }
-        self.again = None;
-        std::mem::take(&mut self.namespaces)
-    }
-}
 
 /// Whether accounts are made in a namespace.
 fn takes_accounts(namespace: &Value) -> bool {
@@ -57,35 +23,34 @@ fn takes_accounts(namespace: &Value) -> bool {
 }
 
 impl Helpers {
-    /// Tries again what was refused before.
-    pub(super) async fn retry_accounts(&mut self) {
-        for namespace in self.accountless.due(Instant::now()) {
-            self.give_account(&namespace).await;
-        }
-    }
-
     /// Gives a namespace its account, if it lacks one and stays.
     pub(super) async fn give_account(&mut self, namespace: &str) {
         let store = &self.server.store;
         let takes =
             store.get(&Collection::new("", "namespaces"), namespace).is_some_and(|found| takes_accounts(&found.value));
         let has = store.get(&Collection::new("", "serviceaccounts"), &key(Some(namespace), DEFAULT)).is_some();
+        let task = Task::Account(namespace.to_owned());
         if !takes || has || !self.stands_in_for(StandIn::DefaultAccounts) {
+            return self.retries.done(&task);
+        }
+        if self.retries.holds(&task, Instant::now()) {
             return;
         }
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DEFAULT}});
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
-        let answer = self.send(Method::POST, &path, "application/json", &account).await;
         // Somebody else was quicker with the account, or with the end of the namespace: both wake us when they matter.
-        let settled = [StatusCode::CREATED, StatusCode::CONFLICT, StatusCode::NOT_FOUND];
-        if !answer.is_some_and(|status| settled.contains(&status)) {
-            self.accountless.wait(namespace.to_owned(), Instant::now());
+        let settled = [StatusCode::CONFLICT, StatusCode::NOT_FOUND];
+        match self.send(Method::POST, &path, "application/json", &account).await {
+            Err(refusal) if !settled.contains(&refusal.status) => self.retries.failed(task, Instant::now()),
+            _ => self.retries.done(&task),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rstest::rstest;
 
     use super::*;

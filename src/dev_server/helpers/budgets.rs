@@ -33,7 +33,7 @@ impl Helpers {
                 covered.iter().filter(|(_, pod)| is_ready(&pod.value) && !object::is_deleting(&pod.value)).count();
             let healthy = i64::try_from(healthy).unwrap_or(i64::MAX);
             let desired = desired_healthy(&budget.value["spec"], expected);
-            let mut value = budget.value.clone();
+            let mut value = budget.whole();
             let status = json!({
                 "currentHealthy": healthy, "desiredHealthy": desired, "expectedPods": expected,
                 "disruptionsAllowed": (healthy - desired).max(0),

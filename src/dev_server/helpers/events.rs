@@ -100,7 +100,7 @@ impl Helpers {
         self.lifetimes = Lifetimes::default();
         let now = self.server.now();
         for (key, stored) in self.server.store.list(&events(), "").objects {
-            self.lifetimes.written(&key, stored.revision, last_written(&stored.value, now));
+            self.lifetimes.written(&key, stored.revision, last_written(&stored.whole(), now));
         }
     }
 

@@ -1,146 +1,274 @@
 //! Garbage collection: what is owned goes with its owners, first, after or not at all, as the deletion asks.
 //!
-//! Source: spec/extension-apiserver §6.3 no. 6.
+//! What becomes of an object is decided by [`verdict`] from where its owners stand; who owns whom is in [`super::graph`].
+//! Source: spec/extension-apiserver §6.3 no. 6, and the garbage collector of kube-controller-manager where it is silent.
 
 use std::sync::Arc;
 
 use http::Method;
+use jiff::Timestamp;
+use rand::Rng;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::{Helpers, Place};
-use crate::dev_server::{
-    delete::{FOREGROUND, ORPHAN},
-    object::{self, text},
-    stand_ins::StandIn,
-    store::{Collection, Stored, key},
+use super::{
+    Helpers, Place, Refusal,
+    graph::{owners, references},
+    retries::Task,
 };
+use crate::{
+    dev_server::{
+        delete::{FOREGROUND, ORPHAN},
+        object::{self, text},
+        stand_ins::StandIn,
+        store::{Collection, Stored, key},
+    },
+    protocol::options::Propagation,
+};
+
+/// Who tells of owners that are out of reach.
+const REPORTER: &str = "garbage-collector-controller";
+
+/// Where an owner stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It is there.
+    Solid,
+    /// It is not, or not where it could own.
+    Absent,
+    /// It is going and waits until what it owns is gone.
+    AwaitsDependents,
+    /// Its kind is not served; that may change.
+    UnknownKind,
+    /// It lives in a namespace, what it should own in none: there is nowhere to look for it.
+    Nowhere,
+}
+
+/// What becomes of an object that names owners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Stays,
+    /// Nobody can tell yet.
+    Later,
+    /// It stays, and names these owners no more.
+    LetsGo(Vec<String>),
+    Goes(Propagation),
+}
+
+/// What becomes of an object, by its owners with their UIDs, by whether it owns something itself, and by the finalizers that
+/// it has for that.
+fn verdict(owners: &[(String, Standing)], owns_something: bool, finalizers: &[&str]) -> Verdict {
+    let any = |wanted: Standing| owners.iter().any(|(_, standing)| *standing == wanted);
+    if owners.is_empty() || any(Standing::Nowhere) {
+        return Verdict::Stays;
+    }
+    if any(Standing::UnknownKind) {
+        return Verdict::Later;
+    }
+    if any(Standing::Solid) {
+        let going = owners.iter().filter(|(_, standing)| *standing != Standing::Solid);
+        let going: Vec<String> = going.map(|(uid, _)| uid.clone()).collect();
+        return if going.is_empty() { Verdict::Stays } else { Verdict::LetsGo(going) };
+    }
+    let foreground = finalizers.contains(&FOREGROUND) || any(Standing::AwaitsDependents) && owns_something;
+    Verdict::Goes(if finalizers.contains(&ORPHAN) {
+        Propagation::Orphan
+    } else if foreground {
+        Propagation::Foreground
+    } else {
+        Propagation::Background
+    })
+}
+
+fn blocks(dependent: &Value, owner: &str) -> bool {
+    let mut named = references(dependent).iter().filter(|reference| reference["uid"] == owner);
+    named.any(|reference| reference["blockOwnerDeletion"] == json!(true))
+}
+
+/// The event about an owner that exists, but not where it could own the object.
+fn out_of_reach(dependent: &Value, reference: &Value, suffix: &str, now: Timestamp) -> Value {
+    let namespace = object::namespace(dependent).unwrap_or_default();
+    let field = |name: &str| text(reference, &format!("/{name}")).to_owned();
+    let message = format!(
+        "ownerRef [{}/{}, namespace: {namespace}, name: {}, uid: {}] does not exist in namespace {namespace:?}",
+        field("apiVersion"),
+        field("kind"),
+        field("name"),
+        field("uid")
+    );
+    let mut about = json!({
+        "kind": dependent["kind"], "apiVersion": dependent["apiVersion"],
+        "name": object::name(dependent), "uid": object::uid(dependent),
+    });
+    if !namespace.is_empty() {
+        about["namespace"] = json!(namespace);
+    }
+    let home = if namespace.is_empty() { "default" } else { namespace };
+    json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": format!("{}.{suffix}", object::name(dependent)), "namespace": home},
+        "involvedObject": about, "type": "Warning", "reason": "OwnerRefInvalidNamespace", "message": message,
+        "source": {"component": REPORTER}, "reportingComponent": REPORTER, "reportingInstance": "",
+        "count": 1, "firstTimestamp": object::time(now), "lastTimestamp": object::time(now),
+    })
+}
 
 impl Helpers {
     fn dependents_of(&self, uid: &str) -> Vec<(Place, Arc<Stored>)> {
-        let places = self.dependents.get(uid).into_iter().flatten();
+        let places = self.graph.dependents_of(uid);
         places.filter_map(|place| Some((place.clone(), self.server.store.get(&place.0, &place.1)?))).collect()
     }
 
-    pub(super) async fn collect_dependents(&mut self, uid: &str) {
-        for ((collection, key), stored) in self.dependents_of(uid) {
-            self.collect_if_ownerless(&collection, &key, &stored.value).await;
+    /// Learns of an object, and collects whom the news concerns.
+    pub(super) async fn learn(&mut self, place: &Place, before: Option<&Value>, after: &Value) {
+        if let Some(before) = before {
+            self.graph.let_go(place, before);
         }
-        self.dependents.remove(uid);
+        let is_new = self.graph.add(place, after);
+        let added: Vec<&str> =
+            owners(after).filter(|owner| before.is_none_or(|before| owners(before).all(|old| old != *owner))).collect();
+        if !added.is_empty() {
+            self.tell_of_owners_out_of_reach(place, after, &added).await;
+            self.collect(place).await;
+        }
+        if is_new {
+            // Who named it before it was known, from where it can't own.
+            let early = self.dependents_of(object::uid(after));
+            for (place, dependent) in early {
+                self.tell_of_owners_out_of_reach(&place, &dependent.value, &[object::uid(after)]).await;
+                if self.graph.is_out_of_reach(object::uid(after), object::namespace(&dependent.value)) {
+                    self.collect(&place).await;
+                }
+            }
+        }
     }
 
-    /// Deletes an object whose owners are all gone.
-    pub(super) async fn collect_if_ownerless(&self, collection: &Collection, key: &str, value: &Value) {
-        let references = value["metadata"]["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default();
-        if references.is_empty() || object::is_deleting(value) || !self.stands_in_for(StandIn::GarbageCollection) {
-            return;
-        }
-        if references.iter().any(|reference| self.owner_exists(value, reference)) {
-            return;
-        }
-        if let Some(stored) =
-            self.server.store.get(collection, key).filter(|stored| object::uid(&stored.value) == object::uid(value))
-        {
-            self.delete(collection, &stored.value).await;
+    /// An object is gone: whom it owned may go too.
+    pub(super) async fn unlearn(&mut self, place: &Place, before: &Value) {
+        self.graph.let_go(place, before);
+        self.retries.done(&Task::Collect(place.clone()));
+        for dependent in self.graph.remove(place, before) {
+            self.collect(&dependent).await;
         }
     }
 
-    fn owner_exists(&self, value: &Value, reference: &Value) -> bool {
+    /// Of several such owners the first one is told.
+    async fn tell_of_owners_out_of_reach(&mut self, place: &Place, dependent: &Value, uids: &[&str]) {
+        if !self.stands_in_for(StandIn::GarbageCollection) {
+            return;
+        }
+        let namespace = object::namespace(dependent);
+        let lost = uids.iter().find(|uid| self.graph.is_out_of_reach(uid, namespace));
+        let Some(uid) = lost.filter(|uid| self.graph.is_news(place, uid)) else { return };
+        let Some(reference) = references(dependent).iter().find(|reference| reference["uid"] == **uid) else { return };
+        let suffix = format!("{:016x}", self.server.random().next_u64());
+        let event = out_of_reach(dependent, reference, &suffix, self.server.now());
+        let path = format!("/api/v1/namespaces/{}/events", text(&event, "/metadata/namespace"));
+        // Events are told once, whether somebody takes them or not.
+        let _ = self.send(Method::POST, &path, "application/json", &event).await;
+    }
+
+    /// Deletes an object whose owners are all gone, and takes those off that are gone while others stay. What is refused is
+    /// tried again.
+    pub(super) async fn collect(&mut self, place: &Place) {
+        let task = Task::Collect(place.clone());
+        if !self.stands_in_for(StandIn::GarbageCollection) || self.retries.holds(&task, Instant::now()) {
+            return;
+        }
+        match self.try_to_collect(place).await {
+            Ok(()) => self.retries.done(&task),
+            Err(_) => self.retries.failed(task, Instant::now()),
+        }
+    }
+
+    async fn try_to_collect(&self, place: &Place) -> Result<(), Refusal> {
+        let Some(stored) = self.server.store.get(&place.0, &place.1) else { return Ok(()) };
+        let value = &stored.value;
+        if object::is_deleting(value) {
+            return Ok(());
+        }
+        let owners: Vec<(String, Standing)> = references(value)
+            .iter()
+            .map(|reference| (text(reference, "/uid").to_owned(), self.standing(value, reference)))
+            .collect();
+        let own = self.dependents_of(object::uid(value));
+        match verdict(&owners, !own.is_empty(), &object::finalizers(value)) {
+            Verdict::Stays => Ok(()),
+            Verdict::Later => Err(Refusal::default()),
+            Verdict::LetsGo(uids) => self.take_owners_off(place, &stored, &uids).await,
+            Verdict::Goes(propagation) => {
+                if propagation == Propagation::Foreground && own.iter().any(|(_, own)| awaits_dependents(&own.value)) {
+                    self.unblock_owners(place, &stored).await?;
+                }
+                self.delete(&place.0, value, propagation).await
+            }
+        }
+    }
+
+    fn standing(&self, value: &Value, reference: &Value) -> Standing {
         let registry = self.server.registry();
         let Some(served) = registry.of_kind(text(reference, "/apiVersion"), text(reference, "/kind")) else {
-            // An unknown kind may come back.
-            return true;
+            return Standing::UnknownKind;
         };
         let namespace = if served.is_namespaced() { object::namespace(value) } else { None };
-        let place = key(namespace, text(reference, "/name"));
-        let owner = self.server.store.get(&served.collection, &place);
-        owner.is_some_and(|owner| object::uid(&owner.value) == text(reference, "/uid"))
-    }
-
-    pub(super) async fn foreground(&self, place: &Place, stored: &Stored) {
-        let dependents = self.dependents_of(object::uid(&stored.value));
-        let mut blocked = false;
-        for ((collection, _), dependent) in dependents {
-            let reference = dependent.value["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-            let blocks = reference
-                .filter(|reference| reference["uid"] == object::uid(&stored.value))
-                .any(|reference| reference["blockOwnerDeletion"] == json!(true));
-            blocked |= blocks;
-            if !object::is_deleting(&dependent.value) {
-                self.delete(&collection, &dependent.value).await;
-            }
+        if served.is_namespaced() && namespace.is_none() {
+            return Standing::Nowhere;
         }
-        if !blocked {
-            self.release(place, stored, FOREGROUND).await;
+        let owner = self.server.store.get(&served.collection, &key(namespace, text(reference, "/name")));
+        match owner.filter(|owner| object::uid(&owner.value) == text(reference, "/uid")) {
+            None => Standing::Absent,
+            Some(owner) if awaits_dependents(&owner.value) => Standing::AwaitsDependents,
+            Some(_) => Standing::Solid,
         }
     }
 
-    pub(super) async fn orphan(&self, place: &Place, stored: &Stored) {
+    pub(super) async fn foreground(&mut self, place: &Place, stored: &Stored) -> Result<(), Refusal> {
         let uid = object::uid(&stored.value);
-        for ((collection, _), dependent) in self.dependents_of(uid) {
-            let references = dependent.value["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-            let kept: Vec<&Value> = references.filter(|reference| reference["uid"] != uid).collect();
-            if let Some(path) = self.path(&collection, &dependent.value) {
-                let kept = if kept.is_empty() { Value::Null } else { json!(kept) };
-                let patch = json!({"metadata": {"ownerReferences": kept, "uid": object::uid(&dependent.value)}});
-                self.send(Method::PATCH, &path, "application/merge-patch+json", &patch).await;
-            }
+        for (dependent, _) in self.dependents_of(uid) {
+            self.collect(&dependent).await;
         }
-        self.release(place, stored, ORPHAN).await;
+        if self.dependents_of(uid).iter().any(|(_, dependent)| blocks(&dependent.value, uid)) {
+            return Ok(());
+        }
+        self.release(place, stored, FOREGROUND).await
+    }
+
+    pub(super) async fn orphan(&self, place: &Place, stored: &Stored) -> Result<(), Refusal> {
+        let uid = object::uid(&stored.value);
+        for (dependent, value) in self.dependents_of(uid) {
+            self.take_owners_off(&dependent, &value, &[uid.to_owned()]).await?;
+        }
+        self.release(place, stored, ORPHAN).await
+    }
+
+    async fn take_owners_off(&self, place: &Place, stored: &Stored, uids: &[String]) -> Result<(), Refusal> {
+        let named = |reference: &&Value| uids.iter().all(|uid| *uid != text(reference, "/uid"));
+        let kept: Vec<&Value> = references(&stored.value).iter().filter(named).collect();
+        let kept = if kept.is_empty() { Value::Null } else { json!(kept) };
+        self.set_owners(&place.0, stored, &kept).await
+    }
+
+    /// Two that wait for each other would wait for ever.
+    async fn unblock_owners(&self, place: &Place, stored: &Stored) -> Result<(), Refusal> {
+        let mut open = references(&stored.value).to_vec();
+        for reference in &mut open {
+            reference["blockOwnerDeletion"] = json!(false);
+        }
+        self.set_owners(&place.0, stored, &json!(open)).await
+    }
+
+    async fn set_owners(&self, collection: &Collection, stored: &Stored, owners: &Value) -> Result<(), Refusal> {
+        let Some(path) = self.path(collection, &stored.value) else { return Ok(()) };
+        let patch = json!({"metadata": {"ownerReferences": owners, "uid": object::uid(&stored.value),
+            "resourceVersion": stored.revision.to_string()}});
+        self.send(Method::PATCH, &path, "application/merge-patch+json", &patch).await
     }
 }
 
-/// UIDs of the owners that an object names.
-pub(super) fn owners(value: &Value) -> impl Iterator<Item = &str> {
-    value["metadata"]["ownerReferences"].as_array().into_iter().flatten().map(|owner| text(owner, "/uid"))
+/// Whether an object is going and waits until what it owns is gone.
+fn awaits_dependents(value: &Value) -> bool {
+    object::is_deleting(value) && object::finalizers(value).contains(&FOREGROUND)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use jiff::Timestamp;
-
-    use super::*;
-    use crate::dev_server::testing::{HandClock, ask, cluster, cluster_in, eventually, exists};
-
-    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-
-    fn owned(by: &Value) -> Value {
-        let name = object::name(by);
-        json!({"metadata": {"name": "owned", "ownerReferences": [
-            {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": object::uid(by)}]}})
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_falls_behind_the_history_collects_all_the_same() {
-        let cluster = cluster([]);
-        let owner = ask(&cluster, "POST", MAPS, &json!({"metadata": {"name": "owner"}})).await.unwrap();
-        ask(&cluster, "POST", MAPS, &owned(&owner)).await.unwrap();
-        // In this thread nobody else comes between the two.
-        ask(&cluster, "DELETE", &format!("{MAPS}/owner"), &Value::Null).await.unwrap();
-        cluster.server.compact();
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(ask(&cluster, "GET", &format!("{MAPS}/owned"), &Value::Null).await.unwrap_err(), 404);
-    }
-
-    #[tokio::test]
-    async fn what_lost_its_owner_before_a_restart_is_collected_after_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path().join("data");
-        let clock = HandClock::at(Timestamp::UNIX_EPOCH);
-        {
-            let without = [StandIn::GarbageCollection];
-            let cluster = cluster_in(&folder, &clock, without).await;
-            let owner = ask(&cluster, "POST", MAPS, &json!({"metadata": {"name": "owner"}})).await.unwrap();
-            ask(&cluster, "POST", MAPS, &owned(&owner)).await.unwrap();
-            ask(&cluster, "DELETE", &format!("{MAPS}/owner"), &Value::Null).await.unwrap();
-            exists(&cluster, &format!("{MAPS}/owned")).await;
-        }
-        let cluster = cluster_in(&folder, &clock, []).await;
-        eventually("the dependent to go", async || {
-            let found = ask(&cluster, "GET", &format!("{MAPS}/owned"), &Value::Null).await;
-            (found == Err(404)).then_some(())
-        })
-        .await;
-    }
-}
+mod tests;

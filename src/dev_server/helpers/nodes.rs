@@ -2,13 +2,15 @@
 //!
 //! Source: spec/extension-apiserver §6.1.
 
-use http::Method;
-use serde_json::{Value, json};
+use std::sync::Arc;
 
-use super::Helpers;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Helpers, retries::Task};
 use crate::dev_server::{
     object::{self, text},
-    store::{Collection, Stored},
+    store::{Change, Collection, Stored},
     write_rules::remove,
 };
 
@@ -41,7 +43,7 @@ impl Helpers {
             kept.push(json!({"key": key, "effect": "NoSchedule"}));
             kept.push(json!({"key": key, "effect": "NoExecute", "timeAdded": object::time(self.server.now())}));
         }
-        let mut value = node.value.clone();
+        let mut value = node.whole();
         if kept.is_empty() {
             remove(&mut value["spec"], "taints");
         } else {
@@ -52,16 +54,44 @@ impl Helpers {
         }
     }
 
-    /// Pods of a node that is gone are gone too.
-    pub(super) async fn drop_pods_of(&self, node: &str) {
-        let pods = Collection::new("", "pods");
-        let lost =
-            self.server.store.find(|collection, value| *collection == pods && text(value, "/spec/nodeName") == node);
-        for (_, _, pod) in lost {
-            if let Some(path) = self.path(&pods, &pod.value) {
-                let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": object::uid(&pod.value)}});
-                self.send(Method::DELETE, &path, "application/json", &options).await;
+    /// Remembers which node a pod is on.
+    pub(super) fn note_node_of(&mut self, change: &Change) {
+        let node = |stored: &Option<Arc<Stored>>| {
+            stored.as_ref().map(|pod| text(&pod.value, "/spec/nodeName").to_owned()).filter(|node| !node.is_empty())
+        };
+        let (before, after) = (node(&change.before), node(&change.after));
+        if let Some(left) = before.filter(|before| Some(before) != after.as_ref())
+            && let Some(pods) = self.bound.get_mut(&left)
+        {
+            pods.remove(&change.key);
+            if pods.is_empty() {
+                self.bound.remove(&left);
             }
+        }
+        if let Some(node) = after {
+            self.bound.entry(node).or_default().insert(change.key.clone());
+        }
+    }
+
+    /// Pods of a node that is gone are gone too, unless it is back.
+    pub(super) async fn drop_pods_of(&mut self, node: &str) {
+        let task = Task::Pods(node.to_owned());
+        if self.retries.holds(&task, Instant::now()) {
+            return;
+        }
+        let is_back = self.server.store.get(&Collection::new("", "nodes"), node).is_some();
+        let pods = Collection::new("", "pods");
+        let keys = self.bound.get(node).filter(|_| !is_back).cloned().unwrap_or_default();
+        let mut refused = false;
+        for key in keys {
+            let Some(pod) = self.server.store.get(&pods, &key) else { continue };
+            let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": object::uid(&pod.value)}});
+            refused |= self.delete_with(&pods, &pod.value, &options).await.is_err();
+        }
+        if refused {
+            self.retries.failed(task, Instant::now());
+        } else {
+            self.retries.done(&task);
         }
     }
 }

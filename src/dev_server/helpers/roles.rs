@@ -18,7 +18,7 @@ impl Helpers {
         for (_, role) in &all {
             let Some(rules) = authorization::aggregated(&role.value, &all) else { continue };
             if role.value["rules"].as_array() != Some(&rules) {
-                let mut value = role.value.clone();
+                let mut value = role.whole();
                 value["rules"] = json!(rules);
                 // The change wakes us again, for roles that select this one.
                 let _ = self.server.overwrite(&served, role, Some(value));

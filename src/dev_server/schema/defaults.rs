@@ -1,8 +1,28 @@
 //! Fills in defaults.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::{Null, Schema};
+
+/// Whether nothing is missing, and nothing null that can't be kept: [`fill`] would leave the value as it is.
+pub(in crate::dev_server) fn is_filled(value: &Value, schema: &Schema) -> bool {
+    match value {
+        Value::Object(fields) => {
+            let missing = |(name, schema): (&String, &Arc<Schema>)| {
+                schema.default.is_some()
+                    && fields.get(name).is_none_or(|value| value.is_null() && schema.null == Null::Dropped)
+            };
+            !schema.properties.iter().any(missing)
+                && fields.iter().all(|(name, value)| schema.field(name).is_none_or(|schema| is_filled(value, schema)))
+        }
+        Value::Array(items) => {
+            schema.items.as_ref().is_none_or(|schema| items.iter().all(|item| is_filled(item, schema)))
+        }
+        _ => true,
+    }
+}
 
 /// Fills in what is missing, and what is null where null can't be kept.
 pub(in crate::dev_server) fn fill(value: &mut Value, schema: &Schema) {
