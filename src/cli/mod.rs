@@ -3,8 +3,10 @@
 //! Exit codes: 0 fine, 1 the input or the run is bad, 2 wrong usage. What a program may read goes to standard output,
 //! everything else to standard error.
 
+pub mod cluster_objects;
 pub mod convert;
 pub mod dev;
+pub mod doctor;
 pub mod documents;
 pub mod go_flags;
 pub mod kubeconfig;
@@ -55,6 +57,8 @@ pub enum Command {
     Convert(offline::ConvertArgs),
     /// Store all objects of a cluster in another version
     MigrateStorage(migrate_storage::MigrateStorageArgs),
+    /// Say what is wrong with the objects by which a cluster knows the manager, and what to do
+    Doctor(doctor::DoctorArgs),
     /// Take everything of the manager off a cluster again, but for definitions and objects; asks first
     Uninstall(uninstall::UninstallArgs),
     /// Bring the template of an earlier revision of a deployment back
@@ -145,6 +149,7 @@ impl Command {
             Self::Validate(args) => args.run(out),
             Self::Convert(args) => args.run(out),
             Self::MigrateStorage(args) => migrate_storage::run(args, out),
+            Self::Doctor(args) => doctor::run(args, out),
             Self::Uninstall(args) => uninstall::run(args, out),
             Self::Rollback(args) => rollback::run(args, out),
             Self::Simulate(args) => simulate::run(args, out),

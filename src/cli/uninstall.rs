@@ -10,16 +10,16 @@ use std::{
 };
 
 use clap::Args;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::{
     Api, Client,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions},
-    core::GroupVersionKind,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
 };
 use serde_json::{Value, json};
 
 use super::{
     Failure,
+    cluster_objects::{get, holder, list, of},
     kubeconfig::{ClusterArgs, run_interruptibly},
     manifests::WebhookScope,
     migrate_storage::definition::{is, name_of, place},
@@ -231,14 +231,6 @@ async fn find(args: &UninstallArgs, client: &Client, target: &Client) -> Result<
     Ok(Findings { registrations, remains, virtual_machines, running })
 }
 
-/// Who holds a Lease, if anybody does.
-fn holder(spec: &Value, now: Timestamp) -> Option<String> {
-    let holder = spec["holderIdentity"].as_str().filter(|holder| !holder.is_empty())?;
-    let renewed: Timestamp = spec["renewTime"].as_str()?.parse().ok()?;
-    let lasts = SignedDuration::from_secs(spec["leaseDurationSeconds"].as_i64().unwrap_or(0));
-    (now < renewed + lasts).then(|| holder.to_owned())
-}
-
 fn release(
     api: &Api<DynamicObject>,
     object: DynamicObject,
@@ -306,67 +298,4 @@ async fn take_off(api: &Api<DynamicObject>, mut object: DynamicObject, ours: &st
         }
     }
     Err(ApiError::Conflict(format!("{name} is being changed all the time; stop whoever does it")))
-}
-
-fn of(
-    client: &Client,
-    namespace: Option<&str>,
-    group: &str,
-    version: &str,
-    kind: &str,
-    plural: &str,
-) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    }
-}
-
-async fn get(api: &Api<DynamicObject>, name: &str) -> Result<Option<DynamicObject>, Failure> {
-    let read = match api.get_opt(name).await {
-        // Not even the kind is there.
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        read => read.map_err(ApiError::from),
-    };
-    read.map_err(|error| Failure::run(anyhow::anyhow!("cannot read {name}: {error}")))
-}
-
-/// All objects; none if the kind is not there at all.
-async fn list(api: &Api<DynamicObject>) -> Result<Vec<DynamicObject>, Failure> {
-    let mut params = ListParams::default().limit(500);
-    let mut objects = Vec::new();
-    loop {
-        match api.list(&params).await.map_err(ApiError::from) {
-            Ok(page) => {
-                objects.extend(page.items);
-                match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                    Some(token) => params.continue_token = Some(token),
-                    None => return Ok(objects),
-                }
-            }
-            Err(ApiError::NotFound(_)) => return Ok(objects),
-            Err(error) => {
-                let url = api.resource_url();
-                return Err(Failure::run(anyhow::anyhow!("cannot list {url}: {error}")));
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    #[rstest]
-    #[case::held(json!({"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 15}), Some("a"))]
-    #[case::run_out(json!({"holderIdentity": "a", "renewTime": "2025-12-31T23:00:00.000000Z", "leaseDurationSeconds": 15}), None)]
-    #[case::released(json!({"holderIdentity": "", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 1}), None)]
-    #[case::never_held(json!({}), None)]
-    fn a_manager_runs_while_its_lease_does(#[case] spec: Value, #[case] expected: Option<&str>) {
-        let now = "2026-01-01T00:00:10Z".parse().unwrap();
-        assert_eq!(holder(&spec, now).as_deref(), expected);
-    }
 }

@@ -3,6 +3,7 @@
 use std::{process::Stdio, time::Duration};
 
 use machine_controller_manager::api::kind::{ApiVersion, Kind};
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::{
@@ -11,10 +12,14 @@ use crate::{
     versions::{qualified, serve_v1beta1},
 };
 
-/// Runs the command; answers exit code, output and errors.
 async fn uninstall(arguments: &[String], answer: &str) -> (i32, String, String) {
+    mcm("uninstall", arguments, answer).await
+}
+
+/// Runs a command; answers exit code, output and errors.
+async fn mcm(command: &str, arguments: &[String], answer: &str) -> (i32, String, String) {
     let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm"))
-        .arg("uninstall")
+        .arg(command)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -53,10 +58,12 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
     let mut arguments =
         vec![format!("--kubeconfig={}", kubeconfig.display()), format!("--namespace={}", namespace.name)];
+    diagnoses(&rig, &arguments).await;
     let dry = [arguments.clone(), vec!["--dry-run".to_owned()]].concat();
     let (code, said, errors) = uninstall(&dry, "").await;
     assert_eq!(code, 0, "{errors}");
     for line in [
+        "would delete APIService v1alpha1.views.machine.sapcloud.io",
         "would delete ValidatingWebhookConfiguration machine-controller-manager",
         "would stop serving v1beta1 of machines.machine.sapcloud.io",
         "would take the finalizer off MachineDeployment pool",
@@ -96,4 +103,40 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     assert_eq!(secret.succeed(), "");
     let (code, said, _) = uninstall(&arguments, "").await;
     assert_eq!((code, said.as_str()), (0, "nothing of the manager is left\n"));
+    arguments.pop();
+    let (code, said, errors) = mcm("doctor", &arguments, "").await;
+    assert_eq!(code, 0, "{said}{errors}");
+    assert!(said.contains("off     ValidatingWebhookConfiguration machine-controller-manager: is not there"), "{said}");
+}
+
+/// What the doctor says of a cluster that is well, and of one whose views nobody serves.
+async fn diagnoses(rig: &Rig, arguments: &[String]) {
+    let (code, said, errors) = mcm("doctor", arguments, "").await;
+    assert_eq!(code, 0, "{said}{errors}");
+    for line in [
+        "fine    CustomResourceDefinition machines.machine.sapcloud.io: stored as v1alpha1",
+        "fine    MutatingWebhookConfiguration machine-controller-manager: ",
+        "off     APIService v1alpha1.views.machine.sapcloud.io: is not there",
+        "off     Lease ",
+        "machine-controller: held by somebody",
+    ] {
+        assert!(said.contains(line), "{line:?} missing in:\n{said}");
+    }
+    let service = json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": {"name": "v1alpha1.views.machine.sapcloud.io"},
+        "spec": {"group": "views.machine.sapcloud.io", "version": "v1alpha1", "groupPriorityMinimum": 100,
+            "versionPriority": 100, "insecureSkipTLSVerify": true,
+            "service": {"namespace": "default", "name": "nobody", "port": 443}},
+    });
+    rig.apply(&service.to_string()).await.succeed();
+    let told = [arguments, &["--output=json".to_owned()]].concat();
+    let (code, said, errors) = mcm("doctor", &told, "").await;
+    assert_eq!(code, 1, "{said}{errors}");
+    let answer: serde_json::Value = serde_json::from_str(&said).expect("it is JSON");
+    let bad: Vec<&serde_json::Value> =
+        answer["findings"].as_array().expect("a list").iter().filter(|finding| finding["health"] == "Bad").collect();
+    let [views] = bad.as_slice() else { panic!("{said}") };
+    assert_eq!(views["subject"], "APIService v1alpha1.views.machine.sapcloud.io");
+    assert!(text(views, "/message").contains("no namespace of the cluster can be deleted"), "{views}");
 }

@@ -1,0 +1,113 @@
+//! `mcm doctor`: whether a cluster knows the manager as it should. It reads definitions, webhook configurations, the registration of
+//! the views and the Leases, says what is wrong with them and what to do, and changes nothing.
+//!
+//! Source: spec/extension-apiserver §5.4. What is wrong is in [`checks`].
+
+pub mod checks;
+
+use std::io::Write;
+
+use clap::Args;
+use jiff::Timestamp;
+use kube::{Api, Client, api::DynamicObject};
+use serde::Serialize;
+
+use self::checks::{Finding, Health, Read};
+use super::{
+    Failure,
+    cluster_objects::{of, read},
+    kubeconfig::{ClusterArgs, run_interruptibly},
+    manifests::WebhookScope,
+    migrate_storage::definition::name_of,
+    output::OutputFormat,
+};
+use crate::api::{kind::Kind, names};
+
+/// Flags of `mcm doctor`.
+#[derive(Clone, Debug, Args)]
+pub struct DoctorArgs {
+    /// The cluster with the machine objects
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Namespace of the machine objects; unset means the one of the kubeconfig's context
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Whose webhooks these are: of every namespace, or of --namespace alone
+    #[arg(long, default_value = "cluster", value_name = "SCOPE")]
+    pub scope: WebhookScope,
+    /// For programs
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<OutputFormat>,
+}
+
+/// What `mcm doctor -o json` says.
+#[derive(Debug, Serialize)]
+struct Answer {
+    findings: Vec<Finding>,
+}
+
+/// Looks the cluster over and says what it finds.
+///
+/// # Errors
+/// [`Failure::Reported`] when something is to be mended; else when the cluster can't be asked.
+pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    let findings = run_interruptibly(look_over(args), "interrupted; nothing was changed")?;
+    let is_bad = findings.iter().any(|finding| finding.health == Health::Bad);
+    if let Some(format) = args.output {
+        format.write(&Answer { findings }, out)?;
+    } else {
+        for Finding { subject, health, message } in &findings {
+            writeln!(out, "{:<7} {subject}: {message}", health.word())?;
+        }
+    }
+    if is_bad { Err(Failure::Reported) } else { Ok(()) }
+}
+
+async fn look_over(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
+    let client = args.cluster.connect().await?;
+    // Without this every finding would be the same.
+    let version = client.apiserver_version().await;
+    version.map_err(|error| Failure::run(anyhow::anyhow!("cannot ask the API server: {error}")))?;
+    let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+    let mut findings = Vec::new();
+    for kind in Kind::ALL {
+        let api =
+            of(&client, None, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
+        findings.push(checks::definition(kind, &ask(&api, &name_of(kind)).await));
+    }
+    let suffix = match args.scope {
+        WebhookScope::Cluster => String::new(),
+        WebhookScope::Namespace => format!("-{namespace}"),
+    };
+    let configuration = format!("{}{suffix}", names::WEBHOOK_CONFIGURATION);
+    for (kind, plural) in [
+        ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
+        ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
+    ] {
+        let api = of(&client, None, "admissionregistration.k8s.io", "v1", kind, plural);
+        findings.push(checks::webhooks(kind, &configuration, &ask(&api, &configuration).await));
+    }
+    let api = of(&client, None, "apiregistration.k8s.io", "v1", "APIService", "apiservices");
+    findings.push(checks::views(&ask(&api, names::API_SERVICE).await));
+    findings.extend(leases(&client, &namespace).await);
+    Ok(findings)
+}
+
+async fn leases(client: &Client, namespace: &str) -> Vec<Finding> {
+    let api = of(client, Some(namespace), "coordination.k8s.io", "v1", "Lease", "leases");
+    let mut findings = Vec::new();
+    for name in [names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER] {
+        findings.push(checks::lease(namespace, name, &ask(&api, name).await, Timestamp::now()));
+    }
+    findings
+}
+
+async fn ask(api: &Api<DynamicObject>, name: &str) -> Read {
+    match read(api, name).await {
+        Ok(Some(object)) => {
+            serde_json::to_value(&object).map_or_else(|error| Read::Refused(error.to_string()), Read::There)
+        }
+        Ok(None) => Read::Missing,
+        Err(error) => Read::Refused(error.to_string()),
+    }
+}
