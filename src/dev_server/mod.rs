@@ -27,6 +27,7 @@ mod first_content;
 mod handle;
 mod helpers;
 mod hooks;
+mod json_patches;
 mod kinds;
 mod listener;
 mod long_list;
