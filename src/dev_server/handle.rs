@@ -26,6 +26,7 @@ use super::{
     first_content::first_content,
     helpers::Helpers,
     hooks::{self, Hook, HookError, socket::HookSocket},
+    limits::RequestLimits,
     listener::{ListenError, Listening, Reach, acceptor, listen},
     persistence::{DataError, Durable, open},
     server::Server,
@@ -64,6 +65,8 @@ pub struct DevServerOptions {
     pub authorization: AuthorizationMode,
     /// Controllers that the server does not stand in for.
     pub without: BTreeSet<StandIn>,
+    /// How many requests are answered at a time, and for how long.
+    pub limits: RequestLimits,
 }
 
 impl Default for DevServerOptions {
@@ -75,6 +78,7 @@ impl Default for DevServerOptions {
             bookmark_period: Duration::from_secs(60),
             authorization: AuthorizationMode::default(),
             without: BTreeSet::new(),
+            limits: RequestLimits::default(),
         }
     }
 }
@@ -122,8 +126,8 @@ impl DevServer {
             Storage::Folder(folder) => Some(folder),
         };
         let accounts = AccountTokens::in_folder(folder.clone());
-        let server =
-            Server::new(store, random, options.clock, accounts, options.bookmark_period, options.authorization);
+        let (clock, period, limits) = (options.clock, options.bookmark_period, &options.limits);
+        let server = Server::new(store, random, clock, accounts, period, options.authorization, limits);
         let server = Arc::new(server);
         server.reload_definitions();
         first_content(&server);
