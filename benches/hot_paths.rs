@@ -237,6 +237,7 @@ fn sources(views: &ControlViews, nodes: Arc<Store<Node>>) -> Sources {
             InventorySettings::default(),
         )),
         collector: None,
+        plans_at_a_time: 2,
         rollouts: DeploymentSettings::default(),
         admission: Judges {
             policy: Policy::default(),

@@ -8,6 +8,7 @@
 
 mod drivers;
 mod extension;
+mod limits;
 mod loops;
 mod serving;
 
@@ -18,6 +19,7 @@ pub use extension::{
     AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings, Lookup,
     SharedAuthority, SourceRights, ViewSelection,
 };
+pub use limits::{ConnectionLimits, Http2Limits, Limits, RequestLimits};
 pub use loops::{Controller, ControllerSet, Half, LeaderElection, StandbyCaches, Workers};
 pub use serving::{
     AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, TlsCipherSuite, TlsMinVersion,
@@ -53,7 +55,9 @@ pub struct Settings {
     pub service: ServiceReference,
     /// The extension API server; absent when it is switched off.
     pub extension: Option<ExtensionSettings>,
-    /// Who may call webhooks, and how many at once.
+    /// How much callers may ask for.
+    pub limits: Limits,
+    /// Who may call webhooks.
     pub webhooks: WebhookSettings,
     /// What admission does.
     pub admission: AdmissionSettings,
@@ -254,4 +258,16 @@ pub struct ShutdownSettings {
     pub delay: Duration,
     /// How long requests and effects in flight may take after that.
     pub timeout: Duration,
+    /// What becomes of requests that come meanwhile.
+    pub late_requests: LateRequests,
+}
+
+/// What becomes of requests that come to a process that is ending, while earlier ones finish.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LateRequests {
+    /// The port is closed to them.
+    #[default]
+    FindNobody,
+    /// They are answered 429 with `Retry-After` on a connection that ends (`--shutdown-send-retry-after`).
+    AreToldToRetry,
 }

@@ -166,6 +166,9 @@ impl Guest for Front {
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
         let code = response.status().as_u16();
         self.note(&learnt, code, began);
+        if let Some(peer) = peer.as_ref().filter(|_| learnt.record.way == Some(Way::FrontProxy)) {
+            peer.is_front_proxy();
+        }
         // Whoever is not known shall not hold a connection to try again on, nor one who did not send what was announced.
         if let Some(peer) = peer.filter(|_| !learnt.is_from_somebody() || matches!(code, 401 | 408 | 413)) {
             peer.end_connection();

@@ -37,7 +37,7 @@ use crate::{
         views::views,
     },
     server::{
-        BodyReader, RequestLimits,
+        BodyReader,
         tls::{Authorities, AuthorityFile, POLL_INTERVAL},
     },
     settings::{AuthenticationSettings, ExtensionSettings, FrontProxySettings, Lookup},
@@ -94,11 +94,11 @@ pub(super) async fn prepare(
         source_rights: settings.source_rights,
         audit,
         checks: Checks { health: common.health.clone(), contact: contact.clone(), config },
-        bodies: BodyReader::new(RequestLimits::default()),
+        bodies: BodyReader::new(common.settings.limits.requests),
         limits: Limits {
             deadline: settings.request_timeout,
             in_flight: settings.requests_in_flight,
-            ..Limits::default()
+            body: common.settings.limits.requests.other_bytes,
         },
         metrics: common.metrics.clone(),
         clock: Arc::new(Timestamp::now),

@@ -21,7 +21,7 @@ use crate::{
     },
     extension::front::Front,
     server::{
-        ClientCertificates, ConnectionLimits, Profiling, RequestLimits, Server, ServerOptions, Taken, TlsVersion,
+        ClientCertificates, Profiling, Server, ServerOptions, Taken, TlsVersion,
         tls::{
             AuthorityFile, CertMode, CertificateManager, CertificateSettings, LiveAuthorities, POLL_INTERVAL,
             PairFiles, Target, plan::PlanSettings, serving_names,
@@ -68,11 +68,8 @@ async fn listen(
     let options = ServerOptions {
         secure: settings.secure,
         plain: plain_addresses(&settings.http),
-        connections: ConnectionLimits::default(),
-        requests: RequestLimits {
-            admission_in_flight: settings.webhooks.max_in_flight.get(),
-            ..RequestLimits::default()
-        },
+        connections: settings.limits.connections,
+        requests: settings.limits.requests,
         client_certificates: client_certificates(&settings.webhooks, views.as_ref(), tasks).await?,
         tls_min_version: match settings.webhooks.tls_min_version {
             settings::TlsMinVersion::V1_2 => TlsVersion::V1_2,
@@ -85,6 +82,7 @@ async fn listen(
         },
         shutdown_delay: settings.shutdown.delay,
         shutdown_timeout: settings.shutdown.timeout,
+        late_requests: settings.shutdown.late_requests,
     };
     let mut server = Server::bind_over(taken, options, &certificates.handle(), &common.health, &common.metrics).await?;
     if let Some(views) = views {

@@ -18,9 +18,12 @@ use crate::{
 
 /// What providers list. The loop that looks for orphans tells it what it has learned.
 pub(super) fn inventories(common: &Common, views: &ControlViews, drivers: &Registry) -> Arc<Inventories> {
-    let max_age = common.settings.extension.as_ref().map(|extension| extension.inventory_max_age);
     let usual = InventorySettings::default();
-    let settings = InventorySettings { max_age: max_age.unwrap_or(usual.max_age), ..usual };
+    let settings = common.settings.extension.as_ref().map_or(usual, |told| InventorySettings {
+        max_age: told.inventory_max_age,
+        at_once: told.inventories_at_a_time,
+        ..usual
+    });
     Arc::new(Inventories::new(views.clone(), drivers.clone(), Arc::clone(&common.clock), settings))
 }
 
@@ -82,6 +85,7 @@ pub(super) fn sources(seen: &Seen) -> Sources {
         }),
         inventories: Arc::clone(&seen.inventories),
         collector: seen.running.collector.clone(),
+        plans_at_a_time: settings.extension.as_ref().map_or(1, |told| told.plans_at_a_time),
         rollouts: loops::deployment_settings(settings.rollout),
         admission: Judges {
             policy: Policy {

@@ -10,8 +10,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{RequestLimits, status::Refusal};
-use crate::protocol::status::ApiStatus;
+use super::status::Refusal;
+use crate::{protocol::status::ApiStatus, settings::RequestLimits};
 
 /// Bytes that all large bodies together may take; counted in KiB.
 #[derive(Clone)]

@@ -7,13 +7,14 @@
 //! Sources: spec/api-and-admission §9, §11, spec/extension-apiserver §4, spec/deployment-and-set §1.3.
 
 mod body;
+pub mod connections;
 mod guest;
+mod handshake;
 pub mod health;
-mod limits;
-mod listener;
 mod log_limit;
-mod patience;
+mod observer;
 mod plain;
+mod routes;
 mod status;
 mod taken;
 pub mod tls;
@@ -27,21 +28,27 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 pub use body::BodyReader;
+pub use connections::Peer;
 pub use guest::Guest;
+pub use handshake::{ClientCertificates, TlsVersion};
 pub use health::{Check, Gate, Health, Readiness};
-pub use limits::{ConnectionLimits, RequestLimits};
-pub use listener::{ClientCertificates, Peer, TlsVersion};
 pub use log_limit::LogLimit;
 pub use plain::Profiling;
 pub use taken::Taken;
 pub use webhooks::{Answer, Reviewer, answer_at};
 
 use self::{
-    listener::{Acceptor, Routes, Stop},
+    connections::{Acceptor, Stop},
+    handshake::tls_acceptor,
+    observer::Told,
+    routes::{Late, Routes},
     tls::CertificateHandle,
     webhooks::{Callers, Webhooks},
 };
-use crate::metrics::{Listener, Metrics};
+use crate::{
+    metrics::{Listener, Metrics},
+    settings::{ConnectionLimits, LateRequests, RequestLimits},
+};
 
 /// Where and how to listen.
 #[derive(Clone, Debug)]
@@ -68,6 +75,8 @@ pub struct ServerOptions {
     pub shutdown_delay: Duration,
     /// How long requests in flight may take to finish after that (`--shutdown-timeout`, 30 s).
     pub shutdown_timeout: Duration,
+    /// What becomes of requests that come while others finish (`--shutdown-send-retry-after`).
+    pub late_requests: LateRequests,
 }
 
 impl Default for ServerOptions {
@@ -83,6 +92,7 @@ impl Default for ServerOptions {
             profiling: Profiling::Off,
             shutdown_delay: Duration::from_secs(5),
             shutdown_timeout: Duration::from_secs(30),
+            late_requests: LateRequests::FindNobody,
         }
     }
 }
@@ -154,7 +164,7 @@ impl Server {
             None => None,
             Some(address) => {
                 let (listener, local) = listen(&mut taken, address, "webhooks", "--secure-port").await?;
-                let acceptor = listener::tls_acceptor(
+                let acceptor = tls_acceptor(
                     certificate.resolver(),
                     options.tls_min_version,
                     &options.tls_cipher_suites,
@@ -188,40 +198,34 @@ impl Server {
     }
 
     /// Serves until `shutdown`, then drains: readiness goes first, requests go on being served for the delay, then no
-    /// connection is accepted and requests in flight finish, bounded by the timeout. The plain listeners stay to the end.
+    /// connection is accepted and requests in flight finish, bounded by the timeout; or connections are accepted meanwhile, and
+    /// who asks over them is told to come again. The plain listeners stay to the end.
     pub async fn run(self, reviewer: Arc<dyn Reviewer>, shutdown: CancellationToken) {
         let Self { options, secure, plain, health, metrics, accepting, staying, callers, guest } = self;
         let (secure_stop, plain_stop) = (Stop::default(), Stop::default());
         let (secure_tasks, plain_tasks) = (TaskTracker::new(), TaskTracker::new());
+        let late = Late::default();
+        let acceptor = |listener, which, tls, tasks: &TaskTracker| Acceptor {
+            listener,
+            tls,
+            limits: options.connections,
+            observer: Arc::new(Told::new(metrics.clone(), which)),
+            tasks: tasks.clone(),
+        };
         let plain_router = plain::router(health.clone(), metrics.clone(), options.profiling);
         for (listener, local) in plain {
             info!(address = %local, "serving health and metrics");
-            let acceptor = Acceptor::new(
-                listener,
-                Listener::Plain,
-                None,
-                options.connections,
-                metrics.clone(),
-                plain_tasks.clone(),
-            );
-            let routes =
-                Routes { webhooks: None, guest: None, other: plain_router.clone(), complaints: Arc::default() };
-            plain_tasks.spawn(acceptor.run(routes, plain_stop.clone()));
+            let acceptor = acceptor(listener, Listener::Plain, None, &plain_tasks);
+            let routes = Routes { webhooks: None, guest: None, other: plain_router.clone(), late: Late::default() };
+            plain_tasks.spawn(acceptor.run(Arc::new(routes), plain_stop.clone()));
         }
         if let Some((listener, local, tls)) = secure {
             info!(address = %local, "serving webhooks");
             let webhooks = Webhooks::new(reviewer, options.requests, callers, metrics.clone());
-            let router = webhooks::router(health.clone());
-            let acceptor = Acceptor::new(
-                listener,
-                Listener::Secure,
-                Some(tls),
-                options.connections,
-                metrics,
-                secure_tasks.clone(),
-            );
-            let routes = Routes { webhooks: Some(webhooks), guest, other: router, complaints: Arc::default() };
-            secure_tasks.spawn(acceptor.run(routes, secure_stop.clone()));
+            let other = webhooks::router(health.clone());
+            let acceptor = acceptor(listener, Listener::Secure, Some(tls), &secure_tasks);
+            let routes = Routes { webhooks: Some(webhooks), guest, other, late: late.clone() };
+            secure_tasks.spawn(acceptor.run(Arc::new(routes), secure_stop.clone()));
         }
         if let Some(accepting) = accepting {
             accepting.pass();
@@ -231,6 +235,12 @@ impl Server {
         staying.fail("the process is shutting down");
         tokio::time::sleep(options.shutdown_delay).await;
         let deadline = Instant::now() + options.shutdown_timeout;
+        if options.late_requests == LateRequests::AreToldToRetry {
+            late.begins.cancel();
+            late.in_time.close();
+            // What does not finish in time is cut off below.
+            let _ = tokio::time::timeout_at(deadline, late.in_time.wait()).await;
+        }
         drain(&secure_tasks, &secure_stop, deadline, "webhooks").await;
         drain(&plain_tasks, &plain_stop, deadline.max(Instant::now() + Duration::from_secs(1)), "health and metrics")
             .await;

@@ -38,6 +38,20 @@ pub(super) enum Refusal {
     Timeout,
     /// The process is ending.
     Leaving,
+    /// The process is ending and takes nothing new.
+    Late,
+    /// The path has more bytes than this.
+    PathTooLong {
+        /// The limit.
+        limit: usize,
+    },
+    /// The head has more fields than this.
+    TooManyFields {
+        /// The limit.
+        limit: usize,
+    },
+    /// All connections are taken but those that are kept for health.
+    Crowded,
 }
 
 impl Refusal {
@@ -90,12 +104,49 @@ impl Refusal {
                 "ServiceUnavailable",
                 "this server is shutting down; try again, which leads to another one".to_owned(),
             ),
+            Self::Late => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "TooManyRequests",
+                "this server is shutting down and takes no more requests; try again, which leads to another one"
+                    .to_owned(),
+            ),
+            Self::PathTooLong { limit } => (
+                StatusCode::URI_TOO_LONG,
+                "RequestURITooLong",
+                format!("the request's path and query are longer than {limit} bytes"),
+            ),
+            Self::TooManyFields { limit } => (
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "RequestHeaderFieldsTooLarge",
+                format!("the request's head has more than {limit} fields"),
+            ),
+            Self::Crowded => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "ServiceUnavailable",
+                "too many connections are open; try again".to_owned(),
+            ),
         }
     }
 
     /// Whether nothing more is read from the connection.
     const fn ends_connection(self) -> bool {
-        matches!(self, Self::RequestTimeout | Self::TooLarge { .. } | Self::BadBody | Self::Leaving)
+        match self {
+            Self::RequestTimeout
+            | Self::TooLarge { .. }
+            | Self::BadBody
+            | Self::Leaving
+            | Self::Late
+            | Self::PathTooLong { .. }
+            | Self::TooManyFields { .. }
+            | Self::Crowded => true,
+            Self::Unauthorized
+            | Self::NotFound
+            | Self::MethodNotAllowed
+            | Self::UnsupportedMediaType
+            | Self::Panic
+            | Self::Busy
+            | Self::Timeout => false,
+        }
     }
 
     /// The answer over this version of HTTP (HTTP/2 knows no `Connection` header).
@@ -128,7 +179,7 @@ impl IntoResponse for Refusal {
             Self::MethodNotAllowed => {
                 headers.insert(ALLOW, HeaderValue::from_static("POST"));
             }
-            Self::Busy | Self::Leaving => {
+            Self::Busy | Self::Leaving | Self::Late | Self::Crowded => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             _ => {}
@@ -143,13 +194,14 @@ mod tests {
 
     #[test]
     fn who_is_sent_away_is_told_when_to_come_again() {
-        for refusal in [Refusal::Leaving, Refusal::Busy] {
+        for (refusal, code) in
+            [(Refusal::Leaving, 503), (Refusal::Busy, 503), (Refusal::Crowded, 503), (Refusal::Late, 429)]
+        {
             let response = refusal.into_response();
-            assert_eq!(
-                (response.status(), &response.headers()[RETRY_AFTER]),
-                (StatusCode::SERVICE_UNAVAILABLE, &"1".parse().unwrap())
-            );
+            assert_eq!((response.status().as_u16(), response.headers()[RETRY_AFTER].as_bytes()), (code, &b"1"[..]));
         }
-        assert_eq!(Refusal::Leaving.response(http::Version::HTTP_11).headers()[CONNECTION], "close");
+        for refusal in [Refusal::Leaving, Refusal::Late] {
+            assert_eq!(refusal.response(http::Version::HTTP_11).headers()[CONNECTION], "close");
+        }
     }
 }

@@ -21,7 +21,7 @@ use tokio::{
 use tracing::error;
 
 use super::{
-    ClientCertificates, Health, LogLimit, Peer, RequestLimits,
+    ClientCertificates, Health, LogLimit, Peer,
     body::{self, Collected, LargeBodies},
     plain::health_routes,
     status::Refusal,
@@ -30,6 +30,7 @@ use super::{
 use crate::{
     api::duration::GoDuration,
     metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection, Webhook},
+    settings::RequestLimits,
 };
 
 /// What a reviewer answers. The body is JSON.

@@ -21,6 +21,10 @@ pub struct ExtensionSettings {
     pub requests_in_flight: usize,
     /// No request takes longer (`--request-timeout`).
     pub request_timeout: Duration,
+    /// Plans of a view that are computed at a time (`--max-plans-inflight`).
+    pub plans_at_a_time: usize,
+    /// Inventories that providers are asked for at a time (`--max-inventories-inflight`).
+    pub inventories_at_a_time: usize,
 }
 
 /// Which views are served.

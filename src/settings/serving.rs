@@ -1,20 +1,14 @@
 //! The listeners: who may call them, by which certificate they are known, and what admission answers there.
 
-use std::{
-    net::IpAddr,
-    num::{NonZeroU16, NonZeroUsize},
-    path::PathBuf,
-};
+use std::{net::IpAddr, num::NonZeroU16, path::PathBuf};
 
 use crate::api::{defaulting::FinalizerDefault, validation::Profile};
 
-/// Who may call webhooks, and how many at once.
+/// Who may call webhooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookSettings {
     /// PEM file of the authorities of which callers must show a certificate; most API servers have none to show.
     pub client_authorities: Option<PathBuf>,
-    /// Admission reviews that are answered at a time.
-    pub max_in_flight: NonZeroUsize,
     /// The oldest TLS version that is spoken.
     pub tls_min_version: TlsMinVersion,
     /// Cipher suites that are spoken.

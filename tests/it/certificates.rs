@@ -22,9 +22,10 @@ use kube::{
 use machine_controller_manager::{
     metrics::Metrics,
     server::{
-        Answer, ConnectionLimits, Health, Reviewer, Server, ServerOptions,
+        Answer, Health, Reviewer, Server, ServerOptions,
         tls::{CertMode, CertificateManager, CertificateSettings, Target, material::Certificate, plan::PlanSettings},
     },
+    settings::ConnectionLimits,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
-pub use super::extension::ExtensionArgs;
+pub use super::{extension::ExtensionArgs, limits::LimitArgs};
 use crate::{
     api::{duration::GoDuration, names},
     cli::{go_flags::go_bool, logging::LoggingArgs},
@@ -43,6 +43,9 @@ pub struct ServeArgs {
     /// Views.
     #[command(flatten)]
     pub extension: ExtensionArgs,
+    /// How much callers may ask for.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// Drivers and the virtual cloud.
     #[command(flatten)]
     pub drivers: DriverArgs,
@@ -261,9 +264,6 @@ pub struct ServingArgs {
     /// Authorities, in PEM, of which callers of webhooks must show a certificate; unset means that nobody is asked for one
     #[arg(long, value_name = "FILE")]
     pub webhook_client_ca: Option<PathBuf>,
-    /// Admission reviews that are answered at a time; further ones are asked to come back
-    #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
-    pub max_inflight_admission: i64,
     /// Oldest TLS version that is spoken
     #[arg(
         long,
@@ -301,6 +301,10 @@ pub struct ServingArgs {
     /// How long requests and effects in flight may take after that
     #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
     pub shutdown_timeout: GoDuration,
+    /// Keep the TLS port open meanwhile, and answer further requests 429 with Retry-After
+    #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub shutdown_send_retry_after: bool,
 }
 
 /// Drivers and the virtual cloud.

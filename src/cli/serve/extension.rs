@@ -100,6 +100,12 @@ pub struct ExtensionArgs {
     /// No request to a view takes longer
     #[arg(long, default_value = "1m", value_name = "DURATION", allow_hyphen_values = true)]
     pub request_timeout: GoDuration,
+    /// Plans of a view that are computed at the same time; further ones wait a little
+    #[arg(long, default_value = "2", value_name = "N", allow_negative_numbers = true)]
+    pub max_plans_inflight: i64,
+    /// Inventories that providers are asked for at the same time; further ones wait a little
+    #[arg(long, default_value = "8", value_name = "N", allow_negative_numbers = true)]
+    pub max_inventories_inflight: i64,
 }
 
 impl ExtensionArgs {
@@ -110,8 +116,14 @@ impl ExtensionArgs {
         if let Err(why) = OpenPaths::parse(&open_paths) {
             problems.add(format!("--authorization-always-allow-paths: {why}"));
         }
-        let in_flight = usize::try_from(self.max_requests_inflight).unwrap_or(0);
-        problems.unless(in_flight > 0, "--max-requests-inflight: must be at least 1");
+        let mut at_a_time = |flag: &str, given: i64| {
+            let read = usize::try_from(given).unwrap_or(0);
+            problems.unless(read > 0, &format!("{flag}: must be at least 1"));
+            read
+        };
+        let in_flight = at_a_time("--max-requests-inflight", self.max_requests_inflight);
+        let plans_at_a_time = at_a_time("--max-plans-inflight", self.max_plans_inflight);
+        let inventories_at_a_time = at_a_time("--max-inventories-inflight", self.max_inventories_inflight);
         problems.unless(self.request_timeout > GoDuration::default(), "--request-timeout: must be greater than zero");
         let settings = ExtensionSettings {
             views: self.views(problems),
@@ -136,6 +148,8 @@ impl ExtensionArgs {
             }),
             requests_in_flight: in_flight,
             request_timeout: self.request_timeout.to_std(),
+            plans_at_a_time,
+            inventories_at_a_time,
         };
         self.extension_apiserver.then_some(settings)
     }
@@ -225,6 +239,7 @@ mod tests {
             (settings.requests_in_flight, settings.request_timeout.as_secs(), settings.audit_log),
             (200, 60, None)
         );
+        assert_eq!((settings.plans_at_a_time, settings.inventories_at_a_time), (2, 8));
     }
 
     #[test]
@@ -248,6 +263,8 @@ mod tests {
     #[case::no_header(&["--requestheader-client-ca-file=/ca", "--requestheader-group-headers=a b"], "can't be the name of a header")]
     #[case::names_alone(&["--requestheader-allowed-names=a"], "counts with --requestheader-client-ca-file only")]
     #[case::nobody_at_a_time(&["--max-requests-inflight=0"], "must be at least 1")]
+    #[case::no_plan_at_a_time(&["--max-plans-inflight=0"], "--max-plans-inflight: must be at least 1")]
+    #[case::no_inventory_at_a_time(&["--max-inventories-inflight=-1"], "--max-inventories-inflight: must be at least 1")]
     #[case::no_time(&["--request-timeout=0s"], "must be greater than zero")]
     #[case::negative(&["--inventory-max-age=-1s"], "must not be negative")]
     fn mistakes_are_named(#[case] flags: &[&str], #[case] text: &str) {

@@ -4,6 +4,7 @@
 
 pub mod args;
 mod extension;
+mod limits;
 mod problems;
 mod simulation;
 pub mod validate;

@@ -3,7 +3,7 @@
 
 use std::{net::IpAddr, num::NonZeroU16, time::Duration};
 
-use crate::{api::duration::GoDuration, settings::Settings};
+use crate::api::duration::GoDuration;
 
 /// The mistakes found so far.
 #[derive(Default)]
@@ -45,8 +45,9 @@ impl Problems {
         trimmed
     }
 
-    pub(super) fn or(self, settings: Settings) -> Result<Settings, Vec<String>> {
-        if self.0.is_empty() { Ok(settings) } else { Err(self.0) }
+    /// Nothing, or all mistakes that were found.
+    pub(super) fn none(self) -> Result<(), Vec<String>> {
+        if self.0.is_empty() { Ok(()) } else { Err(self.0) }
     }
 }
 

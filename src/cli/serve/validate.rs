@@ -21,9 +21,9 @@ use crate::{
     api::{defaulting::FinalizerDefault, duration::GoDuration, validation::Profile},
     settings::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
-        DriverSelection, HttpSettings, LeaderElection, MachineSettings, OldMachineSets, Profiling, RolloutAvailability,
-        RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings, StandbyCaches, TargetCluster,
-        TlsCipherSuite, TlsMinVersion, VmGoneCheck, WebhookSettings, Workers,
+        DriverSelection, HttpSettings, LateRequests, LeaderElection, MachineSettings, OldMachineSets, Profiling,
+        RolloutAvailability, RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings,
+        StandbyCaches, TargetCluster, TlsCipherSuite, TlsMinVersion, VmGoneCheck, WebhookSettings, Workers,
     },
 };
 
@@ -90,6 +90,7 @@ impl ServeArgs {
                     .unwrap_or_else(|| clusters.namespace.clone()),
             },
             extension: self.extension.settings(&mut problems),
+            limits: self.limits.settings(&mut problems),
             webhooks: webhooks(&self.serving, &mut problems),
             admission: admission(&self.serving, &mut problems),
             controllers: controllers(&self.controllers, &mut problems),
@@ -127,10 +128,15 @@ impl ServeArgs {
                 ),
                 timeout: problems
                     .duration(self.serving.shutdown_timeout, "--shutdown-timeout: should be a non negative value"),
+                late_requests: if self.serving.shutdown_send_retry_after {
+                    LateRequests::AreToldToRetry
+                } else {
+                    LateRequests::FindNobody
+                },
             },
         };
         problems.unless(!views_without_caches(&settings), VIEWS_WITHOUT_CACHES);
-        problems.or(settings)
+        problems.none().map(|()| settings)
     }
 
     /// Both clusters; an empty control flag means the target's, an empty target flag the pod's own cluster.
@@ -218,11 +224,6 @@ fn certificates(args: &ServingArgs, problems: &mut Problems) -> CertMode {
 }
 
 fn webhooks(args: &ServingArgs, problems: &mut Problems) -> WebhookSettings {
-    let max_in_flight = usize::try_from(args.max_inflight_admission).ok().and_then(NonZeroUsize::new);
-    if max_in_flight.is_none() {
-        let given = args.max_inflight_admission;
-        problems.add(format!("--max-inflight-admission: must be greater than 0: got {given}"));
-    }
     let tls_min_version = match args.tls_min_version.as_str() {
         "VersionTLS12" => TlsMinVersion::V1_2,
         "VersionTLS13" => TlsMinVersion::V1_3,
@@ -233,7 +234,6 @@ fn webhooks(args: &ServingArgs, problems: &mut Problems) -> WebhookSettings {
     };
     WebhookSettings {
         client_authorities: args.webhook_client_ca.clone(),
-        max_in_flight: max_in_flight.unwrap_or(NonZeroUsize::MIN),
         tls_min_version,
         tls_cipher_suites: cipher_suites(args, problems),
     }

@@ -216,12 +216,12 @@ fn the_watched_version_can_be_fixed(#[case] flags: &[&str], #[case] expected: Re
 #[test]
 fn callers_of_webhooks_can_be_bounded() {
     let webhooks = serve(&[]).unwrap().webhooks;
-    assert_eq!((webhooks.client_authorities, webhooks.max_in_flight.get()), (None, 200));
-    assert_eq!(webhooks.tls_min_version, TlsMinVersion::V1_2);
+    assert_eq!((webhooks.client_authorities, webhooks.tls_min_version), (None, TlsMinVersion::V1_2));
     let flags = ["--webhook-client-ca=/ca.pem", "--max-inflight-admission=7", "--tls-min-version=VersionTLS13"];
-    let webhooks = serve(&flags).unwrap().webhooks;
-    assert_eq!((webhooks.client_authorities, webhooks.max_in_flight.get()), (Some("/ca.pem".into()), 7));
-    assert_eq!(webhooks.tls_min_version, TlsMinVersion::V1_3);
+    let settings = serve(&flags).unwrap();
+    assert_eq!(settings.limits.requests.admission_in_flight, 7);
+    assert_eq!(settings.webhooks.client_authorities, Some("/ca.pem".into()));
+    assert_eq!(settings.webhooks.tls_min_version, TlsMinVersion::V1_3);
     let problems = serve(&["--max-inflight-admission=0", "--tls-min-version=1.3"]).unwrap_err();
     assert_eq!(
         problems,
@@ -230,6 +230,13 @@ fn callers_of_webhooks_can_be_bounded() {
             "--tls-min-version: unknown version \"1.3\": must be VersionTLS12 or VersionTLS13"
         ]
     );
+}
+
+#[test]
+fn late_requests_are_told_to_retry_when_that_is_wanted() {
+    assert_eq!(serve(&[]).unwrap().shutdown.late_requests, LateRequests::FindNobody);
+    let told = serve(&["--shutdown-send-retry-after"]).unwrap();
+    assert_eq!(told.shutdown.late_requests, LateRequests::AreToldToRetry);
 }
 
 #[test]

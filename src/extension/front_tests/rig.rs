@@ -26,7 +26,8 @@ use crate::{
         reviews::{Reviews, TOKEN_REVIEWS, TryError},
         testing::{Pki, TestView, Usage},
     },
-    server::{Health, RequestLimits},
+    server::Health,
+    settings::RequestLimits,
     settings::{AuditLog, SharedAuthority},
 };
 

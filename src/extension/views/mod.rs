@@ -69,6 +69,8 @@ pub struct Sources {
     pub inventories: Arc<Inventories>,
     /// Who deletes orphaned VMs, where this process does.
     pub collector: Option<Arc<Collector>>,
+    /// Plans of a view that are computed at a time.
+    pub plans_at_a_time: usize,
     /// What the command line says about rollouts.
     pub rollouts: DeploymentSettings,
     /// How proposals are judged.

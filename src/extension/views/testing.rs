@@ -210,6 +210,7 @@ impl World {
                 InventorySettings::default(),
             )),
             collector: None,
+            plans_at_a_time: 2,
             rollouts: DeploymentSettings::default(),
             admission: Judges {
                 policy: Policy::default(),

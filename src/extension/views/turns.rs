@@ -9,8 +9,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::protocol::status::ApiStatus;
 
-/// Plans of a view that are computed at once.
-const AT_ONCE: usize = 2;
 /// How long somebody waits for a turn.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Seconds after which another try may help.
@@ -19,13 +17,12 @@ const ASK_AGAIN: u32 = 2;
 /// Turns for the plans of a view.
 pub struct Turns(Arc<Semaphore>);
 
-impl Default for Turns {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(AT_ONCE)))
-    }
-}
-
 impl Turns {
+    /// So many turns at a time.
+    pub fn at_a_time(turns: usize) -> Self {
+        Self(Arc::new(Semaphore::new(turns.max(1))))
+    }
+
     /// How long a turn takes.
     pub const BUDGET: Duration = Duration::from_secs(2);
 

@@ -11,9 +11,12 @@ use tokio::{
 use super::{
     floods::{END_HEADERS, END_STREAM, HEAD, HEADERS, begin, frame, stream},
     guest::Counting,
-    rig::{Rig, options, soon, until},
+    rig::{Rig, head, options, soon, until},
 };
-use crate::server::{Readiness, ServerOptions};
+use crate::{
+    server::{Readiness, ServerOptions},
+    settings::LateRequests,
+};
 
 #[tokio::test]
 async fn th_43_a_request_in_flight_is_finished_and_then_the_server_ends() {
@@ -63,6 +66,36 @@ async fn who_comes_late_is_sent_to_another_replica() {
     hears(&mut heard, &mut reading, "this server is shutting down; try again").await;
     drop((reading, writing));
     soon(&mut rig.running).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_comes_late_can_be_told_to_try_again() {
+    let options = ServerOptions { late_requests: LateRequests::AreToldToRetry, ..options() };
+    let mut rig = Rig::start(options).await;
+    let mut busy = rig.h1().await;
+    busy.begin_review("/validate").await;
+    rig.shutdown.cancel();
+    until(|| rig.health.readiness() == Readiness::NotReady).await;
+    let told = soon(async {
+        loop {
+            let mut late = rig.h1().await;
+            late.send(&format!("{}{{}}", head("/validate", 2))).await;
+            let told = late.rest().await;
+            if !told.starts_with("HTTP/1.1 200 ") {
+                return told;
+            }
+        }
+    });
+    let told = told.await.to_lowercase();
+    assert!(told.starts_with("http/1.1 429 "), "{told}");
+    assert!(told.contains("retry-after: 1") && told.contains("connection: close"), "{told}");
+    let mut health = rig.h1().await;
+    health.send("GET /livez HTTP/1.1\r\nHost: mcm\r\n\r\n").await;
+    assert!(health.response().await.starts_with("HTTP/1.1 200 "), "health is answered as before");
+    busy.send("{}").await;
+    assert!(busy.response().await.starts_with("HTTP/1.1 200 "), "what came in time is finished");
+    soon(&mut rig.running).await.unwrap();
+    assert!(TcpStream::connect(rig.secure).await.is_err());
 }
 
 #[tokio::test]

@@ -21,7 +21,10 @@ use super::{
     guest::Counting,
     rig::{Rig, options, soon},
 };
-use crate::server::{ConnectionLimits, Guest, ServerOptions};
+use crate::{
+    server::{Guest, ServerOptions},
+    settings::ConnectionLimits,
+};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// `GET /apis` of host `mcm`, mostly from the static table.
@@ -115,6 +118,35 @@ async fn th_10_streams_that_are_reset_at_once_end_the_connection() {
     soon(flood).await.unwrap();
     let reached = guest.0.load(Ordering::Relaxed);
     assert!(reached < 10_000, "the connection ends long before all is asked: {reached}");
+    still_answers(&rig).await;
+}
+
+/// Lets everybody wait for ever.
+#[derive(Default)]
+struct Waiting(AtomicUsize);
+
+#[async_trait]
+impl Guest for Waiting {
+    async fn answer(&self, _: Request<Body>) -> Response<Body> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn th_10_requests_that_are_taken_back_while_they_are_answered_end_the_connection() {
+    let guest = Arc::new(Waiting::default());
+    let mut options = options();
+    options.connections.http2.resets = 3;
+    let rig = Rig::start_with_guest(options, Arc::<Waiting>::clone(&guest)).await;
+    let (reading, mut writing) = begin(&rig, &[]).await;
+    for nth in 0..4 {
+        writing.write_all(&frame(HEADERS, END_STREAM | END_HEADERS, stream(nth), HEAD)).await.unwrap();
+        let wanted = usize::try_from(nth).unwrap() + 1;
+        super::rig::until(|| guest.0.load(Ordering::Relaxed) == wanted).await;
+        writing.write_all(&frame(RST_STREAM, 0, stream(nth), &8_u32.to_be_bytes())).await.unwrap();
+    }
+    goodbyes(reading).await;
     still_answers(&rig).await;
 }
 

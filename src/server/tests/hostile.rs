@@ -9,9 +9,12 @@ use tokio::{
 };
 
 use super::rig::{Rig, client_config, connect, connect_with, head, names, options, soon, until};
-use crate::server::{
-    ClientCertificates, ConnectionLimits, RequestLimits, ServerOptions,
-    tls::{Authorities, LiveAuthorities, authority::Authority},
+use crate::{
+    server::{
+        ClientCertificates, ServerOptions,
+        tls::{Authorities, LiveAuthorities, authority::Authority},
+    },
+    settings::{ConnectionLimits, RequestLimits},
 };
 
 fn with(connections: ConnectionLimits) -> ServerOptions {
@@ -92,6 +95,66 @@ async fn th_07_a_head_that_trickles_is_given_up() {
 }
 
 #[tokio::test]
+async fn th_07_the_next_head_may_not_trickle_either_but_may_be_long_in_coming() {
+    let limits = ConnectionLimits { header: Duration::from_millis(100), ..ConnectionLimits::default() };
+    let rig = Rig::start(with(limits)).await;
+    let mut raw = rig.h1().await;
+    assert!(raw.post("/validate", "{}").await.starts_with("HTTP/1.1 200 "));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(raw.post("/validate", "{}").await.starts_with("HTTP/1.1 200 "), "it is idle, not slow");
+    raw.send("POST /validate HTT").await;
+    assert_eq!(raw.rest().await, "");
+}
+
+#[rstest::rstest]
+#[case::http_1("http/1.1")]
+#[case::http_2("h2")]
+#[tokio::test]
+async fn a_connection_on_which_nothing_is_asked_is_ended(#[case] protocol: &str) {
+    let limits = ConnectionLimits { idle: Duration::from_millis(300), ..ConnectionLimits::default() };
+    let rig = Rig::start(with(limits)).await;
+    let began = tokio::time::Instant::now();
+    let asked = if protocol == "h2" {
+        let client = rig.h2().await;
+        assert_eq!(client.post("/validate", "{}").await.0, StatusCode::OK);
+        let asked = began.elapsed();
+        until(|| client.is_closed()).await;
+        asked
+    } else {
+        let mut raw = rig.h1().await;
+        assert!(raw.post("/validate", "{}").await.starts_with("HTTP/1.1 200 "));
+        let asked = began.elapsed();
+        assert_eq!(raw.rest().await, "");
+        asked
+    };
+    assert!(began.elapsed() >= asked + Duration::from_millis(200), "not before its time");
+    still_answers(&rig).await;
+}
+
+#[tokio::test]
+async fn a_path_or_a_head_beyond_its_limit_is_refused() {
+    let limits = ConnectionLimits { path_bytes: 100, header_fields: 10, ..ConnectionLimits::default() };
+    let rig = Rig::start(with(limits)).await;
+    let fields = "X-Field: y\r\n".repeat(11);
+    for (path, fields, answer) in [
+        (format!("/healthz?{}", "x".repeat(91)), "", "HTTP/1.1 200 "),
+        (format!("/healthz?{}", "x".repeat(92)), "", "HTTP/1.1 414 "),
+        ("/healthz".to_owned(), fields.as_str(), "HTTP/1.1 431 "),
+    ] {
+        let mut raw = rig.h1().await;
+        raw.send(&format!("GET {path} HTTP/1.1\r\nHost: mcm\r\nConnection: close\r\n{fields}\r\n")).await;
+        let response = raw.rest().await;
+        assert!(response.starts_with(answer), "{response}");
+    }
+    // Over HTTP/2 nobody but us counts fields.
+    let client = rig.h2().await;
+    let (code, _, text) = client.post_with("/validate", "{}", 11).await;
+    assert_eq!(code, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    assert!(text.contains("more than 10 fields"), "{text}");
+    until(|| client.is_closed()).await;
+}
+
+#[tokio::test]
 async fn th_08_a_body_that_trickles_is_given_up() {
     let requests = RequestLimits { body_grace: Duration::from_millis(50), ..RequestLimits::default() };
     let rig = Rig::start(ServerOptions { requests, ..options() }).await;
@@ -130,13 +193,40 @@ async fn a_head_that_is_too_large_is_refused() {
 
 #[tokio::test]
 async fn connections_above_the_limit_are_closed_and_places_come_back() {
-    let rig = Rig::start(with(ConnectionLimits { connections: 2, ..ConnectionLimits::default() })).await;
+    let limits = ConnectionLimits { connections: 2, kept_for_health: 0, ..ConnectionLimits::default() };
+    let rig = Rig::start(with(limits)).await;
     let (first, _second) = (rig.h1().await, rig.h1().await);
     let bundle = rig.certificate.ca_bundle().unwrap();
     assert!(soon(connect(rig.secure, bundle.as_bytes(), "h2")).await.is_err(), "a third one is closed");
     assert_eq!(rig.get("/healthz").await.0, 200, "health has a listener of its own");
     drop(first);
     soon(async { while connect(rig.secure, bundle.as_bytes(), "h2").await.is_err() {} }).await;
+}
+
+#[tokio::test]
+async fn the_last_connections_answer_for_health_and_nothing_else() {
+    let limits = ConnectionLimits { connections: 1, kept_for_health: 1, ..ConnectionLimits::default() };
+    let rig = Rig::start(with(limits)).await;
+    let first = rig.h2().await;
+    let mut second = rig.h1().await;
+    second.send("GET /readyz HTTP/1.1\r\nHost: mcm\r\n\r\n").await;
+    let answer = second.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"), "once: {answer}");
+    let mut third = soon(async {
+        loop {
+            // The place of the second one may still be on its way back.
+            let bundle = rig.certificate.ca_bundle().unwrap();
+            if let Ok(stream) = connect(rig.secure, bundle.as_bytes(), "http/1.1").await {
+                return super::rig::Raw(stream);
+            }
+        }
+    })
+    .await;
+    third.send(&format!("{}{{}}", head("/validate", 2))).await;
+    let answer = third.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("too many connections are open"), "{answer}");
+    assert!(rig.metrics.render().unwrap().contains(r#"reason="connection_limit"} 1"#));
+    assert_eq!(first.post("/validate", "{}").await.0, StatusCode::OK);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use rstest::rstest;
 use tokio::time::Instant;
 
 use super::rig::{Rig, head, options, until};
-use crate::server::{RequestLimits, ServerOptions};
+use crate::{server::ServerOptions, settings::RequestLimits};
 
 fn with(requests: RequestLimits) -> ServerOptions {
     ServerOptions { requests, ..options() }

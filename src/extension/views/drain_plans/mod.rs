@@ -105,7 +105,7 @@ impl DrainPlanView {
             sources: sources.clone(),
             target: sources.outlooks.target()?.clone(),
             description: NAMES.describe::<DrainPlan>(columns, &[]),
-            turns: Turns::default(),
+            turns: Turns::at_a_time(sources.plans_at_a_time),
         })
     }
 

@@ -82,7 +82,7 @@ impl RolloutPlanView {
         Self {
             sources: sources.clone(),
             description: NAMES.describe::<RolloutPlan>(columns, &[]),
-            turns: Turns::default(),
+            turns: Turns::at_a_time(sources.plans_at_a_time),
         }
     }
 

@@ -1,0 +1,300 @@
+//! The flags that say how much callers may ask for, and what is no limit at all.
+//!
+//! Source: spec/extension-apiserver §4.4.
+
+use std::{num::NonZeroUsize, time::Duration};
+
+use clap::Args;
+
+use super::problems::Problems;
+use crate::{
+    api::duration::GoDuration,
+    settings::{ConnectionLimits, Http2Limits, Limits, RequestLimits},
+};
+
+/// Limits of connections and requests.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Limits (all ports)")]
+pub struct LimitArgs {
+    /// A TLS handshake takes no longer
+    #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub tls_handshake_timeout: GoDuration,
+    /// The head of a request arrives within this
+    #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub read_header_timeout: GoDuration,
+    /// A connection on which nothing is asked for so long is ended
+    #[arg(long, default_value = "1m30s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub idle_timeout: GoDuration,
+    /// Who takes nothing of an answer for so long is cut off
+    #[arg(long, default_value = "1m", value_name = "DURATION", allow_hyphen_values = true)]
+    pub write_timeout: GoDuration,
+    /// A connection is ended at this age once its requests are answered; up to a tenth comes on top
+    #[arg(long, default_value = "10m", value_name = "DURATION", allow_hyphen_values = true)]
+    pub max_connection_age: GoDuration,
+    /// Connections of a port
+    #[arg(long, default_value = "1000", value_name = "N", allow_negative_numbers = true)]
+    pub max_connections: i64,
+    /// Connections of one address, those of front proxies not counted
+    #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
+    pub max_connections_per_address: i64,
+    /// Connections beyond --max-connections that may ask for health only
+    #[arg(long, default_value = "16", value_name = "N", allow_negative_numbers = true)]
+    pub max_health_connections: i64,
+    /// Bytes of a request's head
+    #[arg(long, default_value = "65536", value_name = "BYTES", allow_negative_numbers = true)]
+    pub max_header_bytes: i64,
+    /// Fields of a request's head
+    #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
+    pub max_header_fields: i64,
+    /// Bytes of a request's path and query
+    #[arg(long, default_value = "16384", value_name = "BYTES", allow_negative_numbers = true)]
+    pub max_path_bytes: i64,
+    /// Concurrent requests on an HTTP/2 connection
+    #[arg(long, default_value = "100", value_name = "N", allow_negative_numbers = true)]
+    pub http2_max_streams_per_connection: i64,
+    /// Bytes that may be sent ahead on an HTTP/2 stream
+    #[arg(long, default_value = "262144", value_name = "BYTES", allow_negative_numbers = true)]
+    pub http2_stream_window: i64,
+    /// Bytes that may be sent ahead on an HTTP/2 connection
+    #[arg(long, default_value = "1048576", value_name = "BYTES", allow_negative_numbers = true)]
+    pub http2_connection_window: i64,
+    /// Bytes of an HTTP/2 frame
+    #[arg(long, default_value = "262144", value_name = "BYTES", allow_negative_numbers = true)]
+    pub http2_max_frame_bytes: i64,
+    /// How often the other side of an HTTP/2 connection is asked whether it is there
+    #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub http2_ping_interval: GoDuration,
+    /// How long it may take to say so
+    #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub http2_ping_timeout: GoDuration,
+    /// Requests that may be taken back unanswered on an HTTP/2 connection within 10 seconds
+    #[arg(long, default_value = "100", value_name = "N", allow_negative_numbers = true)]
+    pub http2_max_resets: i64,
+    /// Messages a second, such as pings, that an HTTP/2 connection may send while it asks for nothing
+    #[arg(long, default_value = "2", value_name = "N", allow_negative_numbers = true)]
+    pub http2_max_pings_per_second: i64,
+    /// A body arrives within this
+    #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub body_timeout: GoDuration,
+    /// How long a body may come slower than --min-body-rate
+    #[arg(long, default_value = "5s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub body_grace_period: GoDuration,
+    /// Bytes a second at which a body comes at least
+    #[arg(long, default_value = "1024", value_name = "BYTES", allow_negative_numbers = true)]
+    pub min_body_rate: i64,
+    /// Bytes of an admission review
+    #[arg(long, default_value = "8388608", value_name = "BYTES", allow_negative_numbers = true)]
+    pub max_admission_bytes: i64,
+    /// Bytes of a conversion review
+    #[arg(long, default_value = "67108864", value_name = "BYTES", allow_negative_numbers = true)]
+    pub max_conversion_bytes: i64,
+    /// Bytes of any other request's body
+    #[arg(long, default_value = "3145728", value_name = "BYTES", allow_negative_numbers = true)]
+    pub max_request_bytes: i64,
+    /// Admission reviews that are answered at a time; further ones are asked to come back
+    #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
+    pub max_inflight_admission: i64,
+    /// Conversion reviews that are answered at a time; further ones are asked to come back
+    #[arg(long, default_value = "50", value_name = "N", allow_negative_numbers = true)]
+    pub max_inflight_conversion: i64,
+    /// A review takes no longer, whatever its caller says
+    #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub review_timeout: GoDuration,
+}
+
+impl LimitArgs {
+    /// What the flags say.
+    pub(super) fn settings(&self, problems: &mut Problems) -> Limits {
+        let read = &mut Reader(problems);
+        Limits {
+            connections: ConnectionLimits {
+                handshake: read.time("--tls-handshake-timeout", self.tls_handshake_timeout),
+                header: read.time("--read-header-timeout", self.read_header_timeout),
+                idle: read.time("--idle-timeout", self.idle_timeout),
+                write: read.time("--write-timeout", self.write_timeout),
+                header_bytes: read.within("--max-header-bytes", self.max_header_bytes, 8 << 10, 16 << 20),
+                header_fields: read.number("--max-header-fields", self.max_header_fields),
+                path_bytes: read.number("--max-path-bytes", self.max_path_bytes),
+                connections: read.number("--max-connections", self.max_connections),
+                kept_for_health: read.within("--max-health-connections", self.max_health_connections, 0, 10_000)
+                    as usize,
+                connections_per_peer: read.number("--max-connections-per-address", self.max_connections_per_address),
+                max_age: read.time("--max-connection-age", self.max_connection_age),
+                http2: self.http2(read),
+                ..ConnectionLimits::default()
+            },
+            requests: RequestLimits {
+                admission_bytes: read.number("--max-admission-bytes", self.max_admission_bytes),
+                conversion_bytes: read.number("--max-conversion-bytes", self.max_conversion_bytes),
+                other_bytes: read.number("--max-request-bytes", self.max_request_bytes),
+                admission_in_flight: read.number("--max-inflight-admission", self.max_inflight_admission),
+                conversion_in_flight: read.number("--max-inflight-conversion", self.max_inflight_conversion),
+                body: read.time("--body-timeout", self.body_timeout),
+                body_grace: read.time("--body-grace-period", self.body_grace_period),
+                body_bytes_per_second: read.within("--min-body-rate", self.min_body_rate, 1, u32::MAX),
+                default_timeout: read.time("--review-timeout", self.review_timeout),
+                ..RequestLimits::default()
+            },
+        }
+    }
+
+    fn http2(&self, read: &mut Reader<'_>) -> Http2Limits {
+        // RFC 9113 §6.5.2.
+        let window = (1, (1 << 31) - 1);
+        Http2Limits {
+            streams: read.within(
+                "--http2-max-streams-per-connection",
+                self.http2_max_streams_per_connection,
+                1,
+                1 << 20,
+            ),
+            stream_window: read.within("--http2-stream-window", self.http2_stream_window, window.0, window.1),
+            connection_window: read.within("--http2-connection-window", self.http2_connection_window, 65_535, window.1),
+            frame_bytes: read.within("--http2-max-frame-bytes", self.http2_max_frame_bytes, 1 << 14, (1 << 24) - 1),
+            ping_interval: read.time("--http2-ping-interval", self.http2_ping_interval),
+            ping_timeout: read.time("--http2-ping-timeout", self.http2_ping_timeout),
+            resets: read.within("--http2-max-resets", self.http2_max_resets, 1, 1 << 20),
+            pings_per_second: read.within("--http2-max-pings-per-second", self.http2_max_pings_per_second, 1, 1 << 20),
+        }
+    }
+}
+
+/// Reads what must not be zero.
+struct Reader<'a>(&'a mut Problems);
+
+impl Reader<'_> {
+    fn time(&mut self, flag: &str, value: GoDuration) -> Duration {
+        if value <= GoDuration::ZERO {
+            self.0.add(format!("{flag}: must be greater than 0: got {value}"));
+        }
+        value.to_std()
+    }
+
+    fn number(&mut self, flag: &str, value: i64) -> usize {
+        let read = usize::try_from(value).ok().and_then(NonZeroUsize::new);
+        if read.is_none() {
+            self.0.add(format!("{flag}: must be greater than 0: got {value}"));
+        }
+        read.map_or(1, NonZeroUsize::get)
+    }
+
+    fn within(&mut self, flag: &str, value: i64, least: u32, most: u32) -> u32 {
+        let read = u32::try_from(value).ok().filter(|value| (least..=most).contains(value));
+        read.unwrap_or_else(|| {
+            self.0.add(format!("{flag}: must be from {least} to {most}: got {value}"));
+            least
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        limits: LimitArgs,
+    }
+
+    fn read(flags: &[&str]) -> Result<Limits, Vec<String>> {
+        let line = Line::try_parse_from(["mcm"].iter().chain(flags)).expect("flags parse");
+        let mut problems = Problems::default();
+        let limits = line.limits.settings(&mut problems);
+        problems.none().map(|()| limits)
+    }
+
+    #[test]
+    fn unless_flags_say_otherwise_the_limits_of_the_specification_hold() {
+        assert_eq!(read(&[]).unwrap(), Limits::default());
+    }
+
+    #[test]
+    fn every_flag_changes_the_limit_it_names() {
+        let limits = read(&[
+            "--tls-handshake-timeout=1s",
+            "--read-header-timeout=2s",
+            "--idle-timeout=3s",
+            "--write-timeout=4s",
+            "--max-connection-age=5s",
+            "--max-connections=6",
+            "--max-connections-per-address=7",
+            "--max-health-connections=0",
+            "--max-header-bytes=8192",
+            "--max-header-fields=9",
+            "--max-path-bytes=10",
+            "--http2-max-streams-per-connection=11",
+            "--http2-stream-window=12",
+            "--http2-connection-window=65536",
+            "--http2-max-frame-bytes=16384",
+            "--http2-ping-interval=15s",
+            "--http2-ping-timeout=16s",
+            "--http2-max-resets=17",
+            "--http2-max-pings-per-second=18",
+            "--body-timeout=19s",
+            "--body-grace-period=20s",
+            "--min-body-rate=21",
+            "--max-admission-bytes=22",
+            "--max-conversion-bytes=23",
+            "--max-request-bytes=24",
+            "--max-inflight-admission=25",
+            "--max-inflight-conversion=26",
+            "--review-timeout=27s",
+        ]);
+        let seconds = Duration::from_secs;
+        let expected = Limits {
+            connections: ConnectionLimits {
+                handshake: seconds(1),
+                header: seconds(2),
+                idle: seconds(3),
+                write: seconds(4),
+                max_age: seconds(5),
+                connections: 6,
+                connections_per_peer: 7,
+                kept_for_health: 0,
+                header_bytes: 8192,
+                header_fields: 9,
+                path_bytes: 10,
+                http2: Http2Limits {
+                    streams: 11,
+                    stream_window: 12,
+                    connection_window: 65536,
+                    frame_bytes: 16384,
+                    ping_interval: seconds(15),
+                    ping_timeout: seconds(16),
+                    resets: 17,
+                    pings_per_second: 18,
+                },
+                ..ConnectionLimits::default()
+            },
+            requests: RequestLimits {
+                body: seconds(19),
+                body_grace: seconds(20),
+                body_bytes_per_second: 21,
+                admission_bytes: 22,
+                conversion_bytes: 23,
+                other_bytes: 24,
+                admission_in_flight: 25,
+                conversion_in_flight: 26,
+                default_timeout: seconds(27),
+                ..RequestLimits::default()
+            },
+        };
+        assert_eq!(limits, Ok(expected));
+    }
+
+    #[rstest]
+    #[case::nobody_at_a_time("--max-inflight-admission=0", "must be greater than 0: got 0")]
+    #[case::no_time("--idle-timeout=0s", "must be greater than 0: got 0s")]
+    #[case::less_than_no_time("--body-timeout=-1s", "must be greater than 0: got -1s")]
+    #[case::a_head_that_holds_nothing("--max-header-bytes=100", "must be from 8192 to 16777216: got 100")]
+    #[case::no_frame_of_http2("--http2-max-frame-bytes=16777216", "must be from 16384 to 16777215: got 16777216")]
+    #[case::no_window_of_http2("--http2-stream-window=2147483648", "must be from 1 to 2147483647: got 2147483648")]
+    fn what_is_no_limit_is_refused(#[case] flag: &str, #[case] why: &str) {
+        let name = flag.split('=').next().unwrap();
+        assert_eq!(read(&[flag]), Err(vec![format!("{name}: {why}")]));
+    }
+}

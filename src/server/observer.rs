@@ -1,0 +1,53 @@
+//! What metrics and log tell of a listener's connections.
+
+use std::{net::SocketAddr, time::Duration};
+
+use http::{Method, StatusCode};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::{
+    LogLimit,
+    connections::{Observer, is_health},
+};
+use crate::metrics::{Listener, Metrics, OfListener, Rejected, Rejection};
+
+/// Counts connections in metrics, and logs requests without their bodies.
+pub(super) struct Told {
+    metrics: Metrics,
+    listener: Listener,
+    /// Bounds what is logged of failed requests.
+    complaints: LogLimit,
+}
+
+impl Told {
+    pub(super) fn new(metrics: Metrics, listener: Listener) -> Self {
+        Self { metrics, listener, complaints: LogLimit::default() }
+    }
+}
+
+impl Observer for Told {
+    fn opened(&self) {
+        self.metrics.server.connections.add(&OfListener { listener: self.listener }, 1.0);
+    }
+
+    fn closed(&self) {
+        self.metrics.server.connections.add(&OfListener { listener: self.listener }, -1.0);
+    }
+
+    fn rejected(&self, reason: Rejection) {
+        self.metrics.server.rejected.inc(&Rejected { listener: self.listener, reason });
+    }
+
+    fn answered(&self, peer: SocketAddr, method: &Method, path: &str, status: StatusCode, took: Duration) {
+        let code = status.as_u16();
+        // A health check that answers "no" has done its work.
+        if status.is_server_error() && !is_health(path) {
+            if let Some(held_back) = self.complaints.permit(Instant::now()) {
+                warn!(%peer, %method, path, status = code, ?took, held_back, "request failed");
+            }
+        } else {
+            debug!(%peer, %method, path, status = code, ?took, "request");
+        }
+    }
+}
