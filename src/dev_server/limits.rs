@@ -19,9 +19,9 @@ use crate::protocol::{
     status::{ApiStatus, Form},
 };
 
-/// Limits of requests. 0 places mean that nobody counts.
+/// How much callers may ask for. 0 requests or watches mean that nobody counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestLimits {
+pub struct Limits {
     /// Requests at a time that only read (`--max-requests-inflight`).
     pub reading: usize,
     /// Requests at a time that may write (`--max-mutating-requests-inflight`).
@@ -30,11 +30,13 @@ pub struct RequestLimits {
     pub watches: usize,
     /// No request takes longer, whatever its caller says; watches excepted (`--request-timeout`).
     pub deadline: Duration,
+    /// Connections of a listener (`--max-connections`).
+    pub connections: usize,
 }
 
-impl Default for RequestLimits {
+impl Default for Limits {
     fn default() -> Self {
-        Self { reading: 400, writing: 200, watches: 10_000, deadline: Duration::from_secs(60) }
+        Self { reading: 400, writing: 200, watches: 10_000, deadline: Duration::from_secs(60), connections: 2_000 }
     }
 }
 
@@ -123,7 +125,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(limits: &RequestLimits) -> Self {
+    pub(super) fn new(limits: &Limits) -> Self {
         let places = |count: usize| (count > 0).then(|| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS))));
         Self {
             reading: places(limits.reading),
@@ -261,7 +263,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn places_are_free_again_when_their_requests_are_answered() {
-        let places = Places::new(&RequestLimits { reading: 1, writing: 1, watches: 1, ..RequestLimits::default() });
+        let places = Places::new(&Limits { reading: 1, writing: 1, watches: 1, ..Limits::default() });
         let (somebody, master) = (user(&[]), user(&[MASTERS]));
         let first = places.enter(Lane::Reading, &somebody).unwrap();
         let refused = places.enter(Lane::Reading, &somebody).unwrap_err();
@@ -274,7 +276,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_watch_has_its_place_until_it_ends() {
-        let cluster = cluster_with(RequestLimits { watches: 1, ..RequestLimits::default() });
+        let cluster = cluster_with(Limits { watches: 1, ..Limits::default() });
         let follow = format!("{MAPS}?watch=1&timeoutSeconds=5");
         let first = open(&cluster, &follow).await;
         assert_eq!((first.status().as_u16(), open(&cluster, &follow).await.status().as_u16()), (200, 429));
@@ -285,7 +287,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_is_not_answered_in_time_gets_504_and_a_watch_does_not() {
-        let cluster = cluster_with(RequestLimits { deadline: Duration::from_secs(3), ..RequestLimits::default() });
+        let cluster = cluster_with(Limits { deadline: Duration::from_secs(3), ..Limits::default() });
         let delay = crate::dev_server::Hook::Delay {
             verb: None,
             resource: Some("configmaps".to_owned()),

@@ -59,7 +59,7 @@ pub use authorization::AuthorizationMode;
 pub use files::write_private;
 pub use handle::{CONTEXT, Credentials, DevServer, DevServerOptions, Storage};
 pub use hooks::{Hook, HookError, socket::HookSocket};
-pub use limits::RequestLimits;
+pub use limits::Limits;
 pub use listener::{ListenError, Listening, Reach};
 pub use persistence::DataError;
 pub use stand_ins::StandIn;

@@ -23,7 +23,7 @@ use super::{
     documents::Documents,
     hooks::Hooks,
     kinds::{Registry, Served},
-    limits::{self, Lane, Places, RequestLimits},
+    limits::{self, Lane, Limits, Places},
     protobuf::{self, Unread},
     store::{Collection, Store},
     watch_lines::WatchLines,
@@ -141,7 +141,7 @@ impl Server {
         accounts: AccountTokens,
         bookmark_period: Duration,
         authorization: AuthorizationMode,
-        limits: &RequestLimits,
+        limits: &Limits,
     ) -> Self {
         let mut audit_ids = random.clone();
         audit_ids.set_stream(u64::MAX);
@@ -194,7 +194,17 @@ impl Server {
         request: Request<Bytes>,
         user: Result<User, ApiStatus>,
     ) -> Response<Body> {
-        let (mut head, body) = request.into_parts();
+        let (head, body) = request.into_parts();
+        self.answer_reading(head, user, std::future::ready(Ok(body))).await
+    }
+
+    /// Answers a request. Its body is read when it is known who sends it, and that they may.
+    pub(super) async fn answer_reading(
+        self: &Arc<Self>,
+        mut head: Parts,
+        user: Result<User, ApiStatus>,
+        body: impl Future<Output = Result<Bytes, ApiStatus>>,
+    ) -> Response<Body> {
         let query = Query::parse(head.uri.query());
         let agent = head.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let layout = negotiate::layout(query.get("pretty"), agent);
@@ -205,7 +215,7 @@ impl Server {
         // Another server that answers in our place writes the same one.
         head.headers.insert("audit-id", audit.clone());
         let mut found = Found::default();
-        let answered = self.route(&head, &query, &body, user, &mut found).await;
+        let answered = self.route(&head, &query, body, user, &mut found).await;
         let mut response = match answered {
             Ok(answer) => written(answer, found.encoding, layout),
             Err(status) => refused(&status, layout),
@@ -227,7 +237,7 @@ impl Server {
         self: &Arc<Self>,
         head: &Parts,
         query: &Query,
-        body: &Bytes,
+        body: impl Future<Output = Result<Bytes, ApiStatus>>,
         user: Result<User, ApiStatus>,
         found: &mut Found,
     ) -> Result<Answer, ApiStatus> {
@@ -249,12 +259,13 @@ impl Server {
         target: Target,
         head: &Parts,
         query: &Query,
-        body: &Bytes,
+        body: impl Future<Output = Result<Bytes, ApiStatus>>,
         user: &User,
         found: &mut Found,
     ) -> Result<Answer, ApiStatus> {
         let (method, path, headers) = (&head.method, head.uri.path(), &head.headers);
         self.authorize(user, &Attributes::of_request(&target, method, path, query))?;
+        let body = &body.await?;
         if let Some(serves) = self.foreign(&target) {
             return self.forward(&serves, head, body, user).await;
         }
@@ -428,7 +439,7 @@ mod tests {
             AccountTokens::default(),
             Duration::from_secs(60),
             AuthorizationMode::default(),
-            &RequestLimits::default(),
+            &Limits::default(),
         );
         let server = Arc::new(server);
         server.reload_definitions();

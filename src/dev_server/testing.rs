@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::dev_server::{
     handle::{DevServer, DevServerOptions, Storage},
-    limits::RequestLimits,
+    limits::Limits,
     persistence::DataError,
     stand_ins::StandIn,
 };
@@ -42,7 +42,7 @@ pub(super) fn cluster(without: impl IntoIterator<Item = StandIn>) -> Cluster {
 }
 
 /// The same with other limits of requests.
-pub(super) fn cluster_with(limits: RequestLimits) -> Cluster {
+pub(super) fn cluster_with(limits: Limits) -> Cluster {
     on_tokios_clock(DevServerOptions { limits, ..DevServerOptions::default() })
 }
 

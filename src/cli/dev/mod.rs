@@ -12,6 +12,7 @@ use std::{
     fs,
     io::Write,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -33,7 +34,7 @@ use super::{
 use crate::{
     api::duration::GoDuration,
     dev_server::{
-        AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Listening, Reach, RequestLimits, StandIn,
+        AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Limits, Listening, Reach, StandIn,
         Storage, write_private,
     },
     manager,
@@ -123,15 +124,19 @@ pub struct LimitArgs {
     /// No request to the API server takes longer, whatever its caller says; watches excepted
     #[arg(long, default_value = "1m", value_parser = positive_duration, value_name = "DURATION")]
     pub request_timeout: Duration,
+    /// Connections to the API server at a time
+    #[arg(long, default_value = "2000", value_name = "N")]
+    pub max_connections: NonZeroUsize,
 }
 
 impl LimitArgs {
-    fn of_requests(&self) -> RequestLimits {
-        RequestLimits {
+    fn limits(self) -> Limits {
+        Limits {
             reading: self.max_requests_inflight,
             writing: self.max_mutating_requests_inflight,
             watches: self.max_watches,
             deadline: self.request_timeout,
+            connections: self.max_connections.get(),
         }
     }
 }
@@ -280,7 +285,7 @@ fn server(args: &DevArgs) -> Result<DevServer, Failure> {
             Authorization::Rbac => AuthorizationMode::Rbac,
         },
         without: args.without.iter().copied().collect(),
-        limits: args.limits.of_requests(),
+        limits: args.limits.limits(),
         ..DevServerOptions::default()
     };
     let server = DevServer::start(options).map_err(Failure::run)?;
