@@ -126,6 +126,7 @@ pub(super) fn open(folder: &Path) -> Result<(u64, Vec<Record>, Durable), DataErr
         other => unusable(other.to_string()),
     })?;
     let (revision, records) = read(&database).map_err(|error| unusable(error.to_string()))?;
+    let records = records.map_err(|why| unusable(format!("an object in it cannot be read: {why}")))?;
     let format = format_of(&database).map_err(|error| unusable(error.to_string()))?;
     if format > FORMAT {
         return Err(DataError::Newer { path: folder.to_path_buf(), found: format });
@@ -155,8 +156,8 @@ fn format_of(database: &Database) -> Result<u64, redb::Error> {
     Ok(format)
 }
 
-/// What is kept, and a revision above every one that was ever told.
-fn read(database: &Database) -> Result<(u64, Vec<Record>), redb::Error> {
+/// A revision above every one that was ever told, and what is kept, or which object of it is no JSON.
+fn read(database: &Database) -> Result<(u64, Result<Vec<Record>, String>), redb::Error> {
     let transaction = database.begin_write()?;
     {
         // So that both exist.
@@ -171,11 +172,15 @@ fn read(database: &Database) -> Result<(u64, Vec<Record>), redb::Error> {
         let (name, bytes) = entry?;
         let mut parts = name.value().splitn(3, '/');
         let (Some(group), Some(resource), Some(key)) = (parts.next(), parts.next(), parts.next()) else { continue };
-        if let Ok(value) = serde_json::from_slice(bytes.value()) {
-            records.push(Record { collection: Collection::new(group, resource), key: key.to_owned(), value });
+        match serde_json::from_slice(bytes.value()) {
+            Ok(value) => {
+                records.push(Record { collection: Collection::new(group, resource), key: key.to_owned(), value });
+            }
+            // To go on without it would be to lose it.
+            Err(error) => return Ok((revision, Err(format!("{}: {error}", name.value())))),
         }
     }
-    Ok((revision, records))
+    Ok((revision, Ok(records)))
 }
 
 fn keep(database: &Database, queue: &Receiver<Job>, report: &watch::Sender<Safe>) {
@@ -245,6 +250,19 @@ mod tests {
         };
         assert_eq!(revision, last);
         assert_eq!(kept.iter().map(|record| record.key.as_str()).collect::<Vec<_>>(), ["h/b"]);
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_not_left_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let database = Database::create(folder.path().join(FILE)).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(OBJECTS).unwrap().insert("example.com/things/h/a", b"{".as_slice()).unwrap();
+        transaction.commit().unwrap();
+        drop(database);
+        let refused = open(folder.path()).err().expect("nothing is lost silently").to_string();
+        assert!(refused.contains("an object in it cannot be read: example.com/things/h/a: EOF"), "{refused}");
     }
 
     #[test]
