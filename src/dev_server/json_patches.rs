@@ -70,6 +70,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::dev_server::testing::{ask, cluster, exists};
 
     fn patched(mut object: Value, operations: Value) -> Result<Value, Unpatched> {
         let operations: Vec<PatchOperation> = serde_json::from_value(operations).unwrap();
@@ -116,5 +117,34 @@ mod tests {
             let refused = patched(object, json!([operation]));
             assert!(matches!(refused, Err(Unpatched::TooDeep(_))), "{operation}: {refused:?}");
         }
+    }
+
+    /// Clients, this test's too, read 127 levels; what managers own and a list come on top of an object.
+    #[tokio::test(start_paused = true)]
+    async fn the_deepest_object_can_be_read_alone_and_in_a_list_and_none_gets_deeper() {
+        let cluster = cluster([]);
+        let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let definition = json!({
+            "metadata": {"name": "things.example.com"},
+            "spec": {"group": "example.com", "scope": "Cluster", "names": {"plural": "things", "kind": "Thing"},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open}}}}]},
+        });
+        ask(&cluster, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await.unwrap();
+        let things = "/apis/example.com/v1/things";
+        exists(&cluster, things).await;
+        let thing = |name: &str, depth: usize| {
+            let spec = (2..depth).fold(json!({}), |inner, _| json!({"a": inner}));
+            json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": name}, "spec": spec})
+        };
+        ask(&cluster, "POST", things, &thing("deepest", depth::DEEPEST)).await.unwrap();
+        assert_eq!(ask(&cluster, "POST", things, &thing("deeper", depth::DEEPEST + 1)).await, Err(400));
+        let one = ask(&cluster, "GET", &format!("{things}/deepest"), &Value::Null).await.unwrap();
+        assert!(one["metadata"]["managedFields"][0]["fieldsV1"].to_string().matches("f:a").count() > 90, "{one}");
+        let all = ask(&cluster, "GET", things, &Value::Null).await.unwrap();
+        assert_eq!(all["items"].as_array().unwrap().len(), 1);
+        // A merge patch, which is what a test sends, is no deeper than what it makes.
+        let deeper = json!({"spec": thing("", depth::DEEPEST + 1)["spec"]});
+        assert_eq!(ask(&cluster, "PATCH", &format!("{things}/deepest"), &deeper).await, Err(400));
     }
 }

@@ -1,8 +1,8 @@
 //! How many requests are answered at a time, and how long each may take.
 //!
-//! Decided as kube-apiserver decides it: requests that read and requests that write each have so many places; administrators
-//! take one too, but are never refused for want of one. Health checks need none. Watches are counted by themselves: each costs memory for as long as it lasts, whoever
-//! has opened it.
+//! Decided as kube-apiserver decides it: requests that read and requests that write each have so many places. Administrators, among them the
+//! server's own helpers, and health checks need none and take none from others. Watches are counted by themselves: each costs memory for as
+//! long as it lasts, whoever has opened it.
 //! Source: spec/extension-apiserver §4.4.
 
 use std::{sync::Arc, time::Duration};
@@ -67,33 +67,19 @@ impl Lane {
     }
 }
 
-/// What becomes of a request that wants a place.
+/// Whether a request is answered only if there is a place for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
-    /// It takes one.
-    Takes,
-    /// It is answered without.
-    Passes,
-    Refused,
+    NeedsPlace,
+    Exempt,
 }
 
-/// Whether a place is left for a caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    Left,
-    Full,
-    /// Nobody counts here.
-    Endless,
-}
-
-/// What becomes of a request, by its lane, what is left there, and who sends it.
-fn entry(lane: Lane, room: Room, caller: &User) -> Entry {
-    match (lane, room) {
-        (Lane::Health, _) | (_, Room::Endless) => Entry::Passes,
-        (_, Room::Left) => Entry::Takes,
-        (Lane::Watching, Room::Full) => Entry::Refused,
-        (Lane::Reading | Lane::Writing, Room::Full) if caller.is_master() => Entry::Passes,
-        (Lane::Reading | Lane::Writing, Room::Full) => Entry::Refused,
+/// What a request needs, by its lane and by who sends it.
+fn entry(lane: Lane, caller: &User) -> Entry {
+    match lane {
+        Lane::Health => Entry::Exempt,
+        Lane::Reading | Lane::Writing if caller.is_master() => Entry::Exempt,
+        Lane::Reading | Lane::Writing | Lane::Watching => Entry::NeedsPlace,
     }
 }
 
@@ -141,21 +127,14 @@ impl Places {
     /// 429 when there is none.
     pub(super) fn enter(&self, lane: Lane, caller: &User) -> Result<Place, ApiStatus> {
         let places = match lane {
-            Lane::Reading => &self.reading,
-            Lane::Writing => &self.writing,
-            Lane::Watching => &self.watching,
-            Lane::Health => &None,
+            _ if entry(lane, caller) == Entry::Exempt => None,
+            Lane::Reading => self.reading.as_ref(),
+            Lane::Writing => self.writing.as_ref(),
+            Lane::Watching => self.watching.as_ref(),
+            Lane::Health => None,
         };
-        let taken = places.as_ref().map(|places| Arc::clone(places).try_acquire_owned());
-        let (room, place) = match taken {
-            None => (Room::Endless, None),
-            Some(Ok(place)) => (Room::Left, Some(place)),
-            Some(Err(_)) => (Room::Full, None),
-        };
-        match entry(lane, room, caller) {
-            Entry::Takes | Entry::Passes => Ok(place),
-            Entry::Refused => Err(too_many()),
-        }
+        let place = places.map(|places| Arc::clone(places).try_acquire_owned());
+        place.transpose().map_err(|_| too_many())
     }
 
     /// Answers within the time that a request has.
@@ -232,17 +211,14 @@ mod tests {
     }
 
     #[rstest]
-    #[case::a_place_is_left(Lane::Reading, Room::Left, &[], Entry::Takes)]
-    #[case::administrators_take_one_too(Lane::Writing, Room::Left, &[MASTERS], Entry::Takes)]
-    #[case::no_place_to_read(Lane::Reading, Room::Full, &[], Entry::Refused)]
-    #[case::no_place_to_write(Lane::Writing, Room::Full, &["others"], Entry::Refused)]
-    #[case::administrators_are_answered(Lane::Reading, Room::Full, &[MASTERS], Entry::Passes)]
-    #[case::administrators_can_write(Lane::Writing, Room::Full, &[MASTERS], Entry::Passes)]
-    #[case::too_many_watches_of_anybody(Lane::Watching, Room::Full, &[MASTERS], Entry::Refused)]
-    #[case::health(Lane::Health, Room::Full, &[], Entry::Passes)]
-    #[case::nobody_counts(Lane::Watching, Room::Endless, &[], Entry::Passes)]
-    fn who_gets_a_place(#[case] lane: Lane, #[case] room: Room, #[case] groups: &[&str], #[case] expected: Entry) {
-        assert_eq!(entry(lane, room, &user(groups)), expected);
+    #[case::somebody_reads(Lane::Reading, &["others"], Entry::NeedsPlace)]
+    #[case::somebody_writes(Lane::Writing, &[], Entry::NeedsPlace)]
+    #[case::an_administrator_reads(Lane::Reading, &[MASTERS], Entry::Exempt)]
+    #[case::an_administrator_writes(Lane::Writing, &["others", MASTERS], Entry::Exempt)]
+    #[case::watches_of_anybody(Lane::Watching, &[MASTERS], Entry::NeedsPlace)]
+    #[case::health(Lane::Health, &[], Entry::Exempt)]
+    fn who_needs_a_place(#[case] lane: Lane, #[case] groups: &[&str], #[case] expected: Entry) {
+        assert_eq!(entry(lane, &user(groups)), expected);
     }
 
     #[rstest]
@@ -265,13 +241,17 @@ mod tests {
     async fn places_are_free_again_when_their_requests_are_answered() {
         let places = Places::new(&Limits { reading: 1, writing: 1, watches: 1, ..Limits::default() });
         let (somebody, master) = (user(&[]), user(&[MASTERS]));
+        let own = places.enter(Lane::Reading, &master).unwrap();
+        assert!(own.is_none(), "administrators take no place from others");
         let first = places.enter(Lane::Reading, &somebody).unwrap();
         let refused = places.enter(Lane::Reading, &somebody).unwrap_err();
         assert_eq!((refused.code, refused.retry_after, refused.form), (429, Some(1), Form::Text));
-        assert!(places.enter(Lane::Reading, &master).unwrap().is_none(), "answered without a place");
-        assert!(places.enter(Lane::Writing, &somebody).unwrap().is_some(), "a lane of their own");
+        assert!(places.enter(Lane::Reading, &master).is_ok());
+        assert!(places.enter(Lane::Writing, &somebody).unwrap().is_some(), "a lane of its own");
         drop(first);
         assert!(places.enter(Lane::Reading, &somebody).unwrap().is_some());
+        let endless = Places::new(&Limits { reading: 0, ..Limits::default() });
+        assert!(endless.enter(Lane::Reading, &somebody).unwrap().is_none(), "nobody counts");
     }
 
     #[tokio::test(start_paused = true)]

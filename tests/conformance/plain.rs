@@ -270,7 +270,12 @@ pub fn probes() -> Vec<Probe> {
         ),
         Probe::new(
             "XA-041",
-            [get("$M?timeout=abc").status(400).facts([Text("invalid timeout specified in the request URL")])],
+            [
+                get("$M?timeout=abc").status(400).facts([Text("invalid timeout specified in the request URL")]),
+                get("$M?timeout=0s"),
+                // A watch has no deadline, and is not asked for one.
+                get("$M?watch=1&timeout=abc&timeoutSeconds=1"),
+            ],
         ),
         Probe::new(
             "XA-042",

@@ -5,9 +5,9 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{ListParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
@@ -26,7 +26,7 @@ const MCM: &str = env!("CARGO_BIN_EXE_mcm");
 /// How often the process is killed.
 const KILLS: usize = 50;
 
-fn start(folder: &Path, flags: &[&str]) -> (Process, PathBuf) {
+pub fn start(folder: &Path, flags: &[&str]) -> (Process, PathBuf) {
     let kubeconfig = folder.join("kubeconfig");
     let _ = std::fs::remove_file(&kubeconfig);
     let mut arguments = vec!["dev".to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
@@ -34,7 +34,7 @@ fn start(folder: &Path, flags: &[&str]) -> (Process, PathBuf) {
     (Process::start(folder, "mcm-dev", Path::new(MCM), &arguments), kubeconfig)
 }
 
-async fn client(kubeconfig: &Path) -> Result<kube::Client, String> {
+pub async fn client(kubeconfig: &Path) -> Result<kube::Client, String> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let file = Kubeconfig::read_from(kubeconfig).map_err(|error| error.to_string())?;
     let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
@@ -55,12 +55,29 @@ async fn the_example_has_running_machines() {
     })
     .await;
     let client = client(&kubeconfig).await.expect("the kubeconfig works");
-    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client);
-    wait_until("three nodes", Duration::from_secs(30), || async {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let node = wait_until("three nodes", Duration::from_secs(30), || async {
         let found = nodes.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-        if found.items.len() == 3 { Ok(()) } else { Err(format!("{} nodes", found.items.len())) }
+        if found.items.len() == 3 { Ok(found.items[0].name_any()) } else { Err(format!("{} nodes", found.items.len())) }
     })
     .await;
+    // README: nothing chooses a node for a pod, but on the one that it names it runs.
+    let pods: Api<Pod> = Api::namespaced(client, "default");
+    for (name, node) in [("placed", Some(node)), ("elsewhere", None)] {
+        let spec = json!({"nodeName": node, "containers": [{"name": "c", "image": "i"}]});
+        let pod = json!({"metadata": {"name": name}, "spec": spec});
+        pods.create(&PostParams::default(), &serde_json::from_value(pod).expect("a pod")).await.expect("it is taken");
+    }
+    let phase = async |name: &str| {
+        let pod = pods.get(name).await.map_err(|error| error.to_string())?;
+        Ok::<_, String>(pod.status.and_then(|status| status.phase).unwrap_or_default())
+    };
+    wait_until("a running pod", Duration::from_secs(30), || async {
+        let phase = phase("placed").await?;
+        if phase == "Running" { Ok(()) } else { Err(phase) }
+    })
+    .await;
+    assert_eq!(phase("elsewhere").await.as_deref(), Ok("Pending"));
 }
 
 /// Asks for a path, as text.
@@ -250,7 +267,7 @@ async fn th_38_pages_of_the_web_get_nothing() {
 }
 
 /// An order for the weather of the server, as curl sends it.
-fn order(socket: &Path, hook: &str) -> String {
+pub fn order(socket: &Path, hook: &str) -> String {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the socket of the hooks");
     let head =

@@ -22,6 +22,7 @@ mod deletion;
 mod deploy;
 mod dev;
 mod dev_conformance;
+mod dev_limits;
 mod docs;
 mod end_to_end;
 mod examples;
