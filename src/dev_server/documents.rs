@@ -222,8 +222,14 @@ impl Server {
 
     async fn health(&self, endpoint: &str, rest: &[&str], query: &Query) -> Result<Answer, ApiStatus> {
         let storage = self.store.durable(0).await;
-        let state = |check: &str| check != "storage" || storage.is_ok();
-        let failure = |check: &str| (!state(check)).then(|| "storage cannot be written".to_owned());
+        let failure = |check: &str| match check {
+            "storage" if storage.is_err() => Some("storage cannot be written".to_owned()),
+            // Who is ending still lives.
+            "shutdown" if endpoint == "readyz" && self.ending.is_cancelled() => {
+                Some("process is shutting down".to_owned())
+            }
+            _ => None,
+        };
         let checks = CHECKS.map(|name| CheckState { name, failure: failure(name) });
         health::answer(endpoint, rest, &checks, query)
     }

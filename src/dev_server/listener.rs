@@ -3,6 +3,7 @@
 //! Source: spec/extension-apiserver §6.6.
 
 use std::{
+    fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -12,7 +13,7 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode, header};
 use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::{net::TcpListener, sync::watch, time::Instant};
+use tokio::{net::TcpListener, time::Instant};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -67,14 +68,22 @@ pub enum Reach {
     Anybody,
 }
 
-/// A listener that answers; it ends when this is dropped.
-#[derive(Debug)]
+/// A listener that answers; it ends at once when this is dropped.
 pub struct Listening {
     /// Where it listens.
     pub address: SocketAddr,
-    stop: CancellationToken,
-    /// Told when the connections of the moment are to end.
-    cut: watch::Sender<()>,
+    /// How the listener ends.
+    stop: Stop,
+    /// Connections and the loop that accepts them.
+    tasks: TaskTracker,
+    /// How the server ends.
+    server_ends: CancellationToken,
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Listening").field("address", &self.address).finish_non_exhaustive()
+    }
 }
 
 impl Listening {
@@ -90,13 +99,24 @@ impl Listening {
 
     /// Ends all connections of the moment, also those of the server's other listeners, watches and requests under way with them; new ones are taken.
     pub fn drop_connections(&self) {
-        self.cut.send_replace(());
+        self.stop.cut.send_replace(());
+    }
+
+    /// Ends as a server does that is asked to: it is not ready any more, watches end, also those of the server's other listeners, and
+    /// requests under way are answered if they need no longer than this.
+    pub async fn end(self, patience: Duration) {
+        self.server_ends.cancel();
+        self.stop.graceful.cancel();
+        self.tasks.close();
+        // What is not through by then is cut off, as by dropping the listener.
+        let _ = tokio::time::timeout(patience, self.tasks.wait()).await;
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.stop.graceful.cancel();
+        self.stop.abort.cancel();
     }
 }
 
@@ -136,19 +156,13 @@ pub(super) async fn listen(
     let taken = |error| ListenError::Taken { address, error };
     let listener = TcpListener::bind(address).await.map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
-    let (ended, cut) = (CancellationToken::new(), server.hooks.cut());
-    let acceptor = Acceptor {
-        listener,
-        tls: Some(tls),
-        limits: bounds.connections,
-        observer: Arc::new(()),
-        tasks: TaskTracker::new(),
-    };
+    let stop = Stop { cut: server.hooks.cut(), ..Stop::default() };
+    let (tasks, server_ends) = (TaskTracker::new(), server.ending.clone());
+    let acceptor =
+        Acceptor { listener, tls: Some(tls), limits: bounds.connections, observer: Arc::new(()), tasks: tasks.clone() };
     let door = Arc::new(Door { server, bodies: BodyReader::new(bounds.bodies) });
-    // Whoever drops a listener waits for nobody.
-    let stop = Stop { graceful: ended.clone(), abort: ended.clone(), cut: cut.clone() };
-    tokio::spawn(acceptor.run(door, stop));
-    Ok(Listening { address, stop: ended, cut })
+    tasks.spawn(acceptor.run(door, stop.clone()));
+    Ok(Listening { address, stop, tasks, server_ends })
 }
 
 /// What the connections of a listener may ask for.

@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request::P
 use jiff::Timestamp;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     access::{self, User},
@@ -63,6 +64,8 @@ pub(super) struct Server {
     pub(super) counts: RequestCounts,
     pub(super) hooks: Hooks,
     places: Places,
+    /// Cancelled when the server is to end: watches tell no more.
+    pub(super) ending: CancellationToken,
 }
 
 /// What was found out about a request on its way, for its answer.
@@ -163,6 +166,7 @@ impl Server {
             counts: RequestCounts::default(),
             hooks: Hooks::default(),
             places: Places::new(limits),
+            ending: CancellationToken::new(),
         }
     }
 

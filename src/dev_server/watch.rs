@@ -194,7 +194,8 @@ impl Watcher {
     /// Waits until it may tell something; whether its end came first.
     async fn is_held_back(&mut self) -> bool {
         let thawed = self.frozen.wait_for(|frozen| !frozen);
-        tokio::time::timeout_at(self.ends, thawed).await.is_err()
+        let thawed = tokio::time::timeout_at(self.ends, thawed);
+        !matches!(self.server.ending.run_until_cancelled(thawed).await, Some(Ok(_)))
     }
 
     /// Waits for a change, the time of a bookmark, or the end.
@@ -203,10 +204,17 @@ impl Watcher {
         let at = self.at;
         let wakes = self.ends.min(self.next_bookmark);
         let changed = self.progress.wait_for(|progress| *progress > at);
-        match tokio::time::timeout_at(wakes, changed).await.map(|changed| changed.is_ok()) {
-            Ok(true) => {}
-            Ok(false) => self.stage = Stage::Ended,
-            Err(_) => {
+        let changed = tokio::time::timeout_at(wakes, changed);
+        match self
+            .server
+            .ending
+            .run_until_cancelled(changed)
+            .await
+            .map(|changed| changed.map(|changed| changed.is_ok()))
+        {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) | None => self.stage = Stage::Ended,
+            Some(Err(_)) => {
                 let ends = Instant::now() >= self.ends;
                 if self.options.bookmarks == Bookmarks::Sent && !*self.frozen.borrow() {
                     self.bookmark(InitialEvents::NotAsked, &mut lines);

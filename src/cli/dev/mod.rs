@@ -44,6 +44,8 @@ use crate::{
 
 /// The namespace of the machine objects.
 const NAMESPACE: &str = "default";
+/// So long requests under way have when the process is told to end.
+const PARTING: Duration = Duration::from_secs(5);
 /// The manager's own user, so that admission judges its requests like anybody's.
 const MANAGER: &str = "mcm-dev-manager";
 /// What the virtual cloud takes for its work (decision 41).
@@ -112,7 +114,7 @@ impl ListenArgs {
 /// How much the API server takes on. The manager beside it has its own limits, which are those of `mcm serve`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LimitArgs {
-    /// Requests to the API server at a time that only read; 0 means no limit. Administrators and health checks are answered beyond it
+    /// Requests to the API server at a time that only read; 0 means no limit. Administrators and health checks are not counted
     #[arg(long, default_value = "400", value_name = "N")]
     pub max_requests_inflight: usize,
     /// Requests to the API server at a time that may write; as above
@@ -221,7 +223,7 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
     let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| folder.path.join("kubeconfig"));
     write_kubeconfig(&kubeconfig, &credentials.kubeconfig(listening.from_this_host()))?;
     if args.api_server_only {
-        return serve_alone(&listening, &kubeconfig, out).await;
+        return serve_alone(listening, &kubeconfig, out).await;
     }
 
     // Health and metrics, and webhooks. The ports stay taken until the manager answers there.
@@ -274,6 +276,7 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
         // What the shell prints next begins a line.
         let _ = writeln!(out);
     }
+    listening.end(PARTING).await;
     ended.map_err(Failure::Run)
 }
 
@@ -300,12 +303,18 @@ fn server(args: &DevArgs) -> Result<DevServer, Failure> {
 }
 
 /// The API server by itself, until SIGTERM or SIGINT.
-async fn serve_alone(listening: &Listening, kubeconfig: &Path, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+async fn serve_alone(listening: Listening, kubeconfig: &Path, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     writeln!(out, "Kubernetes API at https://{}\n  kubeconfig: {}", listening.address, kubeconfig.display())?;
     out.flush()?;
     tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tokio::select! {
+        () = listening.end(PARTING) => {}
+        // A second signal ends at once.
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
