@@ -29,7 +29,7 @@ impl Turns {
     /// Does the work when its turn comes; it is told whether it may go on.
     ///
     /// # Errors
-    /// 429 when others are busy for too long.
+    /// 429 when others are busy for too long, 500 when the process ends meanwhile.
     pub async fn play<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
@@ -41,7 +41,14 @@ impl Turns {
             drop(turn);
             done
         });
-        work.await.map_err(|_| ApiStatus::internal("the plan could not be computed; this is a defect of the server"))
+        match work.await {
+            Ok(done) => Ok(done),
+            // Whoever answers requests counts panics, and says so.
+            Err(failed) => match failed.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(ApiStatus::internal("the process is ending")),
+            },
+        }
     }
 
     /// A turn; it ends when the permit is dropped.
@@ -54,5 +61,22 @@ impl Turns {
             let message = "other plans are being computed; try again shortly";
             ApiStatus::new(429, "TooManyRequests", message).retry_after(ASK_AGAIN)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn th_44_a_panic_is_handed_on_and_its_turn_ends() {
+        let turns = Turns::default();
+        for _ in 0..=AT_ONCE {
+            let played = turns.play(|_| panic!("a plan that panics"));
+            assert!(std::panic::AssertUnwindSafe(played).catch_unwind().await.is_err());
+        }
+        assert_eq!(turns.play(|go_on| go_on()).await, Ok(true));
     }
 }
