@@ -90,7 +90,7 @@ impl Server {
                 asked_at[at] = Some(changes);
                 if let Some(patch) = reply.patch.filter(|patch| !patch.0.is_empty()) {
                     let mut patched = self.converted(&served, vec![object]).await?.swap_remove(0);
-                    json_patch::patch(&mut patched, &patch).map_err(|error| {
+                    super::json_patches::apply(&mut patched, &patch).map_err(|error| {
                         ApiStatus::internal(format!(
                             "webhook {:?}: cannot apply its patch: {error}",
                             text(webhook, "/name")

@@ -26,7 +26,8 @@ use super::{
     first_content::first_content,
     helpers::Helpers,
     hooks::{self, Hook, HookError, socket::HookSocket},
-    listener::{ListenError, Listening, Reach, acceptor, listen},
+    limits::Limits,
+    listener::{Bounds, ListenError, Listening, Reach, acceptor, listen},
     persistence::{DataError, Durable, open},
     server::Server,
     stand_ins::StandIn,
@@ -64,6 +65,8 @@ pub struct DevServerOptions {
     pub authorization: AuthorizationMode,
     /// Controllers that the server does not stand in for.
     pub without: BTreeSet<StandIn>,
+    /// How many requests are answered at a time, and for how long.
+    pub limits: Limits,
 }
 
 impl Default for DevServerOptions {
@@ -75,6 +78,7 @@ impl Default for DevServerOptions {
             bookmark_period: Duration::from_secs(60),
             authorization: AuthorizationMode::default(),
             without: BTreeSet::new(),
+            limits: Limits::default(),
         }
     }
 }
@@ -83,6 +87,7 @@ impl Default for DevServerOptions {
 pub struct DevServer {
     server: Arc<Server>,
     folder: Option<PathBuf>,
+    bounds: Bounds,
     tasks: [tokio::task::JoinHandle<()>; 2],
 }
 
@@ -122,14 +127,14 @@ impl DevServer {
             Storage::Folder(folder) => Some(folder),
         };
         let accounts = AccountTokens::in_folder(folder.clone());
-        let server =
-            Server::new(store, random, options.clock, accounts, options.bookmark_period, options.authorization);
+        let (clock, period, limits) = (options.clock, options.bookmark_period, &options.limits);
+        let server = Server::new(store, random, clock, accounts, period, options.authorization, limits);
         let server = Arc::new(server);
         server.reload_definitions();
         first_content(&server);
         let helpers = tokio::spawn(Helpers::new(Arc::clone(&server), options.without).run());
         let registrations = tokio::spawn(Arc::clone(&server).keep_registrations());
-        Ok(Self { server, folder, tasks: [helpers, registrations] })
+        Ok(Self { server, folder, bounds: Bounds::of(&options.limits), tasks: [helpers, registrations] })
     }
 
     /// A client in this process, without sockets, as a user of the group of administrators.
@@ -215,6 +220,16 @@ impl DevServer {
     /// # Errors
     /// When others could reach it too, or the address can't be taken.
     pub async fn listen_for(&self, reach: Reach, address: SocketAddr) -> Result<(Listening, Credentials), ListenError> {
+        self.listen_within(reach, address, &self.bounds).await
+    }
+
+    /// The same within other bounds.
+    pub(super) async fn listen_within(
+        &self,
+        reach: Reach,
+        address: SocketAddr,
+        bounds: &Bounds,
+    ) -> Result<(Listening, Credentials), ListenError> {
         let folder = self.folder.as_deref();
         let authority = Authority::of_folder(folder, certificates::SERVER).map_err(ListenError::Tls)?;
         let serving = authority.issue("mcm-dev", Holder::Server(address.ip())).map_err(ListenError::Tls)?;
@@ -223,7 +238,7 @@ impl DevServer {
         let clients = certificates::certificate(&authority.pem).map_err(ListenError::Tls)?;
         let tls = acceptor(vec![certificate], key, &clients)?;
         self.server.introduce_to_extensions(folder, &authority.pem).map_err(ListenError::Tls)?;
-        let listening = listen(Arc::clone(&self.server), address, reach, tls).await?;
+        let listening = listen(Arc::clone(&self.server), address, reach, tls, bounds).await?;
         self.server.webhooks.never_call(listening.address.port());
         // All listeners of a server have one.
         let _ = self.server.authority.set(authority.pem.clone());

@@ -3,39 +3,37 @@
 //! Source: spec/extension-apiserver §6.6.
 
 use std::{
-    convert::Infallible,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
 
 use axum::body::Body;
-use http::{Request, Response, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-};
+use http::{Request, Response, StatusCode, header};
 use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
-};
+use tokio::{net::TcpListener, sync::watch, time::Instant};
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     access,
-    aggregator::Peer,
+    limits::Limits,
     server::{BODY_LIMIT, Server},
 };
-use crate::protocol::status::ApiStatus;
+use crate::{
+    protocol::status::ApiStatus,
+    server::{
+        BodyReader, Peer,
+        connections::{Acceptor, Handler, Stop},
+    },
+    settings::{ConnectionLimits, Http2Limits, RequestLimits},
+};
 
-const MOST_CONNECTIONS: usize = 2000;
-const HANDSHAKE: Duration = Duration::from_secs(10);
-const BODY: Duration = Duration::from_secs(30);
+/// Concurrent requests on one HTTP/2 connection: clients that run many watches have one connection.
+const STREAMS: u32 = 1000;
+/// Connections have no maximal age, since nobody's certificate changes; this is as good as none.
+const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Why the server can't be listened to.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +128,7 @@ pub(super) async fn listen(
     address: SocketAddr,
     reach: Reach,
     tls: TlsAcceptor,
+    bounds: &Bounds,
 ) -> Result<Listening, ListenError> {
     if reach == Reach::ThisHost && !address.ip().is_loopback() {
         return Err(ListenError::NotLoopback(address));
@@ -137,91 +136,76 @@ pub(super) async fn listen(
     let taken = |error| ListenError::Taken { address, error };
     let listener = TcpListener::bind(address).await.map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
-    let stop = CancellationToken::new();
-    let cut = server.hooks.cut();
-    tokio::spawn(accept(server, listener, tls, stop.clone(), cut.clone()));
-    Ok(Listening { address, stop, cut })
+    let (ended, cut) = (CancellationToken::new(), server.hooks.cut());
+    let acceptor = Acceptor {
+        listener,
+        tls: Some(tls),
+        limits: bounds.connections,
+        observer: Arc::new(()),
+        tasks: TaskTracker::new(),
+    };
+    let door = Arc::new(Door { server, bodies: BodyReader::new(bounds.bodies) });
+    // Whoever drops a listener waits for nobody.
+    let stop = Stop { graceful: ended.clone(), abort: ended.clone(), cut: cut.clone() };
+    tokio::spawn(acceptor.run(door, stop));
+    Ok(Listening { address, stop: ended, cut })
 }
 
-async fn accept(
-    server: Arc<Server>,
-    listener: TcpListener,
-    tls: TlsAcceptor,
-    stop: CancellationToken,
-    cut: watch::Sender<()>,
-) {
-    let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    loop {
-        let accepted = tokio::select! {
-            () = stop.cancelled() => return,
-            accepted = listener.accept() => accepted,
+/// What the connections of a listener may ask for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    connections: ConnectionLimits,
+    bodies: RequestLimits,
+}
+
+impl Bounds {
+    pub(super) fn of(limits: &Limits) -> Self {
+        let connections = ConnectionLimits {
+            connections: limits.connections,
+            // All callers are on one host.
+            connections_per_peer: usize::MAX,
+            max_age: NEVER,
+            http2: Http2Limits { streams: STREAMS, ..Http2Limits::default() },
+            ..ConnectionLimits::default()
         };
-        let Ok((stream, peer)) = accepted else {
-            // Out of file descriptors: others must close first.
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
-        let (server, tls, stop, mut cut) = (Arc::clone(&server), tls.clone(), stop.clone(), cut.subscribe());
-        tokio::spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                _ = cut.changed() => {}
-                () = connection(server, stream, Peer(peer.ip()), tls) => {}
-            }
-            drop(slot);
-        });
+        Self { connections, bodies: RequestLimits::default() }
     }
 }
 
-async fn connection(server: Arc<Server>, stream: TcpStream, peer: Peer, tls: TlsAcceptor) {
-    // Answers are small and awaited.
-    let _ = stream.set_nodelay(true);
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await else { return };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(|der| der.to_vec());
-    let certificate = Arc::new(certificate);
-    let service = hyper::service::service_fn(move |request| {
-        let (server, certificate) = (Arc::clone(&server), Arc::clone(&certificate));
-        async move { Ok::<_, Infallible>(answer(&server, certificate.as_deref(), peer, request).await) }
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1000);
-    // The caller sees what went wrong.
-    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+/// Lets requests of the outside in.
+struct Door {
+    server: Arc<Server>,
+    bodies: BodyReader,
 }
 
-async fn answer(
-    server: &Arc<Server>,
-    certificate: Option<&[u8]>,
-    peer: Peer,
-    request: Request<Incoming>,
-) -> Response<Body> {
-    let (mut head, body) = request.into_parts();
-    head.extensions.insert(peer);
-    let headers = &head.headers;
-    let user = if is_foreign_host(headers.get(header::HOST).and_then(|host| host.to_str().ok())) {
-        // A page in a browser that reached us under a name of its own.
-        Err(ApiStatus::new(
-            403,
-            "Forbidden",
-            "forbidden: the development server answers to localhost and IP addresses only",
-        ))
-    } else if headers.contains_key(header::UPGRADE) {
-        Err(ApiStatus::bad_request("the development server does not support upgraded connections"))
-    } else {
-        access::authenticate(certificate, headers, |token| server.user_of_token(token))
-    };
-    let read = tokio::time::timeout(BODY, Limited::new(body, BODY_LIMIT + 1).collect()).await;
-    let (bytes, user) = match read {
-        Ok(Ok(body)) => (body.to_bytes(), user),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            (bytes::Bytes::new(), Err(ApiStatus::too_large(BODY_LIMIT)))
+impl Handler for Door {
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        let peer = head.extensions.get::<Peer>().cloned();
+        let certificate = peer.as_ref().and_then(|peer| peer.certificates.first());
+        let headers = &head.headers;
+        let user = if is_foreign_host(headers.get(header::HOST).and_then(|host| host.to_str().ok())) {
+            // A page in a browser that reached us under a name of its own.
+            Err(ApiStatus::new(
+                403,
+                "Forbidden",
+                "forbidden: the development server answers to localhost and IP addresses only",
+            ))
+        } else if headers.contains_key(header::UPGRADE) {
+            Err(ApiStatus::bad_request("the development server does not support upgraded connections"))
+        } else {
+            access::authenticate(certificate.map(AsRef::as_ref), headers, |token| self.server.user_of_token(token))
+        };
+        // The request's own deadline ends it earlier.
+        let read = self.bodies.read(body, BODY_LIMIT, Instant::now() + NEVER);
+        let response = self.server.answer_reading(head, user, read).await;
+        let holds_on = matches!(response.status(), StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE);
+        if let Some(peer) = peer.filter(|_| holds_on) {
+            // What was announced may still be coming.
+            peer.end_connection();
         }
-        Ok(Err(_)) => (bytes::Bytes::new(), Err(ApiStatus::bad_request("the body of the request cannot be read"))),
-        Err(_) => (bytes::Bytes::new(), Err(ApiStatus::new(408, "Timeout", "the body of the request came too slowly"))),
-    };
-    server.answer(Request::from_parts(head, bytes), user).await
+        response
+    }
 }
 
 /// Whether a request is addressed to neither localhost nor an IP address.
@@ -235,31 +219,4 @@ fn is_foreign_host(host: Option<&str>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-    use crate::dev_server::{DevServer, DevServerOptions};
-
-    #[tokio::test]
-    async fn other_hosts_are_let_in_only_when_that_is_said() {
-        let server = DevServer::start(DevServerOptions::default()).unwrap();
-        let everywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let refused = server.listen(everywhere).await.unwrap_err().to_string();
-        assert!(refused.contains("can be reached from other hosts") && refused.contains("--insecure-"), "{refused}");
-        let (listening, _) = server.listen_for(Reach::Anybody, everywhere).await.unwrap();
-        assert_eq!(listening.address.ip(), everywhere.ip());
-        let near = listening.from_this_host();
-        assert!(near.ip().is_loopback() && near.port() == listening.address.port(), "{near}");
-    }
-
-    #[rstest]
-    #[case::address(Some("127.0.0.1:6443"), false)]
-    #[case::v6(Some("[::1]:6443"), false)]
-    #[case::localhost(Some("localhost:1"), false)]
-    #[case::none(None, false)]
-    #[case::th_38_rebinding(Some("evil.example.com:6443"), true)]
-    fn th_38_foreign_hosts(#[case] host: Option<&str>, #[case] foreign: bool) {
-        assert_eq!(is_foreign_host(host), foreign);
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     apply::{self, Force},
     fields::Manager,
+    json_patches::{self, Unpatched},
     kinds::{set_at, value_at},
     object::{self, metadata},
     server::{Answer, BODY_LIMIT, Call, Server},
@@ -16,7 +17,7 @@ use super::{
     write_body::agree_with_url,
 };
 use crate::protocol::{
-    negotiate,
+    depth, negotiate,
     options::WriteOptions,
     request::Verb,
     status::{ApiStatus, Cause},
@@ -42,12 +43,14 @@ impl Patch {
             return Err(ApiStatus::too_large(BODY_LIMIT));
         }
         let object = || -> Result<Value, ApiStatus> {
+            depth::check_text(call.body).map_err(undecodable)?;
             let value: Value = serde_json::from_slice(call.body).map_err(undecodable)?;
             if value.is_object() { Ok(value) } else { Err(undecodable("a merge patch must be an object")) }
         };
         let essence = call.content_type().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
         match essence.as_str() {
             "application/json-patch+json" => {
+                depth::check_text(call.body).map_err(undecodable)?;
                 let patch: json_patch::Patch = serde_json::from_slice(call.body).map_err(undecodable)?;
                 if patch.0.len() > MOST_OPERATIONS {
                     let message = format!(
@@ -79,9 +82,14 @@ impl Patch {
         match self {
             Self::Json(patch) => {
                 let mut patched = old.clone();
-                json_patch::patch(&mut patched, patch).map_err(|_| {
-                    let message = "the server rejected our request due to an error in our request";
-                    ApiStatus::new(422, "Invalid", message).with_details(json!({}))
+                json_patches::apply(&mut patched, patch).map_err(|error| match error {
+                    Unpatched::Operation(_) => {
+                        let message = "the server rejected our request due to an error in our request";
+                        ApiStatus::new(422, "Invalid", message).with_details(json!({}))
+                    }
+                    Unpatched::TooDeep(_) | Unpatched::TooMuch => {
+                        ApiStatus::new(422, "Invalid", error.to_string()).with_details(json!({}))
+                    }
                 })?;
                 Ok(patched)
             }

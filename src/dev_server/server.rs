@@ -23,6 +23,7 @@ use super::{
     documents::Documents,
     hooks::Hooks,
     kinds::{Registry, Served},
+    limits::{self, Lane, Limits, Places},
     protobuf::{self, Unread},
     store::{Collection, Store},
     watch_lines::WatchLines,
@@ -32,7 +33,7 @@ pub(super) use crate::protocol::answer::{Answer, AnswerBody};
 use crate::protocol::{
     answer::{refused, written},
     negotiate::{self, Accepted, Encoding, Offer},
-    request::{Query, ResourceRequest, Target, Verb, check_timeout, classify},
+    request::{Query, ResourceRequest, Target, Verb, classify},
     status::ApiStatus,
 };
 
@@ -61,6 +62,7 @@ pub(super) struct Server {
     pub(super) authorization: AuthorizationMode,
     pub(super) counts: RequestCounts,
     pub(super) hooks: Hooks,
+    places: Places,
 }
 
 /// What was found out about a request on its way, for its answer.
@@ -139,6 +141,7 @@ impl Server {
         accounts: AccountTokens,
         bookmark_period: Duration,
         authorization: AuthorizationMode,
+        limits: &Limits,
     ) -> Self {
         let mut audit_ids = random.clone();
         audit_ids.set_stream(u64::MAX);
@@ -159,6 +162,7 @@ impl Server {
             authorization,
             counts: RequestCounts::default(),
             hooks: Hooks::default(),
+            places: Places::new(limits),
         }
     }
 
@@ -190,7 +194,17 @@ impl Server {
         request: Request<Bytes>,
         user: Result<User, ApiStatus>,
     ) -> Response<Body> {
-        let (mut head, body) = request.into_parts();
+        let (head, body) = request.into_parts();
+        self.answer_reading(head, user, std::future::ready(Ok(body))).await
+    }
+
+    /// Answers a request. Its body is read when it is known who sends it, and that they may.
+    pub(super) async fn answer_reading(
+        self: &Arc<Self>,
+        mut head: Parts,
+        user: Result<User, ApiStatus>,
+        body: impl Future<Output = Result<Bytes, ApiStatus>>,
+    ) -> Response<Body> {
         let query = Query::parse(head.uri.query());
         let agent = head.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let layout = negotiate::layout(query.get("pretty"), agent);
@@ -201,7 +215,7 @@ impl Server {
         // Another server that answers in our place writes the same one.
         head.headers.insert("audit-id", audit.clone());
         let mut found = Found::default();
-        let answered = self.route(&head, &query, &body, user, &mut found).await;
+        let answered = self.route(&head, &query, body, user, &mut found).await;
         let mut response = match answered {
             Ok(answer) => written(answer, found.encoding, layout),
             Err(status) => refused(&status, layout),
@@ -223,18 +237,37 @@ impl Server {
         self: &Arc<Self>,
         head: &Parts,
         query: &Query,
-        body: &Bytes,
+        body: impl Future<Output = Result<Bytes, ApiStatus>>,
         user: Result<User, ApiStatus>,
         found: &mut Found,
     ) -> Result<Answer, ApiStatus> {
+        let target = classify(&head.method, head.uri.path(), query)?;
+        let lane = Lane::of(&target, &head.method);
+        let answered = async {
+            let user = self.impersonated(user?, &head.headers)?;
+            access::authorize(&user, &target, head.uri.path())?;
+            let place = self.places.enter(lane, &user)?;
+            let answer = self.permitted(target, head, query, body, &user, found).await?;
+            Ok(limits::held(lane, place, answer))
+        };
+        self.places.in_time(lane, query, answered).await
+    }
+
+    /// Answers a caller who is known, and has a place, what it may ask.
+    async fn permitted(
+        self: &Arc<Self>,
+        target: Target,
+        head: &Parts,
+        query: &Query,
+        body: impl Future<Output = Result<Bytes, ApiStatus>>,
+        user: &User,
+        found: &mut Found,
+    ) -> Result<Answer, ApiStatus> {
         let (method, path, headers) = (&head.method, head.uri.path(), &head.headers);
-        check_timeout(query)?;
-        let target = classify(method, path, query)?;
-        let user = self.impersonated(user?, headers)?;
-        access::authorize(&user, &target, path)?;
-        self.authorize(&user, &Attributes::of_request(&target, method, path, query))?;
+        self.authorize(user, &Attributes::of_request(&target, method, path, query))?;
+        let body = &body.await?;
         if let Some(serves) = self.foreign(&target) {
-            return self.forward(&serves, head, body, &user).await;
+            return self.forward(&serves, head, body, user).await;
         }
         let request = match target {
             Target::Resource(request) => request,
@@ -250,7 +283,7 @@ impl Server {
         let accepted = negotiate::accept(headers, Offer::Objects)?;
         found.encoding = accepted.encoding;
         self.hooks.pass(verb, &request).await?;
-        let call = Call { request: &request, served, query, headers, body, user: &user, accepted };
+        let call = Call { request: &request, served, query, headers, body, user, accepted };
         let mut answer = if only_reads(&call.served, verb) {
             self.read_durably(&call, verb).await?
         } else {
@@ -406,6 +439,7 @@ mod tests {
             AccountTokens::default(),
             Duration::from_secs(60),
             AuthorizationMode::default(),
+            &Limits::default(),
         );
         let server = Arc::new(server);
         server.reload_definitions();

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use http::Request;
+use http::{Request, Response};
 use http_body_util::BodyExt;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::dev_server::{
     handle::{DevServer, DevServerOptions, Storage},
+    limits::Limits,
     persistence::DataError,
     stand_ins::StandIn,
 };
@@ -37,10 +38,18 @@ impl Cluster {
 
 /// A server whose clock is tokio's, so that paused time passes on it.
 pub(super) fn cluster(without: impl IntoIterator<Item = StandIn>) -> Cluster {
+    on_tokios_clock(DevServerOptions { without: without.into_iter().collect(), ..DevServerOptions::default() })
+}
+
+/// The same with other limits of requests.
+pub(super) fn cluster_with(limits: Limits) -> Cluster {
+    on_tokios_clock(DevServerOptions { limits, ..DevServerOptions::default() })
+}
+
+fn on_tokios_clock(options: DevServerOptions) -> Cluster {
     let began = Instant::now();
     let clock = move || Timestamp::UNIX_EPOCH + SignedDuration::try_from(began.elapsed()).unwrap();
-    let without: BTreeSet<StandIn> = without.into_iter().collect();
-    let options = DevServerOptions { seed: 1, clock: Arc::new(clock), without, ..DevServerOptions::default() };
+    let options = DevServerOptions { seed: 1, clock: Arc::new(clock), ..options };
     Cluster::of(DevServer::start(options).unwrap())
 }
 
@@ -95,6 +104,21 @@ pub(super) async fn ask(cluster: &Cluster, method: &str, path: &str, body: &Valu
     }
 }
 
+/// Reads an object, or the code of a refusal.
+pub(super) async fn get(cluster: &Cluster, path: &str) -> Result<Value, u16> {
+    ask(cluster, "GET", path, &Value::Null).await
+}
+
+/// Deletes what may be deleted.
+pub(super) async fn delete(cluster: &Cluster, path: &str) {
+    ask(cluster, "DELETE", path, &Value::Null).await.unwrap();
+}
+
+/// Waits until an object is gone.
+pub(super) async fn gone(cluster: &Cluster, path: &str) {
+    eventually(path, async || (get(cluster, path).await == Err(404)).then_some(())).await;
+}
+
 /// Waits for an object.
 pub(super) async fn exists(cluster: &Cluster, path: &str) -> Value {
     eventually(path, async || ask(cluster, "GET", path, &Value::Null).await.ok()).await
@@ -112,9 +136,14 @@ pub(super) async fn eventually<T>(what: &str, look: impl AsyncFn() -> Option<T>)
     }
 }
 
+/// An answer of which only the head has been read.
+pub(super) async fn open(cluster: &Cluster, path: &str) -> Response<kube::client::Body> {
+    cluster.client.send(request("GET", path, &Value::Null).map(Into::into)).await.unwrap()
+}
+
 /// All that a watch tells until it ends.
 pub(super) async fn watch(cluster: &Cluster, path: &str) -> Vec<Value> {
-    let answer = cluster.client.send(request("GET", path, &Value::Null).map(Into::into)).await.unwrap();
+    let answer = open(cluster, path).await;
     let bytes = answer.into_body().collect().await.unwrap().to_bytes();
     bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }

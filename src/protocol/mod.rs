@@ -8,6 +8,7 @@
 
 pub mod answer;
 pub mod bodies;
+pub mod depth;
 pub mod discovery;
 pub mod duplicates;
 pub mod health;

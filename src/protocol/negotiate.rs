@@ -5,7 +5,7 @@
 use http::{HeaderMap, header::ACCEPT};
 use serde_json::Value;
 
-use super::status::ApiStatus;
+use super::{depth, status::ApiStatus};
 
 /// What is spoken, as messages say it.
 pub const MEDIA_TYPES: &str = "application/json, application/yaml";
@@ -136,20 +136,24 @@ pub fn decode(content_type: Option<&str>, body: &[u8]) -> Result<Value, ApiStatu
 
 /// Reads JSON. Numbers that JSON numbers of Kubernetes can't hold are refused.
 pub fn json(body: &[u8]) -> Result<Value, ApiStatus> {
-    serde_json::from_slice(body).map_err(|error| {
-        ApiStatus::bad_request(format!("the object provided is unrecognized: cannot read JSON: {error}"))
-    })
+    let unreadable = |why: &dyn std::fmt::Display| {
+        ApiStatus::bad_request(format!("the object provided is unrecognized: cannot read JSON: {why}"))
+    };
+    depth::check_text(body).map_err(|error| unreadable(&error))?;
+    serde_json::from_slice(body).map_err(|error| unreadable(&error))
 }
 
 /// Most that the aliases of a text may repeat, in nodes. A few of them that name each other would otherwise keep a reader busy
 /// for seconds.
 const REPEATED: usize = 20_000;
 
-/// Reads YAML, of which JSON is a part.
+/// Reads YAML, of which JSON is a part. What is no JSON may be nested 64 deep: the reader's own limit, since it needs more of the stack
+/// for each level.
 pub fn yaml(body: &[u8]) -> Result<Value, ApiStatus> {
     let unreadable =
         |why: String| ApiStatus::bad_request(format!("the object provided is unrecognized: cannot read YAML: {why}"));
     if let Ok(value) = serde_json::from_slice(body) {
+        depth::check_value(&value, 0).map_err(|error| unreadable(error.to_string()))?;
         return Ok(value);
     }
     let text = std::str::from_utf8(body).map_err(|error| unreadable(error.to_string()))?;
@@ -216,5 +220,32 @@ mod tests {
         }
         let found = accept(&headers, Offer::Objects).ok().map(|accepted| (accepted.encoding, accepted.shape));
         assert_eq!(found, expected);
+    }
+
+    fn flow(depth: usize) -> String {
+        // Without quotes it is no JSON.
+        format!("{}x{}", "[".repeat(depth), "]".repeat(depth))
+    }
+
+    fn block(depth: usize) -> String {
+        (0..depth).map(|level| format!("{}a:\n", " ".repeat(level))).collect()
+    }
+
+    #[rstest]
+    #[case::json(|depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth)), depth::DEEPEST)]
+    #[case::flow(flow, 60)]
+    #[case::block(block, 60)]
+    fn th_01_texts_are_read_to_some_depth(#[case] text: impl Fn(usize) -> String, #[case] deepest: usize) {
+        let within = yaml(text(deepest).as_bytes());
+        assert!(within.is_ok(), "{within:?}");
+        for deeper in [depth::DEEPEST + 1, 500, 1_500] {
+            assert_eq!(yaml(text(deeper).as_bytes()).unwrap_err().code, 400, "{deeper}");
+        }
+    }
+
+    #[test]
+    fn th_01_what_opens_for_ever_is_refused_unread() {
+        let refused = json(&[b'['; 3 << 20]).unwrap_err();
+        assert!(refused.code == 400 && refused.message.contains("exceeded max depth"), "{refused}");
     }
 }

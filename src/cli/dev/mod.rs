@@ -12,7 +12,9 @@ use std::{
     fs,
     io::Write,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::{ArgAction, Args, Parser, ValueEnum};
@@ -30,9 +32,10 @@ use super::{
     serve::{args::ServeArgs, validate::Surroundings},
 };
 use crate::{
+    api::duration::GoDuration,
     dev_server::{
-        AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Listening, Reach, StandIn, Storage,
-        write_private,
+        AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Limits, Listening, Reach, StandIn,
+        Storage, write_private,
     },
     manager,
     server::Taken,
@@ -106,6 +109,44 @@ impl ListenArgs {
     }
 }
 
+/// How much the API server takes on. The manager beside it has its own limits, which are those of `mcm serve`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct LimitArgs {
+    /// Requests to the API server at a time that only read; 0 means no limit. Administrators and health checks are answered beyond it
+    #[arg(long, default_value = "400", value_name = "N")]
+    pub max_requests_inflight: usize,
+    /// Requests to the API server at a time that may write; as above
+    #[arg(long, default_value = "200", value_name = "N")]
+    pub max_mutating_requests_inflight: usize,
+    /// Watches of the API server at a time, whoever opens them; 0 means no limit
+    #[arg(long, default_value = "10000", value_name = "N")]
+    pub max_watches: usize,
+    /// No request to the API server takes longer, whatever its caller says; watches excepted
+    #[arg(long, default_value = "1m", value_parser = positive_duration, value_name = "DURATION")]
+    pub request_timeout: Duration,
+    /// Connections to the API server at a time
+    #[arg(long, default_value = "2000", value_name = "N")]
+    pub max_connections: NonZeroUsize,
+}
+
+impl LimitArgs {
+    fn limits(self) -> Limits {
+        Limits {
+            reading: self.max_requests_inflight,
+            writing: self.max_mutating_requests_inflight,
+            watches: self.max_watches,
+            deadline: self.request_timeout,
+            connections: self.max_connections.get(),
+        }
+    }
+}
+
+/// A duration that is some.
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    let duration = text.parse::<GoDuration>().map_err(|error| error.to_string())?.to_std();
+    if duration.is_zero() { Err("it must be more than 0".to_owned()) } else { Ok(duration) }
+}
+
 /// Flags of `mcm dev`.
 #[derive(Clone, Debug, Args)]
 pub struct DevArgs {
@@ -121,6 +162,9 @@ pub struct DevArgs {
     /// Where the API server listens.
     #[command(flatten)]
     pub listen: ListenArgs,
+    /// How much the API server takes on.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// Only the API server: no definitions, webhooks, controllers or virtual cloud
     #[arg(long, conflicts_with_all = ["example", "simulation_config"])]
     pub api_server_only: bool,
@@ -244,6 +288,7 @@ fn server(args: &DevArgs) -> Result<DevServer, Failure> {
             Authorization::Rbac => AuthorizationMode::Rbac,
         },
         without: args.without.iter().copied().collect(),
+        limits: args.limits.limits(),
         ..DevServerOptions::default()
     };
     let server = DevServer::start(options).map_err(Failure::run)?;

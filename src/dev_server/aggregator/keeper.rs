@@ -28,8 +28,10 @@ use crate::dev_server::{
 
 /// How often servers that answer are asked.
 const PERIOD: Duration = Duration::from_secs(10);
-/// How often those are asked that do not.
-const IMPATIENCE: Duration = Duration::from_millis(500);
+/// How soon those are asked again that do not answer: most of them are about to.
+const IMPATIENCE: Duration = Duration::from_millis(50);
+/// How often they are asked after a while.
+const LONGEST_IMPATIENCE: Duration = Duration::from_millis(500);
 /// No question takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longer documents are not read.
@@ -62,22 +64,50 @@ impl Asker {
     }
 }
 
+/// What a look at all registered servers has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    NoServer,
+    AllAnswer,
+    /// Some do not answer, which was otherwise before.
+    SomethingNew,
+    /// Some do not answer, as before.
+    NothingNew,
+}
+
+/// How long to wait after so many looks in a row at a server that does not answer.
+fn impatience(in_vain: u32) -> Duration {
+    IMPATIENCE.saturating_mul(1 << in_vain.saturating_sub(1).min(8)).min(LONGEST_IMPATIENCE)
+}
+
 impl Server {
     /// Follows registrations and their servers until the server is gone.
     pub(in crate::dev_server) async fn keep_registrations(self: Arc<Self>) {
+        let mut in_vain = 0;
         loop {
-            match self.look_after_registrations().await {
-                None => self.aggregator.changed.notified().await,
-                Some(pause) => {
-                    // Whether it was a change or the time: both mean another look.
-                    let _ = tokio::time::timeout(pause, self.aggregator.changed.notified()).await;
+            let pause = match self.look_after_registrations().await {
+                Seen::NoServer => None,
+                Seen::AllAnswer => Some(PERIOD),
+                Seen::SomethingNew => {
+                    in_vain = 1;
+                    Some(impatience(in_vain))
                 }
+                Seen::NothingNew => {
+                    in_vain = in_vain.saturating_add(1);
+                    Some(impatience(in_vain))
+                }
+            };
+            let changed = self.aggregator.changed.notified();
+            match pause {
+                None => changed.await,
+                // Whether it was a change or the time: both mean another look.
+                Some(pause) => drop(tokio::time::timeout(pause, changed).await),
             }
         }
     }
 
-    /// Asks every registered server; none if there is none, else when to look again.
-    async fn look_after_registrations(&self) -> Option<Duration> {
+    /// Asks every registered server.
+    async fn look_after_registrations(&self) -> Seen {
         let objects = self.store.list(&registrations(), "").objects;
         let before = self.aggregator.backends();
         let mut looked_at = Vec::new();
@@ -100,7 +130,12 @@ impl Server {
         for (stored, backend) in &looked_at {
             self.tell(stored, backend);
         }
-        if none { None } else { Some(if all_answer { PERIOD } else { IMPATIENCE }) }
+        match (none, all_answer, changed) {
+            (true, ..) => Seen::NoServer,
+            (_, true, _) => Seen::AllAnswer,
+            (.., true) => Seen::SomethingNew,
+            (.., false) => Seen::NothingNew,
+        }
     }
 
     async fn look_at(&self, registration: Registration, before: &Backends) -> Backend {
@@ -222,4 +257,20 @@ async fn ask(line: &Line, path: &str, accept: &'static str, asker: Asker) -> Res
 /// As much of an answer as a condition can hold.
 fn beginning(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::at_first(1, 50)]
+    #[case::then(3, 200)]
+    #[case::after_a_while(5, 500)]
+    #[case::for_ever(u32::MAX, 500)]
+    fn who_does_not_answer_is_asked_again_soon_and_then_less_often(#[case] in_vain: u32, #[case] milliseconds: u64) {
+        assert_eq!(impatience(in_vain), Duration::from_millis(milliseconds));
+    }
 }

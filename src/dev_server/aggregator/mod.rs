@@ -21,15 +21,12 @@ use std::{
 use serde_json::Value;
 use tokio::sync::Notify;
 
+pub(super) use self::registration::{GROUP, GroupVersion, RESOURCE};
 use self::{
     identity::Identity,
     line::Line,
     merge::Foreign,
     registration::{Registration, Unavailable},
-};
-pub(super) use self::{
-    proxy::Peer,
-    registration::{GROUP, GroupVersion, RESOURCE},
 };
 use super::{kinds::Registry, server::Server};
 use crate::protocol::request::Target;

@@ -2,7 +2,7 @@
 //!
 //! Source: spec/extension-apiserver §5.2, §5.3.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use crate::{
         server::{Answer, AnswerBody, Server},
     },
     protocol::status::{ApiStatus, Form},
+    server::Peer,
 };
 
 /// No answer takes longer to begin; a watch begins at once.
@@ -37,10 +38,6 @@ static NOT_SENT_ON: [HeaderName; 9] = [
 ];
 const IDENTITY_PREFIXES: [&str; 2] = ["x-remote-", "impersonate-"];
 const FORWARDED_FOR: &str = "x-forwarded-for";
-
-/// Where a request comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dev_server) struct Peer(pub(in crate::dev_server) IpAddr);
 
 impl Server {
     /// Sends a request on to the server that answers for its group-version, in the name of its user.
@@ -120,9 +117,9 @@ fn onward(head: &Parts, user: &User) -> HeaderMap {
     let host = head.uri.authority().map(Authority::as_str).map(str::to_owned);
     let host = host.or_else(|| head.headers.get(header::HOST)?.to_str().ok().map(str::to_owned));
     say("x-forwarded-host", &host.unwrap_or_default());
-    if let Some(Peer(address)) = head.extensions.get::<Peer>() {
+    if let Some(peer) = head.extensions.get::<Peer>() {
         let told = head.headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
-        let all: Vec<String> = told.map(str::to_owned).chain([address.to_string()]).collect();
+        let all: Vec<String> = told.map(str::to_owned).chain([peer.address.ip().to_string()]).collect();
         if let Ok(value) = HeaderValue::from_str(&all.join(", ")) {
             headers.insert(FORWARDED_FOR, value);
         }
@@ -148,7 +145,7 @@ mod tests {
             .header("host", "127.0.0.1:1")
             .body(())
             .unwrap();
-        request.extensions_mut().insert(Peer([127, 0, 0, 1].into()));
+        request.extensions_mut().insert(Peer::new(([127, 0, 0, 1], 1).into(), Vec::new()));
         let (head, ()) = request.into_parts();
         let user = User::known("alice", ["people".to_owned()]);
         let headers = onward(&head, &user);

@@ -5,12 +5,10 @@
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use super::{Helpers, retries::Task};
+use super::requests::{Refusal, Requests};
 use crate::dev_server::{
     object::{self, text},
-    stand_ins::StandIn,
     store::{Collection, key},
 };
 
@@ -22,27 +20,24 @@ fn takes_accounts(namespace: &Value) -> bool {
     text(namespace, "/status/phase") == "Active" && !object::is_deleting(namespace)
 }
 
-impl Helpers {
-    /// Gives a namespace its account, if it lacks one and stays.
-    pub(super) async fn give_account(&mut self, namespace: &str) {
+impl Requests {
+    /// Whether a namespace lacks its account, and stays.
+    pub(super) fn lacks_account(&self, namespace: &str) -> bool {
         let store = &self.server.store;
         let takes =
             store.get(&Collection::new("", "namespaces"), namespace).is_some_and(|found| takes_accounts(&found.value));
-        let has = store.get(&Collection::new("", "serviceaccounts"), &key(Some(namespace), DEFAULT)).is_some();
-        let task = Task::Account(namespace.to_owned());
-        if !takes || has || !self.stands_in_for(StandIn::DefaultAccounts) {
-            return self.retries.done(&task);
-        }
-        if self.retries.holds(&task, Instant::now()) {
-            return;
-        }
+        takes && store.get(&Collection::new("", "serviceaccounts"), &key(Some(namespace), DEFAULT)).is_none()
+    }
+
+    /// Gives a namespace its account.
+    pub(super) async fn give_account(&self, namespace: &str) -> Result<(), Refusal> {
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DEFAULT}});
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
         // Somebody else was quicker with the account, or with the end of the namespace: both wake us when they matter.
         let settled = [StatusCode::CONFLICT, StatusCode::NOT_FOUND];
         match self.send(Method::POST, &path, "application/json", &account).await {
-            Err(refusal) if !settled.contains(&refusal.status) => self.retries.failed(task, Instant::now()),
-            _ => self.retries.done(&task),
+            Err(refusal) if !settled.contains(&refusal.status) => Err(refusal),
+            _ => Ok(()),
         }
     }
 }

@@ -6,7 +6,11 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{Helpers, Place, Refusal, remains::Remains};
+use super::{
+    Place,
+    remains::Remains,
+    requests::{Refusal, Requests},
+};
 use crate::{
     dev_server::{
         builtin_rules::namespace_finalizers,
@@ -17,7 +21,7 @@ use crate::{
     protocol::options::Propagation,
 };
 
-impl Helpers {
+impl Requests {
     /// Deletes what is in a namespace, pods first, and lets it go once it is empty.
     pub(super) async fn empty_namespace(&self, place: &Place, stored: &Stored) -> Result<(), Refusal> {
         if namespace_finalizers(&stored.value).is_empty() {

@@ -5,16 +5,17 @@
 
 use std::sync::Arc;
 
+use futures::{FutureExt, future::BoxFuture};
 use http::Method;
 use jiff::Timestamp;
 use rand::Rng;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::{
-    Helpers, Place, Refusal,
+    Helpers, Place,
     graph::{owners, references},
-    retries::Task,
+    requests::{Refusal, Requests},
+    work::Task,
 };
 use crate::{
     dev_server::{
@@ -113,14 +114,23 @@ fn out_of_reach(dependent: &Value, reference: &Value, suffix: &str, now: Timesta
     })
 }
 
+/// A request that brings a collection forward.
+enum Step {
+    /// Lets an object name these owners; none at all if it is null.
+    SetOwners(Place, Arc<Stored>, Value),
+    Delete(Place, Arc<Stored>, Propagation),
+    /// Takes a finalizer off.
+    Release(Place, Arc<Stored>, &'static str),
+}
+
 impl Helpers {
     fn dependents_of(&self, uid: &str) -> Vec<(Place, Arc<Stored>)> {
         let places = self.graph.dependents_of(uid);
         places.filter_map(|place| Some((place.clone(), self.server.store.get(&place.0, &place.1)?))).collect()
     }
 
-    /// Learns of an object, and collects whom the news concerns.
-    pub(super) async fn learn(&mut self, place: &Place, before: Option<&Value>, after: &Value) {
+    /// Learns of an object, and looks at whom the news concerns.
+    pub(super) fn learn(&mut self, place: &Place, before: Option<&Value>, after: &Value) {
         if let Some(before) = before {
             self.graph.let_go(place, before);
         }
@@ -128,32 +138,32 @@ impl Helpers {
         let added: Vec<&str> =
             owners(after).filter(|owner| before.is_none_or(|before| owners(before).all(|old| old != *owner))).collect();
         if !added.is_empty() {
-            self.tell_of_owners_out_of_reach(place, after, &added).await;
-            self.collect(place).await;
+            self.tell_of_owners_out_of_reach(place, after, &added);
+            self.ask(Task::Collect(place.clone()));
         }
         if is_new {
             // Who named it before it was known, from where it can't own.
             let early = self.dependents_of(object::uid(after));
             for (place, dependent) in early {
-                self.tell_of_owners_out_of_reach(&place, &dependent.value, &[object::uid(after)]).await;
+                self.tell_of_owners_out_of_reach(&place, &dependent.value, &[object::uid(after)]);
                 if self.graph.is_out_of_reach(object::uid(after), object::namespace(&dependent.value)) {
-                    self.collect(&place).await;
+                    self.ask(Task::Collect(place));
                 }
             }
         }
     }
 
     /// An object is gone: whom it owned may go too.
-    pub(super) async fn unlearn(&mut self, place: &Place, before: &Value) {
+    pub(super) fn unlearn(&mut self, place: &Place, before: &Value) {
         self.graph.let_go(place, before);
         self.retries.done(&Task::Collect(place.clone()));
         for dependent in self.graph.remove(place, before) {
-            self.collect(&dependent).await;
+            self.ask(Task::Collect(dependent));
         }
     }
 
     /// Of several such owners the first one is told.
-    async fn tell_of_owners_out_of_reach(&mut self, place: &Place, dependent: &Value, uids: &[&str]) {
+    fn tell_of_owners_out_of_reach(&mut self, place: &Place, dependent: &Value, uids: &[&str]) {
         if !self.stands_in_for(StandIn::GarbageCollection) {
             return;
         }
@@ -163,46 +173,48 @@ impl Helpers {
         let Some(reference) = references(dependent).iter().find(|reference| reference["uid"] == **uid) else { return };
         let suffix = format!("{:016x}", self.server.random().next_u64());
         let event = out_of_reach(dependent, reference, &suffix, self.server.now());
-        let path = format!("/api/v1/namespaces/{}/events", text(&event, "/metadata/namespace"));
-        // Events are told once, whether somebody takes them or not.
-        let _ = self.send(Method::POST, &path, "application/json", &event).await;
+        self.ask(Task::Tell(event.to_string()));
     }
 
-    /// Deletes an object whose owners are all gone, and takes those off that are gone while others stay. What is refused is
-    /// tried again.
-    pub(super) async fn collect(&mut self, place: &Place) {
-        let task = Task::Collect(place.clone());
-        if !self.stands_in_for(StandIn::GarbageCollection) || self.retries.holds(&task, Instant::now()) {
-            return;
-        }
-        match self.try_to_collect(place).await {
-            Ok(()) => self.retries.done(&task),
-            Err(_) => self.retries.failed(task, Instant::now()),
-        }
-    }
-
-    async fn try_to_collect(&self, place: &Place) -> Result<(), Refusal> {
-        let Some(stored) = self.server.store.get(&place.0, &place.1) else { return Ok(()) };
+    /// What is to be done about an object by where its owners stand: it goes if they are all gone, and names those no more that
+    /// are gone while others stay.
+    ///
+    /// # Errors
+    /// When nobody can tell yet.
+    pub(super) fn collect(&self, place: &Place) -> Result<Option<BoxFuture<'static, Result<(), Refusal>>>, Refusal> {
+        let Some(stored) = self.server.store.get(&place.0, &place.1) else { return Ok(None) };
         let value = &stored.value;
         if object::is_deleting(value) {
-            return Ok(());
+            return Ok(None);
         }
         let owners: Vec<(String, Standing)> = references(value)
             .iter()
             .map(|reference| (text(reference, "/uid").to_owned(), self.standing(value, reference)))
             .collect();
         let own = self.dependents_of(object::uid(value));
-        match verdict(&owners, !own.is_empty(), &object::finalizers(value)) {
-            Verdict::Stays => Ok(()),
-            Verdict::Later => Err(Refusal::default()),
-            Verdict::LetsGo(uids) => self.take_owners_off(place, &stored, &uids).await,
+        let steps = match verdict(&owners, !own.is_empty(), &object::finalizers(value)) {
+            Verdict::Stays => return Ok(None),
+            Verdict::Later => return Err(Refusal::default()),
+            Verdict::LetsGo(uids) => vec![without_owners(place.clone(), stored, &uids)],
             Verdict::Goes(propagation) => {
-                if propagation == Propagation::Foreground && own.iter().any(|(_, own)| awaits_dependents(&own.value)) {
-                    self.unblock_owners(place, &stored).await?;
-                }
-                self.delete(&place.0, value, propagation).await
+                let waits =
+                    propagation == Propagation::Foreground && own.iter().any(|(_, own)| awaits_dependents(&own.value));
+                let unblocks = waits.then(|| unblocking(place.clone(), Arc::clone(&stored)));
+                unblocks.into_iter().chain([Step::Delete(place.clone(), stored, propagation)]).collect()
             }
+        };
+        Ok(Some(self.carry_out(steps)))
+    }
+
+    fn carry_out(&self, steps: Vec<Step>) -> BoxFuture<'static, Result<(), Refusal>> {
+        let requests = self.requests.clone();
+        async move {
+            for step in &steps {
+                requests.take(step).await?;
+            }
+            Ok(())
         }
+        .boxed()
     }
 
     fn standing(&self, value: &Value, reference: &Value) -> Standing {
@@ -222,39 +234,39 @@ impl Helpers {
         }
     }
 
-    pub(super) async fn foreground(&mut self, place: &Place, stored: &Stored) -> Result<(), Refusal> {
+    /// What an object owns goes before it; nothing is to be done about itself before all that blocks its end is gone.
+    pub(super) fn foreground(
+        &mut self,
+        place: Place,
+        stored: &Arc<Stored>,
+    ) -> Option<BoxFuture<'static, Result<(), Refusal>>> {
         let uid = object::uid(&stored.value);
-        for (dependent, _) in self.dependents_of(uid) {
-            self.collect(&dependent).await;
+        let dependents = self.dependents_of(uid);
+        let is_blocked = dependents.iter().any(|(_, dependent)| blocks(&dependent.value, uid));
+        for (dependent, _) in dependents {
+            self.ask(Task::Collect(dependent));
         }
-        if self.dependents_of(uid).iter().any(|(_, dependent)| blocks(&dependent.value, uid)) {
-            return Ok(());
-        }
-        self.release(place, stored, FOREGROUND).await
+        (!is_blocked).then(|| self.carry_out(vec![Step::Release(place, Arc::clone(stored), FOREGROUND)]))
     }
 
-    pub(super) async fn orphan(&self, place: &Place, stored: &Stored) -> Result<(), Refusal> {
-        let uid = object::uid(&stored.value);
-        for (dependent, value) in self.dependents_of(uid) {
-            self.take_owners_off(&dependent, &value, &[uid.to_owned()]).await?;
-        }
-        self.release(place, stored, ORPHAN).await
+    /// What an object owns names it no more, before it goes.
+    pub(super) fn orphan(&self, place: Place, stored: &Arc<Stored>) -> BoxFuture<'static, Result<(), Refusal>> {
+        let uid = object::uid(&stored.value).to_owned();
+        let dependents = self.dependents_of(&uid).into_iter();
+        let let_go = dependents.map(|(place, own)| without_owners(place, own, std::slice::from_ref(&uid)));
+        self.carry_out(let_go.chain([Step::Release(place, Arc::clone(stored), ORPHAN)]).collect())
     }
+}
 
-    async fn take_owners_off(&self, place: &Place, stored: &Stored, uids: &[String]) -> Result<(), Refusal> {
-        let named = |reference: &&Value| uids.iter().all(|uid| *uid != text(reference, "/uid"));
-        let kept: Vec<&Value> = references(&stored.value).iter().filter(named).collect();
-        let kept = if kept.is_empty() { Value::Null } else { json!(kept) };
-        self.set_owners(&place.0, stored, &kept).await
-    }
-
-    /// Two that wait for each other would wait for ever.
-    async fn unblock_owners(&self, place: &Place, stored: &Stored) -> Result<(), Refusal> {
-        let mut open = references(&stored.value).to_vec();
-        for reference in &mut open {
-            reference["blockOwnerDeletion"] = json!(false);
+impl Requests {
+    async fn take(&self, step: &Step) -> Result<(), Refusal> {
+        match step {
+            Step::SetOwners((collection, _), stored, owners) => self.set_owners(collection, stored, owners).await,
+            Step::Delete((collection, _), stored, propagation) => {
+                self.delete(collection, &stored.value, *propagation).await
+            }
+            Step::Release(place, stored, finalizer) => self.release(place, stored, finalizer).await,
         }
-        self.set_owners(&place.0, stored, &json!(open)).await
     }
 
     async fn set_owners(&self, collection: &Collection, stored: &Stored, owners: &Value) -> Result<(), Refusal> {
@@ -263,6 +275,22 @@ impl Helpers {
             "resourceVersion": stored.revision.to_string()}});
         self.send(Method::PATCH, &path, "application/merge-patch+json", &patch).await
     }
+}
+
+fn without_owners(place: Place, stored: Arc<Stored>, uids: &[String]) -> Step {
+    let named = |reference: &&Value| uids.iter().all(|uid| *uid != text(reference, "/uid"));
+    let kept: Vec<&Value> = references(&stored.value).iter().filter(named).collect();
+    let kept = if kept.is_empty() { Value::Null } else { json!(kept) };
+    Step::SetOwners(place, stored, kept)
+}
+
+/// Two that wait for each other would wait for ever.
+fn unblocking(place: Place, stored: Arc<Stored>) -> Step {
+    let mut open = references(&stored.value).to_vec();
+    for reference in &mut open {
+        reference["blockOwnerDeletion"] = json!(false);
+    }
+    Step::SetOwners(place, stored, json!(open))
 }
 
 /// Whether an object is going and waits until what it owns is gone.

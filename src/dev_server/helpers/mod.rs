@@ -1,7 +1,8 @@
 //! Stand-ins for controllers that clients rely on: garbage collection, namespaces, definitions, budgets, nodes, accounts, events.
 //!
-//! One task follows all changes; it lives here, with the requests that it makes, and each controller has a file of its own.
-//! What it does goes through the API like anybody's requests, so that admission sees it; what is refused is tried again later.
+//! One task follows all changes; it lives here, and each controller has a file of its own. What a change means is decided at once;
+//! what has to be done about it goes through the API like anybody's requests ([`requests`]), several at a time ([`work`]), and what is
+//! refused is tried again later ([`retries`]).
 //! Source: spec/extension-apiserver §6.1, §6.3.
 
 mod accounts;
@@ -12,39 +13,37 @@ mod garbage;
 mod graph;
 mod nodes;
 mod remains;
+mod requests;
 mod retries;
 mod roles;
+mod work;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     sync::Arc,
 };
 
-use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
-use serde_json::{Value, json};
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use http::Method;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use self::{
     events::Lifetimes,
     graph::Graph,
-    retries::{Retries, Task},
+    requests::{Refusal, Requests},
+    retries::Retries,
+    work::{Task, Work},
 };
 use super::{
-    access::{MASTERS, User},
     aggregator, authorization, crd,
     delete::{FOREGROUND, ORPHAN},
     kinds::Served,
     object,
     server::Server,
     stand_ins::StandIn,
-    store::{Change, Collection, Stored},
+    store::{Change, Collection},
 };
-use crate::protocol::options::Propagation;
-
-/// How much is read of an answer that refuses something.
-const REFUSAL_LIMIT: usize = 64 * 1024;
 
 /// Where something is stored.
 type Place = (Collection, String);
@@ -52,6 +51,7 @@ type Place = (Collection, String);
 /// What the helpers remember between changes.
 pub(super) struct Helpers {
     server: Arc<Server>,
+    requests: Requests,
     without: BTreeSet<StandIn>,
     /// Up to here everything has been seen.
     at: u64,
@@ -61,6 +61,10 @@ pub(super) struct Helpers {
     waiting: BTreeSet<Place>,
     /// The pods of each node, by their keys.
     bound: BTreeMap<String, BTreeSet<String>>,
+    /// What is to be done.
+    work: Work,
+    /// What is being done.
+    running: FuturesUnordered<BoxFuture<'static, (Task, Result<(), Refusal>)>>,
     /// What was refused.
     retries: Retries,
     /// When events are forgotten.
@@ -69,23 +73,14 @@ pub(super) struct Helpers {
 
 /// What woke the helpers.
 enum Woken {
+    /// Something that they had to do is through.
+    Ended(Task, Result<(), Refusal>),
     Changes,
     /// Those that others registered.
     Servers,
+    /// What was written up to a revision is kept, or never will be.
+    Kept(u64),
     Time,
-}
-
-/// Why a request of a helper came to nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Refusal {
-    status: StatusCode,
-    message: String,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.message)
-    }
 }
 
 /// Sleeps until a moment; without one, for ever.
@@ -99,12 +94,15 @@ async fn until(moment: Option<Instant>) {
 impl Helpers {
     pub(super) fn new(server: Arc<Server>, without: BTreeSet<StandIn>) -> Self {
         Self {
+            requests: Requests { server: Arc::clone(&server) },
             server,
             without,
             at: 0,
             graph: Graph::default(),
             waiting: BTreeSet::new(),
             bound: BTreeMap::new(),
+            work: Work::default(),
+            running: FuturesUnordered::new(),
             retries: Retries::default(),
             lifetimes: Lifetimes::default(),
         }
@@ -113,26 +111,32 @@ impl Helpers {
     /// Follows all changes until the server is gone.
     pub(super) async fn run(mut self) {
         let mut progress = self.server.store.progress();
-        self.take_stock().await;
+        let mut kept = 0;
+        self.take_stock();
         loop {
             self.forget_events();
-            self.try_again().await;
-            // What was written here past the API is told to watchers too. A store that can't be written any more tells
-            // whoever writes next.
-            let _ = self.server.store.durable(self.server.store.revision()).await;
-            let (at, wakes) = (self.at, self.wakes());
+            self.try_again();
+            self.begin_all();
+            let (at, wakes, written) = (self.at, self.wakes(), self.server.store.revision());
+            let server = &self.server;
             let progressed = async { progress.wait_for(|progress| *progress > at).await.is_ok() };
             // In this order: one seed is one history.
             let woken = tokio::select! {
                 biased;
+                Some((task, result)) = self.running.next() => Woken::Ended(task, result),
                 is_there = progressed => if is_there { Woken::Changes } else { return },
-                () = self.server.aggregator.moved() => Woken::Servers,
+                () = server.aggregator.moved() => Woken::Servers,
+                // What was written here past the API is told to watchers too. A store that can't be written any more tells
+                // whoever writes next.
+                _ = server.store.durable(written), if written > kept => Woken::Kept(written),
                 () = until(wakes) => Woken::Time,
             };
             match woken {
-                Woken::Changes => self.step().await,
+                Woken::Ended(task, result) => self.note_end(task, &result),
+                Woken::Changes => self.step(),
                 // Namespaces may wait for a server that nobody knows any more.
-                Woken::Servers => self.settle().await,
+                Woken::Servers => self.settle(),
+                Woken::Kept(upto) => kept = upto,
                 Woken::Time => {}
             }
         }
@@ -145,7 +149,7 @@ impl Helpers {
     }
 
     /// Looks at all there is as if it were new: what an earlier process has left undone is done now.
-    async fn take_stock(&mut self) {
+    fn take_stock(&mut self) {
         // Taken first: what is written meanwhile is seen twice rather than never.
         self.at = self.server.store.revision();
         self.graph.clear();
@@ -155,16 +159,16 @@ impl Helpers {
         let all = self.server.store.find(|collection, _| !events::holds(collection));
         for (collection, key, stored) in all {
             let change = Change { revision: stored.revision, key, before: None, after: Some(stored), size: 0 };
-            self.see(&collection, &change, &mut budgets).await;
+            self.see(&collection, &change, &mut budgets);
         }
         self.know_events();
-        self.finish(budgets).await;
+        self.finish(budgets);
     }
 
     /// Does what the changes since the last step ask for.
-    async fn step(&mut self) {
+    fn step(&mut self) {
         if !self.server.store.knows_since(self.at) {
-            return self.take_stock().await;
+            return self.take_stock();
         }
         let changes = self.server.store.journal(self.at);
         let Some((_, last)) = changes.last() else {
@@ -174,20 +178,20 @@ impl Helpers {
         self.at = last.revision;
         let mut budgets = BTreeSet::new();
         for (collection, change) in &changes {
-            self.see(collection, change, &mut budgets).await;
+            self.see(collection, change, &mut budgets);
         }
-        self.finish(budgets).await;
+        self.finish(budgets);
     }
 
     /// Does what is done once for many changes.
-    async fn finish(&mut self, budgets: BTreeSet<String>) {
+    fn finish(&mut self, budgets: BTreeSet<String>) {
         for namespace in budgets {
             self.count_budgets(&namespace);
         }
-        self.settle().await;
+        self.settle();
     }
 
-    async fn see(&mut self, collection: &Collection, change: &Change, budgets: &mut BTreeSet<String>) {
+    fn see(&mut self, collection: &Collection, change: &Change, budgets: &mut BTreeSet<String>) {
         let place = (collection.clone(), change.key.clone());
         let (before, after) = (change.before.as_ref(), change.after.as_ref());
         // As in a cluster, events neither own nor are owned.
@@ -195,12 +199,12 @@ impl Helpers {
             match (before, after) {
                 (before, Some(after)) => {
                     self.note(&place, &after.value);
-                    self.learn(&place, before.map(|before| &before.value), &after.value).await;
+                    self.learn(&place, before.map(|before| &before.value), &after.value);
                 }
                 (Some(before), None) => {
                     self.waiting.remove(&place);
                     self.retries.done(&Task::Settle(place.clone()));
-                    self.unlearn(&place, &before.value).await;
+                    self.unlearn(&place, &before.value);
                 }
                 (None, None) => {}
             }
@@ -225,20 +229,20 @@ impl Helpers {
                     self.server.fill_secrets_of(&account.value);
                 }
                 Some(_) => {}
-                None => self.give_account(&namespace).await,
+                None => self.ask(Task::Account(namespace)),
             },
             ("apiextensions.k8s.io", "customresourcedefinitions") if change.after.is_none() => {
                 if let Some(gone) = &change.before {
-                    self.give_names_away(&gone.value);
+                    self.requests.give_names_away(&gone.value);
                 }
             }
-            ("", "namespaces") if change.after.is_some() => self.give_account(&change.key).await,
+            ("", "namespaces") if change.after.is_some() => self.ask(Task::Account(change.key.clone())),
             ("", "events") => self.see_event(change),
             (aggregator::GROUP, aggregator::RESOURCE) | ("", "services") => self.server.aggregator.look_again(),
             (authorization::GROUP, "clusterroles") => self.aggregate_roles(),
             ("", "nodes") if self.stands_in_for(StandIn::Nodes) => match &change.after {
                 Some(node) => self.taint_node(node),
-                None => self.drop_pods_of(&change.key).await,
+                None => self.ask(Task::Pods(change.key.clone())),
             },
             _ => {}
         }
@@ -256,118 +260,107 @@ impl Helpers {
         }
     }
 
+    /// Whether somebody else does what a task is for.
+    fn is_left_out(&self, task: &Task) -> bool {
+        let controller = match task {
+            Task::Collect(_) | Task::Tell(_) => StandIn::GarbageCollection,
+            Task::Account(_) => StandIn::DefaultAccounts,
+            Task::Pods(_) => StandIn::Nodes,
+            // Of several controllers.
+            Task::Settle(_) => return false,
+        };
+        !self.stands_in_for(controller)
+    }
+
+    /// Something is to be done; not before its time, if it was refused.
+    fn ask(&mut self, task: Task) {
+        if !self.is_left_out(&task) && !self.retries.holds(&task, Instant::now()) {
+            self.work.ask(task);
+        }
+    }
+
     /// Tries again what was refused long enough ago.
-    async fn try_again(&mut self) {
+    fn try_again(&mut self) {
         for task in self.retries.take(Instant::now()) {
-            match &task {
-                Task::Collect(place) => self.collect(place).await,
-                Task::Settle(place) => self.settle_one(place).await,
-                Task::Account(namespace) => self.give_account(namespace).await,
-                Task::Pods(node) => self.drop_pods_of(node).await,
-            }
+            self.work.ask(task);
         }
     }
 
     /// Brings forward what waits for others.
-    async fn settle(&mut self) {
+    fn settle(&mut self) {
         for place in self.waiting.clone() {
-            self.settle_one(&place).await;
+            self.ask(Task::Settle(place));
         }
     }
 
-    async fn settle_one(&mut self, place: &Place) {
-        let task = Task::Settle(place.clone());
-        if self.retries.holds(&task, Instant::now()) {
-            return;
+    /// Begins what there is room for.
+    fn begin_all(&mut self) {
+        while let Some(task) = self.work.begin() {
+            match self.begin(&task) {
+                Ok(Some(doing)) => self.running.push(doing.map(|result| (task, result)).boxed()),
+                Ok(None) => self.note_end(task, &Ok(())),
+                Err(refusal) => self.note_end(task, &Err(refusal)),
+            }
         }
+    }
+
+    fn note_end(&mut self, task: Task, result: &Result<(), Refusal>) {
+        self.work.ended(&task);
+        match result {
+            Err(_) if !matches!(task, Task::Tell(_)) => self.retries.failed(task, Instant::now()),
+            _ => self.retries.done(&task),
+        }
+    }
+
+    /// Decides what a task comes to as things stand: requests, or nothing.
+    fn begin(&mut self, task: &Task) -> Result<Option<BoxFuture<'static, Result<(), Refusal>>>, Refusal> {
+        let requests = self.requests.clone();
+        match task {
+            Task::Collect(place) => self.collect(place),
+            Task::Settle(place) => Ok(self.settle_one(place)),
+            Task::Account(namespace) => Ok(requests.lacks_account(namespace).then(|| {
+                let namespace = namespace.clone();
+                async move { requests.give_account(&namespace).await }.boxed()
+            })),
+            Task::Pods(node) => {
+                let keys = self.pods_left_on(node);
+                Ok(Some(async move { requests.drop_pods(keys).await }.boxed()))
+            }
+            Task::Tell(event) => {
+                let event: Value = serde_json::from_str(event).unwrap_or_default();
+                let path = format!("/api/v1/namespaces/{}/events", object::text(&event, "/metadata/namespace"));
+                Ok(Some(async move { requests.send(Method::POST, &path, "application/json", &event).await }.boxed()))
+            }
+        }
+    }
+
+    fn settle_one(&mut self, place: &Place) -> Option<BoxFuture<'static, Result<(), Refusal>>> {
         let Some(stored) = self.server.store.get(&place.0, &place.1) else {
             self.waiting.remove(place);
-            return self.retries.done(&task);
+            return None;
         };
-        match self.bring_forward(place, &stored).await {
-            Ok(()) => self.retries.done(&task),
-            Err(_) => self.retries.failed(task, Instant::now()),
-        }
-    }
-
-    async fn bring_forward(&mut self, place: &Place, stored: &Stored) -> Result<(), Refusal> {
-        if is_namespace(place) {
+        let (requests, place) = (self.requests.clone(), place.clone());
+        if is_namespace(&place) {
             let empties = self.stands_in_for(StandIn::Namespaces);
-            return if empties { self.empty_namespace(place, stored).await } else { Ok(()) };
+            return empties.then(|| async move { requests.empty_namespace(&place, &stored).await }.boxed());
         }
         let collects = self.stands_in_for(StandIn::GarbageCollection);
         // One at a time: taking one off changes the object, and the change leads here again.
         for finalizer in object::finalizers(&stored.value) {
             match finalizer {
-                FOREGROUND if collects => return self.foreground(place, stored).await,
-                ORPHAN if collects => return self.orphan(place, stored).await,
-                crd::CLEANUP => return self.empty_definition(place, stored).await,
+                FOREGROUND if collects => return self.foreground(place, &stored),
+                ORPHAN if collects => return Some(self.orphan(place, &stored)),
+                crd::CLEANUP => {
+                    return Some(async move { requests.empty_definition(&place, &stored).await }.boxed());
+                }
                 _ => {}
             }
         }
-        Ok(())
+        None
     }
 
     fn served(&self, collection: &Collection) -> Option<Arc<Served>> {
-        self.server.registry().storage_of(collection).cloned()
-    }
-
-    /// A request of the server's own.
-    async fn send(&self, method: Method, path: &str, content_type: &'static str, body: &Value) -> Result<(), Refusal> {
-        let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::CONTENT_TYPE, content_type)
-            .header(header::USER_AGENT, "mcm-dev-helpers")
-            .body(bytes);
-        // Names that are stored make no path that can't be asked for.
-        let Ok(request) = request else { return Ok(()) };
-        let user = User::known("system:kube-controller-manager", [MASTERS.to_owned()]);
-        let (head, body) = self.server.answer(request, Ok(user)).await.into_parts();
-        if head.status.is_success() {
-            return Ok(());
-        }
-        let body = axum::body::to_bytes(body, REFUSAL_LIMIT).await.unwrap_or_default();
-        let told: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let refusal = Refusal { status: head.status, message: object::text(&told, "/message").to_owned() };
-        if refusal.status != StatusCode::NOT_FOUND {
-            tracing::debug!(path, status = %refusal.status, "a helper of the development server was refused: {refusal}");
-        }
-        Err(refusal)
-    }
-
-    fn path(&self, collection: &Collection, value: &Value) -> Option<String> {
-        let served = self.served(collection)?;
-        let base = crate::protocol::openapi::document_path(served.group(), &served.resource.kind.version);
-        let namespace =
-            object::namespace(value).map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
-        Some(format!("/{base}{namespace}/{}/{}", served.plural(), object::name(value)))
-    }
-
-    /// Deletes an object; one that is gone is fine.
-    async fn delete(&self, collection: &Collection, value: &Value, propagation: Propagation) -> Result<(), Refusal> {
-        let options = json!({
-            "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": format!("{propagation:?}"),
-            "preconditions": {"uid": object::uid(value)},
-        });
-        self.delete_with(collection, value, &options).await
-    }
-
-    async fn delete_with(&self, collection: &Collection, value: &Value, options: &Value) -> Result<(), Refusal> {
-        let Some(path) = self.path(collection, value) else { return Ok(()) };
-        let answered = self.send(Method::DELETE, &path, "application/json", options).await;
-        answered.or_else(|refusal| if refusal.status == StatusCode::NOT_FOUND { Ok(()) } else { Err(refusal) })
-    }
-
-    /// Takes a finalizer off again.
-    async fn release(&self, place: &Place, stored: &Stored, finalizer: &str) -> Result<(), Refusal> {
-        let kept: Vec<&str> = object::finalizers(&stored.value).into_iter().filter(|name| *name != finalizer).collect();
-        let Some(path) = self.path(&place.0, &stored.value) else { return Ok(()) };
-        let patch = json!({"metadata": {"finalizers": kept, "uid": object::uid(&stored.value),
-            "resourceVersion": stored.revision.to_string()}});
-        let answered = self.send(Method::PATCH, &path, "application/merge-patch+json", &patch).await;
-        answered.or_else(|refusal| if refusal.status == StatusCode::NOT_FOUND { Ok(()) } else { Err(refusal) })
+        self.requests.served(collection)
     }
 }
 

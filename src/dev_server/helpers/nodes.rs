@@ -2,12 +2,14 @@
 //!
 //! Source: spec/extension-apiserver §6.1.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use super::{Helpers, retries::Task};
+use super::{
+    Helpers,
+    requests::{Refusal, Requests},
+};
 use crate::dev_server::{
     object::{self, text},
     store::{Change, Collection, Stored},
@@ -73,25 +75,23 @@ impl Helpers {
         }
     }
 
-    /// Pods of a node that is gone are gone too, unless it is back.
-    pub(super) async fn drop_pods_of(&mut self, node: &str) {
-        let task = Task::Pods(node.to_owned());
-        if self.retries.holds(&task, Instant::now()) {
-            return;
-        }
+    /// The keys of the pods that a node has left behind; none if it is back.
+    pub(super) fn pods_left_on(&self, node: &str) -> BTreeSet<String> {
         let is_back = self.server.store.get(&Collection::new("", "nodes"), node).is_some();
+        self.bound.get(node).filter(|_| !is_back).cloned().unwrap_or_default()
+    }
+}
+
+impl Requests {
+    /// Takes pods away whose node is gone. The answer is the last refusal, after all were tried.
+    pub(super) async fn drop_pods(&self, keys: BTreeSet<String>) -> Result<(), Refusal> {
         let pods = Collection::new("", "pods");
-        let keys = self.bound.get(node).filter(|_| !is_back).cloned().unwrap_or_default();
-        let mut refused = false;
+        let mut dropped = Ok(());
         for key in keys {
             let Some(pod) = self.server.store.get(&pods, &key) else { continue };
             let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": object::uid(&pod.value)}});
-            refused |= self.delete_with(&pods, &pod.value, &options).await.is_err();
+            dropped = self.delete_with(&pods, &pod.value, &options).await.and(dropped);
         }
-        if refused {
-            self.retries.failed(task, Instant::now());
-        } else {
-            self.retries.done(&task);
-        }
+        dropped
     }
 }

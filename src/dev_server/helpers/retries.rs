@@ -9,25 +9,12 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::Place;
+use super::work::Task;
 
 /// Before the second attempt.
 const SHORTEST: Duration = Duration::from_millis(250);
 /// Between later ones, however many there were.
 const LONGEST: Duration = Duration::from_secs(30);
-
-/// Something that can be tried again without knowing how it came up.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Task {
-    /// Look whether an object has lost its owners.
-    Collect(Place),
-    /// Bring an object forward that waits for others.
-    Settle(Place),
-    /// Give a namespace its account.
-    Account(String),
-    /// Take away the pods of a node that is gone.
-    Pods(String),
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Retry {

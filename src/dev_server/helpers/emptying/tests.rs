@@ -1,10 +1,12 @@
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::*;
 use crate::{
     dev_server::{
         hooks::Hook,
-        testing::{Cluster, ask, cluster, eventually},
+        testing::{Cluster, ask, cluster, delete, eventually, get, gone},
     },
     protocol::request::Verb,
 };
@@ -17,18 +19,6 @@ async fn with_namespace() -> Cluster {
     let cluster = cluster([]);
     ask(&cluster, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "a"}})).await.unwrap();
     cluster
-}
-
-async fn get(cluster: &Cluster, path: &str) -> Result<Value, u16> {
-    ask(cluster, "GET", path, &Value::Null).await
-}
-
-async fn delete(cluster: &Cluster, path: &str) {
-    ask(cluster, "DELETE", path, &Value::Null).await.unwrap();
-}
-
-async fn gone(cluster: &Cluster, path: &str) {
-    eventually(path, async || (get(cluster, path).await == Err(404)).then_some(())).await;
 }
 
 fn refuse(cluster: &Cluster, verb: Verb, resource: &str, times: u32) {
@@ -135,4 +125,35 @@ async fn pods_of_a_node_that_is_gone_go_though_that_is_refused_at_first() {
     gone(&cluster, &format!("{NAMESPACE}/pods/p")).await;
     gone(&cluster, &format!("{NAMESPACE}/pods/q")).await;
     get(&cluster, &format!("{NAMESPACE}/pods/r")).await.expect("its node was never there");
+}
+
+/// As if a webhook did not answer.
+fn hold_up_deletions(cluster: &Cluster, resource: &str) {
+    let resource = Some(resource.to_owned());
+    cluster.server.order(Hook::Delay { verb: Some(Verb::Delete), resource, milliseconds: 30_000 }).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletions_that_take_long_hold_up_no_other_namespace_and_no_pods() {
+    let cluster = with_namespace().await;
+    ask(&cluster, "POST", MAPS, &json!({"metadata": {"name": "m"}})).await.unwrap();
+    ask(&cluster, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "b"}})).await.unwrap();
+    ask(&cluster, "POST", "/api/v1/namespaces/b/secrets", &json!({"metadata": {"name": "s"}})).await.unwrap();
+    ask(&cluster, "POST", "/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.unwrap();
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+    ask(&cluster, "POST", "/api/v1/namespaces/default/pods", &pod).await.unwrap();
+    hold_up_deletions(&cluster, "configmaps");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let began = Instant::now();
+    delete(&cluster, NAMESPACE).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    delete(&cluster, "/api/v1/namespaces/b").await;
+    delete(&cluster, "/api/v1/nodes/n").await;
+    gone(&cluster, "/api/v1/namespaces/b").await;
+    gone(&cluster, "/api/v1/namespaces/default/pods/p").await;
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    get(&cluster, NAMESPACE).await.expect("its map is being deleted");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    gone(&cluster, NAMESPACE).await;
 }

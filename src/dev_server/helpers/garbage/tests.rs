@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::*;
 use crate::dev_server::{
     hooks::Hook,
-    testing::{Cluster, HandClock, ask, cluster, cluster_in, eventually, exists},
+    testing::{Cluster, HandClock, ask, cluster, cluster_in, delete, eventually, exists, get, gone},
 };
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -22,18 +22,6 @@ fn reference(by: &Value) -> Value {
 
 async fn map(cluster: &Cluster, name: &str) -> Value {
     ask(cluster, "POST", MAPS, &json!({"metadata": {"name": name}})).await.unwrap()
-}
-
-async fn get(cluster: &Cluster, path: &str) -> Result<Value, u16> {
-    ask(cluster, "GET", path, &Value::Null).await
-}
-
-async fn delete(cluster: &Cluster, path: &str) {
-    ask(cluster, "DELETE", path, &Value::Null).await.unwrap();
-}
-
-async fn gone(cluster: &Cluster, path: &str) {
-    eventually(path, async || (get(cluster, path).await == Err(404)).then_some(())).await;
 }
 
 /// Until everything that happens at once has happened.
@@ -236,4 +224,25 @@ async fn what_lost_its_owner_before_a_restart_is_collected_after_it() {
     }
     let cluster = cluster_in(&folder, &clock, []).await;
     gone(&cluster, &format!("{MAPS}/owned")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletions_of_one_kind_that_take_long_hold_up_no_other_kind() {
+    let cluster = cluster([]);
+    let owner = map(&cluster, "owner").await;
+    let secrets = "/api/v1/namespaces/default/secrets";
+    for number in 0..50 {
+        let mut owned = owned(&owner);
+        owned["metadata"]["name"] = json!(format!("owned-{number}"));
+        ask(&cluster, "POST", MAPS, &owned).await.unwrap();
+    }
+    ask(&cluster, "POST", secrets, &owned(&owner)).await.unwrap();
+    delete(&cluster, &format!("{MAPS}/owner")).await;
+    let verb = Some(crate::protocol::request::Verb::Delete);
+    let slow = Hook::Delay { verb, resource: Some("configmaps".to_owned()), milliseconds: 10_000 };
+    cluster.server.order(slow).unwrap();
+    gone(&cluster, &format!("{secrets}/owned")).await;
+    assert_eq!(get(&cluster, MAPS).await.unwrap()["items"].as_array().unwrap().len(), 50, "they are being deleted");
+    tokio::time::sleep(Duration::from_secs(80)).await;
+    assert!(get(&cluster, MAPS).await.unwrap()["items"].as_array().unwrap().is_empty(), "several at a time");
 }
