@@ -22,8 +22,8 @@ pub use extension::{
 pub use limits::{ConnectionLimits, Http2Limits, Limits, RequestLimits};
 pub use loops::{Controller, ControllerSet, Half, LeaderElection, StandbyCaches, Workers};
 pub use serving::{
-    AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, TlsCipherSuite, TlsMinVersion,
-    WebhookSettings,
+    AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, SniCertificate, TlsCipherSuite,
+    TlsMinVersion, WebhookSettings,
 };
 
 use crate::api::kind::ApiVersion;
@@ -49,6 +49,8 @@ pub struct Settings {
     pub secure: Option<SocketAddr>,
     /// Where the serving certificate comes from.
     pub certificates: CertMode,
+    /// Further certificates for callers that ask for certain names.
+    pub sni_certificates: Vec<SniCertificate>,
     /// DNS names and IP addresses on the self-made certificate, beside those of the Service.
     pub extra_certificate_names: Vec<String>,
     /// The Service that API servers reach the TLS listener through.

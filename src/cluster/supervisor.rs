@@ -1,25 +1,30 @@
 //! Owns every task of the process: named, never detached, stopped stage by stage.
 //!
 //! A task that ends before its stage is stopped, or panics, ends the process with an error that names it: half a manager
-//! is worse than a restarted one. What a stage is for decides when it is stopped (design §4: intake first, running passes
-//! end within a deadline, then leases are given back, requests in flight finish, and last what the others needed).
+//! is worse than a restarted one. What a stage is for decides when it is stopped: first, at the same time, the intake of work and
+//! the readiness for requests; leases are given back when no work is running any more; last what the others needed.
+//! Source: design §4, spec/extension-apiserver §4.6.
 
 use std::{
     collections::{BTreeMap, HashMap},
     time::Duration,
 };
 
-use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::{
+    task::{AbortHandle, Id, JoinError, JoinSet},
+    time::{Instant, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
 
-/// What a task belongs to, in the order in which stages are stopped.
+/// What a task belongs to, in the order in which stages end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// Takes work in and does it: queues with their workers, periodic loops.
     Work,
     /// Holds the leases; given back when no work is running any more.
     Lease,
-    /// Answers requests: webhooks, views, metrics.
+    /// Answers requests: webhooks, views, metrics. Told to stop together with [`Stage::Work`], because others must learn early
+    /// that this process is going.
     Serve,
     /// What the others need: watches, the event publisher, caches.
     Support,
@@ -27,14 +32,23 @@ pub enum Stage {
 
 impl Stage {
     const ALL: [Self; 4] = [Self::Work, Self::Lease, Self::Serve, Self::Support];
+}
 
-    /// How long tasks of a stage may take to end before they are cut off.
-    fn grace(self) -> Duration {
-        match self {
-            // A driver call that has begun may finish (MC-010).
-            Self::Work => Duration::from_secs(20),
-            Self::Lease | Self::Support => Duration::from_secs(5),
-            Self::Serve => Duration::from_secs(10),
+/// How long tasks may take to end before they are cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Graces {
+    /// Of [`Stage::Work`]: a driver call that has begun may finish (MC-010).
+    pub work: Duration,
+    /// Of [`Stage::Serve`].
+    pub serve: Duration,
+}
+
+impl Graces {
+    fn of(self, stage: Stage) -> Duration {
+        match stage {
+            Stage::Work => self.work,
+            Stage::Serve => self.serve,
+            Stage::Lease | Stage::Support => Duration::from_secs(5),
         }
     }
 }
@@ -69,22 +83,18 @@ pub struct Supervisor {
     tasks: JoinSet<Result<(), String>>,
     running: HashMap<Id, (Stage, String, AbortHandle)>,
     stops: BTreeMap<Stage, CancellationToken>,
-}
-
-impl Default for Supervisor {
-    fn default() -> Self {
-        Self {
-            tasks: JoinSet::new(),
-            running: HashMap::new(),
-            stops: Stage::ALL.into_iter().map(|stage| (stage, CancellationToken::new())).collect(),
-        }
-    }
+    graces: Graces,
 }
 
 impl Supervisor {
     /// A supervisor without tasks.
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(graces: Graces) -> Self {
+        Self {
+            tasks: JoinSet::new(),
+            running: HashMap::new(),
+            stops: Stage::ALL.into_iter().map(|stage| (stage, CancellationToken::new())).collect(),
+            graces,
+        }
     }
 
     /// Cancelled when tasks of this stage are to end; give it to the tasks of the stage.
@@ -141,10 +151,14 @@ impl Supervisor {
         } else {
             tracing::info!("asked to stop");
         }
+        let began = Instant::now();
+        self.stop_of(Stage::Work).cancel();
+        self.stop_of(Stage::Serve).cancel();
         for stage in Stage::ALL {
             self.stop_of(stage).cancel();
-            let grace = if lease_failed && stage == Stage::Work { Duration::ZERO } else { stage.grace() };
-            match tokio::time::timeout(grace, self.stage_ends(stage)).await {
+            let grace = if lease_failed && stage == Stage::Work { Duration::ZERO } else { self.graces.of(stage) };
+            let deadline = if stage == Stage::Serve { began } else { Instant::now() } + grace;
+            match timeout_at(deadline, self.stage_ends(stage)).await {
                 Ok(Some(failure)) => outcome = outcome.and(Err(failure)),
                 Ok(None) => {}
                 Err(_) => self.cut_off(stage),
@@ -169,7 +183,7 @@ impl Supervisor {
         while self.running.values().any(|(of, ..)| *of == stage) {
             let Some((of, name, ended)) = self.join_next().await else { break };
             let this = match failure_of(name, ended) {
-                Err(name) if of > stage => Some(Failure::Ended(name)),
+                Err(name) if !self.stop_of(of).is_cancelled() => Some(Failure::Ended(name)),
                 Err(_) => None,
                 Ok(failure) => Some(failure),
             };
@@ -228,13 +242,17 @@ fn failure_of(name: String, ended: Result<Result<(), String>, JoinError>) -> Res
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use tokio::time::Instant;
-
     use super::*;
 
+    const GRACES: Graces = Graces { work: Duration::from_secs(30), serve: Duration::from_secs(40) };
+
+    fn supervisor() -> Supervisor {
+        Supervisor::new(GRACES)
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn stages_stop_in_order_and_each_waits_for_its_tasks() {
-        let mut supervisor = Supervisor::new();
+    async fn stages_end_in_order_and_serving_is_told_together_with_work() {
+        let mut supervisor = supervisor();
         let log = Arc::new(Mutex::new(Vec::new()));
         for stage in Stage::ALL.into_iter().rev() {
             let (stop, log) = (supervisor.stop_of(stage), Arc::clone(&log));
@@ -247,13 +265,35 @@ mod tests {
         assert_eq!(supervisor.running(), ["Lease", "Serve", "Support", "Work"]);
         let began = Instant::now();
         assert_eq!(supervisor.run(async {}).await, Ok(()));
-        assert_eq!(*log.lock().unwrap(), Stage::ALL);
-        assert_eq!(began.elapsed(), Duration::from_secs(8));
+        let mut log = log.lock().unwrap().clone();
+        log[..2].sort();
+        assert_eq!(log, [Stage::Work, Stage::Serve, Stage::Lease, Stage::Support]);
+        assert_eq!(began.elapsed(), Duration::from_secs(6));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_have_their_time_while_the_lease_is_given_back_without_waiting_for_them() {
+        let mut supervisor = supervisor();
+        let released = Arc::new(Mutex::new(None));
+        let (serve, lease, told) =
+            (supervisor.stop_of(Stage::Serve), supervisor.stop_of(Stage::Lease), Arc::clone(&released));
+        let began = Instant::now();
+        supervisor.spawn(Stage::Serve, "server", async move {
+            serve.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(35)).await;
+        });
+        supervisor.spawn(Stage::Lease, "leader election", async move {
+            lease.cancelled().await;
+            *told.lock().unwrap() = Some(began.elapsed());
+        });
+        supervisor.spawn(Stage::Work, "stuck", std::future::pending());
+        assert_eq!(supervisor.run(async {}).await, Ok(()));
+        assert_eq!((*released.lock().unwrap(), began.elapsed().as_secs()), (Some(GRACES.work), 35));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_ends_early_ends_the_process_by_name() {
-        let mut supervisor = Supervisor::new();
+        let mut supervisor = supervisor();
         supervisor.spawn(Stage::Support, "watch of machines", async {});
         let stop = supervisor.stop_of(Stage::Work);
         supervisor.spawn(Stage::Work, "machine queue", stop.cancelled_owned());
@@ -263,7 +303,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_told_with_name_and_cause() {
-        let mut supervisor = Supervisor::new();
+        let mut supervisor = supervisor();
         supervisor.spawn_fallible(Stage::Lease, "leader election", async { Err::<(), _>("lease lost") });
         let error = supervisor.run(std::future::pending()).await.unwrap_err();
         assert_eq!(error.to_string(), "task leader election failed: lease lost");
@@ -271,7 +311,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lost_lease_cuts_work_off_at_once() {
-        let mut supervisor = Supervisor::new();
+        let mut supervisor = supervisor();
         supervisor.spawn_fallible(Stage::Lease, "leader election", async { Err::<(), _>("lease lost") });
         supervisor.spawn(Stage::Work, "machine queue", std::future::pending());
         let began = Instant::now();
@@ -281,7 +321,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_is_told_by_name() {
-        let mut supervisor = Supervisor::new();
+        let mut supervisor = supervisor();
         supervisor.spawn(Stage::Work, "machine queue", async { panic!("index {}", 3) });
         let error = supervisor.run(std::future::pending()).await.unwrap_err();
         assert_eq!(error, Failure::Panicked { name: "machine queue".to_owned(), message: "index 3".to_owned() });
@@ -289,16 +329,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_does_not_end_is_cut_off() {
-        let mut supervisor = Supervisor::new();
+        let mut supervisor = supervisor();
         supervisor.spawn(Stage::Work, "stuck", std::future::pending());
         let began = Instant::now();
         assert_eq!(supervisor.run(async {}).await, Ok(()));
-        assert_eq!(began.elapsed(), Stage::Work.grace());
+        assert_eq!(began.elapsed(), GRACES.work);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_while_stopping_is_not_lost() {
-        let mut supervisor = Supervisor::new();
+        let mut supervisor = supervisor();
         let stop = supervisor.stop_of(Stage::Work);
         supervisor.spawn(Stage::Work, "machine queue", async move {
             stop.cancelled().await;

@@ -15,17 +15,20 @@ use super::{
     rows::Selection,
     view::{Answer as ViewAnswer, Freshness, Listing, Question, View},
 };
-use crate::protocol::{
-    answer::Answer,
-    bodies::{self, Origin},
-    duplicates,
-    negotiate::{self, Shape},
-    options::{FieldValidation, ListOptions, Revision, WriteOptions, resource_version},
-    request::{Query, ResourceRequest, Verb},
-    selectors::FieldSelector,
-    status::ApiStatus,
-    table::{shape_list, shape_object},
-    unknown_fields,
+use crate::{
+    api::validation::syntax,
+    protocol::{
+        answer::Answer,
+        bodies::{self, Origin},
+        duplicates,
+        negotiate::{self, Shape},
+        options::{FieldValidation, ListOptions, Revision, WriteOptions, resource_version},
+        request::{Query, ResourceRequest, Verb},
+        selectors::FieldSelector,
+        status::{ApiStatus, Cause},
+        table::{shape_list, shape_object},
+        unknown_fields,
+    },
 };
 
 /// A question to a view, from a caller who may ask it.
@@ -165,6 +168,11 @@ impl Call<'_> {
                     return Err(ApiStatus::bad_request("the name of the object does not match the name on the URL"));
                 }
             }
+        }
+        let name = review["metadata"]["name"].as_str().unwrap_or_default();
+        if let Some(why) = syntax::dns1123_subdomain(name).first().filter(|_| !name.is_empty()) {
+            let cause = Cause::invalid("metadata.name", &json!(name), why);
+            return Err(ApiStatus::invalid(&resource.kind.group, &resource.kind.kind, name, vec![cause]));
         }
         let version = review["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         if !version.is_empty() && version != "0" {

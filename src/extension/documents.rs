@@ -142,6 +142,7 @@ fn object_meta() -> Value {
         "properties": {
             "name": text("Name, unique in its namespace."),
             "namespace": text("Namespace."),
+            "generateName": text("Not used: a review without a name is called like what it asks about."),
             "uid": text("UID of the object that is viewed, or one made of its name."),
             "creationTimestamp": {
                 "type": "string", "format": "date-time",

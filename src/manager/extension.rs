@@ -59,7 +59,7 @@ pub(super) async fn prepare(
     let draw = Arc::new(common.random_source(stream::REVIEWS));
     let jitter: Arc<dyn Fn() -> f64 + Send + Sync> =
         Arc::new(move || u32::try_from(draw() >> 32).map_or(0.0, |drawn| f64::from(drawn) / f64::from(u32::MAX)));
-    let reviews = |cluster: &Cluster| Arc::new(ApiReviews::new(cluster.client(Purpose::Reviews), contact.clone()));
+    let reviews = |cluster: &Cluster, purpose| Arc::new(ApiReviews::new(cluster.client(purpose), contact.clone()));
     let audit = match &settings.audit_log {
         None => None,
         Some(log) => {
@@ -74,7 +74,7 @@ pub(super) async fn prepare(
         authentication: Authentication {
             config: Arc::clone(&config),
             tokens: Tokens::new(
-                reviews(&authentication),
+                reviews(&authentication, Purpose::TokenReviews),
                 secret_digester(),
                 settings.authentication.token_time_to_live,
                 settings.authentication.audiences.clone(),
@@ -82,7 +82,7 @@ pub(super) async fn prepare(
             ),
         },
         authorization: Authorization::new(
-            reviews(&authorization),
+            reviews(&authorization, Purpose::AccessReviews),
             secret_digester(),
             Lifetimes {
                 allowed: settings.authorization.allowed_time_to_live,
@@ -123,6 +123,7 @@ pub(super) fn open(front: &Front, seen: Option<&Seen>) {
             ("machinesets", views.sets.is_synced()),
             ("machinedeployments", views.deployments.is_synced()),
             ("machineclasses", views.classes.is_synced()),
+            ("secrets", views.secrets.is_synced()),
             ("nodes", nodes.as_ref().is_none_or(|nodes| nodes.is_synced())),
         ]
         .into_iter()

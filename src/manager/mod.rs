@@ -19,7 +19,7 @@ mod serving;
 mod target;
 mod views;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -27,15 +27,16 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     cluster::{
         clock::{SharedClock, TokioClock},
-        supervisor::Supervisor,
+        supervisor::{Graces, Supervisor},
     },
     metrics::Metrics,
     server::{Health, Reviewer, Taken},
-    settings::Settings,
+    settings::{Settings, ShutdownSettings},
 };
 
 /// What all parts of one manager share.
@@ -107,11 +108,11 @@ pub enum Face {
     Given(Box<dyn FnOnce(Arc<dyn Reviewer>) + Send>),
 }
 
-/// Runs a manager until SIGTERM or SIGINT, then drains it.
+/// Runs a manager until SIGTERM or SIGINT, then drains it; a second signal ends it at once.
 ///
 /// # Errors
 /// When it can't do anything useful: bad configuration, a busy port, an API server that can't be reached at the start, a
-/// lost lease, or a task that failed.
+/// lost lease, or a task that failed. When it was cut off by a second signal.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     run_over(Taken::default(), settings).await
 }
@@ -131,13 +132,29 @@ pub async fn run_over(taken: Taken, settings: Settings) -> anyhow::Result<()> {
     };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let asked = async move {
+    let mut asked = async move || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
-    run_in(settings, surroundings, asked).await
+    let stop = CancellationToken::new();
+    let mut running = std::pin::pin!(run_in(settings, surroundings, stop.clone().cancelled_owned()));
+    tokio::select! {
+        ended = &mut running => return ended,
+        () = asked() => stop.cancel(),
+    }
+    tokio::select! {
+        ended = running => ended,
+        () = asked() => Err(anyhow::anyhow!("told to stop for the second time: ended at once, whatever was under way")),
+    }
+}
+
+/// How long the parts of a process may take to end.
+fn graces(settings: ShutdownSettings) -> Graces {
+    // The server keeps to its own times; a little more lets it say what it had to cut off.
+    let serve = settings.delay.saturating_add(settings.timeout).saturating_add(Duration::from_secs(2));
+    Graces { work: settings.timeout, serve }
 }
 
 /// Runs a manager in given surroundings until `stop` ends, then drains it.
@@ -158,7 +175,7 @@ pub async fn run_in(
         settings,
     });
     let clusters = clusters::Clusters::reach(&common, surroundings.reach).await?;
-    let mut tasks = Supervisor::new();
+    let mut tasks = Supervisor::new(graces(common.settings.shutdown));
     let drivers = drivers::Drivers::new(&common)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
     let views = match &surroundings.face {

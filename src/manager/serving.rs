@@ -23,8 +23,8 @@ use crate::{
     server::{
         ClientCertificates, Profiling, Server, ServerOptions, Taken, TlsVersion,
         tls::{
-            AuthorityFile, CertMode, CertificateManager, CertificateSettings, LiveAuthorities, POLL_INTERVAL,
-            PairFiles, Target, plan::PlanSettings, serving_names,
+            AuthorityFile, CertMode, CertificateManager, CertificateSettings, LiveAuthorities, NamedBy, POLL_INTERVAL,
+            PairFiles, SniPair, Target, plan::PlanSettings, serving_names,
         },
     },
     settings::{self, DriverSelection},
@@ -153,14 +153,28 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
             targets: targets(),
         },
         settings::CertMode::Files { certificate, private_key } => CertMode::Files {
-            files: PairFiles { certificate: certificate.clone(), key: private_key.clone() },
+            files: PairFiles {
+                certificate: certificate.clone(),
+                key: private_key.clone(),
+                named_by: NamedBy::FileFlags,
+            },
             interval: POLL_INTERVAL,
         },
         settings::CertMode::Dev => CertMode::Dev { settings: plan()?, targets: targets() },
     };
     let entropy = common.random_source(stream::CERTIFICATES);
+    let sni = settings.sni_certificates.iter().map(|told| SniPair {
+        files: PairFiles {
+            certificate: told.certificate.clone(),
+            key: told.private_key.clone(),
+            named_by: NamedBy::SniFlag,
+        },
+        names: told.names.clone(),
+        interval: POLL_INTERVAL,
+    });
     Ok(CertificateSettings {
         mode,
+        sni: sni.collect(),
         clock: Arc::new(Timestamp::now),
         entropy: Arc::new(move || {
             let (high, low) = (u128::from(entropy()), u128::from(entropy()));

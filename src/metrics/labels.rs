@@ -327,7 +327,7 @@ label_set! {
 label_set! {
     /// A certificate.
     pub struct Certificate<'a> {
-        /// `serving` or `ca`.
+        /// `serving`, `ca` or `sni`.
         name: &'a str = "name",
     }
 }

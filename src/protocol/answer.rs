@@ -162,8 +162,28 @@ pub fn written(answer: Answer, encoding: Encoding, layout: Layout) -> Response<B
     response
 }
 
+/// Characters of all warnings of an answer, and of one where all are more: heads that are larger are taken by nobody.
+const WARNINGS: usize = 4096;
+const WARNING: usize = 256;
+
+/// The warnings that are told, as API servers choose them: all, or if that is too much, as many as there is room for, each cut.
+fn within_bounds(warnings: &[String]) -> Vec<String> {
+    let length = |text: &String| text.chars().count();
+    if warnings.iter().map(length).sum::<usize>() <= WARNINGS {
+        return warnings.to_vec();
+    }
+    let mut room = WARNINGS;
+    let cut = warnings.iter().map(|text| text.chars().take(WARNING).collect::<String>());
+    cut.take_while(|text| {
+        let fits = length(text) <= room;
+        room = room.saturating_sub(length(text));
+        fits
+    })
+    .collect()
+}
+
 fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
-    for warning in warnings {
+    for warning in &within_bounds(warnings) {
         if let Ok(value) = HeaderValue::from_str(&warning_header(warning)) {
             response.headers_mut().append(header::WARNING, value);
         }
@@ -228,6 +248,18 @@ mod tests {
             let place = format!("/openapi/v3/apis/g/v1?hash={}", document.tag);
             assert_eq!(header_of(&answer, header::LOCATION), place);
         }
+    }
+
+    #[rstest]
+    #[case::few(3, 10, 3, 10)]
+    #[case::one_long_one(1, 4096, 1, 4096)]
+    #[case::one_too_long(1, 1 << 20, 1, 256)]
+    #[case::too_many(100_000, 20, 204, 20)]
+    fn a_head_stays_small(#[case] number: usize, #[case] length: usize, #[case] told: usize, #[case] each: usize) {
+        let mut response = Response::new(Body::empty());
+        add_warnings(&mut response, &vec!["x".repeat(length); number]);
+        let values: Vec<_> = response.headers().get_all(header::WARNING).iter().collect();
+        assert_eq!((values.len(), values[0].len()), (told, each + "299 - \"\"".len()));
     }
 
     #[test]

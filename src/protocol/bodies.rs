@@ -69,13 +69,16 @@ pub fn agree_with_url(
     Ok(())
 }
 
+/// Most unknown or repeated fields that a refusal names, as many as API servers name.
+const NAMED: usize = 100;
+
 /// The refusal of a body with unknown or repeated fields.
 pub fn strict(kind: &GroupVersionKind, lines: &[String]) -> ApiStatus {
     ApiStatus::bad_request(format!(
         "{name} in version {version:?} cannot be handled as a {name}: strict decoding error: {all}",
         name = kind.kind,
         version = kind.version,
-        all = lines.join(", ")
+        all = lines[..lines.len().min(NAMED)].join(", ")
     ))
 }
 
@@ -99,6 +102,13 @@ mod tests {
             subresources: Vec::new(),
             columns: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_refusal_does_not_name_all_of_many_fields() {
+        let lines: Vec<String> = (0..100_000).map(|n| format!("unknown field \"f{n}\"")).collect();
+        let message = strict(&things().kind, &lines).message;
+        assert!(message.ends_with("unknown field \"f99\""), "{}", message.len());
     }
 
     #[rstest]

@@ -93,9 +93,10 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, schema: &str, 
             Edition::V3 => json!({"name": name, "in": "query", "schema": {"type": "string"}}),
             Edition::V2 => json!({"name": name, "in": "query", "type": "string"}),
         };
+        let code = if verb == Verb::Create { "201" } else { "200" };
         let mut operation = json!({
             "operationId": format!("{}{}{}", verb.name(), resource.kind.version, resource.kind.kind),
-            "responses": {"200": response},
+            "responses": {code: response},
             "parameters": parameters.iter().map(parameter).collect::<Vec<_>>(),
             "x-kubernetes-action": action,
             "x-kubernetes-group-version-kind":

@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 
 use super::status::ApiStatus;
+use crate::api::validation::syntax;
 
 /// One demand on a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,15 +138,17 @@ fn requirement(text: &str) -> Result<(String, Demand), ApiStatus> {
 }
 
 fn label_key(key: &str, text: &str) -> Result<String, ApiStatus> {
-    let name = key.rsplit('/').next().unwrap_or_default();
-    let fine =
-        !name.is_empty() && name.len() <= 63 && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
-    if fine { Ok(key.to_owned()) } else { Err(unreadable(text, &format!("key: Invalid value: {key:?}"))) }
+    match syntax::qualified_name(key).first() {
+        None => Ok(key.to_owned()),
+        Some(why) => Err(unreadable(text, &format!("key: Invalid value: {key:?}: {why}"))),
+    }
 }
 
 fn label_value(value: &str, text: &str) -> Result<String, ApiStatus> {
-    let fine = value.len() <= 63 && value.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    if fine { Ok(value.to_owned()) } else { Err(unreadable(text, &format!("values: Invalid value: {value:?}"))) }
+    match syntax::label_value(value).first() {
+        None => Ok(value.to_owned()),
+        Some(why) => Err(unreadable(text, &format!("values: Invalid value: {value:?}: {why}"))),
+    }
 }
 
 /// A field selector, as `kubectl --field-selector` writes it.
@@ -179,17 +182,11 @@ impl FieldSelector {
     /// 400 for a term without operator.
     pub fn parse(text: &str) -> Result<Self, ApiStatus> {
         let mut demands = Vec::new();
-        for term in text.split(',').filter(|term| !term.is_empty()) {
-            let (field, value, comparison) = term
-                .split_once("!=")
-                .map(|(field, value)| (field, value, Comparison::Unequal))
-                .or_else(|| term.split_once("==").map(|(field, value)| (field, value, Comparison::Equal)))
-                .or_else(|| term.split_once('=').map(|(field, value)| (field, value, Comparison::Equal)))
-                .ok_or_else(|| {
-                    ApiStatus::bad_request(format!("invalid selector: {text:?}; can't understand {term:?}"))
-                })?;
-            let value = value.replace("\\,", ",").replace("\\=", "=").replace("\\\\", "\\");
-            demands.push(FieldDemand { field: field.to_owned(), value, comparison });
+        for term in terms(text).into_iter().filter(|term| !term.is_empty()) {
+            let (field, comparison, value) = split_term(term).ok_or_else(|| {
+                ApiStatus::bad_request(format!("invalid selector: '{text}'; can't understand '{term}'"))
+            })?;
+            demands.push(FieldDemand { field: field.to_owned(), value: unescaped(value)?, comparison });
         }
         Ok(Self(demands))
     }
@@ -249,6 +246,51 @@ impl FieldSelector {
     }
 }
 
+/// The terms of a field selector: what commas part that are not escaped.
+fn terms(text: &str) -> Vec<&str> {
+    let (mut start, mut is_escaped, mut found) = (0, false, Vec::new());
+    for (at, character) in text.char_indices() {
+        match character {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            ',' => {
+                found.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found.push(&text[start..]);
+    found
+}
+
+/// Field, comparison and value of a term; the first operator parts them.
+fn split_term(term: &str) -> Option<(&str, Comparison, &str)> {
+    let at = term.find("!=").into_iter().chain(term.find('=')).min()?;
+    let (field, rest) = term.split_at(at);
+    let operators = [("!=", Comparison::Unequal), ("==", Comparison::Equal), ("=", Comparison::Equal)];
+    operators.into_iter().find_map(|(operator, comparison)| Some((field, comparison, rest.strip_prefix(operator)?)))
+}
+
+/// A value without its escapes: a backslash stands before itself, commas and equals signs.
+fn unescaped(value: &str) -> Result<String, ApiStatus> {
+    let wrong = |what: &str| ApiStatus::bad_request(format!("invalid field selector: {what} in value '{value}'"));
+    let (mut plain, mut is_escaped) = (String::with_capacity(value.len()), false);
+    for character in value.chars() {
+        match (is_escaped, character) {
+            (true, '\\' | ',' | '=') => {
+                plain.push(character);
+                is_escaped = false;
+            }
+            (true, _) => return Err(wrong("invalid escape sequence")),
+            (false, '\\') => is_escaped = true,
+            (false, ',' | '=') => return Err(wrong(&format!("unescaped character '{character}'"))),
+            (false, _) => plain.push(character),
+        }
+    }
+    if is_escaped { Err(wrong("invalid escape sequence")) } else { Ok(plain) }
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -277,6 +319,10 @@ mod tests {
     #[case::xa_119_no_number("a>b")]
     #[case::bad_value("a=b c")]
     #[case::double_comma("a,,b")]
+    #[case::a_value_that_ends_in_a_hyphen("a=b-")]
+    #[case::a_key_with_two_slashes("a/b/c=d")]
+    #[case::a_prefix_in_capitals("A.b/c")]
+    #[case::a_long_value("a=xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx")]
     fn unreadable_label_selectors(#[case] text: &str) {
         let refused = LabelSelector::parse(text).unwrap_err();
         assert!(refused.message.contains("unable to parse requirement"), "{refused}");
@@ -287,8 +333,20 @@ mod tests {
     #[case::absent_is_empty("spec.other=", true)]
     #[case::unequal("metadata.name!=x,spec.nodeName==n", true)]
     #[case::an_absent_flag_is_false("spec.unschedulable=false", true)]
+    #[case::an_escaped_comma(r"spec.id=a\,b\=c\\d", true)]
+    #[case::an_escaped_comma_and_another_term(r"spec.id=a\,b\=c\\d,metadata.name=x", false)]
+    #[case::the_first_operator_parts("spec.odd==\\=", true)]
     fn field_selectors(#[case] text: &str, #[case] expected: bool) {
-        let object = json!({"metadata": {"name": "y"}, "spec": {"nodeName": "n"}});
+        let object = json!({"metadata": {"name": "y"}, "spec": {"nodeName": "n", "id": "a,b=c\\d", "odd": "="}});
         assert_eq!(FieldSelector::parse(text).unwrap().matches(&object), expected);
+    }
+    #[rstest]
+    #[case::no_operator("abc", "invalid selector: 'abc'; can't understand 'abc'")]
+    #[case::an_operator_too_many("a=b!=c", "unescaped character '='")]
+    #[case::an_unknown_escape(r"a=\b", "invalid escape sequence")]
+    #[case::an_escape_of_nothing(r"a=b\", "invalid escape sequence")]
+    fn unreadable_field_selectors(#[case] text: &str, #[case] why: &str) {
+        let refused = FieldSelector::parse(text).unwrap_err();
+        assert!(refused.code == 400 && refused.message.contains(why), "{refused}");
     }
 }

@@ -130,6 +130,17 @@ pub enum CertMode {
     Dev,
 }
 
+/// A certificate for callers that ask for certain names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SniCertificate {
+    /// PEM file with the certificate chain.
+    pub certificate: PathBuf,
+    /// PEM file with the private key.
+    pub private_key: PathBuf,
+    /// Names, and patterns whose first label is `*`; none means those that the certificate is valid for.
+    pub names: Vec<String>,
+}
+
 /// Name and namespace of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReference {

@@ -83,7 +83,8 @@ async fn replica(client: &Client, namespace: &Namespace, stop: &CancellationToke
         random[1] %= 8;
         random
     };
-    let settings = CertificateSettings { mode, clock: Arc::new(Timestamp::now), entropy: Arc::new(entropy) };
+    let settings =
+        CertificateSettings { mode, sni: Vec::new(), clock: Arc::new(Timestamp::now), entropy: Arc::new(entropy) };
     let certificates = CertificateManager::new(Some(client.clone()), settings, &metrics, &health).expect("settings");
     let options = ServerOptions {
         secure: Some(SocketAddr::from(([127, 0, 0, 1], 0))),

@@ -53,7 +53,12 @@ async fn serve(client: Client, stop: &CancellationToken) -> String {
     let health = Health::default();
     let names = ["127.0.0.1".to_owned()].into();
     let mode = CertMode::Dev { settings: PlanSettings::for_names(names), targets: Target::all("none", None) };
-    let settings = CertificateSettings { mode, clock: Arc::new(jiff::Timestamp::now), entropy: Arc::new(rand::random) };
+    let settings = CertificateSettings {
+        mode,
+        sni: Vec::new(),
+        clock: Arc::new(jiff::Timestamp::now),
+        entropy: Arc::new(rand::random),
+    };
     let certificates = CertificateManager::new(Some(client), settings, &metrics, &health).expect("certificates");
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let options = ServerOptions { secure: Some(loopback), plain: Vec::new(), ..ServerOptions::default() };

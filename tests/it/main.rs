@@ -42,6 +42,7 @@ mod rig;
 mod rollout;
 mod rollout_overshoot;
 mod rollout_takeover;
+mod shutdown;
 mod simulation_state;
 mod storage_migration;
 mod uninstall;

@@ -139,6 +139,21 @@ impl TestManager {
         self.restart();
     }
 
+    /// Sends a signal, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
+    /// Its exit code, once it has ended.
+    pub fn wait(&mut self, timeout: Duration) -> i32 {
+        self.process.wait(timeout)
+    }
+
+    /// Status and body of a GET on the plain port.
+    pub async fn http(&self, path: &str) -> (u16, String) {
+        get(self.http_port, path).await.expect("the plain port answers")
+    }
+
     /// SIGTERM, and the exit code of the orderly end.
     pub fn terminate(&mut self) -> i32 {
         self.process.signal("TERM");

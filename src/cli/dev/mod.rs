@@ -203,7 +203,10 @@ pub struct DevArgs {
 pub fn run(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     logging::start_quietly(args.verbosity).map_err(Failure::run)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::run)?;
-    runtime.block_on(start(args, out))
+    let ended = runtime.block_on(start(args, out));
+    // What still computes somewhere is not waited for.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {

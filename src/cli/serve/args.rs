@@ -261,6 +261,15 @@ pub struct ServingArgs {
     /// Private key in PEM, with --cert-mode=files
     #[arg(long, value_name = "FILE")]
     pub tls_private_key_file: Option<PathBuf>,
+    /// Certificate chain and private key in PEM for callers that ask for certain names; may be repeated
+    #[arg(
+        long,
+        value_name = "CERT,KEY[:NAMES]",
+        long_help = "Certificate chain and private key in PEM for callers that ask for certain names; may be repeated.\n\
+            Names are comma separated, \"*.example.com\" stands for all of one more label; without names those of the certificate \
+            count. Example: foo.crt,foo.key:*.foo.com,foo.com"
+    )]
+    pub tls_sni_cert_key: Vec<String>,
     /// Authorities, in PEM, of which callers of webhooks must show a certificate; unset means that nobody is asked for one
     #[arg(long, value_name = "FILE")]
     pub webhook_client_ca: Option<PathBuf>,

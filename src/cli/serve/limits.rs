@@ -106,6 +106,8 @@ impl LimitArgs {
     /// What the flags say.
     pub(super) fn settings(&self, problems: &mut Problems) -> Limits {
         let read = &mut Reader(problems);
+        let usual = RequestLimits::default();
+        let conversion_bytes = read.number("--max-conversion-bytes", self.max_conversion_bytes);
         Limits {
             connections: ConnectionLimits {
                 handshake: read.time("--tls-handshake-timeout", self.tls_handshake_timeout),
@@ -125,7 +127,9 @@ impl LimitArgs {
             },
             requests: RequestLimits {
                 admission_bytes: read.number("--max-admission-bytes", self.max_admission_bytes),
-                conversion_bytes: read.number("--max-conversion-bytes", self.max_conversion_bytes),
+                conversion_bytes,
+                // What one review may have must fit into what all may have.
+                large_bytes: usual.large_bytes.max(conversion_bytes),
                 other_bytes: read.number("--max-request-bytes", self.max_request_bytes),
                 admission_in_flight: read.number("--max-inflight-admission", self.max_inflight_admission),
                 conversion_in_flight: read.number("--max-inflight-conversion", self.max_inflight_conversion),
@@ -133,7 +137,7 @@ impl LimitArgs {
                 body_grace: read.time("--body-grace-period", self.body_grace_period),
                 body_bytes_per_second: read.within("--min-body-rate", self.min_body_rate, 1, u32::MAX),
                 default_timeout: read.time("--review-timeout", self.review_timeout),
-                ..RequestLimits::default()
+                ..usual
             },
         }
     }

@@ -32,7 +32,10 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::run)?;
-    runtime.block_on(manager::run(settings)).map_err(Failure::run)
+    let ended = runtime.block_on(manager::run(settings)).map_err(Failure::run);
+    // What still computes somewhere is not waited for.
+    runtime.shutdown_background();
+    ended
 }
 
 /// What the flags don't say.

@@ -6,7 +6,7 @@
 //! Sources: spec/machine-controller §12.2, spec/deployment-and-set §1.1 "Validation".
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     num::{NonZeroU16, NonZeroUsize},
     path::PathBuf,
     time::Duration,
@@ -23,7 +23,8 @@ use crate::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
         DriverSelection, HttpSettings, LateRequests, LeaderElection, MachineSettings, OldMachineSets, Profiling,
         RolloutAvailability, RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings,
-        StandbyCaches, TargetCluster, TlsCipherSuite, TlsMinVersion, VmGoneCheck, WebhookSettings, Workers,
+        SniCertificate, StandbyCaches, TargetCluster, TlsCipherSuite, TlsMinVersion, VmGoneCheck, WebhookSettings,
+        Workers,
     },
 };
 
@@ -79,6 +80,7 @@ impl ServeArgs {
             http: http(&self.http, &mut problems),
             secure: secure_listener(&self.serving, &mut problems),
             certificates: certificates(&self.serving, &mut problems),
+            sni_certificates: sni_certificates(&self.serving.tls_sni_cert_key, &mut problems),
             extra_certificate_names: problems.entries("--cert-extra-san", &self.serving.cert_extra_san),
             service: ServiceReference {
                 name: self.serving.service_name.clone(),
@@ -221,6 +223,38 @@ fn certificates(args: &ServingArgs, problems: &mut Problems) -> CertMode {
             CertMode::SelfManaged
         }
     }
+}
+
+/// `CERT,KEY[:NAMES]`, as the API server's flag reads.
+fn sni_certificates(flags: &[String], problems: &mut Problems) -> Vec<SniCertificate> {
+    let mut read = Vec::new();
+    for flag in flags {
+        let (files, names) = flag.split_once(':').map_or((flag.as_str(), None), |(files, names)| (files, Some(names)));
+        let names: Vec<String> =
+            names.into_iter().flat_map(|names| names.split(',')).map(|name| name.trim().to_owned()).collect();
+        for name in names.iter().filter(|name| !is_server_name(name)) {
+            problems.add(format!(
+                "--tls-sni-cert-key: {name:?} is no DNS name, nor one whose first label is \"*\"; callers ask for names only"
+            ));
+        }
+        match files.split_once(',') {
+            Some((certificate, key)) if !certificate.is_empty() && !key.is_empty() && !key.contains(',') => {
+                read.push(SniCertificate { certificate: certificate.into(), private_key: key.into(), names });
+            }
+            _ => problems.add(format!(
+                "--tls-sni-cert-key: expected comma separated certificate and key file paths: got {flag:?}"
+            )),
+        }
+    }
+    read
+}
+
+/// Whether a caller can ask for this name, or for one that this pattern stands for.
+fn is_server_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    name.parse::<IpAddr>().is_err() && name.strip_prefix("*.").unwrap_or(name).split('.').all(is_label)
 }
 
 fn webhooks(args: &ServingArgs, problems: &mut Problems) -> WebhookSettings {

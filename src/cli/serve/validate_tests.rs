@@ -233,6 +233,21 @@ fn callers_of_webhooks_can_be_bounded() {
 }
 
 #[test]
+fn certificates_for_names_are_read_as_the_api_server_reads_them() {
+    let read = |flag: &str| serve(&[&format!("--tls-sni-cert-key={flag}")]).map(|told| told.sni_certificates);
+    let pair = |names: &[&str]| SniCertificate {
+        certificate: "a.crt".into(),
+        private_key: "a.key".into(),
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    assert_eq!(read("a.crt,a.key").unwrap(), [pair(&[])]);
+    assert_eq!(read("a.crt,a.key:*.foo.com,foo.com").unwrap(), [pair(&["*.foo.com", "foo.com"])]);
+    assert!(read("a.crt").unwrap_err()[0].contains("expected comma separated certificate and key file paths"));
+    assert!(read("a.crt,a.key:10.0.0.1").unwrap_err()[0].contains("\"10.0.0.1\" is no DNS name"));
+    assert!(read("a.crt,a.key:a.*.com").unwrap_err()[0].contains("\"a.*.com\" is no DNS name"));
+}
+
+#[test]
 fn late_requests_are_told_to_retry_when_that_is_wanted() {
     assert_eq!(serve(&[]).unwrap().shutdown.late_requests, LateRequests::FindNobody);
     let told = serve(&["--shutdown-send-retry-after"]).unwrap();

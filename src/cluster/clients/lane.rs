@@ -90,7 +90,9 @@ impl Lane {
         let path = request.uri().path().to_owned();
         let asked = Instant::now();
         if let Some(bucket) = &self.bucket {
-            let wait = bucket.take(asked);
+            let Some(wait) = bucket.take_within(asked, self.purpose.patience()) else {
+                return Err(too_many(self.purpose));
+            };
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
             }
@@ -119,6 +121,11 @@ impl Lane {
         }
         answer
     }
+}
+
+fn too_many(purpose: Purpose) -> kube::Error {
+    let text = format!("too many calls of {} wait for their turn", purpose.user_agent());
+    kube::Error::Service(Box::new(io::Error::new(io::ErrorKind::WouldBlock, text)))
 }
 
 fn no_answer(host: &str) -> kube::Error {
@@ -182,6 +189,26 @@ mod tests {
                 (Purpose::Leases, ok, 0),
             ]
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn th_22_a_flood_of_tokens_holds_up_neither_rights_nor_later_tokens() {
+        let cluster = cluster(&Arc::default());
+        let ask = |purpose| {
+            let client = cluster.client(purpose);
+            async move { client.request_text(get("/")).await.is_ok() }
+        };
+        // More than can be asked about in their time; the others are sent away at once.
+        let began = Instant::now();
+        let flood = futures::future::join_all((0..100_000).map(|_| ask(Purpose::TokenReviews)));
+        let (answers, known) = futures::future::join(flood, async {
+            let known = ask(Purpose::AccessReviews).await;
+            (known, began.elapsed())
+        })
+        .await;
+        assert_eq!(known, (true, std::time::Duration::ZERO));
+        assert_eq!(answers.iter().filter(|answered| **answered).count(), 400 + 400);
+        assert!(ask(Purpose::TokenReviews).await && began.elapsed() < std::time::Duration::from_secs(3));
     }
 
     #[tokio::test(start_paused = true)]

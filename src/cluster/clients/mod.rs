@@ -44,14 +44,16 @@ pub enum Purpose {
     Watches,
     /// Discovery, versions, access reviews; not throttled.
     Discovery,
-    /// Whose token it is and who may do what, for the callers of views; with a rate of its own, since their number is not ours.
-    Reviews,
+    /// Whose token it is, for the callers of views; with a rate of its own, since anybody may send tokens, good or bad.
+    TokenReviews,
+    /// Who may do what, for the callers of views; apart from tokens, so that nobody who is unknown holds up who is known.
+    AccessReviews,
     /// Simulated kubelets, each of which would be a client of its own in the world; not throttled.
     Simulation,
 }
 
 impl Purpose {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Rollout,
         Self::Machines,
         Self::MachineReads,
@@ -63,7 +65,8 @@ impl Purpose {
         Self::Events,
         Self::Watches,
         Self::Discovery,
-        Self::Reviews,
+        Self::TokenReviews,
+        Self::AccessReviews,
         Self::Simulation,
     ];
 
@@ -81,7 +84,8 @@ impl Purpose {
             Self::Events => "event-recorder",
             Self::Watches => "shared-informers",
             Self::Discovery => "controller-discovery",
-            Self::Reviews => "delegated-reviews",
+            Self::TokenReviews => "delegated-authentication",
+            Self::AccessReviews => "delegated-authorization",
             Self::Simulation => "virtual-cloud",
         }
     }
@@ -89,7 +93,7 @@ impl Purpose {
     /// How often it may call; none for as often as it likes.
     fn rate(self, configured: Rate) -> Option<Rate> {
         match self {
-            Self::Reviews => Some(REVIEWS),
+            Self::TokenReviews | Self::AccessReviews => Some(REVIEWS),
             throttled if throttled.is_throttled() => Some(configured),
             _ => None,
         }
@@ -105,13 +109,30 @@ impl Purpose {
             | Self::TargetReads
             | Self::Evictions
             | Self::Events => true,
-            Self::Leases | Self::Watches | Self::Discovery | Self::Reviews | Self::Simulation => false,
+            Self::Leases
+            | Self::Watches
+            | Self::Discovery
+            | Self::TokenReviews
+            | Self::AccessReviews
+            | Self::Simulation => false,
+        }
+    }
+
+    /// How long a call may wait for its turn. Whoever asks for a review gives up after a while, and a queue of calls that nobody
+    /// waits for would hold up all that come later.
+    fn patience(self) -> Duration {
+        match self {
+            Self::TokenReviews | Self::AccessReviews => REVIEW_PATIENCE,
+            _ => Duration::MAX,
         }
     }
 }
 
 /// Reviews per second, whatever callers do.
 const REVIEWS: Rate = Rate { qps: 200.0, burst: 400 };
+
+/// How long a review waits for its turn; well below the time that is given to one.
+const REVIEW_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How many calls may be under way at once on the throttled lanes of one cluster together; each costs a connection.
 pub const PARALLEL_CALLS: usize = 32;

@@ -49,10 +49,20 @@ impl TokenBucket {
 
     /// Takes a token; answers how long to wait before using it.
     pub fn take(&self, now: Instant) -> Duration {
+        self.take_within(now, Duration::MAX).unwrap_or(Duration::MAX)
+    }
+
+    /// The same, unless the wait would be longer than `patience`: then no token is taken, so that whoever comes later does not
+    /// wait for calls that nobody makes any more.
+    pub fn take_within(&self, now: Instant, patience: Duration) -> Option<Duration> {
         let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let from = full_at.map_or(now, |at| at.max(now));
+        let wait = from.saturating_duration_since(now).saturating_sub(self.ahead);
+        if wait > patience {
+            return None;
+        }
         *full_at = Some(from.checked_add(self.interval).unwrap_or(from));
-        from.saturating_duration_since(now).saturating_sub(self.ahead)
+        Some(wait)
     }
 }
 
@@ -78,6 +88,21 @@ mod tests {
         let later = now + Duration::from_secs(60);
         let waits: Vec<u128> = (0..3).map(|_| bucket.take(later).as_millis()).collect();
         assert_eq!(waits, [0, 0, 100]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_would_wait_too_long_takes_nothing() {
+        let bucket = TokenBucket::new(Rate { qps: 10.0, burst: 1 });
+        let now = Instant::now();
+        let patience = Duration::from_millis(200);
+        let waits: Vec<Option<u128>> =
+            (0..1000).map(|_| bucket.take_within(now, patience).map(|wait| wait.as_millis())).collect();
+        assert_eq!((&waits[..4], waits[999]), (&[Some(0), Some(100), Some(200), None][..], None));
+        assert_eq!(
+            bucket.take(now + Duration::from_millis(300)),
+            Duration::ZERO,
+            "those who were refused leave no debt"
+        );
     }
 
     #[tokio::test(start_paused = true)]

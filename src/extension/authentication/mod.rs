@@ -74,11 +74,8 @@ impl Authentication {
             Step::Undecided(shown) => conclude(shown, Opinion::None),
             Step::AskToken(token, shown) => match self.tokens.owner(&token, now).await {
                 Ok(opinion) => conclude(shown, opinion),
-                Err(why) => {
-                    tracing::warn!("a token can't be reviewed: {why}");
-                    Err(ApiStatus::new(503, "ServiceUnavailable", "the token cannot be reviewed now; try again")
-                        .retry_after(1))
-                }
+                Err(_) => Err(ApiStatus::new(503, "ServiceUnavailable", "the token cannot be reviewed now; try again")
+                    .retry_after(1)),
             },
         }
     }

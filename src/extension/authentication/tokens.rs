@@ -11,10 +11,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{decide::Opinion, headers::Token, identity::Identity};
-use crate::extension::{
-    digest::Digester,
-    recall::Recall,
-    reviews::{Reviews, TOKEN_REVIEWS, ask},
+use crate::{
+    extension::{
+        digest::Digester,
+        recall::Recall,
+        reviews::{Reviews, TOKEN_REVIEWS, ask},
+    },
+    server::LogLimit,
 };
 
 /// Most tokens that are remembered.
@@ -28,6 +31,7 @@ pub struct Tokens {
     time_to_live: Duration,
     audiences: Vec<String>,
     jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
+    complaints: LogLimit,
 }
 
 impl Tokens {
@@ -39,7 +43,8 @@ impl Tokens {
         audiences: Vec<String>,
         jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
     ) -> Self {
-        Self { reviews, digester, known: Recall::new(CAPACITY), time_to_live, audiences, jitter }
+        let known = Recall::new(CAPACITY);
+        Self { reviews, digester, known, time_to_live, audiences, jitter, complaints: LogLimit::default() }
     }
 
     /// Whose token it is.
@@ -66,7 +71,14 @@ impl Tokens {
             let left = expiry.map(|expiry| expiry.saturating_duration_since(Instant::now()));
             left.map_or(time_to_live, |left| left.min(time_to_live))
         };
-        self.known.get(key, keep, question).await
+        let answer = self.known.get(key, keep, question).await;
+        // Anybody may send tokens, as many as it likes.
+        if let Err(why) = &answer
+            && let Some(held_back) = self.complaints.permit(Instant::now())
+        {
+            tracing::warn!(held_back, "a token can't be reviewed: {why}");
+        }
+        answer
     }
 }
 

@@ -10,6 +10,7 @@ pub mod decide;
 use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use self::{
     attributes::Attributes,
@@ -21,7 +22,7 @@ use super::{
     recall::Recall,
     reviews::{ACCESS_REVIEWS, Reviews, ask},
 };
-use crate::protocol::status::ApiStatus;
+use crate::{protocol::status::ApiStatus, server::LogLimit};
 
 /// Most answers that are remembered.
 const CAPACITY: usize = 8_192;
@@ -43,6 +44,7 @@ pub struct Authorization {
     lifetimes: Lifetimes,
     open: OpenPaths,
     jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
+    complaints: LogLimit,
 }
 
 impl Authorization {
@@ -54,7 +56,8 @@ impl Authorization {
         open: OpenPaths,
         jitter: Arc<dyn Fn() -> f64 + Send + Sync>,
     ) -> Self {
-        Self { reviews, digester, known: Recall::new(CAPACITY), lifetimes, open, jitter }
+        let known = Recall::new(CAPACITY);
+        Self { reviews, digester, known, lifetimes, open, jitter, complaints: LogLimit::default() }
     }
 
     /// Whether somebody may do something.
@@ -69,7 +72,9 @@ impl Authorization {
             Ok(Verdict::Allowed) => Ok(()),
             Ok(Verdict::Refused(reason)) => Err(refusal(who, what, &reason)),
             Err(why) => {
-                tracing::warn!("the API server does not say who may do what: {why}");
+                if let Some(held_back) = self.complaints.permit(Instant::now()) {
+                    tracing::warn!(held_back, "the API server does not say who may do what: {why}");
+                }
                 let message = "it cannot be found out now what you may do; try again";
                 Err(ApiStatus::new(503, "ServiceUnavailable", message).retry_after(1))
             }

@@ -58,6 +58,7 @@ impl Incomplete {
 #[serde(rename_all = "camelCase")]
 pub struct Observed {
     /// When the view was computed.
+    #[schemars(extend("format" = "date-time"))]
     pub observed_at: String,
     /// Inputs that are missing; what depends on them is left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]

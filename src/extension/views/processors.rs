@@ -4,6 +4,7 @@ use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 
 use futures::future::try_join_all;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::protocol::status::ApiStatus;
 
@@ -49,8 +50,11 @@ impl Processors {
     {
         // The semaphore is never closed; without a permit the work would only be less bounded.
         let permit = Arc::clone(&self.0).acquire_owned().await.ok();
+        let forgotten = CancellationToken::new();
+        let _asked = forgotten.clone().drop_guard();
         let done = tokio::task::spawn_blocking(move || {
-            let done = some.iter().map(work).collect();
+            // Nobody sees what is left out once nobody waits.
+            let done = some.iter().take_while(|_| !forgotten.is_cancelled()).map(work).collect();
             drop(permit);
             done
         });

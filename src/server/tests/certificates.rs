@@ -6,11 +6,13 @@ use http::StatusCode;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::rig::{H2, Rig, certificate_settings, connect, names, options, soon, test_metrics, until};
+use super::rig::{
+    H2, Rig, certificate_settings, client_config, connect, connect_as, names, options, soon, test_metrics, until,
+};
 use crate::server::{
     Health,
     tls::{
-        CertMode, CertificateError, CertificateManager, PairFiles,
+        CertMode, CertificateError, CertificateManager, CertificateSettings, NamedBy, PairFiles, SniPair,
         authority::{Authority, CertSecret},
         plan::{CertPlan, PlanSettings, carry_out},
     },
@@ -28,8 +30,11 @@ fn write(folder: &Path, certificate: &str, key: &str) {
 }
 
 fn files_mode(folder: &Path) -> CertMode {
-    let files = PairFiles { certificate: folder.join("tls.crt"), key: folder.join("tls.key") };
-    CertMode::Files { files, interval: Duration::from_millis(10) }
+    CertMode::Files { files: files(folder), interval: Duration::from_millis(10) }
+}
+
+fn files(folder: &Path) -> PairFiles {
+    PairFiles { certificate: folder.join("tls.crt"), key: folder.join("tls.key"), named_by: NamedBy::FileFlags }
 }
 
 /// Whether the other side's certificate is the pair's.
@@ -83,6 +88,28 @@ async fn a_pair_that_does_not_match_is_refused_and_the_old_one_stays() {
         assert!(shows(&stream, &old));
     }
     assert_eq!(rig.get("/readyz").await.0, 200);
+}
+
+#[tokio::test]
+async fn names_may_have_a_pair_of_their_own() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (usual, own) = (a_pair(1), a_pair(2));
+    write(folder.path(), &usual.serving.chain_pem(), &usual.serving.key_pem());
+    let names = PairFiles { named_by: NamedBy::SniFlag, ..files(other.path()) };
+    let settings = CertificateSettings {
+        sni: vec![SniPair { files: names, names: vec!["mcm.ns.svc".to_owned()], interval: Duration::from_millis(10) }],
+        ..certificate_settings(files_mode(folder.path()))
+    };
+    let rig = Rig::start_with_settings(options(), settings).await;
+    until(|| rig.health.report().contains("tls.crt (--tls-sni-cert-key): No such file")).await;
+    let both = format!("{}{}", usual.bundle_pem(), own.bundle_pem());
+    assert!(shows(&connect(rig.secure, both.as_bytes(), "h2").await.unwrap(), &usual), "until there is one");
+    write(other.path(), &own.serving.chain_pem(), &own.serving.key_pem());
+    until(|| rig.health.report().contains("[+]sni-certificates ok")).await;
+    assert!(shows(&connect(rig.secure, both.as_bytes(), "h2").await.unwrap(), &own));
+    let nameless = connect_as(rig.secure, client_config(both.as_bytes(), "h2"), "127.0.0.1").await.unwrap();
+    assert!(shows(&nameless, &usual), "who asks for no name gets the usual one");
+    assert!(rig.metrics.render().unwrap().contains(r#"mcm_certificate_expiry_seconds{name="sni"}"#));
 }
 
 #[tokio::test]

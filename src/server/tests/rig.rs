@@ -78,7 +78,12 @@ pub(super) fn names() -> BTreeSet<String> {
 }
 
 pub(super) fn certificate_settings(mode: CertMode) -> CertificateSettings {
-    CertificateSettings { mode, clock: Arc::new(jiff::Timestamp::now), entropy: Arc::new(rand::random) }
+    CertificateSettings {
+        mode,
+        sni: Vec::new(),
+        clock: Arc::new(jiff::Timestamp::now),
+        entropy: Arc::new(rand::random),
+    }
 }
 
 /// Options on free ports, without delays.
@@ -118,27 +123,31 @@ impl Rig {
     }
 
     pub(super) async fn start_with(options: ServerOptions, mode: CertMode) -> Self {
-        Self::start_serving(Taken::default(), options, mode, None).await
+        Self::start_with_settings(options, certificate_settings(mode)).await
+    }
+
+    pub(super) async fn start_with_settings(options: ServerOptions, settings: CertificateSettings) -> Self {
+        Self::start_serving(Taken::default(), options, settings, None).await
     }
 
     pub(super) async fn start_over(taken: Taken, options: ServerOptions) -> Self {
         let dev = CertMode::Dev { settings: PlanSettings::for_names(names()), targets: Vec::new() };
-        Self::start_serving(taken, options, dev, None).await
+        Self::start_serving(taken, options, certificate_settings(dev), None).await
     }
 
     pub(super) async fn start_with_guest(options: ServerOptions, guest: Arc<dyn Guest>) -> Self {
         let dev = CertMode::Dev { settings: PlanSettings::for_names(names()), targets: Vec::new() };
-        Self::start_serving(Taken::default(), options, dev, Some(guest)).await
+        Self::start_serving(Taken::default(), options, certificate_settings(dev), Some(guest)).await
     }
 
     async fn start_serving(
         taken: Taken,
         options: ServerOptions,
-        mode: CertMode,
+        settings: CertificateSettings,
         guest: Option<Arc<dyn Guest>>,
     ) -> Self {
         let (health, metrics) = (Health::default(), test_metrics());
-        let manager = CertificateManager::new(None, certificate_settings(mode), &metrics, &health).unwrap();
+        let manager = CertificateManager::new(None, settings, &metrics, &health).unwrap();
         let certificate = manager.handle();
         let mut server = Server::bind_over(taken, options, &certificate, &health, &metrics).await.unwrap();
         if let Some(guest) = guest {
@@ -201,9 +210,17 @@ pub(super) async fn connect(address: SocketAddr, bundle: &[u8], alpn: &str) -> s
 }
 
 pub(super) async fn connect_with(address: SocketAddr, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
+    connect_as(address, config, "mcm.ns.svc").await
+}
+
+/// Asks for a name; an address is no name that is asked for.
+pub(super) async fn connect_as(
+    address: SocketAddr,
+    config: ClientConfig,
+    name: &'static str,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await?;
-    let name = ServerName::try_from("mcm.ns.svc").unwrap();
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(name).unwrap(), stream).await
 }
 
 /// An HTTP/1.1 connection on which a test writes what it likes.

@@ -17,47 +17,74 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// The files of a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairFiles {
-    /// PEM: the serving certificate, then those that lead to its authority. `--tls-cert-file`.
+    /// PEM: the serving certificate, then those that lead to its authority.
     pub certificate: PathBuf,
-    /// PEM: its private key. `--tls-private-key-file`.
+    /// PEM: its private key.
     pub key: PathBuf,
+    /// Who names them.
+    pub named_by: NamedBy,
 }
 
-impl PairFiles {
-    async fn read(&self) -> Result<(Vec<u8>, Vec<u8>), String> {
-        let read = async |path: &PathBuf, flag: &str| {
-            tokio::fs::read(path).await.map_err(|error| format!("cannot read {} ({flag}): {error}", path.display()))
-        };
-        Ok((read(&self.certificate, "--tls-cert-file").await?, read(&self.key, "--tls-private-key-file").await?))
-    }
+/// The flags that name the files of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedBy {
+    /// `--tls-cert-file` and `--tls-private-key-file`.
+    FileFlags,
+    /// `--tls-sni-cert-key`.
+    SniFlag,
 }
 
 /// What was last found in the files: the same finding is neither judged nor reported twice.
 type Finding = Result<(Vec<u8>, Vec<u8>), String>;
 
-/// Reads the files again and again until `shutdown`.
-pub(super) async fn run(files: PairFiles, interval: Duration, shared: Shared, shutdown: CancellationToken) {
-    let mut last: Option<Finding> = None;
-    loop {
-        let found = files.read().await;
-        if last.as_ref() != Some(&found) {
-            let judged = found.clone().and_then(|(certificate, key)| {
-                KeyPair::read(&certificate, &key)
-                    .map_err(|error| format!("{} and {}: {error}", files.certificate.display(), files.key.display()))
-            });
-            match judged.and_then(|pair| shared.load(&pair).map_err(|error| error.to_string())) {
-                Ok(loaded) => info!(expires = %loaded, "loaded the serving certificate from files"),
-                Err(why) => {
-                    shared.count_refusal();
-                    error!("{why}; the previous certificate, if any, stays in use until the files are put right");
-                    shared.certificate_is_missing(&why);
-                }
+impl PairFiles {
+    async fn read(&self) -> Finding {
+        let read = async |path: &PathBuf, flag: &str| {
+            tokio::fs::read(path).await.map_err(|error| format!("cannot read {} ({flag}): {error}", path.display()))
+        };
+        let (certificate, key) = match self.named_by {
+            NamedBy::FileFlags => ("--tls-cert-file", "--tls-private-key-file"),
+            NamedBy::SniFlag => ("--tls-sni-cert-key", "--tls-sni-cert-key"),
+        };
+        Ok((read(&self.certificate, certificate).await?, read(&self.key, key).await?))
+    }
+
+    /// Reads them again and again until `shutdown`, and hands over what has changed: a pair, or why there is none.
+    pub(super) async fn follow(
+        self,
+        interval: Duration,
+        shutdown: CancellationToken,
+        mut take: impl FnMut(Result<KeyPair, String>),
+    ) {
+        let mut last: Option<Finding> = None;
+        loop {
+            let found = self.read().await;
+            if last.as_ref() != Some(&found) {
+                take(found.clone().and_then(|(certificate, key)| {
+                    KeyPair::read(&certificate, &key)
+                        .map_err(|error| format!("{} and {}: {error}", self.certificate.display(), self.key.display()))
+                }));
+                last = Some(found);
             }
-            last = Some(found);
-        }
-        tokio::select! {
-            () = tokio::time::sleep(interval) => {}
-            () = shutdown.cancelled() => return,
+            tokio::select! {
+                () = tokio::time::sleep(interval) => {}
+                () = shutdown.cancelled() => return,
+            }
         }
     }
+}
+
+/// Serves the pair in the files until `shutdown`.
+pub(super) async fn run(files: PairFiles, interval: Duration, shared: Shared, shutdown: CancellationToken) {
+    let take = |found: Result<KeyPair, String>| match found
+        .and_then(|pair| shared.load(&pair).map_err(|error| error.to_string()))
+    {
+        Ok(expires) => info!(%expires, "loaded the serving certificate from files"),
+        Err(why) => {
+            shared.count_refusal("serving");
+            error!("{why}; the previous certificate, if any, stays in use until the files are put right");
+            shared.certificate_is_missing(&why);
+        }
+    };
+    files.follow(interval, shutdown, take).await;
 }

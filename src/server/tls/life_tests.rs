@@ -56,7 +56,8 @@ fn replica_with_secret(api: &FakeApi, secret: &str) -> Replica {
         random[1] = 0;
         random
     };
-    let settings = CertificateSettings { mode, clock: Arc::new(Timestamp::now), entropy: Arc::new(entropy) };
+    let settings =
+        CertificateSettings { mode, sni: Vec::new(), clock: Arc::new(Timestamp::now), entropy: Arc::new(entropy) };
     let (health, started) = (Health::default(), tokio::time::Instant::now());
     let metrics = Metrics::new(Arc::new(move || started.elapsed())).unwrap();
     let manager = CertificateManager::new(Some(api.client()), settings, &metrics, &health).unwrap();

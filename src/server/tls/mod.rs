@@ -18,6 +18,7 @@ mod names;
 pub mod plan;
 mod resolver;
 mod self_managed;
+mod sni;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -32,9 +33,10 @@ use tracing::{error, info};
 pub use authority_files::AuthorityFile;
 pub(super) use client::AnyHolder;
 pub use client::{Authorities, LiveAuthorities, ShownChain};
-pub use files::{POLL_INTERVAL, PairFiles};
+pub use files::{NamedBy, POLL_INTERVAL, PairFiles};
 pub use injection::Target;
 pub use names::{InvalidServingName, serving_names};
+pub use sni::SniPair;
 
 use self::{
     authority::CertSecret,
@@ -44,6 +46,7 @@ use self::{
     plan::{CertPlan, PlanSettings, Publication, Published, carry_out, plan},
     resolver::ServingCertificate,
     self_managed::SelfManaged,
+    sni::SniTable,
 };
 use super::health::{Check, Gate, Health};
 use crate::metrics::{Certificate, Metrics};
@@ -88,6 +91,8 @@ pub enum CertMode {
 pub struct CertificateSettings {
     /// Where the certificate comes from.
     pub mode: CertMode,
+    /// Further pairs, for certain names.
+    pub sni: Vec<SniPair>,
     /// The wall clock.
     pub clock: WallClock,
     /// Randomness.
@@ -138,6 +143,8 @@ struct Shared {
     hosts: Arc<watch::Sender<BTreeSet<String>>>,
     loaded: Check,
     bundles: Check,
+    /// Where there are pairs for certain names.
+    names: Option<Check>,
     metrics: Metrics,
 }
 
@@ -152,6 +159,28 @@ impl Shared {
         }
         self.metrics.certificate.expiry.set(&Certificate { name: "serving" }, seconds(expires));
         Ok(expires)
+    }
+
+    /// Takes pairs for certain names into use.
+    fn load_for_names(&self, table: SniTable, ends: impl Iterator<Item = Timestamp>) {
+        self.serving.replace_names(table);
+        if let Some(first) = ends.min() {
+            self.metrics.certificate.expiry.set(&Certificate { name: "sni" }, seconds(first));
+        }
+    }
+
+    fn all_names_have_certificates(&self) {
+        if let Some(names) = &self.names {
+            names.pass();
+        }
+    }
+
+    /// Once all of them were loaded, a pair that is spoilt does not take the replica out of service: the old one stays in use.
+    fn a_name_has_no_certificate(&self, why: &str) {
+        self.count_refusal("sni");
+        if let Some(names) = self.names.as_ref().filter(|names| !names.has_passed()) {
+            names.fail(why);
+        }
     }
 
     /// Tells callers whom to trust.
@@ -196,8 +225,8 @@ impl Shared {
         self.loaded.fail(why);
     }
 
-    fn count_refusal(&self) {
-        self.metrics.certificate.reload_failures.inc(&Certificate { name: "serving" });
+    fn count_refusal(&self, name: &'static str) {
+        self.metrics.certificate.reload_failures.inc(&Certificate { name });
     }
 
     fn count_repair(&self) {
@@ -255,6 +284,13 @@ impl CertificateManager {
             hosts: Arc::new(watch::Sender::default()),
             loaded: health.check("certificate", Gate::Readiness, "no serving certificate is loaded yet"),
             bundles: health.check("ca-bundles", Gate::Readiness, "the webhook configurations were not seen yet"),
+            names: (!settings.sni.is_empty()).then(|| {
+                health.check(
+                    "sni-certificates",
+                    Gate::Readiness,
+                    "the certificates of --tls-sni-cert-key are not loaded yet",
+                )
+            }),
             metrics: metrics.clone(),
         };
         let handle = CertificateHandle { serving, bundle };
@@ -268,7 +304,7 @@ impl CertificateManager {
 
     /// Works until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Self { client, settings: CertificateSettings { mode, clock, entropy }, shared, .. } = self;
+        let Self { client, settings: CertificateSettings { mode, sni, clock, entropy }, shared, .. } = self;
         let audience = match (&mode, &client) {
             (CertMode::SelfManaged { namespace, name, .. }, Some(client)) => {
                 Some(Audience::of_secret(client.clone(), namespace, name))
@@ -276,6 +312,8 @@ impl CertificateManager {
             _ => None,
         };
         let expiry = expiry::run(shared.clone(), Arc::clone(&clock), audience, shutdown.clone());
+        let names = sni::run(sni, shared.clone(), shutdown.clone());
+        let expiry = async { tokio::join!(expiry, names) };
         let (published, publication) = watch::channel(None);
         let inject = |targets: Vec<Target>| {
             let client = client.clone().filter(|_| !targets.is_empty());

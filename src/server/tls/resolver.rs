@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
 use rustls::{
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
 
+use super::sni::SniTable;
+
 /// A serving certificate that can be replaced while connections live: new handshakes get the new one, open connections
-/// keep theirs. Whatever name a caller asks for, there is one certificate.
+/// keep theirs. Names that have a pair of their own get that one.
 #[derive(Debug, Default)]
 pub(super) struct ServingCertificate {
     pair: ArcSwapOption<CertifiedKey>,
+    names: ArcSwap<SniTable>,
     expires: ArcSwapOption<Timestamp>,
 }
 
@@ -21,6 +24,10 @@ impl ServingCertificate {
     pub(super) fn replace(&self, pair: CertifiedKey, expires: Timestamp) {
         self.expires.store(Some(Arc::new(expires)));
         self.pair.store(Some(Arc::new(pair)));
+    }
+
+    pub(super) fn replace_names(&self, names: SniTable) {
+        self.names.store(Arc::new(names));
     }
 
     /// When the pair in use ends.
@@ -34,7 +41,7 @@ impl ServingCertificate {
 }
 
 impl ResolvesServerCert for ServingCertificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.current()
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        hello.server_name().and_then(|name| self.names.load().find(name)).or_else(|| self.current())
     }
 }

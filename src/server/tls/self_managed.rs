@@ -159,7 +159,7 @@ impl SelfManaged {
                 Some(content)
             }
             Err(error) => {
-                self.shared.count_refusal();
+                self.shared.count_refusal("serving");
                 warn!(secret = %self.display(), "the certificate Secret cannot be used and is written anew: {error}");
                 None
             }

@@ -183,8 +183,9 @@ impl DrainPlanView {
         let node_name = subject.node.clone().unwrap_or_else(|_| node_label(subject.machine.as_deref()));
         let metadata = metadata(NAMES.kind, &ObjectKey::new(namespace, name), "", now);
         let status = Status { observed_at: rfc3339(now), machine_name, node_name, ..status };
-        let cut = status.truncated_because.iter().map(|why| common::warning(&format!("the plan is not whole: {why}")));
-        let warnings = cut.collect();
+        let skipped = status.skipped_because.iter().map(|why| format!("nothing would be drained: {why}"));
+        let cut = status.truncated_because.iter().map(|why| format!("the plan is not whole: {why}"));
+        let warnings = skipped.chain(cut).map(|text| common::warning(&text)).collect();
         Ok(Answer { object: NAMES.object(&metadata, &DrainPlan { spec, status })?, warnings })
     }
 

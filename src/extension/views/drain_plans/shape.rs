@@ -49,6 +49,7 @@ pub struct Spec {
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// When the plan was computed.
+    #[schemars(extend("format" = "date-time"))]
     pub observed_at: String,
     /// The machine; empty for a node without one.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -74,6 +75,7 @@ pub struct Status {
     pub estimated_duration: GoDuration,
     /// When the attempt ends.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub deadline: Option<String>,
     /// Whether pods are deleted by force, now or at the deadline.
     pub will_force: bool,
@@ -164,6 +166,7 @@ pub struct Blocked {
     pub misconfigured: bool,
     /// When the pod is deleted all the same.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub forced_after: Option<String>,
 }
 

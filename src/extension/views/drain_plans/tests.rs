@@ -185,7 +185,8 @@ async fn longer_limits_never_make_a_drain_shorter() {
 async fn what_has_no_node_is_skipped() {
     let world = world();
     world.add_machine(testing::machine("young", json!({})));
-    let plan = view(&world).get("ns", "young", Freshness::Recent).await.unwrap().object;
+    let Answer { object: plan, warnings } = view(&world).get("ns", "young", Freshness::Recent).await.unwrap();
+    assert_eq!(warnings, ["nothing would be drained: the machine has no Node yet"]);
     assert_eq!(plan["status"]["mode"], "Skipped");
     assert_eq!(plan["status"]["skippedBecause"], "the machine has no Node yet");
     for (phase, why) in [("Pending", "the machine has no Node yet"), ("Running", "the machine's Node is gone")] {

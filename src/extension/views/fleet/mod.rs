@@ -25,6 +25,10 @@ use super::{
     amounts::{Amounts, NodeAmounts},
     common::{MOST_NAMES, Observed, count, metadata, not_ready, right_to_list, scrubbed},
     describe::{Names, column, computed, name_column},
+    provider_machines::{
+        claims::{Claims, identity},
+        inventory::Snapshot,
+    },
 };
 use crate::{
     api::{
@@ -38,10 +42,8 @@ use crate::{
     controllers::{
         deployment::decide::is_frozen,
         machine::observation::{Freeze, condition, conditions_of},
-        safety::orphans::claim_in_stores,
         views::BY_NAMESPACE,
     },
-    driver::ListedVm,
     extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
     protocol::{request::Verb, status::ApiStatus},
 };
@@ -146,20 +148,19 @@ fn in_phase(fleet: &Value, phase: &str) -> Value {
     Value::from(fleet["machines"]["byPhase"][phase].as_i64().unwrap_or(0))
 }
 
-/// VMs without a machine on the lists that are in memory; `None` when there is no list.
+/// VMs without a machine on the lists that are in memory; `None` when there is no list. One whose machine has gone since its list
+/// was made has most likely gone with it.
 fn known_orphans(sources: &Sources, machines: &[Arc<Machine>]) -> Option<i32> {
     let lists = sources.inventories.known();
     if lists.is_empty() {
         return None;
     }
-    let held: BTreeSet<String> = machines.iter().map(|machine| machine.spec.provider_id.to_ascii_lowercase()).collect();
-    let is_orphan = |vm: &&ListedVm| {
-        let key = ObjectKey::new(sources.namespace.clone(), vm.machine_name.clone());
-        claim_in_stores(vm, &held, sources.views.machines.get(&key).as_deref()).is_orphaned()
+    let claims = Claims::of(machines);
+    let of_list = |list: &Snapshot| {
+        let still = list.vms.iter().filter(|vm| claims.on(vm).is_orphaned()).map(|vm| identity(&vm.provider_id));
+        still.filter(|id| list.nobodys.contains(id)).collect::<Vec<_>>()
     };
-    let orphans: BTreeSet<&str> =
-        lists.iter().flat_map(|list| list.vms.iter()).filter(is_orphan).map(|vm| vm.provider_id.as_str()).collect();
-    Some(count(orphans.len()))
+    Some(count(lists.iter().flat_map(of_list).collect::<BTreeSet<_>>().len()))
 }
 
 fn node_of(machine: &Machine, nodes: Option<&Store<Node>>) -> Option<Arc<Node>> {

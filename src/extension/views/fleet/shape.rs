@@ -91,6 +91,7 @@ pub struct Failure {
     pub classes: Vec<String>,
     /// The earliest of these failures.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
 }
 

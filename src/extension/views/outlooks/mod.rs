@@ -242,7 +242,18 @@ fn blocker(blocker: &Blocker) -> BlockerView {
         reason: blocker.reason.clone(),
         message: scrubbed(&blocker.message),
         since: told.since.or(blocker.since).map(rfc3339),
-        resolved_by: scrubbed(told.resolved_by()),
+        resolved_by: scrubbed(&resolved_by(&told)),
+    }
+}
+
+/// What ends a wait. A drain that fails goes on failing until what fails it ends, which is more than "its node to be drained".
+fn resolved_by(told: &Told<'_>) -> String {
+    match told.on.split_once("Drain failed due to - ") {
+        Some((_, rest)) => {
+            let why = rest.split_once(". ").map_or(rest, |(why, _)| why);
+            format!("the end of what fails the drain: {why}")
+        }
+        None => told.resolved_by().to_owned(),
     }
 }
 

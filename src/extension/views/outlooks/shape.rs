@@ -51,6 +51,7 @@ pub struct Operation {
     pub error_code: String,
     /// When that was written.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub last_update_time: Option<String>,
 }
 
@@ -62,6 +63,7 @@ pub struct DeadlineView {
     #[schemars(extend("enum" = ["creation", "health", "drain", "inPlace", "preserve", "pvDetach", "pvReattach"]))]
     pub name: &'static str,
     /// When.
+    #[schemars(extend("format" = "date-time"))]
     pub at: String,
     /// How long from now; zero when it has passed.
     pub remaining: GoDuration,
@@ -83,6 +85,7 @@ pub struct NextEffect {
     pub when: &'static str,
     /// The time, unless it is now.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub at: Option<String>,
 }
 
@@ -108,6 +111,7 @@ pub struct BlockerView {
     pub message: String,
     /// Since when.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
     /// What ends the wait.
     pub resolved_by: String,
@@ -130,6 +134,7 @@ pub struct OwnerView {
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// When it was computed.
+    #[schemars(extend("format" = "date-time"))]
     pub observed_at: String,
     /// leader: by the process that acts, which knows of calls under way; standby: by another, from the stored objects alone.
     #[schemars(extend("enum" = ["leader", "standby"]))]

@@ -224,7 +224,10 @@ async fn who_does_not_get_on_says_in_short_what_ends_that() {
     world.add_machine(machine(patch));
     world.add_node("n", "m");
     let blocker = outlook(&world, "m").await["blockers"][0].clone();
-    assert_eq!((&blocker["message"], &blocker["resolvedBy"]), (&json!(told), &json!("its node to be drained")));
+    assert_eq!(
+        (&blocker["message"], &blocker["resolvedBy"]),
+        (&json!(told), &json!("the end of what fails the drain: no"))
+    );
 }
 
 #[test]

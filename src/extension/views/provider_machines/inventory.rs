@@ -5,7 +5,7 @@
 //! snapshot standing for some minutes, with a word about it. Source: spec/extension-apiserver §1.2.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -15,14 +15,14 @@ use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 
-use super::super::common::Incomplete;
+use super::{super::common::Incomplete, claims::Claims};
 use crate::{
-    api::v1alpha1::MachineClass,
+    api::v1alpha1::{Machine, MachineClass},
     cluster::{clock::SharedClock, key::ObjectKey},
     controllers::{
         machine::observation::since,
         safety::collector::{access_to, list},
-        views::ControlViews,
+        views::{BY_NAMESPACE, ControlViews},
     },
     driver::{Driver, ListedVm, Registry, SecretData},
     extension::view::Freshness,
@@ -71,8 +71,17 @@ pub struct Identity {
 pub struct Snapshot {
     /// The VMs.
     pub vms: Arc<Vec<ListedVm>>,
+    /// Identities of those that no machine had when the provider was asked. Others may have gone with their machines since.
+    pub nobodys: Arc<BTreeSet<String>>,
     /// When.
     pub taken: Timestamp,
+}
+
+impl Snapshot {
+    fn of(vms: Vec<ListedVm>, machines: &[Arc<Machine>], taken: Timestamp) -> Self {
+        let nobodys = Claims::of(machines).nobodys(&vms);
+        Self { vms: Arc::new(vms), nobodys: Arc::new(nobodys), taken }
+    }
 }
 
 /// Where a snapshot comes from.
@@ -126,6 +135,10 @@ pub struct Inventory {
     /// Why there is no newer one.
     pub trouble: Option<Incomplete>,
 }
+
+/// What is known of a provider that was asked and not waited for: reason and message.
+const UNANSWERED: (&str, &str) =
+    ("NotAnswered", "the provider had not answered yet when whoever asked it had gone; it is asked again shortly");
 
 /// What is remembered of an inventory.
 #[derive(Clone, Debug, Default)]
@@ -215,8 +228,8 @@ impl Inventories {
         // Somebody who asks at this moment learns as much.
         if let Ok(mut slot) = slot.try_lock() {
             let taken = self.clock.now();
-            *slot =
-                Slot { last: Some(Snapshot { vms: Arc::new(vms.to_vec()), taken }), asked: Some(taken), failure: None };
+            let snapshot = Snapshot::of(vms.to_vec(), &self.machines_beside(class), taken);
+            *slot = Slot { last: Some(snapshot), asked: Some(taken), failure: None };
         }
     }
 
@@ -225,6 +238,10 @@ impl Inventories {
         let slots: Vec<Arc<AsyncMutex<Slot>>> = lock(&self.slots).values().cloned().collect();
         // One that is being asked at the moment is not waited for.
         slots.iter().filter_map(|slot| slot.try_lock().ok()?.last.clone()).collect()
+    }
+
+    fn machines_beside(&self, class: &MachineClass) -> Vec<Arc<Machine>> {
+        self.views.machines.by_index(BY_NAMESPACE, &class.namespace().unwrap_or_default())
     }
 
     fn identity(&self, class: &MachineClass, driver: &dyn Driver) -> Identity {
@@ -292,9 +309,12 @@ impl Inventories {
         let _permit = self.calls.acquire().await.ok();
         let asked = self.clock.now();
         slot.asked = Some(asked);
+        // Whoever asks may go before the answer comes; then nothing is known, which is no empty list.
+        slot.failure = Some((UNANSWERED.0.to_owned(), UNANSWERED.1.to_owned()));
+        let machines = self.machines_beside(class);
         match list(&*access.driver, class, &access.secret, self.settings.deadline).await {
             Ok(vms) => {
-                slot.last = Some(Snapshot { vms: Arc::new(vms), taken: asked });
+                slot.last = Some(Snapshot::of(vms, &machines, asked));
                 slot.failure = None;
             }
             Err(status) => slot.failure = Some((status.code.as_str().to_owned(), status.to_string())),
@@ -317,7 +337,7 @@ mod tests {
     }
 
     fn slot(taken: Option<i64>, asked: Option<i64>) -> Slot {
-        let last = taken.map(|taken| Snapshot { vms: Arc::default(), taken: at(taken) });
+        let last = taken.map(|taken| Snapshot::of(Vec::new(), &[], at(taken)));
         Slot { last, asked: asked.map(at), failure: None }
     }
 

@@ -3,6 +3,7 @@
 //! [`inventory`] asks providers, [`states`] says what each VM is. Nothing is deleted here: what an orphan is and when it
 //! goes is the safety room's. Source: spec/extension-apiserver §1.2.
 
+pub mod claims;
 pub mod inventory;
 mod shape;
 mod states;
@@ -20,9 +21,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use self::{
-    inventory::{Inventory, Origin, Wanted},
+    claims::{Claims, identity},
+    inventory::{Inventory, Origin, Snapshot, Wanted},
     shape::{ClassRef, MachineRef, NodeRef, Orphan, ProviderMachine, Status},
-    states::{ListSeen, Number, State, deleted_after, state_of_machine, state_of_vm},
+    states::{ListSeen, Number, State, Then, deleted_after, state_of_machine, state_of_vm},
 };
 use super::{
     Sources, Standing,
@@ -41,7 +43,7 @@ use crate::{
             observation::{Freeze, condition, conditions_of, since},
             status_change::rfc3339,
         },
-        safety::orphans::{Claim, claim_in_stores},
+        safety::orphans::Claim,
         views::BY_NAMESPACE,
     },
     driver::ListedVm,
@@ -98,8 +100,8 @@ impl ProviderMachineView {
         }
     }
 
-    /// What providers list, held against the machines. An orphan on an older list is looked for on a new one before it is
-    /// told, as far as the provider may be asked.
+    /// What providers list, held against the machines. A VM of an older list that is nobody's is looked for on a new one before it
+    /// is told, as far as the provider may be asked.
     async fn rows(&self, freshness: Freshness) -> Result<Rows, ApiStatus> {
         if let Some(missing) = self.sources.outlooks.missing() {
             return Err(not_ready(missing));
@@ -114,7 +116,7 @@ impl ProviderMachineView {
             .collect();
         let mut seen = self.look(&classes, freshness.into()).await;
         let mut rows = seen.rows();
-        let is_doubtful = |row: &ProviderMachine| row.orphan.is_some() && row.status.source == Origin::Cached.as_str();
+        let is_doubtful = |row: &ProviderMachine| row.is_nobodys && row.status.source == Origin::Cached.as_str();
         if freshness == Freshness::Recent && rows.iter().any(is_doubtful) {
             seen = self.look(&classes, Wanted::Newest).await;
             rows = seen.rows();
@@ -138,7 +140,8 @@ struct Seen<'a> {
     inventories: Vec<Inventory>,
     unusable: Vec<(Arc<MachineClass>, Incomplete)>,
     machines: Vec<Arc<Machine>>,
-    /// Machines by the identity of their VM, in lower case.
+    claims: Claims,
+    /// Machines by the identity of their VM.
     by_vm: BTreeMap<String, Arc<Machine>>,
     /// How many inventories list a VM.
     listed: BTreeMap<String, usize>,
@@ -153,42 +156,53 @@ impl<'a> Seen<'a> {
         let by_vm = machines
             .iter()
             .filter(|machine| !machine.spec.provider_id.is_empty())
-            .map(|machine| (machine.spec.provider_id.to_ascii_lowercase(), Arc::clone(machine)))
+            .map(|machine| (identity(&machine.spec.provider_id), Arc::clone(machine)))
             .collect();
         let (mut listed, mut vms_of) = (BTreeMap::new(), BTreeMap::<String, BTreeSet<String>>::new());
         for snapshot in inventories.iter().filter_map(|inventory| inventory.snapshot.as_ref()) {
             for vm in &*snapshot.vms {
-                let id = vm.provider_id.to_ascii_lowercase();
+                let id = identity(&vm.provider_id);
                 vms_of.entry(vm.machine_name.clone()).or_default().insert(id.clone());
                 *listed.entry(id).or_default() += 1;
             }
         }
         let namesakes = vms_of.into_iter().map(|(name, vms)| (name, vms.len())).collect();
         let now = sources.clock.now();
-        Self { sources, now, inventories, unusable, machines, by_vm, listed, namesakes }
+        let claims = Claims::of(&machines);
+        Self { sources, now, inventories, unusable, machines, claims, by_vm, listed, namesakes }
     }
 
     fn incomplete(&self) -> Vec<Incomplete> {
         let failed = self.inventories.iter().filter_map(|inventory| inventory.trouble.clone());
-        failed.chain(self.unusable.iter().map(|(_, why)| why.clone())).collect()
+        let unusable = self.unusable.iter().map(|(_, why)| why.clone());
+        failed.chain(unusable).chain(self.missing_classes().map(no_such_class)).collect()
+    }
+
+    /// Classes of machines that have a VM, of which there is none.
+    fn missing_classes(&self) -> impl Iterator<Item = &str> {
+        let name = |class: &MachineClass| class.metadata.name.clone().unwrap_or_default();
+        let listed = self.inventories.iter().flat_map(|inventory| &inventory.classes);
+        let known: BTreeSet<String> =
+            listed.chain(self.unusable.iter().map(|(class, _)| class)).map(|class| name(class)).collect();
+        let wanted: BTreeSet<&str> = self.by_vm.values().map(|machine| machine.spec.class.name.as_str()).collect();
+        wanted.into_iter().filter(move |class| !known.contains(*class))
     }
 
     fn rows(&self) -> Vec<ProviderMachine> {
-        let held: BTreeSet<String> = self.by_vm.keys().cloned().collect();
         let mut told = BTreeSet::new();
         let mut rows = Vec::new();
         for inventory in &self.inventories {
             let Some(snapshot) = &inventory.snapshot else { continue };
             for vm in &*snapshot.vms {
                 // A VM that several inventories list is one VM.
-                if told.insert(vm.provider_id.to_ascii_lowercase()) {
-                    rows.push(self.row_of_vm(inventory, vm, &held));
+                if told.insert(identity(&vm.provider_id)) {
+                    rows.push(self.row_of_vm(inventory, snapshot, vm));
                 }
             }
         }
         let by_class = self.lists_by_class();
         for machine in &self.machines {
-            let id = machine.spec.provider_id.to_ascii_lowercase();
+            let id = identity(&machine.spec.provider_id);
             if id.is_empty() || told.contains(&id) {
                 continue;
             }
@@ -213,24 +227,32 @@ impl<'a> Seen<'a> {
         all
     }
 
-    fn row_of_vm(&self, inventory: &Inventory, vm: &ListedVm, held: &BTreeSet<String>) -> ProviderMachine {
-        let id = vm.provider_id.to_ascii_lowercase();
-        let by_name = || {
-            let key = ObjectKey::new(self.sources.namespace.clone(), vm.machine_name.clone());
-            self.sources.views.machines.get(&key)
-        };
-        let machine = self.by_vm.get(&id).cloned().or_else(by_name);
-        let claim = claim_in_stores(vm, held, machine.as_deref());
+    fn row_of_vm(&self, inventory: &Inventory, snapshot: &Snapshot, vm: &ListedVm) -> ProviderMachine {
+        let id = identity(&vm.provider_id);
+        let machine = self.by_vm.get(&id).or_else(|| self.claims.machine(&vm.machine_name));
+        let claim = self.claims.on(vm);
         let number = |count: Option<&usize>| Number::of(count.copied().unwrap_or(1));
-        let state = state_of_vm(&claim, number(self.namesakes.get(&vm.machine_name)), number(self.listed.get(&id)));
-        let class = class_of(inventory, machine.as_deref());
+        let (namesakes, inventories) = (number(self.namesakes.get(&vm.machine_name)), number(self.listed.get(&id)));
+        let then = if snapshot.nobodys.contains(&id) { Then::Nobodys } else { Then::Somebodys };
+        let state = state_of_vm(&claim, namesakes, inventories, then);
+        let class = class_of(inventory, machine.map(|machine| &**machine));
         let row = self.row(&object_name(&vm.machine_name, &vm.provider_id), &vm.provider_id, vm.created, state, &class);
+        let mut status = self.status(Some(inventory));
+        if state == State::Unknown {
+            status.incomplete.push(if claim.is_orphaned() {
+                outdated(&class, "the VM's machine has gone")
+            } else {
+                Incomplete::new(format!("class {class}"), "NoMachineNamed", "the provider does not say whose the VM is")
+            });
+        }
+        let is_orphan = claim.is_orphaned() && state != State::Unknown;
         ProviderMachine {
             vm_name: scrubbed(&vm.machine_name),
-            node_ref: machine.as_ref().filter(|_| state == State::Owned).and_then(|machine| self.node_of(machine)),
-            machine_ref: machine.as_deref().map(machine_ref),
-            orphan: claim.is_orphaned().then(|| self.orphan(inventory, vm, &claim)),
-            status: self.status(Some(inventory)),
+            node_ref: machine.filter(|_| state == State::Owned).and_then(|machine| self.node_of(machine)),
+            machine_ref: machine.map(|machine| machine_ref(machine)),
+            orphan: is_orphan.then(|| self.orphan(inventory, vm, &claim)),
+            status,
+            is_nobodys: claim.is_orphaned(),
             ..row
         }
     }
@@ -238,12 +260,24 @@ impl<'a> Seen<'a> {
     fn row_of_machine(&self, machine: &Machine, state: State, inventory: Option<&Inventory>) -> ProviderMachine {
         let name = format!("{}.{}", machine.name_any(), state.as_str().to_lowercase());
         let created = machine.creation_timestamp().map(|created| created.0);
-        let row = self.row(&name, &machine.spec.provider_id, created, state, &machine.spec.class.name);
-        ProviderMachine {
-            node_ref: self.node_of(machine),
-            machine_ref: Some(machine_ref(machine)),
-            status: self.status(inventory),
-            ..row
+        let class = machine.spec.class.name.as_str();
+        let row = self.row(&name, &machine.spec.provider_id, created, state, class);
+        let mut status = self.status(inventory);
+        if state == State::Unknown && status.incomplete.is_empty() {
+            status.incomplete.push(self.why_not_listed(class));
+        }
+        ProviderMachine { node_ref: self.node_of(machine), machine_ref: Some(machine_ref(machine)), status, ..row }
+    }
+
+    /// Why it can't be told whether the VM of a machine of this class is there, where no list has failed.
+    fn why_not_listed(&self, class: &str) -> Incomplete {
+        let is_it = |(known, _): &&(Arc<MachineClass>, Incomplete)| known.metadata.name.as_deref() == Some(class);
+        if let Some((_, why)) = self.unusable.iter().find(is_it) {
+            why.clone()
+        } else if self.missing_classes().any(|missing| missing == class) {
+            no_such_class(class)
+        } else {
+            outdated(class, "the machine has changed")
         }
     }
 
@@ -270,6 +304,7 @@ impl<'a> Seen<'a> {
             node_ref: None,
             orphan: None,
             status: self.status(None),
+            is_nobodys: false,
         }
     }
 
@@ -312,6 +347,21 @@ impl<'a> Seen<'a> {
             incomplete: inventory.and_then(|inventory| inventory.trouble.clone()).into_iter().collect(),
         }
     }
+}
+
+/// A class that machines name and nobody has.
+fn no_such_class(class: &str) -> Incomplete {
+    Incomplete::new(
+        format!("class {class}"),
+        "ClassNotFound",
+        "there is no such class, so that no provider can be asked",
+    )
+}
+
+/// What a list can't tell because something has happened since it was made.
+fn outdated(class: &str, what: &str) -> Incomplete {
+    let message = format!("{what} since the provider was asked; ask again in ten seconds");
+    Incomplete::new(format!("class {class}"), "ListOutdated", &message)
 }
 
 /// The machine's class where the inventory is of it, else the inventory's first.

@@ -39,6 +39,9 @@ pub struct ProviderMachine {
     pub orphan: Option<Orphan>,
     /// How the answer came about.
     pub status: Status,
+    /// No machine has it: on an older list, that is worth another look.
+    #[serde(skip)]
+    pub is_nobodys: bool,
 }
 
 /// A class.
@@ -62,6 +65,7 @@ pub struct MachineRef {
     pub phase: String,
     /// When it was deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub deletion_timestamp: Option<String>,
 }
 
@@ -80,9 +84,11 @@ pub struct NodeRef {
 #[serde(rename_all = "camelCase")]
 pub struct Orphan {
     /// Since when no machine is known to have the VM.
+    #[schemars(extend("format" = "date-time"))]
     pub since: String,
     /// When it is deleted at the earliest; absent where nobody deletes orphans, or this process can't tell.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub will_be_deleted_after: Option<String>,
     /// Why it is an orphan.
     pub reason: String,
@@ -93,6 +99,7 @@ pub struct Orphan {
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// When it was computed.
+    #[schemars(extend("format" = "date-time"))]
     pub observed_at: String,
     /// Age of the provider's list.
     pub snapshot_age: GoDuration,

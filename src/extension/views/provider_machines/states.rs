@@ -60,13 +60,26 @@ impl Number {
     }
 }
 
-/// What a listed VM is. `namesakes`: VMs that are listed for the same machine; `inventories`: those that list it.
-pub fn state_of_vm(claim: &Claim, namesakes: Number, inventories: Number) -> State {
+/// Whose a VM was when the provider was asked for its list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// A machine's.
+    Somebodys,
+    /// No machine's.
+    Nobodys,
+}
+
+/// What a listed VM is. `namesakes`: VMs that are listed for the same machine; `inventories`: those that list it. A VM whose
+/// machine has gone since the list was made has most likely gone with it, and is no orphan until a newer list shows it.
+pub fn state_of_vm(claim: &Claim, namesakes: Number, inventories: Number, then: Then) -> State {
     match (claim, namesakes, inventories) {
         (Claim::Own, _, _) | (Claim::InCreation, Number::One, _) => State::Owned,
         (Claim::InCreation | Claim::OtherVm(_), Number::More, _) => State::Duplicate,
         (Claim::Nobody | Claim::OtherVm(_), _, Number::More) => State::Foreign,
-        (Claim::Nobody | Claim::OtherVm(_), _, Number::One) => State::Orphan,
+        (Claim::Nobody | Claim::OtherVm(_), _, Number::One) => match then {
+            Then::Somebodys => State::Unknown,
+            Then::Nobodys => State::Orphan,
+        },
         (Claim::Unnamed | Claim::Unknown, _, _) => State::Unknown,
     }
 }
@@ -120,18 +133,32 @@ mod tests {
     }
 
     #[rstest]
-    #[case::a_machine_has_it(Claim::Own, Number::One, Number::One, State::Owned)]
-    #[case::even_if_there_are_two(Claim::Own, Number::More, Number::One, State::Owned)]
-    #[case::a_machine_is_about_to_get_it(Claim::InCreation, Number::One, Number::One, State::Owned)]
-    #[case::two_for_a_machine_that_has_none(Claim::InCreation, Number::More, Number::One, State::Duplicate)]
-    #[case::the_machine_has_another_listed_one(other(), Number::More, Number::One, State::Duplicate)]
-    #[case::the_machine_had_another_one(other(), Number::One, Number::One, State::Orphan)]
-    #[case::nobody_s(Claim::Nobody, Number::One, Number::One, State::Orphan)]
-    #[case::nobody_s_and_two_lists_have_it(Claim::Nobody, Number::One, Number::More, State::Foreign)]
-    #[case::two_lists_have_it_and_a_machine(Claim::Own, Number::One, Number::More, State::Owned)]
-    #[case::without_a_name(Claim::Unnamed, Number::One, Number::One, State::Unknown)]
-    fn a_vm_is(#[case] claim: Claim, #[case] namesakes: Number, #[case] inventories: Number, #[case] state: State) {
-        assert_eq!(state_of_vm(&claim, namesakes, inventories), state);
+    #[case::a_machine_has_it(Claim::Own, Number::One, Number::One, Then::Nobodys, State::Owned)]
+    #[case::even_if_there_are_two(Claim::Own, Number::More, Number::One, Then::Nobodys, State::Owned)]
+    #[case::a_machine_is_about_to_get_it(Claim::InCreation, Number::One, Number::One, Then::Nobodys, State::Owned)]
+    #[case::two_for_a_machine_that_has_none(
+        Claim::InCreation,
+        Number::More,
+        Number::One,
+        Then::Nobodys,
+        State::Duplicate
+    )]
+    #[case::the_machine_has_another_listed_one(other(), Number::More, Number::One, Then::Nobodys, State::Duplicate)]
+    #[case::the_machine_had_another_one(other(), Number::One, Number::One, Then::Nobodys, State::Orphan)]
+    #[case::nobody_s(Claim::Nobody, Number::One, Number::One, Then::Nobodys, State::Orphan)]
+    #[case::nobody_s_and_two_lists_have_it(Claim::Nobody, Number::One, Number::More, Then::Nobodys, State::Foreign)]
+    #[case::two_lists_have_it_and_a_machine(Claim::Own, Number::One, Number::More, Then::Nobodys, State::Owned)]
+    #[case::its_machine_has_gone_since(Claim::Nobody, Number::One, Number::One, Then::Somebodys, State::Unknown)]
+    #[case::its_machine_has_another_one_since(other(), Number::One, Number::One, Then::Somebodys, State::Unknown)]
+    #[case::without_a_name(Claim::Unnamed, Number::One, Number::One, Then::Nobodys, State::Unknown)]
+    fn a_vm_is(
+        #[case] claim: Claim,
+        #[case] namesakes: Number,
+        #[case] inventories: Number,
+        #[case] then: Then,
+        #[case] state: State,
+    ) {
+        assert_eq!(state_of_vm(&claim, namesakes, inventories, then), state);
     }
 
     fn at(second: i64) -> Timestamp {

@@ -189,6 +189,44 @@ async fn an_orphan_of_an_old_list_is_looked_for_on_a_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_vm_that_went_with_its_machine_is_no_orphan_on_an_older_list() {
+    let provider = Provider::listing(&[("a", "a"), ("x", "gone")]);
+    let world = provider.world();
+    world.add_machine(running("a"));
+    assert_eq!(states(&list(&world, Freshness::Recent).await)["cloud:///a"], "Owned");
+    provider.vms.lock().unwrap().remove(0);
+    world.sources.views.machines.delete(&running("a"));
+    // The provider may not be asked again yet.
+    let listing = list(&world, Freshness::Recent).await;
+    let expected = [("cloud:///a", "Unknown"), ("cloud:///x", "Orphan")];
+    assert_eq!(states(&listing), expected.map(|(id, state)| (id.to_owned(), state.to_owned())).into());
+    let doubtful = told(&listing).iter().find(|row| row["providerID"] == "cloud:///a").unwrap();
+    assert_eq!(
+        (doubtful.get("orphan"), &doubtful["status"]["incomplete"][0]["reason"]),
+        (None, &json!("ListOutdated"))
+    );
+    let fleet = super::super::FleetView::new(&world.sources).get("ns", "ns", Freshness::Recent).await.unwrap().object;
+    assert_eq!(fleet["machines"]["orphans"], 1);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_eq!(states(&list(&world, Freshness::Recent).await).len(), 1);
+    assert_eq!(provider.asked(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_goes_before_the_provider_answers_leaves_no_empty_list() {
+    let provider = Provider::listing(&[("a", "a")]);
+    let world = provider.world();
+    world.add_machine(running("a"));
+    let gone = tokio::time::timeout(Duration::from_secs(1), list(&world, Freshness::Recent)).await;
+    assert!(gone.is_err());
+    let listing = list(&world, Freshness::Recent).await;
+    assert_eq!(states(&listing)["cloud:///a"], "Unknown");
+    assert!(listing.warnings[0].contains("NotAnswered"), "{:?}", listing.warnings);
+    let view = ProviderMachineView::new(&world.sources);
+    assert_eq!(view.get("ns", "x", Freshness::Recent).await.unwrap_err().code, 503, "not known is not absent");
+}
+
+#[tokio::test(start_paused = true)]
 async fn xa_150_a_list_that_fails_says_so_and_concludes_nothing() {
     let provider = Provider::listing(&[]);
     *provider.fails.lock().unwrap() = Some(DriverStatus::new(Code::Unauthenticated, "who are you"));
@@ -233,6 +271,20 @@ async fn a_class_that_can_t_be_used_is_told_beside_the_others() {
     assert_eq!(states(&listing)["cloud:///a"], "Owned");
     assert_eq!(states(&listing)["cloud:///b"], "Unknown");
     assert!(listing.warnings[0].starts_with("class strange"), "{:?}", listing.warnings);
+    let row = told(&listing).iter().find(|row| row["providerID"] == "cloud:///b").unwrap();
+    assert_eq!(row["status"]["incomplete"][0]["reason"], "ClassNotUsable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_of_a_class_that_is_not_there_says_so() {
+    let world = Provider::listing(&[]).world();
+    let mut machine = running("a");
+    machine.spec.class.name = "typo".to_owned();
+    world.add_machine(machine);
+    let listing = list(&world, Freshness::Recent).await;
+    assert_eq!(states(&listing)["cloud:///a"], "Unknown");
+    assert_eq!(told(&listing)[0]["status"]["incomplete"][0]["reason"], "ClassNotFound");
+    assert!(listing.warnings[0].starts_with("class typo is not complete: ClassNotFound"), "{:?}", listing.warnings);
 }
 
 #[tokio::test(start_paused = true)]

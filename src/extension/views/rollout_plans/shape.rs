@@ -96,6 +96,7 @@ pub struct Assume {
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// When the plan was computed.
+    #[schemars(extend("format" = "date-time"))]
     pub observed_at: String,
     /// Whether machines are replaced at all: the template is another one.
     pub changes_template: bool,
