@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 
@@ -219,6 +219,10 @@ fn is_alike(old: &Backend, new: &Backend) -> bool {
 async fn learn(line: &Line, serves: &GroupVersion, known: Option<&Learned>) -> Result<Learned, Unavailable> {
     let path = serves.path();
     let failed = |why: String| Unavailable::failed_check(format!("failing or missing response from {path}: {why}"));
+    // Who is just starting would log every question as one that it failed to answer.
+    if known.is_none() && says_it_is_not_ready(line).await {
+        return Err(failed("the server is not ready yet".to_owned()));
+    }
     let list = ask(line, &path, "application/json", Asker::Aggregator).await.map_err(failed)?;
     // A server without these documents is available all the same.
     let index = ask(line, "/openapi/v3", "application/json", Asker::OpenApi).await.unwrap_or_default();
@@ -236,7 +240,18 @@ async fn learn(line: &Line, serves: &GroupVersion, known: Option<&Learned>) -> R
     Ok(Learned { swagger: swagger.as_ref().and_then(parsed), entry, open_api, seen })
 }
 
+/// Whether a server answers that it is not ready. One that tells nothing of itself is taken to be.
+async fn says_it_is_not_ready(line: &Line) -> bool {
+    let told = exchange(line, "/readyz", "*/*", Asker::Aggregator).await;
+    told.is_ok_and(|(status, _)| status.is_server_error())
+}
+
 async fn ask(line: &Line, path: &str, accept: &'static str, asker: Asker) -> Result<Bytes, String> {
+    let (status, bytes) = exchange(line, path, accept, asker).await?;
+    if status.is_success() { Ok(bytes) } else { Err(format!("bad status {status}: {}", beginning(&bytes))) }
+}
+
+async fn exchange(line: &Line, path: &str, accept: &'static str, asker: Asker) -> Result<(StatusCode, Bytes), String> {
     let mut headers = HeaderMap::new();
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     headers.insert(header::USER_AGENT, HeaderValue::from_static("mcm-dev-aggregator"));
@@ -248,8 +263,7 @@ async fn ask(line: &Line, path: &str, accept: &'static str, asker: Asker) -> Res
         let response = line.send(Method::GET, path, headers, Bytes::new()).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), DOCUMENT_LIMIT).collect().await;
-        let bytes = body.map_err(|error| error.to_string())?.to_bytes();
-        if status.is_success() { Ok(bytes) } else { Err(format!("bad status {status}: {}", beginning(&bytes))) }
+        Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
     };
     tokio::time::timeout(PATIENCE, asked).await.map_err(|_| format!("no answer within {} s", PATIENCE.as_secs()))?
 }
