@@ -148,13 +148,10 @@ impl Places {
         answered: impl Future<Output = Result<Answer, ApiStatus>>,
     ) -> Result<Answer, ApiStatus> {
         let Some(limit) = deadline(lane, query, self.deadline)? else { return answered.await };
-        match tokio::time::timeout(limit, answered).await {
-            Ok(answered) => answered,
-            Err(_) => {
-                let message = "Timeout: request did not complete within the allotted timeout";
-                Err(ApiStatus::new(504, "Timeout", message).with_details(serde_json::json!({})))
-            }
-        }
+        tokio::time::timeout(limit, answered).await.unwrap_or_else(|_| {
+            let message = "Timeout: request did not complete within the allotted timeout";
+            Err(ApiStatus::new(504, "Timeout", message).with_details(serde_json::json!({})))
+        })
     }
 }
 
@@ -222,17 +219,22 @@ mod tests {
     }
 
     #[rstest]
-    #[case::none(Lane::Reading, "", Some(Some(60_000)))]
-    #[case::shorter(Lane::Writing, "timeout=1500ms", Some(Some(1_500)))]
-    #[case::longer_than_allowed(Lane::Reading, "timeout=2h", Some(Some(60_000)))]
-    #[case::zero_is_none(Lane::Reading, "timeout=0s", Some(Some(60_000)))]
-    #[case::negative_is_none(Lane::Reading, "timeout=-5s", Some(Some(60_000)))]
-    #[case::xa_041_no_time(Lane::Reading, "timeout=abc", None)]
-    #[case::watches_have_none(Lane::Watching, "timeout=1s", Some(None))]
-    #[case::and_are_not_asked(Lane::Watching, "timeout=abc", Some(None))]
-    fn when_a_request_must_be_answered(#[case] lane: Lane, #[case] query: &str, #[case] expected: Option<Option<u64>>) {
+    #[case::none(Lane::Reading, "", Ok(Some(60_000)))]
+    #[case::shorter(Lane::Writing, "timeout=1500ms", Ok(Some(1_500)))]
+    #[case::longer_than_allowed(Lane::Reading, "timeout=2h", Ok(Some(60_000)))]
+    #[case::zero_is_none(Lane::Reading, "timeout=0s", Ok(Some(60_000)))]
+    #[case::negative_is_none(Lane::Reading, "timeout=-5s", Ok(Some(60_000)))]
+    #[case::xa_041_no_time(Lane::Reading, "timeout=abc", Err(400))]
+    #[case::watches_have_none(Lane::Watching, "timeout=1s", Ok(None))]
+    #[case::and_are_not_asked(Lane::Watching, "timeout=abc", Ok(None))]
+    fn when_a_request_must_be_answered(
+        #[case] lane: Lane,
+        #[case] query: &str,
+        #[case] expected: Result<Option<u64>, u16>,
+    ) {
         let found = deadline(lane, &Query::parse(Some(query)), Duration::from_secs(60));
-        assert_eq!(found.ok(), expected.map(|limit| limit.map(Duration::from_millis)));
+        let expected = expected.map(|limit| limit.map(Duration::from_millis));
+        assert_eq!(found.map_err(|status| status.code), expected);
     }
 
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";

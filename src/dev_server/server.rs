@@ -247,13 +247,14 @@ impl Server {
     ) -> Result<Answer, ApiStatus> {
         let target = classify(&head.method, head.uri.path(), query)?;
         let lane = Lane::of(&target, &head.method);
-        let answered = async {
+        // On the heap: it is large, and would lie in each future around it.
+        let answered = Box::pin(async {
             let user = self.impersonated(user?, &head.headers)?;
             access::authorize(&user, &target, head.uri.path())?;
             let place = self.places.enter(lane, &user)?;
             let answer = self.permitted(target, head, query, body, &user, found).await?;
             Ok(limits::held(lane, place, answer))
-        };
+        });
         self.places.in_time(lane, query, answered).await
     }
 

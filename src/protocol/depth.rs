@@ -90,6 +90,6 @@ mod tests {
 
     #[test]
     fn th_01_what_opens_for_ever_is_noticed_early() {
-        assert_eq!(check_text(&[b'['; 3 << 20]), Err(TooDeep));
+        assert_eq!(check_text("[".repeat(3 << 20).as_bytes()), Err(TooDeep));
     }
 }
