@@ -6,9 +6,13 @@ use std::io::Write;
 
 use clap::{Args, ValueEnum};
 
-use super::{Failure, documents, manifests_crds, manifests_views, manifests_webhooks, rbac};
+use super::{
+    Failure, documents, manifests_crds, manifests_views, manifests_webhooks,
+    rbac::{self, Installation},
+    webhook_scope::WebhookScope,
+};
 use crate::{
-    admission::manifests::{Client, FailurePolicy, MatchConditions, Scope, StatusWebhook, WebhookManifests},
+    admission::manifests::{Client, FailurePolicy, MatchConditions, StatusWebhook, WebhookManifests},
     api::{
         crd::{Converter, CrdOptions, OldestServer, V1Beta1},
         names,
@@ -35,7 +39,7 @@ pub struct ManifestsArgs {
     /// Oldest API server that must be able to take them, such as 1.29
     #[arg(long, default_value = "1.30", value_name = "VERSION", value_parser = kubernetes_minor)]
     pub kube_version: KubernetesMinor,
-    /// Whose objects the webhooks judge
+    /// Whose objects the webhooks judge; with "namespace" everything outside the namespace is named after it (webhooks, rbac)
     #[arg(long, default_value = "cluster", value_name = "SCOPE")]
     pub scope: WebhookScope,
     /// User names whose requests the webhooks don't see; unset means the service account
@@ -67,15 +71,6 @@ pub enum Part {
     Apiservice,
     /// All of these but the policies and the views
     All,
-}
-
-/// Whose objects the webhooks judge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum WebhookScope {
-    /// Those of every namespace
-    Cluster,
-    /// Those of `--namespace`, by configurations of its own
-    Namespace,
 }
 
 /// What happens to an update while no webhook answers.
@@ -155,10 +150,7 @@ impl ManifestsArgs {
                 Some(url) => Client::Url(url.clone()),
                 None => Client::Service { namespace: self.namespace.clone(), name: self.service_name.clone() },
             },
-            scope: match self.scope {
-                WebhookScope::Cluster => Scope::Cluster,
-                WebhookScope::Namespace => Scope::Namespace(self.namespace.clone()),
-            },
+            scope: self.scope.of(&self.namespace),
             controller_users: self.controller_users.clone().unwrap_or(usual.controller_users),
             update_failure_policy: match self.update_failure_policy {
                 UpdatePolicy::Ignore => FailurePolicy::Ignore,
@@ -182,9 +174,10 @@ impl ManifestsArgs {
     }
 
     fn rbac(&self) -> Result<String, Failure> {
-        let mut objects = rbac::manifests(&self.namespace);
+        let installation = Installation { namespace: &self.namespace, scope: self.scope };
+        let mut objects = rbac::manifests(&installation);
         if self.simulation {
-            objects.extend(rbac::simulation_manifests(&self.namespace));
+            objects.extend(rbac::simulation_manifests(&installation));
         }
         documents::to_yaml(&objects).map_err(Failure::run)
     }

@@ -25,6 +25,7 @@ pub mod simulate;
 pub mod uninstall;
 pub mod validate;
 pub mod version;
+pub mod webhook_scope;
 
 use std::{
     ffi::OsString,

@@ -8,10 +8,13 @@
 
 use serde_json::{Value, json};
 
+use super::webhook_scope::WebhookScope;
 use crate::api::names;
 
 /// Group of the views.
 const VIEWS: &str = crate::extension::view::GROUP;
+/// Group of webhook configurations.
+const WEBHOOKS: &str = "admissionregistration.k8s.io";
 /// Name of the service account and prefix of all roles.
 const NAME: &str = names::WEBHOOK_CONFIGURATION;
 /// The label that all of our objects carry.
@@ -22,12 +25,13 @@ const TOKEN_NAMESPACE: &str = "kube-system";
 const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// One thing the process does, and why.
-struct Grant {
+#[derive(Clone, Copy)]
+struct Grant<'a> {
     group: &'static str,
     resources: &'static [&'static str],
     verbs: &'static [&'static str],
     /// Names it is restricted to; empty means every name.
-    names: &'static [&'static str],
+    names: &'a [&'a str],
     /// Why, for the reader of this list.
     #[allow(dead_code)]
     why: &'static str,
@@ -36,7 +40,7 @@ struct Grant {
 const READ: &[&str] = &["get", "list", "watch"];
 
 /// In the namespace of the machine objects (control cluster).
-const CONTROL: &[Grant] = &[
+const CONTROL: &[Grant<'_>] = &[
     Grant {
         group: names::GROUP,
         resources: &["machines", "machinesets"],
@@ -96,7 +100,7 @@ const CONTROL: &[Grant] = &[
 ];
 
 /// In the namespace of the process: its certificate.
-const CERTIFICATE: &[Grant] = &[
+const CERTIFICATE: &[Grant<'_>] = &[
     Grant {
         group: "",
         resources: &["secrets"],
@@ -114,9 +118,9 @@ const CERTIFICATE: &[Grant] = &[
 ];
 
 /// Cluster-wide in the control cluster: our own registrations, whose `caBundle` the process keeps right.
-const REGISTRATIONS: &[Grant] = &[
+const REGISTRATIONS: &[Grant<'_>] = &[
     Grant {
-        group: "admissionregistration.k8s.io",
+        group: WEBHOOKS,
         resources: &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
         verbs: &["get", "list", "patch", "watch"],
         names: &[names::WEBHOOK_CONFIGURATION],
@@ -137,7 +141,7 @@ const REGISTRATIONS: &[Grant] = &[
 ];
 
 /// Cluster-wide in the control cluster, for the views only.
-const VIEWS_REGISTRATION: &[Grant] = &[Grant {
+const VIEWS_REGISTRATION: &[Grant<'_>] = &[Grant {
     group: "apiregistration.k8s.io",
     resources: &["apiservices"],
     verbs: &["get", "list", "patch", "watch"],
@@ -146,7 +150,7 @@ const VIEWS_REGISTRATION: &[Grant] = &[Grant {
 }];
 
 /// Who may read which views: name of the role, whether it becomes part of a role that people have, and its rules.
-const READERS: [(&str, Option<&str>, &[Grant]); 3] = [
+const READERS: [(&str, Option<&str>, &[Grant<'_>]); 3] = [
     (
         "mcm-views-reader",
         Some("view"),
@@ -192,7 +196,7 @@ const READERS: [(&str, Option<&str>, &[Grant]); 3] = [
 ];
 
 /// Cluster-wide in the target cluster.
-const TARGET: &[Grant] = &[
+const TARGET: &[Grant<'_>] = &[
     Grant {
         group: "",
         resources: &["nodes"],
@@ -239,7 +243,7 @@ const TARGET: &[Grant] = &[
 ];
 
 /// In [`TOKEN_NAMESPACE`] of the target cluster.
-const TOKENS: &[Grant] = &[Grant {
+const TOKENS: &[Grant<'_>] = &[Grant {
     group: "",
     resources: &["secrets"],
     verbs: &["create", "delete", "get", "patch"],
@@ -248,7 +252,7 @@ const TOKENS: &[Grant] = &[Grant {
 }];
 
 /// Cluster-wide in the target cluster, for the virtual cloud only.
-const SIMULATION: &[Grant] = &[
+const SIMULATION: &[Grant<'_>] = &[
     Grant {
         group: "",
         resources: &["nodes"],
@@ -273,7 +277,7 @@ const SIMULATION: &[Grant] = &[
 ];
 
 /// In [`NODE_LEASE_NAMESPACE`] of the target cluster, for the virtual cloud only.
-const SIMULATION_LEASES: &[Grant] = &[Grant {
+const SIMULATION_LEASES: &[Grant<'_>] = &[Grant {
     group: "coordination.k8s.io",
     resources: &["leases"],
     verbs: &["create", "patch"],
@@ -282,7 +286,7 @@ const SIMULATION_LEASES: &[Grant] = &[Grant {
 }];
 
 /// In the namespace of the machine objects, for the virtual cloud only.
-const SIMULATION_STATE: &[Grant] = &[Grant {
+const SIMULATION_STATE: &[Grant<'_>] = &[Grant {
     group: "",
     resources: &["configmaps"],
     verbs: &["create", "list", "patch"],
@@ -290,22 +294,49 @@ const SIMULATION_STATE: &[Grant] = &[Grant {
     why: "VMs remembered with --simulation-state=configmap:NAME; found by label, their number is not known before",
 }];
 
-/// The RBAC objects of an installation whose process and machine objects live in `namespace` of one cluster that is
-/// both control and target cluster; without the virtual cloud.
-pub fn manifests(namespace: &str) -> Vec<Value> {
+/// Whose rights they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Installation<'a> {
+    /// Where the process and the machine objects live.
+    pub namespace: &'a str,
+    /// Whether others like it may live in other namespaces: then none of them shares an object outside its own.
+    pub scope: WebhookScope,
+}
+
+impl Installation<'_> {
+    fn name_outside(&self, part: &str) -> String {
+        self.scope.name_outside(self.namespace, &format!("{NAME}-{part}"))
+    }
+}
+
+/// The RBAC objects of an installation in one cluster that is both control and target cluster; without the virtual cloud.
+pub fn manifests(installation: &Installation<'_>) -> Vec<Value> {
+    let namespace = installation.namespace;
+    let outside = |part: &str| installation.name_outside(part);
     let mut objects = vec![object("v1", "ServiceAccount", NAME, Some(namespace), json!({}))];
     objects.extend(bound_role(NAME, namespace, CONTROL, namespace));
     objects.extend(bound_role(&format!("{NAME}-certificate"), namespace, CERTIFICATE, namespace));
-    objects.extend(bound_role(&format!("{NAME}-tokens"), TOKEN_NAMESPACE, TOKENS, namespace));
-    objects.extend(bound_cluster_role(&format!("{NAME}-registrations"), REGISTRATIONS, namespace));
-    objects.extend(bound_cluster_role(&format!("{NAME}-target"), TARGET, namespace));
+    objects.extend(bound_role(&outside("tokens"), TOKEN_NAMESPACE, TOKENS, namespace));
+    let configuration = installation.scope.configuration(namespace);
+    let configurations = [configuration.as_str()];
+    let registrations: Vec<Grant> = REGISTRATIONS
+        .iter()
+        .map(|grant| match grant.group {
+            WEBHOOKS => Grant { names: &configurations, ..*grant },
+            _ => *grant,
+        })
+        .collect();
+    objects.extend(bound_cluster_role(&outside("registrations"), &registrations, namespace));
+    objects.extend(bound_cluster_role(&outside("target"), TARGET, namespace));
     objects
 }
 
 /// What the virtual cloud needs on top of [`manifests`].
-pub fn simulation_manifests(namespace: &str) -> Vec<Value> {
-    let mut objects = bound_cluster_role(&format!("{NAME}-simulation"), SIMULATION, namespace);
-    objects.extend(bound_role(&format!("{NAME}-simulation"), NODE_LEASE_NAMESPACE, SIMULATION_LEASES, namespace));
+pub fn simulation_manifests(installation: &Installation<'_>) -> Vec<Value> {
+    let namespace = installation.namespace;
+    let outside = installation.name_outside("simulation");
+    let mut objects = bound_cluster_role(&outside, SIMULATION, namespace);
+    objects.extend(bound_role(&outside, NODE_LEASE_NAMESPACE, SIMULATION_LEASES, namespace));
     objects.extend(bound_role(&format!("{NAME}-simulation-state"), namespace, SIMULATION_STATE, namespace));
     objects
 }
@@ -337,7 +368,7 @@ pub fn views_manifests(namespace: &str) -> Vec<Value> {
 
 /// Roles for people.
 pub fn reader_roles() -> Vec<Value> {
-    let role = |(name, part_of, grants): &(&str, Option<&str>, &[Grant])| {
+    let role = |(name, part_of, grants): &(&str, Option<&str>, &[Grant<'_>])| {
         let mut role = object(RBAC, "ClusterRole", name, None, json!({ "rules": rules(grants) }));
         if let Some(part_of) = part_of {
             role["metadata"]["labels"][format!("rbac.authorization.k8s.io/aggregate-to-{part_of}")] = json!("true");
@@ -347,7 +378,7 @@ pub fn reader_roles() -> Vec<Value> {
     READERS.iter().map(role).collect()
 }
 
-fn bound_role(name: &str, role_namespace: &str, grants: &[Grant], account_namespace: &str) -> Vec<Value> {
+fn bound_role(name: &str, role_namespace: &str, grants: &[Grant<'_>], account_namespace: &str) -> Vec<Value> {
     let place = Some(role_namespace);
     vec![
         object(RBAC, "Role", name, place, json!({ "rules": rules(grants) })),
@@ -355,7 +386,7 @@ fn bound_role(name: &str, role_namespace: &str, grants: &[Grant], account_namesp
     ]
 }
 
-fn bound_cluster_role(name: &str, grants: &[Grant], account_namespace: &str) -> Vec<Value> {
+fn bound_cluster_role(name: &str, grants: &[Grant<'_>], account_namespace: &str) -> Vec<Value> {
     vec![
         object(RBAC, "ClusterRole", name, None, json!({ "rules": rules(grants) })),
         object(RBAC, "ClusterRoleBinding", name, None, binding("ClusterRole", name, account_namespace)),
@@ -364,8 +395,8 @@ fn bound_cluster_role(name: &str, grants: &[Grant], account_namespace: &str) -> 
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
-fn rules(grants: &[Grant]) -> Vec<Value> {
-    let rule = |grant: &Grant| {
+fn rules(grants: &[Grant<'_>]) -> Vec<Value> {
+    let rule = |grant: &Grant<'_>| {
         let mut rule = json!({ "apiGroups": [grant.group], "resources": grant.resources, "verbs": grant.verbs });
         if !grant.names.is_empty() {
             rule["resourceNames"] = json!(grant.names);
@@ -402,7 +433,7 @@ fn object(api_version: &str, kind: &str, name: &str, namespace: Option<&str>, bo
 mod tests {
     use super::*;
 
-    fn all_grants() -> impl Iterator<Item = &'static Grant> {
+    fn all_grants() -> impl Iterator<Item = &'static Grant<'static>> {
         let own = [
             CONTROL,
             CERTIFICATE,
@@ -449,8 +480,26 @@ mod tests {
     }
 
     #[test]
+    fn where_each_namespace_has_a_manager_none_takes_the_others_rights() {
+        let objects = |namespace| {
+            let installation = Installation { namespace, scope: WebhookScope::Namespace };
+            [manifests(&installation), simulation_manifests(&installation)].concat()
+        };
+        let identity = |object: &Value| {
+            let metadata = &object["metadata"];
+            format!("{} {}/{}", object["kind"], metadata["namespace"], metadata["name"])
+        };
+        let (one, two) = (objects("one"), objects("two"));
+        for object in &one {
+            assert!(two.iter().all(|other| identity(other) != identity(object)), "{}", identity(object));
+        }
+        let registrations = one.iter().find(|object| object["metadata"]["name"] == format!("{NAME}-registrations-one"));
+        assert_eq!(registrations.unwrap()["rules"][0]["resourceNames"], json!(["machine-controller-manager-one"]));
+    }
+
+    #[test]
     fn every_role_is_bound_to_the_service_account() {
-        let objects = manifests("mcm");
+        let objects = manifests(&Installation { namespace: "mcm", scope: WebhookScope::Cluster });
         let of_kind = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
         assert_eq!(of_kind("Role"), of_kind("RoleBinding"));
         assert_eq!(of_kind("ClusterRole"), of_kind("ClusterRoleBinding"));

@@ -21,8 +21,8 @@ use super::{
     Failure,
     cluster_objects::{get, holder, list, of},
     kubeconfig::{ClusterArgs, run_interruptibly},
-    manifests::WebhookScope,
     migrate_storage::definition::{is, name_of, place},
+    webhook_scope::WebhookScope,
 };
 use crate::{
     api::{
@@ -148,11 +148,8 @@ fn confirm(namespace: &str, out: &mut dyn Write) -> Result<(), Failure> {
 
 async fn find(args: &UninstallArgs, client: &Client, target: &Client) -> Result<Findings, Failure> {
     let (mut registrations, mut remains) = (Vec::new(), Vec::new());
-    let (suffix, shared) = match args.scope {
-        WebhookScope::Cluster => (String::new(), true),
-        WebhookScope::Namespace => (format!("-{}", args.namespace), false),
-    };
-    let configuration = format!("{}{suffix}", names::WEBHOOK_CONFIGURATION);
+    let shared = args.scope == WebhookScope::Cluster;
+    let configuration = args.scope.configuration(&args.namespace);
     if shared {
         // First of all: once no manager answers, it would stall the deletion of every namespace.
         let api = of(client, None, "apiregistration.k8s.io", "v1", "APIService", "apiservices");

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
-        names::{API_SERVICE, CERTIFICATE_SECRET, WEBHOOK_CONFIGURATION},
+        names::{API_SERVICE, CERTIFICATE_SECRET},
         validation::{ControllerUsers, Coverage, Policy},
     },
     cluster::{
@@ -143,8 +143,9 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
         Ok(PlanSettings::for_names(names))
     };
     let api_service = settings.extension.as_ref().map(|_| API_SERVICE);
-    let targets =
-        || if settings.secure.is_some() { Target::all(WEBHOOK_CONFIGURATION, api_service) } else { Vec::new() };
+    let targets = || {
+        if settings.secure.is_some() { Target::all(&settings.webhooks.configuration, api_service) } else { Vec::new() }
+    };
     let mode = match &settings.certificates {
         settings::CertMode::SelfManaged => CertMode::SelfManaged {
             namespace: service.namespace.clone(),

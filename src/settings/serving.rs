@@ -9,6 +9,8 @@ use crate::api::{defaulting::FinalizerDefault, validation::Profile};
 pub struct WebhookSettings {
     /// PEM file of the authorities of which callers must show a certificate; most API servers have none to show.
     pub client_authorities: Option<PathBuf>,
+    /// Name of both webhook configurations, whose `caBundle` is kept right.
+    pub configuration: String,
     /// The oldest TLS version that is spoken.
     pub tls_min_version: TlsMinVersion,
     /// Cipher suites that are spoken.

@@ -34,6 +34,7 @@ mod hostile_bytes;
 mod late;
 mod lockout;
 mod machine_life;
+mod neighbours;
 mod one_thread;
 mod protocol;
 mod quick_start;

@@ -185,8 +185,13 @@ impl TestManager {
 
     /// Registers the webhooks of this manager by URL, and waits until they judge.
     pub async fn register_webhooks(&self, rig: &Arc<Rig>, namespace: &Namespace) {
+        self.register_webhooks_of("cluster", rig, namespace).await;
+    }
+
+    /// The same for the objects of this scope (`mcm manifests --scope`).
+    pub async fn register_webhooks_of(&self, scope: &str, rig: &Arc<Rig>, namespace: &Namespace) {
         let url = format!("--webhook-url=https://127.0.0.1:{}", self.secure_port);
-        let manifests = mcm(&["manifests", "webhooks", "--namespace", &namespace.name, &url]);
+        let manifests = mcm(&["manifests", "webhooks", "--namespace", &namespace.name, "--scope", scope, &url]);
         rig.apply(&manifests).await.succeed();
         // An object that only a webhook refuses: its text proves that certificate, URL and rules are in place.
         let probe = "{apiVersion: machine.sapcloud.io/v1alpha1, kind: Machine, metadata: {name: probe, annotations: \

@@ -17,9 +17,9 @@ use super::{
     Failure,
     cluster_objects::{of, read},
     kubeconfig::{ClusterArgs, run_interruptibly},
-    manifests::WebhookScope,
     migrate_storage::definition::name_of,
     output::OutputFormat,
+    webhook_scope::WebhookScope,
 };
 use crate::api::{kind::Kind, names};
 
@@ -75,11 +75,7 @@ async fn look_over(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
             of(&client, None, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
         findings.push(checks::definition(kind, &ask(&api, &name_of(kind)).await));
     }
-    let suffix = match args.scope {
-        WebhookScope::Cluster => String::new(),
-        WebhookScope::Namespace => format!("-{namespace}"),
-    };
-    let configuration = format!("{}{suffix}", names::WEBHOOK_CONFIGURATION);
+    let configuration = args.scope.configuration(&namespace);
     for (kind, plural) in [
         ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
         ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),

@@ -12,7 +12,7 @@ use clap::{ArgAction, Args};
 pub use super::{extension::ExtensionArgs, limits::LimitArgs};
 use crate::{
     api::{duration::GoDuration, names},
-    cli::{go_flags::go_bool, logging::LoggingArgs},
+    cli::{go_flags::go_bool, logging::LoggingArgs, webhook_scope::WebhookScope},
     settings::ReadVersion,
 };
 
@@ -294,6 +294,9 @@ pub struct ServingArgs {
     /// Namespace of that Service; unset means the pod's, outside a cluster --namespace
     #[arg(long, value_name = "NAMESPACE")]
     pub service_namespace: Option<String>,
+    /// Whose webhook configurations get the CA bundle: the cluster's, or the namespace's own (mcm manifests --scope)
+    #[arg(long, default_value = "cluster", value_name = "SCOPE")]
+    pub webhook_scope: WebhookScope,
     /// How rules with two levels answer: compat (warn) or strict (deny)
     #[arg(long, default_value = "compat", value_name = "PROFILE")]
     pub admission_profile: String,

@@ -93,7 +93,7 @@ impl ServeArgs {
             },
             extension: self.extension.settings(&mut problems),
             limits: self.limits.settings(&mut problems),
-            webhooks: webhooks(&self.serving, &mut problems),
+            webhooks: webhooks(&self.serving, &clusters.namespace, &mut problems),
             admission: admission(&self.serving, &mut problems),
             controllers: controllers(&self.controllers, &mut problems),
             workers: workers(&self.controllers, &mut problems),
@@ -257,7 +257,7 @@ fn is_server_name(name: &str) -> bool {
     name.parse::<IpAddr>().is_err() && name.strip_prefix("*.").unwrap_or(name).split('.').all(is_label)
 }
 
-fn webhooks(args: &ServingArgs, problems: &mut Problems) -> WebhookSettings {
+fn webhooks(args: &ServingArgs, namespace: &str, problems: &mut Problems) -> WebhookSettings {
     let tls_min_version = match args.tls_min_version.as_str() {
         "VersionTLS12" => TlsMinVersion::V1_2,
         "VersionTLS13" => TlsMinVersion::V1_3,
@@ -268,6 +268,7 @@ fn webhooks(args: &ServingArgs, problems: &mut Problems) -> WebhookSettings {
     };
     WebhookSettings {
         client_authorities: args.webhook_client_ca.clone(),
+        configuration: args.webhook_scope.configuration(namespace),
         tls_min_version,
         tls_cipher_suites: cipher_suites(args, problems),
     }

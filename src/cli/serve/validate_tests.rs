@@ -248,6 +248,13 @@ fn certificates_for_names_are_read_as_the_api_server_reads_them() {
 }
 
 #[test]
+fn a_namespace_may_have_webhook_configurations_of_its_own() {
+    let configuration = |flags: &[&str]| serve(flags).unwrap().webhooks.configuration;
+    assert_eq!(configuration(&["--namespace=shoot"]), "machine-controller-manager");
+    assert_eq!(configuration(&["--namespace=shoot", "--webhook-scope=namespace"]), "machine-controller-manager-shoot");
+}
+
+#[test]
 fn late_requests_are_told_to_retry_when_that_is_wanted() {
     assert_eq!(serve(&[]).unwrap().shutdown.late_requests, LateRequests::FindNobody);
     let told = serve(&["--shutdown-send-retry-after"]).unwrap();

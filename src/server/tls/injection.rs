@@ -210,7 +210,7 @@ impl Injection {
                             "another process keeps writing its own CA bundle into this object, so that calls to this one \
                              fail in between: two managers share the object but not the certificate Secret; let them share \
                              the Secret (same --service-namespace), give each a configuration of its own (mcm manifests \
-                             webhooks --scope namespace), or stop one. Repairs come ever later from now on"
+                             webhooks --scope namespace, mcm serve --webhook-scope=namespace), or stop one. Repairs come ever later from now on"
                         );
                     }
                 }
