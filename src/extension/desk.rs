@@ -272,6 +272,8 @@ fn version_at(now: Timestamp) -> u64 {
     u64::try_from(now.as_millisecond()).unwrap_or(0)
 }
 
+/// A state that is still to come is refused at once. A stored object's server waits some seconds for it; here only the clock of
+/// another replica can be ahead, and `Retry-After` covers that.
 fn too_new(asked: u64, now: Timestamp) -> Result<(), ApiStatus> {
     let current = version_at(now);
     if asked <= current {
