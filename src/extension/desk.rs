@@ -192,7 +192,8 @@ impl Call<'_> {
                 Ok(Answer::ok(self.shaped(object)?).with_warnings(warnings))
             }
             Task::Create { namespace, review, mut warnings } => {
-                let answer = self.view.create(&namespace, review).await?;
+                // What is odd about a review may be why it is refused.
+                let answer = self.view.create(&namespace, review).await.map_err(|status| status.warned(&warnings))?;
                 warnings.extend(answer.warnings);
                 Ok(Answer::of(StatusCode::CREATED, self.shaped(answer.object)?).with_warnings(warnings))
             }
