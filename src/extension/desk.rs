@@ -192,7 +192,8 @@ impl Call<'_> {
                 Ok(Answer::ok(self.shaped(object)?).with_warnings(warnings))
             }
             Task::Create { namespace, review, mut warnings } => {
-                let answer = self.view.create(&namespace, review).await?;
+                // What is odd about a review may be why it is refused.
+                let answer = self.view.create(&namespace, review).await.map_err(|status| status.warned(&warnings))?;
                 warnings.extend(answer.warnings);
                 Ok(Answer::of(StatusCode::CREATED, self.shaped(answer.object)?).with_warnings(warnings))
             }
@@ -272,6 +273,8 @@ fn version_at(now: Timestamp) -> u64 {
     u64::try_from(now.as_millisecond()).unwrap_or(0)
 }
 
+/// A state that is still to come is refused at once. A stored object's server waits some seconds for it; here only the clock of
+/// another replica can be ahead, and `Retry-After` covers that.
 fn too_new(asked: u64, now: Timestamp) -> Result<(), ApiStatus> {
     let current = version_at(now);
     if asked <= current {

@@ -42,7 +42,7 @@ async fn ask_in(
     match answered {
         Ok(Answer { status, body: AnswerBody::Value(value), warnings, .. }) => (status.as_u16(), value, warnings),
         Ok(_) => panic!("views answer objects"),
-        Err(refused) => (refused.code, json!(refused.message), Vec::new()),
+        Err(refused) => (refused.code, json!(refused.message), refused.warnings),
     }
 }
 
@@ -175,6 +175,13 @@ async fn reviews(#[case] query: &str, #[case] body: &str, #[case] code: u16, #[c
     } else {
         assert!(answer.as_str().unwrap().contains(texts[0]), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn a_refused_review_is_warned_of_all_the_same() {
+    let body = r#"{"state": "Refused", "misspelt": 1}"#;
+    let (code, _, warnings) = ask(Method::POST, "/namespaces/h/testviews", "", body).await;
+    assert_eq!((code, warnings), (400, vec!["unknown field \"misspelt\"".to_owned()]));
 }
 
 #[tokio::test]

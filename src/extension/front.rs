@@ -390,7 +390,7 @@ fn respond(answered: Result<Answer, ApiStatus>, learnt: &Learnt, layout: Layout)
             answer.warnings.splice(0..0, learnt.warnings.iter().cloned());
             written(answer, learnt.encoding, layout)
         }
-        Err(status) => refused(&status, layout),
+        Err(status) => refused(&status.warned(&learnt.warnings), layout),
     }
 }
 

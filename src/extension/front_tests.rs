@@ -135,6 +135,14 @@ async fn who_comes_directly(#[case] headers: &[(&str, &str)], #[case] code: u16,
 }
 
 #[tokio::test]
+async fn an_empty_token_is_no_token_and_its_sender_hears_of_it() {
+    let rig = Rig::new();
+    let told = rig.ask("anonymous", "GET", VIEWS, &[("authorization", "Bearer  alices")], "").await;
+    assert!(told.code == 403 && told.text().contains("system:anonymous"), "{}", told.text());
+    assert!(told.header("warning").contains("the bearer token is empty"), "{}", told.header("warning"));
+}
+
+#[tokio::test]
 async fn two_users_on_one_connection_are_two() {
     let rig = Rig::new();
     let peer = Peer::new(SocketAddr::from(([10, 0, 0, 1], 1)), rig.proxy());

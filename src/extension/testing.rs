@@ -83,7 +83,7 @@ impl Pki {
 }
 
 /// A view over five objects in two namespaces, which misbehaves when a name says so. Its reviews are answered with what they
-/// say.
+/// say, unless that is `Refused`.
 pub(in crate::extension) struct TestView(Description);
 
 /// Who may read nothing else may not read the view either.
@@ -173,6 +173,9 @@ impl View for TestView {
     }
 
     async fn create(&self, _: &str, review: Value) -> Result<Answer, ApiStatus> {
+        if review["state"] == "Refused" {
+            return Err(ApiStatus::bad_request("as asked"));
+        }
         Ok(Answer { object: review, warnings: Vec::new() })
     }
 }

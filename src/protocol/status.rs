@@ -255,6 +255,13 @@ impl ApiStatus {
         self
     }
 
+    /// With these warnings before its own.
+    #[must_use]
+    pub fn warned(mut self, warnings: &[String]) -> Self {
+        self.warnings.splice(0..0, warnings.iter().cloned());
+        self
+    }
+
     /// With the advice to try again after some seconds.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {

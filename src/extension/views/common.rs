@@ -191,11 +191,18 @@ pub fn review<T: DeserializeOwned>(names: &Names, review: &Value) -> Result<(Str
     };
     let name = review.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let spec = match review.get("spec") {
-        None | Some(Value::Null) => Value::Object(serde_json::Map::new()),
-        Some(spec @ Value::Object(_)) => spec.clone(),
+        None | Some(Value::Null) => serde_json::Map::new(),
+        Some(Value::Object(spec)) => spec.clone(),
         Some(_) => return Err(unreadable(&"it is no object")),
     };
-    Ok((name, serde_json::from_value(spec).map_err(|error| unreadable(&error))?))
+    // No field needs another one, so that each can be read alone to see which is wrong.
+    let wrong = || spec.iter().find(|(field, value)| serde_json::from_value::<T>(json!({ *field: value })).is_err());
+    match serde_json::from_value(Value::Object(spec.clone())) {
+        Ok(read) => Ok((name, read)),
+        Err(error) => {
+            Err(wrong().map_or_else(|| unreadable(&error), |(field, _)| unreadable(&format!("spec.{field}: {error}"))))
+        }
+    }
 }
 
 /// Checks a length of time of a review.

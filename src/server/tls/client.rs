@@ -247,6 +247,12 @@ mod tests {
         BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
         date_time_ymd,
     };
+    use rstest::rstest;
+    use rustls::{
+        ClientConfig, ClientConnection, ServerConfig, ServerConnection, SupportedProtocolVersion,
+        client::ResolvesClientCert, crypto::ring::sign::any_supported_type, sign::CertifiedKey, version,
+    };
+    use rustls_pki_types::PrivateKeyDer;
 
     use super::*;
 
@@ -295,5 +301,90 @@ mod tests {
         assert!(!chain.is_known_to(&again.verifier, now) && again.vouch_for(&chain, now).is_ok());
         drop(good);
         assert!(again.vouch_for(&chain, last).is_ok());
+    }
+    #[test]
+    fn what_a_caller_shows_beside_its_own_certificate_leads_to_the_authority() {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "root");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "between");
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        let between = CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &root).unwrap();
+        let leaf = chain_of(&between);
+        let authorities = Authorities::from_pem(root.pem().as_bytes()).unwrap();
+        let now = at("2026-01-01T00:00:00Z");
+        assert!(authorities.vouch_for(&leaf, now).is_err(), "nobody knows who signed it");
+        let whole: ShownChain = vec![leaf[0].clone(), between.der().clone()].into();
+        assert!(authorities.vouch_for(&whole, now).is_ok());
+    }
+
+    /// Somebody who shows a certificate and signs with a key.
+    #[derive(Debug)]
+    struct Holder(Arc<CertifiedKey>);
+
+    impl ResolvesClientCert for Holder {
+        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+            Some(Arc::clone(&self.0))
+        }
+        fn has_certs(&self) -> bool {
+            true
+        }
+    }
+
+    fn key(pair: &KeyPair) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::try_from(pair.serialize_der()).unwrap()
+    }
+
+    /// A handshake without a socket; the error is the server's.
+    fn shake_hands(mut client: ClientConnection, mut server: ServerConnection) -> Result<(), Error> {
+        while client.is_handshaking() || server.is_handshaking() {
+            let (mut there, mut back) = (Vec::new(), Vec::new());
+            client.write_tls(&mut there).unwrap();
+            let mut unread = there.as_slice();
+            while !unread.is_empty() {
+                server.read_tls(&mut unread).unwrap();
+                server.process_new_packets()?;
+            }
+            server.write_tls(&mut back).unwrap();
+            let mut unread = back.as_slice();
+            while !unread.is_empty() {
+                client.read_tls(&mut unread).unwrap();
+                client.process_new_packets().unwrap();
+            }
+        }
+        Ok(())
+    }
+
+    #[rstest]
+    fn whoever_lacks_the_key_of_its_certificate_gets_no_connection(
+        #[values(&version::TLS12, &version::TLS13)] version: &'static SupportedProtocolVersion,
+        #[values(true, false)] holds_the_key: bool,
+    ) {
+        let authority = authority("clients");
+        let provider = Arc::new(ring::default_provider());
+        let (own, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let shown = CertificateParams::default().signed_by(&own, &authority).unwrap().der().clone();
+        let serving_key = KeyPair::generate().unwrap();
+        let serving = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let serving = serving.signed_by(&serving_key, &authority).unwrap().der().clone();
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_client_cert_verifier(AnyHolder::new())
+            .with_single_cert(vec![serving], key(&serving_key))
+            .unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.der().clone()).unwrap();
+        let signing = any_supported_type(&key(if holds_the_key { &own } else { &other })).unwrap();
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_cert_resolver(Arc::new(Holder(Arc::new(CertifiedKey::new(vec![shown], signing)))));
+        let client = ClientConnection::new(Arc::new(client), "localhost".try_into().unwrap()).unwrap();
+        let server = ServerConnection::new(Arc::new(server)).unwrap();
+        assert_eq!(shake_hands(client, server).is_ok(), holds_the_key);
     }
 }

@@ -215,6 +215,8 @@ async fn a_review_that_can_t_be_used_is_refused() {
         assert_eq!(create(&world, spec.clone()).await.unwrap_err().code, code, "{spec}");
     }
     assert_eq!(view(&world).get("ns", "nobody", Freshness::Recent).await.unwrap_err().code, 404);
+    let unreadable = create(&world, json!({ "machineName": "m", "drainTimeout": "soon" })).await.unwrap_err();
+    assert!(unreadable.message.contains("can't be read: spec.drainTimeout: duration \"soon\""), "{unreadable}");
 }
 
 #[test]

@@ -99,10 +99,13 @@ pub struct Failure {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Capacity {
     /// What the classes promise for the machines that deployments want.
+    #[schemars(with = "BTreeMap<String, String>")]
     pub declared: BTreeMap<String, resource::Quantity>,
     /// What the Nodes of the machines have.
+    #[schemars(with = "BTreeMap<String, String>")]
     pub nodes: BTreeMap<String, resource::Quantity>,
     /// What pods may use of it.
+    #[schemars(with = "BTreeMap<String, String>")]
     pub allocatable: BTreeMap<String, resource::Quantity>,
 }
 

@@ -141,6 +141,8 @@ struct Seen<'a> {
     unusable: Vec<(Arc<MachineClass>, Incomplete)>,
     machines: Vec<Arc<Machine>>,
     claims: Claims,
+    /// Classes that machines with a VM name and nobody has.
+    missing_classes: BTreeSet<String>,
     /// Machines by the identity of their VM.
     by_vm: BTreeMap<String, Arc<Machine>>,
     /// How many inventories list a VM.
@@ -153,7 +155,7 @@ impl<'a> Seen<'a> {
     fn of(sources: &'a Sources, inventories: Vec<Inventory>, unusable: Vec<(Arc<MachineClass>, Incomplete)>) -> Self {
         // The machines are looked at after the lists: one that came meanwhile has its VM.
         let machines = sources.views.machines.by_index(BY_NAMESPACE, &sources.namespace);
-        let by_vm = machines
+        let by_vm: BTreeMap<String, Arc<Machine>> = machines
             .iter()
             .filter(|machine| !machine.spec.provider_id.is_empty())
             .map(|machine| (identity(&machine.spec.provider_id), Arc::clone(machine)))
@@ -169,23 +171,14 @@ impl<'a> Seen<'a> {
         let namesakes = vms_of.into_iter().map(|(name, vms)| (name, vms.len())).collect();
         let now = sources.clock.now();
         let claims = Claims::of(&machines);
-        Self { sources, now, inventories, unusable, machines, claims, by_vm, listed, namesakes }
+        let missing_classes = missing_classes(by_vm.values(), &inventories, &unusable);
+        Self { sources, now, inventories, unusable, machines, claims, missing_classes, by_vm, listed, namesakes }
     }
 
     fn incomplete(&self) -> Vec<Incomplete> {
         let failed = self.inventories.iter().filter_map(|inventory| inventory.trouble.clone());
         let unusable = self.unusable.iter().map(|(_, why)| why.clone());
-        failed.chain(unusable).chain(self.missing_classes().map(no_such_class)).collect()
-    }
-
-    /// Classes of machines that have a VM, of which there is none.
-    fn missing_classes(&self) -> impl Iterator<Item = &str> {
-        let name = |class: &MachineClass| class.metadata.name.clone().unwrap_or_default();
-        let listed = self.inventories.iter().flat_map(|inventory| &inventory.classes);
-        let known: BTreeSet<String> =
-            listed.chain(self.unusable.iter().map(|(class, _)| class)).map(|class| name(class)).collect();
-        let wanted: BTreeSet<&str> = self.by_vm.values().map(|machine| machine.spec.class.name.as_str()).collect();
-        wanted.into_iter().filter(move |class| !known.contains(*class))
+        failed.chain(unusable).chain(self.missing_classes.iter().map(|class| no_such_class(class))).collect()
     }
 
     fn rows(&self) -> Vec<ProviderMachine> {
@@ -274,7 +267,7 @@ impl<'a> Seen<'a> {
         let is_it = |(known, _): &&(Arc<MachineClass>, Incomplete)| known.metadata.name.as_deref() == Some(class);
         if let Some((_, why)) = self.unusable.iter().find(is_it) {
             why.clone()
-        } else if self.missing_classes().any(|missing| missing == class) {
+        } else if self.missing_classes.contains(class) {
             no_such_class(class)
         } else {
             outdated(class, "the machine has changed")
@@ -349,7 +342,20 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// A class that machines name and nobody has.
+/// Classes that these machines name and nobody has.
+fn missing_classes<'a>(
+    machines: impl Iterator<Item = &'a Arc<Machine>>,
+    inventories: &[Inventory],
+    unusable: &[(Arc<MachineClass>, Incomplete)],
+) -> BTreeSet<String> {
+    let listed = inventories.iter().flat_map(|inventory| &inventory.classes);
+    let known: BTreeSet<String> =
+        listed.chain(unusable.iter().map(|(class, _)| class)).map(|class| class.name_any()).collect();
+    let wanted: BTreeSet<&str> = machines.map(|machine| machine.spec.class.name.as_str()).collect();
+    wanted.into_iter().filter(|class| !known.contains(*class)).map(str::to_owned).collect()
+}
+
+/// Why nothing is known of the VMs of such a class.
 fn no_such_class(class: &str) -> Incomplete {
     Incomplete::new(
         format!("class {class}"),

@@ -197,12 +197,17 @@ fn judge(sources: &Sources, kind: Kind, old: &Value, new: &Value, namespace: &st
                 admission.allowed = false;
                 admission.errors.push(field_message(kind, &finding.error));
             }
+            Severity::Existing if kind == Kind::MachineClass => {
+                let FieldMessage { field, message } = field_message(kind, &finding.error);
+                admission.warnings.push(format!("existing problem: {field}: {message}"));
+            }
             Severity::Warn | Severity::Existing | Severity::Skipped => admission.warnings.push(finding.warning()),
         }
     }
 }
 
-/// What is wrong with a field. Of a class no value is repeated: it may be a secret.
+/// What is wrong with a field. Of a class no value is repeated, be it proposed or stored: it may be a secret, and whoever asks
+/// need not be allowed to read classes.
 fn field_message(kind: Kind, error: &FieldError) -> FieldMessage {
     let path = error.path.to_string();
     match kind {

@@ -193,6 +193,19 @@ async fn a_class_s_content_replaces_nothing_and_is_not_repeated() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_with_a_stored_class_is_told_without_its_values() {
+    let world = world();
+    let template = json!({ "capacity": { "cpu": "Hunter 2" }, "instanceType": "t", "region": "r", "zone": "z" });
+    let stored = json!({ "metadata": { "resourceVersion": "2" }, "nodeTemplate": template });
+    world.add_class("c", stored);
+    let class = json!({ "name": "c", "providerSpec": { "region": "far" } });
+    let plan = create(&world, json!({ "machineDeploymentName": "d", "proposedClass": class })).await.unwrap();
+    let warnings = plan["status"]["admission"]["warnings"].to_string();
+    assert!(warnings.contains("existing problem: proposedClass.nodeTemplate.capacity"), "{warnings}");
+    assert!(!plan.to_string().contains("Hunter"), "{plan:#}");
+}
+
+#[tokio::test]
 async fn updates_in_place_are_foretold() {
     let world = healthy_world();
     let plan = create(&world, in_place("Auto")).await.unwrap();
