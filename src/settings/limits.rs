@@ -28,7 +28,8 @@ pub struct ConnectionLimits {
     pub write: Duration,
     /// Bytes of a request's head, at least 8 KiB.
     pub header_bytes: u32,
-    /// Fields of a request's head.
+    /// Fields of a request's head. Those of one name count once, as the many groups of a user that a front proxy tells; but over
+    /// HTTP/1.1 each counts.
     pub header_fields: usize,
     /// Bytes of a request's path and query.
     pub path_bytes: usize,

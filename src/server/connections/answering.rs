@@ -113,7 +113,7 @@ fn refusal<B>(request: &Request<B>, peer: &Peer, limits: &ConnectionLimits) -> O
     let admitted = peer.place.as_ref().map_or(Admitted::Fully, |place| place.admitted);
     if path_bytes > limits.path_bytes {
         Some(Refusal::PathTooLong { limit: limits.path_bytes })
-    } else if request.headers().len() > limits.header_fields {
+    } else if request.headers().keys_len() > limits.header_fields {
         Some(Refusal::TooManyFields { limit: limits.header_fields })
     } else if admitted == Admitted::ForHealth && !is_health(request.uri().path()) {
         Some(Refusal::Crowded)

@@ -291,18 +291,18 @@ impl H2 {
     }
 
     pub(super) async fn post(&self, path: &str, body: impl Into<bytes::Bytes>) -> (StatusCode, HeaderMap, String) {
-        self.post_with(path, body, 0).await
+        self.post_with(path, body, &[]).await
     }
 
-    /// The same with so many header fields that mean nothing.
+    /// The same with header fields that mean nothing.
     pub(super) async fn post_with(
         &self,
         path: &str,
         body: impl Into<bytes::Bytes>,
-        fields: u32,
+        fields: &[String],
     ) -> (StatusCode, HeaderMap, String) {
         let request = Request::post(format!("https://mcm.ns.svc{path}")).header("content-type", "application/json");
-        let request = (0..fields).fold(request, |request, nth| request.header(format!("x-{nth}"), "y"));
+        let request = fields.iter().fold(request, |request, name| request.header(name, "y"));
         let request = request.body(Full::new(body.into())).unwrap();
         let response = soon(self.0.clone().send_request(request)).await.unwrap();
         let (parts, body) = response.into_parts();
