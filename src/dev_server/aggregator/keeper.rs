@@ -220,8 +220,12 @@ async fn learn(line: &Line, serves: &GroupVersion, known: Option<&Learned>) -> R
     let path = serves.path();
     let failed = |why: String| Unavailable::failed_check(format!("failing or missing response from {path}: {why}"));
     // Who is just starting would log every question as one that it failed to answer.
-    if known.is_none() && says_it_is_not_ready(line).await {
-        return Err(failed("the server is not ready yet".to_owned()));
+    if known.is_none() {
+        let (ready, _) = exchange(line, "/readyz", "*/*", Asker::Aggregator).await.map_err(failed)?;
+        // One that tells nothing of itself is taken to be ready.
+        if ready.is_server_error() {
+            return Err(failed("the server is not ready yet".to_owned()));
+        }
     }
     let list = ask(line, &path, "application/json", Asker::Aggregator).await.map_err(failed)?;
     // A server without these documents is available all the same.
@@ -238,12 +242,6 @@ async fn learn(line: &Line, serves: &GroupVersion, known: Option<&Learned>) -> R
         .and_then(|index| Some(index["paths"][path.trim_start_matches('/')]["serverRelativeURL"].as_str()?.to_owned()));
     let swagger = ask(line, "/openapi/v2", "application/json", Asker::OpenApi).await.ok();
     Ok(Learned { swagger: swagger.as_ref().and_then(parsed), entry, open_api, seen })
-}
-
-/// Whether a server answers that it is not ready. One that tells nothing of itself is taken to be.
-async fn says_it_is_not_ready(line: &Line) -> bool {
-    let told = exchange(line, "/readyz", "*/*", Asker::Aggregator).await;
-    told.is_ok_and(|(status, _)| status.is_server_error())
 }
 
 async fn ask(line: &Line, path: &str, accept: &'static str, asker: Asker) -> Result<Bytes, String> {
