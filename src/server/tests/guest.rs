@@ -5,7 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::body::Body;
 use http::{Request, Response};
-use rustls::{SignatureScheme, client::ResolvesClientCert, crypto::ring, sign::CertifiedKey};
+use rustls::{
+    ClientConfig, HandshakeKind, SignatureScheme, client::ResolvesClientCert, crypto::ring, sign::CertifiedKey,
+};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -91,17 +93,22 @@ fn a_certificate() -> (CertificateDer<'static>, rcgen::KeyPair) {
     (certificate.der().clone(), key)
 }
 
-async fn show(
-    rig: &Rig,
-    certificate: CertificateDer<'static>,
-    key: &rcgen::KeyPair,
-) -> std::io::Result<TlsStream<TcpStream>> {
+/// A caller that shows a certificate. It remembers its sessions.
+fn showing(rig: &Rig, certificate: CertificateDer<'static>, key: &rcgen::KeyPair) -> ClientConfig {
     let bundle = rig.certificate.ca_bundle().unwrap();
     let mut config = client_config(bundle.as_bytes(), "http/1.1");
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let key = ring::sign::any_supported_type(&key).unwrap();
     config.client_auth_cert_resolver = Arc::new(Shows(Arc::new(CertifiedKey::new(vec![certificate], key))));
-    soon(connect_with(rig.secure, config)).await
+    config
+}
+
+async fn show(
+    rig: &Rig,
+    certificate: CertificateDer<'static>,
+    key: &rcgen::KeyPair,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    soon(connect_with(rig.secure, showing(rig, certificate, key))).await
 }
 
 #[tokio::test]
@@ -111,6 +118,20 @@ async fn any_certificate_is_taken_from_whoever_holds_its_key() {
     let mut caller = Raw(show(&rig, certificate, &key).await.unwrap());
     caller.send(GET).await;
     assert!(caller.response().await.ends_with("1 certificates"));
+}
+
+#[tokio::test]
+async fn a_session_that_is_taken_up_again_still_carries_the_certificate() {
+    let rig = Rig::start_with_guest(asking(), Arc::new(Counting)).await;
+    let (certificate, key) = a_certificate();
+    let config = showing(&rig, certificate, &key);
+    for handshake in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        let stream = soon(connect_with(rig.secure, config.clone())).await.unwrap();
+        assert_eq!(stream.get_ref().1.handshake_kind(), Some(handshake));
+        let mut caller = Raw(stream);
+        caller.send(GET).await;
+        assert!(caller.response().await.ends_with("1 certificates"), "{handshake:?}");
+    }
 }
 
 #[tokio::test]
