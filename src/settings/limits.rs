@@ -1,8 +1,8 @@
 //! How much callers may ask for, with the values that hold unless flags say otherwise.
 //!
-//! Not here, because nobody should turn it: how deep JSON may be nested (128 for reviews, which the stack bears; 100 for all else, which
-//! clients bear), and in how many seconds
-//! resets and pings are counted. Source: spec/extension-apiserver §4.4, spec/api-and-admission §9.12, §9.13, §11.8.
+//! Not here, because nobody should turn it: how deep JSON may be nested (128 for reviews, which the stack bears; 100 for all else,
+//! which clients bear), and in how many seconds resets and pings are counted. Source: spec/extension-apiserver §4.4,
+//! spec/api-and-admission §9.12, §9.13, §11.8.
 
 use std::time::Duration;
 
