@@ -264,7 +264,7 @@ impl World {
             cloud: Arc::clone(&self.cloud),
         });
         drivers.register(&driver);
-        let clock: SharedClock = Arc::new(TokioClock::system());
+        let clock: SharedClock = Arc::new(TokioClock::starting_at(jiff::Timestamp::now()));
         let machines = Arc::clone(&self.views.machines);
         let nodes = Arc::clone(&self.nodes);
         let core = target.client(Purpose::TargetCore);

@@ -4,7 +4,7 @@
 //! Shared by the fuzz targets beside this file and by `tests/it/hostile_bytes.rs`, which runs them in CI for a bounded time.
 
 use machine_controller_manager::{
-    admission::{Admission, Endpoint, convert},
+    admission::{ANSWER_MAX, Admission, Endpoint, convert},
     api::{conversion, validation::Policy},
 };
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ pub fn admission_review(bytes: &[u8]) {
     let admission = Admission::new(Policy::default());
     for endpoint in Endpoint::ALL {
         let answer = admission.review(endpoint, bytes);
+        assert!(answer.body.len() <= ANSWER_MAX, "{} bytes", answer.body.len());
         let body: Value = serde_json::from_slice(&answer.body).expect("every answer is JSON");
         match answer.status {
             200 => {
@@ -49,6 +50,7 @@ pub fn conversion_review(bytes: &[u8]) {
             let converted = response["convertedObjects"].as_array().expect("a list");
             match response["result"]["status"].as_str() {
                 Some("Success") => assert_eq!(converted.len() as u64, answer.facts.objects),
+                Some("Failure") if answer.body.len() > ANSWER_MAX => panic!("{} bytes", answer.body.len()),
                 Some("Failure") => assert!(converted.is_empty() && response["result"]["message"].is_string(), "{body}"),
                 other => panic!("{other:?}: {body}"),
             }

@@ -2,6 +2,8 @@
 //!
 //! A room imports only rooms below it; `floors` (a test) holds the order, `docs/architecture.md` describes the house.
 
+#![forbid(unsafe_code)]
+
 pub mod admission;
 pub mod api;
 pub mod cli;

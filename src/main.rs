@@ -1,5 +1,7 @@
 //! The `mcm` binary.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 /// A history or a watch event is a hundred small allocations, for which the system's allocator takes longer: a history takes

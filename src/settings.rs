@@ -251,6 +251,8 @@ pub struct SafetySettings {
     pub api_server_check_timeout: Duration,
     /// Period of that check; never less than its timeout.
     pub api_server_check_period: Duration,
+    /// How long a watch may be silent before it is opened anew.
+    pub watch_silence: Duration,
 }
 
 /// How the process ends after SIGTERM.
@@ -260,6 +262,8 @@ pub struct ShutdownSettings {
     pub delay: Duration,
     /// How long requests and effects in flight may take after that.
     pub timeout: Duration,
+    /// How long driver calls that run may still take.
+    pub driver_drain: Duration,
     /// What becomes of requests that come meanwhile.
     pub late_requests: LateRequests,
 }

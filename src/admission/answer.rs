@@ -3,7 +3,10 @@
 //! Source: spec/api-and-admission §4.6, §9 items 3, 4 and 12. A denial is HTTP 200 with `allowed: false` and code 422;
 //! kubectl prints its causes, so every cause stands on its own.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashSet},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use json_patch::Patch;
@@ -15,17 +18,27 @@ use super::{
     review::{API_VERSION, KIND},
 };
 use crate::api::{
-    field::{Finding, Findings, RuleId, Severity},
+    field::{ErrorKind, FINDINGS_MAX, Finding, Findings, RuleId, Severity, in_one_line, more},
     kind::Kind,
     names::GROUP,
 };
 
+/// Longest answer that denies or warns, in bytes of JSON; the other bounds add up to less.
+pub const ANSWER_MAX: usize = 16 << 10;
 /// Longest warning in characters; API servers and clients cut longer ones in places of their own.
 const WARNING_MAX: usize = 120;
-/// All warnings of an answer together, in bytes; API servers stop counting there.
+/// All warnings of an answer together, in bytes of JSON; API servers stop counting there.
 const WARNINGS_MAX: usize = 4096;
-/// Room that is kept for the note about warnings left out.
-const WARNINGS_NOTE: usize = 32;
+/// Errors in the message of a denial, in bytes of JSON.
+const MESSAGE_MAX: usize = 4096;
+/// Causes of a denial, in bytes of JSON.
+const CAUSES_MAX: usize = 6144;
+/// What a cause is made of beside its texts.
+const CAUSE_FRAME: usize = 64;
+/// Room that is kept for the note about texts left out.
+const NOTE: usize = 128;
+/// Longest name of an object in an answer, in bytes of JSON.
+const NAME_MAX: usize = 260;
 
 /// What goes back to the API server, and what metrics want to know about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +73,7 @@ pub struct ReviewFacts {
     pub operation: Option<Operation>,
     /// How it ended.
     pub verdict: Verdict,
-    /// The rules that found something, in order.
+    /// The rules that found something, in order; of very many findings only the first.
     pub rules: Vec<(RuleId, Severity)>,
     /// Why it failed, without anything of the object; empty unless it did.
     pub failure: String,
@@ -124,7 +137,7 @@ struct Details<'a> {
 struct Cause<'a> {
     reason: &'static str,
     message: String,
-    field: &'a str,
+    field: Cow<'a, str>,
 }
 
 /// A body that cannot be answered: 400 with a `Status` that says why.
@@ -224,38 +237,73 @@ fn respond(response: Response<'_>, facts: ReviewFacts) -> ReviewAnswer {
 }
 
 fn denial<'a>(name: &'a str, kind: Kind, found: &'a Findings) -> Status<'a> {
-    let causes = found.errors().map(|error| Cause {
-        reason: error.kind.cause_reason(),
-        message: error.message(),
-        field: error.path.as_str(),
-    });
+    let name = beginning(name, NAME_MAX);
+    let errors = in_one_line(&found.error_texts(MESSAGE_MAX - NOTE, length_in_json));
     Status {
         kind: None,
         api_version: None,
         outcome: "Failure",
         code: 422,
         reason: "Invalid",
-        message: Cow::Owned(format!("{kind}.{GROUP} {name:?} is invalid: {}", found.aggregate())),
-        details: Some(Details { group: GROUP, kind: kind.as_str(), name, causes: causes.collect() }),
+        message: Cow::Owned(format!("{kind}.{GROUP} {name:?} is invalid: {errors}")),
+        details: Some(Details { group: GROUP, kind: kind.as_str(), name, causes: causes(found) }),
     }
+}
+
+/// The first errors, one cause each, and one more that says how many are missing.
+fn causes(found: &Findings) -> Vec<Cause<'_>> {
+    let mut left = CAUSES_MAX - NOTE;
+    let mut causes = Vec::new();
+    for error in found.errors().take(FINDINGS_MAX) {
+        let (field, message) = (Cow::Borrowed(error.path.as_str()), error.message());
+        match left.checked_sub(CAUSE_FRAME + length_in_json(&field) + length_in_json(&message)) {
+            Some(rest) => left = rest,
+            None => break,
+        }
+        causes.push(Cause { reason: error.kind.cause_reason(), message, field });
+    }
+    let missing = found.denied() - causes.len();
+    if missing > 0 {
+        let (reason, field) = (ErrorKind::Invalid.cause_reason(), Cow::Borrowed("…"));
+        causes.push(Cause { reason, message: more(missing), field });
+    }
+    causes
+}
+
+/// Bytes that a text takes in an answer.
+fn length_in_json(text: &str) -> usize {
+    let escape = |byte: u8| match byte {
+        b'"' | b'\\' => 1,
+        byte if byte < b' ' => 5,
+        _ => 0,
+    };
+    text.len() + text.bytes().map(escape).sum::<usize>()
+}
+
+/// As much of a text as fits into so many bytes of JSON.
+fn beginning(text: &str, max_bytes: usize) -> &str {
+    // Six bytes is the most that a character takes.
+    let end = text.char_indices().find(|(at, _)| length_in_json(&text[..*at]) + 6 > max_bytes);
+    end.map_or(text, |(end, _)| &text[..end])
 }
 
 /// One line each, equal ones once, none too long, and not more in all than an API server passes on.
 fn warnings(found: &Findings) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
+    let mut seen = HashSet::new();
     for text in found.warnings() {
         let text = one_line(&text);
-        if !text.is_empty() && !all.contains(&text) {
+        if !text.is_empty() && seen.insert(text.clone()) {
             all.push(text);
         }
     }
     let mut left = WARNINGS_MAX;
-    let fitting = all.iter().take_while(|text| {
-        left = left.saturating_sub(text.len());
-        left >= WARNINGS_NOTE
+    let fitting = all.iter().take(FINDINGS_MAX).take_while(|text| {
+        left = left.saturating_sub(length_in_json(text) + ", \"\"".len());
+        left >= NOTE
     });
     let kept = fitting.count();
-    let dropped = all.len() - kept;
+    let dropped = all.len() - kept + found.warned() - found.warnings().count();
     all.truncate(kept);
     if dropped > 0 {
         all.push(format!("… and {dropped} more"));
@@ -273,8 +321,8 @@ fn one_line(text: &str) -> String {
 
 fn skipped(found: &Findings) -> Option<AuditAnnotations> {
     let skipped = |finding: &&Finding| finding.severity == Severity::Skipped;
-    let mut rules: Vec<_> = found.iter().filter(skipped).map(|finding| finding.rule).collect();
-    rules.dedup();
+    let rules: BTreeSet<_> = found.iter().filter(skipped).map(|finding| finding.rule).collect();
+    let rules: Vec<_> = rules.into_iter().collect();
     (!rules.is_empty()).then(|| AuditAnnotations { skipped: rules.join(",") })
 }
 

@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-use super::{answer, refusal::Refusal, weight};
+use super::{answer, refusal::Refusal, review::UID_MAX, weight};
 use crate::api::{
-    conversion::{Loss, convert_counting_losses},
+    conversion::{Loss, convert_whole},
     kind::ApiVersion,
     names,
 };
@@ -88,8 +88,9 @@ enum Outcome<'a> {
     Failure { message: &'a str },
 }
 
-/// Answers a review. Both success and failure are HTTP 200; only a body that is no review is not.
-pub fn answer(body: &[u8]) -> ConversionAnswer {
+/// Answers a review. Both success and failure are HTTP 200; only a body that is no review is not. `given_up` is asked before
+/// each object whether anybody waits for the answer still.
+pub fn answer(body: &[u8], given_up: &dyn Fn() -> bool) -> ConversionAnswer {
     let review: Review<'_> = match serde_json::from_slice(body) {
         Ok(review) => review,
         Err(error) => return refused(&Refusal::of_json(&format!("the body is no {KIND} of {API_VERSION}"), &error)),
@@ -100,8 +101,11 @@ pub fn answer(body: &[u8]) -> ConversionAnswer {
     let Some(request) = review.request else {
         return refused(&Refusal::plain(format!("the {KIND} has no request")));
     };
+    if request.uid.len() > UID_MAX {
+        return refused(&Refusal::plain(format!("the uid of the {KIND} has more than {UID_MAX} bytes")));
+    }
     let mut facts = ConversionFacts { to: version(&request.desired), ..ConversionFacts::default() };
-    let (converted_objects, message) = match convert_all(&request, &mut facts) {
+    let (converted_objects, message) = match convert_all(&request, given_up, &mut facts) {
         Ok(converted) => (converted, None),
         Err(refusal) => {
             // A review fails as a whole.
@@ -132,9 +136,17 @@ fn refused(refusal: &Refusal) -> ConversionAnswer {
 }
 
 /// All objects in their order, or why one of them cannot be converted.
-fn convert_all(request: &Request<'_>, facts: &mut ConversionFacts) -> Result<Vec<Box<RawValue>>, Refusal> {
+fn convert_all(
+    request: &Request<'_>,
+    given_up: &dyn Fn() -> bool,
+    facts: &mut ConversionFacts,
+) -> Result<Vec<Box<RawValue>>, Refusal> {
     let mut converted = Vec::with_capacity(request.objects.len());
     for (index, raw) in request.objects.iter().enumerate() {
+        if given_up() {
+            let count = request.objects.len();
+            return Err(Refusal::plain(format!("the deadline passed after {index} of {count} objects")));
+        }
         if weight::is_too_heavy(raw.get().as_bytes()) {
             return Err(Refusal::plain(weight::too_heavy(&format!("object {index}"))));
         }
@@ -145,7 +157,7 @@ fn convert_all(request: &Request<'_>, facts: &mut ConversionFacts) -> Result<Vec
         let explain = |error: &dyn std::fmt::Display| Refusal::plain(format!("object {index} ({kind}): {error}"));
         let from = word("apiVersion").and_then(version);
         facts.from = if index == 0 { from } else { facts.from.filter(|earlier| Some(*earlier) == from) };
-        let done = convert_counting_losses(&object, &request.desired).map_err(|error| explain(&error))?;
+        let done = convert_whole(object, &request.desired).map_err(|error| explain(&error))?;
         facts.losses.extend(done.losses);
         facts.objects += 1;
         converted.push(serde_json::value::to_raw_value(&done.object).map_err(|error| explain(&error))?);

@@ -77,6 +77,11 @@ pub enum MatchConditions {
     Unsupported,
 }
 
+/// The webhook that judges creations.
+pub const CREATE_WEBHOOK: &str = "create.validate.machine.sapcloud.io";
+/// The webhook that judges updates.
+pub const UPDATE_WEBHOOK: &str = "update.validate.machine.sapcloud.io";
+
 /// Settings of the webhook configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookManifests {
@@ -86,6 +91,8 @@ pub struct WebhookManifests {
     pub scope: Scope,
     /// Users whose requests do not come here.
     pub controller_users: Vec<String>,
+    /// Policy of creations.
+    pub create_failure_policy: FailurePolicy,
     /// Policy of updates.
     pub update_failure_policy: FailurePolicy,
     /// Whether status writes are looked at.
@@ -102,6 +109,7 @@ impl WebhookManifests {
             client: Client::Service { namespace: namespace.to_owned(), name: service.to_owned() },
             scope: Scope::Cluster,
             controller_users: vec![format!("system:serviceaccount:{namespace}:{service}")],
+            create_failure_policy: FailurePolicy::Fail,
             update_failure_policy: FailurePolicy::Ignore,
             status_webhook: StatusWebhook::LeaveOut,
             match_conditions: MatchConditions::Supported,
@@ -128,20 +136,14 @@ impl WebhookManifests {
         self.configuration("MutatingWebhookConfiguration", &[webhook])
     }
 
-    /// The validating configuration. Creations need an answer; updates, deletions and status writes go on without one.
+    /// The validating configuration. By default creations need an answer and updates go on without one; deletions and status
+    /// writes always do.
     pub fn validating(&self) -> Value {
-        let update = self.update_failure_policy;
+        let (create, update) = (self.create_failure_policy, self.update_failure_policy);
         let mut webhooks = vec![
+            self.webhook(CREATE_WEBHOOK, Endpoint::Validate, &["CREATE"], create, 5, &[]),
             self.webhook(
-                "create.validate.machine.sapcloud.io",
-                Endpoint::Validate,
-                &["CREATE"],
-                FailurePolicy::Fail,
-                5,
-                &[],
-            ),
-            self.webhook(
-                "update.validate.machine.sapcloud.io",
+                UPDATE_WEBHOOK,
                 Endpoint::Validate,
                 &["UPDATE"],
                 update,
@@ -347,5 +349,20 @@ mod tests {
     #[case("o'neill\\x", "'o\\'neill\\\\x'")]
     fn a_user_name_cannot_leave_its_quotes(#[case] user: &str, #[case] literal: &str) {
         assert_eq!(cel_string(user), literal);
+    }
+
+    /// What manages machine objects while the manager is at 0 replicas needs creations to pass.
+    #[test]
+    fn creations_and_updates_go_on_without_an_answer_where_that_is_chosen() {
+        let policies = |create_failure_policy, update_failure_policy| {
+            let usual = WebhookManifests::in_namespace("mcm");
+            let validating = WebhookManifests { create_failure_policy, update_failure_policy, ..usual }.validating();
+            [CREATE_WEBHOOK, UPDATE_WEBHOOK].map(|name| {
+                let webhooks = validating["webhooks"].as_array().unwrap();
+                webhooks.iter().find(|webhook| webhook["name"] == name).unwrap()["failurePolicy"].clone()
+            })
+        };
+        assert_eq!(policies(FailurePolicy::Fail, FailurePolicy::Ignore), ["Fail", "Ignore"]);
+        assert_eq!(policies(FailurePolicy::Ignore, FailurePolicy::Fail), ["Ignore", "Fail"]);
     }
 }

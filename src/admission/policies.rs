@@ -18,6 +18,9 @@ use crate::api::{
     names,
 };
 
+/// What the names of the policies, and of their bindings, end with; they begin with that of the webhook configurations.
+pub const SUFFIXES: [&str; 3] = ["static", "transitions", "status"];
+
 /// One policy, before it becomes a manifest.
 struct Policy<'a> {
     suffix: &'a str,
@@ -42,7 +45,7 @@ pub fn policies(manifests: &WebhookManifests) -> Vec<Value> {
     let statuses = [Kind::Machine, Kind::MachineSet, Kind::MachineDeployment];
     let all = [
         Policy {
-            suffix: "static",
+            suffix: SUFFIXES[0],
             operations: &["CREATE", "UPDATE"],
             resources: kinds.clone(),
             actions: &["Deny"],
@@ -51,7 +54,7 @@ pub fn policies(manifests: &WebhookManifests) -> Vec<Value> {
             validations: checks(STATIC_CHECKS),
         },
         Policy {
-            suffix: "transitions",
+            suffix: SUFFIXES[1],
             operations: &["UPDATE"],
             resources: kinds,
             actions: &["Deny"],
@@ -63,7 +66,7 @@ pub fn policies(manifests: &WebhookManifests) -> Vec<Value> {
             validations: checks(TRANSITION_CHECKS),
         },
         Policy {
-            suffix: "status",
+            suffix: SUFFIXES[2],
             operations: &["UPDATE"],
             resources: statuses.iter().map(|kind| format!("{}/status", kind.plural())).collect(),
             actions: &["Warn", "Audit"],

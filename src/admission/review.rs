@@ -20,6 +20,11 @@ pub const API_VERSION: &str = "admission.k8s.io/v1";
 /// The kind that is understood.
 pub const KIND: &str = "AdmissionReview";
 
+/// Longest uid of a review in bytes; it is sent back. API servers send 36.
+pub const UID_MAX: usize = 128;
+/// Longest namespace of a request in bytes; it becomes a default. Kubernetes has names of 63.
+const NAMESPACE_MAX: usize = 253;
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Review<'a> {
@@ -157,6 +162,12 @@ pub fn read(body: &[u8]) -> Result<Request<'_>, Refusal> {
     let request = review.request.ok_or_else(|| Refusal::plain(format!("the {KIND} has no request")))?;
     if request.uid.is_empty() {
         return Err(Refusal::plain(format!("the request of the {KIND} has no uid")));
+    }
+    if request.uid.len() > UID_MAX {
+        return Err(Refusal::plain(format!("the uid of the {KIND} has more than {UID_MAX} bytes")));
+    }
+    if request.namespace.len() > NAMESPACE_MAX {
+        return Err(Refusal::plain(format!("the namespace of the {KIND} has more than {NAMESPACE_MAX} bytes")));
     }
     Ok(request)
 }

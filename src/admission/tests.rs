@@ -8,7 +8,12 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{conversion::Loss, kind::ApiVersion, names::finalizer, validation::ControllerUsers};
+use crate::api::{
+    conversion::Loss,
+    kind::{ApiVersion, Kind},
+    names::finalizer,
+    validation::ControllerUsers,
+};
 
 fn admission() -> Admission {
     Admission::new(Policy { controllers: ControllerUsers::named(["ctl"]), ..Policy::default() })
@@ -237,8 +242,9 @@ fn status_writes_are_warned_about_and_never_refused() {
         answer,
         json!({"allowed": true, "warnings": ["status: is written by the machine controller manager", "status.currentStatus.phase: unknown value \"Foo\""]})
     );
-    assert_eq!(ask(Endpoint::Validate, request.clone()), answer);
-    assert_eq!(ask(Endpoint::Mutate, request), json!({"allowed": true}));
+    for elsewhere in [Endpoint::Mutate, Endpoint::Validate] {
+        assert_eq!(ask(elsewhere, request.clone()), json!({"allowed": true}));
+    }
 }
 
 #[test]
@@ -255,6 +261,97 @@ fn metrics_are_told_who_found_what() {
             failure: String::new(),
         }
     );
+}
+
+/// Every kind of text that an answer repeats, at a length that no person reads.
+#[rstest]
+#[case::commas(json!({"spec": {"nodeConditions": ",".repeat(12_000)}}))]
+#[case::a_word(json!({"spec": {"nodeConditions": "x ".repeat(600_000)}}))]
+#[case::a_text_of_quotes(json!({"spec": {"drainTimeout": "\"\u{1}".repeat(300_000)}}))]
+#[case::skips(json!({"metadata": {"annotations": {"admission.machine.sapcloud.io/skip": "a,".repeat(12_000)}}}))]
+#[case::labels(json!({"spec": {"nodeTemplate": {"metadata": {"labels": many(|n| (format!("!{n}"), json!("")))}}}}))]
+#[case::long_keys(json!({"spec": {"nodeTemplate": {"metadata": {"labels": {"!".repeat(400_000): "\\".repeat(400_000)}}}}}))]
+#[case::wrong_types(json!({"metadata": {"finalizers": vec![0; 50_000]}}))]
+#[case::warnings(json!({"spec": {"nodeTemplate": {"metadata": many(|n| (format!("\"{n}"), json!(1)))}}}))]
+#[case::a_name(json!({"metadata": {"name": "\u{1}\"".repeat(100_000)}, "spec": {"class": {"kind": "\"".repeat(100_000)}}}))]
+fn an_answer_is_bounded_whatever_the_object_is(#[case] object: Value) {
+    let name = object["metadata"]["name"].clone();
+    let answer = admission().review(Endpoint::Validate, &review(json!({"object": object, "name": name})));
+    assert!(answer.body.len() <= ANSWER_MAX, "{} bytes", answer.body.len());
+    let answer = response(&answer);
+    let text = answer["status"]["message"].as_str().unwrap_or_default();
+    assert!(text.chars().count() <= 5_000, "{text}");
+    let causes = answer["status"]["details"]["causes"].as_array().map_or(0, Vec::len);
+    assert!(causes <= 51, "{causes}");
+}
+
+fn many(make: impl Fn(usize) -> (String, Value)) -> Value {
+    Value::Object((0..20_000).map(make).collect())
+}
+
+#[test]
+fn of_very_many_mistakes_the_first_are_told_and_the_others_counted() {
+    let labels = many(|n| (format!("!{n}"), json!("")));
+    let answer =
+        ask(Endpoint::Validate, json!({"object": {"spec": {"nodeTemplate": {"metadata": {"labels": labels}}}}}));
+    let message = answer["status"]["message"].as_str().unwrap();
+    let causes = answer["status"]["details"]["causes"].as_array().unwrap();
+    let told = message.matches("Invalid value").count();
+    assert!(message.ends_with(&format!(", and {} more]", 20_000 - told)), "{message}");
+    assert_eq!(causes.last().unwrap()["message"], format!("and {} more", 20_000 - (causes.len() - 1)));
+}
+
+#[rstest]
+#[case::of_a_review(admission().review(Endpoint::Validate, &review(json!({"uid": "u".repeat(129)}))).status)]
+#[case::of_a_conversion(convert(&conversion(json!([]), "machine.sapcloud.io/v1beta1").replace_uid(&"u".repeat(129))).status)]
+fn an_identity_that_is_none_is_not_sent_back(#[case] status: u16) {
+    assert_eq!(status, 400);
+}
+
+trait ReplaceUid {
+    fn replace_uid(&self, uid: &str) -> Vec<u8>;
+}
+
+impl ReplaceUid for Vec<u8> {
+    fn replace_uid(&self, uid: &str) -> Vec<u8> {
+        String::from_utf8_lossy(self).replace("u-1", uid).into_bytes()
+    }
+}
+
+/// A warning is a short line; what it is about stands at its end and fits into it.
+#[test]
+fn a_warning_about_the_scalers_list_names_the_entry() {
+    let annotations =
+        json!({"node.machine.sapcloud.io/trigger-deletion-by-mcm": "m1~tomorrow,m2,,m3~x,m4~x,m5~x,m6~x"});
+    let kind = json!({"kind": "MachineDeployment"});
+    let template =
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"class": {"kind": "MachineClass", "name": "c1"}}});
+    let spec = json!({"class": null, "replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template,
+        "strategy": {"type": "Recreate"}});
+    let object = json!({"metadata": {"annotations": annotations}, "spec": spec});
+    let answer = ask(Endpoint::Validate, json!({"kind": kind, "object": object}));
+    let place = "metadata.annotations[node.machine.sapcloud.io/trigger-deletion-by-mcm]";
+    assert_eq!(
+        answer["warnings"],
+        json!([
+            format!("{place}: ignored, not <machine>~<time>: \"m1~tomorrow\""),
+            format!("{place}: without time: \"m2\""),
+            format!("{place}: ignored, not <machine>~<time>: \"\""),
+            format!("{place}: ignored, not <machine>~<time>: \"m3~x\""),
+            format!("{place}: ignored, not <machine>~<time>: \"m4~x\""),
+            "… and 2 more",
+        ])
+    );
+}
+
+/// Nobody waits for the answer of a conversion after its deadline, so that no further object is converted.
+#[test]
+fn a_conversion_ends_when_nobody_waits_for_it() {
+    let objects: Vec<_> = (0..10).map(|n| versioned(&format!("m{n}"), "v1alpha1")).collect();
+    let asked = std::cell::Cell::new(0);
+    let given_up = || asked.replace(asked.get() + 1) == 3;
+    let answer = convert_unless(&given_up, &conversion(json!(objects), "machine.sapcloud.io/v1beta1"));
+    assert_eq!((asked.get(), answer.facts.failure.as_str()), (4, "the deadline passed after 3 of 10 objects"));
 }
 
 #[test]
@@ -361,13 +458,71 @@ fn a_body_that_is_no_conversion_review_is_refused() {
     assert_eq!(convert(b"\xff").status, 400);
 }
 
+/// A machine of a set `s1` with a text that Go takes and admission refuses.
+fn child(set_uid: &str) -> Value {
+    let reference = json!({"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet", "name": "s1", "uid": set_uid, "controller": true});
+    json!({"object": {"metadata": {"ownerReferences": [reference]}, "spec": {"nodeConditions": "A, B"}}})
+}
+
+/// The set that it belongs to, when its template says this.
+fn owner(conditions: &str) -> Value {
+    json!({"metadata": {"name": "s1", "namespace": "default", "uid": "u1"}, "spec": {"template": {"spec": {"nodeConditions": conditions}}}})
+}
+
+/// What is read before the answer.
+enum Read {
+    Nothing,
+    /// The owner, or that there is none.
+    Found(Option<Value>),
+}
+
+/// Knows one set.
+struct OneSet(Value);
+
+impl References for OneSet {
+    fn owner(&self, key: &OwnerKey) -> Option<Value> {
+        (key.name == "s1").then(|| self.0.clone())
+    }
+}
+
 #[rstest]
-#[case(Endpoint::Mutate, "/mutate")]
-#[case(Endpoint::Validate, "/validate")]
-#[case(Endpoint::ValidateStatus, "/validate-status")]
-fn an_endpoint_is_found_by_its_path(#[case] endpoint: Endpoint, #[case] path: &str) {
-    assert_eq!(Endpoint::at(path), Some(endpoint));
-    assert_eq!(Endpoint::at("/elsewhere"), None);
+#[case::the_cache_shows_what_it_copied("u1", Some(owner("A, B")), Read::Nothing, true)]
+#[case::nobody_knows_the_owner("u1", None, Read::Found(None), false)]
+#[case::the_owner_is_read("u1", None, Read::Found(Some(owner("A, B"))), true)]
+#[case::the_cache_is_an_event_behind("u1", Some(owner("A")), Read::Found(Some(owner("A, B"))), true)]
+#[case::the_owner_says_something_else("u1", Some(owner("A")), Read::Found(Some(owner("A, C"))), false)]
+#[case::an_invented_owner("u2", Some(owner("A, B")), Read::Found(None), false)]
+#[case::a_foreign_uid("u2", Some(owner("A, B")), Read::Found(Some(owner("A, B"))), false)]
+fn a_child_of_a_forgiven_parent(
+    #[case] uid: &str,
+    #[case] remembered: Option<Value>,
+    #[case] read: Read,
+    #[case] allowed: bool,
+) {
+    let mut admission = admission();
+    if let Some(set) = remembered {
+        admission = admission.with_references(Arc::new(OneSet(set)));
+    }
+    let body = review(child(uid));
+    let answer = match (admission.begin(Endpoint::Validate, &body), &read) {
+        (Progress::Answered(answer), Read::Nothing) => answer,
+        (Progress::NeedsOwner(key), Read::Found(read)) => {
+            assert_eq!((key.kind, key.namespace.as_str(), key.uid.as_str()), (Kind::MachineSet, "default", uid));
+            admission.conclude(Endpoint::Validate, &body, read.as_ref())
+        }
+        (progress, _) => panic!("{progress:?}"),
+    };
+    let answer = response(&answer);
+    assert_eq!(answer["allowed"], allowed, "{answer}");
+    let warned = answer["warnings"].to_string().contains("existing problem: spec.nodeConditions");
+    assert_eq!(warned, allowed, "{answer}");
+}
+
+#[rstest]
+#[case::a_good_child(json!({"object": {"metadata": child("u1")["object"]["metadata"], "spec": {"nodeConditions": "A"}}}))]
+#[case::a_bad_machine_of_nobody(json!({"object": {"spec": {"nodeConditions": "A, B"}}}))]
+fn no_owner_is_asked_for_without_need(#[case] patch: Value) {
+    assert!(matches!(admission().begin(Endpoint::Validate, &review(patch)), Progress::Answered(_)));
 }
 
 /// Any JSON value, small.

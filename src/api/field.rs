@@ -1,11 +1,28 @@
-//! Field paths, field errors and the collection of findings that rules add to.
+//! Field paths and field errors; the collection that rules add them to is in [`findings`].
 //!
 //! Texts follow Kubernetes' `field.Error` (k8s.io/apimachinery/pkg/util/validation/field), so that a denial reads like
 //! the API server's own.
 
-use std::{borrow::Cow, fmt};
+mod findings;
+
+use std::{
+    borrow::Cow,
+    fmt,
+    hash::{Hash, Hasher},
+};
 
 use serde_json::Value;
+
+pub use self::findings::{FINDINGS_MAX, Finding, Findings, RuleId, Severity, in_one_line, more};
+
+/// Longest value in a text, in characters.
+pub const VALUE_MAX: usize = 200;
+/// Longest path in a text, in characters: a place in a map under the longest key that Kubernetes knows.
+const PATH_MAX: usize = 500;
+/// Longest explanation in a text, in characters.
+const DETAIL_MAX: usize = 1000;
+/// Longest word of a user inside an explanation, in characters.
+const WORD_MAX: usize = 60;
 
 /// Where in an object something is: `spec.template.spec.class.name`, `list[0]`, `map[key]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,24 +58,22 @@ impl FieldPath {
         &self.0
     }
 
-    /// The path with the numbers of list elements taken out; two findings that differ only there are the same problem.
-    #[must_use]
-    pub fn without_indexes(&self) -> String {
-        let mut out = String::with_capacity(self.0.len());
+    /// Hashes the path with the numbers of list elements taken out; two findings that differ only there are the same
+    /// problem.
+    fn hash_without_indexes(&self, hasher: &mut impl Hasher) {
         let mut rest = self.as_str();
         while let Some(open) = rest.find('[') {
             let Some(len) = rest[open..].find(']') else { break };
             let inside = &rest[open + 1..open + len];
-            out.push_str(&rest[..open]);
+            hasher.write(&rest.as_bytes()[..open]);
             if inside.bytes().all(|byte| byte.is_ascii_digit()) {
-                out.push_str("[]");
+                hasher.write(b"[]");
             } else {
-                out.push_str(&rest[open..=open + len]);
+                hasher.write(&rest.as_bytes()[open..=open + len]);
             }
             rest = &rest[open + len + 1..];
         }
-        out.push_str(rest);
-        out
+        rest.hash(hasher);
     }
 
     /// Whether values at this path may be secret and must not be printed (spec/api-and-admission §4.6).
@@ -129,7 +144,7 @@ pub struct FieldError {
     pub path: FieldPath,
     /// What kind of mistake.
     pub kind: ErrorKind,
-    /// The offending value; printed for the kinds that print one, and compared when updates are ratcheted.
+    /// The offending value, printed for the kinds that print one; [`Findings`] cut it.
     pub value: Value,
     /// What would be right.
     pub detail: Cow<'static, str>,
@@ -158,7 +173,23 @@ impl FieldError {
             return "\"***\"".to_owned();
         }
         // Go prints a missing value as the empty string.
-        if self.value.is_null() { "\"\"".to_owned() } else { self.value.to_string() }
+        if self.value.is_null() { "\"\"".to_owned() } else { cut(self.value.to_string(), VALUE_MAX) }
+    }
+
+    /// The same error with every text cut to what a person reads.
+    fn abridged(self) -> Self {
+        let detail = match self.detail {
+            Cow::Owned(text) => Cow::Owned(cut(text, DETAIL_MAX)),
+            constant @ Cow::Borrowed(_) => constant,
+        };
+        let path = match self.path.0 {
+            Cow::Owned(text) => FieldPath(Cow::Owned(cut(text, PATH_MAX))),
+            constant @ Cow::Borrowed(_) => FieldPath(constant),
+        };
+        // Room for the quotes and the mark of what was cut.
+        let mut room = VALUE_MAX - 3;
+        let value = if fits(&self.value, &mut room) { self.value } else { pruned(&self.value, &mut (VALUE_MAX - 3)) };
+        Self { path, kind: self.kind, value, detail }
     }
 }
 
@@ -172,194 +203,110 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// The name of a rule of spec/api-and-admission §5, such as `STR-7`, or of a driver's own.
-pub type RuleId = &'static str;
-
-/// What a rule's finding means for the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Severity {
-    /// The request is refused.
-    Deny,
-    /// The request passes with a warning.
-    Warn,
-    /// It would be refused, but the stored object had the same problem before; passes with a warning.
-    Existing,
-    /// It would be refused, but the object asks to be let through (spec/api-and-admission §4.3); passes with a warning.
-    Skipped,
-}
-
-/// A field error together with the rule that found it and what it means.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
-    /// Which rule.
-    pub rule: RuleId,
-    /// Whether it refuses the request.
-    pub severity: Severity,
-    /// What it found.
-    pub error: FieldError,
-    /// All values the rule looked at, when they are more than the offending one. Compared when updates are ratcheted.
-    pub inputs: Option<Value>,
-}
-
-impl Finding {
-    /// Whether this refuses the request.
-    pub fn denies(&self) -> bool {
-        self.severity == Severity::Deny
+/// A text cut to so many characters, the last of which then says that something is missing.
+pub fn cut(mut text: String, max_chars: usize) -> String {
+    // Most texts are short enough in bytes already.
+    if text.len() > max_chars && text.chars().nth(max_chars).is_some() {
+        let end = text.char_indices().nth(max_chars.saturating_sub(1)).map_or(text.len(), |(end, _)| end);
+        text.truncate(end);
+        text.push('…');
+        text.shrink_to_fit();
     }
+    text
+}
 
-    /// The text of the finding as a warning: without the words that belong to a refusal.
-    pub fn warning(&self) -> String {
-        match self.severity {
-            Severity::Deny => self.error.to_string(),
-            Severity::Existing => format!("existing problem: {}", self.error),
-            Severity::Skipped => format!("rule {} skipped", self.rule),
-            Severity::Warn if self.error.path.as_str().is_empty() => self.error.detail.to_string(),
-            Severity::Warn => format!("{}: {}", self.error.path, self.error.detail),
-        }
+/// A user's word for an explanation: quoted, and cut to what a person can read.
+pub fn quoted(word: &str) -> String {
+    match word.char_indices().nth(WORD_MAX) {
+        Some((end, _)) => format!("{:?}…", &word[..end]),
+        None => format!("{word:?}"),
     }
 }
 
-/// What all rules found in one object, in the order in which the rules ran. Rules add and never stop at the first.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Findings(Vec<Finding>);
+/// The first few of many texts and the number of the others: `a, b and 3 more`.
+#[derive(Debug, Default)]
+pub struct FirstFew {
+    first: Vec<String>,
+    others: usize,
+}
 
-impl Findings {
-    /// No findings yet.
-    pub fn new() -> Self {
-        Self::default()
+impl FirstFew {
+    const SHOWN: usize = 3;
+
+    /// Adds a text, which is made only if it is shown.
+    pub fn add(&mut self, text: impl FnOnce() -> String) {
+        if self.first.len() < Self::SHOWN { self.first.push(text()) } else { self.others += 1 }
     }
 
-    /// Adds a finding.
-    pub fn push(&mut self, finding: Finding) {
-        self.0.push(finding);
-    }
-
-    fn deny(&mut self, rule: RuleId, path: FieldPath, kind: ErrorKind, value: Value, detail: Cow<'static, str>) {
-        let error = FieldError { path, kind, value, detail };
-        self.0.push(Finding { rule, severity: Severity::Deny, error, inputs: None });
-    }
-
-    /// Notes all values that led to the finding added last, when they are more than the value it prints.
-    pub fn depends_on(&mut self, inputs: Value) {
-        if let Some(last) = self.0.last_mut() {
-            last.inputs = Some(inputs);
-        }
-    }
-
-    /// The field must be there.
-    pub fn required(&mut self, rule: RuleId, path: FieldPath, detail: impl Into<Cow<'static, str>>) {
-        self.deny(rule, path, ErrorKind::Required, Value::Null, detail.into());
-    }
-
-    /// The field has a wrong value.
-    pub fn invalid(
-        &mut self,
-        rule: RuleId,
-        path: FieldPath,
-        value: impl Into<Value>,
-        detail: impl Into<Cow<'static, str>>,
-    ) {
-        self.deny(rule, path, ErrorKind::Invalid, value.into(), detail.into());
-    }
-
-    /// The field is none of the supported words.
-    pub fn not_supported(&mut self, rule: RuleId, path: FieldPath, value: impl Into<Value>, supported: &[&str]) {
-        let words: Vec<String> = supported.iter().map(|word| format!("{word:?}")).collect();
-        let detail = format!("supported values: {}", words.join(", "));
-        self.deny(rule, path, ErrorKind::NotSupported, value.into(), detail.into());
-    }
-
-    /// The field must not be there.
-    pub fn forbidden(&mut self, rule: RuleId, path: FieldPath, detail: impl Into<Cow<'static, str>>) {
-        self.deny(rule, path, ErrorKind::Forbidden, Value::Null, detail.into());
-    }
-
-    /// The field has the wrong JSON type; `expected` reads like `must be a string`.
-    pub fn mistyped(&mut self, rule: RuleId, path: FieldPath, value: impl Into<Value>, expected: &'static str) {
-        self.deny(rule, path, ErrorKind::TypeInvalid, value.into(), expected.into());
-    }
-
-    /// The field is longer than so many bytes.
-    pub fn too_long(&mut self, rule: RuleId, path: FieldPath, max_bytes: usize) {
-        let detail = format!("may not be more than {max_bytes} bytes");
-        self.deny(rule, path, ErrorKind::TooLong, Value::Null, detail.into());
-    }
-
-    /// The value stands elsewhere already.
-    pub fn duplicate(
-        &mut self,
-        rule: RuleId,
-        path: FieldPath,
-        value: impl Into<Value>,
-        detail: impl Into<Cow<'static, str>>,
-    ) {
-        self.deny(rule, path, ErrorKind::Duplicate, value.into(), detail.into());
-    }
-
-    /// The value is legal but suspicious.
-    pub fn warn(
-        &mut self,
-        rule: RuleId,
-        path: FieldPath,
-        value: impl Into<Value>,
-        detail: impl Into<Cow<'static, str>>,
-    ) {
-        let error = FieldError { path, kind: ErrorKind::Invalid, value: value.into(), detail: detail.into() };
-        self.0.push(Finding { rule, severity: Severity::Warn, error, inputs: None });
-    }
-
-    /// All findings.
-    pub fn iter(&self) -> impl Iterator<Item = &Finding> {
-        self.0.iter()
-    }
-
-    /// All findings, to be judged anew.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Finding> {
-        self.0.iter_mut()
-    }
-
-    /// The texts of all findings that let the request pass.
-    pub fn warnings(&self) -> impl Iterator<Item = String> {
-        self.0.iter().filter(|finding| !finding.denies()).map(Finding::warning)
-    }
-
-    /// The errors that refuse the request.
-    pub fn errors(&self) -> impl Iterator<Item = &FieldError> {
-        self.0.iter().filter(|finding| finding.severity == Severity::Deny).map(|finding| &finding.error)
-    }
-
-    /// Whether something refuses the request.
-    pub fn denies(&self) -> bool {
-        self.errors().next().is_some()
-    }
-
-    /// Whether nothing was found.
+    /// Whether nothing was added.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.first.is_empty()
     }
 
-    /// All errors in one line: bare when there is one, `[a, b]` when there are several.
-    pub fn aggregate(&self) -> String {
-        let texts: Vec<String> = self.errors().map(ToString::to_string).collect();
-        match texts.as_slice() {
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
+    /// The texts in one line, with this between them.
+    pub fn joined(&self, separator: &str) -> String {
+        let shown = self.first.join(separator);
+        if self.others == 0 { shown } else { format!("{shown}{separator}and {} more", self.others) }
+    }
+}
+
+/// Whether a value has so few characters and members that it may be kept as it is; takes off what it has.
+fn fits(value: &Value, room: &mut usize) -> bool {
+    let own = match value {
+        Value::String(text) => text.len(),
+        Value::Array(elements) => 2 + elements.len(),
+        Value::Object(members) => 2 + members.keys().map(|key| key.len() + 4).take(VALUE_MAX).sum::<usize>(),
+        _ => 1,
+    };
+    let Some(left) = room.checked_sub(own) else { return false };
+    *room = left;
+    match value {
+        Value::Array(elements) => elements.iter().all(|element| fits(element, room)),
+        Value::Object(members) => members.values().all(|member| fits(member, room)),
+        _ => true,
+    }
+}
+
+/// The beginning of a value.
+fn pruned(value: &Value, room: &mut usize) -> Value {
+    match value {
+        Value::String(text) => {
+            let kept = cut_to(text, *room);
+            *room = room.saturating_sub(text.len());
+            Value::String(kept)
         }
+        Value::Array(elements) => {
+            let mut kept = Vec::new();
+            for element in elements {
+                if *room == 0 {
+                    kept.push(Value::from("…"));
+                    break;
+                }
+                *room = room.saturating_sub(1);
+                kept.push(pruned(element, room));
+            }
+            Value::Array(kept)
+        }
+        Value::Object(members) => {
+            let mut kept = serde_json::Map::new();
+            for (key, member) in members {
+                if *room == 0 {
+                    break;
+                }
+                let name = cut_to(key, *room);
+                *room = room.saturating_sub(key.len() + 4);
+                kept.insert(name, pruned(member, room));
+            }
+            Value::Object(kept)
+        }
+        other => other.clone(),
     }
 }
 
-impl IntoIterator for Findings {
-    type Item = Finding;
-    type IntoIter = std::vec::IntoIter<Finding>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
-}
-
-impl Extend<Finding> for Findings {
-    fn extend<I: IntoIterator<Item = Finding>>(&mut self, findings: I) {
-        self.0.extend(findings);
+fn cut_to(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => [&text[..end], "…"].concat(),
+        None => text.to_owned(),
     }
 }
 
@@ -388,8 +335,53 @@ mod tests {
         assert_eq!(error.to_string(), text);
     }
 
+    #[rstest]
+    #[case::numbers_of_elements("a[0].b[key].c[12]", "a[7].b[key].c[1]", true)]
+    #[case::keys_of_a_map("a[0].b[key]", "a[0].b[other]", false)]
+    #[case::fields("a.b", "a.c", false)]
+    fn list_numbers_do_not_make_another_place(
+        #[case] one: &'static str,
+        #[case] other: &'static str,
+        #[case] same: bool,
+    ) {
+        let hashed = |path: &'static str| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            FieldPath::new(path).hash_without_indexes(&mut hasher);
+            hasher.finish()
+        };
+        assert_eq!(hashed(one) == hashed(other), same);
+    }
+
+    #[rstest]
+    #[case::a_long_text(json!("ä".repeat(5_000)))]
+    #[case::a_text_of_quotes(json!("\"".repeat(5_000)))]
+    #[case::a_long_list(json!(vec![1; 5_000]))]
+    #[case::a_long_map(Value::Object((0..5_000).map(|n| (format!("key-{n}"), json!("value"))).collect()))]
+    #[case::a_long_key(json!({"k".repeat(5_000): {"a": [1, 2, {"b": "c".repeat(900)}]}}))]
+    #[case::deep(json!([[[[[[[["x".repeat(300), "y".repeat(300)]]]]]]]]))]
+    fn a_long_value_is_cut(#[case] value: Value) {
+        let error = FieldError { path: FieldPath::new("a"), kind: ErrorKind::Invalid, value, detail: "bad".into() };
+        let kept = error.clone().abridged();
+        assert!(kept.value.to_string().len() < 1_000, "{}", kept.value);
+        for text in [error.to_string(), kept.to_string()] {
+            let printed = text.strip_prefix("a: Invalid value: ").and_then(|text| text.strip_suffix(": bad")).unwrap();
+            assert!(printed.chars().count() <= VALUE_MAX && printed.contains('…'), "{printed}");
+        }
+    }
+
     #[test]
-    fn list_numbers_are_taken_out_and_map_keys_stay() {
-        assert_eq!(FieldPath::new("a[0].b[key].c[12]").without_indexes(), "a[].b[key].c[]");
+    fn a_short_value_stays_as_it_is() {
+        let value = json!({"a": ["b", 1, null, {"c": true}]});
+        let error = error(ErrorKind::Invalid, "a", value.clone(), "bad").abridged();
+        assert_eq!(error.value, value);
+    }
+
+    #[test]
+    fn of_many_texts_the_first_few_are_told() {
+        let mut texts = FirstFew::default();
+        for number in 0..9 {
+            texts.add(|| number.to_string());
+        }
+        assert_eq!(texts.joined(", "), "0, 1, 2, and 6 more");
     }
 }

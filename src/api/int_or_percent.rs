@@ -1,12 +1,15 @@
 //! `maxSurge` and `maxUnavailable`: a number of machines or a share of the replicas.
 //!
-//! The stored form is Kubernetes' int-or-string. Parsing is strict (`N%` only), as the original's validation is; the
-//! original's rollout arithmetic was laxer, which only mattered for values its validation refused
-//! (spec/deployment-and-set §3.3).
+//! The stored form is Kubernetes' int-or-string. Parsing takes what the original's validation takes (`N%`, with a sign if
+//! need be); the original's rollout arithmetic was laxer, which only mattered for values its validation refused
+//! (spec/deployment-and-set §3.3). What may be written anew is validation's question.
+
+use std::num::IntErrorKind;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// A number of machines, or a percentage of `replicas`. Not negative.
+/// A number of machines, or a percentage of `replicas`. Validation refuses negative ones; those that were stored before
+/// count as the original's arithmetic counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IntOrPercent {
     /// So many machines.
@@ -18,18 +21,16 @@ pub enum IntOrPercent {
 /// Why a stored int-or-string is no [`IntOrPercent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidIntOrPercent {
-    /// A negative number.
-    #[error("must be greater than or equal to 0")]
-    Negative,
-    /// A string that is not digits and a percent sign.
-    #[error(
-        "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
-    )]
+    /// A string that is not a whole number and a percent sign.
+    #[error("{NOT_A_PERCENTAGE}")]
     NotAPercentage,
     /// A number that no 32-bit integer holds.
     #[error("must fit a 32-bit integer")]
     TooLarge,
 }
+
+/// What Kubernetes says about a string that is no percentage.
+pub const NOT_A_PERCENTAGE: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
 
 /// Which way a fraction of a machine goes when a percentage is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,17 +42,17 @@ pub enum Rounding {
 }
 
 impl IntOrPercent {
-    /// The number of machines this means for so many replicas, capped at `i32::MAX`.
+    /// The number of machines this means for so many replicas, within the bounds of `i32`. Negative for a negative margin.
     pub fn resolve(self, replicas: i32, rounding: Rounding) -> i32 {
         match self {
             Self::Count(count) => count,
             Self::Percent(percent) => {
                 let product = i64::from(percent) * i64::from(replicas.max(0));
                 let whole = match rounding {
-                    Rounding::Up => (product + 99) / 100,
-                    Rounding::Down => product / 100,
+                    Rounding::Up => -(-product).div_euclid(100),
+                    Rounding::Down => product.div_euclid(100),
                 };
-                i32::try_from(whole).unwrap_or(i32::MAX)
+                i32::try_from(whole).unwrap_or(if whole < 0 { i32::MIN } else { i32::MAX })
             }
         }
     }
@@ -60,21 +61,26 @@ impl IntOrPercent {
     pub const fn is_zero(self) -> bool {
         matches!(self, Self::Count(0) | Self::Percent(0))
     }
+
+    /// Whether this is less than nothing.
+    pub const fn is_negative(self) -> bool {
+        matches!(self, Self::Count(..=-1) | Self::Percent(..=-1))
+    }
 }
 
 impl TryFrom<&IntOrString> for IntOrPercent {
     type Error = InvalidIntOrPercent;
 
+    /// Reads as the original's validation does: a percentage may have a sign.
     fn try_from(stored: &IntOrString) -> Result<Self, Self::Error> {
         match stored {
-            IntOrString::Int(number) if *number < 0 => Err(InvalidIntOrPercent::Negative),
             IntOrString::Int(number) => Ok(Self::Count(*number)),
             IntOrString::String(text) => {
-                let digits = text.strip_suffix('%').ok_or(InvalidIntOrPercent::NotAPercentage)?;
-                if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-                    return Err(InvalidIntOrPercent::NotAPercentage);
-                }
-                digits.parse().map(Self::Percent).map_err(|_| InvalidIntOrPercent::TooLarge)
+                let number = text.strip_suffix('%').ok_or(InvalidIntOrPercent::NotAPercentage)?;
+                number.parse().map(Self::Percent).map_err(|error: std::num::ParseIntError| match error.kind() {
+                    IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => InvalidIntOrPercent::TooLarge,
+                    _ => InvalidIntOrPercent::NotAPercentage,
+                })
             }
         }
     }
@@ -92,6 +98,10 @@ mod tests {
     #[case::a_count_is_a_count(IntOrPercent::Count(4), 1, Rounding::Down, 4)]
     #[case::nothing_of_nothing(IntOrPercent::Percent(50), 0, Rounding::Up, 0)]
     #[case::no_overflow(IntOrPercent::Percent(i32::MAX), i32::MAX, Rounding::Up, i32::MAX)]
+    #[case::no_underflow(IntOrPercent::Percent(i32::MIN), i32::MAX, Rounding::Down, i32::MIN)]
+    #[case::a_negative_surge_rounds_up_too(IntOrPercent::Percent(-5), 10, Rounding::Up, 0)]
+    #[case::a_negative_unavailable_rounds_down_too(IntOrPercent::Percent(-5), 10, Rounding::Down, -1)]
+    #[case::a_negative_count(IntOrPercent::Count(-2), 1, Rounding::Up, -2)]
     fn a_share_is_resolved(
         #[case] value: IntOrPercent,
         #[case] replicas: i32,
@@ -104,9 +114,13 @@ mod tests {
     #[rstest]
     #[case::a_number(IntOrString::Int(3), Ok(IntOrPercent::Count(3)))]
     #[case::a_percentage(IntOrString::String("30%".into()), Ok(IntOrPercent::Percent(30)))]
-    #[case::negative(IntOrString::Int(-1), Err(InvalidIntOrPercent::Negative))]
+    #[case::negative(IntOrString::Int(-1), Ok(IntOrPercent::Count(-1)))]
     #[case::no_sign(IntOrString::String("5".into()), Err(InvalidIntOrPercent::NotAPercentage))]
-    #[case::negative_percentage(IntOrString::String("-5%".into()), Err(InvalidIntOrPercent::NotAPercentage))]
+    #[case::negative_percentage(IntOrString::String("-5%".into()), Ok(IntOrPercent::Percent(-5)))]
+    #[case::a_percentage_with_a_plus(IntOrString::String("+5%".into()), Ok(IntOrPercent::Percent(5)))]
+    #[case::a_sign_alone(IntOrString::String("-%".into()), Err(InvalidIntOrPercent::NotAPercentage))]
+    #[case::a_blank(IntOrString::String(" 5%".into()), Err(InvalidIntOrPercent::NotAPercentage))]
+    #[case::a_fraction(IntOrString::String("1.5%".into()), Err(InvalidIntOrPercent::NotAPercentage))]
     #[case::too_large(IntOrString::String("99999999999%".into()), Err(InvalidIntOrPercent::TooLarge))]
     fn a_stored_value_is_parsed(
         #[case] stored: IntOrString,

@@ -113,8 +113,13 @@ pub mod annotation {
     pub const ADMISSION_PREFIX: &str = "admission.machine.sapcloud.io/";
     /// `"false"` keeps the process from writing the CA bundle into an object.
     pub const INJECT_CA: &str = "admission.machine.sapcloud.io/inject-ca";
-    /// cert-manager writes the CA bundle; we keep off.
-    pub const CERT_MANAGER_INJECT_CA_FROM: &str = "cert-manager.io/inject-ca-from";
+    /// Others are asked by these to write the CA bundle; we keep off.
+    pub const FOREIGN_CA_INJECTORS: [&str; 4] = [
+        "cert-manager.io/inject-ca-from",
+        "cert-manager.io/inject-ca-from-secret",
+        "cert-manager.io/inject-apiserver-ca",
+        "service.beta.openshift.io/inject-cabundle",
+    ];
     /// On the certificate Secret: how often it was written.
     pub const CERTIFICATE_GENERATION: &str = "certificates.machine.sapcloud.io/generation";
     /// On v1beta1 objects: what v1alpha1 had and v1beta1 cannot say.
@@ -127,6 +132,9 @@ pub mod annotation {
     pub const SIMULATED_NODE: &str = "virtual.machine.sapcloud.io/simulated";
     /// On a simulated Node: namespace of its machine.
     pub const SIMULATED_NAMESPACE: &str = "virtual.machine.sapcloud.io/namespace";
+    /// On a simulated Node: its VM's provider id as the machine has it; `spec.providerID` spells it as a cloud's controller
+    /// manager would.
+    pub const SIMULATED_PROVIDER_ID: &str = "virtual.machine.sapcloud.io/provider-id";
     /// On a simulated Node: whose VM it is, as JSON; read after a restart without memory.
     pub const SIMULATED_OWNER: &str = "virtual.machine.sapcloud.io/owner";
     /// On a Pod of a simulated Node: a Go duration after which it succeeds.
@@ -221,9 +229,28 @@ pub mod set_reason {
     pub const FAILED_CREATE: &str = "FailedCreate";
     /// Event and `ReplicaFailure`: machines could not be deleted.
     pub const FAILED_DELETE: &str = "FailedDelete";
+    /// `ReplicaFailure`: new machines never joined, and their replacements wait. Not in the original.
+    pub const NEVER_JOINED: &str = "MachinesNeverJoined";
     /// Event and condition `Valid`: the object cannot be acted on. Also of deployments.
     pub const FAILED_VALIDATION: &str = "FailedValidation";
 }
+
+/// Where the webhooks are asked.
+pub mod webhook_path {
+    /// Defaults.
+    pub const MUTATE: &str = "/mutate";
+    /// Rules.
+    pub const VALIDATE: &str = "/validate";
+    /// Warnings about status writes.
+    pub const VALIDATE_STATUS: &str = "/validate-status";
+    /// Conversions.
+    pub const CONVERT: &str = "/convert";
+}
+
+/// Why nothing is made from a template that its own selector does not select: what is made would belong to nobody, and the
+/// next would be made at once.
+pub const UNSELECTED_TEMPLATE: &str =
+    "nothing is made from spec.template: spec.selector.matchExpressions do not select its labels";
 
 /// Event and condition reasons of deployments, with the texts that never vary.
 pub mod deployment_reason {
@@ -380,6 +407,12 @@ pub mod machine_reason {
 pub mod machine_condition {
     /// Whether the machine is on its way somewhere, and whom it waits for.
     pub const PROGRESSING: &str = "Progressing";
+    /// Whether it can be told that the Node is the machine's; there only while it can't (status `Unknown`).
+    pub const NODE_IDENTIFIED: &str = "NodeIdentified";
+    /// The driver can't compare the provider ids of machine and Node.
+    pub const REASON_IDS_NOT_COMPARABLE: &str = "ProviderIDsNotComparable";
+    /// Another machine has a better claim by name.
+    pub const REASON_NODE_CONTESTED: &str = super::machine_reason::NODE_CONTESTED;
     /// Waits for the Node of the VM that was made.
     pub const REASON_WAITING_FOR_NODE: &str = "WaitingForNode";
     /// Waits for the Node of a VM that existed already.

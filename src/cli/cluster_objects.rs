@@ -1,12 +1,10 @@
 //! Reading objects of any kind, for commands that look a cluster over. A kind that is not there has no objects.
 
-use jiff::{SignedDuration, Timestamp};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, ListParams},
     core::GroupVersionKind,
 };
-use serde_json::Value;
 
 use super::Failure;
 use crate::cluster::error::ApiError;
@@ -63,37 +61,12 @@ pub async fn list(api: &Api<DynamicObject>) -> Result<Vec<DynamicObject>, Failur
                     None => return Ok(objects),
                 }
             }
-            Err(ApiError::NotFound(_)) => return Ok(objects),
+            // Not even the kind is there.
+            Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => return Ok(objects),
             Err(error) => {
                 let url = api.resource_url();
                 return Err(Failure::run(anyhow::anyhow!("cannot list {url}: {error}")));
             }
         }
-    }
-}
-
-/// Who holds a Lease with this specification, if anybody does.
-pub fn holder(spec: &Value, now: Timestamp) -> Option<String> {
-    let holder = spec["holderIdentity"].as_str().filter(|holder| !holder.is_empty())?;
-    let renewed: Timestamp = spec["renewTime"].as_str()?.parse().ok()?;
-    let lasts = SignedDuration::from_secs(spec["leaseDurationSeconds"].as_i64().unwrap_or(0));
-    (now < renewed + lasts).then(|| holder.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use serde_json::json;
-
-    use super::*;
-
-    #[rstest]
-    #[case::held(json!({"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 15}), Some("a"))]
-    #[case::run_out(json!({"holderIdentity": "a", "renewTime": "2025-12-31T23:00:00.000000Z", "leaseDurationSeconds": 15}), None)]
-    #[case::released(json!({"holderIdentity": "", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 1}), None)]
-    #[case::never_held(json!({}), None)]
-    fn a_manager_runs_while_its_lease_does(#[case] spec: Value, #[case] expected: Option<&str>) {
-        let now = "2026-01-01T00:00:10Z".parse().unwrap();
-        assert_eq!(holder(&spec, now).as_deref(), expected);
     }
 }

@@ -71,3 +71,44 @@ pub fn run_interruptibly<T>(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    use serde_json::json;
+
+    use super::*;
+
+    /// What `openssl x509 -req` makes without extensions.
+    const OF_VERSION_1: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBFzCBvwIUG8vxUHMxTanw/fIsNAJqBInL2ZUwCgYIKoZIzj0EAwIwDjEMMAoG\n\
+A1UEAwwDb2xkMCAXDTI2MTEyMjE2MDkxMFoYDzIxMjYxMDI5MTYwOTEwWjAOMQww\n\
+CgYDVQQDDANvbGQwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAQ1j70tSA8RWLAo\n\
+PZ+eAfKJ/2yqLaUYOWYr6SyMlCHKHdWAN9sX8415YrppxrhezqnGfRtA5Z6gJVLt\n\
+/aP5lJgwMAoGCCqGSM49BAMCA0cAMEQCIFFH135jv5kaBPzqD6ZqrlQpO3xSo0Nv\n\
+Q4sc4dRQd4LnAiBXwJbKJSQn2JD55zqs3bn42m6oQYSwyV01keno3mc8BQ==\n\
+-----END CERTIFICATE-----\n\
+";
+
+    #[tokio::test]
+    async fn a_client_certificate_of_version_1_is_told_as_what_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("kubeconfig");
+        let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
+        let user = json!({
+            "client-certificate-data": STANDARD.encode(OF_VERSION_1), "client-key-data": STANDARD.encode(key),
+        });
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": user}],
+        });
+        std::fs::write(&path, config.to_string()).expect("the folder is writable");
+        let refused =
+            ClusterArgs { kubeconfig: Some(path), context: None }.connect().await.err().expect("it is refused");
+        let text = refused.to_string();
+        assert!(text.contains("X.509 version 1") && text.contains("-extfile"), "{text}");
+    }
+}

@@ -3,9 +3,21 @@
 //! Like klog, everything goes to standard error and `-v` says how much. Our own crate speaks earlier than the libraries
 //! below it: their chatter at a level is rarely what was asked for.
 
+use std::{
+    fmt::{self, Write},
+    path::Path,
+};
+
 use clap::{Args, ValueEnum};
-use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+use jiff::Timestamp;
+use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::{
+    filter::Targets,
+    fmt::{FmtContext, FormatEvent, FormatFields, format::Writer},
+    layer::SubscriberExt,
+    registry::LookupSpan,
+    util::SubscriberInitExt,
+};
 
 /// How much is logged, and in which shape.
 #[derive(Clone, Debug, Args)]
@@ -26,6 +38,47 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+    /// As Go programs log, for collectors that know their lines.
+    Klog,
+}
+
+/// Lines as klog writes them: `I1122 13:39:25.531806   4711 act.rs:42] message key=value`.
+struct Klog {
+    pid: u32,
+}
+
+impl<S, N> FormatEvent<S, N> for Klog
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let metadata = event.metadata();
+        let source = match (metadata.file(), metadata.line()) {
+            (Some(file), Some(line)) => {
+                let file = Path::new(file).file_name().and_then(|name| name.to_str()).unwrap_or(file);
+                format!("{file}:{line}")
+            }
+            _ => metadata.target().to_owned(),
+        };
+        let mut text = String::new();
+        context.format_fields(Writer::new(&mut text), event)?;
+        writeln!(writer, "{}", klog_line(*metadata.level(), Timestamp::now(), self.pid, &source, &text))
+    }
+}
+
+/// One line, whatever the text holds: a collector takes every line for an entry of its own.
+fn klog_line(level: Level, now: Timestamp, pid: u32, source: &str, text: &str) -> String {
+    let severity = match level {
+        Level::ERROR => 'E',
+        Level::WARN => 'W',
+        _ => 'I',
+    };
+    let mut line = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(line, "{severity}{} {pid:>7} {source}] ", now.strftime("%m%d %H:%M:%S%.6f"));
+    line.push_str(&text.replace('\r', "\\r").replace('\n', "\\n"));
+    line
 }
 
 /// Starts to log. Called once, by the command that owns the process.
@@ -38,6 +91,9 @@ pub fn start(args: &LoggingArgs) -> Result<(), tracing_subscriber::util::TryInit
     match args.logging_format {
         LogFormat::Text => registry.with(lines.with_ansi(false)).try_init(),
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
+        LogFormat::Klog => {
+            registry.with(lines.with_ansi(false).event_format(Klog { pid: std::process::id() })).try_init()
+        }
     }
 }
 
@@ -69,20 +125,36 @@ fn filter(verbosity: i32) -> Targets {
         .with_default(theirs)
         // It logs whole objects that it can't decode, Secrets among them. Who called tells what went wrong.
         .with_target("kube_client::client", LevelFilter::ERROR)
+        // It repeats what whoever watches tells, with the whole answer, at each attempt.
+        .with_target("kube_runtime::watcher", LevelFilter::ERROR)
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use tracing::Level;
 
     use super::*;
 
     #[rstest]
+    #[case::information(
+        Level::INFO,
+        "starting version=\"0.1\"",
+        "I1122 13:39:25.531806    4711 mod.rs:42] starting version=\"0.1\""
+    )]
+    #[case::a_reason(Level::DEBUG, "why", "I1122 13:39:25.531806    4711 mod.rs:42] why")]
+    #[case::a_warning_of_two_lines(Level::WARN, "a\nb", "W1122 13:39:25.531806    4711 mod.rs:42] a\\nb")]
+    #[case::an_error(Level::ERROR, "", "E1122 13:39:25.531806    4711 mod.rs:42] ")]
+    fn a_line_is_as_klog_writes_it(#[case] level: Level, #[case] text: &str, #[case] expected: &str) {
+        let now: Timestamp = "2026-11-22T13:39:25.531806Z".parse().unwrap();
+        assert_eq!(klog_line(level, now, 4711, "mod.rs:42", text), expected);
+    }
+
+    #[rstest]
     #[case::quiet(0)]
     #[case::everything(10)]
-    fn objects_that_cannot_be_decoded_are_never_logged(#[case] v: i32) {
+    fn libraries_log_no_objects_and_no_answers(#[case] v: i32) {
         assert!(!filter(v).would_enable("kube_client::client", &Level::WARN));
+        assert!(!filter(v).would_enable("kube_runtime::watcher", &Level::WARN));
     }
 
     #[rstest]

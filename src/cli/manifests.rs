@@ -7,7 +7,7 @@ use std::io::Write;
 use clap::{Args, ValueEnum};
 
 use super::{
-    Failure, documents, manifests_crds, manifests_views, manifests_webhooks,
+    Failure, documents, manifests_crds, manifests_guard, manifests_views, manifests_webhooks, namespace_name,
     rbac::{self, Installation},
     webhook_scope::WebhookScope,
 };
@@ -25,7 +25,7 @@ pub struct ManifestsArgs {
     /// Which part
     pub part: Part,
     /// Namespace of the machine objects and of the Deployment
-    #[arg(long, default_value = manifests_webhooks::DEFAULT_NAMESPACE)]
+    #[arg(long, default_value = manifests_webhooks::DEFAULT_NAMESPACE, value_parser = namespace_name)]
     pub namespace: String,
     /// Name of the Service that API servers reach the webhooks through
     #[arg(long, default_value = names::WEBHOOK_CONFIGURATION, value_name = "NAME")]
@@ -45,15 +45,22 @@ pub struct ManifestsArgs {
     /// User names whose requests the webhooks don't see; unset means the service account
     #[arg(long, value_delimiter = ',', value_name = "USERS")]
     pub controller_users: Option<Vec<String>>,
+    /// What happens to a creation while no webhook answers; Ignore where objects are made while the manager is at 0
+    #[arg(long, default_value = "fail", ignore_case = true, value_name = "POLICY")]
+    pub create_failure_policy: Unanswered,
     /// What happens to an update while no webhook answers
-    #[arg(long, default_value = "ignore", value_name = "POLICY")]
-    pub update_failure_policy: UpdatePolicy,
+    #[arg(long, default_value = "ignore", ignore_case = true, value_name = "POLICY")]
+    pub update_failure_policy: Unanswered,
     /// With the webhook that warns of status writes by others
     #[arg(long)]
     pub status_webhook: bool,
     /// With the rights that the virtual cloud needs (rbac)
     #[arg(long)]
     pub simulation: bool,
+    /// With the rights that classes need whose user data asks for a bootstrap token, in kube-system of the cluster with the
+    /// Nodes, and a policy that narrows them down (rbac)
+    #[arg(long)]
+    pub bootstrap_tokens: bool,
 }
 
 /// A part of the manifests.
@@ -65,21 +72,32 @@ pub enum Part {
     Webhooks,
     /// Optional `ValidatingAdmissionPolicies` that hold while no webhook answers; they need Kubernetes 1.30
     Policies,
+    /// A policy that keeps the converter of what is stored as v1beta1; it needs Kubernetes 1.30
+    StorageGuard,
     /// What the process may do, and its service account
     Rbac,
     /// Registration of the views, the rights they need, and roles for their readers; read apiservice/README.md first
     Apiservice,
-    /// All of these but the policies and the views
+    /// All of these but the policies, the guard and the views
     All,
 }
 
-/// What happens to an update while no webhook answers.
+/// What happens to a request while no webhook answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum UpdatePolicy {
+pub enum Unanswered {
     /// It goes on; the definitions still judge it
     Ignore,
     /// It is refused
     Fail,
+}
+
+impl From<Unanswered> for FailurePolicy {
+    fn from(policy: Unanswered) -> Self {
+        match policy {
+            Unanswered::Ignore => Self::Ignore,
+            Unanswered::Fail => Self::Fail,
+        }
+    }
 }
 
 /// A version that is not served by default.
@@ -98,6 +116,8 @@ impl KubernetesMinor {
     const RATCHETING: Self = Self(30);
     /// Since then webhooks may have conditions.
     const MATCH_CONDITIONS: Self = Self(28);
+    /// Since then there are policies without a feature gate.
+    const POLICIES: Self = Self(30);
 }
 
 /// Prints the part as YAML documents.
@@ -108,6 +128,13 @@ pub fn run(args: &ManifestsArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let text = match args.part {
         Part::Crds => args.crds(),
         Part::Webhooks => manifests_webhooks::webhooks_yaml(&args.webhooks()),
+        Part::Policies | Part::StorageGuard if args.kube_version < KubernetesMinor::POLICIES => {
+            return Err(Failure::Usage(
+                "manifests: API servers before 1.30 don't know ValidatingAdmissionPolicies; leave them out there"
+                    .to_owned(),
+            ));
+        }
+        Part::StorageGuard => manifests_guard::storage_guard_yaml(),
         Part::Policies => manifests_webhooks::policies_yaml(&args.webhooks()),
         Part::Rbac => args.rbac()?,
         Part::Apiservice => manifests_views::views_yaml(&args.views()),
@@ -152,10 +179,8 @@ impl ManifestsArgs {
             },
             scope: self.scope.of(&self.namespace),
             controller_users: self.controller_users.clone().unwrap_or(usual.controller_users),
-            update_failure_policy: match self.update_failure_policy {
-                UpdatePolicy::Ignore => FailurePolicy::Ignore,
-                UpdatePolicy::Fail => FailurePolicy::Fail,
-            },
+            create_failure_policy: self.create_failure_policy.into(),
+            update_failure_policy: self.update_failure_policy.into(),
             status_webhook: if self.status_webhook { StatusWebhook::Install } else { StatusWebhook::LeaveOut },
             match_conditions: if self.kube_version >= KubernetesMinor::MATCH_CONDITIONS {
                 MatchConditions::Supported
@@ -176,6 +201,9 @@ impl ManifestsArgs {
     fn rbac(&self) -> Result<String, Failure> {
         let installation = Installation { namespace: &self.namespace, scope: self.scope };
         let mut objects = rbac::manifests(&installation);
+        if self.bootstrap_tokens {
+            objects.extend(rbac::token_manifests(&installation));
+        }
         if self.simulation {
             objects.extend(rbac::simulation_manifests(&installation));
         }

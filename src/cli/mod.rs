@@ -3,6 +3,7 @@
 //! Exit codes: 0 fine, 1 the input or the run is bad, 2 wrong usage. What a program may read goes to standard output,
 //! everything else to standard error.
 
+pub mod called_as;
 pub mod cluster_objects;
 pub mod convert;
 pub mod dev;
@@ -10,9 +11,11 @@ pub mod doctor;
 pub mod documents;
 pub mod go_flags;
 pub mod kubeconfig;
+pub mod lease_watch;
 pub mod logging;
 pub mod manifests;
 pub mod manifests_crds;
+pub mod manifests_guard;
 pub mod manifests_views;
 pub mod manifests_webhooks;
 pub mod migrate_storage;
@@ -60,7 +63,7 @@ pub enum Command {
     MigrateStorage(migrate_storage::MigrateStorageArgs),
     /// Say what is wrong with the objects by which a cluster knows the manager, and what to do
     Doctor(doctor::DoctorArgs),
-    /// Take everything of the manager off a cluster again, but for definitions and objects; asks first
+    /// Take webhooks, policies, conversion, finalizers and certificate off a cluster again, and name what stays; asks first
     Uninstall(uninstall::UninstallArgs),
     /// Bring the template of an earlier revision of a deployment back
     Rollback(rollback::RollbackArgs),
@@ -120,7 +123,7 @@ impl From<io::Error> for Failure {
 
 /// Runs the command of a command line, its first argument being the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(normalised(arguments.into_iter().collect())) {
+    let cli = match Cli::try_parse_from(normalised(called_as::completed(arguments.into_iter().collect()))) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version come this way too; clap knows which stream and code each one gets. A closed stream is no
@@ -179,6 +182,23 @@ pub(crate) fn normalised(arguments: Vec<OsString>) -> Vec<OsString> {
     go_flags::normalise(arguments, |name| flags.contains(&name))
 }
 
+/// The name of a namespace, which is a DNS label (RFC 1123).
+///
+/// # Errors
+/// What is wrong with it.
+pub fn namespace_name(text: &str) -> Result<String, String> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if text.is_empty() {
+        return Err("must not be empty".to_owned());
+    }
+    let fits = text.len() <= 63 && !text.starts_with('-') && !text.ends_with('-') && text.bytes().all(is_inner);
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is no name of a namespace: at most 63 lower case letters, digits and inner dashes"))
+    }
+}
+
 /// Whether the reader of our output has gone away, as `| head` does.
 fn is_closed_pipe(cause: &anyhow::Error) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
@@ -191,6 +211,14 @@ mod tests {
     #[test]
     fn the_declared_flags_do_not_contradict_each_other() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_name_of_a_namespace_is_a_dns_label() {
+        let long = "a".repeat(63);
+        assert!(["a", "shoot--garden--x1", "0", long.as_str()].iter().all(|name| namespace_name(name).is_ok()));
+        let wrong = ["", "Bad_NS", "a: b", "-a", "a-", "a.b", &format!("{long}a")];
+        assert!(wrong.iter().all(|name| namespace_name(name).is_err()));
     }
 
     #[test]

@@ -49,9 +49,12 @@ pub struct ValidateArgs {
     /// User names that count as controllers, comma separated
     #[arg(long, value_delimiter = ',', value_name = "USERS")]
     pub controller_users: Vec<String>,
-    /// Providers whose drivers the cluster has besides others, comma separated; all known ones and no others if absent
+    /// Providers that this process serves, comma separated; all known ones if absent
     #[arg(long, value_delimiter = ',', value_name = "PROVIDERS")]
     pub drivers: Option<Vec<String>>,
+    /// Refuse classes of all other providers: no other process serves any
+    #[arg(long)]
+    pub drivers_exclusive: bool,
     /// For programs
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
@@ -101,7 +104,8 @@ impl ValidateArgs {
                 Some(OutputFormat::Yaml) => validate::OutputFormat::Yaml,
             },
         };
-        let drivers = drivers(self.drivers.as_deref())?;
+        let coverage = if self.drivers_exclusive { Coverage::All } else { Coverage::Some };
+        let drivers = drivers(self.drivers.as_deref(), coverage)?;
         match validate::run(&options, &drivers, &mut io::stdin().lock(), out)? {
             0 => Ok(()),
             _ => Err(Failure::Reported),
@@ -110,7 +114,7 @@ impl ValidateArgs {
 }
 
 /// The rules of the drivers that `mcm serve` has with the same `--drivers`.
-fn drivers(selection: Option<&[String]>) -> Result<RegisteredDrivers, Failure> {
+fn drivers(selection: Option<&[String]>, coverage: Coverage) -> Result<RegisteredDrivers, Failure> {
     let simulation: Arc<dyn Driver> =
         Arc::new(Standby::new(&SimulationOptions::new(jiff::Timestamp::now())).map_err(Failure::run)?);
     let is_wanted = |provider: &str| selection.is_none_or(|wanted| wanted.iter().any(|wanted| wanted == provider));
@@ -121,7 +125,6 @@ fn drivers(selection: Option<&[String]>) -> Result<RegisteredDrivers, Failure> {
     for rules in driver::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
         registry.register_rules(rules);
     }
-    let coverage = if selection.is_none() { Coverage::All } else { Coverage::Some };
     Ok(RegisteredDrivers::new(registry, coverage))
 }
 

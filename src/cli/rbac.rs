@@ -8,7 +8,7 @@
 
 use serde_json::{Value, json};
 
-use super::webhook_scope::WebhookScope;
+use super::{manifests_webhooks::DEFAULT_NAMESPACE, webhook_scope::WebhookScope};
 use crate::api::names;
 
 /// Group of the views.
@@ -100,22 +100,16 @@ const CONTROL: &[Grant<'_>] = &[
 ];
 
 /// In the namespace of the process: its certificate.
-const CERTIFICATE: &[Grant<'_>] = &[
-    Grant {
-        group: "",
-        resources: &["secrets"],
-        verbs: &["create"],
-        names: &[],
-        why: "the certificate Secret, once; a create can't be restricted by name",
-    },
-    Grant {
-        group: "",
-        resources: &["secrets"],
-        verbs: &["get", "list", "update", "watch"],
-        names: &[names::CERTIFICATE_SECRET],
-        why: "certificate and CA of the webhooks",
-    },
-];
+///
+/// Nothing here creates Secrets: a create can't be restricted by name, and whoever may create Secrets in a namespace and read
+/// them has the token of every service account there. The manifests hold the Secret without content, and the process fills it.
+const CERTIFICATE: &[Grant<'_>] = &[Grant {
+    group: "",
+    resources: &["secrets"],
+    verbs: &["get", "list", "update", "watch"],
+    names: &[names::CERTIFICATE_SECRET],
+    why: "certificate and CA of the webhooks",
+}];
 
 /// Cluster-wide in the control cluster: our own registrations, whose `caBundle` the process keeps right.
 const REGISTRATIONS: &[Grant<'_>] = &[
@@ -139,6 +133,15 @@ const REGISTRATIONS: &[Grant<'_>] = &[
         why: "caBundle of the conversion webhook",
     },
 ];
+
+/// Cluster-wide in the control cluster, where objects of all namespaces are judged.
+const OWNERS: &[Grant<'_>] = &[Grant {
+    group: names::GROUP,
+    resources: &["machinedeployments", "machinesets"],
+    verbs: &["get"],
+    names: &[],
+    why: "whether a new machine or set has its mistakes from its owner; nothing is read in other namespaces otherwise",
+}];
 
 /// Cluster-wide in the control cluster, for the views only.
 const VIEWS_REGISTRATION: &[Grant<'_>] = &[Grant {
@@ -242,7 +245,8 @@ const TARGET: &[Grant<'_>] = &[
     },
 ];
 
-/// In [`TOKEN_NAMESPACE`] of the target cluster.
+/// In [`TOKEN_NAMESPACE`] of the target cluster, for classes whose user data asks for a bootstrap token. RBAC knows no prefixes
+/// of names; [`token_policy`] does.
 const TOKENS: &[Grant<'_>] = &[Grant {
     group: "",
     resources: &["secrets"],
@@ -304,19 +308,29 @@ pub struct Installation<'a> {
 }
 
 impl Installation<'_> {
+    /// Name of an object outside the namespace. Only the usual namespace has the plain names: those of any other carry its
+    /// name, since a binding that is applied for a second namespace would take the rights of the first one away.
     fn name_outside(&self, part: &str) -> String {
-        self.scope.name_outside(self.namespace, &format!("{NAME}-{part}"))
+        name_outside(self.namespace, self.scope, part)
     }
+}
+
+fn name_outside(namespace: &str, scope: WebhookScope, part: &str) -> String {
+    let is_usual = scope == WebhookScope::Cluster && namespace == DEFAULT_NAMESPACE;
+    if is_usual { format!("{NAME}-{part}") } else { format!("{NAME}-{part}-{namespace}") }
 }
 
 /// The RBAC objects of an installation in one cluster that is both control and target cluster; without the virtual cloud.
 pub fn manifests(installation: &Installation<'_>) -> Vec<Value> {
     let namespace = installation.namespace;
     let outside = |part: &str| installation.name_outside(part);
-    let mut objects = vec![object("v1", "ServiceAccount", NAME, Some(namespace), json!({}))];
+    let mut objects = vec![
+        object("v1", "ServiceAccount", NAME, Some(namespace), json!({})),
+        // Without content: what applies it again leaves alone what the process wrote.
+        object("v1", "Secret", names::CERTIFICATE_SECRET, Some(namespace), json!({ "type": "Opaque" })),
+    ];
     objects.extend(bound_role(NAME, namespace, CONTROL, namespace));
     objects.extend(bound_role(&format!("{NAME}-certificate"), namespace, CERTIFICATE, namespace));
-    objects.extend(bound_role(&outside("tokens"), TOKEN_NAMESPACE, TOKENS, namespace));
     let configuration = installation.scope.configuration(namespace);
     let configurations = [configuration.as_str()];
     let registrations: Vec<Grant> = REGISTRATIONS
@@ -325,10 +339,47 @@ pub fn manifests(installation: &Installation<'_>) -> Vec<Value> {
             WEBHOOKS => Grant { names: &configurations, ..*grant },
             _ => *grant,
         })
+        .chain(OWNERS.iter().copied().filter(|_| installation.scope == WebhookScope::Cluster))
         .collect();
     objects.extend(bound_cluster_role(&outside("registrations"), &registrations, namespace));
     objects.extend(bound_cluster_role(&outside("target"), TARGET, namespace));
     objects
+}
+
+/// What classes need that ask for bootstrap tokens, on top of [`manifests`]: the rights, and a policy that narrows them down to
+/// bootstrap tokens.
+pub fn token_manifests(installation: &Installation<'_>) -> Vec<Value> {
+    let namespace = installation.namespace;
+    let name = installation.name_outside("tokens");
+    let mut objects = bound_role(&name, TOKEN_NAMESPACE, TOKENS, namespace);
+    objects.extend(token_policy(&name, namespace));
+    objects
+}
+
+/// The account may write no Secrets but bootstrap tokens where it may write any.
+fn token_policy(name: &str, namespace: &str) -> [Value; 2] {
+    let account = format!("system:serviceaccount:{namespace}:{NAME}");
+    let is_token = "variables.secret.metadata.name.startsWith('bootstrap-token-') && variables.secret.type == \
+                    'bootstrap.kubernetes.io/token'";
+    let policy = json!({ "spec": {
+        "failurePolicy": "Fail",
+        "matchConstraints": { "resourceRules": [{
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE", "DELETE"], "resources": ["secrets"],
+        }] },
+        "matchConditions": [{ "name": "the-manager", "expression": format!("request.userInfo.username == '{account}'") }],
+        "variables": [{ "name": "secret", "expression": "request.operation == 'DELETE' ? oldObject : object" }],
+        "validations": [{ "expression": is_token, "message": "the machine controller manager may write bootstrap tokens only" }],
+    } });
+    let in_namespace = json!({ "key": "kubernetes.io/metadata.name", "operator": "In", "values": [TOKEN_NAMESPACE] });
+    let binding = json!({ "spec": {
+        "policyName": name,
+        "validationActions": ["Deny"],
+        "matchResources": { "namespaceSelector": { "matchExpressions": [in_namespace] } },
+    } });
+    [
+        object(POLICY, "ValidatingAdmissionPolicy", name, None, policy),
+        object(POLICY, "ValidatingAdmissionPolicyBinding", name, None, binding),
+    ]
 }
 
 /// What the virtual cloud needs on top of [`manifests`].
@@ -343,13 +394,14 @@ pub fn simulation_manifests(installation: &Installation<'_>) -> Vec<Value> {
 
 /// What the views need on top of [`manifests`], all of it in the control cluster.
 pub fn views_manifests(namespace: &str) -> Vec<Value> {
+    let outside = |part: &str| name_outside(namespace, WebhookScope::Cluster, part);
     let reader = "extension-apiserver-authentication-reader";
     let mut objects = vec![
         // Whom the API server trusts.
         object(
             RBAC,
             "RoleBinding",
-            &format!("{NAME}-authentication-reader"),
+            &outside("authentication-reader"),
             Some("kube-system"),
             binding("Role", reader, namespace),
         ),
@@ -357,12 +409,12 @@ pub fn views_manifests(namespace: &str) -> Vec<Value> {
         object(
             RBAC,
             "ClusterRoleBinding",
-            &format!("{NAME}-auth-delegator"),
+            &outside("auth-delegator"),
             None,
             binding("ClusterRole", "system:auth-delegator", namespace),
         ),
     ];
-    objects.extend(bound_cluster_role(&format!("{NAME}-views"), VIEWS_REGISTRATION, namespace));
+    objects.extend(bound_cluster_role(&outside("views"), VIEWS_REGISTRATION, namespace));
     objects
 }
 
@@ -394,6 +446,7 @@ fn bound_cluster_role(name: &str, grants: &[Grant<'_>], account_namespace: &str)
 }
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
+const POLICY: &str = "admissionregistration.k8s.io/v1";
 
 fn rules(grants: &[Grant<'_>]) -> Vec<Value> {
     let rule = |grant: &Grant<'_>| {
@@ -431,6 +484,8 @@ fn object(api_version: &str, kind: &str, name: &str, namespace: Option<&str>, bo
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     fn all_grants() -> impl Iterator<Item = &'static Grant<'static>> {
@@ -438,6 +493,7 @@ mod tests {
             CONTROL,
             CERTIFICATE,
             REGISTRATIONS,
+            OWNERS,
             VIEWS_REGISTRATION,
             TARGET,
             TOKENS,
@@ -479,22 +535,58 @@ mod tests {
         assert_eq!(roles[2]["metadata"]["labels"], json!({ APP_LABEL: NAME }));
     }
 
-    #[test]
-    fn where_each_namespace_has_a_manager_none_takes_the_others_rights() {
+    #[rstest]
+    #[case::with_webhooks_each(WebhookScope::Namespace, "one")]
+    #[case::beside_the_usual_one(WebhookScope::Cluster, DEFAULT_NAMESPACE)]
+    fn no_namespaces_rights_take_anothers_away(#[case] scope: WebhookScope, #[case] first: &str) {
         let objects = |namespace| {
-            let installation = Installation { namespace, scope: WebhookScope::Namespace };
-            [manifests(&installation), simulation_manifests(&installation)].concat()
+            let installation = Installation { namespace, scope };
+            let views = views_manifests(namespace);
+            [manifests(&installation), simulation_manifests(&installation), token_manifests(&installation), views]
+                .concat()
         };
         let identity = |object: &Value| {
             let metadata = &object["metadata"];
             format!("{} {}/{}", object["kind"], metadata["namespace"], metadata["name"])
         };
-        let (one, two) = (objects("one"), objects("two"));
+        let (one, two) = (objects(first), objects("two"));
         for object in &one {
             assert!(two.iter().all(|other| identity(other) != identity(object)), "{}", identity(object));
         }
-        let registrations = one.iter().find(|object| object["metadata"]["name"] == format!("{NAME}-registrations-one"));
+    }
+
+    #[test]
+    fn a_manager_of_one_namespace_may_mend_its_own_registrations() {
+        let objects = manifests(&Installation { namespace: "one", scope: WebhookScope::Namespace });
+        let registrations =
+            objects.iter().find(|object| object["metadata"]["name"] == format!("{NAME}-registrations-one"));
         assert_eq!(registrations.unwrap()["rules"][0]["resourceNames"], json!(["machine-controller-manager-one"]));
+    }
+
+    #[test]
+    fn nobody_may_make_secrets_where_he_may_read_them() {
+        let in_own_namespaces = CONTROL.iter().chain(CERTIFICATE).chain(SIMULATION_STATE);
+        for grant in in_own_namespaces.filter(|grant| grant.resources.contains(&"secrets")) {
+            assert!(!grant.verbs.contains(&"create"), "{}", grant.why);
+        }
+        let objects = manifests(&Installation { namespace: "mcm", scope: WebhookScope::Cluster });
+        let secret = objects.iter().find(|object| object["kind"] == "Secret").expect("the certificate Secret");
+        assert_eq!((&secret["metadata"]["name"], secret.get("data")), (&json!(names::CERTIFICATE_SECRET), None));
+        assert!(
+            objects.iter().all(|object| object["metadata"]["namespace"] != TOKEN_NAMESPACE),
+            "that is a part of its own"
+        );
+    }
+
+    #[test]
+    fn what_may_be_written_beside_the_nodes_is_narrowed_down_to_bootstrap_tokens() {
+        let objects = token_manifests(&Installation { namespace: "one", scope: WebhookScope::Cluster });
+        let [_, bound, policy, binding] = objects.as_slice() else { panic!("{objects:?}") };
+        assert_eq!(bound["metadata"]["namespace"], TOKEN_NAMESPACE);
+        let of_account = policy["spec"]["matchConditions"][0]["expression"].as_str().unwrap();
+        assert!(of_account.contains("system:serviceaccount:one:machine-controller-manager"), "{of_account}");
+        assert_eq!(policy["metadata"]["name"], binding["spec"]["policyName"]);
+        assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
     }
 
     #[test]

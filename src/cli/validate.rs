@@ -28,9 +28,7 @@ use crate::api::{
     json::Json,
     kind::{ApiVersion, Kind},
     names,
-    validation::{
-        Change, Policy, Providers, User, ValidationRequest, forgive_what_was_there, object_metadata_syntax, validate,
-    },
+    validation::{Change, Policy, Providers, User, ValidationRequest, object_metadata_syntax, validate},
 };
 
 /// What `-f` calls the standard input.
@@ -153,14 +151,15 @@ fn findings(
     let applied = json_patch::patch(&mut new, &patch);
     debug_assert!(applied.is_ok(), "a default patch applies to the object it was made from");
     let new = Json::from(&new);
-    let mut found = Findings::new();
-    object_metadata_syntax(&new, &mut found);
+    let mut then = Findings::new();
     if let Some(before) = &before {
-        let mut then = Findings::new();
         object_metadata_syntax(before, &mut then);
-        forgive_what_was_there(&mut found, &then);
     }
-    found.extend(validate(&ValidationRequest {
+    let mut syntax = Findings::forgiving(&then);
+    object_metadata_syntax(&new, &mut syntax);
+    let mut found = Findings::new();
+    found.append(syntax);
+    found.append(validate(&ValidationRequest {
         kind,
         version,
         change: change(before.as_ref(), &new),

@@ -157,6 +157,27 @@ mod tests {
     }
 
     #[test]
+    fn objects_that_cannot_be_read_are_not_waited_for_unless_they_have_changed_since() {
+        let store: Store<Machine> = Store::new(Vec::new());
+        store.list_begins();
+        for number in 0..200 {
+            let name = number.to_string();
+            store.still_there(&ObjectKey::new("ns", name.as_str()), &name, 5);
+        }
+        store.list_ends();
+        let live = |version| {
+            let objects = (0..200).map(|number: u32| Listed {
+                key: ObjectKey::new("ns", number.to_string()),
+                uid: number.to_string(),
+                version: if number == 7 { version } else { 5 },
+            });
+            LiveList { objects: objects.collect(), version: 9 }
+        };
+        assert_eq!(store.behind(&live(5)), None);
+        assert_eq!(store.behind(&live(8)), Some(ObjectKey::new("ns", "7")));
+    }
+
+    #[test]
     fn what_was_listed_and_is_gone_since_is_not_missed() {
         let store: Store<Machine> = Store::new(Vec::new());
         store.apply(machine("a", "1", 5));

@@ -1,20 +1,43 @@
 //! Where controllers get the time from, so that a simulation can give them another one.
+//!
+//! [`SystemClock`] is the one of production: the system's time, put right by the API server's `Date` headers. How far it
+//! can be trusted is part of each [`Reading`] (decisions.md 46).
+
+mod offset;
+mod reading;
+mod system;
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+pub use self::{
+    offset::{MOST_APART, date_of},
+    reading::{ClockTrouble, REST_AFTER_STEP, Reading, Step, WATCHED_AFTER_STEP, as_watched},
+    system::SystemClock,
+};
+
 /// Tells the time of day.
 pub trait Clock: Send + Sync + 'static {
     /// Now.
     fn now(&self) -> Timestamp;
+
+    /// Now, and how far that can be trusted. A clock that is not compared with anything is trusted.
+    fn reading(&self) -> Reading {
+        Reading::trusted(self.now())
+    }
+
+    /// An API server of the control cluster said that it was `date` in its answer to a question that was `sent` then.
+    fn heard(&self, date: Timestamp, sent: Instant) {
+        let _ = (date, sent);
+    }
 }
 
 /// A shared clock.
 pub type SharedClock = Arc<dyn Clock>;
 
-/// The time of day, advanced by tokio's clock: it follows paused and advanced time in tests and never jumps back.
+/// A given time, advanced by tokio's clock: it follows paused and advanced time in tests and never jumps.
 pub struct TokioClock {
     started: Timestamp,
     at: Instant,
@@ -24,11 +47,6 @@ impl TokioClock {
     /// A clock that shows `started` now.
     pub fn starting_at(started: Timestamp) -> Self {
         Self { started, at: Instant::now() }
-    }
-
-    /// A clock that shows the system's time.
-    pub fn system() -> Self {
-        Self::starting_at(Timestamp::now())
     }
 }
 

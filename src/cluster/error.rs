@@ -2,12 +2,18 @@
 
 use std::time::Duration;
 
+use kube::Resource;
+
 /// A failed API call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// 404: the object does not exist (any more).
+    /// 404 with a `Status` of reason `NotFound`: the object does not exist (any more).
     #[error("not found: {0}")]
     NotFound(String),
+    /// 404 without such a `Status`: the path is not served, or something between us and the API server answered. It says
+    /// nothing about any object (decisions.md 45).
+    #[error("not served: {0}")]
+    NotServed(String),
     /// 409 on a write: somebody changed the object meanwhile; observe again.
     #[error("conflict: {0}")]
     Conflict(String),
@@ -47,13 +53,45 @@ impl ApiError {
     /// Whether the write may have happened although the call failed. Then the object must be read again before anything
     /// is decided about it.
     pub fn outcome_unknown(&self) -> bool {
-        matches!(self, Self::TimedOut(_) | Self::Unavailable(_) | Self::ServerFault(_))
+        matches!(self, Self::TimedOut(_) | Self::Unavailable(_) | Self::ServerFault(_) | Self::NotServed(_))
     }
 
     /// Whether the object is gone, which a deletion takes for success.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }
+}
+
+impl ApiError {
+    /// What a failed call about one object means. Only a 404 that names kind and object is about that object; any other 404
+    /// comes from somebody who does not know it, and then the API server counts as unavailable (decisions.md 45).
+    pub fn about<K: Resource<DynamicType = ()>>(error: kube::Error, name: &str) -> Self {
+        match error {
+            kube::Error::Api(status) if status.code == 404 && !names::<K>(&status, name) => {
+                let (kind, said) = (K::plural(&()), shortened(&status.message));
+                Self::Unavailable(format!("404 to a question about {kind} {name:?} that does not name it: {said}"))
+            }
+            other => Self::from(other),
+        }
+    }
+}
+
+/// Whether a 404 says of this very object that it does not exist.
+fn names<K: Resource<DynamicType = ()>>(status: &kube::core::Status, name: &str) -> bool {
+    let Some(details) = &status.details else { return false };
+    let is_kind =
+        details.kind.eq_ignore_ascii_case(&K::plural(&())) || details.kind.eq_ignore_ascii_case(&K::kind(&()));
+    let is_group = details.group.is_empty() || details.group == K::group(&());
+    status.reason == NOT_FOUND && is_kind && is_group && details.name == name
+}
+
+/// The reason of a `Status` that says that an object does not exist.
+const NOT_FOUND: &str = "NotFound";
+
+/// As much of an answer as an error may quote: what is between us and the API server may send whole pages.
+pub(super) fn shortened(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    if line.chars().count() <= 200 { line.to_owned() } else { line.chars().take(200).chain(['…']).collect() }
 }
 
 impl From<kube::Error> for ApiError {
@@ -69,7 +107,8 @@ impl From<kube::Error> for ApiError {
 fn from_status(status: &kube::core::Status) -> ApiError {
     let message = status.message.clone();
     match status.code {
-        404 => ApiError::NotFound(message),
+        404 if status.reason == NOT_FOUND => ApiError::NotFound(message),
+        404 => ApiError::NotServed(shortened(&message)),
         409 if status.reason == "AlreadyExists" => ApiError::AlreadyExists(message),
         409 => ApiError::Conflict(message),
         400 | 422 => ApiError::Invalid(message),
@@ -103,10 +142,87 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         }
         source = cause.source();
     }
-    text
+    if text.contains(OLD_CERTIFICATE) { OLD_CERTIFICATE_TEXT.to_owned() } else { text }
 }
+
+/// What the TLS library says of a client certificate that `openssl x509 -req` made without extensions.
+const OLD_CERTIFICATE: &str = "UnsupportedCertVersion";
+const OLD_CERTIFICATE_TEXT: &str = "the client certificate is one of X.509 version 1, which is not supported: issue it anew with \
+    extensions, which makes it version 3 (`openssl x509 -req … -extfile FILE`, with extendedKeyUsage=clientAuth in the file)";
 
 /// What an error says, without the words that kube puts before any error of the connection or of the API.
 fn plain(error: &dyn std::error::Error) -> String {
     error.to_string().replace("ServiceError: ", "").replace("ApiError: ", "")
+}
+
+/// How the fake API servers of tests say that something does not exist.
+#[cfg(test)]
+pub(crate) mod testing {
+    use serde_json::{Value, json};
+
+    /// The `Status` about the object at a path, as an API server answers it.
+    pub(crate) fn not_found_at(path: &str) -> Value {
+        let mut parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let group = if parts.first() == Some(&"apis") { parts[1] } else { "" };
+        parts.drain(..if group.is_empty() { 2 } else { 3 });
+        if parts.first() == Some(&"namespaces") && parts.len() > 2 {
+            parts.drain(..2);
+        }
+        let (kind, name) = (parts[0], parts.get(1).copied().unwrap_or_default());
+        json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound", "code": 404,
+            "message": format!("{kind} {name:?} not found"), "details": { "name": name, "group": group, "kind": kind },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::v1alpha1::Machine;
+
+    fn refusal(code: u16, body: &Value) -> kube::Error {
+        let status: kube::core::Status = serde_json::from_value(body.clone()).unwrap();
+        kube::Error::Api(status.with_code(code).boxed())
+    }
+
+    fn nodes(reason: &str, details: &Value) -> ApiError {
+        let body =
+            json!({ "kind": "Status", "status": "Failure", "reason": reason, "message": "no", "details": details });
+        ApiError::about::<Node>(refusal(404, &body), "n")
+    }
+
+    #[rstest]
+    #[case::named(nodes("NotFound", &json!({ "kind": "nodes", "name": "n" })), true)]
+    #[case::named_by_its_kind(nodes("NotFound", &json!({ "kind": "Node", "name": "n" })), true)]
+    #[case::another_object(nodes("NotFound", &json!({ "kind": "nodes", "name": "o" })), false)]
+    #[case::another_kind(nodes("NotFound", &json!({ "kind": "pods", "name": "n" })), false)]
+    #[case::another_group(nodes("NotFound", &json!({ "kind": "nodes", "name": "n", "group": "x.io" })), false)]
+    #[case::no_object(nodes("NotFound", &json!({})), false)]
+    #[case::no_details(nodes("NotFound", &Value::Null), false)]
+    #[case::another_reason(nodes("Failed to parse error data", &json!({ "kind": "nodes", "name": "n" })), false)]
+    fn only_a_404_that_names_kind_and_object_proves_that_it_is_gone(#[case] error: ApiError, #[case] proves: bool) {
+        assert_eq!(error.is_not_found(), proves, "{error}");
+        assert!(proves || matches!(error, ApiError::Unavailable(_)) && error.outcome_unknown(), "{error:?}");
+    }
+
+    #[test]
+    fn an_api_server_names_machines_with_their_group() {
+        let status = testing::not_found_at("/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m");
+        assert!(ApiError::about::<Machine>(refusal(404, &status), "m").is_not_found());
+        assert!(!ApiError::about::<Machine>(refusal(404, &status), "other").is_not_found());
+    }
+
+    #[test]
+    fn a_page_of_a_gateway_is_quoted_in_short() {
+        let page = format!("default backend - 404 {}\n<html>", "x".repeat(10_000));
+        let status = kube::core::Status::failure(&page, "Failed to parse error data").with_code(404);
+        let error = ApiError::from(kube::Error::Api(status.boxed()));
+        assert!(matches!(&error, ApiError::NotServed(_)) && error.outcome_unknown(), "{error:?}");
+        assert!(error.to_string().len() < 300, "{error}");
+    }
 }

@@ -1,11 +1,13 @@
 //! The one gate that effects pass: are we the leader, and may this be destroyed now?
 //!
 //! Every write asks [`Gate::may_act`]; whatever destroys something also asks [`Gate::permit`] (decisions.md 18). Losing
-//! the lease closes the gate at once, before another replica can begin to act.
+//! the lease closes the gate at once, before another replica can begin to act. Calls of drivers run through
+//! [`Gate::call`]: none begins once the process is stopping, and none outlives leadership (decisions.md 56).
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use tokio_util::sync::CancellationToken;
@@ -33,7 +35,13 @@ pub enum Destruction {
 #[derive(Clone)]
 pub struct Gate {
     leadership: Leadership,
+    /// Cancelled when the process is asked to stop.
+    stopping: CancellationToken,
+    /// How long calls that run then may still take.
+    drain: Duration,
     passed: Arc<Mutex<BTreeMap<(Destruction, &'static str), u64>>>,
+    /// Why nothing may pass although this process leads.
+    suspended: Arc<Mutex<Option<String>>>,
 }
 
 impl Gate {
@@ -45,7 +53,20 @@ impl Gate {
     /// A gate that is open while all leases are held, by the time of their last renewal too: a process that was stopped
     /// for a while finds it closed before its election has noticed.
     pub fn open_while(leadership: Leadership) -> Self {
-        Self { leadership, passed: Arc::default() }
+        Self {
+            leadership,
+            stopping: CancellationToken::new(),
+            drain: Duration::ZERO,
+            passed: Arc::default(),
+            suspended: Arc::default(),
+        }
+    }
+
+    /// The same gate, through which no driver call begins once `stopping` is cancelled; calls that run then may take
+    /// `drain` longer.
+    #[must_use]
+    pub fn draining_calls(self, stopping: CancellationToken, drain: Duration) -> Self {
+        Self { stopping, drain, ..self }
     }
 
     /// A gate that nothing passes, for processes that only look.
@@ -58,18 +79,69 @@ impl Gate {
     /// Whether effects may happen at all.
     ///
     /// # Errors
-    /// [`ApiError::NotLeading`] once the lease is lost.
+    /// [`ApiError::NotLeading`] once the lease is lost, and while the gate is suspended.
     pub fn may_act(&self) -> Result<(), ApiError> {
         if !self.leadership.is_leading() {
             return Err(ApiError::NotLeading("the lease is not held (any more) or the process is stopping".to_owned()));
         }
-        Ok(())
+        match &*self.suspended.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(why) => Err(ApiError::NotLeading(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets nothing pass until [`Gate::resume`], because what the API server shows can't be trusted.
+    pub fn suspend(&self, why: &str) {
+        *self.suspended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+    }
+
+    /// Ends a suspension.
+    pub fn resume(&self) {
+        *self.suspended.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Whether a driver call may begin.
+    ///
+    /// # Errors
+    /// [`ApiError::NotLeading`] once the lease is lost or the process is asked to stop.
+    pub fn may_call(&self) -> Result<(), ApiError> {
+        if self.stopping.is_cancelled() {
+            return Err(ApiError::NotLeading("the process is stopping and begins no driver call".to_owned()));
+        }
+        self.may_act()
+    }
+
+    /// Runs a driver call. It is dropped at once when the lease is lost, and when the process is asked to stop and the
+    /// time for running calls is over; then the leases are not given back, since nobody knows what the provider did.
+    ///
+    /// # Errors
+    /// [`ApiError::NotLeading`] when the call may not begin, or was dropped.
+    pub async fn call<T>(&self, call: impl Future<Output = T>) -> Result<T, ApiError> {
+        self.may_call()?;
+        let begun = self.leadership.begun();
+        let drained = async {
+            self.stopping.cancelled().await;
+            tokio::time::sleep(self.drain).await;
+        };
+        tokio::select! {
+            biased;
+            () = self.leadership.lost().cancelled() => {
+                Err(ApiError::NotLeading("the lease was lost during a driver call".to_owned()))
+            }
+            answer = call => {
+                begun.answered();
+                Ok(answer)
+            }
+            () = drained => {
+                Err(ApiError::NotLeading(format!("no answer of the driver within {:?} of the end", self.drain)))
+            }
+        }
     }
 
     /// Asks to destroy something by a rule of a decision; audited by kind and rule.
     ///
     /// # Errors
-    /// [`ApiError::NotLeading`] once the lease is lost.
+    /// As [`Gate::may_act`].
     pub fn permit(
         &self,
         what: Destruction,
@@ -100,5 +172,71 @@ mod tests {
         lost.cancel();
         assert!(matches!(gate.permit(Destruction::Vm, "deletion", &"m-2"), Err(ApiError::NotLeading(_))));
         assert_eq!(gate.passed(), BTreeMap::from([((Destruction::Vm, "deletion"), 1)]));
+    }
+
+    struct Rig {
+        leadership: Leadership,
+        lost: CancellationToken,
+        stopping: CancellationToken,
+        gate: Gate,
+    }
+
+    fn rig() -> Rig {
+        let (lost, stopping) = (CancellationToken::new(), CancellationToken::new());
+        let leadership = Leadership::without_election(lost.clone());
+        let gate = Gate::open_while(leadership.clone()).draining_calls(stopping.clone(), Duration::from_secs(20));
+        Rig { leadership, lost, stopping, gate }
+    }
+
+    async fn seconds(seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stopping_process_begins_no_call_and_still_writes() {
+        let rig = rig();
+        rig.stopping.cancel();
+        assert!(matches!(rig.gate.call(async {}).await, Err(ApiError::NotLeading(_))));
+        assert_eq!((rig.gate.may_act(), rig.leadership.unanswered()), (Ok(()), 0));
+    }
+
+    #[rstest::rstest]
+    #[case::answers_in_time(19, true)]
+    #[case::takes_too_long(21, false)]
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_runs_when_the_process_is_asked_to_stop(#[case] takes: u64, #[case] answered: bool) {
+        let rig = rig();
+        let began = tokio::time::Instant::now();
+        let stop = async {
+            seconds(5).await;
+            rig.stopping.cancel();
+        };
+        let (ended, ()) = tokio::join!(rig.gate.call(seconds(5 + takes)), stop);
+        assert_eq!((ended.is_ok(), rig.leadership.unanswered()), (answered, usize::from(!answered)));
+        assert_eq!(began.elapsed().as_secs(), 5 + takes.min(20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_lease_drops_a_call_at_once() {
+        let rig = rig();
+        let began = tokio::time::Instant::now();
+        let lose = async {
+            seconds(5).await;
+            rig.lost.cancel();
+        };
+        let (ended, ()) = tokio::join!(rig.gate.call(seconds(600)), lose);
+        assert!(matches!(ended, Err(ApiError::NotLeading(_))));
+        assert_eq!((rig.leadership.unanswered(), began.elapsed().as_secs()), (1, 5));
+    }
+
+    #[test]
+    fn nothing_passes_while_the_gate_is_suspended() {
+        let gate = Gate::open_until(CancellationToken::new());
+        let same = gate.clone();
+        gate.suspend("objects are hollow");
+        assert_eq!(same.may_act(), Err(ApiError::NotLeading("objects are hollow".to_owned())));
+        assert!(same.permit(Destruction::Vm, "deletion", &"m-1").is_err());
+        gate.resume();
+        assert_eq!(same.may_act(), Ok(()));
     }
 }

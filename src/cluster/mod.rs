@@ -10,6 +10,7 @@
 pub mod catch_up;
 pub mod clients;
 pub mod clock;
+pub mod definitions;
 pub mod error;
 pub mod events;
 pub mod gate;

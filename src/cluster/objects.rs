@@ -10,14 +10,19 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
+    clients::Departure,
     error::ApiError,
     gate::Gate,
     key::{ObjectKey, Target},
-    store::Store,
+    store::{Moment, Store},
 };
 
-/// How long one call may take.
+/// Objects per page of a live look at a whole collection.
+const LIVE_PAGE: u32 = 250;
+/// How long one call may take from when it is sent.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a call may wait for its turn in its lane.
+const MOST_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Which part of an object a patch is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -126,18 +131,21 @@ where
         self.store.as_ref()
     }
 
-    /// Reads an object from the API server. `None` when it does not exist; the store is told in both cases.
+    /// Reads an object from the API server. `None` when the API server says of it that it does not exist. The store is told in
+    /// both cases, but forgets only the object that it showed when the question was sent: another one may have come meanwhile.
     pub async fn get(&self, key: &ObjectKey) -> Result<Option<Arc<K>>, ApiError> {
         if key.name.is_empty() {
             // An empty name would turn the read into a list.
             return Ok(None);
         }
         let request = request(http::Method::GET, &Self::path(key, None), "application/json", Vec::new())?;
-        match call::<K>(&self.reader, request).await {
-            Ok(object) => Ok(Some(self.take(object))),
+        let asked = self.store.as_ref().map(|store| store.moment());
+        let known = self.store.as_ref().and_then(|store| store.get(key));
+        match self.call_about::<K>(&self.reader, request, &key.name).await {
+            Ok(object) => Ok(Some(self.take_read(object, asked))),
             Err(ApiError::NotFound(_)) => {
                 if let Some(store) = &self.store
-                    && let Some(known) = store.get(key)
+                    && let Some(known) = known
                 {
                     store.forget(key, known.meta().uid.as_deref().unwrap_or_default());
                 }
@@ -166,8 +174,36 @@ where
         let selector = form_urlencoded(&format!("{label}={value}"));
         let path = format!("{}?labelSelector={selector}", K::url_path(&(), None));
         let request = request(http::Method::GET, &path, "application/json", Vec::new())?;
+        let asked = self.store.as_ref().map(|store| store.moment());
         let list = call::<List<K>>(&self.reader, request).await?;
-        Ok(list.items.into_iter().map(|object| self.take(object)).collect())
+        Ok(list.items.into_iter().map(|object| self.take_read(object, asked)).collect())
+    }
+
+    /// Asks the API server for the first object of a namespace that a question holds for, whatever the cached view shows;
+    /// answers its name. The question is asked of objects as they are served, so that none is passed over because it can't be
+    /// decoded.
+    ///
+    /// # Errors
+    /// Those of every read; an answer that is no list is none.
+    pub async fn find_live(&self, namespace: &str, holds: impl Fn(&Value) -> bool) -> Result<Option<String>, ApiError> {
+        let collection = K::url_path(&(), Some(namespace).filter(|namespace| !namespace.is_empty()));
+        let mut path = format!("{collection}?limit={LIVE_PAGE}");
+        loop {
+            let page =
+                call::<Value>(&self.reader, request(http::Method::GET, &path, "application/json", Vec::new())?).await?;
+            let Some(items) = page.get("items").and_then(Value::as_array) else {
+                return Err(ApiError::Other(format!("the answer to {path} is no list")));
+            };
+            if let Some(found) = items.iter().find(|item| holds(item)) {
+                return Ok(Some(found["metadata"]["name"].as_str().unwrap_or_default().to_owned()));
+            }
+            match page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
+                Some(token) => {
+                    path = format!("{collection}?limit={LIVE_PAGE}&continue={}", form_urlencoded(token));
+                }
+                None => return Ok(None),
+            }
+        }
     }
 
     /// Creates an object in its namespace.
@@ -203,7 +239,7 @@ where
             Part::Status => Some("status"),
         };
         let request = request(http::Method::PATCH, &Self::path(&target.key, subresource), content_type, body)?;
-        match call::<K>(&self.client, request).await {
+        match self.call_about::<K>(&self.client, request, &target.key.name).await {
             Ok(object) => Ok(self.take(object)),
             Err(error) => {
                 self.forget_if_gone(&error, target);
@@ -237,20 +273,23 @@ where
         self.gate.may_act()?;
         let request =
             request(http::Method::DELETE, &Self::path(&target.key, None), "application/json", encode(options)?)?;
-        let answer = tokio::time::timeout(CALL_TIMEOUT, self.client.request_status::<K>(request))
-            .await
-            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
-            .map_err(ApiError::from);
+        let answer = in_time(request, |request| self.client.request_status::<K>(request))
+            .await?
+            .map_err(|error| ApiError::about::<K>(error, &target.key.name));
         match answer {
             Ok(either::Either::Left(object)) => {
                 // With a finalizer or a grace period the answer is the marked object.
-                let waits = object.meta().deletion_timestamp.is_some();
-                if waits { Ok(Deleted::Marked(self.take(object))) } else { Ok(Deleted::Gone) }
+                if object.meta().deletion_timestamp.is_some() {
+                    return Ok(Deleted::Marked(self.take(object)));
+                }
+                self.forget(target);
+                Ok(Deleted::Gone)
             }
             Ok(either::Either::Right(status)) => {
                 if matches!(status.status, Some(StatusSummary::Failure)) {
                     return Err(ApiError::Other(status.message));
                 }
+                self.forget(target);
                 Ok(Deleted::Gone)
             }
             Err(error) if error.is_not_found() => {
@@ -279,12 +318,37 @@ where
         }
     }
 
+    /// What a live read has shown that was sent at this moment.
+    fn take_read(&self, mut object: K, asked: Option<Moment>) -> Arc<K> {
+        (self.prune)(&mut object);
+        match (&self.store, asked) {
+            (Some(store), Some(asked)) => store.observe_read(Arc::new(object), asked),
+            _ => Arc::new(object),
+        }
+    }
+
     fn forget_if_gone(&self, error: &ApiError, target: &Target) {
-        if error.is_not_found()
-            && let Some(store) = &self.store
-        {
+        if error.is_not_found() {
+            self.forget(target);
+        }
+    }
+
+    fn forget(&self, target: &Target) {
+        if let Some(store) = &self.store {
             store.forget(&target.key, &target.uid);
         }
+    }
+
+    /// A call about the object of this name.
+    async fn call_about<T: DeserializeOwned>(
+        &self,
+        client: &kube::Client,
+        request: http::Request<Vec<u8>>,
+        name: &str,
+    ) -> Result<T, ApiError> {
+        in_time(request, |request| client.request::<T>(request))
+            .await?
+            .map_err(|error| ApiError::about::<K>(error, name))
     }
 }
 
@@ -305,10 +369,38 @@ fn form_urlencoded(text: &str) -> String {
 }
 
 async fn call<T: DeserializeOwned>(client: &kube::Client, request: http::Request<Vec<u8>>) -> Result<T, ApiError> {
-    tokio::time::timeout(CALL_TIMEOUT, client.request::<T>(request))
-        .await
-        .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
-        .map_err(ApiError::from)
+    in_time(request, |request| client.request::<T>(request)).await?.map_err(ApiError::from)
+}
+
+/// Sends a request and waits for its answer for [`CALL_TIMEOUT`], counted from when it had its turn and was sent. One that had
+/// no turn in [`MOST_PATIENCE`] is given up unsent: what it was decided on is old by then.
+pub(crate) async fn in_time<T, F>(
+    mut request: http::Request<Vec<u8>>,
+    send: impl FnOnce(http::Request<Vec<u8>>) -> F,
+) -> Result<kube::Result<T>, ApiError>
+where
+    F: Future<Output = kube::Result<T>>,
+{
+    let departure = Departure::default();
+    request.extensions_mut().insert(departure.clone());
+    let mut answer = std::pin::pin!(send(request));
+    let turn = tokio::time::timeout(MOST_PATIENCE, async {
+        tokio::select! {
+            biased;
+            answer = &mut answer => Some(answer),
+            () = departure.awaited() => None,
+        }
+    });
+    match turn.await {
+        Ok(Some(answer)) => return Ok(answer),
+        Ok(None) => {}
+        Err(_) => {
+            return Err(ApiError::Unavailable(format!(
+                "the call waited {MOST_PATIENCE:?} for its turn and was not sent; see --kube-api-qps"
+            )));
+        }
+    }
+    tokio::time::timeout(CALL_TIMEOUT, answer).await.map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))
 }
 
 fn encode(body: &Value) -> Result<Vec<u8>, ApiError> {
@@ -329,3 +421,6 @@ fn request(
         .body(body)
         .map_err(|error| ApiError::Other(format!("request for {path}: {error}")))
 }
+
+#[cfg(test)]
+mod tests;

@@ -194,7 +194,7 @@ impl Preflight {
         let path = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
         match self.get::<APIResourceList>(&path).await {
             Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
-            Err(ApiError::NotFound(_)) => Ok(Vec::new()),
+            Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => Ok(Vec::new()),
             Err(error) => Err(self.unanswered("the kinds it serves", error)),
         }
     }

@@ -101,6 +101,15 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
+    /// Wants a pass over the key now, unless its last pass failed and its back-off lasts: then the pass after that is soon
+    /// enough. For changes that a failing pass itself may have made, such as the status that tells of the failure.
+    pub fn add_unless_backing_off(&self, key: K) {
+        let mut state = self.lock();
+        let woken = state.want_unless_backing_off(key, &self.metrics);
+        drop(state);
+        self.wake(woken);
+    }
+
     /// How many keys wait for a worker.
     pub fn depth(&self) -> usize {
         self.lock().ready.len()
@@ -180,6 +189,10 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         let mut state = self.lock();
         state.running.remove(key);
         let mut wake_timer = false;
+        let may_wait = state.wanted_unless_failed.remove(key);
+        if may_wait && !matches!(outcome, Outcome::Retry(_)) {
+            state.wanted.insert(key.clone());
+        }
         match outcome {
             Outcome::Settled => {
                 state.failures.remove(key);
@@ -382,6 +395,48 @@ mod tests {
         let pauses: Vec<u128> = passes.windows(2).map(|pair| pair[1].1 - pair[0].1 - 100).collect();
         assert_eq!(passes.len(), 4);
         assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
+    }
+
+    /// What the passes of a key come to that writes its own status whenever it fails: the write wakes it.
+    #[tokio::test(start_paused = true)]
+    async fn the_back_off_holds_against_wakes_by_what_the_failing_pass_wrote_itself() {
+        let queue = Arc::new(WorkQueue::<String>::for_tests("test"));
+        let passes = Arc::new(Mutex::new(Vec::new()));
+        let shutdown = CancellationToken::new();
+        let (log, woken, start) = (Arc::clone(&passes), Arc::clone(&queue), Instant::now());
+        let worker = tokio::spawn(Arc::clone(&queue).run(2, shutdown.clone(), move |key: String| {
+            let (log, woken) = (Arc::clone(&log), Arc::clone(&woken));
+            async move {
+                log.lock().unwrap().push(start.elapsed());
+                // The answer to the write shows it within the pass, the watch afterwards.
+                woken.add_unless_backing_off(key.clone());
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(3)).await;
+                    woken.add_unless_backing_off(key);
+                });
+                Outcome::Retry("refused".to_owned())
+            }
+        }));
+        queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let alone = passes.lock().unwrap().len();
+        assert!(alone <= 14, "{alone} passes in a minute");
+        // A change of anything else is looked at at once.
+        let before = start.elapsed();
+        queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(passes.lock().unwrap().last(), Some(&before));
+        shutdown.cancel();
+        worker.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_pass_wrote_itself_is_looked_at_when_it_did_not_fail() {
+        let rig = rig(|_| Outcome::Settled);
+        rig.queue.add_unless_backing_off("a".to_owned());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        rig.queue.add_unless_backing_off("a".to_owned());
+        assert_eq!(rig.settle().await, [("a".to_owned(), 0), ("a".to_owned(), 100)]);
     }
 
     #[test]

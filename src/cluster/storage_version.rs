@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use tokio::time::Instant;
 
-use super::{error::ApiError, objects::CALL_TIMEOUT};
+use super::{definitions::hollow_in, error::ApiError, objects::CALL_TIMEOUT};
 use crate::{
     api::{
         kind::{ApiVersion, Kind},
@@ -59,6 +59,7 @@ impl StorageVersions {
         if let ReadVersion::Fixed(version) = self.read {
             return version;
         }
+        self.readable(kind).await;
         let until = Instant::now() + FIRST_WITHIN;
         loop {
             let error = match tokio::time::timeout_at(until, self.ask(kind)).await {
@@ -66,7 +67,7 @@ impl StorageVersions {
                 Ok(Err(error)) => error,
                 Err(_) => ApiError::TimedOut(FIRST_WITHIN),
             };
-            let settled = matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_));
+            let settled = matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_) | ApiError::NotServed(_));
             if settled || Instant::now() + ASK_EVERY > until {
                 let version = ApiVersion::default();
                 tracing::info!(%kind, %error, "the stored version is not known: {version} is watched until it is");
@@ -87,9 +88,18 @@ impl StorageVersions {
             if let Ok(version) = self.ask(kind).await
                 && version != known
             {
+                self.readable(kind).await;
                 tracing::info!(%kind, from = %known, to = %version, "the storage version has changed; it is watched from now on");
                 return version;
             }
+        }
+    }
+
+    /// Waits while the definition spoils what it shows: a view of that would be worse than none.
+    async fn readable(&self, kind: Kind) {
+        while let Ok(Ok(Some(why))) = tokio::time::timeout(FIRST_WITHIN, hollow_in(&self.client, kind)).await {
+            tracing::error!(%kind, "not watched: {why}");
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 
@@ -155,7 +165,11 @@ mod tests {
     fn client(answers: Vec<(u16, Value)>) -> (kube::Client, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&asked);
-        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+        let looks = Arc::new(AtomicUsize::new(0));
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            if request.uri().path().contains("customresourcedefinitions") {
+                return std::future::ready(definition(&looks));
+            }
             let number = counter.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1);
             let (status, body) = &answers[number];
             let answer =
@@ -167,6 +181,28 @@ mod tests {
 
     fn stored(beta: bool) -> (u16, Value) {
         (200, served(&[("machines", if beta { "k79vme4o3o0=" } else { "bwy2GBGvXBU=" })]))
+    }
+
+    /// A definition that lost its converter and gets it back.
+    fn definition(looks: &AtomicUsize) -> http::Result<http::Response<kube::client::Body>> {
+        let strategy = if looks.fetch_add(1, Ordering::Relaxed) == 0 { "None" } else { "Webhook" };
+        let names = json!({"kind": "K", "plural": "ks"});
+        let body = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "ks.g"},
+            "spec": {
+                "group": "g", "scope": "Namespaced", "names": names, "versions": [], "conversion": {"strategy": strategy},
+            },
+            "status": {"storedVersions": ["v1beta1", "v1alpha1"]},
+        });
+        http::Response::builder().status(200).body(kube::client::Body::from(body.to_string().into_bytes()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_is_not_watched_while_its_definition_spoils_it() {
+        let (client, _) = client(vec![stored(true)]);
+        let began = Instant::now();
+        assert_eq!(StorageVersions::new(client, ReadVersion::Stored).first(Kind::Machine).await, ApiVersion::V1beta1);
+        assert_eq!(began.elapsed(), LOOK_AGAIN);
     }
 
     fn failure(code: u16, reason: &str) -> (u16, Value) {

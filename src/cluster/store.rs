@@ -2,14 +2,26 @@
 //!
 //! The store owns its objects (`Arc`), looks up by index and never by scanning, and tells its listeners what changed.
 //! Reading the watch is `watch`'s job; deciding what a change means is the controllers'.
+//!
+//! Whom it believes (decisions.md 45): a consistent list over everything; a live read of an object that it does not show; an
+//! event or the answer of a write only in a version newer than the newest one seen of that object. A list that is older than
+//! what the store holds means that history went back: until that list is complete the store is not whole.
+
+mod removed;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, OnceLock, RwLock},
+    sync::{
+        Arc, OnceLock, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use kube::Resource;
+use tokio::sync::watch;
 
+pub use self::removed::Moment;
+use self::removed::Removed;
 use super::{
     catch_up::{Listed, LiveList},
     key::ObjectKey,
@@ -47,32 +59,60 @@ pub struct Store<K> {
     state: RwLock<State<K>>,
     listeners: OnceLock<Vec<Listener<K>>>,
     synced: Latch,
+    /// False while a list replaces what is from a history that does not hold any more.
+    whole: watch::Sender<bool>,
+    /// False while no connection can be opened for the list or watch that feeds it.
+    current: AtomicBool,
 }
 
 struct State<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
     by_index: HashMap<(IndexName, String), BTreeSet<ObjectKey>>,
-    /// Highest version the watch has delivered: an answer of ours that is not newer has been overtaken.
+    /// Highest version that lists and the watch have come past.
     watched_version: u64,
+    /// Highest version of anything seen, answers to our own calls included.
+    newest: u64,
     /// What happened since a list began; `None` when no list is under way.
     listing: Option<Listing>,
-    /// UIDs of objects that are known to be gone while the watch may still speak of them: their earlier forms must not bring
-    /// them back. Each goes with its removal's event, all with the next list.
-    gone: BTreeSet<String>,
+    removed: Removed,
+    /// Objects that lists and the watch tell of but that can't be read, by UID, with the newest version seen.
+    unreadable: HashMap<String, u64>,
+}
+
+/// What a list says about history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// It is not older than what is known.
+    GoesOn,
+    /// It is older than what is known: the API server's storage was restored.
+    WentBack,
 }
 
 #[derive(Default)]
 struct Listing {
     /// Keys that the list mentioned.
     seen: BTreeSet<ObjectKey>,
-    /// Keys that we wrote meanwhile; the list may be older than the write.
-    written: BTreeSet<ObjectKey>,
+    /// Keys that answers to our own calls spoke of meanwhile; the list may be older than those.
+    answered: BTreeSet<ObjectKey>,
+    /// Highest version that was known when the list began.
+    known: u64,
+    /// Its own version, or the highest version among its objects as long as nobody has told.
+    version: u64,
 }
 
 /// Resource versions of one kind are ordered integers since Kubernetes 1.35 says so and etcd has always made them so; a
 /// version that is no integer counts as newest, so that nothing is ever held back.
 fn version_of<K: Resource>(object: &K) -> u64 {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(u64::MAX)
+}
+
+/// A version as far as it tells of an order; one that is no integer does not.
+fn known(version: u64) -> u64 {
+    if version == u64::MAX { 0 } else { version }
+}
+
+fn uid_of<K: Resource>(object: &K) -> &str {
+    object.meta().uid.as_deref().unwrap_or_default()
 }
 
 /// Whether an answer shows an object for the last time: marked for deletion, and nothing it waits for any more.
@@ -90,10 +130,19 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             objects: BTreeMap::new(),
             by_index: HashMap::new(),
             watched_version: 0,
+            newest: 0,
             listing: None,
-            gone: BTreeSet::new(),
+            removed: Removed::default(),
+            unreadable: HashMap::new(),
         };
-        Self { indexes, state: RwLock::new(state), listeners: OnceLock::new(), synced: Latch::default() }
+        Self {
+            indexes,
+            state: RwLock::new(state),
+            listeners: OnceLock::new(),
+            synced: Latch::default(),
+            whole: watch::Sender::new(true),
+            current: AtomicBool::new(true),
+        }
     }
 
     /// Sets who is told of changes. Called once, before the watch starts; a second call is ignored and returns `false`.
@@ -111,6 +160,11 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         let state = self.read();
         let Some(keys) = state.by_index.get(&(index, value.to_owned())) else { return Vec::new() };
         keys.iter().filter_map(|key| state.objects.get(key).cloned()).collect()
+    }
+
+    /// Whether any object stands under this value of an index.
+    pub fn is_indexed(&self, index: IndexName, value: &str) -> bool {
+        self.read().by_index.contains_key(&(index, value.to_owned()))
     }
 
     /// All objects in the order of their keys. For metrics and tests; controllers look up by index.
@@ -131,7 +185,13 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     /// The first object in which this view is behind a list; `None` when it shows the list or something newer.
     pub fn behind(&self, list: &LiveList) -> Option<ObjectKey> {
         let state = self.read();
+        let cannot_show = |listed: &Listed| {
+            let seen = state.unreadable.get(&listed.uid);
+            seen.is_some_and(|version| *version >= listed.version)
+        };
         let is_behind = |listed: &&Listed| match state.objects.get(&listed.key) {
+            // No view ever shows it in this form; the watch has told of it.
+            _ if cannot_show(listed) => false,
             Some(known) => known.meta().uid.as_deref() != Some(&listed.uid) || version_of(&**known) < listed.version,
             // Nothing but its removal brings the watch past the list without it.
             None => state.watched_version <= list.version,
@@ -154,11 +214,57 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         self.synced.opened().await;
     }
 
-    /// A list begins: what it does not mention is gone when it ends.
+    /// Whether what the store holds is of one history. False only while a list that is older than the store replaces it.
+    pub fn is_whole(&self) -> bool {
+        *self.whole.borrow()
+    }
+
+    /// Waits until what the store holds is of one history.
+    pub async fn wait_whole(&self) {
+        // The sender lives as long as the store.
+        let _ = self.whole.subscribe().wait_for(|whole| *whole).await;
+    }
+
+    /// Whether the list or watch that feeds the store is heard, or was a moment ago. While it is not, nothing that begins may
+    /// rely on what the store shows (decisions.md 47).
+    pub fn is_current(&self) -> bool {
+        self.current.load(Ordering::Acquire)
+    }
+
+    /// Whether the list or watch that feeds the store could be opened.
+    pub(super) fn set_current(&self, current: bool) {
+        self.current.store(current, Ordering::Release);
+    }
+
+    /// A consistent list is about to be asked for: what it does not mention is gone when it ends.
     pub fn list_begins(&self) {
         let mut state = self.write();
-        state.listing = Some(Listing::default());
-        state.gone.clear();
+        state.listing = Some(Listing { known: state.newest, ..Listing::default() });
+        state.unreadable.clear();
+    }
+
+    /// The running list is of this version. One that is older than what was known when it was asked for takes the place of
+    /// everything, and the store is not whole until it ends.
+    pub fn list_is_of(&self, version: u64) -> History {
+        let mut state = self.write();
+        let Some(listing) = &mut state.listing else { return History::GoesOn };
+        listing.version = version;
+        if version >= listing.known {
+            return History::GoesOn;
+        }
+        state.newest = version;
+        state.watched_version = version;
+        state.removed.clear();
+        drop(state);
+        self.whole.send_replace(false);
+        History::WentBack
+    }
+
+    /// The watch has come past this version without an object to tell of.
+    pub fn watched(&self, version: u64) {
+        let mut state = self.write();
+        state.watched_version = state.watched_version.max(version);
+        state.newest = state.newest.max(version);
     }
 
     /// An object as a list or watch event delivered it.
@@ -172,25 +278,29 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         let version = version_of(&*object);
         let change = {
             let mut state = self.write();
-            let mut listed = false;
+            let mut is_believed = false;
             if let Some(listing) = &mut state.listing {
                 listing.seen.insert(key.clone());
-                listed = !listing.written.contains(&key);
+                listing.version = listing.version.max(known(version));
+                is_believed = !listing.answered.contains(&key);
+            } else {
+                state.watched_version = state.watched_version.max(known(version));
             }
-            if version != u64::MAX {
-                state.watched_version = state.watched_version.max(version);
-            }
-            if object.meta().uid.as_ref().is_some_and(|uid| state.gone.contains(uid)) {
+            state.newest = state.newest.max(known(version));
+            let is_news = match state.objects.get(&key) {
+                Some(stored) if is_believed => {
+                    stored.meta().uid != object.meta().uid || version_of(&**stored) != version
+                }
+                // Our own write may have brought a newer form already, or a namesake of a deleted object.
+                Some(stored) => version > version_of(&**stored),
+                None => true,
+            };
+            let is_gone = !is_believed && !state.removed.is_outlived_by(uid_of(&*object), version);
+            if is_gone || !is_news {
                 return;
             }
-            // Our own write may have brought a newer form already, or a namesake of a deleted object. What a list says of
-            // a namesake holds in any case, or a store would stay wrong for ever behind a restored etcd.
-            let is_news = state.objects.get(&key).is_none_or(|known| {
-                version > version_of(&**known) || (listed && known.meta().uid != object.meta().uid)
-            });
-            if !is_news {
-                return;
-            }
+            state.removed.returns(uid_of(&*object));
+            state.unreadable.remove(uid_of(&*object));
             self.replace(&mut state, &key, Some(object))
         };
         self.tell(&change);
@@ -198,23 +308,18 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
 
     /// An object whose removal a watch event delivered.
     pub fn delete(&self, object: &K) {
-        let key = ObjectKey::of(object);
-        let change = {
-            let mut state = self.write();
-            let version = version_of(object);
-            if version != u64::MAX {
-                state.watched_version = state.watched_version.max(version);
-            }
-            if let Some(uid) = &object.meta().uid {
-                state.gone.remove(uid);
-            }
-            let is_it = state.objects.get(&key).is_some_and(|known| known.meta().uid == object.meta().uid);
-            if !is_it {
-                return;
-            }
-            self.replace(&mut state, &key, None)
-        };
-        self.tell(&change);
+        self.deleted(&ObjectKey::of(object), uid_of(object), version_of(object));
+    }
+
+    /// As [`Self::delete`], for an object of which no more is known.
+    pub fn deleted(&self, key: &ObjectKey, uid: &str, version: u64) {
+        let mut state = self.write();
+        state.watched_version = state.watched_version.max(known(version));
+        state.newest = state.newest.max(known(version));
+        if let Some(change) = self.remove(&mut state, key, uid, version) {
+            drop(state);
+            self.tell(&change);
+        }
     }
 
     /// The list is complete: objects that it did not mention are gone.
@@ -222,18 +327,21 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         let changes: Vec<Change<K>> = {
             let mut state = self.write();
             let Some(listing) = state.listing.take() else { return };
-            // A write that the watch has come past was in the list, unless the object was deleted since.
-            let is_newer = |object: &Arc<K>| version_of(&**object) > state.watched_version;
-            let gone: Vec<ObjectKey> = state
+            state.watched_version = state.watched_version.max(listing.version);
+            state.newest = state.newest.max(listing.version);
+            // What an answer told and the list has come past was in the list, unless the object was deleted since.
+            let is_newer = |object: &Arc<K>| version_of(&**object) > listing.version;
+            let gone: Vec<(ObjectKey, String)> = state
                 .objects
                 .iter()
                 .filter(|(key, object)| {
-                    !(listing.seen.contains(*key) || listing.written.contains(*key) && is_newer(object))
+                    !(listing.seen.contains(*key) || listing.answered.contains(*key) && is_newer(object))
                 })
-                .map(|(key, _)| key.clone())
+                .map(|(key, object)| (key.clone(), uid_of(&**object).to_owned()))
                 .collect();
-            gone.iter().map(|key| self.replace(&mut state, key, None)).collect()
+            gone.iter().filter_map(|(key, uid)| self.remove(&mut state, key, uid, listing.version)).collect()
         };
+        self.whole.send_if_modified(|whole| !std::mem::replace(whole, true));
         self.synced.open();
         for change in &changes {
             self.tell(change);
@@ -241,41 +349,65 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     }
 
     /// A list or watch event mentioned this object but it could not be read: what is known of it stays as it is.
-    pub fn still_there(&self, key: &ObjectKey, uid: &str) {
+    pub fn still_there(&self, key: &ObjectKey, uid: &str, version: u64) {
         let mut state = self.write();
-        if state.objects.get(key).is_some_and(|known| known.meta().uid.as_deref() == Some(uid))
+        state.unreadable.insert(uid.to_owned(), version);
+        state.newest = state.newest.max(known(version));
+        match &mut state.listing {
+            Some(listing) => listing.version = listing.version.max(known(version)),
+            None => state.watched_version = state.watched_version.max(known(version)),
+        }
+        if state.objects.get(key).is_some_and(|stored| stored.meta().uid.as_deref() == Some(uid))
             && let Some(listing) = &mut state.listing
         {
             listing.seen.insert(key.clone());
         }
     }
 
-    /// The answer of one of our own writes. Ignored when the watch has come past it already. An object that the write let
-    /// go, by taking its last finalizer, is forgotten.
+    /// The answer of one of our own writes. Ignored when something newer is known already. An object that the write let go, by
+    /// taking its last finalizer, is forgotten.
     pub fn observe_write(&self, object: K) -> Arc<K> {
         self.observe_shared(Arc::new(object))
     }
 
     /// As [`Self::observe_write`], for an object that somebody else holds, too.
     pub fn observe_shared(&self, object: Arc<K>) -> Arc<K> {
+        self.answered(object, None)
+    }
+
+    /// This moment, to be taken before a live read is sent.
+    pub fn moment(&self) -> Moment {
+        self.read().removed.now()
+    }
+
+    /// The answer of a live read that was sent at a moment. It brings an object back that the store had lost before, in
+    /// whatever version.
+    pub fn observe_read(&self, object: Arc<K>, asked: Moment) -> Arc<K> {
+        self.answered(object, Some(asked))
+    }
+
+    fn answered(&self, object: Arc<K>, asked: Option<Moment>) -> Arc<K> {
         let key = ObjectKey::of(&*object);
-        let version = version_of(&*object);
+        let (uid, version) = (uid_of(&*object), version_of(&*object));
         if has_gone(&*object) {
-            self.forget(&key, object.meta().uid.as_deref().unwrap_or_default());
+            self.forget_since(&key, uid, version);
             return object;
         }
         let change = {
             let mut state = self.write();
-            let overtaken = match state.objects.get(&key) {
-                Some(known) if known.meta().uid == object.meta().uid => version <= version_of(&**known),
-                // Absent or a namesake: what the watch has passed was deleted since.
-                _ => version <= state.watched_version,
+            let is_overtaken = if let Some(stored) = state.objects.get(&key) {
+                version <= version_of(&**stored)
+            } else {
+                let was_removed = asked.is_none_or(|asked| state.removed.since(uid, asked));
+                was_removed && !state.removed.is_outlived_by(uid, version)
             };
-            if overtaken {
+            if is_overtaken {
                 return object;
             }
+            state.newest = state.newest.max(known(version));
+            state.removed.returns(uid);
             if let Some(listing) = &mut state.listing {
-                listing.written.insert(key.clone());
+                listing.answered.insert(key.clone());
             }
             self.replace(&mut state, &key, Some(Arc::clone(&object)))
         };
@@ -283,17 +415,32 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         object
     }
 
-    /// The API server says that this object does not exist any more.
+    /// The API server says that this object, which was known when it was asked, does not exist any more.
     pub fn forget(&self, key: &ObjectKey, uid: &str) {
-        let change = {
-            let mut state = self.write();
-            if state.objects.get(key).is_none_or(|known| known.meta().uid.as_deref() != Some(uid)) {
-                return;
-            }
-            state.gone.insert(uid.to_owned());
-            self.replace(&mut state, key, None)
-        };
-        self.tell(&change);
+        self.forget_since(key, uid, 0);
+    }
+
+    /// As [`Self::forget`], with a version that the object is known to have had.
+    fn forget_since(&self, key: &ObjectKey, uid: &str, version: u64) {
+        let mut state = self.write();
+        state.newest = state.newest.max(known(version));
+        if let Some(listing) = &mut state.listing {
+            listing.answered.insert(key.clone());
+        }
+        if let Some(change) = self.remove(&mut state, key, uid, version) {
+            drop(state);
+            self.tell(&change);
+        }
+    }
+
+    /// Takes an object out and remembers that it is gone.
+    fn remove(&self, state: &mut State<K>, key: &ObjectKey, uid: &str, version: u64) -> Option<Change<K>> {
+        let stored = state.objects.get(key).filter(|stored| uid_of(&***stored) == uid);
+        let newest = stored.map_or(0, |stored| known(version_of(&**stored))).max(known(version));
+        let is_there = stored.is_some();
+        state.unreadable.remove(uid);
+        state.removed.insert(uid, newest);
+        is_there.then(|| self.replace(state, key, None))
     }
 
     fn replace(&self, state: &mut State<K>, key: &ObjectKey, new: Option<Arc<K>>) -> Change<K> {

@@ -11,6 +11,7 @@ use crate::{
         v1alpha1::{Machine, MachineClass, MachineDeployment, MachinePhase, MachineSet, controller_of},
     },
     cluster::store::{IndexName, Store},
+    driver::same_instance::last_segment,
 };
 
 /// Index: objects by the UID of their controller.
@@ -31,6 +32,9 @@ pub const BY_TEMPLATE_CLASS: IndexName = "template-class";
 pub const BY_MACHINE: IndexName = "machine";
 /// Index: nodes and machines by provider ID.
 pub const BY_PROVIDER_ID: IndexName = "provider-id";
+/// Index: machines by the last segment of their provider ID in lower case, which is what ids of one instance have in common
+/// however they are spelled (`driver::same_instance`).
+pub const BY_INSTANCE: IndexName = "instance";
 /// Index: classes by the `namespace/name` of the Secrets they refer to.
 pub const BY_SECRET: IndexName = "secret";
 /// Index: all objects of a namespace.
@@ -67,6 +71,10 @@ impl Default for ControlViews {
                 (BY_PROVIDER_ID, |machine| {
                     let id = &machine.spec.provider_id;
                     if id.is_empty() { Vec::new() } else { vec![id.clone()] }
+                }),
+                (BY_INSTANCE, |machine| {
+                    let instance = last_segment(&machine.spec.provider_id);
+                    instance.map(str::to_ascii_lowercase).into_iter().collect()
                 }),
                 (BY_NAME_LABEL, |machine| {
                     label_of(machine, label::NAME).iter().map(|name| qualified(&namespace(machine), name)).collect()

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     api::selector,
     protocol::{
-        request::{Query, ResourceRequest, Target},
+        request::{Query, ResourceRequest, Target, Verb},
         selectors::FieldSelector,
         status::ApiStatus,
     },
@@ -87,6 +87,12 @@ impl Attributes {
                 name,
             },
         }
+    }
+
+    /// The creation of the object that a request for something else names.
+    pub(super) fn to_create(request: &ResourceRequest) -> Self {
+        let request = ResourceRequest { verb: Some(Verb::Create), ..request.clone() };
+        Self::of_resource(&request, &Method::POST, &Query::default())
     }
 
     /// What a review asks about; none when it names neither a resource nor a path.

@@ -2,21 +2,21 @@
 //!
 //! Source: spec/extension-apiserver §6.2.
 
-use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use super::{
     access::User,
+    data_rules,
     kinds::Served,
-    object::{metadata, name, text},
+    object::{name, text},
     quality,
     schema::validate,
     write_rules::remove,
 };
 use crate::protocol::status::{ApiStatus, Cause};
 
-/// Data of one `ConfigMap` or Secret.
-const DATA_LIMIT: usize = 1024 * 1024;
+/// The label of a namespace that holds its name.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// What a kubelet tells of its node; empty until it does.
 const INFO: [&str; 10] = [
     "machineID",
@@ -51,33 +51,38 @@ pub(super) fn decode(served: &Served, object: &mut Value) -> Result<(), ApiStatu
         );
         return Err(ApiStatus::bad_request(message));
     }
-    if served.is("", "secrets") {
-        secret_data(object)?;
+    match (served.group(), served.plural()) {
+        ("", "secrets" | "configmaps") => data_rules::decode(served, object),
+        ("coordination.k8s.io", "leases") => lease_times(object),
+        _ => Ok(()),
+    }
+}
+
+/// Times of Leases have exactly six decimals, as Kubernetes' `MicroTime` is read.
+fn lease_times(lease: &Value) -> Result<(), ApiStatus> {
+    for field in ["acquireTime", "renewTime"] {
+        let Some(time) = lease["spec"][field].as_str() else { continue };
+        let fraction = time.split_once('.').map_or("", |(_, rest)| rest);
+        let digits = fraction.chars().take_while(char::is_ascii_digit).count();
+        if digits != 6 || time.parse::<jiff::Timestamp>().is_err() {
+            return Err(ApiStatus::bad_request(format!(
+                "Lease in version \"v1\" cannot be handled as a Lease: parsing time {time:?} as \
+                 \"2006-01-02T15:04:05.000000Z07:00\" failed in spec.{field}"
+            )));
+        }
     }
     Ok(())
 }
 
-/// `stringData` becomes data; data must be base64.
-fn secret_data(secret: &mut Value) -> Result<(), ApiStatus> {
-    let plain = secret["stringData"].take();
-    remove(secret, "stringData");
-    if let Value::Object(plain) = plain {
-        for (key, value) in plain {
-            if !secret["data"].is_object() {
-                secret["data"] = json!({});
-            }
-            secret["data"][&key] = json!(BASE64_STANDARD.encode(value.as_str().unwrap_or_default()));
+/// What an object of a built-in kind has whatever its writers say.
+pub(super) fn keep(served: &Served, object: &mut Value) {
+    if served.is("", "namespaces") {
+        let own = name(object).to_owned();
+        if !object["metadata"]["labels"].is_object() {
+            object["metadata"]["labels"] = json!({});
         }
+        object["metadata"]["labels"][NAMESPACE_NAME] = json!(own);
     }
-    for (key, value) in secret["data"].as_object().into_iter().flatten() {
-        if let Some(Err(error)) = value.as_str().map(|text| BASE64_STANDARD.decode(text)) {
-            return Err(ApiStatus::bad_request(format!(
-                "Secret in version \"v1\" cannot be handled as a Secret: illegal base64 data in data.{key}: {error}"
-            )));
-        }
-    }
-    set_default(secret, "type", json!("Opaque"));
-    Ok(())
 }
 
 /// What a new object gets.
@@ -87,11 +92,7 @@ pub(super) fn default_new(served: &Served, object: &mut Value, user: &User) {
     }
     match (served.group(), served.plural()) {
         ("", "namespaces") => {
-            let own = name(object).to_owned();
-            if !metadata(object).contains_key("labels") {
-                metadata(object).insert("labels".to_owned(), json!({}));
-            }
-            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = json!(own);
+            keep(served, object);
             object["spec"]["finalizers"] = json!(["kubernetes"]);
             object["status"] = json!({"phase": "Active"});
         }
@@ -211,22 +212,30 @@ pub(super) fn check(served: &Served, object: &Value, old: Option<&Value>) -> Vec
     match (served.group(), served.plural()) {
         ("", "nodes") => check_node(object, old, &mut found),
         ("", "pods") => check_pod(object, old, &mut found),
-        ("", "secrets" | "configmaps") => check_data(object, old, &mut found),
+        ("", "secrets" | "configmaps") => data_rules::check(served, object, old, &mut found),
         ("policy", "poddisruptionbudgets")
             if !object["spec"]["minAvailable"].is_null() && !object["spec"]["maxUnavailable"].is_null() =>
         {
             let why = "minAvailable and maxUnavailable cannot be both set";
             found.push(Cause::invalid("spec", &object["spec"], why));
         }
-        ("coordination.k8s.io", "leases")
-            if object["spec"]["leaseDurationSeconds"].as_i64().is_some_and(|seconds| seconds <= 0) =>
-        {
-            let value = &object["spec"]["leaseDurationSeconds"];
-            found.push(Cause::invalid("spec.leaseDurationSeconds", value, "must be greater than 0"));
-        }
+        ("coordination.k8s.io", "leases") => check_lease(object, &mut found),
         _ => {}
     }
     found
+}
+
+fn check_lease(lease: &Value, found: &mut Vec<Cause>) {
+    let bounds = [
+        ("leaseDurationSeconds", 1, "must be greater than 0"),
+        ("leaseTransitions", 0, "must be greater than or equal to 0"),
+    ];
+    for (field, least, why) in bounds {
+        let value = &lease["spec"][field];
+        if value.as_i64().is_some_and(|number| number < least) {
+            found.push(Cause::invalid(format!("spec.{field}"), value, why));
+        }
+    }
 }
 
 fn check_node(node: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
@@ -272,25 +281,6 @@ fn check_pod(pod: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
                        `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to \
                        existing tolerations),`spec.terminationGracePeriodSeconds`";
             found.push(Cause::forbidden("spec", why));
-        }
-    }
-}
-
-fn check_data(object: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
-    let size: usize = ["data", "binaryData"]
-        .iter()
-        .flat_map(|field| object[*field].as_object().into_iter().flatten())
-        .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
-        .sum();
-    // Base64 is a third longer than what it holds.
-    if size > DATA_LIMIT * 4 / 3 {
-        found.push(Cause::too_long("data", "may not be more than 1048576 bytes"));
-    }
-    if let Some(old) = old.filter(|old| old["immutable"] == json!(true)) {
-        for field in ["data", "binaryData", "immutable"] {
-            if old[field] != object[field] {
-                found.push(Cause::forbidden(field, "field is immutable when `immutable` is set"));
-            }
         }
     }
 }

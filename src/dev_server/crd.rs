@@ -1,4 +1,4 @@
-//! Custom resource definitions: checked, and turned into served kinds.
+//! Custom resource definitions, turned into served kinds. What a definition may say is in [`super::definition_rules`].
 //!
 //! Source: spec/extension-apiserver §6.4.
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     kinds::{Conversion, Custom, Origin, ScalePaths, Served, plain_columns, simple_path, verb},
-    object::{name, text, time},
+    object::{self, name, text, time},
     schema::{Additional, Nature, Schema, compile::structural},
     store::Collection,
     write_rules::remove,
@@ -16,7 +16,7 @@ use super::{
 use crate::protocol::{
     jsonpath::JsonPath,
     resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope, Subresource},
-    status::{ApiStatus, Cause},
+    status::ApiStatus,
 };
 
 /// Holds a definition until its objects are gone.
@@ -40,7 +40,7 @@ fn size(definition: &Value) -> usize {
     definition.to_string().len()
 }
 
-fn versions(definition: &Value) -> &[Value] {
+pub(super) fn versions(definition: &Value) -> &[Value] {
     definition["spec"]["versions"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
@@ -57,70 +57,6 @@ pub(super) fn default(definition: &mut Value) {
     if definition["spec"]["conversion"].is_null() {
         definition["spec"]["conversion"] = json!({"strategy": "None"});
     }
-}
-
-/// What is wrong with a definition.
-pub(super) fn check(definition: &Value, old: Option<&Value>) -> Vec<Cause> {
-    let mut found = Vec::new();
-    let (group, plural) = (text(definition, "/spec/group"), text(definition, "/spec/names/plural"));
-    let expected = format!("{plural}.{group}");
-    if name(definition) != expected {
-        let why = format!("must be spec.names.plural+\".\"+spec.group, here {expected:?}");
-        found.push(Cause::invalid("metadata.name", &json!(name(definition)), &why));
-    }
-    if !matches!(text(definition, "/spec/scope"), "Namespaced" | "Cluster") {
-        let words = [json!("Cluster"), json!("Namespaced")];
-        found.push(Cause::not_supported("spec.scope", &definition["spec"]["scope"], &words));
-    }
-    for field in ["group", "names/plural", "names/kind"] {
-        if text(definition, &format!("/spec/{field}")).is_empty() {
-            found.push(Cause::required(format!("spec.{}", field.replace('/', ".")), ""));
-        }
-    }
-    let stored = versions(definition).iter().filter(|version| version["storage"] == json!(true)).count();
-    if stored != 1 {
-        let why = "must have exactly one version marked as storage version";
-        found.push(Cause::invalid("spec.versions", &definition["spec"]["versions"], why));
-    }
-    for (at, version) in versions(definition).iter().enumerate() {
-        let path = format!("spec.versions[{at}].schema.openAPIV3Schema");
-        let schema = &version["schema"]["openAPIV3Schema"];
-        if schema.is_null() {
-            found.push(Cause::required(path, "schemas are required"));
-            continue;
-        }
-        if schema["type"] != "object" {
-            found.push(Cause::invalid(format!("{path}.type"), &schema["type"], "must be object at the root"));
-        }
-        if let Err(causes) = structural(schema, &path) {
-            found.extend(causes);
-        }
-        for (at, column) in version["additionalPrinterColumns"].as_array().into_iter().flatten().enumerate() {
-            if let Err(why) = JsonPath::parse(text(column, "/jsonPath")) {
-                let path = format!("spec.versions.additionalPrinterColumns[{at}].jsonPath");
-                found.push(Cause::invalid(path, &column["jsonPath"], &why));
-            }
-        }
-    }
-    let conversion = &definition["spec"]["conversion"];
-    if conversion["strategy"] == "Webhook" {
-        if conversion["webhook"]["conversionReviewVersions"].as_array().is_none_or(Vec::is_empty) {
-            found.push(Cause::required("spec.conversion.webhook.conversionReviewVersions", ""));
-        }
-        if conversion["webhook"]["clientConfig"].is_null() {
-            found.push(Cause::required(
-                "spec.conversion.webhook.clientConfig",
-                "required when strategy is set to Webhook",
-            ));
-        }
-    }
-    for stored in old.and_then(|old| old["status"]["storedVersions"].as_array()).into_iter().flatten() {
-        if !versions(definition).iter().any(|version| &version["name"] == stored) {
-            let why = format!("must appear in spec.versions: {stored}");
-            found.push(Cause::invalid("status.storedVersions", stored, &why));
-        }
-    }
-    found
 }
 
 /// The names of a definition that others of its group must not have too: those of its resource, and those of its kinds.
@@ -219,6 +155,11 @@ pub(super) fn status<'a>(definition: &'a Value, all: impl Iterator<Item = &'a Va
     let conditions: Vec<Value> = conditions.iter().cloned().chain(others).collect();
     let accepted = accepted_names(&definition["spec"]["names"], &conflicts);
     json!({"acceptedNames": accepted, "storedVersions": stored, "conditions": conditions})
+}
+
+/// Whether a definition is going, so that no objects of its kind are made any more.
+pub(super) fn is_terminating(definition: &Value) -> bool {
+    object::is_deleting(definition)
 }
 
 /// A definition that is going and says that its objects go first, or why they do not; none if it says so already.

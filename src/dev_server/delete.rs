@@ -172,11 +172,16 @@ impl Server {
     }
 
     /// Stores a new state of an object on the server's own account, unless somebody else was quicker.
-    pub(super) fn overwrite(&self, served: &Served, stored: &Stored, value: Option<Value>) -> Result<(), Raced> {
+    pub(super) fn overwrite(
+        &self,
+        served: &Served,
+        stored: &Stored,
+        value: Option<Value>,
+    ) -> Result<Arc<Stored>, Raced> {
         let place = key(object::namespace(&stored.value), object::name(&stored.value));
-        self.store.write(&served.collection, &place, Expect::Revision(stored.revision), value)?;
+        let written = self.store.write(&served.collection, &place, Expect::Revision(stored.revision), value)?;
         self.after_write(served);
-        Ok(())
+        Ok(written)
     }
 }
 

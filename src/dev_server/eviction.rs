@@ -12,21 +12,82 @@ use super::{
     server::{Answer, Call, Server},
     store::{Collection, Stored},
 };
-use crate::{api::selector, protocol::status::ApiStatus};
+use crate::{
+    api::selector,
+    protocol::{
+        options::{DeleteOptions, DryRun, WriteOptions},
+        request::Query,
+        status::ApiStatus,
+    },
+};
+
+/// What the body of an eviction asks for.
+struct Eviction {
+    /// Options of the pod's deletion.
+    options: Value,
+    /// Asked for by the query or by the options of the deletion.
+    dry_run: DryRun,
+}
+
+impl Eviction {
+    fn read(call: &Call<'_>) -> Result<Self, ApiStatus> {
+        let body = call.decoded()?;
+        let (kind, name) = (text(&body, "/kind"), text(&body, "/metadata/name"));
+        // Some clients leave the kind out: the URL says it.
+        if !kind.is_empty() && kind != "Eviction" {
+            let why = format!("an eviction wants a body of kind Eviction, here {kind:?}");
+            return Err(ApiStatus::bad_request(why));
+        }
+        if name != call.name() {
+            return Err(ApiStatus::bad_request("name in URL does not match name in Eviction object"));
+        }
+        let options = match &body["deleteOptions"] {
+            Value::Null => json!({}),
+            options @ Value::Object(_) => options.clone(),
+            _ => return Err(ApiStatus::bad_request("deleteOptions of an eviction must be an object")),
+        };
+        // Its own words are refused before anything is done.
+        let deletion = DeleteOptions::parse(&Query::default(), Some(&options))?;
+        let asked = WriteOptions::parse(call.query, "CreateOptions")?;
+        let dry_run = if deletion.dry_run == DryRun::All { DryRun::All } else { asked.dry_run };
+        Ok(Self { options, dry_run })
+    }
+
+    /// Whether the pod is the one that the preconditions name.
+    fn concerns(&self, call: &Call<'_>, pod: &Value) -> Result<(), ApiStatus> {
+        for (field, is) in [("uid", object::uid(pod)), ("resourceVersion", text(pod, "/metadata/resourceVersion"))] {
+            let wanted = self.options["preconditions"][field].as_str().unwrap_or_default();
+            if !wanted.is_empty() && wanted != is {
+                let word = if field == "uid" { "UID" } else { "ResourceVersion" };
+                let why = format!(
+                    "the {word} in the precondition ({wanted}) does not match the {word} in record ({is}). The object \
+                     might have been modified, or deleted and then recreated"
+                );
+                return Err(ApiStatus::conflict("", "pods", call.name(), &why));
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Server {
     pub(super) async fn evict(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
-        let body = call.decoded()?;
+        let eviction = Eviction::read(call)?;
         let pod = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
+        eviction.concerns(call, &pod.value)?;
         let terminal = matches!(text(&pod.value, "/status/phase"), "Succeeded" | "Failed" | "Pending");
         if !terminal && !object::is_deleting(&pod.value) {
-            self.take_from_budget(call, &pod.value)?;
+            self.take_from_budget(call, &pod.value, eviction.dry_run)?;
         }
-        self.mark_disrupted(call, &pod);
-        let options = match &body["deleteOptions"] {
-            Value::Null => json!({}),
-            options => options.clone(),
-        };
+        let mut options = eviction.options;
+        if eviction.dry_run == DryRun::All {
+            options["dryRun"] = json!(["All"]);
+        } else if let Some(revision) = self.mark_disrupted(call, &pod)
+            && options["preconditions"]["resourceVersion"].is_string()
+        {
+            // The mark is a change of our own: the version that the caller saw is this one's predecessor.
+            options["preconditions"]["resourceVersion"] = json!(revision);
+        }
         let bytes = bytes::Bytes::from(options.to_string());
         let deletion =
             Call { body: &bytes, headers: &http::HeaderMap::new(), served: Arc::clone(&call.served), ..*call };
@@ -35,8 +96,8 @@ impl Server {
         Ok(Answer::of(StatusCode::CREATED, status))
     }
 
-    /// Says in the pod why it goes.
-    fn mark_disrupted(&self, call: &Call<'_>, pod: &Arc<Stored>) {
+    /// Says in the pod why it goes; answers the pod's new version.
+    fn mark_disrupted(&self, call: &Call<'_>, pod: &Arc<Stored>) -> Option<String> {
         let mut value = pod.whole();
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
@@ -50,11 +111,12 @@ impl Server {
             }
             None => *conditions = json!([condition]),
         }
-        // Whoever was quicker has a reason of its own; the deletion decides on what is there then.
-        let _ = self.overwrite(&call.served, pod, Some(value));
+        // A writer that was quicker had a reason of its own; the deletion decides on what is there then.
+        let written = self.overwrite(&call.served, pod, Some(value)).ok()?;
+        Some(written.revision.to_string())
     }
 
-    fn take_from_budget(&self, call: &Call<'_>, pod: &Value) -> Result<(), ApiStatus> {
+    fn take_from_budget(&self, call: &Call<'_>, pod: &Value, dry_run: DryRun) -> Result<(), ApiStatus> {
         let namespace = call.namespace().unwrap_or_default();
         let budgets = Collection::new("policy", "poddisruptionbudgets");
         for _ in 0..8 {
@@ -73,13 +135,7 @@ impl Server {
                 "TooManyRequests",
                 "Cannot evict pod as it would violate the pod's disruption budget.",
             );
-            if status["observedGeneration"].as_i64().unwrap_or(0)
-                < budget.value["metadata"]["generation"].as_i64().unwrap_or(0)
-            {
-                let why = format!("The disruption budget {name} is still being processed by the server.");
-                return Err(refused.with_cause("DisruptionBudget", why).retry_after(10));
-            }
-            let allowed = status["disruptionsAllowed"].as_i64().unwrap_or(0);
+            // Pods that are not ready are judged before it matters whether the budget was counted.
             let unready = !is_ready(pod);
             let always = text(&budget.value, "/spec/unhealthyPodEvictionPolicy") == "AlwaysAllow";
             let healthy = status["currentHealthy"].as_i64().unwrap_or(0);
@@ -87,10 +143,20 @@ impl Server {
             if unready && (always || healthy >= desired && desired > 0) {
                 return Ok(());
             }
+            if status["observedGeneration"].as_i64().unwrap_or(0)
+                < budget.value["metadata"]["generation"].as_i64().unwrap_or(0)
+            {
+                let why = format!("The disruption budget {name} is still being processed by the server.");
+                return Err(refused.with_cause("DisruptionBudget", why).retry_after(10));
+            }
+            let allowed = status["disruptionsAllowed"].as_i64().unwrap_or(0);
             if allowed <= 0 {
                 let why =
                     format!("The disruption budget {name} needs {desired} healthy pods and has {healthy} currently");
                 return Err(refused.with_cause("DisruptionBudget", why));
+            }
+            if dry_run == DryRun::All {
+                return Ok(());
             }
             value["status"]["disruptionsAllowed"] = json!(allowed - 1);
             value["status"]["conditions"] = with_allowance(&value, self.now());

@@ -18,6 +18,8 @@ mod builtin_rules;
 mod certificates;
 mod counts;
 mod crd;
+mod data_rules;
+mod definition_rules;
 mod delete;
 mod documents;
 mod eviction;

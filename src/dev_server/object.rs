@@ -152,6 +152,11 @@ pub(super) fn check_metadata(object: &Value) -> Vec<Cause> {
             }
         }
     }
+    let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
+    if owners.filter(|owner| owner["controller"] == json!(true)).count() > 1 {
+        let why = "Only one reference can have Controller set to true";
+        found.push(Cause::invalid("metadata.ownerReferences", &metadata["ownerReferences"], why));
+    }
     for finalizer in finalizers(object) {
         if let Some(detail) = qualified_name_problem(finalizer) {
             found.push(Cause::invalid("metadata.finalizers", &json!(finalizer), detail));

@@ -141,34 +141,48 @@ impl Server {
         agree_with_url(call, &mut wanted)?;
         if object::name(&wanted).is_empty() {
             metadata(&mut wanted).insert("name".to_owned(), json!(call.name()));
+        } else if object::name(&wanted) != call.name() {
+            return Err(ApiStatus::bad_request(format!(
+                "the name of the object ({}) does not match the name on the URL ({})",
+                object::name(&wanted),
+                call.name()
+            )));
         }
-        let mut warnings = Vec::new();
-        let dropped = super::schema::prune::object(&mut wanted, &call.served.schema);
-        match options.field_validation {
-            crate::protocol::options::FieldValidation::Strict if !dropped.is_empty() => {
-                let message =
-                    format!("failed to create typed patch object: .{}: field not declared in schema", dropped[0]);
-                return Err(ApiStatus::bad_request(message));
-            }
-            crate::protocol::options::FieldValidation::Warn => {
-                warnings.extend(dropped.iter().map(|field| format!("unknown field {field:?}")));
-            }
-            _ => {}
-        }
+        let uid = object::uid(&wanted).to_owned();
+        apply::check_type(&mut wanted, call)?;
         let wanted = apply::without_head(wanted);
         let force = if options.force == Some(true) { Force::Takes } else { Force::Asks };
         let manager = Manager::update(name, call.served.api_version(), call.request.subresource.clone());
         let absent = self.store.get(&call.served.collection, &call.key()).is_none();
         let schema = &call.served.schema;
-        let (status, outcome): (_, Outcome) = if absent && call.request.subresource.is_none() {
+        let mut made = None;
+        if absent && call.request.subresource.is_none() {
+            if !uid.is_empty() {
+                let why =
+                    format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
+                return Err(ApiStatus::conflict(call.served.group(), call.served.plural(), call.name(), &why));
+            }
+            self.may_create(call)?;
             let object = apply::apply(None, &wanted, &manager, schema, force, self.now())?;
-            (StatusCode::CREATED, self.insert(call, object, options, warnings, Owners::Decided).await?)
+            match self.insert(call, object, options, Vec::new(), Owners::Decided).await {
+                Ok(outcome) => made = Some(outcome),
+                // Another writer was quicker: its object is changed.
+                Err(status) if status.reason == "AlreadyExists" => {}
+                Err(status) => return Err(status),
+            }
+        }
+        let (status, outcome): (_, Outcome) = if let Some(outcome) = made {
+            (StatusCode::CREATED, outcome)
         } else {
             let propose = |old: &Value| {
+                if !uid.is_empty() && uid != object::uid(old) {
+                    let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
+                    return Err(ApiStatus::invalid(call.served.group(), call.served.kind(), call.name(), vec![cause]));
+                }
                 let object = apply::apply(Some(old), &wanted, &manager, schema, force, self.now())?;
                 Ok(Proposal { object, owners: Owners::Decided })
             };
-            (StatusCode::OK, self.change(call, options, warnings, propose).await?)
+            (StatusCode::OK, self.change(call, options, Vec::new(), propose).await?)
         };
         let body = self.shaped(call, outcome.object)?;
         Ok(Answer::of(status, body).with_warnings(outcome.warnings))
@@ -192,6 +206,10 @@ impl Server {
             None => negotiate::decode(call.content_type(), call.body)?,
         };
         let Some(paths) = &call.served.scale else { return Err(ApiStatus::page_not_found()) };
+        if matches!(patch, Some(Patch::Apply(_))) && options.field_manager.is_none() {
+            let cause = Cause::required("fieldManager", "is required for apply patch");
+            return Err(ApiStatus::invalid("meta.k8s.io", "PatchOptions", "", vec![cause]));
+        }
         let propose = |old: &Value| {
             let before = scale_of(call, old);
             let scale = match &patch {
@@ -208,6 +226,7 @@ impl Server {
                 Some(patch) => patch.applied_to(&before, call)?,
                 None => replacement.clone(),
             };
+            is_scale_of(call, &scale)?;
             let mut object = old.clone();
             let replicas = &scale["spec"]["replicas"];
             let replicas = if replicas.is_null() { json!(0) } else { replicas.clone() };
@@ -225,6 +244,22 @@ impl Server {
         let outcome = self.change(call, &options, Vec::new(), propose).await?;
         Ok(Answer::ok(scale_of(call, &outcome.object)).with_warnings(outcome.warnings))
     }
+}
+
+/// Whether a written scale is that of the object in the URL.
+fn is_scale_of(call: &Call<'_>, scale: &Value) -> Result<(), ApiStatus> {
+    let (kind, name) = (object::text(scale, "/kind"), object::name(scale));
+    if !kind.is_empty() && kind != "Scale" {
+        let why = format!("{kind} in version \"v1\" cannot be handled as a Scale");
+        return Err(ApiStatus::bad_request(why));
+    }
+    if !name.is_empty() && name != call.name() {
+        return Err(ApiStatus::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            call.name()
+        )));
+    }
+    Ok(())
 }
 
 fn scale_of(call: &Call<'_>, object: &Value) -> Value {

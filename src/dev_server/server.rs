@@ -3,7 +3,7 @@
 //! Source: spec/extension-apiserver §2.2.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -44,7 +44,7 @@ pub(super) const BODY_LIMIT: usize = 3 * 1024 * 1024;
 /// What the requests of one server share.
 pub(super) struct Server {
     pub(super) store: Store,
-    registry: RwLock<Arc<Registry>>,
+    registry: tokio::sync::watch::Sender<Arc<Registry>>,
     pub(super) documents: Documents,
     /// What watchers were told last.
     pub(super) lines: WatchLines,
@@ -150,7 +150,7 @@ impl Server {
         audit_ids.set_stream(u64::MAX);
         Self {
             store,
-            registry: RwLock::new(Arc::new(Registry::new(Vec::new()))),
+            registry: tokio::sync::watch::Sender::new(Arc::new(Registry::new(Vec::new()))),
             documents: Documents::default(),
             lines: WatchLines::default(),
             webhooks: WebhookClient::default(),
@@ -179,7 +179,12 @@ impl Server {
     }
 
     pub(super) fn registry(&self) -> Arc<Registry> {
-        Arc::clone(&self.registry.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.registry.borrow())
+    }
+
+    /// Hears of each change of the kinds that are served.
+    pub(super) fn registrations(&self) -> tokio::sync::watch::Receiver<Arc<Registry>> {
+        self.registry.subscribe()
     }
 
     /// Serves the built-in kinds and those of all stored definitions.
@@ -187,7 +192,7 @@ impl Server {
         let definitions =
             self.store.list(&super::store::Collection::new("apiextensions.k8s.io", "customresourcedefinitions"), "");
         let custom = definitions.objects.iter().flat_map(|(_, stored)| super::crd::served(&stored.value)).collect();
-        *self.registry.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Registry::new(custom));
+        self.registry.send_replace(Arc::new(Registry::new(custom)));
         self.documents.forget();
         self.register_local();
     }
@@ -338,7 +343,7 @@ impl Server {
         }
     }
 
-    fn authorize(&self, user: &User, attributes: &Attributes) -> Result<(), ApiStatus> {
+    pub(super) fn authorize(&self, user: &User, attributes: &Attributes) -> Result<(), ApiStatus> {
         // What is open to anybody was let through before.
         if user.is_anonymous() || self.may(user, attributes) { Ok(()) } else { Err(attributes.forbidden(user)) }
     }

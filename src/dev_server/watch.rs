@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    kinds::Served,
+    kinds::{Registry, Served},
     plain::{self, Form},
     read::check_fields,
     server::{Answer, AnswerBody, Call, Server},
@@ -43,6 +43,7 @@ struct Watcher {
     ends: Instant,
     next_bookmark: Instant,
     progress: tokio::sync::watch::Receiver<u64>,
+    registrations: tokio::sync::watch::Receiver<Arc<Registry>>,
     /// Whether nothing may be told for now.
     frozen: tokio::sync::watch::Receiver<bool>,
     stage: Stage,
@@ -74,6 +75,7 @@ impl Server {
             ends: now + life,
             next_bookmark: now + self.bookmark_period,
             progress: self.store.progress(),
+            registrations: self.registrations(),
             frozen: self.hooks.frozen(),
             server: Arc::clone(self),
             served: Arc::clone(&call.served),
@@ -201,9 +203,19 @@ impl Watcher {
     /// Waits for a change, the time of a bookmark, or the end.
     async fn wait(&mut self) -> Vec<u8> {
         let mut lines = Vec::new();
+        if !self.is_served() {
+            self.stage = Stage::Ended;
+            return lines;
+        }
         let at = self.at;
         let wakes = self.ends.min(self.next_bookmark);
-        let changed = self.progress.wait_for(|progress| *progress > at);
+        let changed = async {
+            tokio::select! {
+                biased;
+                changed = self.progress.wait_for(|progress| *progress > at) => changed.map(|_| ()),
+                changed = self.registrations.changed() => changed,
+            }
+        };
         let changed = tokio::time::timeout_at(wakes, changed);
         match self
             .server
@@ -226,6 +238,17 @@ impl Watcher {
             }
         }
         lines
+    }
+
+    /// Whether the kind is still served in this version: its definition may have gone, or have taken the version back.
+    fn is_served(&mut self) -> bool {
+        if !self.served.is_custom() {
+            return true;
+        }
+        let registry = Arc::clone(&self.registrations.borrow_and_update());
+        let version = &self.served.resource.kind.version;
+        let found = registry.find(self.served.group(), version, self.served.plural());
+        found.is_some_and(|served| !served.resource.verbs.is_empty())
     }
 
     fn matches(&self, value: &Value) -> bool {

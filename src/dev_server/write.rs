@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     admission::{Admitted, Operation},
+    authorization::Attributes,
     builtin_rules, crd,
     fields::{self, Manager},
     kinds::Served,
@@ -84,20 +85,20 @@ impl Server {
         }
         let absent = self.store.get(&call.served.collection, &call.key()).is_none();
         if absent && creates_on_update(&call.served) && call.request.subresource.is_none() {
+            self.may_create(call)?;
             let outcome = self.insert(call, body, &options, warnings, Owners::Writer).await?;
             let body = self.shaped(call, outcome.object)?;
             return Ok(Answer::of(StatusCode::CREATED, body).with_warnings(outcome.warnings));
-        }
-        if call.served.is_custom() && object::text(&body, "/metadata/resourceVersion").is_empty() && !absent {
-            let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-            if object::uid(&body).is_empty() {
-                return Err(ApiStatus::invalid(call.served.group(), call.served.kind(), call.name(), vec![cause]));
-            }
         }
         let propose = |_: &Value| Ok(Proposal { object: body.clone(), owners: Owners::Writer });
         let outcome = self.change(call, &options, warnings, propose).await?;
         let body = self.shaped(call, outcome.object)?;
         Ok(Answer::ok(body).with_warnings(outcome.warnings))
+    }
+
+    /// Whether the caller of an update or an apply may create the object that is not there yet.
+    pub(super) fn may_create(&self, call: &Call<'_>) -> Result<(), ApiStatus> {
+        self.authorize(call.user, &Attributes::to_create(call.request))
     }
 
     /// Stores a new object.
@@ -115,6 +116,7 @@ impl Server {
             return Err(ApiStatus::bad_request("resourceVersion should not be set on objects to be created"));
         }
         self.namespace_takes(call)?;
+        self.definition_takes(call)?;
         let base = object::text(&object, "/metadata/generateName").to_owned();
         let generates = object::name(&object).is_empty() && !base.is_empty();
         if object::name(&object).is_empty() && base.is_empty() {
@@ -283,6 +285,22 @@ impl Server {
         Ok(())
     }
 
+    /// Whether the definition of a custom kind stays: nothing new is made of a kind that is going.
+    fn definition_takes(&self, call: &Call<'_>) -> Result<(), ApiStatus> {
+        if !call.served.is_custom() {
+            return Ok(());
+        }
+        let (group, plural) = (call.served.group(), call.served.plural());
+        let definitions = super::store::Collection::new("apiextensions.k8s.io", "customresourcedefinitions");
+        match self.store.get(&definitions, &format!("{plural}.{group}")) {
+            Some(definition) if crd::is_terminating(&definition.value) => {
+                let why = "create not allowed while custom resource definition is terminating";
+                Err(ApiStatus::forbidden(group, plural, call.name(), why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether there is room for a definition.
     fn definitions_fit(&self, served: &Served, object: &Value) -> Result<(), ApiStatus> {
         if !served.is("apiextensions.k8s.io", "customresourcedefinitions") {
@@ -314,7 +332,10 @@ impl Server {
         let registry = self.registry();
         match registry.storage_of(&served.collection) {
             Some(storage) if storage.resource.kind != served.resource.kind => {
-                Ok(self.converted(storage, vec![object]).await?.swap_remove(0))
+                let mut converted = self.converted(storage, vec![object]).await?.swap_remove(0);
+                // Fields that only the written version has are lost where nothing converts them.
+                super::schema::prune::object(&mut converted, &storage.schema);
+                Ok(converted)
             }
             _ => Ok(object),
         }

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    builtin_rules, crd,
+    builtin_rules, definition_rules,
     kinds::{Served, value_at},
     object::{self, metadata},
     schema::{rules, validate},
@@ -48,7 +48,7 @@ pub(super) fn check(served: &Served, object: &Value, old: Option<&Value>) -> Res
     } else {
         found.extend(builtin_rules::check(served, object, old));
         if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
-            found.extend(crd::check(object, old));
+            found.extend(definition_rules::check(object, old));
         }
     }
     if found.is_empty() {
@@ -81,7 +81,20 @@ pub(super) enum Demands {
     Revision,
 }
 
-/// Name, kind and UID must stay; a resource version that is named must be the stored one.
+/// Whether an object of a kind may be replaced by a writer that names no version of it (`AllowUnconditionalUpdate`).
+fn updates_unconditionally(served: &Served) -> bool {
+    let conditional = served.is_custom()
+        || matches!(
+            (served.group(), served.plural()),
+            ("coordination.k8s.io", "leases")
+                | ("policy", "poddisruptionbudgets")
+                | ("storage.k8s.io", "volumeattachments" | "csinodes" | "csidrivers")
+                | ("admissionregistration.k8s.io" | "apiregistration.k8s.io" | "apiextensions.k8s.io", _)
+        );
+    !conditional
+}
+
+/// Name, kind and UID must stay; a resource version that is named must be the stored one, and of most kinds one must be named.
 pub(super) fn demands(call: &Call<'_>, old: &Value, new: &Value) -> Result<Demands, ApiStatus> {
     if object::name(new) != object::name(old) || object::namespace(new) != object::namespace(old) {
         return Err(ApiStatus::bad_request(format!(
@@ -97,7 +110,11 @@ pub(super) fn demands(call: &Call<'_>, old: &Value, new: &Value) -> Result<Deman
     }
     let revision = object::text(new, "/metadata/resourceVersion");
     if revision.is_empty() || revision == "0" {
-        return Ok(Demands::Nothing);
+        if updates_unconditionally(&call.served) {
+            return Ok(Demands::Nothing);
+        }
+        let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+        return Err(ApiStatus::invalid(call.served.group(), call.served.kind(), call.name(), vec![cause]));
     }
     if crate::protocol::options::resource_version(revision)? != revision_of(old) {
         return Err(call.modified());
@@ -138,6 +155,7 @@ pub(super) fn keep_what_is_kept(served: &Served, subresource: Option<&str>, old:
             }
         }
     }
+    builtin_rules::keep(served, object);
     let fields = metadata(object);
     for field in SERVER_ONLY {
         match old["metadata"].get(field) {

@@ -7,7 +7,9 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 
-use super::{Code, CreatedVm, Driver, ListRequest, ListedVm, MachineRequest, OpContext, SecretData, Status};
+use super::{
+    Code, CreatedVm, Driver, ListRequest, ListedVm, MachineRequest, OpContext, SameInstance, SecretData, Status,
+};
 use crate::api::{
     field::Findings,
     v1alpha1::{Machine, MachineClass},
@@ -20,6 +22,7 @@ pub async fn holds_for(driver: &dyn Driver, class: MachineClass, secret: SecretD
     story.foreign_and_nameless_requests_are_refused().await;
     story.a_vm_comes_once_and_is_found().await;
     story.a_creation_that_was_given_up_leaves_nothing_unknown().await;
+    story.it_tells_its_instances_apart().await;
     story.a_deletion_leaves_nothing_and_touches_nobody_else().await;
 }
 
@@ -110,6 +113,21 @@ impl Story<'_> {
         let made = self.create("contract-b").await.expect("rule 2: after a creation that was given up").vm;
         let rows = self.listed("contract-b").await;
         assert_eq!(rows.iter().map(|row| &row.provider_id).collect::<Vec<_>>(), [&made.provider_id], "rule 2");
+    }
+
+    async fn it_tells_its_instances_apart(&self) {
+        let (a, b) = tokio::join!(self.create("contract-a"), self.create("contract-b"));
+        let (a, b) = (a.expect("rule 2").vm.provider_id, b.expect("rule 2").vm.provider_id);
+        let same = |machine: &str, node: &str| self.driver.same_instance(machine, node);
+        assert_eq!(same(&a, &a), SameInstance::Same, "one id names one instance: {a}");
+        assert_eq!(same(&a, &a.to_ascii_uppercase()), SameInstance::Same, "some clouds change the case of ids");
+        assert_ne!(same(&a, &b), SameInstance::Same, "two VMs are two instances: {a} and {b}");
+        for (machine, node) in [("", b.as_str()), (a.as_str(), ""), ("", "")] {
+            assert_eq!(same(machine, node), SameInstance::Unknown, "who has no id says nothing");
+        }
+        for (machine, node) in [("?", "//"), ("a://b", "\u{0}/\u{1F41F}"), (&a, "no id at all")] {
+            assert_ne!(same(machine, node), SameInstance::Same, "whatever stands in a Node is no reason to panic");
+        }
     }
 
     async fn a_deletion_leaves_nothing_and_touches_nobody_else(&self) {

@@ -1,17 +1,17 @@
-//! A driver whose calls are counted and timed (`mcm_cloud_api_driver_*`, spec/providers §2.1), whose errors tell no secret, and
-//! which counts the requests that it sends to its cloud under its own name ([`super::requests`]).
+//! A driver whose calls are counted and timed (`mcm_cloud_api_driver_*`, spec/providers §2.1), whose panics are answers, whose
+//! errors tell no secret, and which counts the requests that it sends to its cloud under its own name ([`super::requests`]).
 //!
 //! Every way to a driver leads through here, so that no caller can forget it. A call that its caller drops, because the
 //! deadline has passed or the process stops, counts as `DeadlineExceeded`.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{
-    Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, SecretData,
-    Status, VmIdentity, VolumeIdsRequest,
+    ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
+    SameInstance, SecretData, Status, VmIdentity, VolumeIdsRequest, unless_it_crashes,
 };
 use crate::{
     api::{field::Findings, v1alpha1::MachineClass},
@@ -48,7 +48,7 @@ impl Measured {
             began: Instant::now(),
             code: None,
         };
-        let outcome = call.await;
+        let outcome = unless_it_crashes(call).await;
         running.code = Some(outcome.as_ref().err().map_or(Code::OK, |status| status.code));
         outcome.map_err(|status| Status { message: secret.redacted(&status.message), ..status })
     }
@@ -91,6 +91,14 @@ impl Driver for Measured {
 
     fn inventory_key(&self, class: &MachineClass) -> String {
         self.driver.inventory_key(class)
+    }
+
+    fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
+        self.driver.same_instance(machine, node)
+    }
+
+    fn missing_in_secret(&self, rules: Option<&dyn ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
+        self.driver.missing_in_secret(rules, keys)
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
@@ -145,7 +153,7 @@ mod tests {
     use super::*;
     use crate::driver::Capabilities;
 
-    /// Lists well, refuses to make anything, and never finishes a deletion.
+    /// Lists well, refuses to make anything, never finishes a deletion, and crashes when it is asked about volumes.
     struct Moody(DriverInfo);
 
     #[async_trait]
@@ -167,7 +175,7 @@ mod tests {
             Ok(Vec::new())
         }
         async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
-            Ok(Vec::new())
+            panic!("a test's driver crashes")
         }
     }
 
@@ -191,10 +199,13 @@ mod tests {
         driver.list_machines(&cx, ListRequest { class, secret: crate::driver::SecretData::default() }).await.unwrap();
         driver.create_machine(&cx, request.clone()).await.unwrap_err();
         tokio::time::timeout(cx.deadline, driver.delete_machine(&cx, request)).await.unwrap_err();
+        let crashed = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: Vec::new() }).await.unwrap_err();
+        assert_eq!((crashed.code, crashed.message.as_str()), (Code::Internal, "the driver crashed during this call"));
         let text = metrics.render().unwrap();
         for line in [
             r#"mcm_cloud_api_driver_request_duration_seconds_count{operation="list_machine",provider="moody"} 1"#,
             r#"mcm_cloud_api_driver_requests_failed_total{error_code="8",operation="create_machine",provider="moody"} 1"#,
+            r#"mcm_cloud_api_driver_requests_failed_total{error_code="13",operation="get_volume_ids",provider="moody"} 1"#,
             r#"mcm_cloud_api_driver_requests_failed_total{error_code="4",operation="delete_machine",provider="moody"} 1"#,
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");

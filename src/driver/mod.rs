@@ -11,18 +11,21 @@ pub mod contract;
 mod measured;
 mod registry;
 mod requests;
+pub mod same_instance;
 mod status;
 mod types;
 pub mod virtual_cloud;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use futures::FutureExt;
 
 pub use class_rules::ClassRules;
 pub use measured::Measured;
 pub use registry::Registry;
 pub use requests::OpContext;
+pub use same_instance::SameInstance;
 pub use status::Status;
 pub use types::*;
 
@@ -32,6 +35,23 @@ use crate::api::{field::Findings, v1alpha1::MachineClass};
 /// The rules over classes that this program knows without a driver for them.
 pub fn known_rules() -> Vec<Arc<dyn ClassRules>> {
     vec![Arc::new(aws::AwsClasses)]
+}
+
+/// The answer of a driver's call within a deadline.
+///
+/// # Errors
+/// What the call fails with; `Internal` when the driver panics, `DeadlineExceeded` when it does not answer in time.
+pub async fn answered<T>(deadline: Duration, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    tokio::time::timeout(deadline, unless_it_crashes(call)).await.unwrap_or_else(|_| {
+        Err(Status::new(Code::DeadlineExceeded, format!("no answer within {} s", deadline.as_secs())))
+    })
+}
+
+/// The answer of a driver's call, which is `Internal` when the driver panics: a defect of a driver costs one attempt and
+/// nothing else.
+async fn unless_it_crashes<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let answer = AssertUnwindSafe(call).catch_unwind().await;
+    answer.unwrap_or_else(|_panic| Err(Status::new(Code::Internal, "the driver crashed during this call")))
 }
 
 /// Makes, finds and removes VMs at one provider.
@@ -47,6 +67,12 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Checks a class without I/O; paths start at `providerSpec`. Also run before every operation.
     fn validate(&self, class: &MachineClass, found: &mut Findings);
+
+    /// What is missing in Secrets that hold values which are not blank under these keys. What comes without a word of the
+    /// driver is what the known rules of the class's provider ask for.
+    fn missing_in_secret(&self, rules: Option<&dyn ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
+        rules.map(|rules| rules.missing_in_secret(keys)).unwrap_or_default()
+    }
 
     /// Makes the VM, or answers the one that exists for the machine.
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status>;
@@ -70,6 +96,13 @@ pub trait Driver: Send + Sync + 'static {
     /// always right, and a call for each kind of class.
     fn inventory_key(&self, class: &MachineClass) -> String {
         class.provider_spec.to_string()
+    }
+
+    /// Whether a machine's provider id (as this driver answered it) and a Node's (as the cloud's controller manager or the
+    /// kubelet wrote it) name the same instance. Pure and cheap; asked in every pass. What comes without a word of the
+    /// driver never says [`SameInstance::Another`]: whose the Node is, is then decided by names, and told as unknown.
+    fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
+        same_instance::unless_they_differ(machine, node)
     }
 
     /// The provider's names of the volumes behind these persistent volumes.

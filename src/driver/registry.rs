@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{ClassRules, Code, Driver, Status};
+use super::{ClassRules, Code, Driver, SameInstance, Status, same_instance};
 use crate::api::{field::Findings, v1alpha1::MachineClass};
 
 /// The drivers of this process, by the `provider` strings they serve, and rules over classes that are served elsewhere.
@@ -50,6 +50,15 @@ impl Registry {
             .ok_or_else(|| Status::new(Code::InvalidArgument, format!("no driver for provider '{provider}'")))
     }
 
+    /// Whether a machine's provider id and a Node's name the same instance of this provider; a provider that nobody here
+    /// serves is judged as a driver without a word of its own.
+    pub fn same_instance(&self, provider: &str, machine: &str, node: &str) -> SameInstance {
+        match self.drivers.get(provider) {
+            Some(driver) => driver.same_instance(machine, node),
+            None => same_instance::unless_they_differ(machine, node),
+        }
+    }
+
     /// The provider strings served, sorted.
     pub fn providers(&self) -> Vec<&str> {
         self.drivers.keys().map(String::as_str).collect()
@@ -85,7 +94,79 @@ impl Registry {
 
     /// What the provider misses in Secrets with these keys. A driver that impersonates the provider misses nothing.
     pub fn missing_in_secret(&self, provider: &str, keys: &BTreeSet<String>) -> Vec<&'static str> {
-        let rules = self.rules.get(provider).filter(|_| !self.serves(provider));
-        rules.map(|rules| rules.missing_in_secret(keys)).unwrap_or_default()
+        let rules = self.rules.get(provider).map(|rules| &**rules);
+        match self.drivers.get(provider) {
+            Some(driver) => driver.missing_in_secret(rules, keys),
+            None => rules.map(|rules| rules.missing_in_secret(keys)).unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::{
+        driver::{
+            Capabilities, CreatedVm, DeletedVm, DriverInfo, ListRequest, ListedVm, MachineRequest, Measured, OpContext,
+            VmIdentity, VolumeIdsRequest, aws, known_rules,
+            virtual_cloud::{SimulationOptions, Standby},
+        },
+        metrics::Metrics,
+    };
+
+    /// A driver of its own for a provider whose rules are known.
+    struct Served(DriverInfo);
+
+    #[async_trait]
+    impl Driver for Served {
+        fn info(&self) -> &DriverInfo {
+            &self.0
+        }
+        fn validate(&self, _: &MachineClass, _: &mut Findings) {}
+        async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn delete_machine(&self, _: &OpContext, _: MachineRequest) -> Result<DeletedVm, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn get_machine_status(&self, _: &OpContext, _: MachineRequest) -> Result<VmIdentity, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn list_machines(&self, _: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+    }
+
+    fn missing(driver: Option<&Arc<dyn Driver>>) -> usize {
+        let mut registry = Registry::new();
+        for rules in &known_rules() {
+            registry.register_rules(rules);
+        }
+        if let Some(driver) = driver {
+            registry.register_as(aws::AWS, driver);
+        }
+        registry.missing_in_secret(aws::AWS, &BTreeSet::new()).len()
+    }
+
+    #[test]
+    fn cls_9_what_a_secret_lacks_is_told_also_when_a_driver_serves_the_provider() {
+        let info = DriverInfo {
+            name: "aws",
+            providers: vec![aws::AWS.to_owned()],
+            schema: None,
+            capabilities: Capabilities::default(),
+        };
+        let metrics = Metrics::new(Arc::new(|| std::time::Duration::ZERO)).unwrap();
+        let served: Arc<dyn Driver> = Arc::new(Measured::new(Arc::new(Served(info)), metrics));
+        assert_eq!(missing(None), 3);
+        assert_eq!(missing(Some(&served)), 3);
+        let options = SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH);
+        let played: Arc<dyn Driver> = Arc::new(Standby::new(&options).unwrap());
+        assert_eq!(missing(Some(&played)), 0, "a simulated cloud asks for no credentials");
     }
 }

@@ -86,7 +86,9 @@ impl Task {
     pub fn question(&self) -> Question<'_> {
         match self {
             Self::Get { namespace, name, .. } => Question::Get { namespace, name },
-            Self::List { namespace, .. } => Question::List { namespace: namespace.as_deref() },
+            Self::List { namespace, options } => {
+                Question::List { namespace: namespace.as_deref(), name: options.fields.exact_name() }
+            }
             Self::Create { namespace, review, .. } => Question::Create { namespace, review },
         }
     }
@@ -210,6 +212,7 @@ impl Call<'_> {
             view: self.view.resource().plural.clone(),
             namespace: namespace.clone(),
             user: self.who.user.clone(),
+            selection: ["labelSelector", "fieldSelector"].map(|key| self.query.get(key).unwrap_or_default().to_owned()),
         };
         if let Some(token) = &options.continue_token {
             let (kept, bookmark) = pages.open(token, &place)?;

@@ -18,6 +18,16 @@ use super::*;
 #[case::may_read("reader", "GET", VIEWS, 200, "TestViewList")]
 #[case::xa_142_may_not("alice", "GET", VIEWS, 403, "in API group \\\"views.machine.sapcloud.io\\\"")]
 #[case::may_read_views_but_not_their_source("viewer", "GET", VIEWS, 403, "cannot list resource \\\"machines\\\"")]
+#[case::hx_23_may_read_one_by_name("named", "GET", &format!("{VIEWS}/a"), 200, "TestView")]
+#[case::hx_23_the_same_by_a_field_selector(
+    "named",
+    "GET",
+    &format!("{VIEWS}?fieldSelector=metadata.name%3Da"),
+    200,
+    "TestViewList"
+)]
+#[case::hx_23_and_no_other("named", "GET", &format!("{VIEWS}?fieldSelector=metadata.name%3Db"), 403, "cannot list")]
+#[case::hx_23_nor_all("named", "GET", VIEWS, 403, "cannot list")]
 #[case::th_28_everywhere(
     "reader",
     "GET",

@@ -1,6 +1,6 @@
 //! Pages of long lists. Views have no history, so the whole list is kept for a while, and a token leads back to it.
 //!
-//! A token is worth nothing to another user, view or namespace, on another replica or after five minutes, when its list is gone.
+//! A token is worth nothing to another user, view or namespace, with other selectors, on another replica or after five minutes, when its list is gone.
 //! Source: spec/extension-apiserver §2.6, §8 (TH-33).
 
 use std::{
@@ -31,6 +31,8 @@ pub struct Place {
     pub namespace: Option<String>,
     /// Name of the user.
     pub user: String,
+    /// Its label selector and its field selector, as they were sent: what one may list depends on them.
+    pub selection: [String; 2],
 }
 
 /// A kept list.
@@ -105,7 +107,7 @@ impl Pages {
     /// 400 for what is no token of this caller for this list, 410 for one that has expired.
     pub fn open(&self, text: &str, place: &Place) -> Result<(Arc<Kept>, Bookmark), ApiStatus> {
         let foreign = || {
-            let why = "it was not made by this server for this list and this user";
+            let why = "it was not made by this server for this list, these selectors and this user";
             ApiStatus::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
         };
         let bookmark = read_token(text).ok_or_else(foreign)?;
@@ -184,7 +186,21 @@ mod tests {
     }
 
     fn place(view: &str, namespace: &str, user: &str) -> Place {
-        Place { view: view.to_owned(), namespace: Some(namespace.to_owned()), user: user.to_owned() }
+        let (view, user, selection) = (view.to_owned(), user.to_owned(), Default::default());
+        Place { view, namespace: Some(namespace.to_owned()), user, selection }
+    }
+
+    /// Else a right that has shrunk to a selector would go on opening what was listed without it.
+    #[rstest]
+    #[case::labels(["a=b", ""])]
+    #[case::fields(["", "metadata.name=m1"])]
+    #[tokio::test]
+    async fn a_token_is_worth_nothing_with_other_selectors(#[case] selection: [&str; 2]) {
+        let (pages, here) = (pages(BUDGET), place("pvm", "n", "alice"));
+        let token = pages.keep(here.clone(), &list(5), 3);
+        let elsewhere = Place { selection: selection.map(str::to_owned), ..here.clone() };
+        assert_eq!(pages.open(&token, &elsewhere).unwrap_err().code, 400);
+        assert!(pages.open(&token, &here).is_ok());
     }
 
     fn list(length: usize) -> Arc<Kept> {

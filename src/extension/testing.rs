@@ -141,7 +141,7 @@ impl View for TestView {
     fn source_rights(&self, question: Question<'_>) -> Vec<SourceRight> {
         let (verb, namespace, name) = match question {
             Question::Get { namespace, name } => (Verb::Get, Some(namespace), Some(name)),
-            Question::List { namespace } => (Verb::List, namespace, None),
+            Question::List { namespace, name } => (Verb::List, namespace, name),
             Question::Create { namespace, review } => {
                 (Verb::Get, Some(namespace), review["spec"]["machineName"].as_str())
             }

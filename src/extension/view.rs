@@ -36,6 +36,8 @@ pub enum Question<'a> {
     List {
         /// `None`: all namespaces.
         namespace: Option<&'a str>,
+        /// The only name that a field selector lets through, if it does.
+        name: Option<&'a str>,
     },
     /// The answer to a review.
     Create {

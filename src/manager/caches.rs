@@ -78,6 +78,7 @@ pub(super) fn only_to_answer(
     let begin = Begin { leadership: None, stop: tasks.stop_of(Stage::Support) };
     // The watch itself logs what can't be decoded; events about it are told by those who act on objects.
     let watches = keep_views(common, clusters, &views, &begin, Arc::new(|_| ()), tasks);
+    super::told::tell(common, clusters, watches.clone(), None, tasks);
     // Only views look at the target cluster here, and nothing ever writes to it.
     let shown = clusters.target.as_ref().filter(|_| common.settings.extension.is_some());
     let target = shown.map(|cluster| {
@@ -105,7 +106,8 @@ pub(super) fn keep_views(
     on_poison: OnPoison,
     tasks: &mut Supervisor,
 ) -> Watches {
-    let watches = Watches::new(on_poison, common.random_source(stream::WATCHES));
+    let watches = Watches::new(on_poison, common.random_source(stream::WATCHES))
+        .silent_after(common.settings.safety.watch_silence);
     let kept = Kept {
         watches: watches.clone(),
         client: clusters.control.client(Purpose::Watches),
@@ -156,6 +158,8 @@ impl Kept {
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     {
         let stop = self.stop.clone();
+        // A kind whose version is not known yet is told of as one that is not listed.
+        self.watches.announce(kind.plural());
         let forever = async {
             let mut version = self.versions.first(kind).await;
             loop {

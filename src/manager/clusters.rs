@@ -2,7 +2,10 @@
 
 use std::{path::Path, sync::Arc};
 
-use super::{Common, Reach, observers::CallMetrics};
+use super::{
+    Common, Reach,
+    observers::{CallMetrics, ControlCalls},
+};
 use crate::{
     cluster::{
         clients::{ClientSettings, Cluster, Rate, Source, config},
@@ -25,17 +28,19 @@ pub(super) struct Clusters {
 impl Clusters {
     /// Makes the clients. Nothing is asked of the servers yet.
     pub(super) async fn reach(common: &Common, reach: Reach) -> anyhow::Result<Self> {
-        let settings = client_settings(common);
         match reach {
-            Reach::Settings => Self::configured(common, &settings).await,
+            Reach::Settings => Self::configured(common).await,
             Reach::Clients { control, target } => {
-                let over = |client: &kube::Client| Cluster::over(client, client, EMBEDDED, &settings);
-                Ok(Self { control: over(&control), target: target.as_ref().map(over) })
+                let over = |client: &kube::Client, settings| Cluster::over(client, client, EMBEDDED, &settings);
+                Ok(Self {
+                    control: over(&control, of_control(common)),
+                    target: target.map(|target| over(&target, of_target(common))),
+                })
             }
         }
     }
 
-    async fn configured(common: &Common, settings: &ClientSettings) -> anyhow::Result<Self> {
+    async fn configured(common: &Common) -> anyhow::Result<Self> {
         let control_source = match &common.settings.control {
             ControlCluster::InCluster => Source::InCluster,
             ControlCluster::Kubeconfig(path) => Source::File(path.clone()),
@@ -45,10 +50,10 @@ impl Clusters {
             TargetCluster::InCluster => Some(Source::InCluster),
             TargetCluster::Kubeconfig(path) => Some(Source::File(path.clone())),
         };
-        let control = Cluster::connect(&config::load(&control_source).await?, settings)?;
+        let control = Cluster::connect(&config::load(&control_source).await?, &of_control(common))?;
         let target = match target_source {
             None => None,
-            Some(source) => Some(Cluster::connect(&config::load(&source).await?, settings)?),
+            Some(source) => Some(Cluster::connect(&config::load(&source).await?, &of_target(common))?),
         };
         Ok(Self { control, target })
     }
@@ -57,7 +62,7 @@ impl Clusters {
     pub(super) async fn control_by(&self, common: &Common, kubeconfig: Option<&Path>) -> anyhow::Result<Cluster> {
         let Some(path) = kubeconfig else { return Ok(self.control.clone()) };
         let config = config::load(&Source::File(path.to_owned())).await?;
-        Ok(Cluster::connect(&config, &client_settings(common))?)
+        Ok(Cluster::connect(&config, &of_control(common))?)
     }
 
     /// Checks of the control cluster.
@@ -72,9 +77,16 @@ impl Clusters {
     }
 }
 
-fn client_settings(common: &Common) -> ClientSettings {
-    ClientSettings {
-        rate: Rate { qps: common.settings.client_rate.qps, burst: common.settings.client_rate.burst },
-        observer: Some(Arc::new(CallMetrics::new(common.metrics.clone()))),
-    }
+fn of_control(common: &Common) -> ClientSettings {
+    let observer = ControlCalls::new(common.metrics.clone(), Arc::clone(&common.clock));
+    ClientSettings { rate: rate(common), observer: Some(Arc::new(observer)) }
+}
+
+/// A target's own time is compared with itself only.
+fn of_target(common: &Common) -> ClientSettings {
+    ClientSettings { rate: rate(common), observer: Some(Arc::new(CallMetrics::new(common.metrics.clone()))) }
+}
+
+fn rate(common: &Common) -> Rate {
+    Rate { qps: common.settings.client_rate.qps, burst: common.settings.client_rate.burst }
 }

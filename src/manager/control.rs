@@ -15,6 +15,7 @@ use super::{
     references::CachedReferences,
     stream,
     target::TargetViews,
+    told,
     views::inventories,
 };
 use crate::{
@@ -25,7 +26,7 @@ use crate::{
         events::{self, EventNote, Publisher, Recorder},
         gate::Gate,
         latch::Latch,
-        lease::{ElectionSettings, Ended, LeaderElection, Leadership, Times},
+        lease::{ElectionSettings, Ended, LeaderElection, Leadership, Times, identity_of},
         objects::Objects,
         preflight::Preflight,
         supervisor::{Stage, Supervisor},
@@ -89,6 +90,20 @@ impl Parts {
         );
         self.caught_up.get_or_init(|| self.catch_up()).await;
         self.drivers_live.opened().await;
+    }
+
+    /// Waits while a view is replaced because history went back: what was decided on the rest of it would be about objects
+    /// that may be there again, or never were (decisions.md 45).
+    pub(super) async fn views_are_whole(&self) {
+        let views = &self.views;
+        views.machines.wait_whole().await;
+        views.sets.wait_whole().await;
+        views.deployments.wait_whole().await;
+        views.classes.wait_whole().await;
+        views.secrets.wait_whole().await;
+        if let Some(target) = &self.target {
+            target.wait_whole().await;
+        }
     }
 
     /// What the predecessor wrote last must be seen, or it is done twice.
@@ -166,7 +181,8 @@ pub(super) async fn start(
     tasks.spawn(Stage::Support, "events", publisher.run(stop));
 
     let leadership = lead(common, clusters, &notes, tasks);
-    let gate = Gate::open_while(leadership.clone());
+    let gate = Gate::open_while(leadership.clone())
+        .draining_calls(tasks.stop_of(Stage::Work), common.settings.shutdown.driver_drain);
     let views = ControlViews::default();
     references.know(views.clone());
     let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
@@ -235,7 +251,7 @@ fn lead(
         ElectionSettings {
             namespace: settings.namespace.clone(),
             leases: settings.controllers.halves().into_iter().map(Half::lease_name).map(str::to_owned).collect(),
-            identity: election.identity.clone(),
+            identity: identity_of(&election.host_name, common.random_source(stream::IDENTITY)),
             times: Times {
                 lease_duration: election.lease_duration,
                 renew_deadline: election.renew_deadline,
@@ -251,7 +267,7 @@ fn lead(
     let stop = tasks.stop_of(Stage::Lease);
     tasks.spawn_fallible(Stage::Lease, "leader election", async move {
         match election.run(stop).await {
-            Ended::Released => Ok(()),
+            Ended::Released | Ended::Expiring { .. } => Ok(()),
             Ended::Lost { lease, why } => Err(format!("lease {lease} is lost: {why}")),
         }
     });
@@ -280,13 +296,18 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
     let stop = tasks.stop_of(Stage::Support);
     let begin = Begin::of(parts.common.settings.standby_caches, &parts.leadership, stop);
     let watches = caches::keep_views(&parts.common, clusters, &parts.views, &begin, Arc::new(on_poison), tasks);
+    told::tell(&parts.common, clusters, watches.clone(), Some(parts.gate.clone()), tasks);
     if let (Some(target), Some(cluster)) = (&parts.target, &clusters.target) {
         target.keep(&watches, cluster, &begin, tasks);
     }
 }
 
-/// The drivers begin with leadership: a simulated cloud must not live twice.
+/// The drivers begin with leadership: a simulated cloud must not live twice. Only the half that calls them leads them.
 fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: Arc<Latch>, tasks: &mut Supervisor) {
+    if !parts.common.settings.controllers.halves().contains(&Half::MachineController) {
+        live.open();
+        return;
+    }
     let stop = tasks.stop_of(Stage::Support);
     let target = clusters.target.as_ref().map(|target| target.client(Purpose::Simulation));
     let state = ConfigMapAccess {

@@ -15,7 +15,10 @@ use crate::{
         queue::WorkQueue,
         store::{Change, Listener},
     },
-    controllers::{set::routing::Wake, views::ControlViews},
+    controllers::{
+        set::routing::{Strength, Wake},
+        views::ControlViews,
+    },
 };
 
 /// The listeners of each view, before they are attached.
@@ -57,7 +60,10 @@ pub(super) trait Woken {
 
 impl Woken for Wake {
     fn wake(self, queue: &WorkQueue<ObjectKey>) {
-        queue.add_after(self.key, self.after);
+        match self.strength {
+            Strength::EndsBackOff => queue.add_after(self.key, self.after),
+            Strength::KeepsBackOff => queue.add_unless_backing_off(self.key),
+        }
     }
 }
 

@@ -59,8 +59,8 @@ pub(super) struct Running {
 
 /// Attaches the queues to the views and starts the loops.
 pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) -> Running {
-    let (running, machine_queue) = (Running::default(), None);
-    let freeze = running.freeze.clone();
+    let freeze = FreezeSwitch::doubting(Arc::clone(&parts.common.clock));
+    let (running, machine_queue) = (Running { freeze: freeze.clone(), ..Running::default() }, None);
     let mut starting = Starting { parts, tasks, listeners: Listeners::default(), freeze, machine_queue, running };
     for controller in parts.common.settings.controllers.iter() {
         match controller {
@@ -132,6 +132,8 @@ impl Starting<'_> {
         self.listeners.sets.push(wakes(&queue, views, |change, _| set::routing::sets_of_set(change)));
         self.listeners.machines.push(wakes(&queue, views, set::routing::sets_of_machine));
         self.listeners.nodes.push(wakes(&queue, views, set::routing::sets_of_node));
+        self.listeners.classes.push(wakes(&queue, views, set::routing::sets_of_class));
+        self.listeners.secrets.push(wakes(&queue, views, set::routing::sets_of_secret));
         let controller = SetController::new(SetDeps {
             views: views.clone(),
             machines: parts.rollout.machines.clone(),
@@ -142,8 +144,11 @@ impl Starting<'_> {
             recorder: parts.recorder(set::COMPONENT),
             name_seed: parts.common.random_source(stream::SET_NAMES)(),
         });
-        let counter = parts.common.metrics.machine.stale_machines.clone();
-        let controller = Arc::new(controller.counting_stale_machines(counter));
+        let metrics = &parts.common.metrics.machine;
+        let controller = controller
+            .counting_stale_machines(metrics.stale_machines.clone())
+            .showing_back_offs(metrics.set_back_off.clone());
+        let controller = Arc::new(controller);
         let freeze = self.freeze.clone();
         self.run(Controller::MachineSet, queue, move |key| {
             let controller = Arc::clone(&controller);
@@ -227,6 +232,7 @@ impl Starting<'_> {
         let controller = Arc::new(ClassController::new(ClassDeps {
             views: parts.views.clone(),
             classes: parts.machines.classes.clone(),
+            machines: parts.machines.machines.clone(),
             recorder: parts.recorder(machine::COMPONENT),
         }));
         self.run(Controller::MachineClass, queue, move |key| {
@@ -296,6 +302,7 @@ impl Starting<'_> {
         let watchman = Arc::new(Watchman::new(WatchmanDeps {
             control: parts.probes.control.clone(),
             target: target.clone(),
+            nodes: parts.target.as_ref().map(|target| Arc::clone(&target.node_store)),
             namespace: settings.namespace.clone(),
             views: parts.views.clone(),
             machines: parts.machines.machines.clone(),
@@ -354,7 +361,15 @@ impl Starting<'_> {
         self.tasks.spawn(Stage::Work, controller.name(), async move {
             if stop.run_until_cancelled(parts.ready_to_work()).await.is_some() {
                 tracing::info!(controller = controller.name(), workers, "working");
-                queue.run(workers.get(), stop, pass).await;
+                let pass = Arc::new(pass);
+                let whole = move |key| {
+                    let (parts, pass) = (Arc::clone(&parts), Arc::clone(&pass));
+                    async move {
+                        parts.views_are_whole().await;
+                        pass(key).await
+                    }
+                };
+                queue.run(workers.get(), stop, whole).await;
                 last.await;
             }
         });

@@ -13,25 +13,28 @@ mod extension;
 mod listeners;
 mod loops;
 mod observers;
+mod randomness;
 mod references;
 mod reviewer;
 mod serving;
 mod target;
+mod timekeeping;
+mod told;
 mod views;
 
 use std::{sync::Arc, time::Duration};
 
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
+use self::randomness::Random;
+pub use self::randomness::Randomness;
 use crate::{
     cluster::{
-        clock::{SharedClock, TokioClock},
+        clock::{SharedClock, SystemClock},
         supervisor::{Graces, Supervisor},
     },
     metrics::Metrics,
@@ -45,22 +48,19 @@ struct Common {
     clock: SharedClock,
     metrics: Metrics,
     health: Health,
-    /// Where all randomness of the process comes from: names, jitter, serial numbers.
-    seed: u64,
+    /// Where names, jitter, tokens and serial numbers come from.
+    randomness: Randomness,
 }
 
 impl Common {
     /// A random generator of its own for a part; parts do not disturb each other.
-    fn random(&self, part: u64) -> ChaCha8Rng {
-        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
-        random.set_stream(part);
-        random
+    fn random(&self, part: u64) -> Random {
+        self.randomness.of_part(part)
     }
 
     /// A source of random numbers that may be called from anywhere.
     fn random_source(&self, part: u64) -> impl Fn() -> u64 + Send + Sync + 'static {
-        let random = std::sync::Mutex::new(self.random(part));
-        move || random.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next_u64()
+        self.randomness.source_of_part(part)
     }
 }
 
@@ -73,6 +73,7 @@ mod stream {
     pub const MACHINES: u64 = 5;
     pub const SIMULATION: u64 = 6;
     pub const REVIEWS: u64 = 7;
+    pub const IDENTITY: u64 = 8;
 }
 
 /// What a manager works in. None of it belongs to the process, so that a test can rule all of it.
@@ -83,8 +84,8 @@ pub struct Surroundings {
     pub face: Face,
     /// What time it is. Waits go by tokio's clock.
     pub clock: SharedClock,
-    /// Where all randomness comes from: the same seed draws the same numbers.
-    pub seed: u64,
+    /// Where all randomness comes from.
+    pub randomness: Randomness,
 }
 
 /// How a manager reaches its clusters.
@@ -108,7 +109,7 @@ pub enum Face {
     Given(Box<dyn FnOnce(Arc<dyn Reviewer>) + Send>),
 }
 
-/// Runs a manager until SIGTERM or SIGINT, then drains it; a second signal ends it at once.
+/// Runs a manager until SIGTERM or SIGINT, then drains it; a further signal, a second later or more, ends it at once.
 ///
 /// # Errors
 /// When it can't do anything useful: bad configuration, a busy port, an API server that can't be reached at the start, a
@@ -127,8 +128,8 @@ pub async fn run_over(taken: Taken, settings: Settings) -> anyhow::Result<()> {
     let surroundings = Surroundings {
         reach: Reach::Settings,
         face: Face::Ports(taken),
-        clock: Arc::new(TokioClock::system()),
-        seed: rand::random(),
+        clock: Arc::new(SystemClock::new()),
+        randomness: Randomness::OperatingSystem,
     };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -146,15 +147,33 @@ pub async fn run_over(taken: Taken, settings: Settings) -> anyhow::Result<()> {
     }
     tokio::select! {
         ended = running => ended,
-        () = asked() => Err(anyhow::anyhow!("told to stop for the second time: ended at once, whatever was under way")),
+        () = asked_again(asked) => Err(anyhow::anyhow!("told to stop for the second time: ended at once, whatever was under way")),
     }
 }
+
+/// Signals so soon after the first one are the same wish: `timeout` and supervisors signal a process and its group.
+const SAME_WISH: Duration = Duration::from_secs(1);
+
+/// Waits until the process, which has just been asked to stop, is asked for the second time.
+async fn asked_again(mut asked: impl AsyncFnMut()) {
+    let first = Instant::now();
+    loop {
+        asked().await;
+        if first.elapsed() >= SAME_WISH {
+            return;
+        }
+        tracing::debug!("asked to stop again within a second: the same wish");
+    }
+}
+
+/// What drivers answered while the process is stopping may take so long to be recorded.
+const RECORDING: Duration = Duration::from_secs(10);
 
 /// How long the parts of a process may take to end.
 fn graces(settings: ShutdownSettings) -> Graces {
     // The server keeps to its own times; a little more lets it say what it had to cut off.
     let serve = settings.delay.saturating_add(settings.timeout).saturating_add(Duration::from_secs(2));
-    Graces { work: settings.timeout, serve }
+    Graces { work: settings.timeout.max(settings.driver_drain.saturating_add(RECORDING)), serve }
 }
 
 /// Runs a manager in given surroundings until `stop` ends, then drains it.
@@ -171,11 +190,12 @@ pub async fn run_in(
         clock: surroundings.clock,
         metrics: Metrics::new(Arc::new(move || started.elapsed()))?,
         health: Health::default(),
-        seed: surroundings.seed,
+        randomness: surroundings.randomness,
         settings,
     });
     let clusters = clusters::Clusters::reach(&common, surroundings.reach).await?;
     let mut tasks = Supervisor::new(graces(common.settings.shutdown));
+    timekeeping::start(&common, &mut tasks);
     let drivers = drivers::Drivers::new(&common)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
     let views = match &surroundings.face {
@@ -195,4 +215,25 @@ pub async fn run_in(
     tasks.run(stop).await?;
     tracing::info!("stopped");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[rstest::rstest]
+    #[case::a_moment_later_is_the_same_wish(&[3, 700], None)]
+    #[case::seconds_later_is_a_second_wish(&[3000], Some(3000))]
+    #[case::after_a_double_signal_too(&[3, 5000], Some(5000))]
+    #[tokio::test(start_paused = true)]
+    async fn a_further_signal(#[case] signals: &[u64], #[case] ends_after: Option<u64>) {
+        let began = Instant::now();
+        let mut signals = signals.iter().map(|after| began + Duration::from_millis(*after));
+        let asked = async || match signals.next() {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(60), asked_again(asked)).await;
+        assert_eq!(ended.ok().map(|()| began.elapsed()), ends_after.map(Duration::from_millis));
+    }
 }

@@ -1,7 +1,10 @@
 //! Where the runtime of the controllers tells metrics what it does.
 
 use crate::{
-    cluster::clients::{Call, CallResult, ObserveCall},
+    cluster::{
+        clients::{Call, CallResult, ObserveCall},
+        clock::{SharedClock, date_of},
+    },
     metrics::{Metrics, RestLatency, RestResult, url_pattern},
 };
 
@@ -24,5 +27,26 @@ impl ObserveCall for CallMetrics {
         rest.requests.inc(&RestResult { code: &code, method: call.method.as_str(), host: call.host });
         let url = url_pattern(&format!("https://{}", call.host), call.path);
         rest.latency.observe(&RestLatency { verb: call.method.as_str(), url: &url }, call.took);
+    }
+}
+
+/// The same of the control cluster, whose API server's time the process keeps to.
+pub(super) struct ControlCalls {
+    metrics: CallMetrics,
+    clock: SharedClock,
+}
+
+impl ControlCalls {
+    pub(super) fn new(metrics: Metrics, clock: SharedClock) -> Self {
+        Self { metrics: CallMetrics::new(metrics), clock }
+    }
+}
+
+impl ObserveCall for ControlCalls {
+    fn observe(&self, call: &Call<'_>) {
+        if let Some(date) = call.date.and_then(|date| date.to_str().ok()).and_then(date_of) {
+            self.clock.heard(date, call.sent);
+        }
+        self.metrics.observe(call);
     }
 }

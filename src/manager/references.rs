@@ -10,13 +10,15 @@ use std::{
 
 use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
     api::{
         kind::Kind,
         selector,
         v1alpha1::{Labels, controller_of},
-        validation::{ClassFact, Node, References, SecretFact, SelectingFact},
+        validation::{ClassFact, Node, OwnerKey, References, SecretFact, SelectingFact},
     },
     cluster::{key::ObjectKey, store::Store},
     controllers::views::{
@@ -128,10 +130,23 @@ impl References for CachedReferences {
         Some(deployments.chain(sets.into_iter().map(|name| (Kind::MachineSet, name))).collect())
     }
 
+    fn owner(&self, key: &OwnerKey) -> Option<Value> {
+        let object = ObjectKey::new(&key.namespace, &key.name);
+        match key.kind {
+            Kind::MachineSet => told(&*self.store(&key.namespace, |views| &views.sets)?.get(&object)?),
+            Kind::MachineDeployment => told(&*self.store(&key.namespace, |views| &views.deployments)?.get(&object)?),
+            Kind::Machine | Kind::MachineClass => None,
+        }
+    }
+
     fn secret(&self, namespace: &str, name: &str) -> Option<SecretFact> {
         let secret = self.store(namespace, |views| &views.secrets)?.get(&ObjectKey::new(namespace, name));
         Some(secret.map_or(SecretFact::Missing, |secret| SecretFact::Holding(keys_with_values(&secret))))
     }
+}
+
+fn told(object: &impl Serialize) -> Option<Value> {
+    serde_json::to_value(object).ok()
 }
 
 fn is_terminating<K: Resource>(object: &K) -> bool {
@@ -152,7 +167,7 @@ fn keys_with_values(secret: &Secret) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::api::json::Json;
@@ -220,6 +235,17 @@ mod tests {
         let facts = references.selecting("ns", Node::of(&Json::from(&labels))).unwrap();
         let facts: Vec<_> = facts.iter().map(|fact| (fact.kind, fact.name.as_str(), fact.is_controlled)).collect();
         assert_eq!(facts, [(Kind::MachineDeployment, "d1", false), (Kind::MachineSet, "s1", true)]);
+        for (kind, name) in [(Kind::MachineSet, "s1"), (Kind::MachineDeployment, "d1")] {
+            let key = |namespace: &str, name: &str| OwnerKey {
+                kind,
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                uid: name.to_owned(),
+            };
+            let owner = references.owner(&key("ns", name)).unwrap();
+            assert!(key("ns", name).names(&Json::from(&owner)), "{owner}");
+            assert_eq!((references.owner(&key("ns", "none")), references.owner(&key("elsewhere", name))), (None, None));
+        }
         let held = SecretFact::Holding(["userData".to_owned()].into());
         assert_eq!(references.secret("ns", "s"), Some(held));
         assert_eq!(references.secret("ns", "t"), Some(SecretFact::Missing));

@@ -1,28 +1,97 @@
 //! Hands reviews from the server to admission, and counts what came of them.
 
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::{Api, Resource};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use tokio::{sync::Semaphore, time::timeout};
+
 use crate::{
-    admission::{Admission, ConversionFacts, Endpoint, Operation, ReviewAnswer, ReviewFacts, Verdict, convert},
+    admission::{
+        Admission, ConversionFacts, Endpoint, Operation, Progress, ReviewAnswer, ReviewFacts, Verdict, convert_unless,
+    },
     api::{
         field::Severity,
         kind::{ApiVersion, Kind},
+        v1alpha1::{MachineDeployment, MachineSet},
+        validation::OwnerKey,
     },
     metrics::{
         Allowed, ApiVersion as VersionLabel, Conversion, Metrics, Outcome, Reviewed, ReviewedKind, ReviewedOperation,
         RuleHit, RuleLevel, Webhook,
     },
-    server::{Answer, LogLimit, Reviewer},
+    server::{Answer, LogLimit, Lookup, Reply, Reviewer},
 };
 
+/// How long the owner of an object may take to be read; its creation is refused then, and its controller comes again.
+const OWNER_WAIT: Duration = Duration::from_secs(1);
+
+/// How many owners are read at once. Anybody may name one, and must not take the places of other reviews by it.
+const OWNERS_AT_A_TIME: usize = 32;
+
 /// Admission behind the server's listener.
-pub(super) struct AdmissionReviewer {
+#[derive(Clone)]
+pub(super) struct AdmissionReviewer(Arc<Parts>);
+
+struct Parts {
     admission: Admission,
     metrics: Metrics,
+    /// Reads owners that the watches do not show.
+    owners: kube::Client,
+    owners_at_a_time: Semaphore,
     complaints: LogLimit,
 }
 
 impl AdmissionReviewer {
-    pub(super) fn new(admission: Admission, metrics: Metrics) -> Self {
-        Self { admission, metrics, complaints: LogLimit::default() }
+    pub(super) fn new(admission: Admission, metrics: Metrics, owners: kube::Client) -> Self {
+        let owners_at_a_time = Semaphore::new(OWNERS_AT_A_TIME);
+        Self(Arc::new(Parts { admission, metrics, owners, owners_at_a_time, complaints: LogLimit::default() }))
+    }
+
+    fn admit(&self, endpoint: Endpoint, body: &[u8]) -> Reply {
+        let key = match self.0.admission.begin(endpoint, body) {
+            Progress::Answered(answer) => return self.0.counted(endpoint, answer).into(),
+            Progress::NeedsOwner(key) => key,
+        };
+        let (reader, parts) = (Arc::clone(&self.0), Arc::clone(&self.0));
+        Reply::Later(Lookup {
+            read: Box::pin(async move { reader.read(&key).await }),
+            answer: Box::new(move |body, owner| {
+                parts.counted(endpoint, parts.admission.conclude(endpoint, body, owner.as_ref()))
+            }),
+        })
+    }
+}
+
+impl Parts {
+    /// The owner as it is stored now.
+    async fn read(&self, key: &OwnerKey) -> Option<Value> {
+        let why = match self.owners_at_a_time.try_acquire() {
+            Ok(_place) => match timeout(OWNER_WAIT, self.get(key)).await {
+                Ok(Ok(owner)) => return owner,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("there was no answer within {OWNER_WAIT:?}"),
+            },
+            Err(_) => format!("{OWNERS_AT_A_TIME} others are being read"),
+        };
+        self.complain(|held_back| {
+            tracing::warn!(
+                kind = %key.kind, namespace = key.namespace, name = key.name, why, held_back,
+                "the owner of a new object could not be read, so that its mistakes are not forgiven"
+            );
+        });
+        None
+    }
+
+    async fn get(&self, key: &OwnerKey) -> kube::Result<Option<Value>> {
+        let client = self.owners.clone();
+        match key.kind {
+            Kind::MachineSet => stored::<MachineSet>(client, key).await,
+            Kind::MachineDeployment => stored::<MachineDeployment>(client, key).await,
+            Kind::Machine | Kind::MachineClass => Ok(None),
+        }
     }
 
     /// Writes a line about something that a stranger can bring about, unless there was one just now.
@@ -32,10 +101,15 @@ impl AdmissionReviewer {
         }
     }
 
-    fn review(&self, endpoint: Endpoint, body: &[u8]) -> Answer {
-        let answer = self.admission.review(endpoint, body);
+    fn counted(&self, endpoint: Endpoint, answer: ReviewAnswer) -> Answer {
         self.count(endpoint, &answer.facts);
-        plain(answer)
+        Answer { status: answer.status, body: answer.body }
+    }
+
+    fn convert(&self, given_up: &dyn Fn() -> bool, body: &[u8]) -> Answer {
+        let answer = convert_unless(given_up, body);
+        self.count_conversion(&answer.facts);
+        Answer { status: answer.status, body: answer.body }
     }
 
     fn count(&self, endpoint: Endpoint, facts: &ReviewFacts) {
@@ -112,22 +186,22 @@ fn version_label(version: Option<ApiVersion>) -> VersionLabel {
     }
 }
 
-impl Reviewer for AdmissionReviewer {
-    fn mutate(&self, body: &[u8]) -> Answer {
-        self.review(Endpoint::Mutate, body)
-    }
-
-    fn validate(&self, body: &[u8]) -> Answer {
-        self.review(Endpoint::Validate, body)
-    }
-
-    fn convert(&self, body: &[u8]) -> Answer {
-        let answer = convert(body);
-        self.count_conversion(&answer.facts);
-        Answer { status: answer.status, body: answer.body }
-    }
+/// An object as controllers read it, and so as they copy it.
+async fn stored<K>(client: kube::Client, key: &OwnerKey) -> kube::Result<Option<Value>>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
+{
+    let object = Api::<K>::namespaced(client, &key.namespace).get_opt(&key.name).await?;
+    Ok(object.and_then(|object| serde_json::to_value(object).ok()))
 }
 
-fn plain(answer: ReviewAnswer) -> Answer {
-    Answer { status: answer.status, body: answer.body }
+impl Reviewer for AdmissionReviewer {
+    fn review(&self, webhook: Webhook, given_up: &dyn Fn() -> bool, body: &[u8]) -> Reply {
+        match webhook {
+            Webhook::Mutate => self.admit(Endpoint::Mutate, body),
+            Webhook::Validate => self.admit(Endpoint::Validate, body),
+            Webhook::ValidateStatus => self.admit(Endpoint::ValidateStatus, body),
+            Webhook::Convert => self.0.convert(given_up, body).into(),
+        }
+    }
 }

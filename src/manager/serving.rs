@@ -2,7 +2,6 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use jiff::Timestamp;
 use rustls::{SupportedCipherSuite, crypto::ring::cipher_suite as suites};
 
 use super::{
@@ -13,7 +12,7 @@ use crate::{
     admission::{Admission, RegisteredDrivers},
     api::{
         names::{API_SERVICE, CERTIFICATE_SECRET},
-        validation::{ControllerUsers, Coverage, Policy},
+        validation::{ControllerUsers, Policy},
     },
     cluster::{
         clients::Purpose,
@@ -23,11 +22,11 @@ use crate::{
     server::{
         ClientCertificates, Profiling, Server, ServerOptions, Taken, TlsVersion,
         tls::{
-            AuthorityFile, CertMode, CertificateManager, CertificateSettings, LiveAuthorities, NamedBy, POLL_INTERVAL,
-            PairFiles, SniPair, Target, plan::PlanSettings, serving_names,
+            AuthorityFile, CertMode, CertificateManager, CertificateSettings, ClockOffset, LiveAuthorities, NamedBy,
+            POLL_INTERVAL, PairFiles, SniPair, Target, WallClock, plan::PlanSettings, serving_names,
         },
     },
-    settings::{self, DriverSelection},
+    settings,
 };
 
 /// Takes all ports, prepares the certificate and starts answering; or hands over what answers.
@@ -40,7 +39,9 @@ pub(super) async fn start(
     views: Option<Arc<Front>>,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
-    let reviewer = Arc::new(AdmissionReviewer::new(admission(common, drivers, references), common.metrics.clone()));
+    let owners = clusters.control.client(Purpose::Owners);
+    let admission = admission(common, drivers, references);
+    let reviewer = Arc::new(AdmissionReviewer::new(admission, common.metrics.clone(), owners));
     match face {
         Face::Given(take) => {
             take(reviewer);
@@ -48,6 +49,17 @@ pub(super) async fn start(
         }
         Face::Ports(taken) => listen(common, clusters, taken, reviewer, views, tasks).await,
     }
+}
+
+/// The time of certificates is that of the API server, which judges them.
+fn certificate_clock(common: &Common) -> WallClock {
+    let clock = Arc::clone(&common.clock);
+    Arc::new(move || clock.now())
+}
+
+fn clock_offset(common: &Common) -> ClockOffset {
+    let clock = Arc::clone(&common.clock);
+    Arc::new(move || clock.reading().offset)
 }
 
 async fn listen(
@@ -64,7 +76,8 @@ async fn listen(
         certificate_settings(common)?,
         &common.metrics,
         &common.health,
-    )?;
+    )?
+    .comparing_clocks(clock_offset(common));
     let options = ServerOptions {
         secure: settings.secure,
         plain: plain_addresses(&settings.http),
@@ -118,12 +131,7 @@ fn admission(common: &Common, drivers: &Drivers, references: &Arc<CachedReferenc
         profile: settings.admission.profile,
         controllers: ControllerUsers::named(settings.admission.controller_users.clone()),
     };
-    // A process that was told which drivers to serve may not know them all.
-    let coverage = match settings.drivers {
-        DriverSelection::All => Coverage::All,
-        DriverSelection::Only(_) => Coverage::Some,
-    };
-    let registered = RegisteredDrivers::new(drivers.registry.clone(), coverage);
+    let registered = RegisteredDrivers::new(drivers.registry.clone(), settings.admission.providers);
     Admission::new(policy)
         .with_finalizers(settings.admission.finalizers)
         .with_providers(Arc::new(registered))
@@ -147,6 +155,10 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
         if settings.secure.is_some() { Target::all(&settings.webhooks.configuration, api_service) } else { Vec::new() }
     };
     let mode = match &settings.certificates {
+        // Nobody will see it, so that none is kept.
+        settings::CertMode::SelfManaged if settings.secure.is_none() => {
+            CertMode::Dev { settings: plan()?, targets: Vec::new() }
+        }
         settings::CertMode::SelfManaged => CertMode::SelfManaged {
             namespace: service.namespace.clone(),
             name: CERTIFICATE_SECRET.to_owned(),
@@ -176,7 +188,7 @@ fn certificate_settings(common: &Common) -> anyhow::Result<CertificateSettings> 
     Ok(CertificateSettings {
         mode,
         sni: sni.collect(),
-        clock: Arc::new(Timestamp::now),
+        clock: certificate_clock(common),
         entropy: Arc::new(move || {
             let (high, low) = (u128::from(entropy()), u128::from(entropy()));
             (high << 64 | low).to_be_bytes()

@@ -1,6 +1,6 @@
 //! Views of the target cluster, and what writes to it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret},
@@ -22,7 +22,10 @@ use crate::{
         watch::{Lazy, SMALL_PAGE, Scope, Watches, Watching, prune},
     },
     controllers::{
-        drain::{observe::DrainViews, pods::claims_of},
+        drain::{
+            observe::{DrainViews, MissingView},
+            pods::claims_of,
+        },
         views::{node_store, qualified},
     },
 };
@@ -64,6 +67,8 @@ pub(super) struct TargetViews {
     pub(super) claims: Lazy<PersistentVolumeClaim>,
     pub(super) attachments: Lazy<VolumeAttachment>,
     pub(super) budgets: Lazy<PodDisruptionBudget>,
+    /// The watches, once they are kept: they know what a list fails with.
+    watches: Arc<OnceLock<Watches>>,
 }
 
 impl TargetViews {
@@ -86,11 +91,24 @@ impl TargetViews {
             })]))),
             node_store,
             evictions: cluster.client(Purpose::Evictions),
+            watches: Arc::default(),
         }
+    }
+
+    /// Waits until all views are of one history.
+    pub(super) async fn wait_whole(&self) {
+        self.node_store.wait_whole().await;
+        self.pods.store().wait_whole().await;
+        self.volumes.store().wait_whole().await;
+        self.claims.store().wait_whole().await;
+        self.attachments.store().wait_whole().await;
+        self.budgets.store().wait_whole().await;
     }
 
     /// Starts the watches.
     pub(super) fn keep(&self, watches: &Watches, cluster: &Cluster, begin: &Begin, tasks: &mut Supervisor) {
+        // Whoever keeps them twice has the same watches.
+        let _ = self.watches.set(watches.clone());
         let stop = tasks.stop_of(Stage::Support);
         let client = || cluster.client(Purpose::Watches);
         let nodes = Watching::objects(Scope::Cluster, prune::node).page(SMALL_PAGE);
@@ -128,18 +146,44 @@ impl TargetViews {
     }
 }
 
+impl TargetViews {
+    /// The kinds that drains need, and whether each is listed completely and fed at present.
+    fn listed(&self) -> [(&'static str, bool); 5] {
+        [
+            ("pods", is_fed(self.pods.store())),
+            ("persistentvolumes", is_fed(self.volumes.store())),
+            ("persistentvolumeclaims", is_fed(self.claims.store())),
+            ("volumeattachments", is_fed(self.attachments.store())),
+            ("poddisruptionbudgets", is_fed(self.budgets.store())),
+        ]
+    }
+}
+
+/// Whether a view was listed, and its watch has a connection.
+fn is_fed<K: kube::Resource + Send + Sync + 'static>(store: &Store<K>) -> bool {
+    store.is_synced() && store.is_current()
+}
+
 impl DrainViews for TargetViews {
     fn ready(&self) -> bool {
         // All are asked, so that all begin.
-        self.pods.begin() & self.volumes.begin() & self.claims.begin() & self.attachments.begin() & self.budgets.begin()
+        let complete = self.pods.begin()
+            & self.volumes.begin()
+            & self.claims.begin()
+            & self.attachments.begin()
+            & self.budgets.begin();
+        complete && self.complete()
     }
 
     fn complete(&self) -> bool {
-        self.pods.store().is_synced()
-            && self.volumes.store().is_synced()
-            && self.claims.store().is_synced()
-            && self.attachments.store().is_synced()
-            && self.budgets.store().is_synced()
+        self.listed().iter().all(|(_, is_complete)| *is_complete)
+    }
+
+    fn missing(&self) -> Vec<MissingView> {
+        let health = self.watches.get().map(Watches::health).unwrap_or_default();
+        let why = |kind| health.iter().find(|watch| watch.kind == kind).and_then(|watch| watch.last_error.clone());
+        let incomplete = self.listed().into_iter().filter(|(_, is_complete)| !is_complete);
+        incomplete.map(|(kind, _)| MissingView { kind, why: why(kind) }).collect()
     }
 
     fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {

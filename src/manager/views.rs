@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Common, control::Parts, loops, references::CachedReferences, target::TargetViews};
 use crate::{
     admission::RegisteredDrivers,
-    api::validation::{ControllerUsers, Coverage, Policy},
+    api::validation::{ControllerUsers, Policy},
     controllers::{
         drain::observe::DrainViews,
         machine::outlook::{OutlookDeps, OutlookTarget, Outlooks},
@@ -13,7 +13,6 @@ use crate::{
     },
     driver::Registry,
     extension::views::{Inventories, InventorySettings, Judges, Sources, Standing, StandingNow},
-    settings::DriverSelection,
 };
 
 /// What providers list. The loop that looks for orphans tells it what it has learned.
@@ -66,10 +65,6 @@ pub(super) fn sources(seen: &Seen) -> Sources {
     let machine = loops::machine_settings(&settings.machine);
     let references = CachedReferences::of_namespace(&settings.namespace);
     references.know(seen.views.clone());
-    let coverage = match settings.drivers {
-        DriverSelection::All => Coverage::All,
-        DriverSelection::Only(_) => Coverage::Some,
-    };
     Sources {
         views: seen.views.clone(),
         namespace: settings.namespace.clone(),
@@ -92,7 +87,7 @@ pub(super) fn sources(seen: &Seen) -> Sources {
                 profile: settings.admission.profile,
                 controllers: ControllerUsers::named(settings.admission.controller_users.clone()),
             },
-            providers: Arc::new(RegisteredDrivers::new(seen.drivers.clone(), coverage)),
+            providers: Arc::new(RegisteredDrivers::new(seen.drivers.clone(), settings.admission.providers)),
             references,
         },
     }

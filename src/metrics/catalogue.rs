@@ -23,10 +23,20 @@ pub struct CloudMetrics {
     pub driver_requests_failed: Counters<FailedDriverCall<'static>>,
 }
 
+/// The time of day.
+pub struct ClockMetrics {
+    /// `mcm_clock_offset_seconds` (ours): what the control API server's clock shows more than this host's.
+    pub offset: Gauges<()>,
+    /// `mcm_clock_steps_total` (ours): how often the time was seen to jump.
+    pub steps: Counters<()>,
+}
+
 /// What happens to machines (spec/machine-controller §13.1). Durations are whole seconds, the last machine wins.
 pub struct MachineMetrics {
     /// `mcm_machine_controller_frozen`: 1 while the machine controllers are frozen.
     pub controller_frozen: Gauges<()>,
+    /// `mcm_definitions_hollow`: 1 while objects read without most of their fields, since their definition lost its converter.
+    pub definitions_hollow: Gauges<()>,
     /// `mcm_machine_create_duration_seconds`: from the machine's creation to the driver's answer.
     pub create_duration: Gauges<PlacedMachine<'static>>,
     /// `mcm_machine_initialize_duration_seconds`: length of the initialisation.
@@ -41,6 +51,8 @@ pub struct MachineMetrics {
     pub num_failed_join: Counters<PlacedMachine<'static>>,
     /// `mcm_machine_stale_machines_total`: deleted Failed machines whose last operation was a health check.
     pub stale_machines: Counters<()>,
+    /// `mcm_machine_set_backoff_seconds` (ours): length of the wait before a set replaces machines that never joined.
+    pub set_back_off: Gauges<OfSet<'static>>,
     /// `mcm_machine_stage_duration_seconds` (ours): time spent in a stage.
     pub stage_duration: Histograms<Stage<'static>>,
     /// `mcm_machine_api_writes_total` (ours): writes to a Kubernetes API by object and rule.
@@ -113,6 +125,8 @@ pub struct CertificateMetrics {
     pub ca_bundle_repairs: Counters<()>,
     /// `mcm_certificate_ca_bundle_contests_total`: those of them that replaced authorities of somebody else.
     pub ca_bundle_contests: Counters<()>,
+    /// `mcm_certificate_ca_bundles_drifted`: objects that do not hold our CA bundle now.
+    pub ca_bundles_drifted: Gauges<()>,
 }
 
 /// The HTTP server. Ours.
@@ -143,6 +157,8 @@ pub struct ExtensionMetrics {
 pub struct Catalogue {
     /// Calls to clouds.
     pub cloud: CloudMetrics,
+    /// The time of day.
+    pub clock: ClockMetrics,
     /// What happens to machines.
     pub machine: MachineMetrics,
     /// Failed parts of scrapes.
@@ -179,6 +195,7 @@ impl Catalogue {
                 driver_requests_failed: Counters::register(r, "mcm_cloud_api_driver_requests_failed_total", "Number of driver calls that failed, by provider, operation and code.")?,
             },
             machine: MachineMetrics {
+                definitions_hollow: Gauges::register(r, "mcm_definitions_hollow", "Whether objects are stored in a version that nothing converts.")?,
                 controller_frozen: Gauges::register(r, "mcm_machine_controller_frozen", "Whether the machine controllers are frozen.")?,
                 create_duration: Gauges::register(r, "mcm_machine_create_duration_seconds", "Seconds from the creation of the machine object to the creation of its VM.")?,
                 initialize_duration: Gauges::register(r, "mcm_machine_initialize_duration_seconds", "Seconds that the initialisation of the VM took.")?,
@@ -187,11 +204,16 @@ impl Catalogue {
                 delete_duration: Gauges::register(r, "mcm_machine_delete_duration_seconds", "Seconds from the deletion of the machine object to the deletion of its VM.")?,
                 num_failed_join: Counters::register(r, "mcm_machine_num_failed_join", "Number of machines whose node did not join within the creation timeout.")?,
                 stale_machines: Counters::register(r, "mcm_machine_stale_machines_total", "Number of failed machines that were deleted after failed health checks.")?,
+                set_back_off: Gauges::register(r, "mcm_machine_set_backoff_seconds", "Seconds for which the machine set waits in all before it replaces machines that never joined; absent while it does not wait.")?,
                 stage_duration: Histograms::register(r, "mcm_machine_stage_duration_seconds", "Seconds that machines spent in a stage of their creation or deletion.", &stage_buckets)?,
                 api_writes: Counters::register(r, "mcm_machine_api_writes_total", "Number of writes to a Kubernetes API, by object and rule.")?,
                 orphan_vms_deleted: Counters::register(r, "mcm_orphan_vms_deleted_total", "Number of VMs without a machine that were deleted.")?,
                 drain_pods: Gauges::register(r, "mcm_drain_pods", "Number of pods that drains under way still wait for, by where they stand.")?,
                 bootstrap_token_collisions: Counters::register(r, "mcm_bootstrap_token_collisions_total", "Number of bootstrap tokens whose name was taken.")?,
+            },
+            clock: ClockMetrics {
+                offset: Gauges::register(r, "mcm_clock_offset_seconds", "Seconds that the control API server's clock is ahead of this host's.")?,
+                steps: Counters::register(r, "mcm_clock_steps_total", "Number of jumps of the time of day by more than five seconds.")?,
             },
             scrape_failures: ScrapeFailures {
                 manager: Counters::register_opts(r, scrape_failure_opts("machine-controller-manager"))?,
@@ -216,6 +238,7 @@ impl Catalogue {
                 expiry: Gauges::register(r, "mcm_certificate_expiry_seconds", "Unix time in seconds at which the certificate ends.")?,
                 reload_failures: Counters::register(r, "mcm_certificate_reload_failures_total", "Number of certificate pairs that were refused while the old one stayed in use.")?,
                 ca_bundle_repairs: Counters::register(r, "mcm_certificate_ca_bundle_repairs_total", "Number of objects whose CA bundle was written.")?,
+                ca_bundles_drifted: Gauges::register(r, "mcm_certificate_ca_bundles_drifted", "Number of objects that do not hold the CA bundle at this moment.")?,
                 ca_bundle_contests: Counters::register(r, "mcm_certificate_ca_bundle_contests_total", "Number of times that a CA bundle held the authorities of somebody else and was replaced.")?,
             },
             server: ServerMetrics {
@@ -238,6 +261,9 @@ impl Catalogue {
     /// Series whose absence and 0 mean the same appear at once, so that alerts on their increase see the first one.
     fn show_from_the_start(&self) {
         self.machine.controller_frozen.set(&(), 0.0);
+        self.clock.offset.set(&(), 0.0);
+        self.clock.steps.add(&(), 0);
+        self.machine.definitions_hollow.set(&(), 0.0);
         self.machine.stale_machines.add(&(), 0);
         self.machine.bootstrap_token_collisions.add(&(), 0);
         for state in DrainPodState::ALL {
@@ -247,6 +273,7 @@ impl Catalogue {
         self.conversion.residue_dropped.add(&(), 0);
         self.certificate.ca_bundle_repairs.add(&(), 0);
         self.certificate.ca_bundle_contests.add(&(), 0);
+        self.certificate.ca_bundles_drifted.set(&(), 0.0);
         for kind in ScrapeKind::ALL {
             self.scrape_failures.add(*kind, 0);
         }

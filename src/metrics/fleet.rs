@@ -12,8 +12,9 @@ use prometheus::{
 };
 
 use super::{ScrapeFailures, ScrapeKind};
-use crate::api::v1alpha1::{
-    ConditionStatus, Machine, MachineDeployment, MachinePhase, MachineSet, MachineSummary, StrategyType,
+use crate::api::{
+    int_or_percent::{IntOrPercent, Rounding},
+    v1alpha1::{ConditionStatus, Machine, MachineDeployment, MachinePhase, MachineSet, MachineSummary, StrategyType},
 };
 
 /// What is known of one kind at the moment of a scrape.
@@ -71,6 +72,7 @@ declarations! {
     MACHINE_INFO: "mcm_machine_info", &["name", "namespace", "createdAt", "spec_provider_id", "spec_class_api_group", "spec_class_kind", "spec_class_name", "node_name"], "Information of the machine.";
     MACHINE_PHASE: "mcm_machine_current_status_phase", OBJECT, "Current phase of the machine: Terminating -4, Failed -3, CrashLoopBackOff -2, Unknown -1, Pending 0, Running 1.";
     MACHINE_CONDITION: "mcm_machine_status_condition", CONDITION, "Conditions of the machine: True 1, False 0, Unknown 2.";
+    MACHINES_UNIDENTIFIED: "mcm_machine_node_unidentified", &["namespace"], "Machines of which can't be told whether a Node is theirs, because their driver can't compare provider ids.";
     SETS: "mcm_machine_set_items_total", NONE, "Count of machine sets.";
     SET_INFO: "mcm_machine_set_info", &["name", "namespace", "createdAt", "spec_machine_class_api_group", "spec_machine_class_kind", "spec_machine_class_name"], "Information of the machine set.";
     SET_REPLICAS: "mcm_machine_set_info_spec_replicas", OBJECT, "Wanted replicas of the machine set.";
@@ -89,8 +91,8 @@ declarations! {
     DEPLOYMENT_HISTORY: "mcm_machine_deployment_info_spec_revision_history_limit", OBJECT, "revisionHistoryLimit of the machine deployment.";
     DEPLOYMENT_DEADLINE: "mcm_machine_deployment_info_spec_progress_deadline_seconds", OBJECT, "progressDeadlineSeconds of the machine deployment.";
     DEPLOYMENT_ROLLBACK: "mcm_machine_deployment_info_spec_rollback_to_revision", OBJECT, "Revision that the machine deployment is asked to return to.";
-    DEPLOYMENT_SURGE: "mcm_machine_deployment_info_spec_rolling_update_max_surge", OBJECT, "maxSurge of the rolling update; 0 for a percentage.";
-    DEPLOYMENT_UNAVAILABLE: "mcm_machine_deployment_info_spec_rolling_update_max_unavailable", OBJECT, "maxUnavailable of the rolling update; 0 for a percentage.";
+    DEPLOYMENT_SURGE: "mcm_machine_deployment_info_spec_rolling_update_max_surge", OBJECT, "maxSurge of the rolling update in machines; a percentage counts by the wanted replicas.";
+    DEPLOYMENT_UNAVAILABLE: "mcm_machine_deployment_info_spec_rolling_update_max_unavailable", OBJECT, "maxUnavailable of the rolling update in machines; a percentage counts by the wanted replicas.";
     DEPLOYMENT_CONDITION: "mcm_machine_deployment_status_condition", CONDITION, "Conditions of the machine deployment: True 1, False 0, Unknown 2.";
     DEPLOYMENT_STATUS_AVAILABLE: "mcm_machine_deployment_status_available_replicas", OBJECT, "Available replicas of the machine deployment.";
     DEPLOYMENT_STATUS_UNAVAILABLE: "mcm_machine_deployment_status_unavailable_replicas", OBJECT, "Unavailable replicas of the machine deployment.";
@@ -134,8 +136,14 @@ impl Collector for FleetCollector {
         listed(ScrapeKind::MachineDeployment, matches!(snapshot.deployments, Listing::Failed));
         if let Listing::Of(machines) = snapshot.machines {
             scrape.gauge(&MACHINES, [], count(machines.len()));
+            let mut unidentified: BTreeMap<&str, usize> = BTreeMap::new();
             for machine in &machines {
                 scrape.machine(machine);
+                let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+                *unidentified.entry(namespace).or_default() += usize::from(is_unidentified(machine));
+            }
+            for (namespace, machines) in unidentified {
+                scrape.gauge(&MACHINES_UNIDENTIFIED, [namespace], count(machines));
             }
         }
         if let Listing::Of(sets) = snapshot.sets {
@@ -188,7 +196,9 @@ impl Scrape {
 
     fn set(&mut self, set: &MachineSet) {
         let object @ [name, namespace] = identity(&set.metadata);
-        let class = &set.spec.machine_class;
+        // Only the oldest sets name a class of their own.
+        let class = Some(&set.spec.machine_class).filter(|class| !class.name.is_empty());
+        let class = class.unwrap_or(&set.spec.template.spec.class);
         let info = [name, namespace, &created_at(&set.metadata), &class.api_group, &class.kind, &class.name];
         self.gauge(&SET_INFO, info, 1.0);
         self.gauge(&SET_REPLICAS, object, set.spec.replicas.into());
@@ -218,8 +228,11 @@ impl Scrape {
         self.optional(&DEPLOYMENT_DEADLINE, object, spec.progress_deadline_seconds.map(f64::from));
         self.optional(&DEPLOYMENT_ROLLBACK, object, spec.rollback_to.as_ref().map(|to| revision_value(to.revision)));
         if let (StrategyType::RollingUpdate, Some(rolling)) = (&strategy.strategy_type, &strategy.rolling_update) {
-            self.optional(&DEPLOYMENT_SURGE, object, rolling.max_surge.as_ref().map(int_value));
-            self.optional(&DEPLOYMENT_UNAVAILABLE, object, rolling.max_unavailable.as_ref().map(int_value));
+            let machines = |margin: &Option<IntOrString>, rounding| {
+                margin.as_ref().map(|margin| machines_of(margin, spec.replicas, rounding))
+            };
+            self.optional(&DEPLOYMENT_SURGE, object, machines(&rolling.max_surge, Rounding::Up));
+            self.optional(&DEPLOYMENT_UNAVAILABLE, object, machines(&rolling.max_unavailable, Rounding::Down));
         }
         for condition in &status.conditions {
             self.condition(&DEPLOYMENT_CONDITION, object, condition.condition_type.as_str(), &condition.status);
@@ -305,6 +318,14 @@ fn family(declared: &Declaration, samples: BTreeMap<Vec<String>, f64>) -> Metric
     family
 }
 
+fn is_unidentified(machine: &Machine) -> bool {
+    machine
+        .status
+        .machine_conditions
+        .iter()
+        .any(|condition| condition.type_ == crate::api::names::machine_condition::NODE_IDENTIFIED)
+}
+
 fn identity(meta: &ObjectMeta) -> [&str; 2] {
     [meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default()]
 }
@@ -333,11 +354,9 @@ fn phase_value(phase: &MachinePhase) -> f64 {
 }
 
 /// The original reads a percentage as the number 0.
-fn int_value(value: &IntOrString) -> f64 {
-    match value {
-        IntOrString::Int(number) => f64::from(*number),
-        IntOrString::String(_) => 0.0,
-    }
+/// So many machines a margin means for this many replicas; none when it can't be read.
+fn machines_of(margin: &IntOrString, replicas: i32, rounding: Rounding) -> f64 {
+    IntOrPercent::try_from(margin).map_or(0.0, |margin| margin.resolve(replicas, rounding).into())
 }
 
 #[allow(clippy::cast_precision_loss)] // Revisions and counts stay far below 2^52.

@@ -77,6 +77,16 @@ label_set! {
 }
 
 label_set! {
+    /// A set.
+    pub struct OfSet<'a> {
+        /// Its name.
+        name: &'a str = "name",
+        /// Its namespace.
+        namespace: &'a str = "namespace",
+    }
+}
+
+label_set! {
     /// The deployment a machine belongs to.
     pub struct OfDeployment<'a> {
         /// Namespace of the machine.

@@ -1,4 +1,4 @@
-//! What a work queue tells of itself: `workqueue_*`, as client-go's queues do (spec/deployment-and-set §18).
+//! What a work queue tells of itself: `mcm_workqueue_*`, as the queues of the Go binaries do.
 
 use std::{
     collections::BTreeMap,
@@ -58,13 +58,13 @@ impl Queues {
     pub(super) fn register(r: &Registry, clock: Clock) -> prometheus::Result<Self> {
         let buckets = exponential_buckets(1e-8, 10.0, 10)?;
         let families = Families {
-            depth: Gauges::register(r, "workqueue_depth", "Current depth of workqueue")?,
-            adds: Counters::register(r, "workqueue_adds_total", "Total number of adds handled by workqueue")?,
-            queue_duration: Histograms::register(r, "workqueue_queue_duration_seconds", "How long in seconds an item stays in workqueue before being requested.", &buckets)?,
-            work_duration: Histograms::register(r, "workqueue_work_duration_seconds", "How long in seconds processing an item from workqueue takes.", &buckets)?,
-            unfinished: Gauges::register(r, "workqueue_unfinished_work_seconds", "How many seconds of work has been done that is in progress and hasn't been observed by work_duration.")?,
-            longest_running: Gauges::register(r, "workqueue_longest_running_processor_seconds", "How many seconds has the longest running processor for workqueue been running.")?,
-            retries: Counters::register(r, "workqueue_retries_total", "Total number of retries handled by workqueue")?,
+            depth: Gauges::register(r, "mcm_workqueue_depth", "Current depth of workqueue")?,
+            adds: Counters::register(r, "mcm_workqueue_adds_total", "Total number of adds handled by workqueue")?,
+            queue_duration: Histograms::register(r, "mcm_workqueue_queue_duration_seconds", "How long in seconds an item stays in workqueue before being requested.", &buckets)?,
+            work_duration: Histograms::register(r, "mcm_workqueue_work_duration_seconds", "How long in seconds processing an item from workqueue takes.", &buckets)?,
+            unfinished: Gauges::register(r, "mcm_workqueue_unfinished_work_seconds", "How many seconds of work has been done that is in progress and hasn't been observed by work_duration.")?,
+            longest_running: Gauges::register(r, "mcm_workqueue_longest_running_processor_seconds", "How many seconds has the longest running processor for workqueue been running.")?,
+            retries: Counters::register(r, "mcm_workqueue_retries_total", "Total number of retries handled by workqueue")?,
         };
         Ok(Self { families: Arc::new(families), clock, by_name: Mutex::default() })
     }

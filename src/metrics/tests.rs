@@ -13,7 +13,7 @@ use serde_json::json;
 use super::*;
 use crate::api::{
     machine_code::Code,
-    v1alpha1::{Machine, MachineDeployment, MachineSet},
+    v1alpha1::{ClassSpec, Machine, MachineDeployment, MachineSet},
 };
 
 /// A clock that a test moves.
@@ -46,17 +46,21 @@ fn a_fleet() -> FleetSnapshot {
         "status": {"replicas": 3, "readyReplicas": 1, "availableReplicas": 1, "fullyLabeledReplicas": 2,
             "machineSetCondition": [{"type": "Frozen", "status": "False"}], "failedMachines": failed},
     }));
+    let mut young = MachineSet::clone(&set);
+    young.metadata.name = Some("young".to_owned());
+    young.spec.machine_class = ClassSpec::default();
+    young.spec.template.spec.class.name = "new".to_owned();
     let deployment: Arc<MachineDeployment> = read(json!({
         "metadata": {"name": "pool", "namespace": "shoot", "creationTimestamp": "2023-11-14T22:13:20Z"},
         "spec": {"replicas": 3, "paused": true, "revisionHistoryLimit": 2, "progressDeadlineSeconds": 600,
             "rollbackTo": {"revision": 4}, "template": {},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": "10%"}}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "10%", "maxUnavailable": "70%"}}},
         "status": {"replicas": 3, "unavailableReplicas": 2, "collisionCount": 1,
             "conditions": [{"type": "Progressing", "status": "True"}], "failedMachines": failed},
     }));
     FleetSnapshot {
         machines: Listing::Of(vec![machine]),
-        sets: Listing::Of(vec![Arc::clone(&set), set]),
+        sets: Listing::Of(vec![Arc::new(young), set]),
         deployments: Listing::Of(vec![deployment]),
     }
 }
@@ -79,6 +83,7 @@ fn touch_everything(metrics: &Metrics) {
     metrics.machine.drain_duration.set(&of_deployment, 3.0);
     metrics.machine.delete_duration.set(&placed, 9.0);
     metrics.machine.num_failed_join.inc(&placed);
+    metrics.machine.set_back_off.set(&OfSet { name: "set", namespace: "shoot" }, 30.0);
     metrics.machine.stage_duration.observe(&Stage { stage: "drain" }, Duration::from_secs(3));
     metrics.machine.api_writes.inc(&ApiWrite { object: "machine", reason: "finalizer" });
     metrics.machine.orphan_vms_deleted.inc(&OfClass { class: "pool" });
@@ -149,8 +154,11 @@ mcm_admission_rule_total counter kind,level,operation,rule
 mcm_bootstrap_token_collisions_total counter
 mcm_certificate_ca_bundle_contests_total counter
 mcm_certificate_ca_bundle_repairs_total counter
+mcm_certificate_ca_bundles_drifted gauge
 mcm_certificate_expiry_seconds gauge name
 mcm_certificate_reload_failures_total counter name
+mcm_clock_offset_seconds gauge
+mcm_clock_steps_total counter
 mcm_cloud_api_api_request_duration_seconds histogram provider,service
 mcm_cloud_api_driver_request_duration_seconds histogram operation,provider
 mcm_cloud_api_driver_requests_failed_total counter error_code,operation,provider
@@ -160,6 +168,7 @@ mcm_conversion_duration_seconds histogram
 mcm_conversion_objects_total counter
 mcm_conversion_requests_total counter from,result,to
 mcm_conversion_residue_dropped_total counter
+mcm_definitions_hollow gauge
 mcm_drain_pods gauge state
 mcm_extension_audit_dropped_total counter
 mcm_extension_auth_config_errors_total counter key
@@ -193,7 +202,9 @@ mcm_machine_info gauge createdAt,name,namespace,node_name,spec_class_api_group,s
 mcm_machine_initialize_duration_seconds gauge instance_type,machine_deployment,namespace,zone
 mcm_machine_items_total gauge
 mcm_machine_join_duration_seconds gauge instance_type,machine_deployment,namespace,zone
+mcm_machine_node_unidentified gauge namespace
 mcm_machine_num_failed_join counter instance_type,machine_deployment,namespace,zone
+mcm_machine_set_backoff_seconds gauge name,namespace
 mcm_machine_set_failed_machines gauge failed_machine_last_operation_machine_operation_type,failed_machine_last_operation_state,failed_machine_name,failed_machine_owner_ref,failed_machine_provider_id,name,namespace
 mcm_machine_set_info gauge createdAt,name,namespace,spec_machine_class_api_group,spec_machine_class_kind,spec_machine_class_name
 mcm_machine_set_info_spec_min_ready_seconds gauge name,namespace
@@ -213,15 +224,15 @@ mcm_panics_total counter view
 mcm_server_connections gauge listener
 mcm_server_panics_total counter webhook
 mcm_server_rejected_total counter listener,reason
+mcm_workqueue_adds_total counter name
+mcm_workqueue_depth gauge name
+mcm_workqueue_longest_running_processor_seconds gauge name
+mcm_workqueue_queue_duration_seconds histogram name
+mcm_workqueue_retries_total counter name
+mcm_workqueue_unfinished_work_seconds gauge name
+mcm_workqueue_work_duration_seconds histogram name
 rest_client_request_latency_seconds histogram url,verb
-rest_client_requests_total counter code,host,method
-workqueue_adds_total counter name
-workqueue_depth gauge name
-workqueue_longest_running_processor_seconds gauge name
-workqueue_queue_duration_seconds histogram name
-workqueue_retries_total counter name
-workqueue_unfinished_work_seconds gauge name
-workqueue_work_duration_seconds histogram name";
+rest_client_requests_total counter code,host,method";
     let found = families(&metrics.render().unwrap());
     assert_eq!(found.join("\n"), expected);
 }
@@ -238,12 +249,15 @@ fn s_met_01_s_met_02_s_met_04_a_scrape_shows_the_fleet() {
         r#"mcm_machine_info{createdAt="1700000000",name="m-1",namespace="shoot",node_name="ip-1",spec_class_api_group="",spec_class_kind="MachineClass",spec_class_name="pool",spec_provider_id="aws:///i-1"} 1"#,
         r#"mcm_machine_current_status_phase{name="m-1",namespace="shoot"} -2"#,
         r#"mcm_machine_status_condition{condition="Ready",name="m-1",namespace="shoot"} 2"#,
+        r#"mcm_machine_node_unidentified{namespace="shoot"} 0"#,
+        r#"mcm_machine_set_info{createdAt="1700000000",name="set",namespace="shoot",spec_machine_class_api_group="",spec_machine_class_kind="AWSMachineClass",spec_machine_class_name="old"} 1"#,
+        r#"mcm_machine_set_info{createdAt="1700000000",name="young",namespace="shoot",spec_machine_class_api_group="",spec_machine_class_kind="",spec_machine_class_name="new"} 1"#,
         r#"mcm_machine_set_status_replicas{name="set",namespace="shoot"} 3"#,
         r#"mcm_machine_set_status_ready_replicas{name="set",namespace="shoot"} 1"#,
         r#"mcm_machine_set_status_condition{condition="Frozen",name="set",namespace="shoot"} 0"#,
         r#"mcm_machine_deployment_info{createdAt="1700000000",name="pool",namespace="shoot",spec_strategy_type="RollingUpdate"} 1"#,
-        r#"mcm_machine_deployment_info_spec_rolling_update_max_surge{name="pool",namespace="shoot"} 2"#,
-        r#"mcm_machine_deployment_info_spec_rolling_update_max_unavailable{name="pool",namespace="shoot"} 0"#,
+        r#"mcm_machine_deployment_info_spec_rolling_update_max_surge{name="pool",namespace="shoot"} 1"#,
+        r#"mcm_machine_deployment_info_spec_rolling_update_max_unavailable{name="pool",namespace="shoot"} 2"#,
         r#"mcm_machine_deployment_info_spec_rollback_to_revision{name="pool",namespace="shoot"} 4"#,
         r#"mcm_cloud_api_driver_requests_failed_total{error_code="8",operation="list_machine",provider="aws"} 1"#,
         r#"rest_client_request_latency_seconds_bucket{url="https://api:443/api/v1/nodes/%7Bname%7D",verb="GET",le="0.004"} 1"#,
@@ -328,11 +342,11 @@ fn a_queue_tells_what_waits_and_what_is_being_worked_on() {
     millis.store(5_000, Ordering::SeqCst);
     let busy = metrics.render().unwrap();
     for line in [
-        r#"workqueue_depth{name="machineset"} 1"#,
-        r#"workqueue_adds_total{name="machineset"} 2"#,
-        r#"workqueue_queue_duration_seconds_sum{name="machineset"} 2"#,
-        r#"workqueue_unfinished_work_seconds{name="machineset"} 3"#,
-        r#"workqueue_longest_running_processor_seconds{name="machineset"} 3"#,
+        r#"mcm_workqueue_depth{name="machineset"} 1"#,
+        r#"mcm_workqueue_adds_total{name="machineset"} 2"#,
+        r#"mcm_workqueue_queue_duration_seconds_sum{name="machineset"} 2"#,
+        r#"mcm_workqueue_unfinished_work_seconds{name="machineset"} 3"#,
+        r#"mcm_workqueue_longest_running_processor_seconds{name="machineset"} 3"#,
     ] {
         assert!(busy.lines().any(|found| found == line), "missing: {line}\n{busy}");
     }
@@ -340,10 +354,10 @@ fn a_queue_tells_what_waits_and_what_is_being_worked_on() {
     queue.retried();
     let idle = metrics.render().unwrap();
     for line in [
-        r#"workqueue_depth{name="machineset"} 0"#,
-        r#"workqueue_work_duration_seconds_sum{name="machineset"} 3"#,
-        r#"workqueue_unfinished_work_seconds{name="machineset"} 0"#,
-        r#"workqueue_retries_total{name="machineset"} 1"#,
+        r#"mcm_workqueue_depth{name="machineset"} 0"#,
+        r#"mcm_workqueue_work_duration_seconds_sum{name="machineset"} 3"#,
+        r#"mcm_workqueue_unfinished_work_seconds{name="machineset"} 0"#,
+        r#"mcm_workqueue_retries_total{name="machineset"} 1"#,
     ] {
         assert!(idle.lines().any(|found| found == line), "missing: {line}\n{idle}");
     }

@@ -313,6 +313,7 @@ impl DeleteOptions {
             if body.get("kind").and_then(Value::as_str).is_some_and(|kind| kind != "DeleteOptions") {
                 return Err(ApiStatus::bad_request(format!("cannot read {} as DeleteOptions", body["kind"])));
             }
+            typed(body)?;
         }
         let listed: Vec<&str> = body
             .and_then(|body| body["dryRun"].as_array())
@@ -350,6 +351,27 @@ impl DeleteOptions {
             resource_version: precondition("resourceVersion"),
         })
     }
+}
+
+/// Whether the fields of deletion options have the types that decoding them wants.
+fn typed(body: &Value) -> Result<(), ApiStatus> {
+    type IsOfType = fn(&Value) -> bool;
+    let fields: [(&str, IsOfType, &str); 5] = [
+        ("gracePeriodSeconds", Value::is_i64, "int64"),
+        ("orphanDependents", Value::is_boolean, "bool"),
+        ("propagationPolicy", Value::is_string, "string"),
+        ("dryRun", Value::is_array, "[]string"),
+        ("preconditions", Value::is_object, "Preconditions"),
+    ];
+    for (field, fits, name) in fields {
+        let value = &body[field];
+        if !value.is_null() && !fits(value) {
+            return Err(ApiStatus::bad_request(format!(
+                "json: cannot unmarshal {value} into field DeleteOptions.{field} of type {name}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -392,5 +414,12 @@ mod tests {
     fn refused_deletions(#[case] query: &str) {
         let refused = DeleteOptions::parse(&Query::parse(Some(query)), None).unwrap_err();
         assert_eq!((refused.code, refused.details.unwrap()["kind"].as_str()), (422, Some("DeleteOptions")));
+    }
+    #[rstest]
+    #[case::seconds_as_text(json!({"gracePeriodSeconds": "x"}))]
+    #[case::dry_run_as_text(json!({"dryRun": "All"}))]
+    #[case::preconditions_as_list(json!({"preconditions": []}))]
+    fn deletion_options_of_a_wrong_type(#[case] body: Value) {
+        assert_eq!(DeleteOptions::parse(&Query::default(), Some(&body)).unwrap_err().code, 400);
     }
 }

@@ -61,6 +61,12 @@ impl Cause {
         Self::of("FieldValueTooLong", field, format!("Too long: {detail}"))
     }
 
+    /// A list or object has more entries than it may.
+    pub fn too_many(field: impl Into<String>, entries: u64, most: u64) -> Self {
+        let noun = if most == 1 { "item" } else { "items" };
+        Self::of("FieldValueTooMany", field, format!("Too many: {entries}: must have at most {most} {noun}"))
+    }
+
     fn line(&self) -> String {
         if self.field.is_empty() { self.message.clone() } else { format!("{}: {}", self.field, self.message) }
     }

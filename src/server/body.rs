@@ -13,13 +13,13 @@ use tokio::{
 use super::status::Refusal;
 use crate::{protocol::status::ApiStatus, settings::RequestLimits};
 
-/// Bytes that all large bodies together may take; counted in KiB.
+/// Bytes that all large bodies of one kind together may take; counted in KiB.
 #[derive(Clone)]
 pub(super) struct LargeBodies(Arc<Semaphore>);
 
 impl LargeBodies {
-    pub(super) fn new(limits: &RequestLimits) -> Self {
-        Self(Arc::new(Semaphore::new(limits.large_bytes / 1024)))
+    pub(super) fn of(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes / 1024)))
     }
 }
 
@@ -106,7 +106,7 @@ pub struct BodyReader {
 impl BodyReader {
     /// A reader with these limits of speed and memory.
     pub fn new(limits: RequestLimits) -> Self {
-        Self { large: LargeBodies::new(&limits), limits }
+        Self { large: LargeBodies::of(limits.large_bytes), limits }
     }
 
     /// Reads a body of at most `limit` bytes before `deadline`.

@@ -35,7 +35,7 @@ pub use health::{Check, Gate, Health, Readiness};
 pub use log_limit::LogLimit;
 pub use plain::Profiling;
 pub use taken::Taken;
-pub use webhooks::{Answer, Reviewer, answer_at};
+pub use webhooks::{Answer, Lookup, Reply, Reviewer, answer_at};
 
 use self::{
     connections::{Acceptor, Stop},

@@ -11,12 +11,13 @@ use std::{
 };
 
 use axum::{Router, body::Body, extract::Request, response::Response, routing::any};
-use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use jiff::Timestamp;
+use serde_json::Value;
 use tokio::{
     sync::Semaphore,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 use tracing::error;
 
@@ -28,7 +29,7 @@ use super::{
     tls::LiveAuthorities,
 };
 use crate::{
-    api::duration::GoDuration,
+    api::{duration::GoDuration, names::webhook_path},
     metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection, Webhook},
     settings::RequestLimits,
 };
@@ -44,14 +45,34 @@ pub struct Answer {
 
 /// Answers reviews. Called with whole bodies of bounded size; must not block on anything but the CPU.
 pub trait Reviewer: Send + Sync + 'static {
-    /// Answers an `AdmissionReview` to `/mutate`.
-    fn mutate(&self, body: &[u8]) -> Answer;
+    /// Answers a review to this webhook: an `AdmissionReview`, or a `ConversionReview` to [`Webhook::Convert`]. Of many
+    /// objects it converts no further one once `given_up` says that nobody waits for the answer any more.
+    fn review(&self, webhook: Webhook, given_up: &dyn Fn() -> bool, body: &[u8]) -> Reply;
+}
 
-    /// Answers an `AdmissionReview` to `/validate` or `/validate-status`.
-    fn validate(&self, body: &[u8]) -> Answer;
+/// What a reviewer comes to.
+pub enum Reply {
+    /// The answer.
+    Answer(Answer),
+    /// It depends on an object that has to be read first.
+    Later(Lookup),
+}
 
-    /// Answers a `ConversionReview` to `/convert`.
-    fn convert(&self, body: &[u8]) -> Answer;
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self::Answer(answer)
+    }
+}
+
+/// Answers a body with an object that was read for it.
+pub type AnswerWith = Box<dyn FnOnce(&[u8], Option<Value>) -> Answer + Send>;
+
+/// An object that has to be read before a review can be answered.
+pub struct Lookup {
+    /// Reads it, within a time of its own; nothing if there is none, or none could be read.
+    pub read: BoxFuture<'static, Option<Value>>,
+    /// Answers the same body with what was read.
+    pub answer: AnswerWith,
 }
 
 /// Subtracted from a caller's timeout, so that the answer still reaches it.
@@ -59,15 +80,34 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(200);
 
 pub(super) struct Webhooks {
     reviewer: Arc<dyn Reviewer>,
-    admission: Semaphore,
-    conversion: Semaphore,
-    large_bodies: LargeBodies,
-    /// Places of large reviews that are being answered.
-    large_reviews: Arc<Semaphore>,
+    admission: Places,
+    conversion: Places,
     limits: RequestLimits,
     callers: Callers,
     metrics: Metrics,
     complaints: LogLimit,
+}
+
+/// The places of one kind of reviews. Admission and conversion have their own, since a write of an object may need both, and
+/// a flood of one must not keep the other out.
+struct Places {
+    in_flight: Semaphore,
+    large_bodies: LargeBodies,
+    /// Large reviews that are being answered.
+    large_reviews: Arc<Semaphore>,
+    /// Longest body in bytes.
+    body_bytes: usize,
+}
+
+impl Places {
+    fn new(in_flight: usize, body_bytes: usize, large_bytes: usize, large_at_a_time: usize) -> Self {
+        Self {
+            in_flight: Semaphore::new(in_flight),
+            large_bodies: LargeBodies::of(large_bytes),
+            large_reviews: Arc::new(Semaphore::new(large_at_a_time)),
+            body_bytes,
+        }
+    }
 }
 
 /// Who may call.
@@ -104,10 +144,18 @@ impl Webhooks {
     ) -> Arc<Self> {
         Arc::new(Self {
             reviewer,
-            admission: Semaphore::new(limits.admission_in_flight),
-            conversion: Semaphore::new(limits.conversion_in_flight),
-            large_bodies: LargeBodies::new(&limits),
-            large_reviews: Arc::new(Semaphore::new(limits.large_at_a_time)),
+            admission: Places::new(
+                limits.admission_in_flight,
+                limits.admission_bytes,
+                limits.large_admission_bytes,
+                limits.large_at_a_time,
+            ),
+            conversion: Places::new(
+                limits.conversion_in_flight,
+                limits.conversion_bytes,
+                limits.large_bytes,
+                limits.large_at_a_time,
+            ),
             limits,
             callers,
             metrics,
@@ -118,10 +166,10 @@ impl Webhooks {
 
 /// The paths and what answers there.
 const PATHS: [(&str, Webhook); 4] = [
-    ("/mutate", Webhook::Mutate),
-    ("/validate", Webhook::Validate),
-    ("/validate-status", Webhook::ValidateStatus),
-    ("/convert", Webhook::Convert),
+    (webhook_path::MUTATE, Webhook::Mutate),
+    (webhook_path::VALIDATE, Webhook::Validate),
+    (webhook_path::VALIDATE_STATUS, Webhook::ValidateStatus),
+    (webhook_path::CONVERT, Webhook::Convert),
 ];
 
 /// The webhook that a request is for; none if it is for something else, or not sent by POST.
@@ -175,55 +223,90 @@ async fn answer(
     if !is_json(request.headers().get(CONTENT_TYPE)) {
         return Err(Refusal::UnsupportedMediaType);
     }
-    let (in_flight, limit) = match webhook {
-        Webhook::Convert => (&webhooks.conversion, webhooks.limits.conversion_bytes),
-        Webhook::Mutate | Webhook::Validate | Webhook::ValidateStatus => {
-            (&webhooks.admission, webhooks.limits.admission_bytes)
-        }
+    let places = match webhook {
+        Webhook::Convert => &webhooks.conversion,
+        Webhook::Mutate | Webhook::Validate | Webhook::ValidateStatus => &webhooks.admission,
     };
-    let _permit = in_flight.try_acquire().map_err(|_| Refusal::Busy)?;
+    let _permit = places.in_flight.try_acquire().map_err(|_| Refusal::Busy)?;
     let deadline = began + budget(request.uri().query(), webhooks.limits.default_timeout);
     let collected =
-        body::collect(request.into_body(), limit, deadline, &webhooks.limits, &webhooks.large_bodies).await?;
+        body::collect(request.into_body(), places.body_bytes, deadline, &webhooks.limits, &places.large_bodies).await?;
     if Instant::now() >= deadline {
         return Err(Refusal::Timeout);
     }
-    if collected.bytes.len() <= webhooks.limits.inline_bytes {
-        return guarded(webhooks, webhook, &collected.bytes);
-    }
-    let turn = timeout_at(deadline, Arc::clone(&webhooks.large_reviews).acquire_owned()).await;
-    let turn = turn.map_err(|_| Refusal::Timeout)?;
-    let behind = Arc::clone(webhooks);
-    let work = tokio::task::spawn_blocking(move || {
-        // Given back when the work is over, also when its caller has gone.
-        let (_turn, Collected { bytes, place: _place }) = (turn, collected);
-        guarded(&behind, webhook, &bytes)
-    });
-    match timeout_at(deadline, work).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(Refusal::Panic),
-        Err(_) => Err(Refusal::Timeout),
+    let reviewer = Arc::clone(&webhooks.reviewer);
+    let work = Work { webhooks, webhook, places, deadline };
+    let (reply, collected) =
+        work.run(collected, move |given_up, body| reviewer.review(webhook, given_up, body)).await?;
+    let lookup = match reply {
+        Reply::Answer(answer) => return Ok(answer),
+        Reply::Later(lookup) => lookup,
+    };
+    // What is left then is for the answer.
+    let patience = deadline.saturating_duration_since(Instant::now()) / 2;
+    let read = timeout(patience, lookup.read).await.ok().flatten();
+    let (answer, _) = work.run(collected, move |_, body| (lookup.answer)(body, read)).await?;
+    Ok(answer)
+}
+
+/// What is worked on, where, and until when.
+struct Work<'a> {
+    webhooks: &'a Arc<Webhooks>,
+    webhook: Webhook,
+    places: &'a Places,
+    deadline: Instant,
+}
+
+impl Work<'_> {
+    /// Does some work over a body: here, or in a thread of its own where it may take long. Gives the body back.
+    async fn run<T: Send + 'static>(
+        &self,
+        collected: Collected,
+        work: impl FnOnce(&dyn Fn() -> bool, &[u8]) -> T + Send + 'static,
+    ) -> Result<(T, Collected), Refusal> {
+        let Self { webhooks, webhook, places, deadline } = *self;
+        if collected.bytes.len() <= webhooks.limits.inline_bytes {
+            let done = guarded(webhooks, webhook, deadline, |given_up| work(given_up, &collected.bytes))?;
+            return Ok((done, collected));
+        }
+        let turn = timeout_at(deadline, Arc::clone(&places.large_reviews).acquire_owned()).await;
+        let turn = turn.map_err(|_| Refusal::Timeout)?;
+        let behind = Arc::clone(webhooks);
+        let work = tokio::task::spawn_blocking(move || {
+            // Given back when the work is over, also when its caller has gone; it ends soon after the deadline.
+            let (_turn, Collected { bytes, place }) = (turn, collected);
+            guarded(&behind, webhook, deadline, |given_up| work(given_up, &bytes))
+                .map(|done| (done, Collected { bytes, place }))
+        });
+        match timeout_at(deadline, work).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => Err(Refusal::Panic),
+            Err(_) => Err(Refusal::Timeout),
+        }
     }
 }
 
-/// What a reviewer answers at a path, for callers in this process; none where there is no webhook.
+/// What a reviewer answers at a path, for callers in this process, which read nothing for it; none where there is no webhook.
 pub fn answer_at(reviewer: &dyn Reviewer, path: &str, body: &[u8]) -> Option<Answer> {
     let (_, webhook) = PATHS.iter().find(|(known, _)| *known == path)?;
-    Some(ask(reviewer, *webhook, body))
+    Some(match reviewer.review(*webhook, &|| false, body) {
+        Reply::Answer(answer) => answer,
+        Reply::Later(lookup) => (lookup.answer)(body, None),
+    })
 }
 
-fn ask(reviewer: &dyn Reviewer, webhook: Webhook, body: &[u8]) -> Answer {
-    match webhook {
-        Webhook::Mutate => reviewer.mutate(body),
-        Webhook::Validate | Webhook::ValidateStatus => reviewer.validate(body),
-        Webhook::Convert => reviewer.convert(body),
+/// Does some work of a review; a panic there ends this request and nothing else.
+fn guarded<T>(
+    webhooks: &Webhooks,
+    webhook: Webhook,
+    deadline: Instant,
+    work: impl FnOnce(&dyn Fn() -> bool) -> T,
+) -> Result<T, Refusal> {
+    let given_up = || Instant::now() >= deadline;
+    if given_up() {
+        return Err(Refusal::Timeout);
     }
-}
-
-/// Asks the reviewer; a panic there ends this request and nothing else.
-fn guarded(webhooks: &Webhooks, webhook: Webhook, body: &Bytes) -> Result<Answer, Refusal> {
-    let asked = catch_unwind(AssertUnwindSafe(|| ask(&*webhooks.reviewer, webhook, body)));
-    asked.map_err(|_| {
+    catch_unwind(AssertUnwindSafe(|| work(&given_up))).map_err(|_| {
         if let Some(held_back) = webhooks.complaints.permit(Instant::now()) {
             error!(?webhook, held_back, "a review panicked; the caller gets a failure and the process goes on");
         }

@@ -130,10 +130,13 @@ pub struct RequestLimits {
     pub default_timeout: Duration,
     /// Reviews up to this many bytes are answered where they arrive; larger ones don't hold up other connections.
     pub inline_bytes: usize,
-    /// Bytes of all larger reviews that are being received or answered; beyond that, large ones are asked to come back.
+    /// Bytes of all larger bodies but those of admission that are being received or answered; beyond that, large ones are
+    /// asked to come back.
     pub large_bytes: usize,
-    /// Larger reviews that are answered at a time; the others wait as long as their callers do. What is made of a body in
-    /// memory is several times its size.
+    /// The same for admission reviews: a memory of their own, so that conversions never keep them out.
+    pub large_admission_bytes: usize,
+    /// Larger reviews that are answered at a time, conversions and admission reviews each; the others wait as long as their
+    /// callers do. What is made of a body in memory is several times its size.
     pub large_at_a_time: usize,
 }
 
@@ -150,7 +153,8 @@ impl Default for RequestLimits {
             body_bytes_per_second: 1024,
             default_timeout: Duration::from_secs(30),
             inline_bytes: 64 * 1024,
-            large_bytes: 128 << 20,
+            large_bytes: 96 << 20,
+            large_admission_bytes: 32 << 20,
             large_at_a_time: 2,
         }
     }

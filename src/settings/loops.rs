@@ -47,6 +47,19 @@ impl Half {
             Self::MachineController => names::LEASE_MACHINE_CONTROLLER,
         }
     }
+
+    /// Name of the Go program; that of its Lease.
+    pub const fn program(self) -> &'static str {
+        self.lease_name()
+    }
+
+    /// Port on which the Go program tells its health and metrics.
+    pub const fn port(self) -> u16 {
+        match self {
+            Self::ControllerManager => 10258,
+            Self::MachineController => 10259,
+        }
+    }
 }
 
 impl Controller {
@@ -165,8 +178,8 @@ pub enum StandbyCaches {
 /// How leadership is won and kept; lease > renew deadline > 1.2 × retry period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderElection {
-    /// Holder name in the Leases: the host name, as in Go.
-    pub identity: String,
+    /// Name of the host, which in a pod is the pod's; the holder's name in the Leases begins with it.
+    pub host_name: String,
     /// How long others wait before they take over.
     pub lease_duration: Duration,
     /// How long the leader tries to renew before it gives up.

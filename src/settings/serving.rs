@@ -2,7 +2,10 @@
 
 use std::{net::IpAddr, num::NonZeroU16, path::PathBuf};
 
-use crate::api::{defaulting::FinalizerDefault, validation::Profile};
+use crate::api::{
+    defaulting::FinalizerDefault,
+    validation::{Coverage, Profile},
+};
 
 /// Who may call webhooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,4 +164,6 @@ pub struct AdmissionSettings {
     pub controller_users: Vec<String>,
     /// Whether new objects get our finalizer in admission already.
     pub finalizers: FinalizerDefault,
+    /// Whether a class of a provider that is not served here is a mistake.
+    pub providers: Coverage,
 }

@@ -170,10 +170,11 @@ impl Calls<'_> {
 
     /// Reads an object; the store is told.
     pub fn get<K: Kind>(&mut self, store: &Store<K>, key: &ObjectKey) -> Result<Option<Arc<K>>, ApiError> {
+        let asked = store.moment();
         let found = self.call(|| format!("get {key}"), false, |calls| Ok(calls.api.get::<K>(&key.name)))?;
         match &found {
             Some(object) => {
-                store.observe_shared(Arc::clone(object));
+                store.observe_read(Arc::clone(object), asked);
             }
             None => {
                 if let Some(known) = store.get(key) {
@@ -232,7 +233,10 @@ impl Calls<'_> {
         );
         match result {
             Ok(Some(marked)) => Ok(Some(self.take(store, marked))),
-            Ok(None) => Ok(None),
+            Ok(None) => {
+                store.forget(&target.key, &target.uid);
+                Ok(None)
+            }
             Err(error) if error.is_not_found() => {
                 store.forget(&target.key, &target.uid);
                 Ok(None)

@@ -258,8 +258,10 @@ impl Checks {
             return;
         }
         if is_marked(before) {
-            // The scaler has named it and wants it gone, whatever is left.
-            self.taken += 1;
+            // The scaler has named it and wants it gone, whatever is left. That excuses no other deletion beside it.
+            if count(available(api).len()) + self.taken < self.least {
+                self.taken += 1;
+            }
             self.deleted_by_us.insert(name);
             return;
         }

@@ -107,6 +107,11 @@ impl Cloud {
     }
 }
 
+/// An identity as the cloud's controller manager writes it on the Node: the same instance in another spelling.
+pub fn as_the_node_has_it(provider_id: &str) -> String {
+    provider_id.replace("sim:///", "sim://zone-a/")
+}
+
 fn identity(name: &str, vm: &Vm) -> VmIdentity {
     VmIdentity { provider_id: vm.provider_id.clone(), node_name: name.to_owned(), addresses: Vec::new() }
 }

@@ -24,6 +24,7 @@ use crate::{
         queue::Outcome,
     },
     controllers::{
+        drain::progress::Headway,
         machine::{
             added_condition,
             decide::decide,
@@ -31,8 +32,8 @@ use crate::{
             observation::{
                 Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, Observation, Pause, Permit, Trouble, since,
             },
-            plan::{DrainOrder, Effect, Memo, Next, Plan},
-            set_condition,
+            plan::{DrainFlow, DrainOrder, Effect, Memo, Next, Plan},
+            set_condition, status_patch,
             vm_gone::VmCheck,
             without,
         },
@@ -53,7 +54,8 @@ pub struct MachineMemory {
     flow: Flow,
     pause: Option<Pause>,
     conditions_differ_since: Option<Timestamp>,
-    drain_began: Option<Timestamp>,
+    /// What the drain under way is for, and when it began.
+    drain: Option<(DrainFlow, Timestamp)>,
     reread: bool,
     /// The driver call under way.
     pub(super) call: Option<PendingCall>,
@@ -167,6 +169,9 @@ impl Process {
                 }
                 Acted::Failed(error) => return failure(&error),
             }
+            if plan.next.ends_pass() && pass.drain == DrainState::Due && pass.trouble.is_none() {
+                memory.drain = None;
+            }
             match plan.next {
                 Next::Again => {}
                 Next::Settled | Next::AwaitCall => return Outcome::Settled,
@@ -214,7 +219,10 @@ impl Process {
                 let patch = guarded(patch, *guard, newest.machine.metadata.resource_version.as_deref());
                 self.patch_machine(calls, newest, Part::Main, &patch)
             }
-            Effect::PatchStatus(patch) => self.patch_machine(calls, newest, Part::Status, &Patch::Merge(patch.clone())),
+            Effect::PatchStatus(patch) => match status_patch(patch, &seen.machine, &newest.machine) {
+                Some(patch) => self.patch_machine(calls, newest, Part::Status, &patch),
+                None => return Acted::Void,
+            },
             Effect::RemoveMachineFinalizer => match without(newest.machine.finalizers(), finalizer::MACHINE) {
                 Some(patch) => gone_is_fine(self.patch_machine(calls, newest, Part::Main, &patch)),
                 None => Ok(()),
@@ -366,15 +374,16 @@ impl Process {
 
 /// What a drain comes to: it takes its time, and while budgets refuse evictions it waits, until it is forced or late.
 fn stepped(order: &DrainOrder, memory: &mut MachineMemory, calls: &Calls<'_>, takes: Duration) -> DrainState {
-    let began = *memory.drain_began.get_or_insert(calls.now);
+    let same = memory.drain.filter(|(flow, _)| *flow == order.flow);
+    let (_, began) = *memory.drain.insert(same.unwrap_or((order.flow, calls.now)));
     let is_blocked = order.force == Force::No && calls.now < calls.around.evictions_from;
     let end = if is_blocked { calls.around.evictions_from } else { later(began, takes) };
     if end <= calls.now {
-        memory.drain_began = None;
+        memory.drain = None;
         return DrainState::Drained;
     }
     if is_blocked && order.deadline <= calls.now {
-        memory.drain_began = None;
+        memory.drain = None;
         return DrainState::Failed("evictions are refused".to_owned());
     }
     let wake = if is_blocked { end.min(order.deadline) } else { end };
@@ -382,6 +391,7 @@ fn stepped(order: &DrainOrder, memory: &mut MachineMemory, calls: &Calls<'_>, ta
         progress: String::new(),
         blocked_by: is_blocked.then(|| "a budget".to_owned()),
         waiting: None,
+        headway: Headway::None,
         wake: since(wake, calls.now),
     }
 }

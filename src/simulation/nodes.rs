@@ -48,7 +48,8 @@ pub fn join(api: &mut Api, cloud: &Cloud, name: &str, now: Timestamp) -> bool {
     }
     let mut node = Node::default();
     node.metadata.name = Some(name.to_owned());
-    node.spec = Some(NodeSpec { provider_id: Some(vm.provider_id.clone()), ..NodeSpec::default() });
+    node.spec =
+        Some(NodeSpec { provider_id: Some(super::cloud::as_the_node_has_it(&vm.provider_id)), ..NodeSpec::default() });
     set_ready(&mut node, Readiness::Ready);
     let _ = api.create(&node, now);
     true

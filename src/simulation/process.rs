@@ -33,7 +33,7 @@ use crate::{
         deployment::{self, settings::DeploymentSettings},
         machine::{self, settings::MachineSettings},
         overshooting, set,
-        set::routing::Wake,
+        set::routing::{Strength, Wake},
         views::{ControlViews, node_store},
     },
 };
@@ -236,7 +236,12 @@ impl Process {
                 }
             }
             for (of, wake) in woken {
-                self.wake((of, wake.key), later(now, wake.after));
+                let job = (of, wake.key);
+                let backs_off = self.failures.contains_key(&job) && self.due.contains_key(&job);
+                if backs_off && wake.strength == Strength::KeepsBackOff {
+                    continue;
+                }
+                self.wake(job, later(now, wake.after));
             }
         }
     }

@@ -25,9 +25,11 @@ use crate::{
         outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
         set::{
             Done,
+            back_off::{self, BackOff},
             decide::decide,
             must_be_read_again,
             observe::{ReplicaFailure, SetObservation, preserve_of_node},
+            passed_over,
             plan::{Effect, Plan, Step},
             preservation::NodePreserve,
             replica_failure, slow_start_batches,
@@ -45,6 +47,7 @@ pub struct SetMemory {
     unanswered: BTreeSet<String>,
     unread: BTreeSet<ObjectKey>,
     failure: Option<ReplicaFailure>,
+    back_off: BackOff,
     checked: Option<Checked<MachineSet>>,
 }
 
@@ -99,6 +102,8 @@ impl Process {
             }
         }
         if !calls.lacks(Guard::Unanswered) {
+            let keys = done.unanswered.iter().map(|name| ObjectKey::new(key.namespace.clone(), name.clone()));
+            memory.unread.extend(keys);
             memory.unanswered.extend(done.unanswered);
         }
         memory.unread.extend(done.unread);
@@ -131,6 +136,7 @@ impl Process {
         seen.unanswered.clone_from(&memory.unanswered);
         seen.status_written = memory.status_written;
         seen.failure.clone_from(&memory.failure);
+        seen.hold = memory.back_off.look(&seen, || back_off::given(&self.views, &seen.set));
         Some(seen)
     }
 
@@ -154,14 +160,15 @@ impl Process {
             rest = tail;
             let result = match &step.effect {
                 Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => {
-                    self.create_machines(calls, these, &mut done)
+                    self.create_machines(calls, seen, these, &mut done)
                 }
-                Effect::DeleteMachine { .. } => self.delete_machines(calls, these, &mut done),
+                Effect::DeleteMachine { .. } => self.delete_machines(calls, seen, these, &mut done),
                 Effect::PatchSet { part, patch } => {
                     gone_is_fine(calls.patch(&self.views.sets, &Target::of(&*seen.set), *part, patch))
                 }
-                Effect::PatchMachine { machine, patch } => {
-                    gone_is_fine(calls.patch(&self.views.machines, machine, Part::Main, patch))
+                Effect::PatchMachine { machine, patch, on_failure } => {
+                    let patched = gone_is_fine(calls.patch(&self.views.machines, machine, Part::Main, patch));
+                    passed_over(patched, *on_failure, &mut done)
                 }
                 Effect::ReleaseMachine { machine, patch } => {
                     released(calls.patch(&self.views.machines, machine, Part::Main, patch))
@@ -181,6 +188,7 @@ impl Process {
                 return done;
             }
         }
+        done.error = done.passed_over.take();
         done
     }
 
@@ -189,7 +197,13 @@ impl Process {
         may_adopt(&set.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
     }
 
-    fn create_machines(&self, calls: &mut Calls<'_>, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
+    fn create_machines(
+        &self,
+        calls: &mut Calls<'_>,
+        seen: &SetObservation,
+        steps: &[Step],
+        done: &mut Done,
+    ) -> Result<(), ApiError> {
         let mut rest = steps;
         for size in slow_start_batches(steps.len(), 1) {
             let (batch, tail) = rest.split_at(size.min(rest.len()));
@@ -209,7 +223,7 @@ impl Process {
                 }
             }
             if let Some(error) = failed {
-                done.failure = replica_failure(set_reason::FAILED_CREATE, "Error creating", &error);
+                done.failure = replica_failure(seen, set_reason::FAILED_CREATE, "Error creating", &error);
                 return Err(error);
             }
         }
@@ -232,7 +246,13 @@ impl Process {
         }
     }
 
-    fn delete_machines(&self, calls: &mut Calls<'_>, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
+    fn delete_machines(
+        &self,
+        calls: &mut Calls<'_>,
+        seen: &SetObservation,
+        steps: &[Step],
+        done: &mut Done,
+    ) -> Result<(), ApiError> {
         let mut failed = None;
         for step in steps {
             let Effect::DeleteMachine { machine: target, version } = &step.effect else { continue };
@@ -253,7 +273,7 @@ impl Process {
             }
         }
         let Some(error) = failed else { return Ok(()) };
-        done.failure = replica_failure(set_reason::FAILED_DELETE, "Error deleting", &error);
+        done.failure = replica_failure(seen, set_reason::FAILED_DELETE, "Error deleting", &error);
         Err(error)
     }
 }

@@ -11,6 +11,7 @@ mod lists;
 mod patches;
 mod plain;
 pub mod programs;
+mod refused;
 mod writes;
 
 use http::{HeaderMap, Method, Request};
@@ -176,7 +177,9 @@ impl Probe {
 
 /// All probes.
 pub fn probes() -> Vec<Probe> {
-    [plain::probes(), writes::probes(), patches::probes(), deletions::probes(), lists::probes()].concat()
+    let of_verbs =
+        [plain::probes(), writes::probes(), patches::probes(), deletions::probes(), lists::probes()].concat();
+    [of_verbs, refused::probes()].concat()
 }
 
 const DEFINITION: &str = include_str!("things.yaml");

@@ -349,7 +349,10 @@ async fn every_case_with_definitions_policies_and_webhooks() {
 /// A machine whose node would get more annotations than an object may have.
 fn heavy_machine(stage: &Stage) -> Value {
     let mut machine = table::base("Machine", "heavy", &stage.watched.name);
-    machine["spec"]["nodeTemplate"] = json!({"metadata": {"annotations": {"a": "x".repeat(262_144)}}});
+    // Each value is as long as the schema allows; together they are more than Kubernetes takes.
+    let annotations: serde_json::Map<_, _> =
+        ["a", "b", "c", "d"].into_iter().map(|key| (key.to_owned(), json!("x".repeat(65_536)))).collect();
+    machine["spec"]["nodeTemplate"] = json!({"metadata": {"annotations": annotations}});
     machine
 }
 

@@ -20,9 +20,9 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use machine_controller_manager::{
-    metrics::Metrics,
+    metrics::{Metrics, Webhook},
     server::{
-        Answer, Health, Reviewer, Server, ServerOptions,
+        Answer, Health, Reply, Reviewer, Server, ServerOptions,
         tls::{CertMode, CertificateManager, CertificateSettings, Target, material::Certificate, plan::PlanSettings},
     },
     settings::ConnectionLimits,
@@ -43,19 +43,14 @@ const LOAD: Duration = Duration::from_secs(30);
 struct Willing;
 
 impl Reviewer for Willing {
-    fn mutate(&self, body: &[u8]) -> Answer {
-        self.validate(body)
-    }
-
-    fn validate(&self, body: &[u8]) -> Answer {
+    fn review(&self, webhook: Webhook, _: &dyn Fn() -> bool, body: &[u8]) -> Reply {
+        if webhook == Webhook::Convert {
+            return Answer { status: 404, body: Vec::new() }.into();
+        }
         let review: Value = serde_json::from_slice(body).expect("the API server sends JSON");
         let response = json!({"uid": review["request"]["uid"], "allowed": true});
         let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
-        Answer { status: 200, body: answer.to_string().into_bytes() }
-    }
-
-    fn convert(&self, _: &[u8]) -> Answer {
-        Answer { status: 404, body: Vec::new() }
+        Answer { status: 200, body: answer.to_string().into_bytes() }.into()
     }
 }
 

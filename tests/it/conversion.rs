@@ -17,9 +17,9 @@ use machine_controller_manager::{
         names::annotation,
     },
     cli::manifests_crds::crds_yaml,
-    metrics::Metrics,
+    metrics::{Metrics, Webhook},
     server::{
-        Answer, Health, Reviewer, Server, ServerOptions,
+        Answer, Health, Reply, Reviewer, Server, ServerOptions,
         tls::{CertMode, CertificateManager, CertificateSettings, Target, plan::PlanSettings},
     },
 };
@@ -32,17 +32,12 @@ use crate::support::{Namespace, Rig, wait_until};
 struct OnlyConversion;
 
 impl Reviewer for OnlyConversion {
-    fn mutate(&self, _: &[u8]) -> Answer {
-        Answer { status: 404, body: Vec::new() }
-    }
-
-    fn validate(&self, _: &[u8]) -> Answer {
-        Answer { status: 404, body: Vec::new() }
-    }
-
-    fn convert(&self, body: &[u8]) -> Answer {
+    fn review(&self, webhook: Webhook, _: &dyn Fn() -> bool, body: &[u8]) -> Reply {
+        if webhook != Webhook::Convert {
+            return Answer { status: 404, body: Vec::new() }.into();
+        }
         let answer = convert(body);
-        Answer { status: answer.status, body: answer.body }
+        Answer { status: answer.status, body: answer.body }.into()
     }
 }
 

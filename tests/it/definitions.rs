@@ -99,6 +99,9 @@ fn mistakes_in_machines() -> Vec<Mistake> {
         case("/spec/inPlaceUpdateTimeout", json!("x"), "spec.inPlaceUpdateTimeout", DURATION),
         case("/spec/machinePreserveTimeout", json!(""), "spec.machinePreserveTimeout", DURATION),
         case("/spec/maxEvictRetries", json!(-1), "spec.maxEvictRetries", MINIMUM),
+        case("/spec/nodeConditions", json!("A".repeat(16_385)), "spec.nodeConditions", "may not be more than 16384"),
+        case("/spec/providerID", json!("x".repeat(65_537)), "spec.providerID", "may not be more than 65536"),
+        case("/spec/nodeTemplate", taints(4_097), "spec.nodeTemplate.spec.taints", "must have at most 4096 items"),
         case(
             "/spec/nodeTemplate",
             json!({"metadata": {"labels": {"a": 1}}}),
@@ -106,6 +109,11 @@ fn mistakes_in_machines() -> Vec<Mistake> {
             STRING,
         ),
     ]
+}
+
+fn taints(number: usize) -> Value {
+    let taints: Vec<_> = (0..number).map(|n| json!({"key": format!("k{n}"), "effect": "NoSchedule"})).collect();
+    json!({"spec": {"taints": taints}})
 }
 
 fn mistakes_in_sets() -> Vec<Mistake> {
@@ -123,6 +131,12 @@ fn mistakes_in_sets() -> Vec<Mistake> {
         ),
         case("/spec/template/spec/class/kind", json!("X"), "spec.template.spec.class.kind", "\"MachineClass\""),
         case("/spec/template/metadata/labels/q", json!(5), "spec.template.metadata.labels.q", STRING),
+        case(
+            "/spec/template/metadata/labels/q",
+            json!("x".repeat(64)),
+            "spec.template.metadata.labels.q",
+            "may not be more than 63",
+        ),
         case("/spec/template/metadata/finalizers", json!([1]), "spec.template.metadata.finalizers[0]", STRING),
         case("/spec/autoPreserveFailedMachineMax", json!(-1), "spec.autoPreserveFailedMachineMax", MINIMUM),
     ]
@@ -175,6 +189,7 @@ fn mistakes_in_classes() -> Vec<Mistake> {
         case("/nodeTemplate/capacity/cpu", json!(-1), "nodeTemplate.capacity.cpu", MINIMUM),
         case("/nodeTemplate/capacity/memory", json!("8Gib"), "nodeTemplate.capacity.memory", QUANTITY),
         case("/nodeTemplate/capacity/memory", json!("1e1.5"), "nodeTemplate.capacity.memory", QUANTITY),
+        case("/secretRef", json!({"name": "x".repeat(254)}), "secretRef.name", "may not be more than 253"),
         case("/nodeTemplate/virtualCapacity", json!({"hana": "-1"}), "nodeTemplate.virtualCapacity.hana", QUANTITY),
     ]
 }
@@ -201,7 +216,8 @@ impl Mistake {
     }
 
     fn text(&self) -> String {
-        format!("{} {} = {}", self.kind, self.pointer, self.value)
+        let value: String = self.value.to_string().chars().take(100).collect();
+        format!("{} {} = {value}", self.kind, self.pointer)
     }
 }
 
@@ -266,10 +282,24 @@ async fn a_new_mistake_is_refused_and_a_stored_one_forgiven() {
         let api = api(&client, &namespace, mistake.kind);
         refused(&api, mistake).await;
         let name = format!("stored-{number}");
-        for change in [json!({"metadata": {"labels": {"x": "y"}}}), mistake.other_change()] {
+        let metadata = |finalizers: Value| json!({"metadata": {"labels": {"x": "y"}, "finalizers": finalizers}});
+        for change in [metadata(json!(["example.com/x"])), mistake.other_change(), metadata(Value::Null)] {
             let answer = api.patch(&name, &PatchParams::default(), &Patch::Merge(&change)).await;
             assert!(answer.is_ok(), "{} is stored and blocks {change}: {answer:?}", mistake.text());
         }
+        if let Some(status) = a_status(mistake.kind) {
+            let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await;
+            assert!(answer.is_ok(), "{} is stored and blocks its status: {answer:?}", mistake.text());
+        }
+    }
+}
+
+/// What a controller writes into the status of a kind; a class has none in v1alpha1.
+fn a_status(kind: &str) -> Option<Value> {
+    match kind {
+        "Machine" => Some(json!({"status": {"currentStatus": {"phase": "Running"}}})),
+        "MachineSet" | "MachineDeployment" => Some(json!({"status": {"replicas": 1}})),
+        _ => None,
     }
 }
 

@@ -72,18 +72,70 @@ async fn the_node(rig: &Rig, node: &str) -> Value {
     rig.kubectl(&["get", "node", node, "-o", "json"]).await.json()
 }
 
+/// A guarded pod on this Node, and a second one of its budget that never gets ready: the budget is no mistake, it only has
+/// nothing to give at the moment.
+async fn a_pod_whose_budget_refuses(namespace: &Namespace, node: &str) {
+    let unready = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "unready", "labels": { "app": guard::NAME } },
+        "spec": {
+            "nodeName": "elsewhere", "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "main", "image": "example.com/x" }],
+        },
+    });
+    namespace.apply(&unready.to_string()).await.succeed();
+    guard::a_pod_on(namespace, node).await;
+}
+
+/// Sets the condition `KernelDeadlock`, which the kubelet does not report on, so that it does not take it back either.
+async fn deadlock(rig: &Rig, node: &str, status: &str) {
+    let deadlock = json!({ "status": { "conditions": [{
+        "type": "KernelDeadlock", "status": status, "reason": "Test",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+    }]}})
+    .to_string();
+    rig.kubectl(&["patch", "node", node, "--subresource=status", "--type=strategic", "-p", &deadlock]).await.succeed();
+}
+
+async fn is_in_phase(namespace: &Namespace, machine: &str, wanted: &str) {
+    wait_until(&format!("phase {wanted}"), PATIENCE, || async {
+        let seen = namespace.get("machine", machine).await;
+        expect(phase(&seen) == wanted, || describe(&seen))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_heeds_the_budgets_of_today_after_a_drain_that_was_given_up() {
+    let Some(rig) = Rig::own("deletion::a_deletion_heeds_the_budgets_of_today").await else { return };
+    let (namespace, _manager, machine, node) = one_machine(&rig, "given-up", &["--machine-health-timeout=3s"]).await;
+    a_pod_whose_budget_refuses(&namespace, &node).await;
+    let preserve = "node.machine.sapcloud.io/preserve";
+    rig.kubectl(&["annotate", "node", &node, &format!("{preserve}=now")]).await.succeed();
+    deadlock(&rig, &node, "True").await;
+    let pod = format!("{}/{}", namespace.name, guard::NAME);
+    waits_for(&namespace, &machine, PATIENCE, "DrainBlocked", &[pod.as_str(), "preserved until "]).await;
+
+    // The node recovers: nobody wants that drain any more. Its pod and the budget go.
+    deadlock(&rig, &node, "False").await;
+    is_in_phase(&namespace, &machine, "Running").await;
+    rig.kubectl(&["annotate", "node", &node, &format!("{preserve}-")]).await.succeed();
+    namespace.kubectl(&["delete", "poddisruptionbudget", "--all"]).await.succeed();
+    namespace.kubectl(&["delete", "pod", "--all", "--force", "--grace-period=0"]).await.succeed();
+
+    a_pod_whose_budget_refuses(&namespace, &node).await;
+    namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
+    waits_for(&namespace, &machine, ONE_RETRY, "DrainBlocked", &[pod.as_str(), "by force from "]).await;
+    assert!(!the_node(&rig, &node).await["spec"].is_null(), "the node went with its pod");
+    namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
+    is_replaced(&namespace, &machine).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn mc_198_mc_199_a_drain_that_a_budget_blocks_names_pod_and_budget() {
     let Some(rig) = Rig::own("deletion::a_drain_that_a_budget_blocks").await else { return };
     let (namespace, _manager, machine, node) = one_machine(&rig, "blocked", &[]).await;
-    // A second pod that never gets ready: the budget is no mistake, it only has nothing to give at the moment.
-    let unready = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": "unready", "labels": { "app": guard::NAME } },
-        "spec": { "nodeName": "elsewhere", "containers": [{ "name": "main", "image": "example.com/x" }] },
-    });
-    namespace.apply(&unready.to_string()).await.succeed();
-    guard::a_pod_on(&namespace, &node).await;
+    a_pod_whose_budget_refuses(&namespace, &node).await;
     namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
     let pod = format!("{}/{}", namespace.name, guard::NAME);
     let parts = [pod.as_str(), "PodDisruptionBudget", "since ", "by force from "];
@@ -194,13 +246,7 @@ async fn mc_145_mc_146_a_failed_machine_is_preserved_until_nobody_wants_it_any_m
     let disabled = "/metadata/annotations/cluster-autoscaler.kubernetes.io~1scale-down-disabled";
     assert_eq!(text(&the_node(&rig, &node).await, disabled), "true");
 
-    // A problem that the kubelet does not report on, so that it does not take it back either.
-    let deadlock = json!({ "status": { "conditions": [{
-        "type": "KernelDeadlock", "status": "True", "reason": "Test",
-        "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
-    }]}})
-    .to_string();
-    rig.kubectl(&["patch", "node", &node, "--subresource=status", "--type=strategic", "-p", &deadlock]).await.succeed();
+    deadlock(&rig, &node, "True").await;
     wait_until("the failed machine to be kept and drained", PATIENCE, || async {
         let (seen, node) = (namespace.get("machine", &machine).await, the_node(&rig, &node).await);
         let told = node["status"]["conditions"].to_string();

@@ -1,9 +1,11 @@
 //! The kustomize base of `deploy/`: it renders, applies to a real API server, and holds what the code generates.
 
+use std::time::Duration;
+
 use machine_controller_manager::cli::documents::parse_documents;
 use serde_json::Value;
 
-use crate::support::{Rig, cluster_object::text, manager::mcm};
+use crate::support::{Rig, cluster_object::text, manager::mcm, wait::expect, wait_until};
 
 const BASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base");
 const TRIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/trial");
@@ -22,6 +24,15 @@ fn the_component_simulation_is_what_the_code_generates_on_top() {
     let component = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/simulation/rbac.yaml");
     let component = std::fs::read_to_string(component).expect("readable");
     let generated = mcm(&["manifests", "rbac", "--simulation"]);
+    assert_eq!(format!("{base}---\n{component}"), generated, "what follows the base belongs to the component");
+}
+
+#[test]
+fn the_component_bootstrap_tokens_is_what_the_code_generates_on_top() {
+    let base = std::fs::read_to_string(format!("{BASE}/rbac.yaml")).expect("readable");
+    let component = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/bootstrap-tokens/rbac.yaml");
+    let component = std::fs::read_to_string(component).expect("readable");
+    let generated = mcm(&["manifests", "rbac", "--bootstrap-tokens"]);
     assert_eq!(format!("{base}---\n{component}"), generated, "what follows the base belongs to the component");
 }
 
@@ -176,7 +187,8 @@ async fn the_service_account_may_do_its_work_and_no_more() {
         ("patch", "machines.machine.sapcloud.io/status", namespace.name.as_str(), "yes"),
         ("create", "leases.coordination.k8s.io", &namespace.name, "yes"),
         ("create", "pods/eviction", "any", "yes"),
-        ("create", "secrets", "kube-system", "yes"),
+        ("create", "secrets", &namespace.name, "no"),
+        ("create", "secrets", "kube-system", "no"),
         ("list", "secrets", "kube-system", "no"),
         ("list", "secrets", "any", "no"),
         ("create", "nodes", "any", "no"),
@@ -205,4 +217,39 @@ async fn the_service_account_may_do_its_work_and_no_more() {
         let answer = rig.kubectl(&arguments).await;
         assert_eq!(answer.stdout.trim(), wanted, "{verb} {resource} in {place}: {}", answer.stderr);
     }
+}
+
+#[tokio::test]
+async fn what_bootstrap_tokens_need_lets_no_other_secret_be_written() {
+    let why = "the development server has no ValidatingAdmissionPolicies";
+    let Some(rig) = Rig::own_real("deploy::what_bootstrap_tokens_need", why).await else { return };
+    let namespace = rig.namespace("tokens").await;
+    rig.apply(&mcm(&["manifests", "rbac", "--bootstrap-tokens", "--namespace", &namespace.name])).await.succeed();
+    let user = format!("--as=system:serviceaccount:{}:machine-controller-manager", namespace.name);
+    let secret = |name: &str, kind: &str| {
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Secret", "type": kind,
+            "metadata": {"name": name, "namespace": "kube-system"},
+            "stringData": {"token-id": "abcdef", "token-secret": "0123456789abcdef"},
+        })
+    };
+    let file = rig.folder.join("secret.json");
+    let create = ["create", "-f", file.to_str().expect("UTF-8"), user.as_str()];
+    std::fs::write(&file, secret("other", "Opaque").to_string()).expect("writable");
+    let dry = [create.as_slice(), &["--dry-run=server"]].concat();
+    wait_until("the policy to be in force", Duration::from_secs(30), || async {
+        let answer = rig.kubectl(&dry).await;
+        expect(answer.stderr.contains("may write bootstrap tokens only"), || answer.stderr.clone() + &answer.stdout)
+    })
+    .await;
+    std::fs::write(&file, secret("bootstrap-token-abcdef", "bootstrap.kubernetes.io/token").to_string())
+        .expect("writable");
+    rig.kubectl(&create).await.succeed();
+    rig.kubectl(&["delete", "secret", "bootstrap-token-abcdef", "-n", "kube-system", "--wait=false", &user])
+        .await
+        .succeed();
+    let others = ["create", "secret", "generic", "other", "-n", "kube-system"];
+    rig.kubectl(&others).await.succeed();
+    let refused = rig.kubectl(&["delete", "secret", "other", "-n", "kube-system", "--wait=false", &user]).await.fail();
+    assert!(refused.contains("may write bootstrap tokens only"), "{refused}");
 }

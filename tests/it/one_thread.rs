@@ -14,7 +14,7 @@ use machine_controller_manager::{
     cli::serve::{args::ServeArgs, validate},
     cluster::clock::{SharedClock, TokioClock},
     dev_server::{DevServer, DevServerOptions, InProcess},
-    manager::{Face, Reach, Surroundings, run_in},
+    manager::{Face, Randomness, Reach, Surroundings, run_in},
     server::{Reviewer, answer_at},
     settings::Settings,
 };
@@ -23,14 +23,14 @@ use tokio::sync::oneshot;
 
 use crate::{fleet, support::scratch::count_ran};
 
-const NAMESPACE: &str = "default";
+pub const NAMESPACE: &str = "default";
 const DEPLOYMENT: &str = "fleet";
 const MACHINES: u32 = 50;
 /// Where webhooks would be, if anything listened.
-const WEBHOOKS: &str = "https://webhooks.example.com:443";
+pub const WEBHOOKS: &str = "https://webhooks.example.com:443";
 /// Virtual time that a chapter may take; the virtual cloud is as slow as real ones.
 const PATIENCE: Duration = Duration::from_secs(3600);
-const MACHINE_PATH: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default";
+pub const MACHINE_PATH: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default";
 
 /// What a history left behind.
 struct History {
@@ -64,6 +64,45 @@ fn another_seed_is_another_history() {
     assert_ne!(history(1, 2).writes, history(2, 2).writes);
 }
 
+#[test]
+fn s_cli_09_while_only_machines_are_served_no_loop_begins() {
+    count_ran("one_thread::s_cli_09_while_only_machines_are_served");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let clock: SharedClock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")));
+        let server = start_server(1, &clock);
+        let client = server.client("tester", NAMESPACE);
+        for definition in definitions(&CrdOptions::default()) {
+            if definition["spec"]["names"]["plural"] == "machines" {
+                post(&client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
+            }
+        }
+        let machine = json!({
+            "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine", "metadata": { "name": "lonely" },
+            "spec": { "class": { "kind": "MachineClass", "name": "class" } },
+        });
+        post(&client, &format!("{MACHINE_PATH}/machines"), &machine).await;
+        let reach = Reach::Clients {
+            control: server.client("manager", NAMESPACE),
+            target: Some(server.client("manager", NAMESPACE)),
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let surroundings =
+            Surroundings { reach, face: Face::Given(Box::new(drop)), clock, randomness: Randomness::Seeded(1) };
+        let story = async {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            drop(stop);
+        };
+        let running = run_in(settings(&["--leader-elect=false"]), surroundings, async { drop(stopped.await) });
+        let (ended, ()) = tokio::join!(running, story);
+        ended.expect("the manager waits and ends well");
+        let left = list(&client, &format!("{MACHINE_PATH}/machines")).await;
+        assert_eq!(left[0]["metadata"].get("finalizers"), None, "{left:?}");
+        let about_machines = |line: &&String| line.contains(" machine.sapcloud.io/");
+        assert_eq!(server.writes().iter().filter(about_machines).count(), 1, "somebody wrote to the machine");
+    });
+}
+
 fn history(seed: u64, machines: u32) -> History {
     // Time alone is enabled: whoever opened a socket here would panic.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -86,7 +125,7 @@ async fn tell(seed: u64, machines: u32) -> History {
         // Nobody waits for a reviewer but this test.
         face: Face::Given(Box::new(|reviewer| drop(give.send(reviewer)))),
         clock: Arc::clone(&clock),
-        seed,
+        randomness: Randomness::Seeded(seed),
     };
     let story = async {
         answer_webhooks(&server, given.await.expect("the manager gives its reviewer"));
@@ -103,27 +142,28 @@ async fn tell(seed: u64, machines: u32) -> History {
         assert_eq!(nodes.len(), 0, "{nodes:?}");
         drop(stop);
     };
-    let running = run_in(settings(), surroundings, async { drop(stopped.await) });
+    let running = run_in(settings(&[]), surroundings, async { drop(stopped.await) });
     let (ended, ()) = tokio::join!(running, story);
     ended.expect("the manager ends well");
     let lasted = clock.now().duration_since(began);
     History { writes: server.writes(), lasted: lasted.unsigned_abs() }
 }
 
-fn start_server(seed: u64, clock: &SharedClock) -> DevServer {
+pub fn start_server(seed: u64, clock: &SharedClock) -> DevServer {
     let clock = Arc::clone(clock);
     let now: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(move || clock.now());
     DevServer::start(DevServerOptions { seed, clock: now, ..DevServerOptions::default() }).expect("memory is there")
 }
 
-/// As `mcm serve` would be told, with leader election; clusters and ports in it are not used.
-fn settings() -> Settings {
+/// As `mcm serve` would be told, with leader election unless a flag says otherwise; clusters and ports in it are not used.
+pub fn settings(more: &[&str]) -> Settings {
     #[derive(Parser)]
     struct Serving {
         #[command(flatten)]
         args: ServeArgs,
     }
     let flags = ["serve", "--namespace=default", "--enable-simulation", "--kube-api-qps=1000", "--kube-api-burst=1000"];
+    let flags = flags.iter().chain(more);
     let surroundings = validate::Surroundings { host_name: "one-thread".to_owned(), pod_namespace: None };
     Serving::parse_from(flags).args.validate(&surroundings).expect("the flags are right")
 }
@@ -138,7 +178,7 @@ fn answer_webhooks(server: &DevServer, reviewer: Arc<dyn Reviewer>) {
 }
 
 /// Definitions and webhook configurations, as `mcm manifests` prints them.
-async fn install(client: &kube::Client) {
+pub async fn install(client: &kube::Client) {
     let options = CrdOptions { v1beta1: V1Beta1::Served(Converter::Url(WEBHOOKS.to_owned())), ..CrdOptions::default() };
     for definition in definitions(&options) {
         post(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
@@ -191,12 +231,12 @@ async fn eventually(client: &kube::Client, resource: &str, holds: impl Fn(&[Valu
     }
 }
 
-async fn list(client: &kube::Client, path: &str) -> Vec<Value> {
+pub async fn list(client: &kube::Client, path: &str) -> Vec<Value> {
     let answer = send(client, "GET", path, &Value::Null).await.expect("the list is answered");
     answer["items"].as_array().cloned().unwrap_or_default()
 }
 
-async fn post(client: &kube::Client, path: &str, object: &Value) {
+pub async fn post(client: &kube::Client, path: &str, object: &Value) {
     if let Err(error) = send(client, "POST", path, object).await {
         panic!("POST {path} {}: {error}", object["metadata"]["name"]);
     }

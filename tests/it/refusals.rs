@@ -85,11 +85,11 @@ fn refused_deployments() -> Vec<Refusal> {
             Judge::Definition,
         ),
         case(
-            "more unavailable than there are",
+            "a share that no number holds",
             "/spec/strategy/rollingUpdate/maxUnavailable",
-            Some(json!("150%")),
+            Some(json!("99999999999%")),
             "spec.strategy.rollingUpdate.maxUnavailable",
-            "must not be greater than 100%",
+            "must fit a 32-bit integer",
             Judge::Webhook,
         ),
         case(

@@ -25,6 +25,9 @@ async fn readiness_goes_first_then_the_lease_and_a_second_signal_ends_it_at_once
         .await;
     }
 
+    // `timeout` and supervisors signal a process and its group: that is one wish.
+    let asked = tokio::time::Instant::now();
+    manager.signal("TERM");
     manager.signal("TERM");
     wait_until("readiness to go", PATIENCE, || async {
         let (status, report) = manager.http("/readyz").await;
@@ -40,6 +43,8 @@ async fn readiness_goes_first_then_the_lease_and_a_second_signal_ends_it_at_once
     }
     assert_eq!(manager.http("/livez").await.0, 200, "others still have ten minutes to learn of it");
 
+    // What comes within a second is the same wish.
+    tokio::time::sleep_until(asked + Duration::from_secs(2)).await;
     manager.signal("TERM");
     assert_eq!(manager.wait(PATIENCE), 1);
     assert!(manager.log().contains("told to stop for the second time"), "{}", manager.log());

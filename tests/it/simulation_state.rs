@@ -45,7 +45,7 @@ async fn v05_vms_in_a_config_map_outlive_their_process() {
         let nodes = rig.kubectl(&["get", "nodes", "-o", "json"]).await.json();
         let found: BTreeSet<String> = crate::support::cluster_object::items(&nodes)
             .iter()
-            .map(|node| text(node, "/spec/providerID").to_owned())
+            .map(|node| text(node, "/metadata/annotations/virtual.machine.sapcloud.io~1provider-id").to_owned())
             .collect();
         expect(found.is_superset(&wanted), || format!("{found:?}"))
     })

@@ -178,6 +178,52 @@ async fn a_process_reads_what_is_stored_and_needs_no_converter_for_it() {
     assert_eq!(working.terminate(), 0);
 }
 
+/// A manager that restarts costs time and nothing else: the objects are as they should be.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_converter_that_is_away_for_seconds_is_waited_for() {
+    let Some(rig) = Rig::own("storage_migration::a_converter_that_is_away").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("away").await;
+    let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
+    make_machines(&namespace, 20).await;
+    let options = ManagerOptions { flags: vec!["--controllers=none".to_owned()], ..ManagerOptions::default() };
+    let mut manager = TestManager::start(&rig, &namespace, &options).await;
+    serve_v1beta1(&rig, &namespace, &manager).await;
+    let arguments =
+        ["migrate-storage", "--to=v1beta1", "--settle=2", &format!("--kubeconfig={}", kubeconfig.display())]
+            .map(str::to_owned);
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let ended = tokio::task::spawn_blocking(move || {
+        let mut child =
+            Command::new(MCM).args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("mcm starts");
+        let (mut errors, mut tell) = (String::new(), Some(tell));
+        for line in BufReader::new(child.stderr.take().expect("it is piped")).lines() {
+            let line = line.expect("text");
+            if line.starts_with("waiting")
+                && let Some(tell) = tell.take()
+            {
+                tell.send(()).expect("the test waits");
+            }
+            errors.push_str(&line);
+            errors.push('\n');
+        }
+        (child.wait().expect("it ends").code(), errors)
+    });
+    told.await.expect("the storage version is switched");
+    manager.kill();
+    wait_until("conversions to fail", Duration::from_secs(30), || async {
+        let answer = namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1beta1)]).await;
+        expect(!answer.succeeded(), || answer.stdout.clone())
+    })
+    .await;
+    // Longer than the settling, so that rewrites meet a converter that is away.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    manager.restart();
+    let (code, errors) = ended.await.expect("no panic");
+    assert_eq!(code, Some(0), "{errors}");
+    assert_eq!(stored_versions(&rig, Kind::Machine).await, json!(["v1beta1"]));
+}
+
 /// What the webhook at a port says when class `c` is to be deleted.
 async fn deletion_of_class_c(port: u16, namespace: &str) -> String {
     let review = json!({

@@ -2,13 +2,18 @@
 
 use std::{process::Stdio, time::Duration};
 
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
 use machine_controller_manager::api::kind::{ApiVersion, Kind};
-use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use serde_json::{Value, json};
+use tokio::{io::AsyncWriteExt, task::JoinHandle};
 
 use crate::{
     fleet,
-    support::{ManagerOptions, Rig, Rights, TestManager, cluster_object::text},
+    support::{ManagerOptions, Namespace, Rig, Rights, TestManager, cluster_object::text, manager::mcm as printed},
     versions::{qualified, serve_v1beta1},
 };
 
@@ -48,17 +53,12 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     serve_v1beta1(&rig, &namespace, &manager).await;
 
     // The manager runs without leader election here; this is what others would see of it.
-    let now = jiff::Timestamp::now();
-    let lease = format!(
-        "{{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {{name: machine-controller}}, spec: {{holderIdentity: \
-         somebody, leaseDurationSeconds: 3600, renewTime: \"{now:.6}\"}}}}"
-    );
-    namespace.apply(&lease).await.succeed();
+    let leader = renewing(&rig, &namespace).await;
 
     let kubeconfig = rig.manager_kubeconfig(&namespace, Rights::Everything).await;
     let mut arguments =
         vec![format!("--kubeconfig={}", kubeconfig.display()), format!("--namespace={}", namespace.name)];
-    diagnoses(&rig, &arguments).await;
+    diagnoses(&rig, &namespace.name, &arguments).await;
     let dry = [arguments.clone(), vec!["--dry-run".to_owned()]].concat();
     let (code, said, errors) = uninstall(&dry, "").await;
     assert_eq!(code, 0, "{errors}");
@@ -78,15 +78,24 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
 
     // While a manager runs, what it would undo is left; what would depend on it is not.
     let (code, said, errors) = uninstall(&arguments, &format!("{}\n", namespace.name)).await;
-    assert!(code == 1 && errors.contains("a manager is running"), "{said}{errors}");
+    assert!(
+        code == 1 && errors.contains("a manager is running (somebody renews Lease machine-controller)"),
+        "{said}{errors}"
+    );
     let left = rig.kubectl(&["get", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-o", "name"]).await;
     assert_eq!(left.succeed(), "");
+    let forced = [arguments.clone(), vec!["--yes".to_owned(), "--force".to_owned()]].concat();
+    let (code, _, errors) = uninstall(&forced, "").await;
+    assert!(code == 1 && errors.contains("somebody renews Lease machine-controller"), "{errors}");
     manager.terminate();
-    namespace.kubectl(&["delete", "lease", "machine-controller"]).await.succeed();
+    leader.abort();
     namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1alpha1)]).await.succeed();
 
+    // A leader that crashed leaves its name behind; only a person can know that it does not come back.
     arguments.push("--yes".to_owned());
-    let (code, said, errors) = uninstall(&arguments, "").await;
+    let (code, _, errors) = uninstall(&arguments, "").await;
+    assert!(code == 1 && errors.contains("did not renew it") && errors.contains("--force"), "{errors}");
+    let (code, said, errors) = uninstall(&forced, "").await;
     assert_eq!(code, 0, "{said}{errors}");
     // kubectl remembers for some time that the newer version was served.
     let ours = Kind::ALL.map(|kind| qualified(kind, ApiVersion::V1alpha1));
@@ -102,15 +111,117 @@ async fn everything_of_the_manager_goes_and_the_objects_stay() {
     let secret = namespace.kubectl(&["get", "secret", "machine-controller-manager-certs", "--ignore-not-found"]).await;
     assert_eq!(secret.succeed(), "");
     let (code, said, _) = uninstall(&arguments, "").await;
-    assert_eq!((code, said.as_str()), (0, "nothing of the manager is left\n"));
+    assert_eq!(code, 0, "{said}");
+    assert!(said.starts_with("nothing is left that this command takes off\n"), "{said}");
+    assert!(said.contains(&format!("left: Lease {}/machine-controller\n", namespace.name)), "{said}");
+    namespace.kubectl(&["delete", "lease", "machine-controller"]).await.succeed();
     arguments.pop();
     let (code, said, errors) = mcm("doctor", &arguments, "").await;
     assert_eq!(code, 0, "{said}{errors}");
     assert!(said.contains("off     ValidatingWebhookConfiguration machine-controller-manager: is not there"), "{said}");
 }
 
+/// Somebody who holds a Lease by a clock that is years behind, and goes on renewing it.
+async fn renewing(rig: &Rig, namespace: &Namespace) -> JoinHandle<()> {
+    let leases: Api<Lease> = Api::namespaced(rig.client().await, &namespace.name);
+    let lease = move |second: u32| {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "machine-controller"},
+            "spec": {
+                "holderIdentity": "somebody", "leaseDurationSeconds": 1,
+                "renewTime": format!("2019-01-01T00:{:02}:{:02}.000000Z", second / 60 % 60, second % 60),
+            },
+        })
+    };
+    namespace.apply(&lease(0).to_string()).await.succeed();
+    tokio::spawn(async move {
+        for second in 1.. {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            // A renewal that is lost is made up for by the next one.
+            let renewed = Patch::Merge(json!({"spec": lease(second)["spec"]}));
+            let _ = leases.patch("machine-controller", &PatchParams::default(), &renewed).await;
+        }
+    })
+}
+
+/// A machine that no manager looks after.
+fn machine(finalizers: &Value, labels: &Value) -> String {
+    json!({
+        "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": "m", "finalizers": finalizers, "labels": labels},
+        "spec": {"class": {"kind": "MachineClass", "name": "c"}},
+    })
+    .to_string()
+}
+
+const MACHINE_FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_belongs_to_the_manager_of_another_namespace_stays() {
+    let why = "the development server has no ValidatingAdmissionPolicies";
+    let Some(rig) = Rig::own_real("uninstall::what_belongs_to_another_stays", why).await else { return };
+    rig.install_crds().await;
+    let (right, wrong) = (rig.namespace("right").await, rig.namespace("wrong").await);
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: NAME, finalizers: [node.machine.sapcloud.io/machine-controller]}}";
+    for name in ["ours", "theirs"] {
+        rig.apply(&node.replace("NAME", name)).await.succeed();
+    }
+    right.apply(&machine(&json!([MACHINE_FINALIZER]), &json!({"node": "ours"}))).await.succeed();
+    wrong.apply(&machine(&json!([]), &json!({}))).await.succeed();
+    for part in ["rbac", "webhooks", "policies"] {
+        rig.apply(&printed(&["manifests", part, "--namespace", &right.name])).await.succeed();
+    }
+    let registrations = || async {
+        let kinds = "validatingwebhookconfiguration,mutatingwebhookconfiguration,validatingadmissionpolicy,\
+                     validatingadmissionpolicybinding";
+        let all = ["get", kinds, "-l", "app.kubernetes.io/name=machine-controller-manager", "-o", "name"];
+        rig.kubectl(&all).await.succeed().lines().count()
+    };
+    assert_eq!(registrations().await, 8);
+    let kubeconfig = rig.manager_kubeconfig(&right, Rights::Everything).await;
+    let of = |namespace: &Namespace, more: &[&str]| {
+        let mut arguments = vec![format!("--kubeconfig={}", kubeconfig.display()), "--yes".to_owned()];
+        arguments.push(format!("--namespace={}", namespace.name));
+        arguments.extend(more.iter().map(|&word| word.to_owned()));
+        arguments
+    };
+
+    // A slip of the finger.
+    let (code, said, errors) = uninstall(&of(&wrong, &[]), "").await;
+    let named = format!("it calls a Service of namespace {}", right.name);
+    assert!(
+        code == 1 && errors.contains("nothing of a manager is in namespace") && errors.contains(&named),
+        "{said}{errors}"
+    );
+
+    // A namespace with something to take off, whose Nodes are in another cluster, which was not named.
+    let patch = json!({"metadata": {"finalizers": [MACHINE_FINALIZER], "labels": {"node": "elsewhere"}}}).to_string();
+    wrong.kubectl(&["patch", "machine", "m", "--type=merge", "-p", &patch]).await.succeed();
+    let (code, said, errors) = uninstall(&of(&wrong, &[]), "").await;
+    assert!(code == 1 && errors.contains("--target-kubeconfig FILE"), "{said}{errors}");
+    assert!(wrong.get("machine", "m").await["metadata"]["finalizers"].is_array());
+    let (code, said, errors) = uninstall(&of(&wrong, &["--target-kubeconfig=none"]), "").await;
+    assert_eq!(code, 0, "{said}{errors}");
+    assert!(said.contains("done: take the finalizer off Machine m"), "{said}");
+    assert!(said.contains("left: ValidatingWebhookConfiguration machine-controller-manager: it calls"), "{said}");
+    assert!(said.contains("left: ValidatingAdmissionPolicy machine-controller-manager-static: it is of"), "{said}");
+    assert_eq!(registrations().await, 8);
+
+    // The right one: policies go with the webhooks, one Node is let go, and what stays is named.
+    let (code, said, errors) = uninstall(&of(&right, &[]), "").await;
+    assert_eq!(code, 0, "{said}{errors}");
+    assert_eq!(registrations().await, 0);
+    let finalizers =
+        async |node: &str| rig.kubectl(&["get", "node", node, "-o", "jsonpath={.metadata.finalizers}"]).await.succeed();
+    assert_eq!(finalizers("ours").await, "");
+    assert!(finalizers("theirs").await.contains("machine-controller"));
+    for line in ["left: the finalizer of Nodes that no machine", "left: ServiceAccount ", "left: ClusterRoleBinding "] {
+        assert!(said.contains(line), "{line:?} missing in:\n{said}");
+    }
+}
+
 /// What the doctor says of a cluster that is well, and of one whose views nobody serves.
-async fn diagnoses(rig: &Rig, arguments: &[String]) {
+async fn diagnoses(rig: &Rig, namespace: &str, arguments: &[String]) {
     let (code, said, errors) = mcm("doctor", arguments, "").await;
     assert_eq!(code, 0, "{said}{errors}");
     for line in [
@@ -127,7 +238,7 @@ async fn diagnoses(rig: &Rig, arguments: &[String]) {
         "metadata": {"name": "v1alpha1.views.machine.sapcloud.io"},
         "spec": {"group": "views.machine.sapcloud.io", "version": "v1alpha1", "groupPriorityMinimum": 100,
             "versionPriority": 100, "insecureSkipTLSVerify": true,
-            "service": {"namespace": "default", "name": "nobody", "port": 443}},
+            "service": {"namespace": namespace, "name": "nobody", "port": 443}},
     });
     rig.apply(&service.to_string()).await.succeed();
     let told = [arguments, &["--output=json".to_owned()]].concat();

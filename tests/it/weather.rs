@@ -78,6 +78,11 @@ impl Weather {
 
     /// A namespace and a manager on this control plane.
     pub async fn over(rig: Arc<Rig>, flags: &[&str]) -> Self {
+        Self::with_cloud(rig, CLOUD, flags).await
+    }
+
+    /// The same with this simulation.
+    pub async fn with_cloud(rig: Arc<Rig>, simulation: &str, flags: &[&str]) -> Self {
         let namespace = rig.namespace("weather").await;
         let port = ports::free_port();
         // Each manager keeps its VMs to itself; without a state they would be those of all simulated Nodes.
@@ -87,7 +92,7 @@ impl Weather {
             format!("--simulation-state=json:{}", state.display()),
         ];
         all.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        let options = ManagerOptions { simulation: CLOUD.to_owned(), flags: all, ..ManagerOptions::default() };
+        let options = ManagerOptions { simulation: simulation.to_owned(), flags: all, ..ManagerOptions::default() };
         let manager = TestManager::start(&rig, &namespace, &options).await;
         let cloud = Cloud { port };
         wait_until("the cloud to live", PATIENCE, || cloud.lives()).await;

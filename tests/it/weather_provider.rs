@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{
     fleet::{none_left, phase},
     support::{cluster_object::text, wait::expect, wait_until},
-    weather::{FLEET, PATIENCE, Weather, explanation, names},
+    weather::{FLEET, PATIENCE, Weather, explanation, names, sky},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -20,6 +20,34 @@ async fn a_provider_in_trouble_leaves_no_vm_and_no_machine_behind() {
     credentials_stop_working(&weather).await;
     calls_arrive_twice(&weather).await;
     replies_of_deletions_get_lost(&weather).await;
+}
+
+/// A cloud that shows a VM by its machine's name long after it was made only, and lists it as late.
+const LATE: &str = "\
+seed: 12
+latency: {create: {constant: 3s}, boot: {constant: 1h}, delete: {constant: 100ms}, api: {constant: 5ms}}
+consistency: {getLag: 1h, listLag: 1h}
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_that_is_not_shown_yet_goes_with_the_machine_that_was_deleted_while_it_was_made() {
+    let Some(rig) = sky("weather_provider::a_vm_that_is_not_shown_yet").await else { return };
+    let weather = Weather::with_cloud(rig, LATE, &[]).await;
+    weather.want(1).await;
+    wait_until("a VM to be ordered", PATIENCE, || async {
+        let ordered = weather.cloud.happened("ordered").await;
+        expect(ordered.len() == 1, || format!("{ordered:?}"))
+    })
+    .await;
+    weather.namespace.kubectl(&["delete", "machinedeployment", FLEET, "--wait=false"]).await.succeed();
+    none_left(&weather.namespace, "machines", PATIENCE).await;
+    wait_until("the VM to go", Duration::from_secs(10), || async {
+        // A cloud that lists late goes on to list what is gone.
+        let vms = weather.cloud.vms().await;
+        expect(vms.iter().all(|vm| vm["life"]["gone"].is_object()), || format!("{vms:#?}"))
+    })
+    .await;
+    weather.nobody_had_two_vms().await;
 }
 
 /// The VM exists, the caller saw a time-out: the next try finds it.

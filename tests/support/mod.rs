@@ -9,6 +9,7 @@ pub mod assets;
 pub mod backend;
 pub mod cluster_object;
 pub mod kubectl;
+pub mod lying;
 pub mod manager;
 pub mod ports;
 pub mod process;

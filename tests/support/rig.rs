@@ -23,6 +23,7 @@ use super::{
     backend::{ApiServer, Backend, Credentials},
     kubectl::Answer,
     kubectl::Kubectl,
+    lying::Liar,
     ports::free_port,
     process::Process,
     scratch,
@@ -328,6 +329,21 @@ impl Rig {
         &self.kubectl.kubeconfig
     }
 
+    /// A proxy in front of the API server, and the kubeconfig by which a manager reaches the API server through it.
+    pub async fn liar(&self) -> (Liar, PathBuf) {
+        let url = self.api_server.lock().expect("no test panics with the API server in hand").url.clone();
+        let liar = Liar::before(&url).await;
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "liar",
+            "clusters": [{ "name": "liar", "cluster": { "server": liar.url() } }],
+            "users": [{ "name": MANAGER.name, "user": { "token": MANAGER.token } }],
+            "contexts": [{ "name": "liar", "context": { "cluster": "liar", "user": MANAGER.name } }],
+        });
+        let path = self.folder.join(format!("{}.kubeconfig", liar.url().rsplit(':').next().unwrap_or_default()));
+        fs::write(&path, text.to_string()).expect("the scratch folder is writable");
+        (liar, path)
+    }
+
     /// Kubeconfig of the user that `mcm` runs as in a namespace.
     pub async fn manager_kubeconfig(&self, namespace: &Namespace, rights: Rights) -> PathBuf {
         match rights {
@@ -341,11 +357,20 @@ impl Rig {
 
     /// Grants what the code says that it needs, to a user in place of the service account.
     async fn grant(&self, namespace: &Namespace) {
-        let generated = super::manager::mcm(&["manifests", "rbac", "--simulation", "--namespace", &namespace.name]);
+        let generated = super::manager::mcm(&[
+            "manifests",
+            "rbac",
+            "--simulation",
+            "--bootstrap-tokens",
+            "--namespace",
+            &namespace.name,
+        ]);
         let views = super::manager::mcm(&["manifests", "apiservice", "--namespace", &namespace.name]);
         let mut documents = parse_documents("rbac", &generated).expect("mcm prints YAML");
         let views = parse_documents("views", &views).expect("mcm prints YAML");
         documents.extend(views.into_iter().filter(|document| document.value["kind"] != "APIService"));
+        // The development server has no policies; they narrow down what a service account may do, which is not used here.
+        documents.retain(|document| !document.value["kind"].as_str().is_some_and(|kind| kind.contains("Policy")));
         for document in &mut documents {
             if let Some(subjects) = document.value.get_mut("subjects") {
                 let user = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": RESTRICTED.name });

@@ -255,13 +255,13 @@ pub const STATIC_CHECKS: &[Check] = &[
     check(
         "STR-6",
         "strategy",
-        "['rollingUpdate', 'inPlaceUpdate'].all(s, !(s in variables.strategy) || ['maxSurge', 'maxUnavailable'].all(f, f in variables.strategy[s]))",
+        "[['rollingUpdate', 'InPlaceUpdate'], ['inPlaceUpdate', 'RollingUpdate']].all(s, variables.strategy.?type.orValue('') in ['Recreate', s[1]] || !(s[0] in variables.strategy) || ['maxSurge', 'maxUnavailable'].all(f, f in variables.strategy[s[0]]))",
         "spec.strategy: maxSurge and maxUnavailable must be specified",
     ),
     check(
         "STR-12",
         "strategy",
-        "!has(variables.strategy.inPlaceUpdate) || variables.strategy.inPlaceUpdate.?orchestrationType.orValue('') != ''",
+        "variables.strategy.?type.orValue('') in ['Recreate', 'RollingUpdate'] || !has(variables.strategy.inPlaceUpdate) || variables.strategy.inPlaceUpdate.?orchestrationType.orValue('') != ''",
         "spec.strategy.inPlaceUpdate.orchestrationType: must be one of \"Auto\", \"Manual\"",
     ),
     check("CLS-1", "provider", "!variables.is_class || variables.provider != ''", "provider: name of the driver"),

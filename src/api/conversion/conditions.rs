@@ -1,5 +1,7 @@
 //! Conditions of sets and deployments ↔ `metav1.Condition` (spec/api-and-admission §8.4).
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::Object;
@@ -17,10 +19,13 @@ pub(super) enum UpdateTime {
 /// The list as `metav1.Condition`s, one per type: of several, the last one stays. `None` if there is no list.
 pub(super) fn up(conditions: &Value) -> Option<Value> {
     let mut list: Vec<Value> = Vec::new();
-    for condition in conditions.as_array()? {
+    let mut seen = HashSet::new();
+    for condition in conditions.as_array()?.iter().rev() {
         let Some(condition_type) = condition.get("type").and_then(Value::as_str) else { continue };
+        if !seen.insert(condition_type) {
+            continue;
+        }
         let word = |name: &str| condition.get(name).and_then(Value::as_str).filter(|word| !word.is_empty());
-        list.retain(|earlier| earlier.get("type").and_then(Value::as_str) != Some(condition_type));
         list.push(json!({
             "type": condition_type,
             "status": word("status").unwrap_or("Unknown"),
@@ -29,6 +34,7 @@ pub(super) fn up(conditions: &Value) -> Option<Value> {
             "lastTransitionTime": word("lastTransitionTime").unwrap_or(NO_TIME),
         }));
     }
+    list.reverse();
     Some(Value::Array(list))
 }
 

@@ -105,10 +105,19 @@ fn disable_health_timeout(health_check: &Value) -> Option<Value> {
     }
 }
 
-/// The conditions of a comma string, untrimmed; none at all for the empty string.
+/// More conditions in one text are not taken apart: each entry of a list takes a hundred times the comma that stands for it.
+/// No object that the schema takes has so many that mean anything.
+const CONDITIONS_MAX: usize = 4_096;
+
+fn are_too_many(text: &str) -> bool {
+    text.bytes().filter(|byte| *byte == b',').count() >= CONDITIONS_MAX
+}
+
+/// The conditions of a comma string, untrimmed; none at all for the empty string, and one for a text of too many.
 fn split_conditions(text: &Value) -> Option<Value> {
     match text.as_str()? {
         "" => Some(json!([])),
+        text if are_too_many(text) => Some(json!([text])),
         text => Some(text.split(',').collect()),
     }
 }
@@ -116,6 +125,11 @@ fn split_conditions(text: &Value) -> Option<Value> {
 /// The comma string of conditions; `None` for lists that no comma string stands for.
 fn join_conditions(list: &Value) -> Option<Value> {
     let words = list.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?;
+    if let [text] = words.as_slice()
+        && are_too_many(text)
+    {
+        return Some((*text).into());
+    }
     let ambiguous = words == [""] || words.iter().any(|word| word.contains(','));
     (!ambiguous).then(|| words.join(",").into())
 }

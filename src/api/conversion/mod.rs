@@ -16,7 +16,7 @@ mod scaling;
 
 use serde_json::{Map, Value};
 
-use self::residue::Residue;
+use self::residue::{Omission, Residue};
 use crate::api::{
     kind::{ApiVersion, Kind},
     names::{self, annotation},
@@ -24,8 +24,9 @@ use crate::api::{
 
 type Object = Map<String, Value>;
 
-/// The most that conversion puts into an annotation; all annotations of an object together may have 256 KiB.
-const MAX_RESIDUE_BYTES: usize = 32 * 1024;
+/// The most that conversion puts into an annotation, and reads from one, in bytes; all annotations of an object together
+/// may have 256 KiB.
+pub const MAX_RESIDUE_BYTES: usize = 32 * 1024;
 
 /// Why an object cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +61,7 @@ pub struct Converted {
 /// How data of the other version got lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
-    /// The annotation was not written by this program, or was edited.
+    /// The annotation was not written by this program, or was edited; or it is longer than any that is written, and stays.
     UnreadableResidue,
     /// The annotation would have been too large, or the object has no place for it.
     OmittedResidue,
@@ -74,7 +75,17 @@ pub fn convert(object: &Value, desired: &str) -> Result<Value, ConversionError> 
 /// As [`convert`], and says what was lost.
 pub fn convert_counting_losses(object: &Value, desired: &str) -> Result<Converted, ConversionError> {
     let to = parse_version(desired).ok_or_else(|| ConversionError::UnknownVersion(desired.to_owned()))?;
-    let fields = object.as_object().ok_or(ConversionError::NotAnObject)?;
+    convert_owned(object.clone(), to)
+}
+
+/// As [`convert_counting_losses`], of an object that nobody needs any more.
+pub fn convert_whole(object: Value, desired: &str) -> Result<Converted, ConversionError> {
+    let to = parse_version(desired).ok_or_else(|| ConversionError::UnknownVersion(desired.to_owned()))?;
+    convert_owned(object, to)
+}
+
+fn convert_owned(object: Value, to: ApiVersion) -> Result<Converted, ConversionError> {
+    let Value::Object(fields) = object else { return Err(ConversionError::NotAnObject) };
     let word = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
     let (Some(from), Some(kind)) = (parse_version(word("apiVersion")), Kind::from_name(word("kind"))) else {
         return Err(ConversionError::UnknownKind {
@@ -83,35 +94,62 @@ pub fn convert_counting_losses(object: &Value, desired: &str) -> Result<Converte
         });
     };
     if from == to {
-        return Ok(Converted { object: object.clone(), losses: Vec::new() });
+        return Ok(Converted { object: Value::Object(fields), losses: Vec::new() });
     }
     Ok(convert_fields(kind, fields, from, to))
 }
 
-fn convert_fields(kind: Kind, fields: &Object, from: ApiVersion, to: ApiVersion) -> Converted {
+fn convert_fields(kind: Kind, fields: Object, from: ApiVersion, to: ApiVersion) -> Converted {
     let mut losses = Vec::new();
     let mut source = canonical(kind, fields);
-    let carried = remove_annotation(&mut source, residue_annotation(from));
-    remove_annotation(&mut source, residue_annotation(to));
+    let carried = take_residue(&mut source, from);
+    // What the wanted version carries is made anew below.
+    take_residue(&mut source, to);
     if (kind, from) == (Kind::Machine, ApiVersion::V1beta1) {
         machine::mirror_node_label(&mut source);
     }
 
-    let mut target = map_fields(kind, source.clone(), to);
-    if let Some(text) = carried {
-        match Residue::parse(&text) {
-            Some(residue) => target = residue.apply(target, &source, |object| map_fields(kind, object, from)),
-            None => losses.push(Loss::UnreadableResidue),
-        }
+    if matches!(carried, Carried::Unreadable) {
+        losses.push(Loss::UnreadableResidue);
     }
-
-    let back = map_fields(kind, target.clone(), from);
-    if let Some(residue) = Residue::between(&back, &source)
-        && !residue.fits(MAX_RESIDUE_BYTES).is_some_and(|text| annotate(&mut target, to, text))
-    {
+    let map = || map_fields(kind, source.clone(), to);
+    let shown = |object| map_fields(kind, object, from);
+    let (mut target, back) = match carried {
+        Carried::Residue(residue) => residue.apply(&source, map, shown),
+        Carried::Nothing | Carried::Unreadable => {
+            let target = map();
+            (target.clone(), shown(target))
+        }
+    };
+    let is_kept = match Residue::between(&back, &source, MAX_RESIDUE_BYTES) {
+        None => true,
+        Some(Omission::Carried(text)) => put_annotation(&mut target, residue_annotation(to), text),
+        Some(Omission::TooLong) => false,
+    };
+    if !is_kept {
         losses.push(Loss::OmittedResidue);
     }
     Converted { object: Value::Object(target), losses }
+}
+
+/// What an object carries of the other version.
+enum Carried {
+    Nothing,
+    Residue(Residue),
+    /// Something that this program never wrote.
+    Unreadable,
+}
+
+/// Takes what an object of this version carries of the other one. An annotation that is longer than any that is ever written
+/// is not read; it stays, as any other annotation does.
+fn take_residue(object: &mut Object, version: ApiVersion) -> Carried {
+    let name = residue_annotation(version);
+    let text = annotations(object).and_then(|annotations| annotations.get(name)?.as_str());
+    if text.is_some_and(|text| text.len() > MAX_RESIDUE_BYTES) {
+        return Carried::Unreadable;
+    }
+    let Some(text) = remove_annotation(object, name) else { return Carried::Nothing };
+    Residue::parse(&text).map_or(Carried::Unreadable, Carried::Residue)
 }
 
 /// Maps the fields that both versions can express and leaves out the rest.
@@ -132,37 +170,35 @@ fn map_fields(kind: Kind, mut object: Object, to: ApiVersion) -> Object {
 
 /// The object without what means nothing: null, which is the same as absent, and empty metadata. A driver's
 /// configuration is not ours to tidy.
-fn canonical(kind: Kind, fields: &Object) -> Object {
-    let mut object = Object::new();
-    for (name, value) in fields {
-        let opaque = kind == Kind::MachineClass && name == "providerSpec";
-        let class_spec = kind == Kind::MachineClass && name == "spec";
-        match value {
-            Value::Null => continue,
-            value if opaque => object.insert(name.clone(), value.clone()),
-            Value::Object(spec) if class_spec => {
-                let mut tidy = without_nulls(spec);
-                if let Some(configuration) = spec.get("providerSpec").filter(|value| !value.is_null()) {
-                    tidy.insert("providerSpec".to_owned(), configuration.clone());
+fn canonical(kind: Kind, mut object: Object) -> Object {
+    object.retain(|_, value| !value.is_null());
+    for (name, value) in &mut object {
+        match (kind, name.as_str(), value) {
+            (Kind::MachineClass, "providerSpec", _) => {}
+            (Kind::MachineClass, "spec", Value::Object(spec)) => {
+                let configuration = spec.remove("providerSpec").filter(|value| !value.is_null());
+                forget_nulls(spec);
+                if let Some(configuration) = configuration {
+                    spec.insert("providerSpec".to_owned(), configuration);
                 }
-                object.insert(name.clone(), Value::Object(tidy))
             }
-            value => object.insert(name.clone(), tidied(value)),
-        };
+            (_, _, value) => tidy(value),
+        }
     }
     forget_empty_metadata(&mut object);
     object
 }
 
-fn without_nulls(map: &Object) -> Object {
-    map.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), tidied(value))).collect()
+fn forget_nulls(fields: &mut Object) {
+    fields.retain(|_, value| !value.is_null());
+    fields.values_mut().for_each(tidy);
 }
 
-fn tidied(value: &Value) -> Value {
+fn tidy(value: &mut Value) {
     match value {
-        Value::Object(map) => Value::Object(without_nulls(map)),
-        Value::Array(list) => list.iter().map(tidied).collect(),
-        other => other.clone(),
+        Value::Object(fields) => forget_nulls(fields),
+        Value::Array(list) => list.iter_mut().for_each(tidy),
+        _ => {}
     }
 }
 
@@ -197,10 +233,6 @@ fn put_annotation(object: &mut Object, name: &str, text: String) -> bool {
     let Some(annotations) = annotations.as_object_mut() else { return false };
     annotations.insert(name.to_owned(), Value::String(text));
     true
-}
-
-fn annotate(object: &mut Object, version: ApiVersion, text: String) -> bool {
-    put_annotation(object, residue_annotation(version), text)
 }
 
 /// The version in a `group/version` of ours.

@@ -188,7 +188,7 @@ fn hop(object: &Value) -> Value {
 /// What a round trip promises to bring back: everything but nulls, and a node reference that contradicts the label.
 fn promised(object: &Value) -> Value {
     let kind = Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
-    let mut fields = canonical(kind, object.as_object().unwrap());
+    let mut fields = canonical(kind, object.as_object().unwrap().clone());
     if kind == Kind::Machine && object["apiVersion"] == BETA {
         machine::mirror_node_label(&mut fields);
     }

@@ -8,10 +8,17 @@
 //! identity, and only holds what the version it is carried in cannot show: an edit that changes what is shown there is
 //! dropped. Therefore nobody can change by it what admission has looked at.
 
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{BuildHasher, Hash, RandomState},
+    sync::LazyLock,
+};
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Object;
+use crate::api::names::{annotation, label};
 
 /// The edits of one object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +42,7 @@ struct Edit {
 }
 
 /// One step into an object or a keyed list.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Step {
     /// A field.
@@ -55,11 +62,14 @@ enum Step {
 }
 
 impl Residue {
-    /// What has to be done to `mapped` to get `original`; `None` if they are equal.
-    pub fn between(mapped: &Object, original: &Object) -> Option<Self> {
-        let mut edits = differences(mapped, original);
-        edits.retain(Edit::is_allowed);
-        (!edits.is_empty()).then(|| Self { name: name_of(original), edits })
+    /// The text of what has to be done to `mapped` to get `original`, if there is anything to do. Conditions go first when
+    /// it is too long.
+    pub fn between(mapped: &Object, original: &Object, max_bytes: usize) -> Option<Omission> {
+        let mut collected = Collected { max_bytes, ..Collected::default() };
+        compare_fields(mapped, original, &mut Place::default(), &mut |at, put, was| {
+            collected.add(&at.steps, put, was);
+        });
+        collected.into_text(name_of(original))
     }
 
     /// Reads an annotation; `None` if it holds no residue.
@@ -67,56 +77,128 @@ impl Residue {
         serde_json::from_str(text).ok()
     }
 
-    /// The text of the annotation; conditions go first when it is too long, `None` if that does not suffice.
-    pub fn fits(mut self, max_bytes: usize) -> Option<String> {
-        let text = serde_json::to_string(&self).ok()?;
-        if text.len() <= max_bytes {
-            return Some(text);
-        }
-        self.edits.retain(|edit| !edit.is_about_conditions());
-        let text = serde_json::to_string(&self).ok()?;
-        (text.len() <= max_bytes && !self.edits.is_empty()).then_some(text)
-    }
-
-    /// Restores what the mapping lost of `source`, as far as nobody changed it since. `shown` maps an object back to the
-    /// source's version; no edit may make it say there what the source does not say.
-    pub fn apply(&self, mapped: Object, source: &Object, shown: impl Fn(Object) -> Object) -> Object {
+    /// Restores what the mapping lost of `source`, as far as nobody changed it since; answers the result and what it shows
+    /// of itself. `map` makes the mapped object, `shown` maps an object back to the source's version; no edit may make it
+    /// say there what the source does not say.
+    ///
+    /// All edits are written at once. If some of them show, the whole is made anew without those whose places show; if that
+    /// still shows, without any. So the cost does not grow with the number of edits times the size of the object.
+    pub fn apply(
+        mut self,
+        source: &Object,
+        map: impl Fn() -> Object,
+        shown: impl Fn(Object) -> Object,
+    ) -> (Object, Object) {
+        let mapped = map();
+        let plain = shown(mapped.clone());
         if self.name != name_of(&mapped) {
-            return mapped;
+            return (mapped, plain);
         }
-        let valid: Vec<_> = self.edits.iter().filter(|edit| edit.is_allowed() && edit.guard_holds(&mapped)).collect();
-        let differences = |object: &Object| differences(&shown(object.clone()), source);
-        let before = differences(&mapped);
-
-        let mut restored = mapped.clone();
-        for edit in &valid {
-            edit.write(&mut restored);
-        }
-        if !covered(&differences(&restored), &before) {
-            // Some edit shows. Keep those that don't, one by one.
-            restored = mapped;
-            for edit in valid {
-                let mut candidate = restored.clone();
-                edit.write(&mut candidate);
-                if covered(&differences(&candidate), &before) {
-                    restored = candidate;
-                }
+        let before = Places::of_differences(&plain, source);
+        let mut lists = Lists::default();
+        self.edits.retain(|edit| edit.is_allowed() && edit.guard_holds(&mapped, &mut lists));
+        let mut restored = mapped;
+        for _ in 0..2 {
+            if self.edits.is_empty() {
+                break;
             }
+            self.edits.iter().for_each(|edit| edit.write(&mut restored, &lists));
+            let told = shown(restored.clone());
+            let showing = Regions::of_new_differences(&told, source, &before);
+            if showing.is_empty() {
+                return (restored, told);
+            }
+            self.edits.retain(|edit| !showing.overlap(&edit.at));
+            // Not more whole objects at a time than are needed.
+            drop((told, std::mem::take(&mut restored)));
+            restored = map();
         }
-        restored
+        (restored, plain)
     }
 }
 
-/// The edits that turn one object into the other.
-fn differences(from: &Object, to: &Object) -> Vec<Edit> {
-    let mut edits = Vec::new();
-    compare_fields(from, to, &mut Vec::new(), &mut edits);
-    edits
+/// What [`Residue::between`] found.
+#[derive(Debug, PartialEq)]
+pub(super) enum Omission {
+    /// The text of the annotation.
+    Carried(String),
+    /// There is something to carry, but it is too long.
+    TooLong,
 }
 
-/// Whether every place of the first list is a place of the second, or below one.
-fn covered(inner: &[Edit], outer: &[Edit]) -> bool {
-    inner.iter().all(|edit| outer.iter().any(|other| edit.at.starts_with(&other.at)))
+/// Edits as they are found. What is longer than an annotation is not even copied.
+#[derive(Default)]
+struct Collected {
+    max_bytes: usize,
+    edits: Vec<Edit>,
+    edits_bytes: usize,
+    conditions: Vec<Edit>,
+    conditions_bytes: usize,
+}
+
+impl Collected {
+    fn add(&mut self, at: &[Step], put: Option<&Value>, was: Option<&Value>) {
+        if !is_allowed(at) {
+            return;
+        }
+        let (edits, bytes) = if is_about_conditions(at) {
+            (&mut self.conditions, &mut self.conditions_bytes)
+        } else {
+            (&mut self.edits, &mut self.edits_bytes)
+        };
+        for part in [put, was].into_iter().flatten() {
+            *bytes = bytes.saturating_add(length_up_to(part, self.max_bytes));
+        }
+        *bytes = at.iter().fold(*bytes, |bytes, step| bytes.saturating_add(step.text().len() + 2));
+        if *bytes <= self.max_bytes {
+            edits.push(Edit { at: at.to_vec(), put: put.cloned(), was: was.cloned() });
+        }
+    }
+
+    fn into_text(self, name: String) -> Option<Omission> {
+        if self.edits_bytes == 0 && self.conditions_bytes == 0 {
+            return None;
+        }
+        if self.edits_bytes > self.max_bytes {
+            return Some(Omission::TooLong);
+        }
+        let without_conditions = self.edits.len();
+        let mut residue = Residue { name, edits: self.edits };
+        let fitting = |residue: &Residue| {
+            let text = serde_json::to_string(residue).ok()?;
+            (text.len() <= self.max_bytes && !residue.edits.is_empty()).then_some(text)
+        };
+        let mut carried = None;
+        if self.conditions_bytes <= self.max_bytes {
+            residue.edits.extend(self.conditions);
+            carried = fitting(&residue);
+            residue.edits.truncate(without_conditions);
+        }
+        let carried = carried.or_else(|| fitting(&residue));
+        Some(carried.map_or(Omission::TooLong, Omission::Carried))
+    }
+}
+
+/// Bytes of a value as JSON, as far as they are not more than `max`.
+fn length_up_to(value: &Value, max: usize) -> usize {
+    struct Counted {
+        bytes: usize,
+        max: usize,
+    }
+    impl std::io::Write for Counted {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            self.bytes += text.len();
+            if self.bytes > self.max { Err(std::io::ErrorKind::OutOfMemory.into()) } else { Ok(text.len()) }
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counted = Counted { bytes: 0, max };
+    // What is too long ends the writing; more than that nobody wants to know.
+    let _ = serde_json::to_writer(&mut counted, value);
+    counted.bytes
 }
 
 fn name_of(object: &Object) -> String {
@@ -124,82 +206,264 @@ fn name_of(object: &Object) -> String {
     name.unwrap_or_default().to_owned()
 }
 
-fn compare(mapped: Option<&Value>, original: Option<&Value>, at: &mut Vec<Step>, edits: &mut Vec<Edit>) {
-    match (mapped, original) {
-        (Some(mapped), Some(original)) if mapped == original => {}
-        (Some(Value::Object(mapped)), Some(Value::Object(original))) => compare_fields(mapped, original, at, edits),
-        (Some(Value::Array(mapped)), Some(Value::Array(original))) if keys(mapped, at) == keys(original, at) => {
-            match keys(mapped, at) {
-                Some(steps) => {
-                    for ((step, mapped), original) in steps.into_iter().zip(mapped).zip(original) {
-                        at.push(step);
-                        compare(Some(mapped), Some(original), at, edits);
-                        at.pop();
-                    }
-                }
-                None => edits.push(Edit {
-                    at: at.clone(),
-                    put: Some(Value::Array(original.clone())),
-                    was: Some(Value::Array(mapped.clone())),
-                }),
-            }
-        }
-        (None, None) => {}
-        (mapped, original) => edits.push(Edit { at: at.clone(), put: original.cloned(), was: mapped.cloned() }),
+/// A place while two objects are compared, with the hash of each of its beginnings.
+#[derive(Default)]
+struct Place {
+    steps: Vec<Step>,
+    hashes: Vec<u64>,
+}
+
+impl Place {
+    fn push(&mut self, step: Step) {
+        self.hashes.push(hash_below(self.hash(), &step));
+        self.steps.push(step);
+    }
+
+    fn pop(&mut self) {
+        self.hashes.pop();
+        self.steps.pop();
+    }
+
+    fn hash(&self) -> u64 {
+        self.hashes.last().copied().unwrap_or_default()
     }
 }
 
-fn compare_fields(mapped: &Object, original: &Object, at: &mut Vec<Step>, edits: &mut Vec<Edit>) {
+/// Hash of a place below another one. Keyed, so that nobody can make two places look the same.
+fn hash_below<T: Hash>(place: u64, step: &T) -> u64 {
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    KEYS.hash_one((place, step))
+}
+
+/// Hashes of all beginnings of a place, the shortest first.
+fn prefixes<T: Hash>(at: &[T]) -> impl Iterator<Item = u64> {
+    at.iter().scan(0, |hash, step| {
+        *hash = hash_below(*hash, step);
+        Some(*hash)
+    })
+}
+
+/// Told of each place where two objects differ: the place, the original value, the mapped one.
+type Tell<'a> = dyn FnMut(&Place, Option<&Value>, Option<&Value>) + 'a;
+
+/// Every value is looked at once: what has members is entered, not compared as a whole first.
+fn compare(mapped: Option<&Value>, original: Option<&Value>, at: &mut Place, tell: &mut Tell<'_>) {
+    match (mapped, original) {
+        (Some(Value::Object(mapped)), Some(Value::Object(original))) => compare_fields(mapped, original, at, tell),
+        (Some(Value::Array(left)), Some(Value::Array(right))) => match (keys(left, at), keys(right, at)) {
+            (Some(steps), Some(others)) if steps == others => {
+                for ((step, left), right) in steps.into_iter().zip(left).zip(right) {
+                    at.push(step);
+                    compare(Some(left), Some(right), at, tell);
+                    at.pop();
+                }
+            }
+            _ if left == right => {}
+            _ => tell(at, original, mapped),
+        },
+        (mapped, original) if mapped == original => {}
+        (mapped, original) => tell(at, original, mapped),
+    }
+}
+
+fn compare_fields(mapped: &Object, original: &Object, at: &mut Place, tell: &mut Tell<'_>) {
     let new = original.keys().filter(|name| !mapped.contains_key(*name));
     for name in mapped.keys().chain(new) {
+        let (mapped, original) = (mapped.get(name), original.get(name));
+        let is_leaf = |value: Option<&Value>| !matches!(value, Some(Value::Object(_) | Value::Array(_)));
+        if is_leaf(mapped) && is_leaf(original) && mapped == original {
+            continue;
+        }
         at.push(Step::Field(name.clone()));
-        compare(mapped.get(name), original.get(name), at, edits);
+        compare(mapped, original, at, tell);
         at.pop();
     }
 }
 
+/// The field by which the entries of a list are told apart, by the name of the list.
+fn key_field(list_name: &str) -> Option<&'static str> {
+    match list_name {
+        "conditions" | "nodeConditions" | "machineConditions" | "machineSetCondition" => Some("type"),
+        "failedMachines" => Some("name"),
+        _ => None,
+    }
+}
+
 /// The steps to the entries of a list keyed by type or name; `None` for other lists and for ambiguous ones.
-fn keys(list: &[Value], at: &[Step]) -> Option<Vec<Step>> {
-    let Some(Step::Field(list_name)) = at.last() else { return None };
-    let key_field = match list_name.as_str() {
-        "conditions" | "nodeConditions" | "machineConditions" | "machineSetCondition" => "type",
-        "failedMachines" => "name",
-        _ => return None,
-    };
+fn keys(list: &[Value], at: &Place) -> Option<Vec<Step>> {
+    let Some(Step::Field(list_name)) = at.steps.last() else { return None };
+    let key_field = key_field(list_name)?;
+    let mut seen = HashSet::with_capacity(list.len());
     let mut steps = Vec::with_capacity(list.len());
     for entry in list {
-        let key = entry.get(key_field)?.as_str()?.to_owned();
-        let step = if key_field == "type" { Step::Type { key } } else { Step::Name { key } };
-        if steps.contains(&step) {
+        let key = entry.get(key_field)?.as_str()?;
+        if !seen.insert(key) {
             return None;
         }
-        steps.push(step);
+        let key = key.to_owned();
+        steps.push(if key_field == "type" { Step::Type { key } } else { Step::Name { key } });
     }
     Some(steps)
 }
 
+/// Places in an object, remembered by their hashes.
+#[derive(Debug, Default)]
+struct Places(HashSet<u64>);
+
+impl Places {
+    /// Where two objects differ.
+    fn of_differences(shown: &Object, source: &Object) -> Self {
+        let mut places = Self::default();
+        compare_fields(shown, source, &mut Place::default(), &mut |at, _, _| {
+            places.0.insert(at.hash());
+        });
+        places
+    }
+
+    /// Whether the place is one of these, or below one.
+    fn cover(&self, at: &Place) -> bool {
+        at.hashes.iter().any(|beginning| self.0.contains(beginning))
+    }
+}
+
+/// Regions of an object that the two versions place differently, by a name that both have in common.
+#[derive(Debug, Default)]
+struct Regions {
+    /// The regions themselves.
+    whole: HashSet<u64>,
+    /// All that lies around them.
+    around: HashSet<u64>,
+}
+
+impl Regions {
+    /// Where an object shows what its source does not say, beyond the places where it did before.
+    fn of_new_differences(shown: &Object, source: &Object, before: &Places) -> Self {
+        let mut regions = Self::default();
+        compare_fields(shown, source, &mut Place::default(), &mut |at, _, _| {
+            if !before.cover(at) {
+                let region = region(&at.steps);
+                regions.around.extend(prefixes(&region));
+                regions.whole.extend(prefixes(&region).last());
+            }
+        });
+        regions
+    }
+
+    fn is_empty(&self) -> bool {
+        self.whole.is_empty()
+    }
+
+    /// Whether a place is in one of these regions, or around one.
+    fn overlap(&self, at: &[Step]) -> bool {
+        let region = region(at);
+        prefixes(&region).last().is_none_or(|whole| self.around.contains(&whole))
+            || prefixes(&region).any(|prefix| self.whole.contains(&prefix))
+    }
+}
+
+/// The part of an object that a place belongs to, named alike in both versions: what is mapped together is one part.
+/// Naming a part too large costs no more than edits that need not have gone.
+fn region(at: &[Step]) -> Vec<&str> {
+    let words: Vec<&str> = at.iter().take(4).map(Step::name).collect();
+    match words.as_slice() {
+        ["metadata", "labels", label::NODE, ..] | ["status", "nodeRef", ..] => vec!["node"],
+        ["metadata", "annotations", annotation::ROLLBACK_TO, ..] | ["spec", "rollbackTo", ..] => vec!["rollback"],
+        ["metadata", map, key, ..] => vec!["metadata", map, key],
+        ["spec", "template", "spec"] => vec!["template"],
+        ["spec", "template", "spec", field, ..] => vec!["template", machine_field(field)],
+        ["spec", field, below @ ..] => match (machine_field(field), below.first()) {
+            // A template is its metadata and the machine specification, which is another region.
+            ("template", Some(part)) => vec!["template", part],
+            (field, _) => vec![class_field(field)],
+        },
+        ["status", field, ..] => vec!["status", status_field(field)],
+        [field, ..] => vec![class_field(field)],
+        [] => Vec::new(),
+    }
+}
+
+/// Fields of a machine specification that v1beta1 has in `lifecycle`, and the class.
+fn machine_field(field: &str) -> &str {
+    match field {
+        "class" | "classRef" => "class",
+        "lifecycle"
+        | "drainTimeout"
+        | "creationTimeout"
+        | "healthTimeout"
+        | "inPlaceUpdateTimeout"
+        | "machinePreserveTimeout"
+        | "disableHealthTimeout"
+        | "maxEvictRetries"
+        | "nodeConditions" => "lifecycle",
+        other => other,
+    }
+}
+
+/// Fields of a class, which v1beta1 has in `spec`.
+fn class_field(field: &str) -> &str {
+    if field == "userDataSecretRef" { "secretRef" } else { field }
+}
+
+/// Fields of a status under their names in v1alpha1, or of the part that they belong to.
+fn status_field(field: &str) -> &str {
+    match field {
+        "conditions" | "nodeConditions" | "machineConditions" | "machineSetCondition" => "conditions",
+        "operation" | "lastOperation" => "lastOperation",
+        "currentStatus" | "phase" | "phaseUpdateTime" | "lastUpdateTime" | "timeoutActive" | "preserveExpiryTime" => {
+            "currentStatus"
+        }
+        other => other,
+    }
+}
+
+/// Where the entries of keyed lists stand, looked up once per list.
+#[derive(Debug, Default)]
+struct Lists(HashMap<u64, HashMap<String, usize>>);
+
+impl Lists {
+    /// The place of an entry; of several the first.
+    fn place(&mut self, list: u64, step: &Step, value: &Value) -> Option<usize> {
+        let key_field = step.key_field()?;
+        let elements = value.as_array()?;
+        let places = self.0.entry(hash_below(list, &key_field)).or_insert_with(|| {
+            let mut places = HashMap::new();
+            for (index, entry) in elements.iter().enumerate() {
+                if let Some(key) = entry.get(key_field).and_then(Value::as_str) {
+                    places.entry(key.to_owned()).or_insert(index);
+                }
+            }
+            places
+        });
+        places.get(step.text()).copied()
+    }
+
+    /// The place of an entry that was looked up before.
+    fn known(&self, list: u64, step: &Step) -> Option<usize> {
+        let places = self.0.get(&hash_below(list, &step.key_field()?))?;
+        places.get(step.text()).copied()
+    }
+}
+
 impl Step {
-    fn of<'a>(&self, value: &'a Value) -> Option<&'a Value> {
+    fn text(&self) -> &str {
         match self {
-            Self::Field(name) => value.as_object()?.get(name),
-            Self::Type { key } => {
-                value.as_array()?.iter().find(|entry| entry.get("type") == Some(&Value::from(&**key)))
-            }
-            Self::Name { key } => {
-                value.as_array()?.iter().find(|entry| entry.get("name") == Some(&Value::from(&**key)))
-            }
+            Self::Field(name) => name,
+            Self::Type { key } | Self::Name { key } => key,
         }
     }
 
-    fn of_mut<'a>(&self, value: &'a mut Value) -> Option<&'a mut Value> {
+    /// The text, cut to the longest key that Kubernetes knows, so that a longer one is not read for each place below it.
+    fn name(&self) -> &str {
+        const LONGEST_KEY: usize = 317;
+        self.text().get(..LONGEST_KEY).unwrap_or(self.text())
+    }
+
+    /// The field of an entry that must say this; none for a step into an object.
+    fn key_field(&self) -> Option<&'static str> {
         match self {
-            Self::Field(name) => value.as_object_mut()?.get_mut(name),
-            Self::Type { key } => {
-                value.as_array_mut()?.iter_mut().find(|entry| entry.get("type") == Some(&Value::from(&**key)))
-            }
-            Self::Name { key } => {
-                value.as_array_mut()?.iter_mut().find(|entry| entry.get("name") == Some(&Value::from(&**key)))
-            }
+            Self::Field(_) => None,
+            Self::Type { .. } => Some("type"),
+            Self::Name { .. } => Some("name"),
         }
     }
 
@@ -208,59 +472,86 @@ impl Step {
     }
 }
 
-impl Edit {
-    /// Of metadata only labels and annotations may change; an API server would refuse the rest.
-    fn is_allowed(&self) -> bool {
-        match self.at.as_slice() {
-            [] => false,
-            [first, ..] if first.is_field(&["apiVersion", "kind"]) => false,
-            [first, rest @ ..] if first.is_field(&["metadata"]) => {
-                rest.first().is_some_and(|second| second.is_field(&["labels", "annotations"]))
-            }
-            _ => true,
+/// Of metadata only labels and annotations may change; an API server would refuse the rest.
+fn is_allowed(at: &[Step]) -> bool {
+    match at {
+        [] => false,
+        [first, ..] if first.is_field(&["apiVersion", "kind"]) => false,
+        [first, rest @ ..] if first.is_field(&["metadata"]) => {
+            rest.first().is_some_and(|second| second.is_field(&["labels", "annotations"]))
         }
+        _ => true,
     }
+}
 
-    fn is_about_conditions(&self) -> bool {
-        matches!(self.at.as_slice(), [status, list, ..] if status.is_field(&["status"])
-            && list.is_field(&["conditions", "machineConditions", "machineSetCondition"]))
+fn is_about_conditions(at: &[Step]) -> bool {
+    matches!(at, [status, list, ..] if status.is_field(&["status"])
+        && list.is_field(&["conditions", "machineConditions", "machineSetCondition"]))
+}
+
+impl Edit {
+    fn is_allowed(&self) -> bool {
+        is_allowed(&self.at)
     }
 
     /// Whether the mapping still gives what it gave. Where the surroundings are gone, nothing is restored.
-    fn guard_holds(&self, mapped: &Object) -> bool {
-        let (Some(Step::Field(first)), Some((last, parents))) = (self.at.first(), self.at.split_last()) else {
-            return false;
-        };
-        if parents.is_empty() {
-            return mapped.get(first) == self.was.as_ref();
+    fn guard_holds(&self, mapped: &Object, lists: &mut Lists) -> bool {
+        let (Some((Step::Field(first), below)), was) = (self.at.split_first(), self.was.as_ref()) else { return false };
+        let Some((last, parents)) = below.split_last() else { return mapped.get(first) == was };
+        let Some(mut value) = mapped.get(first) else { return false };
+        let mut places = prefixes(&self.at);
+        for step in parents {
+            let place = places.next().unwrap_or_default();
+            let next = match step {
+                Step::Field(name) => value.as_object().and_then(|fields| fields.get(name)),
+                keyed => lists.place(place, keyed, value).and_then(|index| value.get(index)),
+            };
+            let Some(next) = next else { return false };
+            value = next;
         }
-        let Some(top) = mapped.get(first) else { return false };
-        let parent = parents.iter().skip(1).try_fold(top, |value, step| step.of(value));
-        parent.is_some_and(|parent| {
-            let fits = if matches!(last, Step::Field(_)) { parent.is_object() } else { parent.is_array() };
-            fits && last.of(parent) == self.was.as_ref()
-        })
+        let place = places.next().unwrap_or_default();
+        match last {
+            Step::Field(name) => value.as_object().is_some_and(|fields| fields.get(name) == was),
+            keyed => value.is_array() && lists.place(place, keyed, value).and_then(|index| value.get(index)) == was,
+        }
     }
 
-    fn write(&self, object: &mut Object) {
-        let (Some(Step::Field(first)), Some((last, parents))) = (self.at.first(), self.at.split_last()) else { return };
-        if parents.is_empty() {
-            return write_field(object, first, self.put.as_ref());
+    /// Writes the edit into an object for which the guard held; another edit may have changed the surroundings since, and
+    /// then nothing is written.
+    fn write(&self, object: &mut Object, lists: &Lists) {
+        let Some((Step::Field(first), below)) = self.at.split_first() else { return };
+        let Some((last, parents)) = below.split_last() else { return write_field(object, first, self.put.as_ref()) };
+        let Some(mut value) = object.get_mut(first) else { return };
+        let mut places = prefixes(&self.at);
+        for step in parents {
+            let Some(next) = below_mut(value, step, places.next().unwrap_or_default(), lists) else { return };
+            value = next;
         }
-        let Some(top) = object.get_mut(first) else { return };
-        let Some(parent) = parents.iter().skip(1).try_fold(top, |value, step| step.of_mut(value)) else { return };
         match last {
             Step::Field(name) => {
-                if let Some(fields) = parent.as_object_mut() {
+                if let Some(fields) = value.as_object_mut() {
                     write_field(fields, name, self.put.as_ref());
                 }
             }
             // Lists of other entries are edited whole, so that no single entry is ever taken out.
-            Step::Type { .. } | Step::Name { .. } => {
-                if let (Some(entry), Some(value)) = (last.of_mut(parent), &self.put) {
-                    *entry = value.clone();
+            keyed => {
+                if let (Some(entry), Some(put)) =
+                    (below_mut(value, keyed, places.next().unwrap_or_default(), lists), &self.put)
+                {
+                    *entry = put.clone();
                 }
             }
+        }
+    }
+}
+
+fn below_mut<'a>(value: &'a mut Value, step: &Step, place: u64, lists: &Lists) -> Option<&'a mut Value> {
+    match step {
+        Step::Field(name) => value.as_object_mut()?.get_mut(name),
+        keyed => {
+            let entry = value.as_array_mut()?.get_mut(lists.known(place, keyed)?)?;
+            let still_it = entry.get(keyed.key_field()?)?.as_str() == Some(keyed.text());
+            still_it.then_some(entry)
         }
     }
 }

@@ -97,6 +97,7 @@ fn a_machine_of_the_original_needs_no_residue() {
 #[case::k2_two(json!({"nodeConditions": "A,B"}), json!(["A", "B"]))]
 #[case::k3_blanks_are_kept(json!({"nodeConditions": "A, B"}), json!(["A", " B"]))]
 #[case::empty_entries_are_kept(json!({"nodeConditions": "A,,A,"}), json!(["A", "", "A", ""]))]
+#[case::too_many_stay_one_text(json!({"nodeConditions": ",".repeat(4_096)}), json!([",".repeat(4_096)]))]
 fn node_conditions_become_a_list(#[case] spec: Value, #[case] list: Value) {
     let machine = alpha("Machine", json!({"spec": {"providerID": "x"}}));
     let mut machine = machine;
@@ -373,6 +374,56 @@ fn k26_an_unreadable_residue_is_taken_off_and_counted(#[case] text: &str) {
     let converted = convert_counting_losses(&machine, BETA).unwrap();
     assert_eq!(converted.object, beta("Machine", json!({})));
     assert_eq!(converted.losses, [Loss::UnreadableResidue]);
+}
+
+#[test]
+fn a_residue_longer_than_any_that_is_written_is_not_read_and_stays() {
+    let edits = [json!({"at": ["spec", "drainTimeout"], "put": "x".repeat(MAX_RESIDUE_BYTES)})];
+    let long = json!({"name": "m", "edits": edits}).to_string();
+    for (stored, name) in [(ALPHA, annotation::CONVERSION_V1BETA1), (BETA, annotation::CONVERSION_V1ALPHA1)] {
+        let machine = object(stored, "Machine", json!({"metadata": {"annotations": {name: long, "a": "b"}}}));
+        let converted = convert_counting_losses(&machine, other(&machine)).unwrap();
+        assert_eq!(converted.losses, [Loss::UnreadableResidue]);
+        assert_eq!(converted.object["metadata"]["annotations"], json!({name: long, "a": "b"}));
+        assert_eq!(convert(&converted.object, stored).unwrap(), machine, "and comes back as it was");
+    }
+}
+
+/// An edit that shows takes only those with it that belong to the same part of the object.
+#[test]
+fn of_forged_edits_only_those_go_that_show() {
+    let forged = json!({"name": "m", "edits": [
+        {"at": ["spec", "providerID"], "put": "theirs"},
+        {"at": ["spec", "nodeTemplate", "future"], "put": 1},
+        {"at": ["status", "observedGeneration"], "put": 4},
+        {"at": ["status", "conditions", {"type": "A"}, "observedGeneration"], "put": 7},
+    ]});
+    let machine = alpha(
+        "Machine",
+        json!({
+            "metadata": {"annotations": {annotation::CONVERSION_V1BETA1: forged.to_string()}},
+            "spec": {"nodeTemplate": {"metadata": {}}},
+            "status": {"machineConditions": [{"type": "A", "status": "True"}]},
+        }),
+    );
+    let there = up(&machine);
+    // Only v1beta1 can say the other two, so that nobody who looked at the object was deceived.
+    assert_eq!(there["spec"], json!({"nodeTemplate": {"metadata": {}, "future": 1}}));
+    assert_eq!(there["status"]["conditions"], json!([{"type": "A", "status": "True"}]));
+    assert_eq!(there["status"]["observedGeneration"], 4);
+}
+
+#[test]
+fn an_entry_of_a_long_list_is_restored() {
+    let conditions: Vec<_> = (0..2_000).map(|n| json!({"type": format!("T{n}"), "status": "True"})).collect();
+    let mut set = alpha("MachineSet", json!({"status": {"machineSetCondition": conditions}}));
+    set["status"]["machineSetCondition"][1_999]["future"] = json!("x");
+    let mut there = up(&set);
+    // The conditions of a set are all made anew in the other version, which is too much to carry; one is not.
+    assert_eq!(residue(&there), None);
+    let carried = json!({"name": "m", "edits": [{"at": ["status", "machineSetCondition", {"type": "T1999"}, "future"], "put": "x"}]});
+    there["metadata"]["annotations"] = json!({annotation::CONVERSION_V1ALPHA1: carried.to_string()});
+    assert_eq!(down(&there)["status"]["machineSetCondition"][1_999]["future"], "x");
 }
 
 #[test]

@@ -212,9 +212,11 @@ fn conversion(v1beta1: &V1Beta1) -> Value {
     let client_config = match v1beta1 {
         V1Beta1::NotServed => return json!({"strategy": "None"}),
         V1Beta1::Served(Converter::Service { namespace, name, port }) => {
-            json!({"service": {"namespace": namespace, "name": name, "port": port, "path": "/convert"}})
+            json!({"service": {"namespace": namespace, "name": name, "port": port, "path": names::webhook_path::CONVERT}})
         }
-        V1Beta1::Served(Converter::Url(base)) => json!({"url": format!("{}/convert", base.trim_end_matches('/'))}),
+        V1Beta1::Served(Converter::Url(base)) => {
+            json!({"url": format!("{}{}", base.trim_end_matches('/'), names::webhook_path::CONVERT)})
+        }
     };
     json!({
         "strategy": "Webhook",
@@ -279,7 +281,10 @@ fn replicas_default_to_zero(schema: &mut Value) {
 
 fn machine_v1alpha1(servers: OldestServer) -> Value {
     let mut schema = shape::structural::<v1alpha1::Machine>();
-    demand(servers, &mut schema, |schema| machine_spec_v1alpha1(schema, "spec"));
+    demand(servers, &mut schema, |schema| {
+        machine_spec_v1alpha1(schema, "spec");
+        bound_specification(schema);
+    });
     schema
 }
 
@@ -290,7 +295,10 @@ fn machine_spec_v1alpha1(schema: &mut Value, root: &str) {
 
 fn machine_v1beta1(servers: OldestServer) -> Value {
     let mut schema = shape::structural::<v1beta1::Machine>();
-    demand(servers, &mut schema, |schema| machine_spec_v1beta1(schema, "spec"));
+    demand(servers, &mut schema, |schema| {
+        machine_spec_v1beta1(schema, "spec");
+        bound_specification(schema);
+    });
     schema
 }
 
@@ -305,6 +313,7 @@ fn machine_set_v1alpha1(servers: OldestServer) -> Value {
     demand(servers, &mut schema, |schema| {
         machine_set_spec(schema);
         machine_spec_v1alpha1(schema, "spec.template.spec");
+        bound_specification(schema);
     });
     schema
 }
@@ -315,6 +324,7 @@ fn machine_set_v1beta1(servers: OldestServer) -> Value {
     demand(servers, &mut schema, |schema| {
         machine_set_spec(schema);
         machine_spec_v1beta1(schema, "spec.template.spec");
+        bound_specification(schema);
     });
     schema
 }
@@ -332,6 +342,7 @@ fn machine_deployment_v1alpha1(servers: OldestServer) -> Value {
         machine_deployment_spec(schema);
         rules::bound(schema, "spec", rules::DEPLOYMENT_SPEC_V1ALPHA1);
         machine_spec_v1alpha1(schema, "spec.template.spec");
+        bound_specification(schema);
     });
     schema
 }
@@ -343,6 +354,7 @@ fn machine_deployment_v1beta1(servers: OldestServer) -> Value {
         machine_deployment_spec(schema);
         rules::bound(schema, "spec", rules::DEPLOYMENT_SPEC_V1BETA1);
         machine_spec_v1beta1(schema, "spec.template.spec");
+        bound_specification(schema);
     });
     schema
 }
@@ -356,14 +368,39 @@ fn machine_deployment_spec(schema: &mut Value) {
 
 fn machine_class_v1alpha1(servers: OldestServer) -> Value {
     let mut schema = shape::structural::<v1alpha1::MachineClass>();
-    demand(servers, &mut schema, |schema| node_template(schema, "nodeTemplate"));
+    demand(servers, &mut schema, |schema| {
+        node_template(schema, "nodeTemplate");
+        secret_references(schema, "", ["secretRef", "credentialsSecretRef"]);
+        bound_specification(schema);
+    });
     schema
 }
 
 fn machine_class_v1beta1(servers: OldestServer) -> Value {
     let mut schema = shape::structural::<v1beta1::MachineClass>();
-    demand(servers, &mut schema, |schema| node_template(schema, "spec.nodeTemplate"));
+    demand(servers, &mut schema, |schema| {
+        node_template(schema, "spec.nodeTemplate");
+        secret_references(schema, "spec", ["userDataSecretRef", "credentialsSecretRef"]);
+        bound_specification(schema);
+    });
     schema
+}
+
+fn secret_references(schema: &mut Value, root: &str, fields: [&str; 2]) {
+    for field in fields {
+        rules::bound(schema, &format!("{root}.{field}"), rules::SECRET_REFERENCE);
+    }
+}
+
+/// Bounds all that users write. A status is never bounded: no write of a controller may fail for what is stored.
+fn bound_specification(schema: &mut Value) {
+    const NOT_WRITTEN_BY_USERS: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, node) in properties.into_iter().flatten() {
+        if !NOT_WRITTEN_BY_USERS.contains(&name.as_str()) {
+            rules::bound_all(node);
+        }
+    }
 }
 
 fn node_template(schema: &mut Value, root: &str) {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::api::field::RuleId;
+use crate::api::{field::RuleId, int_or_percent::NOT_A_PERCENTAGE};
 
 /// Where a demand sits: `spec.replicas`; `[]` is a list's element, `{}` a map's value, the empty path the object itself.
 type NodePath = &'static str;
@@ -26,6 +26,8 @@ pub(super) enum Bound {
     Quantity,
     /// Typed labels, annotations, finalizers and names inside otherwise open metadata.
     TemplateMetadata,
+    /// A text of at most so many characters.
+    Length(u32),
 }
 
 /// How a CEL violation is classified; the API server knows only these.
@@ -51,7 +53,6 @@ pub(super) struct CelRule {
 const DURATION: &str = r"^[+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
 const QUANTITY: &str = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$";
 const RFC_1123: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
 const CAPACITY: &str = "MachineClass NodeTemplate Capacity should mandatorily have CPU, GPU and Memory configured";
 
 /// Bounds of a machine specification, in the words of v1alpha1.
@@ -62,6 +63,7 @@ pub(super) const MACHINE_SPEC_V1ALPHA1: &[(NodePath, Bound)] = &[
     ("inPlaceUpdateTimeout", Bound::Duration),
     ("machinePreserveTimeout", Bound::Duration),
     ("maxEvictRetries", Bound::NotNegative),
+    ("nodeConditions", Bound::Length(16 << 10)),
     ("nodeTemplate.metadata", Bound::TemplateMetadata),
 ];
 
@@ -82,6 +84,9 @@ pub(super) const SET_SPEC: &[(NodePath, Bound)] = &[
     ("minReadySeconds", Bound::NotNegative),
     ("autoPreserveFailedMachineMax", Bound::NotNegative),
     ("template.metadata", Bound::TemplateMetadata),
+    // A machine with other labels is refused by every API server.
+    ("template.metadata.labels.{}", Bound::Length(LABEL_VALUE)),
+    ("selector.matchLabels.{}", Bound::Length(LABEL_VALUE)),
 ];
 
 /// Bounds of a deployment's specification beside those of [`SET_SPEC`], in both versions.
@@ -100,6 +105,15 @@ pub(super) const DEPLOYMENT_SPEC_V1ALPHA1: &[(NodePath, Bound)] = &[
 /// No object was ever stored in v1beta1, so that an empty type need not be allowed.
 pub(super) const DEPLOYMENT_SPEC_V1BETA1: &[(NodePath, Bound)] =
     &[("strategy.type", Bound::OneOf(&["Recreate", "RollingUpdate", "InPlaceUpdate"]))];
+
+/// Longest value of a label, name of a namespace, and name of another object, in Kubernetes.
+const LABEL_VALUE: u32 = 63;
+const NAMESPACE: u32 = 63;
+const NAME: u32 = 253;
+
+/// Bounds of a reference to a Secret.
+pub(super) const SECRET_REFERENCE: &[(NodePath, Bound)] =
+    &[("name", Bound::Length(NAME)), ("namespace", Bound::Length(NAMESPACE))];
 
 /// Bounds of a class's node template.
 pub(super) const NODE_TEMPLATE: &[(NodePath, Bound)] =
@@ -175,6 +189,89 @@ const fn empty_selector(message: &'static str) -> CelRule {
 /// What a set demands of its selector.
 pub(super) const SET_SELECTOR_CEL: &[CelRule] = &[empty_selector("empty selector is invalid for machine set")];
 
+/// What must hold of a margin of a strategy, unless another type is chosen than the one whose settings it belongs to, or the
+/// same was stored before.
+macro_rules! margin_rule {
+    ($settings:literal, $margin:literal, $other:literal, $demand:expr) => {
+        concat!(
+            "(has(self.type) && self.type in ['Recreate', '",
+            $other,
+            "'])",
+            " || !has(self.",
+            $settings,
+            ") || !has(self.",
+            $settings,
+            ".",
+            $margin,
+            ")",
+            " || ",
+            $demand,
+            " || (oldSelf.hasValue() && has(oldSelf.value().",
+            $settings,
+            ") && has(oldSelf.value().",
+            $settings,
+            ".",
+            $margin,
+            ")",
+            " && oldSelf.value().",
+            $settings,
+            ".",
+            $margin,
+            " == self.",
+            $settings,
+            ".",
+            $margin,
+            ")"
+        )
+    };
+}
+
+macro_rules! percent_string {
+    ($settings:literal, $margin:literal, $other:literal) => {
+        CelRule {
+            rule: "STR-7",
+            node: "strategy",
+            expression: margin_rule!(
+                $settings,
+                $margin,
+                $other,
+                concat!(
+                    "type(self.",
+                    $settings,
+                    ".",
+                    $margin,
+                    ") == int || self.",
+                    $settings,
+                    ".",
+                    $margin,
+                    ".matches('^[0-9]+%$')"
+                )
+            ),
+            reason: Reason::Invalid,
+            message: NOT_A_PERCENTAGE,
+            field_path: Some(concat!(".", $settings, ".", $margin)),
+        }
+    };
+}
+
+macro_rules! not_negative_count {
+    ($settings:literal, $margin:literal, $other:literal) => {
+        CelRule {
+            rule: "STR-8",
+            node: "strategy",
+            expression: margin_rule!(
+                $settings,
+                $margin,
+                $other,
+                concat!("type(self.", $settings, ".", $margin, ") != int || self.", $settings, ".", $margin, " >= 0")
+            ),
+            reason: Reason::Invalid,
+            message: "must be greater than or equal to 0",
+            field_path: Some(concat!(".", $settings, ".", $margin)),
+        }
+    };
+}
+
 /// What a deployment demands beside [`SET_SPEC_CEL`].
 pub(super) const DEPLOYMENT_SPEC_CEL: &[CelRule] = &[
     empty_selector("empty selector is invalid for machine deployment"),
@@ -186,37 +283,15 @@ pub(super) const DEPLOYMENT_SPEC_CEL: &[CelRule] = &[
         message: "must be greater than minReadySeconds",
         field_path: Some(".progressDeadlineSeconds"),
     },
-    percent_string("strategy.rollingUpdate.maxSurge"),
-    percent_string("strategy.rollingUpdate.maxUnavailable"),
-    percent_string("strategy.inPlaceUpdate.maxSurge"),
-    percent_string("strategy.inPlaceUpdate.maxUnavailable"),
-    not_negative_count("strategy.rollingUpdate.maxSurge"),
-    not_negative_count("strategy.rollingUpdate.maxUnavailable"),
-    not_negative_count("strategy.inPlaceUpdate.maxSurge"),
-    not_negative_count("strategy.inPlaceUpdate.maxUnavailable"),
+    percent_string!("rollingUpdate", "maxSurge", "InPlaceUpdate"),
+    percent_string!("rollingUpdate", "maxUnavailable", "InPlaceUpdate"),
+    percent_string!("inPlaceUpdate", "maxSurge", "RollingUpdate"),
+    percent_string!("inPlaceUpdate", "maxUnavailable", "RollingUpdate"),
+    not_negative_count!("rollingUpdate", "maxSurge", "InPlaceUpdate"),
+    not_negative_count!("rollingUpdate", "maxUnavailable", "InPlaceUpdate"),
+    not_negative_count!("inPlaceUpdate", "maxSurge", "RollingUpdate"),
+    not_negative_count!("inPlaceUpdate", "maxUnavailable", "RollingUpdate"),
 ];
-
-const fn percent_string(node: NodePath) -> CelRule {
-    CelRule {
-        rule: "STR-7",
-        node,
-        expression: "type(self) == int || self.matches('^[0-9]+%$')",
-        reason: Reason::Invalid,
-        message: PERCENT,
-        field_path: None,
-    }
-}
-
-const fn not_negative_count(node: NodePath) -> CelRule {
-    CelRule {
-        rule: "STR-8",
-        node,
-        expression: "type(self) != int || self >= 0",
-        reason: Reason::Invalid,
-        message: "must be greater than or equal to 0",
-        field_path: None,
-    }
-}
 
 /// Rules for a class's node template; one per resource, so that each missing one is named.
 pub(super) const NODE_TEMPLATE_CEL: &[CelRule] = &[
@@ -269,6 +344,7 @@ impl Bound {
                 "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
                 "finalizers": {"type": "array", "items": {"type": "string"}},
             }}),
+            Self::Length(max) => json!({"maxLength": max}),
         };
         if let Value::Object(additions) = additions {
             node.extend(additions);
@@ -304,6 +380,31 @@ impl CelRule {
 pub(super) fn bound(schema: &mut Value, root: &str, bounds: &[(NodePath, Bound)]) {
     for (path, bound) in bounds {
         bound.add_to(existing_node(schema, root, path));
+    }
+}
+
+/// Longest text of a specification in characters, and most elements of one of its lists, where nothing smaller is demanded:
+/// far above any use, so that what a rule costs has an end.
+const LONGEST_TEXT: u32 = 64 << 10;
+const MOST_ELEMENTS: u32 = 4096;
+
+/// Bounds every text and list at and below a node that has no bound yet.
+pub(super) fn bound_all(node: &mut Value) {
+    let Some(fields) = node.as_object_mut() else { return };
+    let is_text = fields.get("type") == Some(&json!("string")) || fields.contains_key("x-kubernetes-int-or-string");
+    if is_text && !fields.contains_key("maxLength") && !fields.contains_key("enum") {
+        fields.insert("maxLength".to_owned(), json!(LONGEST_TEXT));
+    }
+    if fields.get("type") == Some(&json!("array")) && !fields.contains_key("maxItems") {
+        fields.insert("maxItems".to_owned(), json!(MOST_ELEMENTS));
+    }
+    if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.values_mut().for_each(bound_all);
+    }
+    for child in ["items", "additionalProperties"] {
+        if let Some(child) = fields.get_mut(child) {
+            bound_all(child);
+        }
     }
 }
 

@@ -182,7 +182,9 @@ fn older_servers_get_no_demands_but_the_default_of_replicas() {
     let options = CrdOptions { servers: OldestServer::NotRatcheting, ..CrdOptions::default() };
     let definitions = definitions(&options);
     let text = serde_json::to_string(&definitions).unwrap();
-    for word in ["\"x-kubernetes-validations\"", "\"minimum\"", "\"pattern\"", "\"maxLength\"", "\"enum\""] {
+    for word in
+        ["\"x-kubernetes-validations\"", "\"minimum\"", "\"pattern\"", "\"maxLength\"", "\"maxItems\"", "\"enum\""]
+    {
         assert!(!text.contains(word), "{word}");
     }
     for kind in ["MachineSet", "MachineDeployment"] {
@@ -210,6 +212,63 @@ fn rules_on_objects_forgive_what_is_stored() {
             walk(&version["schema"]["openAPIV3Schema"], definition["spec"]["names"]["kind"].as_str().unwrap());
         }
     }
+}
+
+/// Texts and lists at or below a node that have no bound, or, in a status, that have one.
+fn unlike(schema: &Value, path: &str, bounded: bool, found: &mut Vec<String>) {
+    let has = |word: &str| !schema[word].is_null();
+    let text = schema["type"] == "string" || schema["x-kubernetes-int-or-string"] == true;
+    let is_bounded = (!text || has("maxLength") || has("enum")) && (schema["type"] != "array" || has("maxItems"));
+    if (text || schema["type"] == "array") && is_bounded != bounded {
+        found.push(path.to_owned());
+    }
+    for (name, child) in schema["properties"].as_object().into_iter().flatten() {
+        unlike(child, &format!("{path}.{name}"), bounded, found);
+    }
+    for child in ["items", "additionalProperties"] {
+        if has(child) {
+            unlike(&schema[child], &format!("{path}.{child}"), bounded, found);
+        }
+    }
+}
+
+#[test]
+fn all_that_users_write_is_bounded_and_no_status_is() {
+    let mut found = Vec::new();
+    for definition in definitions(&CrdOptions::default()) {
+        for version in definition["spec"]["versions"].as_array().unwrap() {
+            let kind = definition["spec"]["names"]["kind"].as_str().unwrap();
+            for (name, schema) in version["schema"]["openAPIV3Schema"]["properties"].as_object().unwrap() {
+                if !["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
+                    unlike(schema, &format!("{kind}.{name}"), name != "status", &mut found);
+                }
+            }
+        }
+    }
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[rstest]
+#[case::conditions("Machine", "/spec/properties/nodeConditions", "maxLength", 16_384)]
+#[case::another_text("Machine", "/spec/properties/providerID", "maxLength", 65_536)]
+#[case::a_list("Machine", "/spec/properties/nodeTemplate/properties/spec/properties/taints", "maxItems", 4_096)]
+#[case::a_label_of_machines(
+    "MachineSet",
+    "/spec/properties/template/properties/metadata/properties/labels/additionalProperties",
+    "maxLength",
+    63
+)]
+#[case::a_name_of_a_secret("MachineClass", "/secretRef/properties/name", "maxLength", 253)]
+#[case::a_namespace("MachineClass", "/credentialsSecretRef/properties/namespace", "maxLength", 63)]
+fn bounds_are_those_of_kubernetes_or_far_above_any_use(
+    #[case] kind: &str,
+    #[case] place: &str,
+    #[case] word: &str,
+    #[case] bound: u32,
+) {
+    let schema = schema(&definitions(&CrdOptions::default()), kind, ApiVersion::V1alpha1);
+    let node = schema["properties"].pointer(place).unwrap();
+    assert_eq!(node[word], json!(bound));
 }
 
 #[test]

@@ -104,6 +104,56 @@ fn the_strategy_changes_during_a_rollout(#[case] replicas: i64, #[case] warnings
     update(MachineDeployment, old, new).gives(&[], warnings);
 }
 
+/// A selector with these labels that wants one of them to have this value; the template says `a: b`.
+fn selecting(labels: &[(&str, &str)], value: &str) -> Value {
+    let labels: Value =
+        labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect::<serde_json::Map<_, _>>().into();
+    let expression = json!({"key": "a", "operator": "In", "values": [value]});
+    spec(json!({"selector": {"matchLabels": labels, "matchExpressions": [expression]}}))
+}
+
+/// Of what defaulting fills in, and of status, no creation or update that comes through the webhooks can lack anything.
+#[rstest]
+#[case::str_3_settings_of_a_rolling_update(spec(json!({"strategy": {"rollingUpdate": null}})), "STR-3")]
+#[case::str_4_settings_of_an_update_in_place(spec(json!({"strategy": {"type": "InPlaceUpdate", "rollingUpdate": null}})), "STR-4")]
+#[case::str_6_a_margin(rolling(json!({"maxSurge": null})), "STR-6")]
+fn what_defaulting_fills_in_is_demanded(#[case] patch: Value, #[case] rule: &str) {
+    let object = super::fixtures::object(MachineDeployment, &patch);
+    let found = super::static_findings(MachineDeployment, &Json::from(&object));
+    assert_eq!(found.iter().map(|finding| finding.rule).collect::<Vec<_>>(), [rule]);
+}
+
+#[rstest]
+#[case::sts_1_written_by_somebody(json!({}), "alice", "STS-1")]
+#[case::sts_2_an_unknown_phase(json!({"status": {"currentStatus": {"phase": "Foo"}}}), CONTROLLER, "STS-2")]
+fn what_is_said_about_a_status(#[case] patch: Value, #[case] user: &str, #[case] rule: &str) {
+    let (old, new) = (super::fixtures::object(Machine, &json!({})), super::fixtures::object(Machine, &patch));
+    assert_eq!(status_rules(Machine, &old, &new, user), [rule]);
+}
+
+#[test]
+fn sts_3_a_negative_count_in_a_status() {
+    let old = super::fixtures::object(MachineSet, &json!({}));
+    let new = super::fixtures::object(MachineSet, &json!({"status": {"replicas": -1}}));
+    assert_eq!(status_rules(MachineSet, &old, &new, CONTROLLER), ["STS-3"]);
+}
+
+fn status_rules(kind: super::Kind, old: &Value, new: &Value, user: &str) -> Vec<&'static str> {
+    let (old, new) = (Json::from(old), Json::from(new));
+    let policy = super::Policy { controllers: super::ControllerUsers::named([CONTROLLER]), ..super::Policy::default() };
+    let found = super::status_findings(&super::ValidationRequest {
+        kind,
+        version: super::ApiVersion::V1alpha1,
+        change: super::Change::Update { old: &old, new: &new },
+        namespace: "default",
+        user: super::User { name: user, groups: &[] },
+        policy: &policy,
+        providers: &super::NoProviders,
+        references: &super::NoReferences,
+    });
+    found.iter().map(|finding| finding.rule).collect()
+}
+
 /// Controllers go on acting on what the original acted on.
 #[rstest]
 #[case::blanks_in_conditions_never_stopped_it(Machine, spec(json!({"nodeConditions": "A, B"})), &[])]
@@ -111,10 +161,141 @@ fn the_strategy_changes_during_a_rollout(#[case] replicas: i64, #[case] warnings
 #[case::nor_did_zero_margins(MachineDeployment, rolling(json!({"maxSurge": 0})), &[])]
 #[case::an_unknown_strategy_did(MachineDeployment, spec(json!({"strategy": {"type": "Canary"}})), &["spec.strategy.type"])]
 #[case::a_missing_selector_did(MachineSet, spec(json!({"selector": null})), &["spec.selector"])]
+#[case::nor_did_a_negative_margin(MachineDeployment, rolling(json!({"maxSurge": -1, "maxUnavailable": "-5%"})), &[])]
+#[case::nor_did_a_percentage_with_a_plus(MachineDeployment, rolling(json!({"maxSurge": "+5%"})), &[])]
+#[case::nor_did_more_than_all(MachineDeployment, rolling(json!({"maxUnavailable": "150%"})), &[])]
+#[case::margins_of_another_type_did_not(MachineDeployment,
+    spec(json!({"strategy": {"type": "Recreate", "rollingUpdate": {"maxUnavailable": null, "maxSurge": "x"}}})), &[])]
+#[case::orchestration_of_another_type_did_not(MachineDeployment, spec(json!({"strategy": {"inPlaceUpdate": {}}})), &[])]
+#[case::margins_of_the_type_did(MachineDeployment, rolling(json!({"maxSurge": "x"})), &["spec.strategy.rollingUpdate.maxSurge"])]
+#[case::expressions_that_do_not_fit_did_not(MachineSet, selecting(&[("a", "b")], "c"), &[])]
+#[case::labels_that_do_not_fit_did(MachineSet, selecting(&[("a", "c")], "b"), &["spec.template.metadata.labels"])]
 #[case::an_unreadable_duration_must(Machine, spec(json!({"drainTimeout": "x"})), &["spec.drainTimeout"])]
 fn what_stops_a_controller(#[case] kind: super::Kind, #[case] patch: Value, #[case] paths: &[&str]) {
     let found: Findings = super::reconcile_findings(kind, &Json::from(&super::fixtures::object(kind, &patch)));
     assert_eq!(found.errors().map(|error| error.path.as_str().to_owned()).collect::<Vec<_>>(), paths);
+}
+
+/// No object was ever stored in v1beta1 that would need leniency.
+#[test]
+fn more_than_all_machines_are_refused_in_v1beta1_only() {
+    let object = super::fixtures::object(MachineDeployment, &rolling(json!({"maxUnavailable": "150%"})));
+    let object = Json::from(&object);
+    let profiles = [super::Profile::Compat, super::Profile::Strict];
+    let denials = |version| {
+        profiles.map(|profile| {
+            let policy = super::Policy { profile, ..super::Policy::default() };
+            let found = super::validate(&super::ValidationRequest {
+                kind: MachineDeployment,
+                version,
+                change: super::Change::Create { new: &object },
+                namespace: "default",
+                user: super::User::default(),
+                policy: &policy,
+                providers: &super::NoProviders,
+                references: &super::NoReferences,
+            });
+            found.iter().filter(|finding| finding.denies() && finding.rule == "STR-9").count()
+        })
+    };
+    assert_eq!(denials(super::ApiVersion::V1alpha1), [0, 0]);
+    assert_eq!(denials(super::ApiVersion::V1beta1), [1, 1]);
+}
+
+/// All objects that differ from a base object in one value, which is of a type or a text that some rule objects to.
+fn spoilt_objects() -> Vec<(super::Kind, Value)> {
+    fn places(value: &Value, at: &str, found: &mut Vec<String>) {
+        if let Value::Object(members) = value {
+            for (name, member) in members {
+                let at = format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
+                places(member, &at, found);
+                found.push(at);
+            }
+        }
+    }
+    let spec = json!({"drainTimeout": "1m", "healthTimeout": "1m", "maxEvictRetries": 1, "nodeConditions": "A",
+        "nodeTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}});
+    let template = json!({"spec": {"template": {"spec": spec}, "selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+        "strategy": {"inPlaceUpdate": {"maxSurge": 1}}, "minReadySeconds": 1, "progressDeadlineSeconds": 2}});
+    let mut spoilt = Vec::new();
+    for kind in super::Kind::ALL {
+        let patch = match kind {
+            Machine => json!({ "spec": spec }),
+            MachineSet | MachineDeployment => template.clone(),
+            super::Kind::MachineClass => json!({"nodeTemplate": {"capacity": {"pods": 1}}}),
+        };
+        let object = super::fixtures::object(kind, &patch);
+        let mut all = Vec::new();
+        places(&object, "", &mut all);
+        for place in all {
+            let values = [
+                json!(null),
+                json!(""),
+                json!("x y"),
+                json!(-1),
+                json!(5),
+                json!({}),
+                json!([]),
+                json!([7, {"key": "!"}]),
+            ];
+            for value in values {
+                let mut object = object.clone();
+                *object.pointer_mut(&place).unwrap() = value;
+                spoilt.push((kind, object));
+            }
+        }
+    }
+    spoilt
+}
+
+#[test]
+fn controllers_run_every_rule_that_can_stop_them() {
+    let mut stopped = 0;
+    for (kind, object) in spoilt_objects() {
+        let mut expected = super::static_findings(kind, &Json::from(&object));
+        let value = Json::from(&object);
+        expected
+            .retain_denials(|rule| super::stops_controllers(rule) && !super::selector::original_acts_on(&value, rule));
+        let found = super::reconcile_findings(kind, &Json::from(&object));
+        let texts = |found: &Findings| found.errors().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(&found), texts(&expected), "{object}");
+        stopped += usize::from(found.denies());
+    }
+    assert!(stopped > 100, "{stopped}");
+}
+
+#[test]
+fn a_comma_text_is_told_once_with_its_first_entries() {
+    let commas = spec(json!({"nodeConditions": ",".repeat(12_000)}));
+    let objection = "entry \"\" must not be empty";
+    let text = format!("{objection}; {objection}; {objection}; and 11998 more");
+    let found = create(Machine, commas).answer();
+    let errors: Vec<_> = found.errors().collect();
+    assert_eq!((errors.len(), errors[0].detail.as_ref()), (1, text.as_str()));
+    let twice = spec(json!({"nodeConditions": "A,B,A,B,C,C,C,A"}));
+    create(Machine, twice)
+        .gives(&["spec.nodeConditions: Duplicate value: \"A\": and so are \"B\", \"C\", \"C\", and 1 more"], &[]);
+}
+
+#[test]
+fn a_list_of_skips_is_told_once_with_its_first_ids() {
+    let asked = annotated(annotation::ADMISSION_SKIP, &"a,".repeat(12_000));
+    let found = create(Machine, asked).answer();
+    let errors: Vec<_> = found.errors().map(|error| error.detail.as_ref()).collect();
+    assert_eq!(errors, ["unknown rule \"a\"; unknown rule \"a\"; unknown rule \"a\"; and 11997 more"]);
+}
+
+#[test]
+fn of_a_new_mistake_among_many_stored_ones_the_text_is_told() {
+    let labels = |number: usize| -> Value {
+        let labels = (0..number).map(|n| (format!("{n}!"), json!("v"))).collect::<serde_json::Map<_, _>>();
+        node_template(json!({"metadata": {"labels": labels}}))
+    };
+    let mut new = labels(300);
+    new["spec"]["drainTimeout"] = json!("soon");
+    update(Machine, labels(300), new).refuses(&["spec.drainTimeout: Invalid value: \"soon\": must be a duration…"]);
+    update(Machine, labels(300), labels(301)).refuses(&["spec.nodeTemplate.metadata.labels: Invalid value: \"…"]);
+    update(Machine, labels(300), labels(299)).refuses(&[]);
 }
 
 #[test]

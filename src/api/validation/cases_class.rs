@@ -52,10 +52,27 @@ fn a_new_class(#[case] patch: Value, #[case] denials: &[&str], #[case] warnings:
 }
 
 #[rstest]
-#[case::the_wrong_case("aws", &["provider: no driver for provider \"aws\" is registered here; did you mean \"AWS\"?"])]
-#[case::unknown("OpenStack", &["provider: no driver for provider \"OpenStack\" is registered here"])]
-fn a_process_that_knows_only_some_drivers_warns(#[case] provider: &str, #[case] warnings: &[&str]) {
-    create(MachineClass, json!({"provider": provider})).providers(TwoDrivers(Coverage::Some)).gives(&[], warnings);
+#[case::the_wrong_case(Coverage::Some, "aws", &["provider: Invalid value: \"aws\": did you mean \"AWS\"? Names of drivers are case-sensitive"], &[])]
+#[case::gone(Coverage::Some, "Packet", &["provider: Invalid value: \"Packet\": this cloud exists no more"], &[])]
+#[case::unknown(Coverage::Some, "OpenStack", &[], &["provider: no driver for provider \"OpenStack\" is registered here"])]
+#[case::unknown_where_there_are_no_others(Coverage::All, "OpenStack",
+    &["provider: Unsupported value: \"OpenStack\": supported values: \"AWS\", \"virtual\""], &[])]
+fn a_provider_that_is_not_served(
+    #[case] coverage: Coverage,
+    #[case] provider: &str,
+    #[case] denials: &[&str],
+    #[case] warnings: &[&str],
+) {
+    create(MachineClass, json!({"provider": provider})).providers(TwoDrivers(coverage)).gives(denials, warnings);
+}
+
+/// A stored class goes on working, whatever is thought of its provider now.
+#[test]
+fn a_stored_class_of_a_misspelt_provider_can_be_changed() {
+    let old = json!({"provider": "aws"});
+    update(MachineClass, old.clone(), json!({"provider": "aws", "metadata": {"labels": {"a": "b"}}}))
+        .providers(TwoDrivers(Coverage::Some))
+        .gives(&[], &["existing problem: provider: Invalid value: \"aws\": did you mean \"AWS\"? Names of drivers are case-sensitive"]);
 }
 
 #[test]

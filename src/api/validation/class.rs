@@ -17,12 +17,13 @@ const PLACE_TEXT: &str = "MachineClass NodeTemplate Instance Type, region and zo
 const QUANTITY_TEXT: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
-/// Whether the drivers of this process are all there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether the drivers of this process are all there are (`--drivers-exclusive`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coverage {
     /// A provider that is not served here is a mistake.
     All,
     /// Other processes may serve it.
+    #[default]
     Some,
 }
 
@@ -90,6 +91,11 @@ pub fn rules(object: &Object<'_>, namespace: &str, providers: &dyn Providers, fo
     node_template(class.get("nodeTemplate"), &path.child("nodeTemplate"), found);
 }
 
+/// The rules of a class that may stop a controller, and few others; the driver's are its own business.
+pub fn rules_that_stop_controllers(object: &Object<'_>, found: &mut Findings) {
+    node_template(object.root().get("nodeTemplate"), &FieldPath::new("nodeTemplate"), found);
+}
+
 /// CLS-4, CLS-5 and CLS-18. What is no object has been reported by its type.
 fn provider_spec_has_its_shape(
     class: Node<'_>,
@@ -123,14 +129,15 @@ fn driver_agrees(
     class.insert("metadata".to_owned(), object.root().get("metadata").value_or_null());
     let mut own = Findings::new();
     providers.check(provider, &Value::Object(class), &mut own);
-    found.extend(own.into_iter().map(|mut finding| {
+    for finding in own.iter_mut() {
         let place = finding.error.path.as_str().replacen("secretRef", "userDataSecretRef", 1);
         finding.error.path = path.child(&place);
-        finding
-    }));
+    }
+    found.append(own);
 }
 
-/// CLS-1 and CLS-2; returns the provider when there is one. Names are compared case-sensitively, as the registry does.
+/// CLS-1 and CLS-2; returns the provider when it can be judged. Names are compared case-sensitively, as the registry does. One
+/// that is unknown here may be served by another process, and so is refused only where it is a mistake for certain.
 fn provider_is_served<'a>(
     class: Node<'a>,
     path: &FieldPath,
@@ -150,28 +157,60 @@ fn provider_is_served<'a>(
         }
         return Some(provider);
     }
-    let meant = names.iter().find(|name| name.eq_ignore_ascii_case(provider));
-    match (providers.coverage(), meant) {
-        (Coverage::All, meant) => {
-            found.not_supported("CLS-2", path.clone(), provider, &names);
-            if let Some(meant) = meant {
-                found.warn(
-                    "CLS-2",
-                    path,
-                    provider,
-                    format!("did you mean {meant:?}? Names of drivers are case-sensitive"),
-                );
-            }
+    match Unknown::of(provider, &names) {
+        Unknown::Misspelt(meant) => {
+            found.invalid(
+                "CLS-2",
+                path,
+                provider,
+                format!("did you mean {meant:?}? Names of drivers are case-sensitive"),
+            );
         }
-        (Coverage::Some, Some(meant)) => {
-            let detail = format!("{}; did you mean {meant:?}?", not_registered(provider));
-            found.warn("CLS-2", path, provider, detail);
-        }
-        (Coverage::Some, None) => {
-            found.warn("CLS-2", path, provider, not_registered(provider));
-        }
+        Unknown::Gone => found.invalid("CLS-2", path, provider, "this cloud exists no more"),
+        Unknown::Elsewhere => match providers.coverage() {
+            Coverage::All => found.not_supported("CLS-2", path, provider, &names),
+            Coverage::Some => found.warn("CLS-2", path, provider, not_registered(provider)),
+        },
     }
     None
+}
+
+/// Providers of clouds that have ended their service.
+const GONE: [&str; 2] = ["Packet", "EquinixMetal"];
+
+/// What a provider may be that no driver here judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unknown<'a> {
+    /// This one, written wrongly: it differs by case, or by one letter.
+    Misspelt(&'a str),
+    /// One of a cloud that exists no more.
+    Gone,
+    /// One that another process may serve.
+    Elsewhere,
+}
+
+impl<'a> Unknown<'a> {
+    fn of(provider: &str, judged: &[&'a str]) -> Self {
+        let alike =
+            |name: &&&str| differ_by_a_letter_at_most(&name.to_ascii_lowercase(), &provider.to_ascii_lowercase());
+        match judged.iter().find(alike) {
+            Some(meant) => Self::Misspelt(meant),
+            None if GONE.iter().any(|gone| gone.eq_ignore_ascii_case(provider)) => Self::Gone,
+            None => Self::Elsewhere,
+        }
+    }
+}
+
+/// Whether one text becomes the other by changing, adding or taking away at most one letter.
+fn differ_by_a_letter_at_most(one: &str, other: &str) -> bool {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let (short, long) = if one.len() <= other.len() { (&one, &other) } else { (&other, &one) };
+    let same = short.iter().zip(long.iter()).take_while(|(a, b)| a == b).count();
+    match long.len() - short.len() {
+        0 => short.iter().skip(same + 1).eq(long.iter().skip(same + 1)),
+        1 => short.iter().skip(same).eq(long.iter().skip(same + 1)),
+        _ => false,
+    }
 }
 
 fn not_registered(provider: &str) -> String {
@@ -250,5 +289,27 @@ fn architecture_is_known(template: Node<'_>, path: &FieldPath, found: &mut Findi
     let architecture = template.get("architecture").text().filter(|name| !matches!(*name, "amd64" | "arm64"));
     if let Some(name) = architecture {
         found.warn("CLS-15", path.child("architecture"), name, format!("unknown architecture {name:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::another_case("aws", Unknown::Misspelt("AWS"))]
+    #[case::a_letter_too_few("virtua", Unknown::Misspelt("virtual"))]
+    #[case::a_letter_too_many("virrtual", Unknown::Misspelt("virtual"))]
+    #[case::another_letter("Virtuel", Unknown::Misspelt("virtual"))]
+    #[case::two_letters("vertuel", Unknown::Elsewhere)]
+    #[case::two_letters_changed_places("vritual", Unknown::Elsewhere)]
+    #[case::another_cloud("Azure", Unknown::Elsewhere)]
+    #[case::a_letter_beside_the_name("ÄWS", Unknown::Misspelt("AWS"))]
+    #[case::one_that_exists_no_more("Packet", Unknown::Gone)]
+    #[case::its_later_name("equinixmetal", Unknown::Gone)]
+    fn a_provider_that_no_driver_judges(#[case] provider: &str, #[case] expected: Unknown<'_>) {
+        assert_eq!(Unknown::of(provider, &["AWS", "virtual"]), expected);
     }
 }

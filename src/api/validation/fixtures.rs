@@ -91,7 +91,7 @@ impl Question {
     }
 
     /// Defaults, then rules, as an API server would ask.
-    fn answer(mut self) -> Findings {
+    pub fn answer(mut self) -> Findings {
         if let Some(new) = &mut self.new {
             let (old, given) = (self.old.as_ref().map(Json::from), Json::from(&*new));
             let change = match &old {
@@ -131,6 +131,15 @@ impl Question {
         let found = self.answer();
         compare("denials", &found.errors().map(ToString::to_string).collect::<Vec<_>>(), denials);
         compare("warnings", &found.warnings().collect::<Vec<_>>(), warnings);
+    }
+}
+
+impl Question {
+    /// Asserts all refusals, in order.
+    pub fn refuses(self, denials: &[&str]) {
+        let found = self.answer();
+        compare("denials", &found.errors().map(ToString::to_string).collect::<Vec<_>>(), denials);
+        assert_eq!(found.denied(), denials.len());
     }
 }
 

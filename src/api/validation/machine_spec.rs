@@ -23,14 +23,7 @@ enum Bound {
 /// Runs all rules of a machine specification.
 pub fn rules(object: &Object<'_>, found: &mut Findings) {
     let Some((spec, path)) = object.machine_spec() else { return };
-    let class_field = match object.version {
-        ApiVersion::V1alpha1 => "class",
-        ApiVersion::V1beta1 => "classRef",
-    };
-    let (class, class_path) = (spec.get(class_field), || path.child(class_field));
-    class_group_is_ours(class, class_path, found);
-    class_kind_is_machine_class(class, class_path, found);
-    class_is_named(class, class_path, found);
+    class_is_referred_to(object.version, spec, &path, found);
     if object.kind != Kind::Machine {
         template_has_no_provider_id(spec, &path, found);
     }
@@ -52,6 +45,24 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
         }
     }
     failed_machines_are_replaced(object, settings, &settings_path, found);
+}
+
+/// The rules of a machine specification that may stop a controller, and few others.
+pub fn rules_that_stop_controllers(object: &Object<'_>, found: &mut Findings) {
+    let Some((spec, path)) = object.machine_spec() else { return };
+    class_is_referred_to(object.version, spec, &path, found);
+    time_limits_are_durations(object.version, spec, &path, found);
+}
+
+fn class_is_referred_to(version: ApiVersion, spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let field = match version {
+        ApiVersion::V1alpha1 => "class",
+        ApiVersion::V1beta1 => "classRef",
+    };
+    let (class, path) = (spec.get(field), || path.child(field));
+    class_group_is_ours(class, path, found);
+    class_kind_is_machine_class(class, path, found);
+    class_is_named(class, path, found);
 }
 
 /// Rules over the metadata of a machine template: MCH-24, MCH-25.
@@ -101,7 +112,7 @@ fn class_is_named(class: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Fin
 fn template_has_no_provider_id(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
     if let Some(id) = spec.get("providerID").text().filter(|id| !id.is_empty()) {
         found.forbidden("MCH-22", path.child("providerID"), "may not be set in a template");
-        found.depends_on(id.into());
+        found.depends_on(&id.into());
     }
 }
 

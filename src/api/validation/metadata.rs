@@ -3,10 +3,12 @@
 
 use std::str::FromStr;
 
+use serde_json::Value;
+
 use super::{Object, ValidationRequest, labels, node::Node, rules, syntax};
 use crate::api::{
     duration::GoDuration,
-    field::{FieldPath, Findings},
+    field::{FieldPath, Findings, FirstFew, quoted},
     json::{Json, Members},
     kind::Kind,
     names::{annotation, finalizer, label},
@@ -14,6 +16,8 @@ use crate::api::{
 
 /// Values of the preserve annotation.
 const PRESERVE_VALUES: [&str; 4] = ["auto-preserved", "false", "now", "when-failed"];
+/// Entries of the autoscaler's list that are told of.
+const ENTRIES_TOLD: usize = 5;
 /// Longest name of a deployment whose machines' generated names still fit into a host name.
 const DEPLOYMENT_NAME_MAX: usize = 51;
 /// The same for a set.
@@ -167,15 +171,21 @@ impl<'a> Metadata<'a> {
         if self.kind != Kind::MachineDeployment || value.is_empty() {
             return;
         }
+        let mut told = 0;
         for entry in value.split(',') {
-            let detail = match entry.split_once('~') {
+            // The entry comes last: a warning is a short line, of which the end may be missing.
+            let objection = match entry.split_once('~') {
                 Some((name, time)) if !name.is_empty() && is_rfc3339(time) => continue,
-                None if !entry.is_empty() => {
-                    format!("entry {entry:?} has no time; the time of the replica change is used")
-                }
-                _ => format!("entry {entry:?} will be ignored: want <machine>~<RFC 3339 time>"),
+                None if !entry.is_empty() => "without time",
+                _ => "ignored, not <machine>~<time>",
             };
-            found.warn("META-4", Self::path_of_annotation(annotation::TRIGGER_DELETION), entry, detail);
+            if told < ENTRIES_TOLD {
+                let detail = format!("{objection}: {}", quoted(entry));
+                found.warn("META-4", Self::path_of_annotation(annotation::TRIGGER_DELETION), Value::Null, detail);
+            } else {
+                found.leave_out_warning("META-4");
+            }
+            told += 1;
         }
     }
 
@@ -241,15 +251,18 @@ impl<'a> Metadata<'a> {
             match key {
                 annotation::INJECT_CA => {}
                 annotation::ADMISSION_SKIP => {
+                    let mut objections = FirstFew::default();
                     for id in skip_list(value).filter(|id| !rules::is_skippable(id)) {
-                        let detail = match rules::known(id) {
+                        objections.add(|| match rules::known(id) {
                             Some(id) => {
                                 let others = rules::skippable_ids().collect::<Vec<_>>().join(", ");
                                 format!("rule {id} cannot be skipped; those that can are {others}")
                             }
-                            None => format!("unknown rule {id:?}"),
-                        };
-                        found.invalid("META-11", path.clone(), value, detail);
+                            None => format!("unknown rule {}", quoted(id)),
+                        });
+                    }
+                    if !objections.is_empty() {
+                        found.invalid("META-11", path, value, objections.joined("; "));
                     }
                 }
                 _ => found.invalid("META-11", path, value, "unknown annotation"),

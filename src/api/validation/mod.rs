@@ -8,13 +8,13 @@
 
 mod class;
 mod conditions;
+mod inheritance;
 mod labels;
 mod machine_spec;
 mod metadata;
 mod node;
 mod node_template;
 mod provider_schema;
-mod ratchet;
 mod references;
 mod replicas;
 mod residue;
@@ -25,6 +25,28 @@ mod strategy;
 pub mod syntax;
 mod transitions;
 mod types;
+
+/// All static rules over one object, by the profile `compat`, without drivers.
+#[cfg(test)]
+fn static_findings(kind: Kind, object: &Json<'_>) -> Findings {
+    let policy = Policy::default();
+    let request = ValidationRequest {
+        kind,
+        version: ApiVersion::V1alpha1,
+        change: Change::Create { new: object },
+        namespace: Node::of(object).at(&["metadata", "namespace"]).text().unwrap_or_default(),
+        user: User::default(),
+        policy: &policy,
+        providers: &NoProviders,
+        references: &NoReferences,
+    };
+    let object = Object { kind, version: ApiVersion::V1alpha1, value: object };
+    let mut found = Findings::new();
+    static_rules(&object, &request, &mut found);
+    metadata::rules(&object, None, &request, &mut found);
+    rules::apply_profile(policy.profile, ApiVersion::V1alpha1, &mut found);
+    found
+}
 
 #[cfg(test)]
 mod cases;
@@ -40,17 +62,17 @@ use serde_json::Value;
 
 pub use self::{
     class::{Coverage, NoProviders, Providers},
+    inheritance::{OwnerKey, controlling_owner},
     metadata::object_metadata_syntax,
     node::Node,
     provider_schema::{ProviderSchema, as_go_reads},
-    ratchet::forgive_what_was_there,
     references::{ClassFact, NoReferences, References, SecretFact, SelectingFact},
     rules::{is_rule, stops_controllers},
     selector::selects,
     status::status_findings,
 };
 use super::{
-    field::{FieldPath, Findings, Severity},
+    field::{FieldPath, Findings, RuleId, Severity},
     json::Json,
     kind::{ApiVersion, Kind},
     names::annotation,
@@ -221,6 +243,16 @@ impl ValidationRequest<'_> {
 
 /// Answers a question: all that is wrong or suspicious, at once (spec/api-and-admission §4.1, items 1 and 5 to 8).
 pub fn validate(request: &ValidationRequest<'_>) -> Findings {
+    judge(request, None)
+}
+
+/// The same for a new object of which the owner is known that [`controlling_owner`] names: what both say alike is warned
+/// about instead of refused.
+pub fn validate_child(request: &ValidationRequest<'_>, owner: &Json<'_>) -> Findings {
+    judge(request, Some(owner))
+}
+
+fn judge(request: &ValidationRequest<'_>, owner: Option<&Json<'_>>) -> Findings {
     let mut found = Findings::new();
     let (old, new) = match request.change {
         Change::Delete { old, dependents } => {
@@ -242,45 +274,33 @@ pub fn validate(request: &ValidationRequest<'_>) -> Findings {
         }
     }
     let object = Object { kind: request.kind, version: request.version, value: new };
-    static_rules(&object, request, &mut found);
-    metadata::rules(&object, old, request, &mut found);
-    residue::restores_nothing_wrong(request, new, old, &mut found);
-    rules::apply_profile(request.profile(), &mut found);
+    let judge = |mut found: Findings| {
+        static_rules(&object, request, &mut found);
+        metadata::rules(&object, old, request, &mut found);
+        residue::restores_nothing_wrong(request, new, old, &mut found);
+        rules::apply_profile(request.profile(), request.version, &mut found);
+        if let Some(owner) = owner {
+            inheritance::forgive_what_the_owner_says(request, owner, &mut found);
+        }
+        found
+    };
+    let mut judged = judge(Findings::new());
     if let Some(old) = old {
-        if found.denies() {
+        if judged.denies() {
+            // An update is not refused for what was wrong before (spec/api-and-admission §4.2).
             let mut before = Findings::new();
             static_rules(&Object { value: old, ..object }, request, &mut before);
-            rules::apply_profile(request.profile(), &mut before);
-            ratchet::forgive_what_was_there(&mut found, &before);
+            rules::apply_profile(request.profile(), request.version, &mut before);
+            judged = judge(Findings::forgiving(&before));
+            strategy::forgive_defaults_left_behind(old, new, &mut judged);
         }
+        found.append(judged);
         transitions::rules(request, old, new, &mut found);
+    } else {
+        found.append(judged);
     }
     references::rules(request, &mut found);
     honour_skips(new, &mut found);
-    found
-}
-
-/// All static rules over one object, by the profile `compat`, without drivers: what `kubectl apply` would have said.
-///
-/// Controllers that must decide whether to *act* on a stored object want [`reconcile_findings`] instead.
-pub fn static_findings(kind: Kind, object: &Json<'_>) -> Findings {
-    let policy = Policy::default();
-    let change = Change::Create { new: object };
-    let request = ValidationRequest {
-        kind,
-        version: ApiVersion::V1alpha1,
-        change,
-        namespace: Node::of(object).at(&["metadata", "namespace"]).text().unwrap_or_default(),
-        user: User::default(),
-        policy: &policy,
-        providers: &NoProviders,
-        references: &NoReferences,
-    };
-    let object = Object { kind, version: ApiVersion::V1alpha1, value: object };
-    let mut found = Findings::new();
-    static_rules(&object, &request, &mut found);
-    metadata::rules(&object, None, &request, &mut found);
-    rules::apply_profile(policy.profile, &mut found);
     found
 }
 
@@ -288,9 +308,12 @@ pub fn static_findings(kind: Kind, object: &Json<'_>) -> Findings {
 /// values that cannot be read (spec/api-and-admission §3). Anything else that was stored before the rules existed goes
 /// on working.
 pub fn reconcile_findings(kind: Kind, object: &Json<'_>) -> Findings {
+    let value = object;
+    let object = Object { kind, version: ApiVersion::V1alpha1, value };
     let mut stopping = Findings::new();
-    let all = static_findings(kind, object).into_iter();
-    stopping.extend(all.filter(|finding| finding.denies() && rules::stops_controllers(finding.rule)));
+    rules_that_stop_controllers(&object, &mut stopping);
+    rules::apply_profile(Profile::Compat, ApiVersion::V1alpha1, &mut stopping);
+    stopping.retain_denials(|rule| rules::stops_controllers(rule) && !selector::original_acts_on(value, rule));
     stopping
 }
 
@@ -354,13 +377,33 @@ fn static_rules(object: &Object<'_>, request: &ValidationRequest<'_>, found: &mu
     }
 }
 
+/// Those of the static rules that may stop a controller, and few others: they run in each pass over a changed object.
+fn rules_that_stop_controllers(object: &Object<'_>, found: &mut Findings) {
+    types::fields_have_their_types(object.kind, object.version, object.value, found);
+    match object.kind {
+        Kind::Machine => machine_spec::rules_that_stop_controllers(object, found),
+        Kind::MachineSet => {
+            replicas::rules(object, found);
+            selector::rules(object, found);
+            machine_spec::rules_that_stop_controllers(object, found);
+        }
+        Kind::MachineDeployment => {
+            replicas::rules(object, found);
+            selector::rules(object, found);
+            strategy::rules(object, found);
+            machine_spec::rules_that_stop_controllers(object, found);
+        }
+        Kind::MachineClass => class::rules_that_stop_controllers(object, found),
+    }
+}
+
 /// Lets pass what the object asks to skip (spec/api-and-admission §4.3); only transition rules can be skipped.
 fn honour_skips(new: &Json<'_>, found: &mut Findings) {
     let skips = Node::of(new).at(&["metadata", "annotations"]).get(annotation::ADMISSION_SKIP).text();
     let Some(skips) = skips else { return };
-    let asked = |rule: &str| metadata::skip_list(skips).any(|id| id == rule);
+    let asked: BTreeSet<RuleId> = metadata::skip_list(skips).filter_map(rules::known).collect();
     for finding in found.iter_mut() {
-        if finding.severity == Severity::Deny && rules::is_skippable(finding.rule) && asked(finding.rule) {
+        if finding.severity == Severity::Deny && rules::is_skippable(finding.rule) && asked.contains(finding.rule) {
             finding.severity = Severity::Skipped;
         }
     }

@@ -1,6 +1,8 @@
 //! Rules over what a machine hands to its Node: labels, annotations and taints (spec/api-and-admission §5.2, MCH-11 to
 //! MCH-18 and MCH-27). That label values are texts (MCH-11) is said by [`super::types`].
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{labels, node::Node, syntax};
@@ -29,7 +31,7 @@ pub fn rules(template: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findi
 }
 
 fn taints_are_wellformed(taints: Node<'_>, path: &dyn Fn() -> FieldPath, found: &mut Findings) {
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (index, taint) in taints.elements().iter().enumerate() {
         let (taint, path) = (Node::of(taint), &|| path().child("taints").index(index));
         taint_key_is_qualified(taint, path, found);
@@ -37,12 +39,11 @@ fn taints_are_wellformed(taints: Node<'_>, path: &dyn Fn() -> FieldPath, found: 
             found.invalid("MCH-15", path().child("value"), taint.get("value").value_or_null(), objection);
         }
         taint_effect_is_known(taint, path, found);
-        if let (Some(key), Some(effect)) = (taint.get("key").text(), taint.get("effect").text()) {
-            if seen.contains(&(key, effect)) {
-                let value = format!("{key}:{effect}");
-                found.duplicate("MCH-17", path(), value, "taints must be unique by key and effect pair");
-            }
-            seen.push((key, effect));
+        if let (Some(key), Some(effect)) = (taint.get("key").text(), taint.get("effect").text())
+            && !seen.insert((key, effect))
+        {
+            let value = format!("{key}:{effect}");
+            found.duplicate("MCH-17", path(), value, "taints must be unique by key and effect pair");
         }
     }
 }

@@ -52,7 +52,10 @@ impl ProviderSchema {
             objection(&error, path, found);
         }
         walk(&self.schema, &self.schema, &read, path, 0, &mut |path, name, known| {
-            let meant = syntax::nearest(name, known.iter().copied());
+            if found.warnings_are_full() {
+                return found.leave_out_warning(UNKNOWN);
+            }
+            let meant = syntax::nearest(name, known.keys().map(String::as_str));
             let hint = meant.map(|meant| format!(" (did you mean {meant:?}?)")).unwrap_or_default();
             let detail = format!("unknown field \"{}\"{hint}", path.child(name));
             found.warn(UNKNOWN, FieldPath::default(), Value::Null, detail);
@@ -196,16 +199,12 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
+/// Hears of a member that is not known: where, its name, and the names that are known there.
+type Report<'a> = dyn FnMut(&FieldPath, &str, &Map<String, Value>) + 'a;
+
 /// Reports every member that the schema's properties don't name, with the names they have. A schema that says anything
 /// about further properties, other than forbidding them, knows them.
-fn walk(
-    root: &Value,
-    schema: &Value,
-    value: &Value,
-    path: &FieldPath,
-    depth: usize,
-    report: &mut dyn FnMut(&FieldPath, &str, &[&str]),
-) {
+fn walk(root: &Value, schema: &Value, value: &Value, path: &FieldPath, depth: usize, report: &mut Report<'_>) {
     if depth > DEPTH_MAX {
         return;
     }
@@ -221,7 +220,7 @@ fn walk(
                     }
                     (None, None) => {
                         if let Some(known) = known {
-                            report(path, name, &known.keys().map(String::as_str).collect::<Vec<_>>());
+                            report(path, name, known);
                         }
                     }
                 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Change, Dependents, ValidationRequest, node::Node, transitions};
+use super::{Change, Dependents, OwnerKey, ValidationRequest, node::Node, transitions};
 use crate::api::{
     field::{FieldPath, Findings, RuleId},
     json::Json,
@@ -82,6 +82,11 @@ pub trait References: Send + Sync {
     /// Sets and deployments, not being deleted, whose templates name this class; sorted. A set that is controlled counts
     /// as its deployment.
     fn templates_of_class(&self, _namespace: &str, _class: &str) -> Option<Vec<(Kind, String)>> {
+        None
+    }
+
+    /// The owner as it is stored, in v1alpha1. Nothing where it is not known here, be it that there is none.
+    fn owner(&self, _key: &OwnerKey) -> Option<Value> {
         None
     }
 

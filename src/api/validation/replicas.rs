@@ -54,7 +54,7 @@ fn progress_deadline_is_longer_than_readiness(spec: Node<'_>, path: &FieldPath, 
     };
     if deadline >= 0 && deadline <= ready {
         found.invalid("REP-4", path.child("progressDeadlineSeconds"), deadline, "must be greater than minReadySeconds");
-        found.depends_on(json!([deadline, ready]));
+        found.depends_on(&json!([deadline, ready]));
     }
 }
 

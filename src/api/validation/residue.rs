@@ -5,10 +5,10 @@
 
 use serde_json::Value;
 
-use super::{Object, Profile, ValidationRequest, node::Node, ratchet, rules, static_rules};
+use super::{Object, Profile, ValidationRequest, node::Node, rules, static_rules};
 use crate::api::{
     conversion,
-    field::{FieldPath, Findings},
+    field::{FieldPath, Findings, FirstFew},
     json::Json,
     kind::ApiVersion,
     names::{self, annotation},
@@ -24,9 +24,19 @@ pub fn restores_nothing_wrong(
     found: &mut Findings,
 ) {
     let key = annotation::CONVERSION_V1ALPHA1;
-    let residue = |object: Node<'_>| object.at(&["metadata", "annotations"]).get(key).text().map(str::to_owned);
-    let carried = residue(Node::of(new));
-    if request.version != ApiVersion::V1beta1 || carried.is_none() || carried == residue(Node::of_option(old)) {
+    let place = ["metadata", "annotations"];
+    let (now, before) = (Node::of(new).at(&place), Node::of_option(old).at(&place));
+    for key in [annotation::CONVERSION_V1ALPHA1, annotation::CONVERSION_V1BETA1] {
+        let text = now.get(key).text().filter(|text| text.len() > conversion::MAX_RESIDUE_BYTES);
+        if text.is_some_and(|text| before.get(key).text() != Some(text)) {
+            // Conversion ignores it.
+            let path = FieldPath::new("metadata.annotations").key(key);
+            found.too_long(RULE, path, conversion::MAX_RESIDUE_BYTES);
+        }
+    }
+    let readable = now.get(key).text().filter(|text| text.len() <= conversion::MAX_RESIDUE_BYTES);
+    let Some(carried) = readable.filter(|text| before.get(key).text() != Some(text)) else { return };
+    if request.version != ApiVersion::V1beta1 {
         return;
     }
     let new = new.to_value();
@@ -34,25 +44,27 @@ pub fn restores_nothing_wrong(
     if let Some(annotations) = plain.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.remove(key);
     }
-    let mut restored = stored_form_findings(request, &new);
-    ratchet::forgive_what_was_there(&mut restored, &stored_form_findings(request, &plain));
-    for error in restored.errors() {
+    let mut before = Findings::new();
+    find_in_stored_form(request, &plain, &mut before);
+    let mut restored = Findings::forgiving(&before);
+    find_in_stored_form(request, &new, &mut restored);
+    if restored.denies() {
+        let mut errors = FirstFew::default();
+        restored.errors().for_each(|error| errors.add(|| error.to_string()));
         let path = FieldPath::new("metadata.annotations").key(key);
-        found.forbidden(RULE, path, format!("would store {error}"));
-        found.depends_on(Value::from(carried.clone()));
+        found.forbidden(RULE, path, format!("would store {}", errors.joined("; ")));
+        found.depends_on(&Value::from(carried));
     }
 }
 
-/// What the rules say of the object that would be stored; nothing if it cannot be converted at all, which the API server
+/// Adds what the rules say of the object that would be stored; nothing if it cannot be converted at all, which the API server
 /// then says itself.
-fn stored_form_findings(request: &ValidationRequest<'_>, object: &Value) -> Findings {
-    let mut found = Findings::new();
+fn find_in_stored_form(request: &ValidationRequest<'_>, object: &Value, found: &mut Findings) {
     if let Ok(converted) = conversion::convert(object, names::API_VERSION_V1ALPHA1) {
         let stored = Object { kind: request.kind, version: ApiVersion::V1alpha1, value: &Json::from(&converted) };
-        static_rules(&stored, request, &mut found);
-        rules::apply_profile(Profile::Compat, &mut found);
+        static_rules(&stored, request, found);
+        rules::apply_profile(Profile::Compat, ApiVersion::V1alpha1, found);
     }
-    found
 }
 
 #[cfg(test)]
@@ -112,6 +124,28 @@ mod tests {
     fn meta_12_a_forged_residue_is_refused() {
         assert_eq!(denials(Change::Create { new: &Json::from(&poison()) }), [TEXT]);
         assert_eq!(denials(Change::Update { old: &Json::from(&backup()), new: &Json::from(&poison()) }), [TEXT]);
+    }
+
+    #[test]
+    fn meta_12_a_residue_that_nobody_reads_is_not_stored_anew() {
+        for key in [annotation::CONVERSION_V1ALPHA1, annotation::CONVERSION_V1BETA1] {
+            let with = |length: usize| {
+                let mut machine = beta(&json!({"nodeTemplate": {"spec": {"podCIDR": "10.0.0.0/24"}}}));
+                machine["metadata"]["annotations"][key] = json!("x".repeat(length));
+                machine
+            };
+            let (long, longest) = (with(conversion::MAX_RESIDUE_BYTES + 1), with(conversion::MAX_RESIDUE_BYTES));
+            let text = format!("metadata.annotations[{key}]: Too long: may not be more than 32768 bytes");
+            assert_eq!(denials(Change::Create { new: &Json::from(&long) }), [text.as_str()]);
+            assert_eq!(
+                denials(Change::Update { old: &Json::from(&longest), new: &Json::from(&long) }),
+                [text.as_str()]
+            );
+            let mut labelled = long.clone();
+            labelled["metadata"]["labels"] = json!({"x": "z"});
+            let update = (Json::from(&long), Json::from(&labelled));
+            assert_eq!(denials(Change::Update { old: &update.0, new: &update.1 }), Vec::<String>::new());
+        }
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //! Source: spec/api-and-admission §4.3, §4.4, §5. The rules themselves only find; what a finding means is decided here.
 
 use super::Profile;
-use crate::api::field::{Findings, RuleId, Severity};
+use crate::api::{
+    field::{Findings, RuleId, Severity},
+    kind::ApiVersion,
+};
 
 /// What the original's own reconcile checks did with a mistake (spec/api-and-admission §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +24,8 @@ enum Level {
     AsFound,
     /// Denies in profile `strict`; in `compat` it warns, with this text added.
     DeniesWhenStrict(&'static str),
+    /// Denies in v1beta1, which is always strict; in v1alpha1 it warns in every profile, with this text added.
+    DeniesInV1beta1(&'static str),
     /// A transition rule: controllers are exempt, and an object may ask to skip it.
     Skippable,
 }
@@ -41,6 +46,10 @@ const fn skippable(id: RuleId) -> Rule {
 
 const fn by_profile(id: RuleId, compat_text: &'static str) -> Rule {
     Rule { id, level: Level::DeniesWhenStrict(compat_text), original: Original::ActsOnIt }
+}
+
+const fn by_version(id: RuleId, v1alpha1_text: &'static str) -> Rule {
+    Rule { id, level: Level::DeniesInV1beta1(v1alpha1_text), original: Original::ActsOnIt }
 }
 
 /// A rule that the original has too, or without which its code cannot read the object.
@@ -112,8 +121,9 @@ const RULES: &[Rule] = &[
     by_profile("STR-5", ""),
     original("STR-6"),
     original("STR-7"),
-    original("STR-8"),
-    rule("STR-9"),
+    rule("STR-8"),
+    // Gardener spreads the percentages of a worker pool over its zones and so writes more than 100 %.
+    by_version("STR-9", "; it counts as 100%"),
     original("STR-10"),
     by_profile("STR-11", "; it is treated as 1"),
     original("STR-12"),
@@ -173,16 +183,23 @@ pub fn stops_controllers(id: &str) -> bool {
     find(id).is_some_and(|rule| rule.original == Original::RefusesIt)
 }
 
-/// Turns refusals into warnings where the profile says so.
-pub fn apply_profile(profile: Profile, found: &mut Findings) {
-    if profile == Profile::Strict {
-        return;
-    }
+/// Turns refusals into warnings where profile and version say so.
+pub fn apply_profile(profile: Profile, version: ApiVersion, found: &mut Findings) {
     for finding in found.iter_mut().filter(|finding| finding.severity == Severity::Deny) {
-        if let Some(Rule { level: Level::DeniesWhenStrict(text), .. }) = find(finding.rule) {
+        if let Some(text) = only_warns(finding.rule, profile, version) {
             finding.severity = Severity::Warn;
             finding.error.detail.to_mut().push_str(text);
         }
+    }
+    found.let_left_out_pass(|id| only_warns(id, profile, version).is_some());
+}
+
+/// Whether a rule only warns in this profile and version; what its warning says besides.
+fn only_warns(id: RuleId, profile: Profile, version: ApiVersion) -> Option<&'static str> {
+    match (find(id)?.level, profile, version) {
+        (Level::DeniesWhenStrict(text), Profile::Compat, _)
+        | (Level::DeniesInV1beta1(text), _, ApiVersion::V1alpha1) => Some(text),
+        _ => None,
     }
 }
 

@@ -7,11 +7,14 @@ use serde_json::json;
 
 use super::{Object, labels, node::Node, syntax};
 use crate::api::{
-    field::{FieldPath, Findings},
+    field::{FieldPath, Findings, RuleId},
     json::{Json, Members},
     kind::Kind,
     names::label,
 };
+
+/// The rule that a selector selects what its owner makes.
+const TEMPLATE_IS_SELECTED: RuleId = "SEL-6";
 
 /// Runs all rules of a selector.
 pub fn rules(object: &Object<'_>, found: &mut Findings) {
@@ -29,11 +32,15 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
         return found.invalid("SEL-2", path, json!({}), format!("empty selector is invalid for {whom}"));
     }
     labels::labels_are_wellformed("SEL-5", selector.get("matchLabels"), || path.child("matchLabels"), found);
-    let before = found.errors().count();
+    // Counted apart: what an update is forgiven is wrong all the same.
+    let mut in_expressions = Findings::new();
     for (index, expression) in selector.get("matchExpressions").elements().iter().enumerate() {
-        expression_is_wellformed(Node::of(expression), &path.child("matchExpressions").index(index), found);
+        let path = path.child("matchExpressions").index(index);
+        expression_is_wellformed(Node::of(expression), &path, &mut in_expressions);
     }
-    if found.errors().count() == before {
+    let are_wellformed = !in_expressions.denies();
+    found.append(in_expressions);
+    if are_wellformed {
         template_is_selected(object, selector, members, found);
     }
 }
@@ -60,7 +67,7 @@ fn expression_is_wellformed(expression: Node<'_>, path: &FieldPath, found: &mut 
         Some("Exists" | "DoesNotExist") if !values.elements().is_empty() => {
             let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
             found.forbidden("SEL-4", path.child("values"), detail);
-            found.depends_on(values.value_or_null());
+            found.depends_on(&values.value_or_null());
         }
         Some("In" | "NotIn" | "Exists" | "DoesNotExist") | None => {}
         Some(other) => found.invalid("SEL-3", path.child("operator"), other, "not a valid selector operator"),
@@ -86,17 +93,28 @@ fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Members
     if !matches(selector, labels) {
         let printed = labels.value().map_or_else(|| json!({}), Json::to_value);
         let path = FieldPath::new("spec.template.metadata.labels");
-        found.invalid("SEL-6", path, printed.clone(), "`selector` does not match template `labels`");
-        found.depends_on(json!([whole, printed]));
+        found.invalid(TEMPLATE_IS_SELECTED, path, printed.clone(), "`selector` does not match template `labels`");
+        found.depends_on(&json!([whole, printed]));
     }
+}
+
+/// Whether the original acts on an object in spite of what this rule found: of a selector it compares the labels with the template
+/// and never looks at the expressions.
+pub fn original_acts_on(object: &Json<'_>, rule: RuleId) -> bool {
+    let spec = Node::of(object).get("spec");
+    let labels = spec.at(&["template", "metadata", "labels"]);
+    rule == TEMPLATE_IS_SELECTED && labels_match(spec.get("selector"), labels)
+}
+
+fn labels_match(selector: Node<'_>, labels: Node<'_>) -> bool {
+    let mut wanted = selector.get("matchLabels").members().into_iter().flat_map(Members::iter);
+    wanted.all(|(key, value)| labels.get(key).value() == Some(value))
 }
 
 /// Whether labels satisfy every label and expression of a selector; the untyped counterpart of `api::selector::matches`.
 pub fn matches(selector: Node<'_>, labels: Node<'_>) -> bool {
-    let mut by_labels = selector.get("matchLabels").members().into_iter().flat_map(Members::iter);
     let by_expressions = selector.get("matchExpressions").elements();
-    by_labels.all(|(key, value)| labels.get(key).value() == Some(value))
-        && by_expressions.iter().all(|expression| satisfies(Node::of(expression), labels))
+    labels_match(selector, labels) && by_expressions.iter().all(|expression| satisfies(Node::of(expression), labels))
 }
 
 fn satisfies(expression: Node<'_>, labels: Node<'_>) -> bool {

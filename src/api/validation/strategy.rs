@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::{Object, node::Node};
 use crate::api::{
-    field::{FieldPath, Findings},
-    int_or_percent::{IntOrPercent, InvalidIntOrPercent, Rounding},
+    field::{FieldPath, Findings, Severity},
+    int_or_percent::{IntOrPercent, InvalidIntOrPercent, NOT_A_PERCENTAGE, Rounding},
     json::Json,
 };
 
@@ -23,11 +23,20 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
         settings_of_the_type_are_there(strategy, &path, found);
         settings_of_other_types_are_not(strategy, &path, found);
         let replicas = spec.get("replicas");
-        margins(strategy.get("rollingUpdate"), &path.child("rollingUpdate"), replicas, found);
-        margins(strategy.get("inPlaceUpdate"), &path.child("inPlaceUpdate"), replicas, found);
-        orchestration_type_is_chosen(strategy, &path, found);
+        if may_be_chosen(strategy, "RollingUpdate") {
+            margins(strategy.get("rollingUpdate"), &path.child("rollingUpdate"), replicas, found);
+        }
+        if may_be_chosen(strategy, "InPlaceUpdate") {
+            margins(strategy.get("inPlaceUpdate"), &path.child("inPlaceUpdate"), replicas, found);
+            orchestration_type_is_chosen(strategy, &path, found);
+        }
     }
     rollback_is_deprecated(spec, found);
+}
+
+/// Whether the settings of this type count: it is the chosen one, or none of the types is.
+fn may_be_chosen(strategy: Node<'_>, owner: &str) -> bool {
+    strategy.get("type").text().filter(|name| TYPES.contains(name)).is_none_or(|chosen| chosen == owner)
 }
 
 /// STR-1 and STR-2.
@@ -63,8 +72,21 @@ fn settings_of_other_types_are_not(strategy: Node<'_>, path: &FieldPath, found: 
         if chosen != owner && strategy.get(settings).is_present() {
             let detail = format!("may not be specified when strategy `type` is '{chosen}'");
             found.forbidden("STR-5", path.child(settings), detail);
-            found.depends_on(json!([chosen, strategy.get(settings).value_or_null()]));
+            found.depends_on(&json!([chosen, strategy.get(settings).value_or_null()]));
         }
+    }
+}
+
+/// What defaulting wrote for a rolling update is nobody's field, so that nobody can take it away by applying another type:
+/// it is no reason to refuse that.
+pub fn forgive_defaults_left_behind(old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
+    let settings = |object| Node::of(object).at(&["spec", "strategy", "rollingUpdate"]);
+    let is_default = |settings: Node<'_>| settings.value_or_null() == json!({"maxSurge": 1, "maxUnavailable": 0});
+    if !is_default(settings(old)) || !is_default(settings(new)) {
+        return;
+    }
+    for finding in found.iter_mut().filter(|finding| finding.rule == "STR-5" && finding.denies()) {
+        finding.severity = Severity::Existing;
     }
 }
 
@@ -87,7 +109,8 @@ fn margins(settings: Node<'_>, path: &FieldPath, replicas: Node<'_>, found: &mut
     }
 }
 
-/// STR-6, STR-7, STR-8, STR-10: a number or percentage, read as the rollout reads it.
+/// STR-6, STR-7, STR-8, STR-10: a number or percentage, read as the rollout reads it. The sign of a percentage is the
+/// business of STR-8, since the original's controllers act on it as on any negative number.
 fn margin(settings: Node<'_>, field: &str, path: &FieldPath, found: &mut Findings) -> Option<IntOrPercent> {
     let value = match settings.get(field) {
         Node::Absent => {
@@ -99,20 +122,29 @@ fn margin(settings: Node<'_>, field: &str, path: &FieldPath, found: &mut Finding
     };
     let parsed = match (value, super::node::integer(value)) {
         (Json::Text(text), _) => IntOrPercent::try_from(&IntOrString::String(text.clone().into_owned())),
-        (_, Some(number)) if number < 0 => Err(InvalidIntOrPercent::Negative),
         (_, Some(number)) => i32::try_from(number).map(IntOrPercent::Count).map_err(|_| InvalidIntOrPercent::TooLarge),
         (_, None) => return None,
     };
-    parsed
-        .map_err(|error| {
+    let path = || path.child(field);
+    match parsed {
+        Err(error) => {
             let rule = match error {
                 InvalidIntOrPercent::NotAPercentage => "STR-7",
-                InvalidIntOrPercent::Negative => "STR-8",
                 InvalidIntOrPercent::TooLarge => "STR-10",
             };
-            found.invalid(rule, path.child(field), value, error.to_string());
-        })
-        .ok()
+            found.invalid(rule, path(), value, error.to_string());
+            None
+        }
+        Ok(_) if value.as_str().is_some_and(|text| text.starts_with(['+', '-'])) => {
+            found.invalid("STR-8", path(), value, NOT_A_PERCENTAGE);
+            None
+        }
+        Ok(margin) if margin.is_negative() => {
+            found.invalid("STR-8", path(), value, "must be greater than or equal to 0");
+            None
+        }
+        Ok(margin) => Some(margin),
+    }
 }
 
 /// STR-11: `maxSurge` and `maxUnavailable` must not both be zero. Whether that denies or warns is the profile's business.
@@ -126,7 +158,7 @@ fn rollout_can_progress(
     if surge.is_zero() && unavailable.is_zero() {
         let value = settings.get("maxUnavailable").value_or_null();
         found.invalid("STR-11", path.child("maxUnavailable"), value, "may not be 0 when `maxSurge` is 0");
-        found.depends_on(json!([
+        found.depends_on(&json!([
             settings.get("maxSurge").value_or_null(),
             settings.get("maxUnavailable").value_or_null()
         ]));
@@ -139,7 +171,7 @@ fn surged_replicas_can_be_counted(surge: IntOrPercent, replicas: i64, settings: 
     if wanted > 0 && wanted.checked_add(surge.resolve(wanted, Rounding::Up)).is_none() {
         let path = FieldPath::new("spec.replicas");
         found.invalid("REP-2", path, replicas, "replicas plus maxSurge must not exceed 2147483647");
-        found.depends_on(json!([replicas, settings.get("maxSurge").value_or_null()]));
+        found.depends_on(&json!([replicas, settings.get("maxSurge").value_or_null()]));
     }
 }
 

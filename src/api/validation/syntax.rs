@@ -56,6 +56,14 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     objections
 }
 
+/// Whether nothing is wrong with a qualified name.
+pub fn is_qualified_name(text: &str) -> bool {
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    name.len() <= NAME_MAX
+        && is_name_part(name)
+        && prefix.is_none_or(|prefix| prefix.len() <= SUBDOMAIN_MAX && is_subdomain(prefix))
+}
+
 /// What is wrong with a label value. The empty string is fine.
 pub fn label_value(text: &str) -> Vec<String> {
     let mut objections = Vec::new();
@@ -103,7 +111,13 @@ fn is_name_part(text: &str) -> bool {
 /// The known name that a person who wrote `name` may have meant: one that differs only by case, else the one that
 /// differs by the fewest letters, two at most.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let distance = |known: &str| if known.eq_ignore_ascii_case(name) { 0 } else { edit_distance(known, name) };
+    let length = name.chars().count();
+    let distance = |known: &str| match known.chars().count().abs_diff(length) {
+        _ if known.eq_ignore_ascii_case(name) => 0,
+        // Each letter more or less is a difference, and a long name is not compared letter by letter.
+        difference if difference > 2 => difference,
+        _ => edit_distance(known, name),
+    };
     known.map(|known| (distance(known), known)).filter(|(distance, _)| *distance <= 2).min().map(|(_, known)| known)
 }
 
@@ -152,6 +166,7 @@ mod tests {
     fn a_qualified_name_is_checked(#[case] text: &str, #[case] expected: &[&str]) {
         let objections = qualified_name(text);
         assert_eq!(objections.len(), expected.len(), "{objections:?}");
+        assert_eq!(is_qualified_name(text), objections.is_empty());
         for (objection, start) in objections.iter().zip(expected) {
             assert!(objection.starts_with(start), "{objection}");
         }

@@ -1,12 +1,13 @@
 //! What is wrong with the objects by which a cluster knows the manager. Pure: objects in, findings out.
 
-use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
+    admission::manifests::{CREATE_WEBHOOK, UPDATE_WEBHOOK},
     api::{kind::Kind, names},
-    cli::{cluster_objects::holder, migrate_storage::definition::name_of},
+    cli::{lease_watch::Pulse, migrate_storage::definition::name_of},
+    cluster::definitions::hollow,
 };
 
 /// How a thing is.
@@ -68,6 +69,9 @@ pub fn definition(kind: Kind, read: &Read) -> Finding {
                 return (Health::Bad, format!("is not {wanted}: {why}"));
             }
         }
+        if let Some(why) = hollow(object) {
+            return (Health::Bad, why);
+        }
         let conversion = &object["spec"]["conversion"];
         if conversion["strategy"] == "Webhook" && !is_filled(&conversion["webhook"]["clientConfig"]["caBundle"]) {
             return (
@@ -100,7 +104,7 @@ pub fn webhooks(kind: &str, name: &str, read: &Read) -> Finding {
             .filter_map(|webhook| webhook["name"].as_str())
             .collect();
         if bare.is_empty() {
-            (Health::Fine, format!("{} webhooks", all.len()))
+            (Health::Fine, format!("{} webhooks{}", all.len(), unanswered(all)))
         } else {
             let message = format!(
                 "no caBundle for {}, so that nobody can be called; a running manager fills it in (--cert-mode)",
@@ -109,6 +113,17 @@ pub fn webhooks(kind: &str, name: &str, read: &Read) -> Finding {
             (Health::Bad, message)
         }
     })
+}
+
+/// What becomes of creations and updates while nobody answers.
+fn unanswered(webhooks: &[Value]) -> String {
+    let told = [("creations", CREATE_WEBHOOK), ("updates", UPDATE_WEBHOOK)].into_iter().filter_map(|(what, name)| {
+        let webhook = webhooks.iter().find(|webhook| webhook["name"] == name)?;
+        let policy = webhook["failurePolicy"].as_str().unwrap_or("Fail");
+        Some(format!("{what} {} ({policy})", if policy == "Ignore" { "pass" } else { "are refused" }))
+    });
+    let told: Vec<String> = told.collect();
+    if told.is_empty() { String::new() } else { format!("; while no replica answers {}", told.join(" and ")) }
 }
 
 /// The registration of the views. One that is not available stalls more than the views (spec/extension-apiserver §5.4).
@@ -132,26 +147,41 @@ pub fn views(read: &Read) -> Finding {
     })
 }
 
-/// A Lease of the control loops.
-pub fn lease(namespace: &str, name: &str, read: &Read, now: Timestamp) -> Finding {
+/// A Lease of the control loops, and what watching it has shown.
+pub fn lease(namespace: &str, name: &str, read: &Read, pulse: &Pulse) -> Finding {
     judged(format!("Lease {namespace}/{name}"), read, |object| {
-        match object {
-        None => (
-            Health::Off,
-            "is not there: no manager has ever led in this namespace (--namespace), unless it runs without --leader-elect"
-                .to_owned(),
-        ),
-        Some(lease) => match holder(&lease["spec"], now) {
-            Some(holder) => (Health::Fine, format!("held by {holder}")),
-            None => (
+        let Some(lease) = object else {
+            return (
+                Health::Off,
+                "is not there: no manager has ever led in this namespace (--namespace), unless it runs without \
+                 --leader-elect"
+                    .to_owned(),
+            );
+        };
+        let renewed = lease["spec"]["renewTime"].as_str().unwrap_or("never");
+        match pulse {
+            Pulse::Beats { holder } => (Health::Fine, format!("held by {holder}")),
+            Pulse::Nobody => {
+                (Health::Bad, format!("nobody holds it, so that no control loop runs; last renewed {renewed}"))
+            }
+            Pulse::Silent { held, watched } => (
                 Health::Bad,
                 format!(
-                    "nobody holds it, so that no control loop runs; last renewed {}",
-                    lease["spec"]["renewTime"].as_str().unwrap_or("never")
+                    "{} holds it and did not renew it for {} s, so that no control loop runs; last renewed {renewed} by \
+                     the holder's clock",
+                    held.holder,
+                    watched.as_secs(),
                 ),
             ),
-        },
-    }
+            Pulse::Unproven { held, watched } => (
+                Health::Unknown,
+                format!(
+                    "{} holds it and did not renew it for {} s, but it lasts longer than that",
+                    held.holder,
+                    watched.as_secs(),
+                ),
+            ),
+        }
     })
 }
 
@@ -184,9 +214,12 @@ fn is_filled(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rstest::rstest;
 
     use super::*;
+    use crate::cli::lease_watch::Held;
 
     fn condition(name: &str, status: &str) -> Value {
         json!({"type": name, "status": status, "reason": "Because", "message": "it is so"})
@@ -201,6 +234,11 @@ mod tests {
         [condition("NamesAccepted", "True"), condition("Established", "True")]
     }
 
+    fn hollow_definition() -> Read {
+        let status = json!({"conditions": good(), "storedVersions": ["v1beta1", "v1alpha1"]});
+        Read::There(json!({"spec": {"conversion": {"strategy": "None"}}, "status": status}))
+    }
+
     fn by_webhook(bundle: &str) -> Value {
         json!({"strategy": "Webhook", "webhook": {"clientConfig": {"caBundle": bundle}}})
     }
@@ -209,6 +247,7 @@ mod tests {
     #[case::it_is_there(defined(&good(), &json!({"strategy": "None"})), Health::Fine, "stored as v1alpha1")]
     #[case::it_converts(defined(&good(), &by_webhook("Q0E=")), Health::Fine, "stored as v1alpha1")]
     #[case::nobody_can_convert(defined(&good(), &by_webhook("")), Health::Bad, "no caBundle")]
+    #[case::its_converter_was_taken_away(hollow_definition(), Health::Bad, "mcm manifests crds --serve v1beta1")]
     #[case::it_is_missing(Read::Missing, Health::Bad, "mcm manifests crds")]
     #[case::its_names_are_taken(
         defined(&[condition("NamesAccepted", "False")], &Value::Null), Health::Bad, "NamesAccepted: Because: it is so")]
@@ -234,6 +273,19 @@ mod tests {
         assert_eq!((found.health, found.message.contains(text)), (health, true), "{}", found.message);
     }
 
+    #[test]
+    fn the_choice_of_failure_policies_is_named() {
+        let webhook = |name: &str, policy: Value| json!({"name": name, "failurePolicy": policy, "clientConfig": {"caBundle": "Q0E="}});
+        let told = |create: Value, update: Value| {
+            let all = json!([webhook(CREATE_WEBHOOK, create), webhook(UPDATE_WEBHOOK, update)]);
+            webhooks("ValidatingWebhookConfiguration", "c", &Read::There(json!({"webhooks": all}))).message
+        };
+        let usual = "2 webhooks; while no replica answers creations are refused (Fail) and updates pass (Ignore)";
+        assert_eq!(told(json!("Fail"), json!("Ignore")), usual);
+        let gardener = "2 webhooks; while no replica answers creations pass (Ignore) and updates are refused (Fail)";
+        assert_eq!(told(json!("Ignore"), Value::Null), gardener, "Fail is what the API server takes for nothing");
+    }
+
     fn registered(conditions: &[Value]) -> Read {
         Read::There(json!({"status": {"conditions": conditions}}))
     }
@@ -248,18 +300,25 @@ mod tests {
         assert_eq!((found.health, found.message.contains(text)), (health, true), "{}", found.message);
     }
 
-    fn leased(holder: &str) -> Read {
+    fn leased() -> Read {
         Read::There(json!({"spec": {
-            "holderIdentity": holder, "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 15}}))
+            "holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 15}}))
+    }
+
+    fn held() -> Held {
+        Held::read(&json!({"holderIdentity": "a"})).unwrap()
     }
 
     #[rstest]
-    #[case::held(leased("a"), 10, Health::Fine, "held by a")]
-    #[case::run_out(leased("a"), 20, Health::Bad, "last renewed 2026-01-01T00:00:00.000000Z")]
-    #[case::never(Read::Missing, 10, Health::Off, "has ever led")]
-    fn a_lease_is_judged(#[case] read: Read, #[case] second: i64, #[case] health: Health, #[case] text: &str) {
-        let began: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let found = lease("ns", "l", &read, began + jiff::SignedDuration::from_secs(second));
+    #[case::renewed(leased(), Pulse::Beats { holder: "a".to_owned() }, Health::Fine, "held by a")]
+    #[case::not_renewed(
+        leased(), Pulse::Silent { held: held(), watched: Duration::from_secs(18) }, Health::Bad, "did not renew it for 18 s")]
+    #[case::released(leased(), Pulse::Nobody, Health::Bad, "last renewed 2026-01-01T00:00:00.000000Z")]
+    #[case::watched_too_shortly(
+        leased(), Pulse::Unproven { held: held(), watched: Duration::from_secs(60) }, Health::Unknown, "it lasts longer")]
+    #[case::never(Read::Missing, Pulse::Nobody, Health::Off, "has ever led")]
+    fn a_lease_is_judged(#[case] read: Read, #[case] pulse: Pulse, #[case] health: Health, #[case] text: &str) {
+        let found = lease("ns", "l", &read, &pulse);
         assert_eq!((found.health, found.message.contains(text)), (health, true), "{}", found.message);
     }
 }

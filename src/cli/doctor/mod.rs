@@ -3,21 +3,26 @@
 //!
 //! Source: spec/extension-apiserver §5.4. What is wrong is in [`checks`].
 
+mod certificates;
 pub mod checks;
 
 use std::io::Write;
 
 use clap::Args;
-use jiff::Timestamp;
 use kube::{Api, Client, api::DynamicObject};
 use serde::Serialize;
 
-use self::checks::{Finding, Health, Read};
+use self::{
+    certificates::bundle_fields,
+    checks::{Finding, Health, Read},
+};
 use super::{
     Failure,
     cluster_objects::{of, read},
     kubeconfig::{ClusterArgs, run_interruptibly},
+    lease_watch::{self, Pulse},
     migrate_storage::definition::name_of,
+    namespace_name,
     output::OutputFormat,
     webhook_scope::WebhookScope,
 };
@@ -30,7 +35,7 @@ pub struct DoctorArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
     /// Namespace of the machine objects; unset means the one of the kubeconfig's context
-    #[arg(short, long, value_name = "NAMESPACE")]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace_name)]
     pub namespace: Option<String>,
     /// Whose webhooks these are: of every namespace, or of --namespace alone
     #[arg(long, default_value = "cluster", value_name = "SCOPE")]
@@ -69,11 +74,14 @@ async fn look_over(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     let version = client.apiserver_version().await;
     version.map_err(|error| Failure::run(anyhow::anyhow!("cannot ask the API server: {error}")))?;
     let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    let mut findings = Vec::new();
+    let (mut findings, mut fields, mut service_namespace) = (Vec::new(), Vec::new(), None);
     for kind in Kind::ALL {
         let api =
             of(&client, None, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
-        findings.push(checks::definition(kind, &ask(&api, &name_of(kind)).await));
+        let read = ask(&api, &name_of(kind)).await;
+        let finding = checks::definition(kind, &read);
+        fields.extend(bundle_fields(&finding.subject, &read));
+        findings.push(finding);
     }
     let configuration = args.scope.configuration(&namespace);
     for (kind, plural) in [
@@ -81,8 +89,17 @@ async fn look_over(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
         ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
     ] {
         let api = of(&client, None, "admissionregistration.k8s.io", "v1", kind, plural);
-        findings.push(checks::webhooks(kind, &configuration, &ask(&api, &configuration).await));
+        let read = ask(&api, &configuration).await;
+        let finding = checks::webhooks(kind, &configuration, &read);
+        fields.extend(bundle_fields(&finding.subject, &read));
+        service_namespace = service_namespace.or_else(|| certificates::service_namespace(&read));
+        findings.push(finding);
     }
+    let holder = service_namespace.unwrap_or_else(|| namespace.clone());
+    let api = of(&client, Some(&holder), "", "v1", "Secret", "secrets");
+    let secret = ask(&api, names::CERTIFICATE_SECRET).await;
+    let subject = format!("Secret {holder}/{}", names::CERTIFICATE_SECRET);
+    findings.push(certificates::certificate(subject, &secret, &fields, jiff::Timestamp::now()));
     let api = of(&client, None, "apiregistration.k8s.io", "v1", "APIService", "apiservices");
     findings.push(checks::views(&ask(&api, names::API_SERVICE).await));
     findings.extend(leases(&client, &namespace).await);
@@ -91,11 +108,15 @@ async fn look_over(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
 
 async fn leases(client: &Client, namespace: &str) -> Vec<Finding> {
     let api = of(client, Some(namespace), "coordination.k8s.io", "v1", "Lease", "leases");
-    let mut findings = Vec::new();
-    for name in [names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER] {
-        findings.push(checks::lease(namespace, name, &ask(&api, name).await, Timestamp::now()));
-    }
-    findings
+    let looks = [names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER].map(async |name| {
+        let pulse = lease_watch::watch(&api, name).await;
+        let (read, pulse) = match pulse {
+            Ok(pulse) => (ask(&api, name).await, pulse),
+            Err(error) => (Read::Refused(error.to_string()), Pulse::Nobody),
+        };
+        checks::lease(namespace, name, &read, &pulse)
+    });
+    futures::future::join_all(looks).await
 }
 
 async fn ask(api: &Api<DynamicObject>, name: &str) -> Read {

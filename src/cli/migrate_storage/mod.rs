@@ -7,6 +7,7 @@
 
 pub mod definition;
 mod passes;
+mod refusals;
 
 use std::{io::Write, time::Duration};
 

@@ -6,7 +6,10 @@
 //! `status.storedVersions` is set: a false statement there makes one forgotten object break the list of the whole kind
 //! (spec/api-and-admission §8.6, measured).
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use futures::{StreamExt, stream};
 use kube::{
@@ -19,7 +22,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{
     KindOutcome, KindReport,
-    definition::{is, name_of, stored_versions_patch, switch_patch},
+    definition::{Step, is, name_of, next_step, stored_versions_patch, switch_patch},
+    refusals::{Blame, Live, Verdict, advice, after_refusal, is_passing, proves_absence},
 };
 use crate::{
     api::{
@@ -57,8 +61,8 @@ enum Rewritten {
     Yes,
     /// It was stored as wanted, was deleted, or was written by somebody else since it was listed.
     NotNeeded,
-    /// It could not be.
-    Failed(String),
+    /// It could not be: whose fault that is, and what was said.
+    Failed(Blame, String),
 }
 
 /// The cluster, and the version that objects are to be stored in.
@@ -66,11 +70,13 @@ pub(super) struct Cluster {
     client: Client,
     to: ApiVersion,
     rate: u32,
+    /// Patience with one object came to its end: all others get one try, so that each is named within seconds.
+    is_worn_out: AtomicBool,
 }
 
 impl Cluster {
     pub(super) fn new(client: Client, to: ApiVersion, rate: u32) -> Self {
-        Self { client, to, rate }
+        Self { client, to, rate, is_worn_out: AtomicBool::new(false) }
     }
 
     fn definitions(&self) -> Api<DynamicObject> {
@@ -117,8 +123,10 @@ impl Cluster {
         let patch = switch_patch(&self.definition(kind).await?, self.to);
         let patch: json_patch::Patch = serde_json::from_value(patch).map_err(Failure::run)?;
         let api = self.definitions();
-        let write = api.patch(&name, &PatchParams::default(), &Patch::Json::<()>(patch)).await;
-        write.map_err(|error| refused(&name, "change", &ApiError::from(error)))?;
+        // It may be done twice: it fails when the versions moved meanwhile, and else says the same again.
+        let (params, patch) = (PatchParams::default(), Patch::Json::<()>(patch));
+        let write = patiently(|| api.patch(&name, &params, &patch)).await;
+        write.map_err(|error| refused(&name, "change", &error))?;
         let deadline = Instant::now() + PATIENCE;
         while before.is_some() && self.storage_hash(kind).await? == before {
             if Instant::now() >= deadline {
@@ -205,7 +213,7 @@ impl Cluster {
             match result {
                 Rewritten::Yes => changed += 1,
                 Rewritten::NotNeeded => {}
-                Rewritten::Failed(why) => failures.push(why),
+                Rewritten::Failed(blame, why) => failures.push((blame, why)),
             }
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();
@@ -222,14 +230,48 @@ impl Cluster {
         let identity = json!({"metadata": {"uid": object.uid, "resourceVersion": object.version}});
         let patch = Patch::Merge(&identity);
         let params = PatchParams::default();
-        match patiently(|| api.patch_metadata(&object.name, &params, &patch)).await {
+        let failed = |error: &ApiError| {
+            let blame = Blame::of(error);
+            if blame == Blame::Server {
+                self.is_worn_out.store(true, Ordering::Relaxed);
+            }
+            Rewritten::Failed(blame, format!("{}/{}: {error}", object.namespace, object.name))
+        };
+        match patiently_for(self.patience(), || api.patch_metadata(&object.name, &params, &patch)).await {
             Ok(written) if written.metadata.resource_version.as_ref() == Some(&object.version) => Rewritten::NotNeeded,
             Ok(_) => Rewritten::Yes,
-            // Written or made by somebody else since it was listed, and that is later than the switch.
-            Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => Rewritten::NotNeeded,
-            Err(ApiError::Invalid(why)) if why.contains("metadata.uid") => Rewritten::NotNeeded,
-            Err(error) => Rewritten::Failed(format!("{}/{}: {error}", object.namespace, object.name)),
+            Err(error @ (ApiError::NotFound(_) | ApiError::Conflict(_) | ApiError::Invalid(_))) => {
+                // Only the object itself proves that it is gone, or was written since it was listed: anybody between here and
+                // the API server can answer with these codes.
+                match after_refusal(&object.uid, &object.version, &self.live(&api, &object.name).await) {
+                    Verdict::NotNeeded => Rewritten::NotNeeded,
+                    Verdict::Refused => failed(&error),
+                    Verdict::Unknown(error) => failed(&error),
+                }
+            }
+            Err(error) => failed(&error),
         }
+    }
+
+    /// The object as it is now.
+    async fn live(&self, api: &Api<DynamicObject>, name: &str) -> Live {
+        let read = patiently_for(self.patience(), async || match api.get_metadata(name).await {
+            Ok(object) => Ok(Some(object.metadata)),
+            Err(kube::Error::Api(status)) if proves_absence(&status, name) => Ok(None),
+            Err(error) => Err(error),
+        });
+        match read.await {
+            Ok(None) => Live::Gone,
+            Ok(Some(metadata)) => Live::There {
+                uid: metadata.uid.unwrap_or_default(),
+                version: metadata.resource_version.unwrap_or_default(),
+            },
+            Err(error) => Live::Unknown(error),
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        if self.is_worn_out.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE }
     }
 
     /// Sets `status.storedVersions`.
@@ -243,27 +285,37 @@ impl Cluster {
             )));
         };
         let patch: json_patch::Patch = serde_json::from_value(patch).map_err(Failure::run)?;
-        let params = PatchParams::default();
-        let written = self.definitions().patch_status(&name, &params, &Patch::Json::<()>(patch)).await;
-        written.map(|_| ()).map_err(|error| refused(&format!("{name} (status)"), "change", &ApiError::from(error)))
+        let (api, params, patch) = (self.definitions(), PatchParams::default(), Patch::Json::<()>(patch));
+        match patiently(|| api.patch_status(&name, &params, &patch)).await {
+            Ok(_) => Ok(()),
+            // An earlier try was carried out although its answer was lost.
+            Err(ApiError::Invalid(_)) if next_step(&self.definition(kind).await?, self.to) == Ok(Step::Done) => Ok(()),
+            Err(error) => Err(refused(&format!("{name} (status)"), "change", &error)),
+        }
     }
 }
 
-/// Makes a call, again and again while the API server can't answer. Safe for reads, and for patches that change nothing
-/// but the stored form.
-async fn patiently<T, F>(mut call: impl FnMut() -> F) -> Result<T, ApiError>
+/// Makes a call, again and again while the API server or the converter can't answer. Safe for reads, and for patches that
+/// change nothing but the stored form, or fail when they were done before.
+async fn patiently<T, F>(call: impl FnMut() -> F) -> Result<T, ApiError>
 where
     F: Future<Output = kube::Result<T>>,
 {
-    let deadline = Instant::now() + PATIENCE;
+    patiently_for(PATIENCE, call).await
+}
+
+async fn patiently_for<T, F>(patience: Duration, mut call: impl FnMut() -> F) -> Result<T, ApiError>
+where
+    F: Future<Output = kube::Result<T>>,
+{
+    let deadline = Instant::now() + patience;
     let mut wait = Duration::from_millis(250);
     loop {
         let error = match call().await {
             Ok(answer) => return Ok(answer),
             Err(error) => ApiError::from(error),
         };
-        let passing = matches!(error, ApiError::TooManyRequests(_) | ApiError::TimedOut(_) | ApiError::Unavailable(_));
-        if !passing || Instant::now() + wait >= deadline {
+        if !is_passing(&error) || Instant::now() + wait >= deadline {
             return Err(error);
         }
         tokio::time::sleep(wait).await;
@@ -275,16 +327,49 @@ fn refused(what: &str, verb: &str, error: &ApiError) -> Failure {
     Failure::run(anyhow::anyhow!("cannot {verb} {what}: {error}"))
 }
 
-fn too_bad(resource: &str, failures: &[String], all: usize) -> Failure {
+fn too_bad(resource: &str, failures: &[(Blame, String)], all: usize) -> Failure {
     let mut lines: Vec<String> =
-        failures.iter().take(NAMED_FAILURES).map(|failure| format!("{resource} {failure}")).collect();
+        failures.iter().take(NAMED_FAILURES).map(|(_, failure)| format!("{resource} {failure}")).collect();
     if failures.len() > NAMED_FAILURES {
         lines.push(format!("... and {} more", failures.len() - NAMED_FAILURES));
     }
+    let blames: Vec<Blame> = failures.iter().map(|(blame, _)| *blame).collect();
     lines.push(format!(
-        "{} of {all} {resource} could not be rewritten; status.storedVersions was not touched. Correct or delete these \
-         objects, then run the same command again",
-        failures.len()
+        "{} of {all} {resource} could not be rewritten; status.storedVersions was not touched. {}",
+        failures.len(),
+        advice(&blames),
     ));
     Failure::run(anyhow::anyhow!(lines.join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn answered(code: u16) -> kube::Error {
+        kube::Error::Api(kube::core::Status { code, ..kube::core::Status::default() }.boxed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_converter_that_is_away_for_seconds_is_waited_for() {
+        let calls = Cell::new(0);
+        let answer = patiently(async || {
+            calls.set(calls.get() + 1);
+            // What kube-apiserver answers while the conversion webhook refuses connections.
+            if calls.get() < 6 { Err(answered(500)) } else { Ok(calls.get()) }
+        });
+        assert_eq!(answer.await, Ok(6));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_ends_after_a_minute_and_a_refusal_ends_it_at_once() {
+        let began = Instant::now();
+        assert!(matches!(patiently(async || Err::<(), _>(answered(500))).await, Err(ApiError::ServerFault(_))));
+        assert!(began.elapsed() > Duration::from_secs(45) && began.elapsed() <= PATIENCE, "{:?}", began.elapsed());
+        let began = Instant::now();
+        assert!(matches!(patiently(async || Err::<(), _>(answered(403))).await, Err(ApiError::Forbidden(_))));
+        assert!(began.elapsed().is_zero());
+    }
 }

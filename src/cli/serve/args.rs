@@ -13,8 +13,13 @@ pub use super::{extension::ExtensionArgs, limits::LimitArgs};
 use crate::{
     api::{duration::GoDuration, names},
     cli::{go_flags::go_bool, logging::LoggingArgs, webhook_scope::WebhookScope},
-    settings::ReadVersion,
+    settings::{Half, ReadVersion},
 };
+
+fn half(text: &str) -> Result<Half, String> {
+    let named = Half::ALL.into_iter().find(|half| half.program() == text);
+    named.ok_or_else(|| format!("must be {}", Half::ALL.map(Half::program).join(" or ")))
+}
 
 /// Flags of `mcm serve`.
 #[derive(Clone, Debug, Args)]
@@ -105,6 +110,9 @@ pub struct ControllerArgs {
             machinesafetyorphanvms, machinesafetyapiserver"
     )]
     pub controllers: Vec<String>,
+    /// The half that the program was called as; of --controllers only its loops run
+    #[arg(long, hide = true, value_parser = half)]
+    pub half: Option<Half>,
     /// Workers per queue; unset means 10 for deployments and sets, 50 for machines
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub concurrent_syncs: Option<i64>,
@@ -195,6 +203,9 @@ pub struct SafetyArgs {
     /// Period of that check
     #[arg(long, default_value = "1m", value_name = "DURATION", allow_hyphen_values = true)]
     pub machine_safety_apiserver_statuscheck_period: GoDuration,
+    /// Silence of a watch, bookmarks included, before its connection counts as dead; up to a tenth more or less
+    #[arg(long, default_value = "90s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub watch_silence_timeout: GoDuration,
 }
 
 /// Leader election.
@@ -313,6 +324,9 @@ pub struct ServingArgs {
     /// How long requests and effects in flight may take after that
     #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
     pub shutdown_timeout: GoDuration,
+    /// How long driver calls that run may still take; if one of them is cut off then, the Leases are left to expire
+    #[arg(long, default_value = "20s", value_name = "DURATION", allow_hyphen_values = true)]
+    pub driver_drain: GoDuration,
     /// Keep the TLS port open meanwhile, and answer further requests 429 with Retry-After
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
@@ -326,6 +340,10 @@ pub struct DriverArgs {
     /// Providers that this process serves, comma separated; unset means all that are compiled in
     #[arg(long, value_delimiter = ',', value_name = "PROVIDERS")]
     pub drivers: Option<Vec<String>>,
+    /// Refuse classes of all other providers: no other process serves any
+    #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub drivers_exclusive: bool,
     /// Let the virtual cloud play the providers that its config names
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]

@@ -107,6 +107,7 @@ impl LimitArgs {
     pub(super) fn settings(&self, problems: &mut Problems) -> Limits {
         let read = &mut Reader(problems);
         let usual = RequestLimits::default();
+        let admission_bytes = read.number("--max-admission-bytes", self.max_admission_bytes);
         let conversion_bytes = read.number("--max-conversion-bytes", self.max_conversion_bytes);
         Limits {
             connections: ConnectionLimits {
@@ -126,10 +127,11 @@ impl LimitArgs {
                 ..ConnectionLimits::default()
             },
             requests: RequestLimits {
-                admission_bytes: read.number("--max-admission-bytes", self.max_admission_bytes),
+                admission_bytes,
                 conversion_bytes,
                 // What one review may have must fit into what all may have.
                 large_bytes: usual.large_bytes.max(conversion_bytes),
+                large_admission_bytes: usual.large_admission_bytes.max(admission_bytes),
                 other_bytes: read.number("--max-request-bytes", self.max_request_bytes),
                 admission_in_flight: read.number("--max-inflight-admission", self.max_inflight_admission),
                 conversion_in_flight: read.number("--max-inflight-conversion", self.max_inflight_conversion),

@@ -3,7 +3,7 @@
 
 use std::{net::IpAddr, num::NonZeroU16, time::Duration};
 
-use crate::api::duration::GoDuration;
+use crate::{api::duration::GoDuration, cli::namespace_name};
 
 /// The mistakes found so far.
 #[derive(Default)]
@@ -34,6 +34,13 @@ impl Problems {
             self.add(format!("{problem}: got {value}"));
             0
         })
+    }
+
+    /// A namespace must have a name that one can have.
+    pub(super) fn namespace(&mut self, flag: &str, name: &str) {
+        if let Err(why) = namespace_name(name) {
+            self.add(format!("{flag}: {why}"));
+        }
     }
 
     /// The trimmed entries of a list flag; an empty one is a problem.

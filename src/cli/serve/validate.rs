@@ -13,12 +13,16 @@ use std::{
 };
 
 use super::{
-    args::{ControllerArgs, ElectionArgs, HttpArgs, MachineArgs, SafetyArgs, ServeArgs, ServingArgs},
+    args::{ControllerArgs, DriverArgs, ElectionArgs, HttpArgs, MachineArgs, SafetyArgs, ServeArgs, ServingArgs},
     problems::{Problems, address, is_media_type, port_or_off},
     simulation::simulation,
 };
 use crate::{
-    api::{defaulting::FinalizerDefault, duration::GoDuration, validation::Profile},
+    api::{
+        defaulting::FinalizerDefault,
+        duration::GoDuration,
+        validation::{Coverage, Profile},
+    },
     settings::{
         AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
         DriverSelection, HttpSettings, LateRequests, LeaderElection, MachineSettings, OldMachineSets, Profiling,
@@ -39,8 +43,12 @@ pub struct Surroundings {
 
 /// Workers of the queues of deployments and sets when the flag is not set.
 const CONTROLLER_MANAGER_WORKERS: usize = 10;
+/// Most workers of a queue.
+const MOST_WORKERS: usize = 10_000;
 /// Workers of the queues of machines when the flag is not set.
 const MACHINE_CONTROLLER_WORKERS: usize = 50;
+/// The least that `--watch-silence-timeout` may be.
+const LEAST_WATCH_SILENCE: Duration = Duration::from_secs(1);
 /// What `--resource-exhausted-retry=0` means.
 const DEFAULT_RESOURCE_EXHAUSTED_RETRY: Duration = Duration::from_secs(10 * 60);
 
@@ -58,7 +66,10 @@ impl ServeArgs {
             "--kube-api-content-type: kube api content type cannot be parsed",
         );
         problems.unless(clusters.kube_api_qps > 0.0, "--kube-api-qps: kube api qps should be greater than zero");
-        problems.unless(!clusters.namespace.is_empty(), "--namespace: must not be empty");
+        problems.namespace("--namespace", &clusters.namespace);
+        if let Some(namespace) = &self.serving.service_namespace {
+            problems.namespace("--service-namespace", namespace);
+        }
         problems.duration(
             self.ignored.controller_start_interval,
             "--controller-start-interval: controller start interval should be a non negative value",
@@ -94,7 +105,7 @@ impl ServeArgs {
             extension: self.extension.settings(&mut problems),
             limits: self.limits.settings(&mut problems),
             webhooks: webhooks(&self.serving, &clusters.namespace, &mut problems),
-            admission: admission(&self.serving, &mut problems),
+            admission: admission(&self.serving, &self.drivers, &mut problems),
             controllers: controllers(&self.controllers, &mut problems),
             workers: workers(&self.controllers, &mut problems),
             standby_caches: if self.controllers.standby_caches { StandbyCaches::Warm } else { StandbyCaches::Cold },
@@ -130,6 +141,8 @@ impl ServeArgs {
                 ),
                 timeout: problems
                     .duration(self.serving.shutdown_timeout, "--shutdown-timeout: should be a non negative value"),
+                driver_drain: problems
+                    .duration(self.serving.driver_drain, "--driver-drain: should be a non negative value"),
                 late_requests: if self.serving.shutdown_send_retry_after {
                     LateRequests::AreToldToRetry
                 } else {
@@ -289,7 +302,7 @@ fn cipher_suites(args: &ServingArgs, problems: &mut Problems) -> Vec<TlsCipherSu
     suites
 }
 
-fn admission(args: &ServingArgs, problems: &mut Problems) -> AdmissionSettings {
+fn admission(args: &ServingArgs, drivers: &DriverArgs, problems: &mut Problems) -> AdmissionSettings {
     let profile = match args.admission_profile.as_str() {
         "compat" => Profile::Compat,
         "strict" => Profile::Strict,
@@ -302,6 +315,7 @@ fn admission(args: &ServingArgs, problems: &mut Problems) -> AdmissionSettings {
         profile,
         controller_users: problems.entries("--controller-users", &args.controller_users),
         finalizers: if args.default_finalizers { FinalizerDefault::Add } else { FinalizerDefault::Leave },
+        providers: if drivers.drivers_exclusive { Coverage::All } else { Coverage::Some },
     }
 }
 
@@ -326,7 +340,8 @@ fn controllers(args: &ControllerArgs, problems: &mut Problems) -> ControllerSet 
             )),
         }
     }
-    chosen.iter().filter(|controller| !left_out.contains(controller)).collect()
+    let in_half = |controller: Controller| args.half.is_none_or(|half| controller.half() == half);
+    chosen.iter().filter(|controller| !left_out.contains(controller) && in_half(*controller)).collect()
 }
 
 fn workers(args: &ControllerArgs, problems: &mut Problems) -> Workers {
@@ -336,6 +351,11 @@ fn workers(args: &ControllerArgs, problems: &mut Problems) -> Workers {
     };
     let both = (wanted(CONTROLLER_MANAGER_WORKERS), wanted(MACHINE_CONTROLLER_WORKERS));
     problems.unless(both.0.is_some(), "--concurrent-syncs: concurrent syncs should be greater than zero");
+    // A million of them take 4 GB before the first machine is looked at.
+    problems.unless(
+        both.0.is_none_or(|wanted| wanted.get() <= MOST_WORKERS),
+        &format!("--concurrent-syncs: must be at most {MOST_WORKERS}: each worker costs memory, and none waits for a provider"),
+    );
     Workers {
         controller_manager: both.0.unwrap_or(NonZeroUsize::MIN),
         machine_controller: both.1.unwrap_or(NonZeroUsize::MIN),
@@ -370,7 +390,7 @@ fn leader_election(
         ));
     }
     Some(LeaderElection {
-        identity: surroundings.host_name.clone(),
+        host_name: surroundings.host_name.clone(),
         lease_duration: lease.to_std(),
         renew_deadline: renew.to_std(),
         retry_period: retry.to_std(),
@@ -434,7 +454,15 @@ fn safety(args: &SafetyArgs, problems: &mut Problems) -> SafetySettings {
         "--machine-safety-apiserver-statuscheck-period: machine safety APIServer status check period should not be less \
          than APIServer status check timeout (--machine-safety-apiserver-statuscheck-timeout)",
     );
+    let watch_silence = problems
+        .duration(args.watch_silence_timeout, "--watch-silence-timeout: the silence of a watch can't be negative");
+    problems.unless(
+        watch_silence >= LEAST_WATCH_SILENCE,
+        "--watch-silence-timeout: less than 1s is not possible; API servers send a bookmark about once a minute, so give \
+         more than that",
+    );
     SafetySettings {
+        watch_silence,
         safety_up: problems.count(args.safety_up, "--safety-up: safety up should be a non negative value"),
         safety_down: problems.count(args.safety_down, "--safety-down: safety down should be a non negative value"),
         overshooting_period: problems.duration(

@@ -64,12 +64,13 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
             orphan_vms_period: minutes(15),
             api_server_check_timeout: Duration::from_secs(30),
             api_server_check_period: minutes(1),
+            watch_silence: Duration::from_secs(90),
         }
     );
     assert_eq!(
         settings.leader_election,
         Some(LeaderElection {
-            identity: "host-1".to_owned(),
+            host_name: "host-1".to_owned(),
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
@@ -257,6 +258,7 @@ fn a_namespace_may_have_webhook_configurations_of_its_own() {
 #[test]
 fn late_requests_are_told_to_retry_when_that_is_wanted() {
     assert_eq!(serve(&[]).unwrap().shutdown.late_requests, LateRequests::FindNobody);
+    assert_eq!(serve(&[]).unwrap().shutdown.driver_drain, Duration::from_secs(20));
     let told = serve(&["--shutdown-send-retry-after"]).unwrap();
     assert_eq!(told.shutdown.late_requests, LateRequests::AreToldToRetry);
 }
@@ -274,6 +276,15 @@ fn cipher_suites_are_named_as_in_go() {
     let problems = suites("TLS_RSA_WITH_AES_128_CBC_SHA").unwrap_err();
     assert!(problems[0].starts_with("--tls-cipher-suites: \"TLS_RSA_WITH_AES_128_CBC_SHA\" is unknown or not secure"));
     assert!(suites("").unwrap_err()[0].starts_with("--tls-cipher-suites: "), "a blank member is a mistake");
+}
+
+#[rstest]
+#[case::others_may_serve_others(&[], Coverage::Some)]
+#[case::even_where_some_are_named(&["--drivers=virtual"], Coverage::Some)]
+#[case::nobody_else_serves_any(&["--drivers-exclusive"], Coverage::All)]
+#[case::said_at_length(&["--drivers-exclusive=false"], Coverage::Some)]
+fn a_process_says_whether_its_drivers_are_all(#[case] flags: &[&str], #[case] expected: Coverage) {
+    assert_eq!(serve(flags).unwrap().admission.providers, expected);
 }
 
 #[test]
@@ -347,4 +358,37 @@ fn rollouts_may_be_stricter(
     let flags: Vec<&str> = ["--target-kubeconfig=/kc"].iter().chain(flags).copied().collect();
     let settings = serve(&flags).unwrap();
     assert_eq!((settings.rollout.availability, settings.rollout.old_sets), (availability, old_sets));
+}
+
+fn called_as(program: &str, flags: &[&str]) -> Settings {
+    let line = [program].into_iter().chain(flags.iter().copied()).map(Into::into).collect();
+    let cli = Cli::try_parse_from(crate::cli::normalised(crate::cli::called_as::completed(line))).expect("flags parse");
+    let Command::Serve(args) = cli.command else { panic!("not serve") };
+    args.validate(&Surroundings { host_name: "host-1".to_owned(), pod_namespace: None }).unwrap()
+}
+
+#[rstest]
+#[case::deployments_and_sets("./machine-controller-manager", Half::ControllerManager, 3, 10258)]
+#[case::machines("./machine-controller", Half::MachineController, 6, 10259)]
+fn a_program_with_the_name_of_a_half_is_that_half(
+    #[case] program: &str,
+    #[case] half: Half,
+    #[case] loops: usize,
+    #[case] port: u16,
+) {
+    // The flags that Gardener gives to both, and some of one half only.
+    let settings = called_as(program, &["--control-kubeconfig=inClusterConfig", "--safety_up=2", "--v=3"]);
+    assert_eq!((settings.controllers.halves().as_slice(), settings.controllers.iter().count()), (&[half][..], loops));
+    assert_eq!((settings.http.port.get(), settings.http.compat_port), (port, None));
+    assert_eq!((settings.secure, settings.extension.is_none()), (None, true));
+    let told = called_as(program, &["--port=8080", "--secure-port=9443", "--controllers=*,-node"]);
+    assert_eq!((told.http.port.get(), told.secure.is_some()), (8080, true));
+    assert_eq!(told.controllers.halves().as_slice(), [half]);
+}
+
+#[test]
+fn what_no_process_could_bear_is_refused_at_the_start() {
+    let problems = serve(&["--concurrent-syncs=1000000", "--namespace=Bad_NS"]).unwrap_err();
+    assert!(problems[0].starts_with("--namespace: \"Bad_NS\" is no name of a namespace"), "{problems:?}");
+    assert!(problems[1].starts_with("--concurrent-syncs: must be at most 10000"), "{problems:?}");
 }

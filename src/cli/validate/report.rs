@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::inventory::Identity;
 use crate::{
-    api::field::{Finding, Findings},
+    api::field::{Finding, Findings, more},
     cli::documents::{Document, ObjectRef, to_yaml},
 };
 
@@ -53,6 +53,11 @@ impl ObjectReport {
         }
     }
 
+    /// Findings that are counted only.
+    fn left_out(&self) -> usize {
+        self.findings.denied() + self.findings.warned() - self.findings.iter().count()
+    }
+
     fn to_value(&self) -> Value {
         let mut object = Map::new();
         object.insert("source".to_owned(), json!(self.source));
@@ -66,6 +71,9 @@ impl ObjectReport {
         object.insert("name".to_owned(), json!(self.identity.name));
         object.insert("valid".to_owned(), json!(!self.findings.denies()));
         object.insert("findings".to_owned(), self.findings.iter().map(finding_value).collect());
+        if self.left_out() > 0 {
+            object.insert("findingsLeftOut".to_owned(), json!(self.left_out()));
+        }
         Value::Object(object)
     }
 }
@@ -100,11 +108,11 @@ impl Report {
     }
 
     fn errors(&self) -> usize {
-        self.objects.iter().map(|object| object.findings.errors().count()).sum()
+        self.objects.iter().map(|object| object.findings.denied()).sum()
     }
 
     fn warnings(&self) -> usize {
-        self.objects.iter().map(|object| object.findings.warnings().count()).sum()
+        self.objects.iter().map(|object| object.findings.warned()).sum()
     }
 
     /// Writes the report.
@@ -127,6 +135,10 @@ impl Report {
             for finding in object.findings.iter() {
                 let text = finding.warning();
                 writeln!(out, "{}: {}: {text} ({})", object.label, severity(finding), finding.rule)?;
+            }
+            let left_out = object.left_out();
+            if left_out > 0 {
+                writeln!(out, "{}: {}", object.label, more(left_out))?;
             }
         }
         if self.objects.is_empty() {

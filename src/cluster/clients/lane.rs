@@ -2,11 +2,15 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, header::USER_AGENT};
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{DATE, USER_AGENT},
+};
 use kube::client::Body;
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{ClientSettings, FIRST_ANSWER, Purpose, TokenBucket};
+use super::{ClientSettings, FIRST_ANSWER, PARALLEL_CALLS, Purpose, TokenBucket};
+use crate::cluster::latch::Latch;
 
 /// How an API call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +38,28 @@ pub struct Call<'a> {
     pub took: Duration,
     /// Time the call waited for its rate and for a free slot before.
     pub waited: Duration,
+    /// When it was sent.
+    pub sent: Instant,
+    /// The `Date` header of the answer.
+    pub date: Option<&'a HeaderValue>,
 }
 
 /// Is told of every call; must be quick.
 pub trait ObserveCall: Send + Sync {
     /// A call ended.
     fn observe(&self, call: &Call<'_>);
+}
+
+/// Tells when a request has had its turn in its lane and is sent, so that its time begins then. It is put into the request's
+/// extensions. Cheap to clone; all clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Departure(Arc<Latch>);
+
+impl Departure {
+    /// Waits until the request is sent.
+    pub async fn awaited(&self) {
+        self.0.opened().await;
+    }
 }
 
 pub(super) struct Lane {
@@ -52,7 +72,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(purpose: Purpose, host: &str, settings: &ClientSettings, slots: &Arc<Semaphore>) -> Self {
+    pub(super) fn new(purpose: Purpose, host: &str, settings: &ClientSettings) -> Self {
         let user_agent = format!(
             "machine-controller-manager/v{} ({}/{})/{}",
             env!("CARGO_PKG_VERSION"),
@@ -67,7 +87,7 @@ impl Lane {
             user_agent: HeaderValue::from_str(&user_agent)
                 .unwrap_or(HeaderValue::from_static("machine-controller-manager")),
             bucket: purpose.rate(settings.rate).map(TokenBucket::new),
-            slots: throttled.then(|| Arc::clone(slots)),
+            slots: throttled.then(|| Arc::new(Semaphore::new(PARALLEL_CALLS))),
             observer: settings.observer.clone(),
         }
     }
@@ -103,6 +123,9 @@ impl Lane {
             None => None,
         };
         let sent = Instant::now();
+        if let Some(departure) = request.extensions().get::<Departure>() {
+            departure.0.open();
+        }
         let answer = match tokio::time::timeout(FIRST_ANSWER, transport.send(request)).await {
             Ok(answer) => answer,
             Err(_) => Err(no_answer(&self.host)),
@@ -117,6 +140,8 @@ impl Lane {
                 result,
                 took: sent.elapsed(),
                 waited: sent.duration_since(asked),
+                sent,
+                date: answer.as_ref().ok().and_then(|answer| answer.headers().get(DATE)),
             });
         }
         answer
@@ -209,6 +234,43 @@ mod tests {
         assert_eq!(known, (true, std::time::Duration::ZERO));
         assert_eq!(answers.iter().filter(|answered| **answered).count(), 400 + 400);
         assert!(ask(Purpose::TokenReviews).await && began.elapsed() < std::time::Duration::from_secs(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn evictions_that_take_long_hold_up_nobody_else() {
+        let cluster = cluster(&Arc::default());
+        let evictions = cluster.client(Purpose::Evictions);
+        let mut slow = tokio::task::JoinSet::new();
+        for _ in 0..2 * PARALLEL_CALLS {
+            let client = evictions.clone();
+            slow.spawn(async move { client.request_text(get("/hang")).await.is_err() });
+        }
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let asked = Instant::now();
+        cluster.client(Purpose::TargetCore).request_text(get("/")).await.unwrap();
+        assert_eq!(asked.elapsed(), Duration::ZERO);
+        assert_eq!(slow.len(), 2 * PARALLEL_CALLS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_a_call_begins_when_it_is_sent() {
+        use crate::cluster::{error::ApiError, objects::in_time};
+        let cluster = cluster(&Arc::default());
+        let client = cluster.client(Purpose::TargetCore);
+        let ask = |path| {
+            let client = client.clone();
+            async move { in_time(get(path), |request| async move { client.request_text(request).await }).await }
+        };
+        // At ten a second the last of these waits longer for its turn than a call may take.
+        let calls = (0..400).map(|_| ask("/"));
+        let began = Instant::now();
+        let answers = futures::future::join_all(calls).await;
+        assert!(began.elapsed() > crate::cluster::objects::CALL_TIMEOUT);
+        assert!(answers.iter().all(|answer| matches!(answer, Ok(Ok(_)))), "{answers:?}");
+        let late = futures::future::join_all((0..650).map(|_| ask("/"))).await;
+        let unsent = |answer: &Result<_, ApiError>| matches!(answer, Err(ApiError::Unavailable(text)) if text.contains("was not sent"));
+        let given_up = late.iter().filter(|answer| unsent(answer)).count();
+        assert!((40..60).contains(&given_up), "those whose turn comes after a minute: {given_up}");
     }
 
     #[tokio::test(start_paused = true)]

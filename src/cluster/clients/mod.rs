@@ -13,7 +13,7 @@ mod transport;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use config::{ConfigError, Source};
-pub use lane::{Call, CallResult, ObserveCall};
+pub use lane::{Call, CallResult, Departure, ObserveCall};
 pub use rate::{Rate, TokenBucket};
 
 use lane::Lane;
@@ -48,12 +48,14 @@ pub enum Purpose {
     TokenReviews,
     /// Who may do what, for the callers of views; apart from tokens, so that nobody who is unknown holds up who is known.
     AccessReviews,
+    /// Owners of new objects, for admission; with a rate of its own, since anybody may name an owner.
+    Owners,
     /// Simulated kubelets, each of which would be a client of its own in the world; not throttled.
     Simulation,
 }
 
 impl Purpose {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Rollout,
         Self::Machines,
         Self::MachineReads,
@@ -67,6 +69,7 @@ impl Purpose {
         Self::Discovery,
         Self::TokenReviews,
         Self::AccessReviews,
+        Self::Owners,
         Self::Simulation,
     ];
 
@@ -86,6 +89,7 @@ impl Purpose {
             Self::Discovery => "controller-discovery",
             Self::TokenReviews => "delegated-authentication",
             Self::AccessReviews => "delegated-authorization",
+            Self::Owners => "admission",
             Self::Simulation => "virtual-cloud",
         }
     }
@@ -94,6 +98,7 @@ impl Purpose {
     fn rate(self, configured: Rate) -> Option<Rate> {
         match self {
             Self::TokenReviews | Self::AccessReviews => Some(REVIEWS),
+            Self::Owners => Some(OWNERS),
             throttled if throttled.is_throttled() => Some(configured),
             _ => None,
         }
@@ -114,6 +119,7 @@ impl Purpose {
             | Self::Discovery
             | Self::TokenReviews
             | Self::AccessReviews
+            | Self::Owners
             | Self::Simulation => false,
         }
     }
@@ -123,6 +129,7 @@ impl Purpose {
     fn patience(self) -> Duration {
         match self {
             Self::TokenReviews | Self::AccessReviews => REVIEW_PATIENCE,
+            Self::Owners => OWNER_PATIENCE,
             _ => Duration::MAX,
         }
     }
@@ -134,7 +141,14 @@ const REVIEWS: Rate = Rate { qps: 200.0, burst: 400 };
 /// How long a review waits for its turn; well below the time that is given to one.
 const REVIEW_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many calls may be under way at once on the throttled lanes of one cluster together; each costs a connection.
+/// Owners read per second, whatever anybody creates.
+const OWNERS: Rate = Rate { qps: 20.0, burst: 40 };
+
+/// How long the reading of an owner waits for its turn; below the second that admission gives to all of it.
+const OWNER_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How many calls may be under way at once on each throttled lane; each costs a connection. The lanes share none of them, or
+/// evictions that take long would hold up what a new machine needs.
 pub const PARALLEL_CALLS: usize = 32;
 
 /// How long a server may take until it begins to answer. Watches answer at once, so this holds for them as well.
@@ -172,12 +186,11 @@ impl Cluster {
     /// Clients over given transports: an embedded API server, or a layer that injects faults. `leases` carries the calls
     /// of the leader election, `calls` all others; `host` is the label in metrics.
     pub fn over(calls: &kube::Client, leases: &kube::Client, host: &str, settings: &ClientSettings) -> Self {
-        let slots = Arc::new(tokio::sync::Semaphore::new(PARALLEL_CALLS));
         let clients = Purpose::ALL
             .into_iter()
             .map(|purpose| {
                 let transport = if purpose == Purpose::Leases { leases } else { calls };
-                let lane = Lane::new(purpose, host, settings, &slots);
+                let lane = Lane::new(purpose, host, settings);
                 (purpose, lane.in_front_of(transport))
             })
             .collect();

@@ -1,6 +1,9 @@
 //! Whether this process leads, as everybody who acts may ask at any moment.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +20,23 @@ pub struct Leadership {
     lost: CancellationToken,
     /// Until when each lease is surely ours; none for leadership without an election.
     valid_until: Arc<Mutex<Vec<Option<Instant>>>>,
+    /// Calls of drivers that have begun and have not answered, those that were dropped included.
+    unanswered: Arc<AtomicUsize>,
+}
+
+/// A driver call that has begun. Dropped before it has [`answered`](Self::answered), it counts as unanswered for ever:
+/// nobody knows what the provider made of it, so the next leader must not begin before the Leases expire.
+#[derive(Debug)]
+#[must_use]
+pub struct Begun(Option<Arc<AtomicUsize>>);
+
+impl Begun {
+    /// The call has answered.
+    pub fn answered(mut self) {
+        if let Some(unanswered) = self.0.take() {
+            unanswered.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
 }
 
 impl Leadership {
@@ -26,12 +46,18 @@ impl Leadership {
             won: Arc::new(if leases == 0 { Latch::opened_before() } else { Latch::default() }),
             lost: CancellationToken::new(),
             valid_until: Arc::new(Mutex::new(vec![None; leases])),
+            unanswered: Arc::default(),
         }
     }
 
     /// Leadership without an election (`--leader-elect=false`), until `ended` is cancelled.
     pub fn without_election(ended: CancellationToken) -> Self {
-        Self { won: Arc::new(Latch::opened_before()), lost: ended, valid_until: Arc::default() }
+        Self {
+            won: Arc::new(Latch::opened_before()),
+            lost: ended,
+            valid_until: Arc::default(),
+            unanswered: Arc::default(),
+        }
     }
 
     /// Cancelled when leadership is lost or given up, for good.
@@ -51,6 +77,17 @@ impl Leadership {
         }
         let now = Instant::now();
         self.lock().iter().all(|until| until.is_some_and(|until| now < until))
+    }
+
+    /// Counts a driver call that begins now.
+    pub fn begun(&self) -> Begun {
+        self.unanswered.fetch_add(1, Ordering::AcqRel);
+        Begun(Some(Arc::clone(&self.unanswered)))
+    }
+
+    /// How many driver calls have begun and have not answered, those that were dropped included.
+    pub fn unanswered(&self) -> usize {
+        self.unanswered.load(Ordering::Acquire)
     }
 
     pub(super) fn holds(&self, lease: usize, until: Instant) {

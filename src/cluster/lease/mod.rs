@@ -2,7 +2,8 @@
 //!
 //! [`decide`](decide::decide) holds the rules; this file observes and acts. Leases are taken in the order given, the next
 //! only while the ones before are held: two replicas that each hold one would wait for each other for ever
-//! (spec/machine-controller §12.3). Losing one loses all.
+//! (spec/machine-controller §12.3). All of them are observed from the start, so that a takeover lasts one lease duration
+//! and not one for each. Losing one loses all.
 
 mod api;
 mod decide;
@@ -10,15 +11,15 @@ mod leadership;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::future::BoxFuture;
+use futures::{StreamExt, stream::FuturesUnordered};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
     api::LeaseApi,
     decide::{Decision, Record, Role, Seen, StepDown, Times, decide},
-    leadership::Leadership,
+    leadership::{Begun, Leadership},
 };
 use super::{
     clock::SharedClock,
@@ -36,24 +37,16 @@ pub struct ElectionSettings {
     pub namespace: String,
     /// Names of the leases in the order they are taken.
     pub leases: Vec<String>,
-    /// Who this process is; see [`host_identity`].
+    /// Who this process is; see [`identity_of`].
     pub identity: String,
     /// Times.
     pub times: Times,
 }
 
-/// The identity that the Go manager has: the host's name, which in a pod is the pod's name.
-///
-/// # Errors
-/// A text for people when the host has no usable name.
-pub fn host_identity() -> Result<String, String> {
-    let name =
-        hostname::get().map_err(|error| format!("cannot read the name of this host for leader election: {error}"))?;
-    let name = name.into_string().map_err(|name| format!("the name of this host is no text: {}", name.display()))?;
-    if name.is_empty() {
-        return Err("this host has no name; leader election needs one: set it, or use --leader-elect=false".to_owned());
-    }
-    Ok(name)
+/// Who a process is: the name of its host, an underscore and a random suffix, as client-go's example makes it. The host's
+/// name alone would make two processes of one host take each other for themselves, so that both lead.
+pub fn identity_of(host: &str, random: impl Fn() -> u64) -> String {
+    format!("{host}_{:016x}", random())
 }
 
 /// How an election ended.
@@ -61,6 +54,11 @@ pub fn host_identity() -> Result<String, String> {
 pub enum Ended {
     /// The process was asked to stop; what was held has been given back.
     Released,
+    /// The process was asked to stop while driver calls had no answer; what was held expires by itself.
+    Expiring {
+        /// How many calls had no answer.
+        unanswered: usize,
+    },
     /// A lease was lost after it had been won; all effects have stopped.
     Lost {
         /// Name of the lease.
@@ -68,6 +66,23 @@ pub enum Ended {
         /// Why.
         why: StepDown,
     },
+}
+
+/// Whether a lease may be taken: all before it must be held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Ours,
+    OfAnEarlierLease,
+}
+
+/// What became of a try to take a lease.
+enum Tried {
+    /// It is ours; the write was sent at this time.
+    Won(Box<Lease>, Instant),
+    /// Somebody holds it, at least for this long if nothing changes.
+    HeldFor(Duration),
+    /// It may be taken, but not by us or not yet.
+    InVain,
 }
 
 /// Takes part in the election.
@@ -111,11 +126,12 @@ impl LeaderElection {
     }
 
     /// Runs until a won lease is lost or `shutdown` is cancelled. Cancel `shutdown` only after all work has ended: leases
-    /// are given back then, and the next leader begins at once. The future is to be owned by the supervisor.
+    /// are given back then, and the next leader begins at once. They are left to expire when a driver call was dropped
+    /// without an answer. The future is to be owned by the supervisor.
     pub async fn run(self, shutdown: CancellationToken) -> Ended {
         loop {
             let lost = {
-                let leading = self.lead_from(0);
+                let leading = self.lead();
                 tokio::pin!(leading);
                 tokio::select! {
                     biased;
@@ -133,6 +149,11 @@ impl LeaderElection {
         }
         // Closes the gate before the leases are free.
         self.leadership.lose();
+        let unanswered = self.leadership.unanswered();
+        if unanswered > 0 {
+            tracing::warn!(unanswered, "the leases are not given back, because driver calls were cut off; they expire");
+            return Ended::Expiring { unanswered };
+        }
         for name in self.settings.leases.iter().rev() {
             match tokio::time::timeout(RELEASE, self.release(name)).await {
                 Ok(Ok(())) => {}
@@ -143,39 +164,50 @@ impl LeaderElection {
         Ended::Released
     }
 
-    /// Takes and holds this lease and all after it; ends when one of them is lost.
-    fn lead_from(&self, index: usize) -> BoxFuture<'_, (String, StepDown)> {
-        Box::pin(async move {
-            let Some(name) = self.settings.leases.get(index) else {
-                self.leadership.win();
-                tracing::info!(identity = self.settings.identity, "leading");
-                return std::future::pending().await;
-            };
-            let (lease, renewed) = self.acquire(name).await;
-            self.leadership.holds(index, renewed + self.settings.times.renew_deadline);
-            tracing::info!(lease = name, identity = self.settings.identity, "lease acquired");
-            if let Some(recorder) = &self.recorder {
-                let text = format!("{} became leader", self.settings.identity);
-                recorder.note_about(reference(&lease), EventNote::normal("LeaderElection", text));
-            }
-            let why = tokio::select! {
-                biased;
-                why = self.renew(index, name, lease, renewed) => why,
-                lost = self.lead_from(index + 1) => return lost,
-            };
-            self.leadership.let_go(index);
-            (name.clone(), why)
-        })
+    /// Takes and holds all leases; ends when one of them is lost.
+    async fn lead(&self) -> (String, StepDown) {
+        let (held, _) = watch::channel(0);
+        let leases = self.settings.leases.iter().enumerate();
+        let mut kept: FuturesUnordered<_> = leases.map(|(index, name)| self.keep(index, name, &held)).collect();
+        match kept.next().await {
+            Some(lost) => lost,
+            // No lease is needed, so that none can be lost.
+            None => std::future::pending().await,
+        }
     }
 
-    /// Tries until the lease is ours; answers it and when the successful write was sent.
-    async fn acquire(&self, name: &str) -> (Lease, Instant) {
+    /// Takes this lease once all before it are held, and holds it until it is lost. `held` counts the leases that are
+    /// held, from the first one on.
+    async fn keep(&self, index: usize, name: &str, held: &watch::Sender<usize>) -> (String, StepDown) {
+        let (lease, renewed) = self.acquire(index, name, held.subscribe()).await;
+        self.leadership.holds(index, renewed + self.settings.times.renew_deadline);
+        tracing::info!(lease = name, identity = self.settings.identity, "lease acquired");
+        if let Some(recorder) = &self.recorder {
+            let text = format!("{} became leader", self.settings.identity);
+            recorder.note_about(reference(&lease), EventNote::normal("LeaderElection", text));
+        }
+        held.send_replace(index + 1);
+        if index + 1 == self.settings.leases.len() {
+            self.leadership.win();
+            tracing::info!(identity = self.settings.identity, "leading");
+        }
+        let why = self.renew(index, name, lease, renewed).await;
+        self.leadership.let_go(index);
+        (name.to_owned(), why)
+    }
+
+    /// Tries until the lease is ours; answers it and when the successful write was sent. It is observed from the start, so
+    /// that it can be taken at once when it has expired by the time its turn comes.
+    async fn acquire(&self, index: usize, name: &str, mut held: watch::Receiver<usize>) -> (Lease, Instant) {
         let mut seen: Option<(Lease, Instant)> = None;
         let mut followed = String::new();
         loop {
-            match self.try_acquire(name, &mut seen, &mut followed).await {
-                Ok(Some(won)) => return won,
-                Ok(None) => {}
+            let turn = if *held.borrow_and_update() >= index { Turn::Ours } else { Turn::OfAnEarlierLease };
+            let mut expires = Duration::MAX;
+            match self.try_acquire(name, turn, &mut seen, &mut followed).await {
+                Ok(Tried::Won(lease, sent)) => return (*lease, sent),
+                Ok(Tried::HeldFor(remaining)) => expires = remaining,
+                Ok(Tried::InVain) => {}
                 Err(error) => {
                     tracing::warn!(lease = name, %error, "the lease could not be read or taken; trying again");
                 }
@@ -183,16 +215,23 @@ impl LeaderElection {
             let retry = self.settings.times.retry_period;
             #[expect(clippy::cast_precision_loss, reason = "a share of the way, not a count")]
             let share = (self.jitter)() as f64 / u64::MAX as f64;
-            tokio::time::sleep(retry.mul_f64(decide::JITTER_FACTOR.mul_add(share, 1.0))).await;
+            let pause = retry.mul_f64(decide::JITTER_FACTOR.mul_add(share, 1.0)).min(expires);
+            tokio::select! {
+                biased;
+                // The sender lives as long as this future does.
+                _ = held.changed() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
         }
     }
 
     async fn try_acquire(
         &self,
         name: &str,
+        turn: Turn,
         seen: &mut Option<(Lease, Instant)>,
         followed: &mut String,
-    ) -> Result<Option<(Lease, Instant)>, ApiError> {
+    ) -> Result<Tried, ApiError> {
         let lease = self.call(self.api.get(name), self.call_timeout()).await?;
         let now = Instant::now();
         // Any change counts as a sign of life, whoever made it.
@@ -204,23 +243,24 @@ impl LeaderElection {
         *seen = lease.clone().map(|lease| (lease, since));
         let decision =
             decide(&Seen { record, since }, &self.settings.identity, Role::Candidate, &self.settings.times, now);
-        match (decision, lease) {
-            (Decision::Follow(_), Some(lease)) => {
-                let holder = api::record_of(&lease).holder;
+        let transitions = match (&decision, &lease) {
+            (Decision::Follow(remaining), Some(lease)) => {
+                let holder = api::record_of(lease).holder;
                 if *followed != holder {
                     tracing::info!(lease = name, holder, "somebody else leads; standing by");
                     *followed = holder;
                 }
-                Ok(None)
+                return Ok(Tried::HeldFor(*remaining));
             }
-            (Decision::Take { transitions }, Some(lease)) => self.write(Some(lease), name, transitions).await.map(Some),
-            (Decision::Renew, Some(lease)) => {
-                let transitions = api::record_of(&lease).transitions;
-                self.write(Some(lease), name, transitions).await.map(Some)
-            }
-            (Decision::Create, _) => self.write(None, name, 0).await.map(Some),
-            (Decision::StepDown(_) | Decision::Follow(_) | Decision::Take { .. } | Decision::Renew, _) => Ok(None),
+            (Decision::Take { transitions }, _) => *transitions,
+            (Decision::Renew, Some(lease)) => api::record_of(lease).transitions,
+            (Decision::Create, _) => 0,
+            (Decision::StepDown(_) | Decision::Follow(_) | Decision::Renew, _) => return Ok(Tried::InVain),
+        };
+        if turn == Turn::OfAnEarlierLease {
+            return Ok(Tried::InVain);
         }
+        self.write(lease, name, transitions).await.map(|(lease, sent)| Tried::Won(Box::new(lease), sent))
     }
 
     /// Renews until that is no longer possible.

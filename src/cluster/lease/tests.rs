@@ -4,6 +4,8 @@ use std::{
 };
 
 use jiff::Timestamp;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::cluster::{clock::TokioClock, gate::Gate};
@@ -105,6 +107,11 @@ const FIRST: &str = "machine-controller-manager";
 const SECOND: &str = "machine-controller";
 
 fn replica(server: &Arc<Server>, identity: &str, leases: &[&str]) -> Replica {
+    replica_drawing(server, identity, leases, 0)
+}
+
+/// A replica whose pauses all have this jitter.
+fn replica_drawing(server: &Arc<Server>, identity: &str, leases: &[&str], jitter: u64) -> Replica {
     let line = Line { server: Arc::clone(server), ..Line::default() };
     let settings = ElectionSettings {
         namespace: "ns".to_owned(),
@@ -113,7 +120,7 @@ fn replica(server: &Arc<Server>, identity: &str, leases: &[&str]) -> Replica {
         times: Times::default(),
     };
     let clock = Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH));
-    let election = LeaderElection::new(settings, Arc::new(line.clone()), clock, || 0, None);
+    let election = LeaderElection::new(settings, Arc::new(line.clone()), clock, move || jitter, None);
     let leadership = election.leadership();
     let shutdown = CancellationToken::new();
     let gate = Gate::open_while(leadership.clone());
@@ -274,6 +281,75 @@ async fn s_cli_10_a_regular_end_gives_the_leases_back_so_that_the_next_leads_at_
     let released = Instant::now();
     second.leadership.won().await;
     assert!(released.elapsed() <= secs(5), "{:?}", released.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn mc_010_leases_are_left_to_expire_when_a_driver_call_was_cut_off() {
+    let server = Arc::<Server>::default();
+    let first = replica(&server, "a", &[FIRST, SECOND]);
+    first.leadership.won().await;
+    let second = replica(&server, "b", &[FIRST, SECOND]);
+    pass(secs(10)).await;
+    drop(first.leadership.begun());
+    first.shutdown.cancel();
+    assert_eq!(first.task.await.unwrap(), Ended::Expiring { unanswered: 1 });
+    assert!(first.gate.may_act().is_err());
+    let ended = Instant::now();
+    second.leadership.won().await;
+    assert!(ended.elapsed() >= secs(10), "{:?}", ended.elapsed());
+}
+
+#[rstest::rstest]
+#[case::jitter_of_nothing(0)]
+#[case::the_greatest_jitter(u64::MAX)]
+#[tokio::test(start_paused = true)]
+async fn a_standby_leads_one_lease_duration_and_a_retry_period_after_the_leader_died(#[case] jitter: u64) {
+    for dies_after in [30_000, 30_700, 31_300, 31_900] {
+        let server = Arc::<Server>::default();
+        let first = replica(&server, "a", &[FIRST, SECOND]);
+        first.leadership.won().await;
+        let second = replica_drawing(&server, "b", &[FIRST, SECOND], jitter);
+        pass(Duration::from_millis(dies_after)).await;
+        first.task.abort();
+        let died = Instant::now();
+        second.leadership.won().await;
+        assert!(died.elapsed() <= secs(20), "{:?}", died.elapsed());
+        second.task.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_a_dead_go_process_of_this_host_holds_is_taken_over() {
+    let server = Arc::<Server>::default();
+    let go = replica(&server, "node-1", &[FIRST, SECOND]);
+    go.leadership.won().await;
+    pass(secs(10)).await;
+    let ours = replica(&server, &identity_of("node-1", || 7), &[FIRST, SECOND]);
+    pass(secs(60)).await;
+    assert!(!ours.leadership.is_leading(), "it lives");
+    go.task.abort();
+    pass(secs(20)).await;
+    assert!(ours.leadership.is_leading());
+    assert_eq!(server.holder(SECOND).as_deref(), Some("node-1_0000000000000007"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pk_039_two_processes_of_one_host_never_lead_together() {
+    let random = Mutex::new(ChaCha8Rng::seed_from_u64(39));
+    let draw = || random.lock().unwrap().next_u64();
+    for start in 0..1000 {
+        let server = Arc::<Server>::default();
+        let first = replica_drawing(&server, &identity_of("vm", draw), &[FIRST, SECOND], draw());
+        pass(Duration::from_millis(draw() % 3000)).await;
+        let second = replica_drawing(&server, &identity_of("vm", draw), &[FIRST, SECOND], draw());
+        for _ in 0..10 {
+            pass(Duration::from_millis(700)).await;
+            assert!(!(first.leadership.is_leading() && second.leadership.is_leading()), "start {start}");
+        }
+        assert!(first.leadership.is_leading() || second.leadership.is_leading(), "start {start}");
+        first.task.abort();
+        second.task.abort();
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -30,6 +30,8 @@ pub(super) struct State<K> {
     pub(super) ready: VecDeque<(K, Waiting)>,
     /// In `ready`, or to run again once the running pass ends.
     pub(super) wanted: BTreeSet<K>,
+    /// To run again once the running pass ends, unless that fails.
+    pub(super) wanted_unless_failed: BTreeSet<K>,
     /// Keys whose passes run.
     pub(super) running: BTreeSet<K>,
     /// When keys become wanted; the number keeps two of the same time apart.
@@ -51,6 +53,7 @@ impl<K> Default for State<K> {
         Self {
             ready: VecDeque::new(),
             wanted: BTreeSet::new(),
+            wanted_unless_failed: BTreeSet::new(),
             running: BTreeSet::new(),
             deadlines: BTreeMap::new(),
             deadline_of: HashMap::new(),
@@ -78,6 +81,20 @@ impl<K: Clone + Ord + Hash> State<K> {
         self.wanted.insert(key.clone());
         self.ready.push_back((key, metrics.added()));
         Woken::Worker
+    }
+
+    /// The same, unless the key's last pass failed and its back-off lasts.
+    pub(super) fn want_unless_backing_off(&mut self, key: K, metrics: &QueueMetrics) -> Woken {
+        if self.running.contains(&key) {
+            if !self.closed {
+                self.wanted_unless_failed.insert(key);
+            }
+            return Woken::Nobody;
+        }
+        if self.failures.contains_key(&key) && self.deadline_of.contains_key(&key) {
+            return Woken::Nobody;
+        }
+        self.want(key, metrics)
     }
 
     /// Lets the key, whose pass begins now, rest for so long.

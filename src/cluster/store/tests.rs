@@ -150,7 +150,7 @@ fn an_object_that_a_list_mentions_but_that_cannot_be_read_stays_as_it_was_known(
     let store = store();
     store.apply(machine("a", "1", 5, "x"));
     store.list_begins();
-    store.still_there(&ObjectKey::new("ns", "a"), "1");
+    store.still_there(&ObjectKey::new("ns", "a"), "1", 5);
     store.list_ends();
     assert_eq!(names(&store.snapshot()), ["a"]);
 }
@@ -168,4 +168,144 @@ fn listeners_hear_of_each_change_once() {
     store.apply(machine("a", "1", 6, "x"));
     store.forget(&ObjectKey::new("ns", "a"), "1");
     assert_eq!(*heard.lock().unwrap(), [(false, true), (true, true), (true, false)]);
+}
+
+fn marked(version: u64, finalizers: &[&str]) -> Machine {
+    let mut marked = machine("a", "1", version, "x");
+    marked.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+    marked.metadata.finalizers = Some(finalizers.iter().map(|name| (*name).to_owned()).collect());
+    marked
+}
+
+fn versions(store: &Store<Machine>) -> Vec<(String, String)> {
+    let text = |object: &Arc<Machine>| {
+        (object.metadata.name.clone().unwrap_or_default(), object.metadata.resource_version.clone().unwrap_or_default())
+    };
+    store.snapshot().iter().map(text).collect()
+}
+
+fn pair(name: &str, version: &str) -> (String, String) {
+    (name.to_owned(), version.to_owned())
+}
+
+#[test]
+fn old_events_replayed_after_our_own_deletion_bring_nothing_back() {
+    let store = store();
+    store.apply(machine("a", "1", 5, "x"));
+    store.observe_write(marked(9, &["f"]));
+    store.observe_write(marked(12, &[]));
+    for version in [5, 9, 12] {
+        store.apply(machine("a", "1", version, "x"));
+    }
+    assert!(store.is_empty(), "before the watch has told of the deletion");
+    store.delete(&machine("a", "1", 13, "x"));
+    for version in [5, 9, 12, 13] {
+        store.apply(machine("a", "1", version, "x"));
+    }
+    assert!(store.is_empty(), "afterwards");
+}
+
+#[test]
+fn a_forgotten_object_comes_back_by_a_newer_event_but_not_by_one_that_was_seen() {
+    let store = store();
+    store.apply(machine("a", "1", 5, "x"));
+    store.forget(&ObjectKey::new("ns", "a"), "1");
+    store.apply(machine("a", "1", 5, "x"));
+    assert!(store.is_empty());
+    store.apply(machine("a", "1", 6, "x"));
+    assert_eq!(versions(&store), [pair("a", "6")]);
+}
+
+#[test]
+fn a_forgotten_object_comes_back_by_a_live_read_and_by_a_list_at_any_version() {
+    let key = ObjectKey::new("ns", "a");
+    let store = store();
+    store.apply(machine("a", "1", 5, "x"));
+    store.apply(machine("b", "2", 8, "x"));
+    store.forget(&key, "1");
+    let asked = store.moment();
+    store.observe_read(Arc::new(machine("a", "1", 4, "x")), asked);
+    assert_eq!(store.len(), 2, "by a read");
+    store.forget(&key, "1");
+    store.list_begins();
+    store.apply(machine("a", "1", 3, "x"));
+    store.apply(machine("b", "2", 8, "x"));
+    store.list_ends();
+    assert_eq!(store.len(), 2, "by a list");
+    store.apply(machine("a", "1", 4, "x"));
+    assert_eq!(versions(&store), [pair("a", "4"), pair("b", "8")], "events of it count again");
+}
+
+#[test]
+fn a_read_that_was_sent_before_a_removal_does_not_undo_it() {
+    let store = store();
+    store.apply(machine("a", "1", 5, "x"));
+    let asked = store.moment();
+    store.delete(&machine("a", "1", 7, "x"));
+    store.observe_read(Arc::new(machine("a", "1", 5, "x")), asked);
+    assert!(store.is_empty());
+}
+
+#[test]
+fn an_answer_about_a_namesake_that_is_known_to_be_gone_changes_nothing() {
+    let store = store();
+    store.apply(machine("a", "1", 5, "x"));
+    store.apply(machine("a", "2", 9, "x"));
+    store.observe_write(machine("a", "1", 7, "x"));
+    store.forget(&ObjectKey::new("ns", "a"), "1");
+    assert_eq!(versions(&store), [pair("a", "9")]);
+}
+
+#[test]
+fn after_a_restore_by_a_thousand_versions_the_store_equals_the_list() {
+    let store = store();
+    store.apply(machine("gone", "0", 1500, "x"));
+    store.delete(&machine("gone", "0", 1990, "x"));
+    store.apply(marked(2000, &["f"]));
+    store.apply(machine("made-since", "3", 1900, "x"));
+    store.list_begins();
+    assert_eq!(store.list_is_of(1000), History::WentBack);
+    assert!(!store.is_whole(), "nothing is decided on half of it");
+    store.apply(machine("a", "1", 900, "x"));
+    store.apply(machine("gone", "0", 950, "x"));
+    store.list_ends();
+    assert!(store.is_whole());
+    assert_eq!(versions(&store), [pair("a", "900"), pair("gone", "950")]);
+    assert!(store.get(&ObjectKey::new("ns", "a")).unwrap().metadata.deletion_timestamp.is_none());
+    // And history goes on from there.
+    store.apply(machine("a", "1", 1001, "y"));
+    store.observe_write(machine("new", "4", 1002, "y"));
+    store.delete(&machine("gone", "0", 1003, "x"));
+    store.apply(machine("gone", "0", 1002, "x"));
+    assert_eq!(versions(&store), [pair("a", "1001"), pair("new", "1002")]);
+}
+
+#[test]
+fn a_list_is_believed_over_everything_but_what_was_answered_since_it_began() {
+    let store = store();
+    store.apply(machine("a", "1", 5, "x"));
+    store.apply(machine("b", "2", 6, "x"));
+    store.list_begins();
+    assert_eq!(store.list_is_of(6), History::GoesOn);
+    store.observe_write(machine("a", "1", 9, "z"));
+    store.forget(&ObjectKey::new("ns", "b"), "2");
+    store.apply(machine("a", "1", 5, "x"));
+    store.apply(machine("b", "2", 6, "x"));
+    store.list_ends();
+    assert_eq!(versions(&store), [pair("a", "9")]);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_whole_store_is_woken_by_the_end_of_the_list() {
+    let store = Arc::new(store());
+    store.apply(machine("a", "1", 20, "x"));
+    store.list_begins();
+    store.list_is_of(10);
+    let waiting = Arc::clone(&store);
+    let waiting = tokio::spawn(async move { waiting.wait_whole().await });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    store.list_ends();
+    waiting.await.unwrap();
 }

@@ -2,12 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-use http_body_util::BodyExt;
-use kube::client::Body;
 use tokio::time::Instant;
 
 use super::Poison;
@@ -43,6 +41,8 @@ struct State {
     lists: u64,
     failures: u64,
     last_error: Option<String>,
+    /// The error that was told last; absent once a watch has been opened since.
+    told: Option<String>,
     /// Resource version of undecodable objects by UID; each version is told of once.
     undecodable: BTreeMap<String, String>,
 }
@@ -69,14 +69,27 @@ impl Health {
         self.lock().last_error = None;
     }
 
+    /// A watch was opened: whatever goes wrong from now on is news.
+    pub(super) fn opened(&self) {
+        let mut state = self.lock();
+        state.last_error = None;
+        state.told = None;
+    }
+
     pub(super) fn listed(&self) {
         self.lock().lists += 1;
     }
 
-    pub(super) fn failed(&self, error: String) {
+    /// It failed; whether the reason is news.
+    pub(super) fn failed(&self, error: &str) -> bool {
         let mut state = self.lock();
         state.failures += 1;
-        state.last_error = Some(error);
+        state.last_error = Some(error.to_owned());
+        if state.told.as_deref() == Some(error) {
+            return false;
+        }
+        state.told = Some(error.to_owned());
+        true
     }
 
     /// Remembers an undecodable object; whether this version of it is news.
@@ -103,25 +116,4 @@ impl Health {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The same client, telling `health` of every piece of an answer. kube's watcher keeps bookmarks to itself; their bytes
-/// pass here.
-pub(super) fn listening(client: &kube::Client, health: &Arc<Health>) -> kube::Client {
-    let default_namespace = client.default_namespace().to_owned();
-    let (client, health) = (client.clone(), Arc::clone(health));
-    let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (client, health) = (client.clone(), Arc::clone(&health));
-        async move {
-            let answer = client.send(request).await?;
-            health.heard();
-            Ok::<_, kube::Error>(answer.map(|body| {
-                body.map_frame(move |frame| {
-                    health.heard();
-                    frame
-                })
-            }))
-        }
-    });
-    kube::Client::new(service, default_namespace)
 }

@@ -1,41 +1,40 @@
 //! Keeps stores equal to what the API server holds: one future per kind that lists, watches and never gives up.
 //!
 //! Rules (rust-ecosystem §7): back off on every error, with jitter; at most three lists at once, in small pages; watches
-//! end after 170–200 s, before a load balancer drops them in silence; an undecodable object is counted, told of once per
-//! version and kept as it was last understood, and never stops the others.
+//! end after 170–200 s, before a load balancer drops them in silence; one that is silent for longer than bookmarks take is
+//! opened anew from its last version; an undecodable object is counted, told of once per version and kept as it was last
+//! understood, and never stops the others.
 
 mod beta;
+mod feed;
 mod guard;
 mod health;
 mod lazy;
+mod pauses;
 pub mod prune;
+mod silence;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt::Debug,
-    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{
-    Api, Resource,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use self::health::Health;
 pub use self::{
     beta::Beta,
     guard::{Guarded, Undecodable},
     health::WatchHealth,
     lazy::Lazy,
 };
-use super::{error::chain, key::ObjectKey, store::Store};
+use self::{feed::Feed, health::Health};
+use super::store::Store;
 
 /// Lists under way at once, so that a restarted API server is not asked for everything at the same moment.
 const PARALLEL_LISTS: usize = 3;
@@ -43,6 +42,8 @@ const PARALLEL_LISTS: usize = 3;
 const LIST_STALL: Duration = Duration::from_secs(60);
 /// Shortest and longest time a watch is asked to last, seconds.
 const WATCH_SECONDS: std::ops::RangeInclusive<u32> = 170..=200;
+/// How long a watch may be silent where nobody has said otherwise; API servers send a bookmark about once a minute.
+pub const SILENT_AFTER: Duration = Duration::from_secs(90);
 /// Objects per page of a list.
 pub const PAGE: u32 = 250;
 /// Objects per page of kinds with big objects, such as Pods and Nodes.
@@ -98,13 +99,6 @@ impl<W, K> Watching<W, K> {
     pub fn with_fields(self, selector: impl Into<String>) -> Self {
         Self { fields: Some(selector.into()), ..self }
     }
-
-    fn config(&self, seconds: u32) -> watcher::Config {
-        let mut config = watcher::Config::default().timeout(seconds).page_size(self.page);
-        config.label_selector.clone_from(&self.labels);
-        config.field_selector.clone_from(&self.fields);
-        config
-    }
 }
 
 /// An object that can't be decoded.
@@ -149,6 +143,7 @@ pub struct Watches {
     lists: Arc<Semaphore>,
     on_poison: OnPoison,
     jitter: Arc<dyn Fn() -> u64 + Send + Sync>,
+    silent_after: Duration,
     health: Arc<Mutex<BTreeMap<&'static str, Arc<Health>>>>,
 }
 
@@ -159,13 +154,25 @@ impl Watches {
             lists: Arc::new(Semaphore::new(PARALLEL_LISTS)),
             on_poison,
             jitter: Arc::new(jitter),
+            silent_after: SILENT_AFTER,
             health: Arc::default(),
         }
+    }
+
+    /// The same, whose watches may be silent for about this long before they are opened anew.
+    #[must_use]
+    pub fn silent_after(self, limit: Duration) -> Self {
+        Self { silent_after: limit, ..self }
     }
 
     /// The state of every watch that has been set up, by kind.
     pub fn health(&self) -> Vec<WatchHealth> {
         self.lock().iter().map(|(kind, health)| health.read(kind)).collect()
+    }
+
+    /// Makes a watch that is to begin later show in [`Self::health`].
+    pub fn announce(&self, kind: &'static str) {
+        self.health_of(kind);
     }
 
     /// Keeps `store` equal to the API server until `shutdown`. `kind` is the plural name for logs and metrics. The future
@@ -182,21 +189,24 @@ impl Watches {
         K: Resource + Send + Sync + 'static,
     {
         let health = self.health_of(kind);
-        let client = health::listening(&client, &health);
         let api: Api<Guarded<W>> = match &watching.scope {
             Scope::Namespace(namespace) => Api::namespaced_with(client, namespace, &()),
             Scope::Cluster => Api::all_with(client, &()),
         };
         let spread = u64::from(WATCH_SECONDS.end() - WATCH_SECONDS.start()) + 1;
         let extra = u32::try_from((self.jitter)() % spread).unwrap_or_default();
-        let config = watching.config(WATCH_SECONDS.start() + extra);
-        let feed = Feed { kind, watching, store, health, lists: self.lists, on_poison: self.on_poison };
-        let forever = async {
-            loop {
-                feed.follow(watcher(api.clone(), config.clone()).default_backoff()).await;
-            }
+        let feed = Feed {
+            kind,
+            watching,
+            store,
+            health,
+            lists: self.lists,
+            on_poison: self.on_poison,
+            silent_after: self.silent_after,
+            lasts: WATCH_SECONDS.start() + extra,
+            random: self.jitter,
         };
-        shutdown.run_until_cancelled(forever).await;
+        shutdown.run_until_cancelled(feed.keep(&api)).await;
     }
 
     fn health_of(&self, kind: &'static str) -> Arc<Health> {
@@ -207,145 +217,3 @@ impl Watches {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// One watch: takes events and feeds the store.
-struct Feed<W, K> {
-    kind: &'static str,
-    watching: Watching<W, K>,
-    store: Arc<Store<K>>,
-    health: Arc<Health>,
-    lists: Arc<Semaphore>,
-    on_poison: OnPoison,
-}
-
-impl<W, K> Feed<W, K>
-where
-    W: Resource<DynamicType = ()>,
-    K: Resource + Send + Sync + 'static,
-{
-    /// Follows a stream to its end, or until a list stands still.
-    async fn follow(&self, events: impl Stream<Item = watcher::Result<watcher::Event<Guarded<W>>>>) {
-        let mut events = pin!(events);
-        let mut list = None;
-        // Undecodable objects that the running list mentioned.
-        let mut poisoned = BTreeSet::new();
-        loop {
-            let event = if list.is_some() {
-                let Ok(event) = tokio::time::timeout(LIST_STALL, events.next()).await else {
-                    self.failed(format!("the list stood still for {LIST_STALL:?}; it is begun anew"));
-                    return;
-                };
-                event
-            } else {
-                events.next().await
-            };
-            let event = match event {
-                None => return,
-                Some(Err(error)) => {
-                    list = None;
-                    self.failed(explain(self.kind, &error));
-                    continue;
-                }
-                Some(Ok(event)) => event,
-            };
-            if !matches!(event, watcher::Event::Init) {
-                self.health.works();
-            }
-            match event {
-                watcher::Event::Init => {
-                    // The stream asks the server only when it is polled again.
-                    list = Arc::clone(&self.lists).acquire_owned().await.ok();
-                    poisoned.clear();
-                    self.store.list_begins();
-                }
-                watcher::Event::InitApply(object) => {
-                    if let Some(uid) = self.apply(object) {
-                        poisoned.insert(uid);
-                    }
-                }
-                watcher::Event::InitDone => {
-                    self.health.keep_undecodable(&poisoned);
-                    self.health.listed();
-                    self.store.list_ends();
-                    list = None;
-                }
-                watcher::Event::Apply(object) => {
-                    self.apply(object);
-                }
-                watcher::Event::Delete(object) => self.delete(object),
-            }
-        }
-    }
-
-    /// Takes an object over; answers the UID of one that can't be decoded.
-    fn apply(&self, object: Guarded<W>) -> Option<String> {
-        match object.0 {
-            Ok(mut object) => {
-                self.health.decodable(object.meta().uid.as_deref());
-                (self.watching.prune)(&mut object);
-                self.store.apply((self.watching.project)(*object));
-                None
-            }
-            Err(undecodable) => {
-                let poison = Poison::of::<W>(*undecodable);
-                let key = ObjectKey::new(
-                    poison.object.namespace.clone().unwrap_or_default(),
-                    poison.object.name.clone().unwrap_or_default(),
-                );
-                // It exists: as it was last understood is nearer to the truth than not at all.
-                self.store.still_there(&key, &poison.uid);
-                if self.health.undecodable(&poison) {
-                    tracing::warn!(kind = self.kind, object = %key, error = poison.error, "undecodable object skipped");
-                    (self.on_poison)(&poison);
-                }
-                Some(poison.uid)
-            }
-        }
-    }
-
-    fn delete(&self, object: Guarded<W>) {
-        self.health.decodable(object.meta().uid.as_deref());
-        match object.0 {
-            Ok(mut object) => {
-                (self.watching.prune)(&mut object);
-                self.store.delete(&(self.watching.project)(*object));
-            }
-            Err(undecodable) => {
-                let metadata = undecodable.metadata;
-                let key = ObjectKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
-                self.store.forget(&key, metadata.uid.as_deref().unwrap_or_default());
-            }
-        }
-    }
-
-    fn failed(&self, error: String) {
-        tracing::warn!(kind = self.kind, error, "watch failed; it is tried again");
-        self.health.failed(error);
-    }
-}
-
-/// What to do about a failed watch, where that is known.
-fn explain(kind: &str, error: &watcher::Error) -> String {
-    let status = match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status),
-        _ => None,
-    };
-    match status.map(|status| status.code) {
-        Some(401) => format!("the API server does not accept the credentials for watching {kind}"),
-        Some(403) => format!(
-            "forbidden to list and watch {kind}: {}; grant both verbs, see `mcm manifests rbac`",
-            status.map(|status| status.message.as_str()).unwrap_or_default()
-        ),
-        Some(404) => {
-            format!("{kind} are not served; are the CRDs installed? `mcm manifests crds | kubectl apply -f -`")
-        }
-        Some(410) => format!("the watch of {kind} fell behind the API server's history; it lists again"),
-        _ => chain(error),
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,13 +1,14 @@
 //! Keeps our finalizer on machine classes while machines use them.
 //!
 //! Put on when a machine refers to the class, taken off only when the class is being deleted and no machine does
-//! (decisions.md 7). Source: spec/machine-controller §10.1.
+//! (decisions.md 7); the API server is asked about that, since without its class a machine's VM can't be deleted any more.
+//! Source: spec/machine-controller §10.1.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use kube::ResourceExt;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     api::{
@@ -27,6 +28,9 @@ use crate::{
         views::{BY_CLASS, ControlViews, qualified},
     },
 };
+
+/// Between two looks at a class whose machine the view does not show: nobody tells when that machine goes.
+const UNSEEN_USER: Duration = Duration::from_secs(60);
 
 /// What is to become of the finalizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -55,12 +59,22 @@ pub fn class_finalizer(class: &MachineClass, users: &[Arc<Machine>]) -> Finalize
     }
 }
 
+/// Whether a machine as it is served uses the class of this name; in v1beta1 the field is called otherwise.
+fn uses(machine: &Value, class: &str) -> bool {
+    ["/spec/class", "/spec/classRef"]
+        .into_iter()
+        .filter_map(|field| machine.pointer(field))
+        .any(|named| named["name"] == class && named["kind"] == MACHINE_CLASS_KIND)
+}
+
 /// What the class controller needs.
 pub struct ClassDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
     /// Classes, read and written.
     pub classes: Objects<MachineClass>,
+    /// Machines, read.
+    pub machines: Objects<Machine>,
     /// Takes events.
     pub recorder: Recorder,
 }
@@ -76,7 +90,7 @@ impl ClassController {
 
     /// One pass over a class.
     pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
-        let ClassDeps { views, classes, recorder } = &self.0;
+        let ClassDeps { views, classes, machines, recorder } = &self.0;
         let Some(class) = views.classes.get(&key) else { return Outcome::Settled };
         let users = views.machines.by_index(BY_CLASS, &qualified(&key.namespace, &key.name));
         let patch = match class_finalizer(&class, &users) {
@@ -90,11 +104,23 @@ impl ClassController {
                 recorder.note(&*class, EventNote::warning(machine_reason::STILL_REFERENCED, message));
                 return Outcome::Settled;
             }
-            FinalizerVerdict::Add => with_finalizer(&*class, finalizer::MACHINE),
-            FinalizerVerdict::Remove => match without_finalizer(class.finalizers(), finalizer::MACHINE) {
-                Some(patch) => patch,
-                None => return Outcome::Settled,
+            // The view may lack a machine that is there: one that can't be decoded, or one that it has not seen yet.
+            FinalizerVerdict::Remove => match machines.find_live(&key.namespace, |user| uses(user, &key.name)).await {
+                Ok(None) => match without_finalizer(class.finalizers(), finalizer::MACHINE) {
+                    Some(patch) => patch,
+                    None => return Outcome::Settled,
+                },
+                Ok(Some(user)) => {
+                    let message = format!(
+                        "the class is being deleted but machine {user} still uses it, which this process does not see; the \
+                         log and the event Undecodable tell of objects that can't be read"
+                    );
+                    recorder.note(&*class, EventNote::warning(machine_reason::STILL_REFERENCED, message));
+                    return Outcome::LookAgain(UNSEEN_USER, "a machine of the class that the view does not show");
+                }
+                Err(error) => return Outcome::Retry(format!("machines of class {key}: {error}")),
             },
+            FinalizerVerdict::Add => with_finalizer(&*class, finalizer::MACHINE),
         };
         settle(classes.patch(&Target::of(&*class), Part::Main, patch).await.map(drop), &key, || async {
             classes.get(&key).await.map(drop)
@@ -194,5 +220,53 @@ mod tests {
         let Patch::Merge(patch) = with_finalizer(&class, finalizer::MACHINE) else { panic!("no merge patch") };
         assert_eq!(patch["metadata"]["finalizers"], json!(["other", finalizer::MACHINE]));
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
+    }
+
+    /// The API server that has this machine of class `c`, which the view does not show; answers what became of the finalizer.
+    async fn patches_with(machine: Value) -> (Outcome, usize) {
+        use http::{Method, Request, Response};
+        use kube::client::Body;
+        let patches = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = Arc::clone(&patches);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let answer = if request.method() == Method::PATCH {
+                count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                json!({"metadata": {"name": "c", "namespace": "ns", "uid": "1", "resourceVersion": "9"}})
+            } else {
+                json!({"items": [machine]})
+            };
+            let answer = Response::new(Body::from(answer.to_string().into_bytes()));
+            async move { Ok::<_, kube::Error>(answer) }
+        });
+        let client = kube::Client::new(service, "ns");
+        let gate = crate::cluster::gate::Gate::open_until(tokio_util::sync::CancellationToken::new());
+        let views = ControlViews::default();
+        let mut class = class(true, true);
+        class.metadata.name = Some("c".to_owned());
+        class.metadata.namespace = Some("ns".to_owned());
+        class.metadata.uid = Some("1".to_owned());
+        views.classes.apply(class);
+        let controller = ClassController::new(ClassDeps {
+            classes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.classes)), |_| {}),
+            machines: Objects::new(client, gate, None, |_| {}),
+            recorder: Recorder::new("test", tokio::sync::mpsc::channel(8).0),
+            views,
+        });
+        let outcome = controller.reconcile(ObjectKey::new("ns", "c")).await;
+        (outcome, patches.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    #[rstest]
+    #[case::undecodable(json!({"metadata": {"name": "m"}, "spec": {"class": {"kind": "MachineClass", "name": "c"}, "nodeTemplate": 7}}), 0)]
+    #[case::in_v1beta1(json!({"metadata": {"name": "m"}, "spec": {"classRef": {"kind": "MachineClass", "name": "c"}}}), 0)]
+    #[case::of_another_class(json!({"metadata": {"name": "m"}, "spec": {"class": {"kind": "MachineClass", "name": "d"}}}), 1)]
+    #[tokio::test]
+    async fn the_api_server_is_asked_before_a_class_loses_its_finalizer(
+        #[case] machine: Value,
+        #[case] patches: usize,
+    ) {
+        let (outcome, written) = patches_with(machine).await;
+        assert_eq!(written, patches, "{outcome:?}");
+        assert_eq!(matches!(outcome, Outcome::LookAgain(..)), patches == 0, "{outcome:?}");
     }
 }

@@ -6,7 +6,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use kube::ResourceExt;
 
 use super::{
-    DeploymentController,
+    DeploymentController, conditions,
     observe::DeploymentObservation,
     plan::{Counted, Effect, OnFailure, Step},
     status::Report,
@@ -169,7 +169,9 @@ impl DeploymentController {
             Err(error) => Err(error),
         };
         done.creation(set, &answer);
-        if let Some(error) = &done.report.create_error {
+        if let Some(error) = &done.report.create_error
+            && conditions::is_news_of_creation(&deployment.status, error)
+        {
             self.deps.recorder.note(deployment, EventNote::warning(reason::SET_CREATE_ERROR, error.clone()));
         }
         answer

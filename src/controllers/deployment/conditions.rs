@@ -2,6 +2,8 @@
 //!
 //! Source: spec/deployment-and-set §7.3, §14. Pure.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -13,6 +15,10 @@ use crate::api::{
         MachineDeploymentStatus,
     },
 };
+
+const LAST_SECOND: Duration = Duration::from_secs(1);
+/// A deadline has passed when it lies before now.
+const SHORTLY: Duration = Duration::from_millis(1);
 
 /// The condition of a kind.
 pub fn find<'a>(status: &'a MachineDeploymentStatus, kind: &Kind) -> Option<&'a MachineDeploymentCondition> {
@@ -184,12 +190,13 @@ fn has_timed_out(
     }
 }
 
-/// When a rollout that does not move will have timed out: the deadline and one second, at least one second from now.
+/// When to look whether a rollout that does not move has timed out: a second after its deadline, or as soon as that has
+/// passed when less than a second is left.
 pub fn timeout_check(
     deployment: &MachineDeployment,
     status: &MachineDeploymentStatus,
     now: Timestamp,
-) -> Option<std::time::Duration> {
+) -> Option<Duration> {
     let progressing = find(status, &Kind::Progressing)?;
     if is_complete(deployment, status) || has_timed_out(deployment, Some(progressing), now) {
         return None;
@@ -197,9 +204,16 @@ pub fn timeout_check(
     if progressing.reason == reason::NEW_SET_AVAILABLE || deployment.spec.paused {
         return None;
     }
-    let left =
-        std::time::Duration::try_from(deadline(deployment, progressing)?.duration_since(now)).unwrap_or_default();
-    Some(left + std::time::Duration::from_secs(1))
+    let left = Duration::try_from(deadline(deployment, progressing)?.duration_since(now)).unwrap_or_default();
+    // In its last second the original looks again and again.
+    Some(left + if left < LAST_SECOND { SHORTLY } else { LAST_SECOND })
+}
+
+/// Whether an event should tell that a set can't be made: not while the stored condition says the same already, since the
+/// creation is tried again for as long as it fails.
+pub(super) fn is_news_of_creation(status: &MachineDeploymentStatus, error: &str) -> bool {
+    find(status, &Kind::Progressing)
+        .is_none_or(|known| known.reason != reason::SET_CREATE_ERROR || !known.message.starts_with(error))
 }
 
 #[cfg(test)]
@@ -221,6 +235,21 @@ mod tests {
             reason: reason.to_owned(),
             message: String::new(),
         }
+    }
+
+    #[rstest]
+    #[case::for_the_first_time(reason::FOUND_NEW_SET, "no room", true)]
+    #[case::as_before(reason::SET_CREATE_ERROR, "no room", false)]
+    #[case::as_before_with_a_wait(reason::SET_CREATE_ERROR, "no room Waiting for the set.", false)]
+    #[case::for_another_cause(reason::SET_CREATE_ERROR, "no permission", true)]
+    fn an_event_tells_of_a_set_that_cannot_be_made_once_per_cause(
+        #[case] stored: &str,
+        #[case] message: &str,
+        #[case] expected: bool,
+    ) {
+        let known = MachineDeploymentCondition { message: message.to_owned(), ..progressing(stored, 0) };
+        let status = MachineDeploymentStatus { conditions: vec![known], ..counts(1, 1, 1) };
+        assert_eq!(is_news_of_creation(&status, "no room"), expected);
     }
 
     fn counts(replicas: i32, updated: i32, available: i32) -> MachineDeploymentStatus {
@@ -281,13 +310,14 @@ mod tests {
 
     #[rstest]
     #[case::s_prog_05_in_time(-180_000, Some(421_000))]
-    #[case::s_prog_06_almost_over(-599_500, Some(1_500))]
+    #[case::s_prog_06_almost_over(-599_500, Some(501))]
+    #[case::s_prog_06_over_right_now(-600_000, Some(1))]
     fn a_stuck_rollout_is_looked_at_again(#[case] updated_millis: i64, #[case] expected_millis: Option<u64>) {
         let built = deployment(5, 1, 1).with(|d| d.spec.progress_deadline_seconds = Some(600)).build();
         let mut condition = progressing(reason::SET_UPDATED, 0);
         condition.last_update_time = Some(Time(now() + SignedDuration::from_millis(updated_millis)));
         let status = MachineDeploymentStatus { conditions: vec![condition], ..counts(5, 5, 2) };
-        let expected = expected_millis.map(std::time::Duration::from_millis);
+        let expected = expected_millis.map(Duration::from_millis);
         assert_eq!(timeout_check(&built, &status, now()), expected);
     }
 
@@ -306,7 +336,8 @@ mod tests {
         let mut status = counts(5, 5, 5);
         let mut deployment = deployment(5, 1, 1).with(|d| d.spec.paused = true).build();
         tell_paused(&mut status, &deployment, now());
-        assert_eq!(find(&status, &Kind::Progressing).unwrap().reason, reason::PAUSED);
+        let condition = find(&status, &Kind::Progressing).unwrap();
+        assert_eq!((condition.reason.as_str(), &condition.status), (reason::PAUSED, &ConditionStatus::Unknown));
         deployment.spec.paused = false;
         tell_paused(&mut status, &deployment, now());
         let condition = find(&status, &Kind::Progressing).unwrap();

@@ -56,6 +56,7 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
         return plan;
     }
     bring_to_size(seen, &fleet, &mut plan);
+    node_side_effects::combine(seen, &mut plan);
     if let Some(left) = fleet.next_available() {
         plan.next = plan.next.or_earlier(Next::After(left, "a machine will have been Ready for long enough"));
     }
@@ -133,9 +134,12 @@ fn recreate(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     if fleet.is_rolling() {
         node_side_effects::disable_scale_down(seen, fleet, plan);
     }
+    // Left by a rolling update that was given up; old machines go anyway.
+    node_side_effects::untaint_nodes(seen, fleet, plan);
     if recreate::step(seen, fleet, plan) == recreate::Stage::Reached {
         finish(seen, fleet, plan);
     }
+    node_side_effects::mark_sets(seen, fleet, plan);
 }
 
 fn update_in_place(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
@@ -250,9 +254,6 @@ mod tests {
         known(3, 1, 0).deleting().build(), vec![old(1, 1), new(3, 3)], &["deletion/deployment"; 2])]
     #[case::s_md_05_an_unknown_strategy_does_nothing(
         known(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::from("Dummy")).build(), vec![], &[])]
-    #[case::s_roll_19_an_unknown_strategy_sizes_no_set(
-        known(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::from("Dummy")).build(),
-        vec![revised(old(3, 3), "0"), new(0, 0)], &[])]
     #[case::s_roll_15_recreate_sizes_the_new_set_at_once(
         recreating(5).build(), vec![revised(old(0, 0), "0"), new(2, 2)], &["recreate/new md-new 5"])]
     #[case::s_md_06_recreate_makes_the_first_set(recreating(5).build(), vec![], &["revision/create 5"])]
@@ -293,6 +294,47 @@ mod tests {
         #[case] expected: &[&str],
     ) {
         assert_eq!(rules(&seeing_sets(deployment, sets)), expected);
+    }
+
+    /// A rolling update was under way; then the strategy became Recreate and the template went back.
+    #[test]
+    fn what_a_rolling_update_left_on_the_set_that_is_new_again_goes_when_the_strategy_is_recreate() {
+        use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
+
+        use crate::api::names::taint;
+        let ours = Taint {
+            key: taint::PREFER_NO_SCHEDULE.to_owned(),
+            value: Some("True".to_owned()),
+            effect: "PreferNoSchedule".to_owned(),
+            time_added: None,
+        };
+        let mut node = Node { metadata: crate::controllers::set::testing::meta("node"), ..Node::default() };
+        node.spec = Some(NodeSpec { taints: Some(vec![ours]), ..NodeSpec::default() });
+        let mut set = new(1, 1);
+        let machine = Arc::make_mut(&mut set.machines[0]);
+        machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node".to_owned());
+        let annotations = Arc::make_mut(&mut set.set).metadata.annotations.get_or_insert_default();
+        annotations.insert(annotation::PREFER_NO_SCHEDULE.to_owned(), "True".to_owned());
+        let mut seen = seeing_sets(recreating(1).build(), vec![set]);
+        seen.nodes = Some([("node".to_owned(), Arc::new(node.clone()))].into());
+        assert_eq!(rules(&seen), ["taint/new"]);
+        node.spec = None;
+        seen.nodes = Some([("node".to_owned(), Arc::new(node))].into());
+        assert_eq!(rules(&seen), ["taint/marker"]);
+    }
+
+    #[test]
+    fn s_roll_19_an_unknown_strategy_has_no_target_and_says_so() {
+        let unknown = known(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::from("Dummy"));
+        let seen = seeing_sets(unknown.build(), vec![revised(old(3, 3), "0"), revised(new(0, 0), "1")]);
+        assert_eq!(rules(&seen), Vec::<String>::new());
+        // Nor would anything be sized if validation let it through.
+        let mut plan = Plan::default();
+        bring_to_size(&seen, &Fleet::of(&seen), &mut plan);
+        assert_eq!(plan.steps, []);
+        let told = super::super::status::decide_status(&seen, &super::super::status::Report::default());
+        let text = serde_json::to_string(&told).unwrap();
+        assert!(text.contains("FailedValidation") && text.contains("Dummy"), "{text}");
     }
 
     #[test]

@@ -10,12 +10,13 @@ use crate::api::{
     v1alpha1::{MachineDeployment, OrchestrationType, StrategyType},
 };
 
-/// Machines above and below the wanted number.
+/// Machines above and below the wanted number. A negative margin that was stored before admission refused it counts as in
+/// the original: it takes away from the wanted number, though never more than there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fenceposts {
-    /// Machines that may be there in addition.
+    /// Machines that may be there in addition; at least minus the wanted number.
     pub surge: i32,
-    /// Machines that may be missing.
+    /// Machines that may be missing; [`Self::max_unavailable`] bounds it.
     pub unavailable: i32,
 }
 
@@ -54,6 +55,7 @@ pub fn resolve(surge: Option<&IntOrString>, unavailable: Option<&IntOrString>, r
     };
     let surge = number(surge, Rounding::Up);
     let unavailable = number(unavailable, Rounding::Down);
+    let surge = surge.max(-replicas.max(0));
     Fenceposts { surge, unavailable: if surge == 0 && unavailable == 0 { 1 } else { unavailable } }
 }
 
@@ -78,6 +80,11 @@ mod tests {
     #[case::s_roll_12("33%", "33%", 7, 3, 2)]
     #[case::both_zero("0", "0", 5, 0, 1)]
     #[case::more_than_there_are("2", "10", 5, 2, 10)]
+    #[case::a_share_above_the_whole("0", "150%", 4, 0, 6)]
+    #[case::a_negative_surge("-1", "0", 3, -1, 0)]
+    #[case::a_negative_share_of_surge_rounds_to_nothing("-5%", "0", 10, 0, 1)]
+    #[case::a_negative_unavailable_is_no_zero("0", "-1", 3, 0, -1)]
+    #[case::a_negative_surge_leaves_no_less_than_nothing("-9", "0", 3, -3, 0)]
     fn limits_are_resolved(
         #[case] max_surge: &str,
         #[case] max_unavailable: &str,
@@ -87,6 +94,15 @@ mod tests {
     ) {
         let found = resolve(Some(&value(max_surge)), Some(&value(max_unavailable)), replicas);
         assert_eq!(found, Fenceposts { surge, unavailable });
+    }
+
+    /// Gardener spreads percentages over zones and makes such values.
+    #[test]
+    fn a_share_above_the_whole_is_the_whole() {
+        let mut strategy = rolling(0, 0);
+        strategy.rolling_update.as_mut().unwrap().max_unavailable = Some(value("150%"));
+        let deployment = deployment(4, 1, 1).with(|d| d.spec.strategy = strategy).build();
+        assert_eq!(Fenceposts::of(&deployment).max_unavailable(4), 4);
     }
 
     #[rstest]
@@ -103,6 +119,7 @@ mod tests {
     #[case::s_roll_04_rolling(5, rolling(2, 10), 5)]
     #[case::s_roll_05_in_place_manual(5, in_place(1, 2, OrchestrationType::Manual), 2)]
     #[case::s_roll_06_in_place_auto(3, in_place(1, 10, OrchestrationType::Auto), 3)]
+    #[case::a_negative_number(3, rolling(0, -1), 0)]
     #[case::s_roll_07_in_place_without_replicas(0, in_place(1, 2, OrchestrationType::Manual), 0)]
     fn never_more_than_there_should_be(
         #[case] replicas: i32,

@@ -10,16 +10,17 @@ use super::{
     availability::Availability,
     cuts::{AvailableBySize, in_order_of_deletion},
     fenceposts::Fenceposts,
+    in_place::marks::is_handed_over,
     observe::{DeploymentObservation, SetSeen},
     settling::{Unsettled, knows_its_size},
     template_equality::is_equal,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
+    api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
     controllers::set::{
         counts::{Counts, is_failed},
         ownership::{Owner, Standing},
-        ranking::{is_marked, is_preserved},
+        ranking::{is_marked, is_named, is_preserved},
     },
 };
 
@@ -36,6 +37,8 @@ pub struct SetState<'a> {
     pub kept: Vec<&'a Arc<Machine>>,
     /// Those among them that a rollout counts on. Counting the others would spend them twice.
     pub kept_available: i32,
+    /// Those among them that the scaler has named and that the set deletes next. A rolling update counts on none of them.
+    pub named: Vec<&'a Arc<Machine>>,
     /// Present while it does not know its size and is worth waiting for.
     pub unsettled: Option<Unsettled>,
 }
@@ -51,8 +54,17 @@ impl<'a> SetState<'a> {
         });
         let unsettled = unsettled.filter(|one| one.time_left(now).is_some());
         let kept = kept(seen, unsettled, now);
-        let kept_available = kept.iter().map(|machine| i32::from(availability.holds(machine, now))).sum();
-        Self { set: &seen.set, machines: &seen.machines, counts, kept, kept_available, unsettled }
+        let named = named(&kept, all);
+        let mut set =
+            Self { set: &seen.set, machines: &seen.machines, counts, kept, kept_available: 0, named, unsettled };
+        let is_counted_on = |machine: &&&Arc<Machine>| availability.holds(machine, now) && !set.loses(machine);
+        set.kept_available = i32::try_from(set.kept.iter().filter(is_counted_on).count()).unwrap_or(i32::MAX);
+        set
+    }
+
+    /// Whether the set deletes the machine next because the scaler has named it.
+    pub fn loses(&self, machine: &Arc<Machine>) -> bool {
+        self.named.iter().any(|named| Arc::ptr_eq(named, machine))
     }
 
     /// The wanted machines.
@@ -110,6 +122,19 @@ fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&Ar
     candidates.retain(|machine| !is_marked(machine, &seen.set));
     candidates.extend(handed_over);
     candidates
+}
+
+/// The machines that the scaler wants gone and that lead the set's order of deletion, so that they are what a smaller size
+/// takes. One behind machines of a lower priority, or one that somebody preserves, stays as long as those do, and is counted
+/// on: a rollout that counted on neither would not go on. Updates in place deal with named machines in a step of their own.
+fn named<'a>(kept: &[&'a Arc<Machine>], all: &DeploymentObservation) -> Vec<&'a Arc<Machine>> {
+    if all.deployment.spec.strategy.strategy_type != StrategyType::RollingUpdate {
+        return Vec::new();
+    }
+    let is_next = |machine: &&&Arc<Machine>| {
+        is_named(machine, &all.deployment.metadata) && !is_preserved(machine, all.now) && !is_handed_over(machine)
+    };
+    kept.iter().take_while(is_next).copied().collect()
 }
 
 /// A deployment with its sets.
@@ -179,7 +204,9 @@ impl<'a> Fleet<'a> {
 
     /// What is left of a set that counts, by the size that it gets.
     pub fn available_by_size(&self, set: &SetState<'_>) -> AvailableBySize {
-        AvailableBySize::of(set.set, set.machines, self.now, |machine| self.is_available(machine))
+        AvailableBySize::of(set.set, set.machines, self.now, |machine| {
+            self.is_available(machine) && !set.loses(machine)
+        })
     }
 
     /// Failed machines of old sets that somebody keeps. They are no use, but go last.

@@ -12,7 +12,7 @@ use super::{
     fleet::{Fleet, SetState},
     in_place::marks::{Marks, is_handed_over},
     observe::DeploymentObservation,
-    plan::{Effect, OnFailure, Plan},
+    plan::{Effect, OnFailure, Plan, Step},
     settings::AutoscalerAnnotations,
 };
 use crate::{
@@ -26,6 +26,7 @@ use crate::{
 
 const MARKER_VALUE: &str = "True";
 const EFFECT: &str = "PreferNoSchedule";
+const VERSION_PATH: &str = "/metadata/resourceVersion";
 
 /// The machines of a set whose Nodes exist, with these.
 pub fn nodes_of<'a>(
@@ -65,14 +66,18 @@ pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut P
             }
         }
     }
-    if let Some(new) = &fleet.new {
-        for (_, node) in nodes_of(new, nodes) {
-            if Marks::of(node).is_updated() {
-                continue;
-            }
-            if let Some(patch) = without_taint(node) {
-                patch_node("taint/new", node, patch, OnFailure::GoOn, plan);
-            }
+    untaint_nodes(seen, fleet, plan);
+}
+
+/// Takes the taint off the Nodes of the new set, which may have been an old one before.
+pub fn untaint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let (Some(nodes), Some(new)) = (&seen.nodes, &fleet.new) else { return };
+    for (_, node) in nodes_of(new, nodes) {
+        if Marks::of(node).is_updated() {
+            continue;
+        }
+        if let Some(patch) = without_taint(node) {
+            patch_node("taint/new", node, patch, OnFailure::GoOn, plan);
         }
     }
 }
@@ -151,7 +156,7 @@ fn with_taint(node: &Node) -> Option<Patch> {
                 None => ("/spec", json!({ "taints": [wanted] })),
             };
             vec![
-                json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.metadata.resource_version}),
+                json!({"op": "test", "path": VERSION_PATH, "value": node.metadata.resource_version}),
                 json!({"op": "add", "path": path, "value": value}),
             ]
         }
@@ -192,6 +197,109 @@ pub fn enable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: 
                 let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
                 patch_node("autoscaler/enable", node, patch, OnFailure::EndPlan, plan);
             }
+        }
+    }
+}
+
+/// Makes one patch of those that a Node gets side by side. They would be under way together, and what one of them tests the
+/// other changes.
+pub fn combine(seen: &DeploymentObservation, plan: &mut Plan) {
+    let Some(nodes) = &seen.nodes else { return };
+    let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
+    // Places of the Nodes' patches since the last effect of another kind, which those after it may build upon.
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for step in std::mem::take(&mut plan.steps) {
+        let Effect::PatchNode { node, patch, on_failure } = &step.effect else {
+            places.clear();
+            steps.push(step);
+            continue;
+        };
+        let before = places.get(&node.key.name).and_then(|place| steps.get_mut(*place));
+        if let (Some(first), Some(seen)) = (before, nodes.get(&node.key.name))
+            && let Effect::PatchNode { patch: and, on_failure: ends, .. } = &mut first.effect
+        {
+            *and = both(seen, and, patch);
+            if *on_failure == OnFailure::EndPlan {
+                *ends = OnFailure::EndPlan;
+            }
+            if is_side_effect(first.rule) {
+                first.rule = step.rule;
+            }
+        } else {
+            places.insert(node.key.name.clone(), steps.len());
+            steps.push(step);
+        }
+    }
+    plan.steps = steps;
+}
+
+/// Whether the rule is one of this file: beside another one it does not name the patch.
+fn is_side_effect(rule: &str) -> bool {
+    ["taint/", "autoscaler/"].iter().any(|prefix| rule.starts_with(prefix))
+}
+
+/// One patch that does what both do.
+fn both(node: &Node, first: &Patch, second: &Patch) -> Patch {
+    if let (Patch::Merge(first), Patch::Merge(second)) = (first, second) {
+        let mut both = first.clone();
+        merge_patches(&mut both, second);
+        return Patch::Merge(both);
+    }
+    // A Node always serialises: string keys only, no failing implementation.
+    let document = serde_json::to_value(node).unwrap_or_default();
+    let mut operations = Vec::new();
+    let mut needs_version = false;
+    for patch in [first, second] {
+        match patch {
+            Patch::Json(all) => operations.extend(all.iter().cloned()),
+            Patch::Merge(patch) => as_operations("", patch, &document, &mut operations, &mut needs_version),
+        }
+    }
+    let is_version_test = |operation: &Value| operation["op"] == "test" && operation["path"] == VERSION_PATH;
+    let version = json!({"op": "test", "path": VERSION_PATH, "value": node.metadata.resource_version});
+    let is_tested = operations.iter().any(is_version_test);
+    operations.retain(|operation| !is_version_test(operation));
+    if needs_version || is_tested {
+        operations.insert(0, version);
+    }
+    Patch::Json(operations)
+}
+
+/// Adds what a second merge patch says to the first.
+fn merge_patches(first: &mut Value, second: &Value) {
+    match (first, second) {
+        (Value::Object(first), Value::Object(second)) => {
+            for (key, value) in second {
+                merge_patches(first.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (first, second) => first.clone_from(second),
+    }
+}
+
+/// What a merge patch does to the document, as operations of a JSON patch. `needs_version` is set where these hold for this
+/// very document alone.
+fn as_operations(path: &str, patch: &Value, document: &Value, operations: &mut Vec<Value>, needs_version: &mut bool) {
+    for (key, value) in patch.as_object().into_iter().flatten() {
+        let place = format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
+        if place == VERSION_PATH {
+            *needs_version = true;
+            continue;
+        }
+        match (value, document.get(key)) {
+            (Value::Null, None) => {}
+            (Value::Null, Some(_)) => operations.push(json!({"op": "remove", "path": place})),
+            (Value::Object(_), Some(there)) if there.is_object() => {
+                as_operations(&place, value, there, operations, needs_version);
+            }
+            (Value::Object(fields), _) => {
+                // Whoever adds the field meanwhile would lose what it holds.
+                *needs_version = true;
+                let kept: serde_json::Map<String, Value> =
+                    fields.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
+                operations.push(json!({"op": "add", "path": place, "value": kept}));
+            }
+            _ => operations.push(json!({"op": "add", "path": place, "value": value})),
         }
     }
 }
@@ -341,22 +449,115 @@ mod tests {
         assert_eq!(rules(mark_sets, &seen), expected);
     }
 
-    #[rstest]
-    #[case::s_node_04_a_plain_node(node(&[], false), &["autoscaler/disable"])]
-    #[case::s_node_05_already_annotated(node(&[PLAIN, OURS], false), &[])]
-    #[case::a_users_own_annotation(node(&[PLAIN], false), &[])]
-    #[case::s_node_06_another_value(valued(&[(PLAIN, "false")]), &["autoscaler/disable"])]
-    fn scale_down_is_disabled(#[case] node: Node, #[case] expected: &[&str]) {
-        assert_eq!(rules(disable_scale_down, &on_node(old(1, 1), node)), expected);
+    /// The Node's annotations after what is decided; `None` when nothing is.
+    fn annotations_after(
+        decide: fn(&DeploymentObservation, &Fleet<'_>, &mut Plan),
+        set: SetSeen,
+        node: &Node,
+    ) -> Option<Vec<(String, String)>> {
+        let seen = on_node(set, node.clone());
+        let mut plan = Plan::default();
+        decide(&seen, &Fleet::of(&seen), &mut plan);
+        let [step] = plan.steps.as_slice() else {
+            assert_eq!(plan.steps, []);
+            return None;
+        };
+        let Effect::PatchNode { patch: Patch::Merge(patch), .. } = &step.effect else { panic!("{step:?}") };
+        let mut document = serde_json::to_value(node).unwrap();
+        json_patch::merge(&mut document, patch);
+        let after: Node = serde_json::from_value(document).unwrap();
+        Some(after.metadata.annotations.unwrap_or_default().into_iter().collect())
+    }
+
+    fn pairs(annotations: &[(&str, &str)]) -> Vec<(String, String)> {
+        let mut pairs: Vec<(String, String)> =
+            annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        pairs.sort();
+        pairs
     }
 
     #[rstest]
-    #[case::s_node_08_both_are_there(node(&[PLAIN, OURS], false), &["autoscaler/enable"])]
-    #[case::s_node_09_a_users_own_annotation(node(&[PLAIN], false), &[])]
-    #[case::s_node_11_another_value(valued(&[(PLAIN, "false"), (OURS, "x")]), &["autoscaler/enable"])]
-    #[case::s_node_10_none_is_there(node(&[], false), &[])]
-    fn scale_down_is_enabled_again(#[case] node: Node, #[case] expected: &[&str]) {
-        assert_eq!(rules(enable_scale_down, &on_node(new(1, 1), node)), expected);
+    #[case::s_node_04_both_are_added_to_what_is_there(
+        &[("anno1", "x")], Some(&[("anno1", "x"), (PLAIN, "true"), (OURS, "true")][..]))]
+    #[case::a_plain_node(&[], Some(&[(PLAIN, "true"), (OURS, "true")][..]))]
+    #[case::s_node_05_already_annotated(&[("anno1", "x"), (PLAIN, "true"), (OURS, "true")], None)]
+    #[case::a_users_own_annotation(&[(PLAIN, "true")], None)]
+    #[case::s_node_06_another_value_is_overwritten(&[(PLAIN, "false")], Some(&[(PLAIN, "true"), (OURS, "true")][..]))]
+    fn scale_down_is_disabled(#[case] before: &[(&str, &str)], #[case] expected: Option<&[(&str, &str)]>) {
+        let after = annotations_after(disable_scale_down, old(1, 1), &valued(before));
+        assert_eq!(after, expected.map(pairs));
+    }
+
+    #[rstest]
+    #[case::s_node_08_both_go_and_others_stay(&[("anno1", "x"), (PLAIN, "true"), (OURS, "true")], Some(&[("anno1", "x")][..]))]
+    #[case::s_node_09_a_users_own_annotation_stays(&[(PLAIN, "true")], None)]
+    #[case::s_node_10_none_is_there(&[("anno1", "x")], None)]
+    #[case::s_node_11_also_with_another_value(&[(PLAIN, "false"), (OURS, "x")], Some(&[][..]))]
+    fn scale_down_is_enabled_again(#[case] before: &[(&str, &str)], #[case] expected: Option<&[(&str, &str)]>) {
+        let after = annotations_after(enable_scale_down, new(1, 1), &valued(before));
+        assert_eq!(after, expected.map(pairs));
+    }
+
+    #[rstest]
+    #[case::without_taints(node(&[], false), 3)]
+    #[case::without_annotations({
+        let mut node = node(&[], false);
+        node.metadata.annotations = None;
+        node
+    }, 3)]
+    #[case::with_another_taint({
+        let mut node = node(&["anno1"], true);
+        node.spec.as_mut().unwrap().taints.as_mut().unwrap()[0].key = "other".to_owned();
+        node
+    }, 3)]
+    #[case::with_our_taint_of_another_value({
+        let mut node = node(&["anno1"], true);
+        node.spec.as_mut().unwrap().taints.as_mut().unwrap()[0].value = Some("x".to_owned());
+        node
+    }, 3)]
+    fn a_node_that_gets_taint_and_annotation_gets_one_patch(#[case] node: Node, #[case] replicas: i32) {
+        let mut seen = on_node(old(replicas, 3), node.clone());
+        let mut plan = Plan::default();
+        let fleet = Fleet::of(&seen);
+        taint_nodes(&seen, &fleet, &mut plan);
+        disable_scale_down(&seen, &fleet, &mut plan);
+        assert_eq!(plan.steps.len(), 2);
+        combine(&seen, &mut plan);
+        let [step] = plan.steps.as_slice() else { panic!("{plan:?}") };
+        let Effect::PatchNode { patch: Patch::Json(operations), on_failure: OnFailure::EndPlan, .. } = &step.effect
+        else {
+            panic!("{step:?}")
+        };
+        let patch: json_patch::Patch = serde_json::from_value(operations.clone().into()).unwrap();
+        let mut document = serde_json::to_value(&node).unwrap();
+        json_patch::patch(&mut document, &patch).unwrap();
+        let after: Node = serde_json::from_value(document).unwrap();
+        let (expected, got) =
+            (node.metadata.annotations.clone().unwrap_or_default(), after.metadata.annotations.as_ref());
+        let mut expected = expected;
+        expected.extend([PLAIN, OURS].map(|key| (key.to_owned(), "true".to_owned())));
+        assert_eq!(got, Some(&expected));
+        assert_eq!(our_taint(&after).unwrap().1.value.as_deref(), Some(MARKER_VALUE));
+        let others = |node: &Node| without_old_taint(node).len();
+        assert_eq!(others(&after), others(&node));
+        // What is decided on the Node as it is then is nothing.
+        seen.nodes = Some(BTreeMap::from([("node".to_owned(), Arc::new(after))]));
+        let mut plan = Plan::default();
+        taint_nodes(&seen, &Fleet::of(&seen), &mut plan);
+        disable_scale_down(&seen, &Fleet::of(&seen), &mut plan);
+        assert_eq!(plan.steps, []);
+    }
+
+    #[test]
+    fn patches_of_a_node_with_another_effect_between_them_stay_apart() {
+        let seen = on_node(old(1, 1), node(&[], false));
+        let mut plan = Plan::default();
+        let fleet = Fleet::of(&seen);
+        taint_nodes(&seen, &fleet, &mut plan);
+        plan.push("between", mark(&fleet.old[0], &Value::Null));
+        disable_scale_down(&seen, &fleet, &mut plan);
+        combine(&seen, &mut plan);
+        assert_eq!(plan.steps.len(), 3);
     }
 
     #[test]

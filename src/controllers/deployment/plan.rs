@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use crate::controllers::set::plan::Next;
+pub use crate::controllers::set::plan::{Next, OnFailure};
 use crate::{
     api::v1alpha1::MachineSet,
     cluster::{
@@ -13,15 +13,6 @@ use crate::{
         objects::{Part, Patch},
     },
 };
-
-/// What a failure of an effect means for those after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum OnFailure {
-    /// The plan ends; the pass is run again.
-    EndPlan,
-    /// The plan goes on; the pass is run again at its end.
-    GoOn,
-}
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -16,18 +16,24 @@ use super::{
 };
 use crate::{
     api::{
-        names::{annotation, finalizer, label},
+        names::{UNSELECTED_TEMPLATE, annotation, deployment_reason, finalizer, label},
+        selector,
         v1alpha1::{MachineDeployment, MachineSet, MachineSetSpec},
     },
     cluster::{
+        events::EventNote,
         key::Target,
         objects::{Part, Patch},
     },
     controllers::set::patches::merge_difference,
 };
 
-/// Annotations that are never copied between deployment and set (spec/deployment-and-set §2.3).
-const NOT_COPIED: [&str; 8] = [
+/// Annotations that are never copied between deployment and set (spec/deployment-and-set §2.3). What asks admission for
+/// something, and what conversions keep, is said of the object that carries it.
+const NOT_COPIED: [&str; 11] = [
+    annotation::ADMISSION_SKIP,
+    annotation::CONVERSION_V1ALPHA1,
+    annotation::CONVERSION_V1BETA1,
     annotation::KUBECTL_LAST_APPLIED,
     annotation::REVISION,
     annotation::REVISION_HISTORY,
@@ -181,7 +187,14 @@ pub fn make(seen: &DeploymentObservation, fleet: &Fleet<'_>, replicas: i32, plan
         plan.next = Next::After(std::time::Duration::ZERO, "the name of the new set is taken");
         return NewSet::Pending;
     }
-    plan.push("revision/create", Effect::CreateSet(Box::new(new_set(fleet, replicas))));
+    let set = new_set(fleet, replicas);
+    let labels = set.metadata.labels.clone().unwrap_or_default();
+    if set.spec.selector.as_ref().is_some_and(|selector| selector::matches(selector, &labels)) {
+        plan.push("revision/create", Effect::CreateSet(Box::new(set)));
+    } else {
+        let note = EventNote::warning(deployment_reason::SET_CREATE_ERROR, UNSELECTED_TEMPLATE);
+        plan.push("revision/unselected", Effect::Tell(note));
+    }
     NewSet::Pending
 }
 
@@ -222,6 +235,7 @@ fn new_set(fleet: &Fleet<'_>, replicas: i32) -> MachineSet {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
     use rstest::rstest;
 
     use super::*;
@@ -242,6 +256,32 @@ mod tests {
         let sets = [revised("a", "1"), revised("b", "4"), revised("c", "x")];
         let seen = seeing_sets(deployment(1, 1, 0).build(), sets.map(|set| seen_set(set, 0)).into());
         assert_eq!(next_revision(&Fleet::of(&seen).old), 5);
+    }
+
+    /// It would be made again without end under ever new names: nobody finds it again.
+    #[test]
+    fn a_set_that_the_deployment_would_not_select_is_not_made() {
+        let expression = LabelSelectorRequirement {
+            key: "pool".to_owned(),
+            operator: "In".to_owned(),
+            values: Some(vec!["elsewhere".to_owned()]),
+        };
+        let deployment = deployment(1, 1, 0).with(|deployment| {
+            deployment.spec.selector.as_mut().unwrap().match_expressions = Some(vec![expression]);
+        });
+        let seen = seeing_sets(deployment.build(), vec![]);
+        let mut plan = Plan::default();
+        make(&seen, &Fleet::of(&seen), 1, &mut plan);
+        assert!(matches!(&plan.steps[..], [step] if matches!(step.effect, Effect::Tell(_))), "{plan:?}");
+    }
+
+    #[rstest]
+    #[case::of_a_user("example.com/owner", true)]
+    #[case::a_request_to_admission(annotation::ADMISSION_SKIP, false)]
+    #[case::what_v1beta1_can_not_say(annotation::CONVERSION_V1ALPHA1, false)]
+    #[case::what_v1alpha1_can_not_say(annotation::CONVERSION_V1BETA1, false)]
+    fn annotations_of_a_deployment_that_its_sets_carry(#[case] key: &str, #[case] copied: bool) {
+        assert_eq!(is_copied(key), copied);
     }
 
     #[test]

@@ -181,6 +181,42 @@ mod tests {
         assert_eq!(old_targets(&Fleet::of(&seen)), expected);
     }
 
+    /// An old set whose last machines are marked by the scaler, and named.
+    fn naming(mut set: SetSeen, count: usize, priority_of_first: Option<&str>) -> SetSeen {
+        use crate::api::names::annotation;
+        for machine in set.machines.iter_mut().rev().take(count) {
+            let annotations = std::sync::Arc::make_mut(machine).metadata.annotations.get_or_insert_default();
+            annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
+            annotations.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), "2026-11-21T08:00:00Z".to_owned());
+        }
+        if let Some(priority) = priority_of_first {
+            let annotations =
+                std::sync::Arc::make_mut(&mut set.machines[0]).metadata.annotations.get_or_insert_default();
+            annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), priority.to_owned());
+        }
+        set
+    }
+
+    #[rstest]
+    #[case::it_is_what_is_spared((3, 1, 0), naming(old(3, 3), 1, None), new(1, 1), 2)]
+    #[case::nothing_else_goes_with_it((3, 1, 1), naming(old(3, 3), 1, None), new(1, 1), 1)]
+    #[case::two_of_them((3, 1, 0), naming(old(3, 3), 2, None), new(1, 1), 2)]
+    #[case::while_the_new_one_starts((3, 1, 0), naming(old(3, 3), 1, None), new(1, 0), 3)]
+    // It would not lead the set's order, so that another one goes; the rollout goes on all the same.
+    #[case::one_of_a_lower_priority_goes_before_it((3, 1, 0), naming(old(3, 3), 1, Some("0")), new(1, 1), 2)]
+    fn a_rollout_does_not_count_on_what_the_scaler_named(
+        #[case] (replicas, surge, unavailable): (i32, i32, i32),
+        #[case] old: SetSeen,
+        #[case] new: SetSeen,
+        #[case] expected: i32,
+    ) {
+        use crate::api::names::annotation;
+        let built = deployment(replicas, surge, unavailable)
+            .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, "2026-11-21T08:00:00Z");
+        let seen = seeing_sets(built.build(), vec![old, new]);
+        assert_eq!(old_targets(&Fleet::of(&seen)), [expected]);
+    }
+
     /// Its first machines are running, the next are preserved and Unknown, the last ones preserved and Failed.
     fn keeping(running: usize, unknown: usize, failed: usize) -> SetSeen {
         let count = running + unknown + failed;

@@ -22,14 +22,17 @@ use crate::{
             node_side_effects::bears_traces,
             waits,
         },
-        set::routing::{Wake, matters, set_of},
+        set::routing::{Wake, is_unchanged, matters, set_of},
         views::{BY_CONTROLLER, BY_NAMESPACE, BY_NODE, ControlViews},
     },
 };
 
 /// The deployment itself.
 pub fn deployments_of_deployment(change: &Change<MachineDeployment>) -> Vec<Wake> {
-    change.newest().map(|deployment| Wake::now(ObjectKey::of(&**deployment))).into_iter().collect()
+    let is_status_alone = |old: &MachineDeployment, new: &MachineDeployment| {
+        old.status != new.status && old.spec == new.spec && is_unchanged(&old.metadata, &new.metadata)
+    };
+    Wake::by_itself(change, is_status_alone).into_iter().collect()
 }
 
 /// The deployment that controls the set, or controlled it before; for an orphan the deployments that it fits.

@@ -1,7 +1,8 @@
 //! What a change of the deployment's size means for its sets, outside and inside a rollout.
 //!
 //! Source: spec/deployment-and-set §13.1, §13.2 with D-16 (only rolling updates share a change out among several sets;
-//! the other strategies deal with it in their own steps) and decisions.md 39 (shares mind which machines are available).
+//! the other strategies deal with it in their own steps), decisions.md 39 (shares mind which machines are available) and 54
+//! (what the scaler has named goes first).
 //! Pure.
 
 use super::{
@@ -86,38 +87,61 @@ fn is_saturated(fleet: &Fleet<'_>, new: &SetState<'_>) -> bool {
         && new.kept_available == replicas
 }
 
-/// Growth goes to the new set, shrinking to all in proportion, larger sets first.
+/// How many fewer machines are wanted than the sets know of.
+pub fn fewer(fleet: &Fleet<'_>) -> i32 {
+    let active = fleet.all().filter(|set| set.is_active());
+    active.filter_map(|set| shrunk_by(fleet, set)).max().unwrap_or(0).max(0)
+}
+
+/// The sizes of the sets without the machines that the scaler has named, of which no more go than the deployment has become
+/// smaller by, those of old sets first (decisions.md 54). The original shrinks the largest set, be the named ones in it or
+/// not.
+fn without_named(fleet: &Fleet<'_>, active: &[&SetState<'_>]) -> Vec<i32> {
+    let mut fewer = fewer(fleet);
+    let size_of = |set: &&SetState<'_>| {
+        let named = i32::try_from(set.named.len()).unwrap_or(i32::MAX).min(fewer).min(set.spec());
+        fewer -= named;
+        set.spec() - named
+    };
+    active.iter().map(size_of).collect()
+}
+
+/// What the scaler has named goes first, in whichever set it is. Of the rest growth goes to the new set, shrinking to all in
+/// proportion, larger sets first.
 fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
     let replicas = fleet.replicas();
     let allowed = if replicas > 0 { replicas.saturating_add(fleet.limits.surge) } else { 0 };
-    let wanted: i32 = active.iter().map(|set| set.spec()).fold(0, i32::saturating_add);
-    // What sets have yet to delete takes room that the new set must not use already; also those that want none any more.
-    let taken = fleet.sum(SetState::taken);
+    let sizes = without_named(fleet, active);
+    let wanted: i32 = sizes.iter().copied().fold(0, i32::saturating_add);
     if wanted <= allowed {
+        // What sets have yet to delete takes room that the new set must not use already; also those that want none any more,
+        // and the named machines until they are gone.
+        let taken = fleet.sum(SetState::taken);
         let new = fleet.new.as_ref().map(SetState::name);
-        for set in active {
+        for (set, size) in active.iter().zip(sizes) {
             let share = if Some(set.name()) == new { (allowed - taken).max(0) } else { 0 };
-            fleet.size_set("scaling/grow", set, set.spec().saturating_add(share), plan);
+            fleet.size_set("scaling/grow", set, size.saturating_add(share), plan);
         }
         return;
     }
-    let mut by_size: Vec<&SetState<'_>> = active.to_vec();
+    let mut by_size: Vec<(&SetState<'_>, i32)> = active.iter().copied().zip(sizes).collect();
     // Sets come oldest first except for the new one, so ties need the time of creation.
-    by_size.sort_by_key(|set| {
+    by_size.sort_by_key(|(set, size)| {
         let created = set.set.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (std::cmp::Reverse(set.spec()), created, set.name())
+        (std::cmp::Reverse(*size), created, set.name())
     });
     let excess = allowed - wanted;
     let mut given = 0;
     let mut targets: Vec<i32> = Vec::with_capacity(by_size.len());
-    for set in &by_size {
-        let share = fraction(fleet, set).max(excess - given).min(0);
+    for (set, size) in &by_size {
+        let share = fraction(fleet, set, *size).max(excess - given).min(0);
         given += share;
-        targets.push(set.spec() + share);
+        targets.push(size + share);
     }
     if let Some(largest) = targets.first_mut() {
         *largest = (*largest + (excess - given)).max(0);
     }
+    let by_size: Vec<&SetState<'_>> = by_size.into_iter().map(|(set, _)| set).collect();
     spare_available(fleet, &by_size, &mut targets);
     for (set, target) in by_size.iter().zip(targets) {
         fleet.size_set("scaling/shrink", set, target, plan);
@@ -173,11 +197,11 @@ fn spare_available(fleet: &Fleet<'_>, sets: &[&SetState<'_>], targets: &mut [i32
     }
 }
 
-/// What a set would lose were it shrunk in proportion; a negative number.
-fn fraction(fleet: &Fleet<'_>, set: &SetState<'_>) -> i32 {
+/// What a set of this size would lose were it shrunk in proportion; a negative number.
+fn fraction(fleet: &Fleet<'_>, set: &SetState<'_>, size: i32) -> i32 {
     let replicas = fleet.replicas();
     if replicas == 0 {
-        return -set.spec();
+        return -size;
     }
     let before = remembered(set, annotation::MAX_REPLICAS).unwrap_or(fleet.deployment.status.replicas);
     if before <= 0 {
@@ -185,8 +209,8 @@ fn fraction(fleet: &Fleet<'_>, set: &SetState<'_>) -> i32 {
     }
     let allowed = i64::from(replicas) + i64::from(fleet.limits.surge);
     // Rounded half away from zero; all numbers are positive.
-    let scaled = (2 * i64::from(set.spec()) * allowed + i64::from(before)) / (2 * i64::from(before));
-    i32::try_from(scaled - i64::from(set.spec())).unwrap_or(0)
+    let scaled = (2 * i64::from(size) * allowed + i64::from(before)) / (2 * i64::from(before));
+    i32::try_from(scaled - i64::from(size)).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -274,6 +298,54 @@ mod tests {
         let sets = vec![running("md-old", "old", old, -2000), running("md-new", "new", new, -1000)];
         let seen = seeing_sets(deployment(replicas, surge, unavailable).build(), sets);
         let mut sizes = scaled(&seen);
+        sizes.reverse();
+        assert_eq!(sizes, expected);
+    }
+
+    const SCALED_AT: &str = "2026-11-21T08:00:00Z";
+
+    /// Marks so many machines of the set, the last ones first: by their names they would be deleted last.
+    fn marking(mut set: SetSeen, count: usize, at: &str) -> SetSeen {
+        for machine in set.machines.iter_mut().rev().take(count) {
+            let annotations = Arc::make_mut(machine).metadata.annotations.get_or_insert_default();
+            annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
+            annotations.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), at.to_owned());
+        }
+        set
+    }
+
+    /// Sizes of the old and the new set after the scaler has changed the deployment's size. `sets` are `size/available/marked`.
+    #[rstest]
+    // All that stay are old ones: the original deletes one of those, too, and 2 of 3 are left (acceptance, A9).
+    #[case::those_of_the_new_set_go_and_no_other(3, (1, 0), [(3, 3, 0), (4, 4, 3)], 6, SCALED_AT, &[3, 1])]
+    #[case::whatever_else_is_starting(3, (1, 0), [(3, 3, 0), (4, 3, 3)], 6, SCALED_AT, &[3, 1])]
+    // The new set is the larger one, and nobody named a machine of it (A10).
+    #[case::one_marked_in_the_old_set(6, (1, 0), [(2, 2, 1), (6, 6, 0)], 7, SCALED_AT, &[1, 6])]
+    #[case::some_in_each(2, (1, 0), [(3, 3, 1), (4, 3, 3)], 6, SCALED_AT, &[2, 1])]
+    #[case::more_are_marked_than_taken_away(5, (1, 0), [(3, 3, 1), (4, 4, 3)], 6, SCALED_AT, &[2, 4])]
+    #[case::fewer_are_marked_than_taken_away(3, (2, 0), [(2, 2, 1), (6, 6, 1)], 6, SCALED_AT, &[1, 4])]
+    #[case::the_marks_are_newer_than_the_scaling(6, (1, 0), [(2, 2, 1), (6, 6, 0)], 7, "2026-11-21T08:00:01Z", &[2, 5])]
+    #[case::somebody_else_made_it_larger(7, (1, 0), [(3, 3, 1), (3, 3, 1)], 6, SCALED_AT, &[3, 5])]
+    #[case::where_there_was_room_for_surge(5, (1, 0), [(3, 3, 1), (3, 3, 0)], 6, SCALED_AT, &[2, 3])]
+    fn what_the_scaler_named_goes_first(
+        #[case] replicas: i32,
+        #[case] (surge, unavailable): (i32, i32),
+        #[case] sets: [(i32, usize, usize); 2],
+        #[case] before: i32,
+        #[case] marked_at: &str,
+        #[case] expected: &[i32],
+        #[values(false, true)] paused: bool,
+    ) {
+        let [old, new] = sets;
+        let of = |name: &str, class: &str, (spec, available, marked): (i32, usize, usize), created| {
+            let set = sized(name, class, spec, (before, before + surge), created).set;
+            marking(seen_set((*set).clone(), available), marked, marked_at)
+        };
+        let sets = vec![of("md-old", "old", old, -2000), of("md-new", "new", new, -1000)];
+        let built = deployment(replicas, surge, unavailable)
+            .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, SCALED_AT)
+            .with(|d| d.spec.paused = paused);
+        let mut sizes = scaled(&seeing_sets(built.build(), sets));
         sizes.reverse();
         assert_eq!(sizes, expected);
     }

@@ -179,7 +179,13 @@ fn tell_replica_failure(seen: &DeploymentObservation, fleet: &Fleet<'_>, status:
     match found {
         Some(failure) => {
             let says = Says { status: failure.status, reason: failure.reason, message: failure.message };
-            conditions::put(status, Kind::ReplicaFailure, says, seen.now);
+            let known = conditions::find(status, &Kind::ReplicaFailure);
+            // Other than most conditions this one names a cause, which may change while the reason stays (D-20).
+            if known.is_some_and(|known| known.message != says.message) {
+                conditions::replace(status, Kind::ReplicaFailure, says, seen.now);
+            } else {
+                conditions::put(status, Kind::ReplicaFailure, says, seen.now);
+            }
         }
         None => conditions::remove(status, &Kind::ReplicaFailure),
     }
@@ -300,10 +306,19 @@ mod tests {
             });
             seen
         };
-        let sets = vec![failing(old(1, 1), "old"), failing(new(1, 1), "new")];
-        let status = written(&seeing_sets(deployment(2, 1, 1).build(), sets), &Report::default()).unwrap();
-        let failure = status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "ReplicaFailure").unwrap();
-        assert_eq!(failure["message"], "new");
+        let sets = |of_new: &str| vec![failing(old(1, 1), "old"), failing(new(1, 1), of_new)];
+        let message = |status: &Value| {
+            let conditions = status["conditions"].as_array().unwrap().clone();
+            conditions.iter().find(|c| c["type"] == "ReplicaFailure").unwrap()["message"].clone()
+        };
+        let mut seen = seeing_sets(deployment(2, 1, 1).build(), sets("new"));
+        assert_eq!(message(&written(&seen, &Report::default()).unwrap()), "new");
+
+        // D-20: what it says goes with the cause.
+        Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
+        assert_eq!(written(&seen, &Report::default()), None);
+        seen.sets = sets("another cause");
+        assert_eq!(message(&written(&seen, &Report::default()).unwrap()), "another cause");
     }
 
     #[test]

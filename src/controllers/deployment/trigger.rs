@@ -2,7 +2,10 @@
 //!
 //! The set controller then deletes marked machines first. Source: spec/deployment-and-set §16. Pure.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -34,7 +37,8 @@ pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
         .flat_map(|set| &set.machines)
         .filter_map(|machine| Some((machine.metadata.name.as_deref()?, machine)))
         .collect();
-    let wanted: BTreeMap<&str, String> = list
+    // In the order of the list: the scaler may be about to write it again, and every write of ours costs it a conflict.
+    let wanted: Vec<(&str, String)> = list
         .split(',')
         .filter_map(|entry| parse(entry, &default_time))
         .filter(|(name, _)| machines.get(name).is_some_and(|machine| !is_failed(machine) && !is_terminating(machine)))
@@ -47,8 +51,10 @@ pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
             .guarded_by(seen.deployment.metadata.resource_version.as_deref());
         plan.push("trigger/list", Effect::PatchDeployment { part: Part::Main, patch });
     }
+    let mut named = BTreeSet::new();
     for (name, time) in wanted {
-        let Some(machine) = machines.get(name) else { continue };
+        // Named twice, it is marked with the first time.
+        let Some(machine) = machines.get(name).filter(|_| named.insert(name)) else { continue };
         if let Some(patch) = mark(machine, &time) {
             plan.push("trigger/mark", Effect::PatchMachine { machine: Target::of(&***machine), patch });
         }
@@ -121,6 +127,22 @@ mod tests {
         let (marked, changed) = applied(&list, |_| {});
         assert_eq!(marked, ["md-new-0", "md-new-1"]);
         assert_eq!(changed, None);
+    }
+
+    #[rstest]
+    #[case::backwards("md-new-1~2026-11-21T08:00:00Z,md-new-0~2026-11-21T08:00:00Z", None)]
+    #[case::twice("md-new-1~2026-11-21T08:00:00Z,md-new-0~2026-11-21T08:00:00Z,md-new-1~2026-11-21T07:00:00Z", None)]
+    #[case::one_falls_away(
+        "md-new-1~2026-11-21T08:00:00Z,gone~2026-11-21T08:00:00Z,md-new-0~2026-11-21T07:00:00Z",
+        Some("md-new-1~2026-11-21T08:00:00Z,md-new-0~2026-11-21T07:00:00Z")
+    )]
+    fn the_list_keeps_its_order_and_is_written_when_an_entry_falls_away(
+        #[case] list: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let (marked, changed) = applied(list, |_| {});
+        assert_eq!(marked, ["md-new-1", "md-new-0"]);
+        assert_eq!(changed, expected.map(Value::from));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
         error::ApiError,
         gate::{Destruction, Gate},
         key::{ObjectKey, Target},
-        objects::{CALL_TIMEOUT, DeleteHow, Objects},
+        objects::{DeleteHow, Objects, in_time},
     },
     controllers::machine::measures::Measures,
 };
@@ -99,11 +99,10 @@ impl Evictor {
             .header(http::header::ACCEPT, "application/json")
             .body(body)
             .map_err(|error| ApiError::Other(format!("eviction of pod {target}: {error}")))?;
-        tokio::time::timeout(CALL_TIMEOUT, self.client.request_text(request))
-            .await
-            .map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?
+        in_time(request, |request| self.client.request_text(request))
+            .await?
             .map(drop)
-            .map_err(ApiError::from)
+            .map_err(|error| ApiError::about::<Pod>(error, name))
     }
 
     async fn delete(&self, target: &Target, rule: &'static str, grace: Option<u32>) -> Result<(), ApiError> {

@@ -10,16 +10,33 @@ use std::{
 
 use k8s_openapi::api::core::v1::PersistentVolumeSpec;
 
+use tokio::sync::Semaphore;
+
 use super::{act::Evictor, progress::PodAnswer, step::PodAction};
-use crate::driver::{Driver, OpContext, VolumeIdsRequest};
+use crate::{
+    controllers::machine::retry::{NamingReaction, after_failed_naming},
+    driver::{Driver, OpContext, VolumeIdsRequest, answered},
+};
+
+/// Names of volumes that all drains of the process ask for at once.
+const PARALLEL_NAMES: usize = 32;
 
 /// What has come back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// The API server's answer about a pod.
     Pod(PodAction, PodAnswer),
-    /// What the provider calls a PV; empty when the driver can't tell (MC-221).
-    Volume(String, Vec<String>),
+    /// What the driver says of a PV.
+    Volume(String, VolumeAnswer),
+}
+
+/// What a driver says of a PV.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeAnswer {
+    /// What the provider calls it; empty when it is not the provider's, or the driver can't tell (MC-221).
+    Ids(Vec<String>),
+    /// Nothing that counts: it was throttled, away or late. To be asked again.
+    Later,
 }
 
 /// Where answers lie until the next step. Clones are the same inbox.
@@ -50,30 +67,49 @@ pub(super) fn remove(evictor: &Arc<Evictor>, action: PodAction, inbox: &Inbox, w
     });
 }
 
-/// Asks the driver what the provider calls a PV.
-pub(super) fn name_volume(
-    driver: &Arc<dyn Driver>,
-    (name, spec): (String, PersistentVolumeSpec),
+/// Asks drivers what providers call PVs, a few at a time: a large drain must not spend the provider's rate limit that
+/// creations need.
+pub(super) struct Namer {
+    slots: Arc<Semaphore>,
     deadline: Duration,
-    inbox: &Inbox,
-    wake: &Wake,
-) {
-    let (driver, inbox, wake) = (Arc::clone(driver), inbox.clone(), Arc::clone(wake));
-    tokio::spawn(async move {
-        let cx = OpContext::within(deadline);
-        let asked = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: vec![spec] });
-        let ids = match tokio::time::timeout(deadline, asked).await {
-            Ok(Ok(ids)) => ids,
-            Ok(Err(status)) => {
-                tracing::warn!(volume = name, %status, "volume is not waited for: the driver can't name it");
-                Vec::new()
-            }
-            Err(_) => {
-                tracing::warn!(volume = name, ?deadline, "volume is not waited for: the driver did not answer");
-                Vec::new()
-            }
-        };
-        inbox.put(News::Volume(name, ids));
-        wake();
-    });
+}
+
+impl Namer {
+    /// Bounds each call by this deadline, from when it is sent.
+    pub(super) fn new(deadline: Duration) -> Self {
+        Self { slots: Arc::new(Semaphore::new(PARALLEL_NAMES)), deadline }
+    }
+
+    /// Asks the driver what the provider calls a PV.
+    pub(super) fn ask(
+        &self,
+        driver: &Arc<dyn Driver>,
+        (name, spec): (String, PersistentVolumeSpec),
+        inbox: &Inbox,
+        wake: &Wake,
+    ) {
+        let (driver, inbox, wake) = (Arc::clone(driver), inbox.clone(), Arc::clone(wake));
+        let (slots, deadline) = (Arc::clone(&self.slots), self.deadline);
+        tokio::spawn(async move {
+            // The semaphore is never closed; without a slot the call would only be less bounded.
+            let _slot = slots.acquire_owned().await.ok();
+            let cx = OpContext::within(deadline);
+            let call = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: vec![spec] });
+            let answer = match answered(deadline, call).await {
+                Ok(ids) => VolumeAnswer::Ids(ids),
+                Err(status) => match after_failed_naming(status.code) {
+                    NamingReaction::NotNamed => {
+                        tracing::warn!(volume = name, %status, "volume is not waited for: the driver can't name it");
+                        VolumeAnswer::Ids(Vec::new())
+                    }
+                    NamingReaction::AskAgain => {
+                        tracing::info!(volume = name, %status, "the driver can't name the volume yet; it is asked again");
+                        VolumeAnswer::Later
+                    }
+                },
+            };
+            inbox.put(News::Volume(name, answer));
+            wake();
+        });
+    }
 }

@@ -19,21 +19,26 @@ mod views_tests;
 pub mod volumes;
 pub mod waiting;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use self::{
     act::Evictor,
-    calls::{Inbox, News, Wake},
+    calls::{Inbox, Namer, News, VolumeAnswer, Wake},
     counts::{CountedPods, PodCounts},
     observe::{DrainLimits, DrainViews, left_attached, volumes_of},
-    progress::Progress,
+    progress::{Progress, Unnamed},
     step::{DrainResult, drain_step, learn},
 };
 use crate::{
-    controllers::machine::{observation::Force, settings::EVICTION_RETRY, waiting::after},
+    controllers::machine::{
+        observation::{Force, since},
+        plan::DrainOrder,
+        settings::EVICTION_RETRY,
+        waiting::after,
+    },
     driver::Driver,
     metrics::Metrics,
 };
@@ -45,7 +50,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 pub struct Drainer {
     views: Arc<dyn DrainViews>,
     evictor: Arc<Evictor>,
-    volumes_deadline: Duration,
+    namer: Namer,
 }
 
 /// The drain to step.
@@ -67,10 +72,11 @@ pub struct Drain<'a> {
 /// A drain between its steps. In memory only: after a restart the pods are looked at again.
 #[derive(Debug)]
 pub struct Run {
-    /// The mode of the attempt; another mode is another attempt.
-    force: Force,
-    /// When the attempt has failed.
-    deadline: Timestamp,
+    /// What the drain is for and which node it is about, its mode and its end. Another flow or another node is another drain,
+    /// another mode another attempt.
+    order: DrainOrder,
+    /// When the attempt began: at its first step.
+    began: Option<Timestamp>,
     progress: Progress,
     inbox: Inbox,
     /// Whom it waits for since its last step.
@@ -82,11 +88,11 @@ pub struct Run {
 }
 
 impl Run {
-    /// A drain in this mode that has not begun.
-    pub fn new(force: Force, deadline: Timestamp) -> Self {
+    /// A drain that has not begun.
+    pub fn new(order: DrainOrder) -> Self {
         Self {
-            force,
-            deadline,
+            order,
+            began: None,
             progress: Progress::default(),
             inbox: Inbox::default(),
             waiting: None,
@@ -109,18 +115,35 @@ impl Run {
         }
     }
 
-    /// The same drain in this mode. A change of mode begins a new attempt, which remembers volumes that linger; a forced
-    /// attempt keeps the deadline it began with.
+    /// The drain that is ordered: the one under way if it is for the same flow and node, else a new one, which knows nothing
+    /// of pods that others have listed.
     #[must_use]
-    pub fn in_mode(self, force: Force, deadline: Timestamp) -> Self {
-        if self.force != force {
+    pub fn ordered(before: Option<Self>, order: DrainOrder) -> Self {
+        let same = |run: &Self| {
+            (run.order.flow, &run.order.node, &run.order.node_uid) == (order.flow, &order.node, &order.node_uid)
+        };
+        match before.filter(same) {
+            Some(run) => run.in_mode(order),
+            None => Self::new(order),
+        }
+    }
+
+    /// The same drain in the mode of this order. A change of mode begins a new attempt, which remembers volumes that linger;
+    /// a forced attempt keeps the deadline it began with.
+    fn in_mode(self, order: DrainOrder) -> Self {
+        if self.order.force != order.force {
             let progress = self.progress.next_attempt();
-            return Self { force, deadline, progress, waiting: None, failures: 0, paused: None, ..self };
+            return Self { order, progress, waiting: None, failures: 0, paused: None, ..self };
         }
-        match force {
+        match order.force {
             Force::Yes => self,
-            Force::No => Self { deadline, ..self },
+            Force::No => Self { order, ..self },
         }
+    }
+
+    /// How long the attempt has lasted.
+    pub fn took(&self, now: Timestamp) -> Duration {
+        self.began.map(|began| since(now, began)).unwrap_or_default()
     }
 
     /// Whom the drain waited for at its last step.
@@ -131,6 +154,7 @@ impl Run {
     fn failed(&mut self, error: &str, now: Timestamp) {
         let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures.min(8))).min(EVICTION_RETRY);
         self.failures = self.failures.saturating_add(1);
+        self.began = None;
         self.progress = self.progress.next_attempt();
         self.paused = Some((after(now, pause), error.to_owned()));
     }
@@ -139,7 +163,7 @@ impl Run {
 impl Drainer {
     /// Drains with these views through this evictor; `volumes_deadline` bounds the driver's `get_volume_ids`.
     pub fn new(views: Arc<dyn DrainViews>, evictor: Evictor, volumes_deadline: Duration) -> Self {
-        Self { views, evictor: Arc::new(evictor), volumes_deadline }
+        Self { views, evictor: Arc::new(evictor), namer: Namer::new(volumes_deadline) }
     }
 
     /// The views of pods and volumes.
@@ -158,20 +182,19 @@ impl Drainer {
     pub fn step(&self, drain: &Drain<'_>, run: &mut Run) -> DrainResult {
         let news = run.inbox.take();
         for news in &news {
-            if let News::Volume(name, ids) = news {
-                run.progress.volumes_asked.remove(name);
-                run.progress.volume_ids.insert(name.clone(), ids.clone());
+            if let News::Volume(name, answer) = news {
+                run.progress.named(name, answer.clone(), drain.now);
             }
         }
         self.look_up_volumes(drain, run);
-        let limits = DrainLimits { force: run.force, deadline: run.deadline, ..drain.limits.clone() };
+        let limits = DrainLimits { force: run.order.force, deadline: run.order.deadline, ..drain.limits.clone() };
         let mut seen = observe::observe(
             &*self.views,
             drain.node_name,
             drain.node,
             limits,
             &run.progress,
-            &run.progress.volume_ids,
+            &run.progress.ids(),
             drain.now,
         );
         for news in news {
@@ -186,9 +209,13 @@ impl Drainer {
             return DrainResult::Failed(error.clone());
         }
         run.paused = None;
+        run.began.get_or_insert(drain.now);
         seen.progress = run.progress.clone();
-        let step = drain_step(&seen);
+        let mut step = drain_step(&seen);
         run.progress = step.progress;
+        if let (DrainResult::Running { wake, .. }, Some(next)) = (&mut step.result, run.progress.next_naming()) {
+            *wake = since(next, drain.now).min(*wake);
+        }
         run.count(PodCounts::of(&seen, &run.progress));
         for action in step.actions {
             calls::remove(&self.evictor, action, &run.inbox, &drain.wake);
@@ -203,9 +230,10 @@ impl Drainer {
         step.result
     }
 
-    /// Asks the driver once per volume what the provider calls it; a volume it can't name is not tracked (MC-221).
+    /// Asks the driver once per volume what the provider calls it, and again while it can't say; a volume it can't name is
+    /// not tracked (MC-221).
     fn look_up_volumes(&self, drain: &Drain<'_>, run: &mut Run) {
-        if run.force == Force::Yes {
+        if run.order.force == Force::Yes {
             // Nothing is waited for.
             return;
         }
@@ -218,21 +246,19 @@ impl Drainer {
                 names.push(name);
             }
         }
-        let mut unknown = BTreeMap::new();
-        for name in names {
-            let is_known = progress.volume_ids.contains_key(&name) || progress.volumes_asked.contains(&name);
-            if !is_known && let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec.clone()) {
-                unknown.insert(name, spec);
-            }
-        }
-        for (name, spec) in unknown {
-            match drain.driver {
-                None => drop(progress.volume_ids.insert(name, Vec::new())),
-                Some(driver) => {
-                    progress.volumes_asked.insert(name.clone());
-                    calls::name_volume(driver, (name, spec), self.volumes_deadline, &run.inbox, &drain.wake);
-                }
-            }
+        let is_new = |name: &String| !progress.volume_ids.contains_key(name) && !progress.unnamed.contains_key(name);
+        let mut unknown: BTreeSet<String> = names.into_iter().filter(is_new).collect();
+        unknown.extend(progress.due_for_naming(drain.now));
+        for name in unknown {
+            let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec.clone()) else { continue };
+            let Some(driver) = drain.driver else {
+                progress.named(&name, VolumeAnswer::Ids(Vec::new()), drain.now);
+                continue;
+            };
+            let handle = spec.csi.as_ref().map_or_else(|| name.clone(), |csi| csi.volume_handle.clone());
+            let new = Unnamed { since: drain.now, handle, failures: 0, next_try: None };
+            progress.unnamed.entry(name.clone()).or_insert(new).next_try = None;
+            self.namer.ask(driver, (name, spec), &run.inbox, &drain.wake);
         }
     }
 }

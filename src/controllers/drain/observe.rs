@@ -34,6 +34,10 @@ pub trait DrainViews: Send + Sync + 'static {
     fn complete(&self) -> bool {
         self.ready()
     }
+    /// The views that are not complete; asking starts nothing.
+    fn missing(&self) -> Vec<MissingView> {
+        Vec::new()
+    }
     /// The pods bound to a node.
     fn pods_on(&self, node: &str) -> Vec<Arc<Pod>>;
     /// The pods that use a claim.
@@ -48,6 +52,15 @@ pub trait DrainViews: Send + Sync + 'static {
     fn attachments_on(&self, node: &str) -> Vec<Arc<VolumeAttachment>>;
     /// The attachments of a volume.
     fn attachments_of(&self, volume: &str) -> Vec<Arc<VolumeAttachment>>;
+}
+
+/// A view that drains need and that is not complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MissingView {
+    /// Plural name of its kind, such as `pods`.
+    pub kind: &'static str,
+    /// Why the API server does not give the list, where that is known.
+    pub why: Option<String>,
 }
 
 /// All that one step of a drain may depend on.

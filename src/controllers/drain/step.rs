@@ -12,7 +12,7 @@ use super::{
     budgets::BudgetState,
     observe::{DrainObservation, NodePresence, PodFacts},
     pods::PodClass,
-    progress::{End, Listed, PodAnswer, PodProgress, Progress},
+    progress::{End, Headway, Listed, PodAnswer, PodProgress, Progress},
     volumes::{Presence, VolumePlace},
     waiting::{Waiting, waiting_for},
 };
@@ -83,6 +83,8 @@ pub enum DrainResult {
         blocked_by: Option<String>,
         /// Whom it waits for.
         waiting: Option<Waiting>,
+        /// How it stands against the attempt before.
+        headway: Headway,
         /// When to step again.
         wake: Duration,
     },
@@ -99,7 +101,7 @@ pub fn drain_step(seen: &DrainObservation) -> DrainStep {
         // Pods of a vanished node are the pod garbage collector's; volumes are free with the node (fast track).
         return DrainStep { actions: Vec::new(), progress: Progress::default(), result: DrainResult::Drained };
     }
-    if progress.listed == Listed::No && !progress.volumes_asked.is_empty() && seen.limits.force == Force::No {
+    if progress.listed == Listed::No && progress.awaits_names(seen.now) && seen.limits.force == Force::No {
         return names_awaited(progress);
     }
     list_pods(seen, &mut progress);
@@ -126,6 +128,7 @@ fn names_awaited(progress: Progress) -> DrainStep {
         progress: "Names of volumes are asked for.".to_owned(),
         blocked_by: None,
         waiting: Some(Waiting::VolumeNames),
+        headway: Headway::None,
         wake: POLL,
     };
     DrainStep { actions: Vec::new(), progress, result }
@@ -372,7 +375,8 @@ fn result_of(seen: &DrainObservation, progress: &Progress) -> DrainResult {
         let _ = write!(text, ", {} blocked by PodDisruptionBudget {budget}", blocked.len());
     }
     let waiting = waiting_for(seen, &by_uid);
-    DrainResult::Running { progress: format!("{text}."), blocked_by, waiting, wake: wake(seen, &pending) }
+    let headway = progress.headway();
+    DrainResult::Running { progress: format!("{text}."), blocked_by, waiting, headway, wake: wake(seen, &pending) }
 }
 
 /// Pods by name, the first few.

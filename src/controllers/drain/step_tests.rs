@@ -9,7 +9,7 @@ use super::{
     budgets::BudgetState,
     observe::{DrainLimits, DrainObservation, NodePresence, PodFacts},
     pods::PodClass,
-    progress::{PodAnswer, Progress},
+    progress::{PodAnswer, Progress, Unnamed},
     step::{DrainResult, DrainStep, How, drain_step, learn},
     volumes::{Presence, VolumePlace},
     waiting::Waiting,
@@ -386,10 +386,11 @@ fn an_attempt_does_not_fail_while_an_answer_is_out() {
 #[test]
 fn pods_are_listed_only_when_their_volumes_have_names() {
     let mut world = World::with(vec![with_volume("a", 0, "pv-1")]);
-    world.seen.progress.volumes_asked.insert("pv-1".to_owned());
+    let unnamed = Unnamed { since: at(0), handle: "vol-1".to_owned(), failures: 0, next_try: None };
+    world.seen.progress.unnamed.insert("pv-1".to_owned(), unnamed);
     let DrainResult::Running { waiting, .. } = asked(&mut world).result else { panic!("not running") };
     assert_eq!(waiting, Some(Waiting::VolumeNames));
-    world.seen.progress.volumes_asked.clear();
+    world.seen.progress.unnamed.clear();
     assert_eq!(done(&asked(&mut world)), [("a", How::Evict)]);
 }
 

@@ -1,7 +1,7 @@
 //! Scenarios of spec/machine-controller §17.10 that need views of a cluster: shared volumes, attachments, names of volumes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -18,20 +18,24 @@ use k8s_openapi::api::{
     storage::v1::VolumeAttachment,
 };
 use kube::{ResourceExt, client::Body};
+use rstest::rstest;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Drain, Drainer, Run,
     act::Evictor,
     observe::{DrainLimits, DrainViews, observe},
-    progress::Progress,
+    progress::{Listed, Progress},
     step::DrainResult,
     volumes::Presence,
 };
 use crate::{
     api::v1alpha1::MachineClass,
     cluster::{gate::Gate, key::ObjectKey},
-    controllers::machine::observation::Force,
+    controllers::machine::{
+        observation::Force,
+        plan::{DrainFlow, DrainOrder},
+    },
     driver::{
         Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
         Status, VmIdentity, VolumeIdsRequest,
@@ -130,6 +134,11 @@ fn limits() -> DrainLimits {
     }
 }
 
+fn order() -> DrainOrder {
+    let flow = DrainFlow::Deletion;
+    DrainOrder { node: "here".to_owned(), node_uid: String::new(), flow, force: Force::No, deadline: at(7200) }
+}
+
 fn node() -> Node {
     let mut node = Node::default();
     node.metadata.name = Some("here".to_owned());
@@ -193,13 +202,44 @@ fn mc_223_an_attachment_elsewhere_counts_whenever_it_came() {
     assert_eq!((place.here, place.elsewhere, place.wanted), (Presence::No, Presence::Yes, Presence::Yes));
 }
 
-/// A driver that knows the names of all volumes but one.
-struct Forgetful(DriverInfo);
+/// What a driver says when it is asked about `vol-1`.
+#[derive(Clone, Copy, Debug)]
+enum Says {
+    ItsName,
+    NotMine,
+    Fails(Code),
+    Crashes,
+}
+
+/// A driver that knows the names of all volumes; about `vol-1` it says one thing after the other, the last for ever.
+struct Scripted {
+    info: DriverInfo,
+    script: Mutex<VecDeque<Says>>,
+    /// Calls under way, and the most that were at once.
+    under_way: Mutex<(usize, usize)>,
+}
+
+impl Scripted {
+    fn saying(script: impl IntoIterator<Item = Says>) -> Arc<Self> {
+        let info = DriverInfo {
+            name: "scripted",
+            providers: vec!["scripted".to_owned()],
+            schema: None,
+            capabilities: Capabilities { create_is_idempotent: true, lists_creation_time: false },
+        };
+        Arc::new(Self { info, script: Mutex::new(script.into_iter().collect()), under_way: Mutex::default() })
+    }
+
+    fn next(&self) -> Says {
+        let mut script = self.script.lock().unwrap();
+        if script.len() > 1 { script.pop_front().unwrap() } else { script[0] }
+    }
+}
 
 #[async_trait]
-impl Driver for Forgetful {
+impl Driver for Scripted {
     fn info(&self) -> &DriverInfo {
-        &self.0
+        &self.info
     }
     fn validate(&self, _class: &MachineClass, _found: &mut crate::api::field::Findings) {}
     async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
@@ -216,34 +256,38 @@ impl Driver for Forgetful {
     }
     async fn get_volume_ids(&self, _: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
         let handle = request.volumes[0].csi.as_ref().unwrap().volume_handle.clone();
-        if handle == "vol-1" { Err(Status::new(Code::Internal, "no idea")) } else { Ok(vec![handle]) }
+        {
+            let mut calls = self.under_way.lock().unwrap();
+            calls.0 += 1;
+            calls.1 = calls.1.max(calls.0);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        self.under_way.lock().unwrap().0 -= 1;
+        match if handle == "vol-1" { self.next() } else { Says::ItsName } {
+            Says::ItsName => Ok(vec![handle]),
+            Says::NotMine => Ok(Vec::new()),
+            Says::Fails(code) => Err(Status::new(code, "no idea")),
+            Says::Crashes => panic!("a test's driver crashes"),
+        }
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn mc_221_a_volume_that_the_driver_can_not_name_is_not_waited_for() {
+/// Steps a drain of `here` for this many seconds at most, over an API server that evicts everybody at once.
+async fn stepped(views: Views, driver: Arc<Scripted>, seconds: i64) -> (Vec<DrainResult>, usize) {
     let asked = Arc::<Mutex<Vec<String>>>::default();
     let log = Arc::clone(&asked);
     let service = tower::service_fn(move |request: Request<Body>| {
         log.lock().unwrap().push(request.uri().path().to_owned());
         async move { Ok::<_, tower::BoxError>(Response::new(Body::from(b"{}".to_vec()))) }
     });
-    let views = Arc::new(
-        Views::default().pod("a", "here", &["claim-1"]).pod("b", "here", &["claim-2"]).attached(Some("pv-1"), "here"),
-    );
+    let views = Arc::new(views);
     let evictor = Evictor::new(kube::Client::new(service, "ns"), Gate::open_until(CancellationToken::new()), 5);
     let drainer = Drainer::new(Arc::clone(&views) as Arc<dyn DrainViews>, evictor, Duration::from_secs(5));
-    let info = DriverInfo {
-        name: "forgetful",
-        providers: vec!["forgetful".to_owned()],
-        schema: None,
-        capabilities: Capabilities { create_is_idempotent: true, lists_creation_time: false },
-    };
-    let driver: Arc<dyn Driver> = Arc::new(Forgetful(info));
+    let driver: Arc<dyn Driver> = driver;
     let woken = Arc::new(tokio::sync::Notify::new());
-    let mut run = Run::new(Force::No, at(7200));
+    let mut run = Run::new(order());
     let mut results = Vec::new();
-    for second in 0..60 {
+    for second in 0..seconds {
         let wakes = Arc::clone(&woken);
         let drain = Drain {
             node_name: "here",
@@ -266,6 +310,79 @@ async fn mc_221_a_volume_that_the_driver_can_not_name_is_not_waited_for() {
             .unwrap()
             .retain(|pod| !gone.iter().any(|path| path.contains(&format!("/{}/", pod.name_any()))));
     }
+    let evictions = asked.lock().unwrap().len();
+    (results, evictions)
+}
+
+/// Two pods with a volume each; that of `a` is attached for ever.
+fn two_pods() -> Views {
+    Views::default().pod("a", "here", &["claim-1"]).pod("b", "here", &["claim-2"]).attached(Some("pv-1"), "here")
+}
+
+#[rstest]
+#[case::mc_221_a_volume_that_the_driver_can_not_name(vec![Says::Fails(Code::Internal)])]
+#[case::one_that_is_not_the_providers(vec![Says::NotMine])]
+#[case::a_driver_that_crashes_has_answered(vec![Says::Crashes])]
+#[case::a_driver_that_was_throttled_first(vec![Says::Fails(Code::ResourceExhausted), Says::Fails(Code::Unavailable), Says::NotMine])]
+#[tokio::test(start_paused = true)]
+async fn such_a_volume_is_not_waited_for(#[case] script: Vec<Says>) {
+    let (results, evictions) = stepped(two_pods(), Scripted::saying(script), 60).await;
     assert_eq!(results.last(), Some(&DrainResult::Drained), "the volume of pod a is attached for ever: {results:#?}");
-    assert_eq!(asked.lock().unwrap().len(), 2);
+    assert_eq!(evictions, 2);
+}
+
+#[rstest]
+#[case::the_driver_names_it(vec![Says::ItsName])]
+#[case::it_is_throttled_and_names_it_later(vec![Says::Fails(Code::ResourceExhausted), Says::Fails(Code::Unavailable), Says::ItsName])]
+#[case::it_is_throttled_for_ever(vec![Says::Fails(Code::ResourceExhausted)])]
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_may_be_the_providers_is_waited_for_until_it_is_detached(#[case] script: Vec<Says>) {
+    let (results, evictions) = stepped(two_pods(), Scripted::saying(script), 100).await;
+    let Some(DrainResult::Running { waiting: Some(waiting), .. }) = results.last() else {
+        panic!("the VM must not go: {results:#?}")
+    };
+    assert!(waiting.text().contains("pv-1"), "{waiting:?}");
+    assert_eq!(evictions, 1, "pod b comes after the volume of pod a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_node_does_not_ask_for_all_its_volumes_at_once() {
+    let claims: Vec<String> = (0..200).map(|number| format!("claim-1{number:03}")).collect();
+    let claims: Vec<&str> = claims.iter().map(String::as_str).collect();
+    let driver = Scripted::saying([Says::ItsName]);
+    let (results, _) = stepped(Views::default().pod("a", "here", &claims), Arc::clone(&driver), 200).await;
+    assert_eq!(results.last(), Some(&DrainResult::Drained), "{results:#?}");
+    assert_eq!(*driver.under_way.lock().unwrap(), (0, 32));
+}
+
+/// A drain under way that has listed its pods.
+fn under_way() -> Run {
+    let mut run = Run::new(order());
+    run.progress.listed = Listed::Yes;
+    run.progress.lingering.insert("pv-1".to_owned());
+    run
+}
+
+#[rstest]
+#[case::the_same_flow(order(), Listed::Yes, 1)]
+#[case::by_force_it_lists_anew_and_knows_what_lingers(DrainOrder { force: Force::Yes, ..order() }, Listed::No, 1)]
+#[case::another_flow(DrainOrder { flow: DrainFlow::Update(Some(at(0))), ..order() }, Listed::No, 0)]
+#[case::another_node(DrainOrder { node: "there".to_owned(), ..order() }, Listed::No, 0)]
+#[case::a_node_that_has_registered_anew(DrainOrder { node_uid: "x".to_owned(), ..order() }, Listed::No, 0)]
+fn a_drain_goes_on_only_for_the_flow_and_the_node_that_it_was_begun_for(
+    #[case] order: DrainOrder,
+    #[case] listed: Listed,
+    #[case] lingering: usize,
+) {
+    let run = Run::ordered(Some(under_way()), order);
+    assert_eq!((run.progress.listed, run.progress.lingering.len()), (listed, lingering));
+}
+
+#[rstest]
+#[case::a_second_selection(DrainFlow::Update(Some(at(0))), DrainFlow::Update(Some(at(1))))]
+#[case::a_second_failure(DrainFlow::Preservation(Some(at(0))), DrainFlow::Preservation(Some(at(1))))]
+fn the_same_flow_at_another_time_is_another_one(#[case] first: DrainFlow, #[case] second: DrainFlow) {
+    let run = Run { order: DrainOrder { flow: first, ..order() }, ..under_way() };
+    let run = Run::ordered(Some(run), DrainOrder { flow: second, ..order() });
+    assert_eq!(run.progress.listed, Listed::No);
 }

@@ -67,6 +67,18 @@ pub enum Waiting {
 }
 
 impl Waiting {
+    /// Whether a text names whom it is for. Names of volumes are asked for by every attempt and tell nothing by themselves.
+    pub fn is_named_in(&self, text: &str) -> bool {
+        match self {
+            Self::Budget { budget, .. } => names(text, budget),
+            Self::Detach { volume, pod, .. } | Self::Reattach { volume, pod, .. } => {
+                names(text, volume) || names(text, pod)
+            }
+            Self::Pod { pod, .. } => names(text, pod),
+            Self::VolumeNames => true,
+        }
+    }
+
     /// The wait in words.
     pub fn text(&self) -> String {
         match self {
@@ -97,6 +109,23 @@ impl Waiting {
             Self::VolumeNames => "the driver to name the volumes of pods".to_owned(),
         }
     }
+}
+
+/// Whether the text has this name, and not only a longer one that holds it.
+fn names(text: &str, name: &str) -> bool {
+    let goes_on = |c: char| c.is_alphanumeric() || matches!(c, '-' | '/');
+    // A dot may end the sentence or go on with the name.
+    let is_end = |rest: &str| {
+        let mut chars = rest.chars();
+        match chars.next() {
+            Some('.') => !chars.next().is_some_and(char::is_alphanumeric),
+            first => !first.is_some_and(goes_on),
+        }
+    };
+    text.match_indices(name).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        !before.is_some_and(|c| goes_on(c) || c == '.') && is_end(&text[at + name.len()..])
+    })
 }
 
 /// Whom the drain waits for: a budget before a volume, a volume before a pod; of several the one that waits longest.
@@ -137,4 +166,23 @@ pub(super) fn waiting_for(seen: &DrainObservation, pending: &[(&String, &PodProg
         let limit = if pod.volumes.is_empty() { pod_limit(seen, facts) } else { volume_limit(seen, Some(facts)) };
         Some(Waiting::Pod { pod: pod.name.clone(), since: *since, until: after(*since, limit) })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::at_the_end("held by ns/web", true)]
+    #[case::before_a_full_stop("held by ns/web. Tried again", true)]
+    #[case::in_quotes("pod \"ns/web\" terminating", true)]
+    #[case::a_longer_name("held by ns/web-1", false)]
+    #[case::a_name_with_a_dot("held by ns/web.v2", false)]
+    #[case::another_namespace("held by my-ns/web", false)]
+    #[case::the_second_one_is_it("held by ns/web-1 and ns/web", true)]
+    fn a_text_names_somebody(#[case] text: &str, #[case] expected: bool) {
+        assert_eq!(names(text, "ns/web"), expected);
+    }
 }

@@ -87,7 +87,10 @@ impl MachineController {
                 )
                 .await
             }
-            Effect::PatchStatus(patch) => self.patch_machine(newest, Part::Status, Patch::Merge(patch.clone())).await,
+            Effect::PatchStatus(patch) => match status_patch(patch, &seen.machine, &newest.machine) {
+                Some(patch) => self.patch_machine(newest, Part::Status, patch).await,
+                None => return Acted::Void,
+            },
             Effect::RemoveMachineFinalizer => match without(newest.machine.finalizers(), finalizer::MACHINE) {
                 Some(patch) => match self.patch_machine(newest, Part::Main, patch).await {
                     Err(error) if error.is_not_found() => Ok(()),
@@ -231,7 +234,8 @@ impl MachineController {
         let made = tokens::ensure(&target.tokens, &self.rng, &self.settings, &self.measures, seen, memory).await;
         match made {
             Ok(()) => Acted::Done,
-            Err(error @ ApiError::NotLeading(_)) => Acted::Failed(error),
+            // A race that was lost is no failed creation, which cluster-autoscaler would act upon.
+            Err(error @ (ApiError::NotLeading(_) | ApiError::Conflict(_))) => Acted::Failed(error),
             Err(error) => {
                 let code = if error.outcome_unknown() {
                     crate::driver::Code::Unavailable
@@ -356,6 +360,24 @@ fn written_object(effect: &Effect) -> Option<&'static str> {
         | Effect::Remember(_)
         | Effect::Measure(_) => None,
     }
+}
+
+/// A patch of the machine's status. One that replaces a list is bound to the newest version known, and void if the list there
+/// is not the one that was observed: what somebody else has put in meanwhile would be lost.
+pub(crate) fn status_patch(patch: &Value, seen: &Machine, newest: &Machine) -> Option<Patch> {
+    let (before, now) = (&seen.status, &newest.status);
+    let lists = [
+        ("conditions", before.conditions == now.conditions),
+        ("machineConditions", before.machine_conditions == now.machine_conditions),
+        ("addresses", before.addresses == now.addresses),
+    ];
+    let replaced: Vec<bool> =
+        lists.into_iter().filter(|(name, _)| !patch["status"][name].is_null()).map(|(_, is_same)| is_same).collect();
+    if replaced.contains(&false) {
+        return None;
+    }
+    let guard = if replaced.is_empty() { VersionGuard::Any } else { VersionGuard::Observed };
+    Some(guarded(patch, guard, newest.metadata.resource_version.as_deref()))
 }
 
 /// The patch, bound to the version that was observed where it has to be.

@@ -43,7 +43,7 @@ impl std::fmt::Debug for Token {
 pub enum Found {
     /// It is the machine's and still valid.
     Reuse(Token),
-    /// It has expired: replace its content.
+    /// It has expired, or is not whole: another one takes its place.
     Replace,
     /// It is valid and somebody else's.
     Foreign,

@@ -66,6 +66,45 @@ async fn mc_058_a_creation_that_finishes_after_its_caller_gave_up_makes_one_vm()
     assert_eq!((vms.creates, vms.doubles), (1, 0));
 }
 
+#[rstest]
+#[case::the_process_lives_on(false)]
+#[case::the_process_crashes_during_the_call(true)]
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_repeats_itself_is_asked_for_a_late_vm_before_another_one_is_made(#[case] crashes: bool) {
+    let mut world = World::with_a_driver_that_repeats_itself();
+    if crashes {
+        *lock(&world.cloud.mishap) = Some(Mishap::Unattended(Duration::from_secs(40)));
+    } else {
+        *lock(&world.cloud.mishap) = Some(Mishap::Late(Duration::from_secs(40)));
+    }
+    world.make_machine();
+    wait(5).await;
+    if crashes {
+        assert_eq!(status_of(&world)["lastOperation"]["state"], "Processing", "the intent is stored");
+        world.restart();
+    } else {
+        assert_eq!(world.phase().as_deref(), Some("CrashLoopBackOff"));
+    }
+    wait(20).await;
+    assert_eq!(status_of(&world)["machineConditions"][0]["reason"], "WaitingForProvider", "{}", status_of(&world));
+    wait(30).await;
+    assert_eq!(world.phase().as_deref(), Some("Running"));
+    let vms = counts(&world);
+    assert_eq!((vms.creates, vms.doubles), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_repeats_itself_is_asked_for_another_vm_a_minute_after_one_was_lost() {
+    let world = World::with_a_driver_that_repeats_itself();
+    *lock(&world.cloud.mishap) = Some(Mishap::Late(Duration::from_secs(100_000)));
+    world.make_machine();
+    wait(50).await;
+    assert_eq!(world.vms().creates, 0);
+    wait(30).await;
+    assert_eq!(world.phase().as_deref(), Some("Running"));
+    assert_eq!(world.vms().creates, 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn mc_059_the_identity_of_the_vm_lands_although_others_are_faster_three_times() {
     let world = World::new(Luck::Good);
@@ -77,6 +116,30 @@ async fn mc_059_the_identity_of_the_vm_lands_although_others_are_faster_three_ti
     assert_eq!(world.phase().as_deref(), Some("Running"));
     assert_eq!(world.vms().creates, 1);
     assert_eq!(world.api().get(MACHINE).unwrap()["spec"]["providerID"], "small:///m-abcde");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_somebody_else_adds_survives_what_is_written_from_a_late_view() {
+    let late = Weather { watch_delay: Duration::from_secs(5), ..Weather::default() };
+    let world = World::under(Luck::Good, late);
+    world.make_machine();
+    wait(60).await;
+    assert_eq!(world.phase().as_deref(), Some("Running"));
+    world.api().set(NODE, "/status/conditions", json!([{ "type": "Ready", "status": "Unknown" }]));
+    wait(4).await;
+    // The Node's change is heard of before this one.
+    world.api().edit(MACHINE, |machine| {
+        let all = machine["status"]["machineConditions"].as_array_mut().unwrap();
+        all.push(json!({
+            "type": "SomebodyElses", "status": "True", "reason": "X", "message": "",
+            "lastTransitionTime": "2027-01-15T08:00:00Z",
+        }));
+    });
+    wait(2).await;
+    assert_eq!(world.phase().as_deref(), Some("Unknown"));
+    let status = status_of(&world);
+    let kinds: Vec<_> = status["machineConditions"].as_array().unwrap().iter().map(|one| &one["type"]).collect();
+    assert_eq!(kinds, ["SomebodyElses", "Progressing"], "{status}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,6 +262,62 @@ async fn a_clock_that_jumps_harms_no_machine_that_runs(#[case] by: i64) {
     assert_eq!((vms.creates, vms.doubles, vms.deletes), (1, 0, 0));
 }
 
+#[rstest]
+#[case::forward(2 * HOUR)]
+#[case::back(-2 * HOUR)]
+#[tokio::test(start_paused = true)]
+async fn a_step_of_two_hours_gives_nobody_up_who_was_unhealthy_for_a_minute(#[case] by: i64) {
+    let world = World::new(Luck::Good);
+    world.hands.watch();
+    let names: Vec<String> = (0..10).map(|number| format!("m-{number:05}")).collect();
+    let all_are = |phase: &str| names.iter().all(|name| world.phase_of(name).as_deref() == Some(phase));
+    let report = |ready: &str| {
+        for name in &names {
+            world.api().set(
+                &format!("{NODES}{name}"),
+                "/status/conditions",
+                json!([{ "type": "Ready", "status": ready }]),
+            );
+        }
+    };
+    for name in &names {
+        world.make_machine_named(name);
+    }
+    wait(5).await;
+    assert!(all_are("Running"));
+    report("Unknown");
+    wait(60).await;
+    assert!(all_are("Unknown"));
+    world.hands.jump(by);
+    for name in &names {
+        world.wake_named(name);
+    }
+    wait(9 * 60).await;
+    assert!(all_are("Unknown"), "nobody has been unhealthy for ten minutes by any clock");
+    report("True");
+    wait(60).await;
+    assert!(all_are("Running"));
+    let vms = counts(&world);
+    assert_eq!((vms.creates, vms.deletes), (10, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_stays_unhealthy_after_a_step_is_given_up_once_it_was_watched() {
+    let world = World::new(Luck::Good);
+    world.hands.watch();
+    world.make_machine();
+    wait(5).await;
+    reports(&world, "Unknown");
+    wait(60).await;
+    world.hands.jump(2 * HOUR);
+    // The manager looks at its clock each second.
+    world.wake();
+    wait(9 * 60).await;
+    assert_eq!(world.phase().as_deref(), Some("Unknown"));
+    wait(2 * 60).await;
+    assert_eq!(world.phase().as_deref(), Some("Failed"));
+}
+
 /// All deadlines are over at once, and what is known is old: a process that was asleep, or a clock that was set.
 #[tokio::test(start_paused = true)]
 async fn mc_281_who_has_recovered_is_not_given_up_on_an_old_view() {
@@ -249,7 +368,9 @@ async fn mc_009_a_machine_is_made_while_the_pods_are_not_known_and_its_drain_wai
     world.api().delete(MACHINE);
     wait(70).await;
     assert_eq!(world.phase().as_deref(), Some("Terminating"));
-    assert_eq!(status_of(&world)["machineConditions"][0]["reason"], "WaitingForPodList");
+    let told = status_of(&world)["machineConditions"][0].clone();
+    assert_eq!(told["reason"], "WaitingForPodList");
+    assert!(told["message"].as_str().unwrap().contains("pods can't be listed: forbidden"), "{told}");
     assert_eq!((world.vms().deletes, writes_of(&world, "POST /api/v1/namespaces/ns/pods")), (0, 0));
     world.api().pods_are_late = false;
     wait(10).await;

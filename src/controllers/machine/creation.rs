@@ -8,6 +8,7 @@ use serde_json::{Map, json};
 
 use super::{
     creation_errors::{CreationFailure, InputFault, input_fault, report, report_input_fault},
+    creation_outcome::{UnknownOutcome, await_outcome, unknown_outcome},
     health::pending_wait,
     observation::{
         Answer, Call, ClassState, CreationGuarantee, KnownVm, NodeView, Observation, Purpose, SecretView,
@@ -26,11 +27,11 @@ use crate::{
         },
         v1alpha1::{MachinePhase, OperationState, OperationType, controller_of},
     },
-    driver::{Code, Status, VmIdentity},
+    driver::{Code, SameInstance, Status, VmIdentity},
 };
 
 /// What the last operation says while a VM is made, and when it has been made.
-const CREATING: &str = "Creating machine on cloud provider";
+pub(super) const CREATING: &str = "Creating machine on cloud provider";
 const CREATED: &str = "Created machine on cloud provider";
 /// What the last operation says when a new VM took the name of an old Node.
 const STALE_NODE: &str = "VM using old node obj";
@@ -40,6 +41,8 @@ const STALE_NODE: &str = "VM using old node obj";
 pub enum CreationStep {
     /// Ask the driver whether there is a VM already.
     AskStatus,
+    /// Wait: a VM of an earlier attempt may show itself so long.
+    AwaitOutcome(UnknownOutcome),
     /// Make the VM.
     Create,
     /// Remove the new VM: a Node of its name exists and belongs to an older one.
@@ -77,6 +80,7 @@ pub fn creation(seen: &Observation) -> Say {
     }
     match next_creation_step(seen) {
         CreationStep::AskStatus => Say::act("ask-vm-status", vec![Effect::Start(Call::Status)], Next::AwaitCall),
+        CreationStep::AwaitOutcome(outcome) => await_outcome(seen, outcome),
         CreationStep::Create => Say::act("create-vm", create(seen), Next::AwaitCall),
         CreationStep::DeleteStaleVm => {
             Say::act("delete-stale-vm", vec![Effect::Start(Call::DeleteStale)], Next::AwaitCall)
@@ -232,7 +236,9 @@ pub fn next_creation_step(seen: &Observation) -> CreationStep {
             {
                 CreationStep::Done
             }
-            Code::NotFound | Code::Unimplemented => CreationStep::Create,
+            Code::NotFound | Code::Unimplemented => {
+                unknown_outcome(seen).map_or(CreationStep::Create, CreationStep::AwaitOutcome)
+            }
             Code::Uninitialized => match &seen.flow.vm {
                 Some(vm) => with_vm(seen, vm),
                 None => CreationStep::Fail(CreationFailure::driver(&Status::new(
@@ -311,15 +317,20 @@ fn initialisation_is_pending(seen: &Observation) -> bool {
         && last.description.contains(stage_text::INITIALIZE_VM)
 }
 
-/// Whether a Node with the new VM's name exists that is not the new VM's. A Node named like the machine is never stale:
-/// some clouds let the VM join before the create call answers. The machine is not linked yet, so observation tells of
-/// the Node by the name the driver answered.
-fn is_stale_node(seen: &Observation, vm: &VmIdentity) -> bool {
-    if vm.node_name == seen.name() {
-        return false;
+/// Whether a Node with the new VM's name exists that is not the new VM's. Some clouds let the VM join before the create call
+/// answers, so that a Node named like the machine is stale only if it is older than that call and says that it is another
+/// instance's (decisions.md 44). The machine is not linked yet, so observation tells of the Node by the name the driver
+/// answered.
+pub(super) fn is_stale_node(seen: &Observation, vm: &VmIdentity) -> bool {
+    let NodeView::NotLinked { namesake: Some(node), .. } = &seen.node else { return false };
+    match node.instance {
+        SameInstance::Same => false,
+        SameInstance::Unknown => vm.node_name != seen.name(),
+        SameInstance::Another => {
+            let is_older = node.created.zip(seen.flow.asked_at).is_some_and(|(registered, asked)| registered < asked);
+            vm.node_name != seen.name() || is_older
+        }
     }
-    let NodeView::NotLinked { namesake: Some(provider_id), .. } = &seen.node else { return false };
-    !provider_id.eq_ignore_ascii_case(&vm.provider_id)
 }
 
 /// Whether node label, priority and provider ID are all there.
@@ -389,21 +400,21 @@ fn all_addresses(seen: &Observation) -> Vec<k8s_openapi::api::core::v1::NodeAddr
     union(&seen.machine.status.addresses, &more)
 }
 
-/// The effects that lead to a `CreateMachine`: a last look at the machine before the first one, the intent where the
-/// driver needs it, the token where the user data asks for it.
+/// The effects that lead to a `CreateMachine`: a last look at the machine before the first one, the token where the user data
+/// asks for it, the intent where the driver needs it.
 fn create(seen: &Observation) -> Vec<Effect> {
     let mut effects = Vec::new();
-    let is_first = *seen.phase() == MachinePhase::Unset;
-    if is_first {
+    if *seen.phase() == MachinePhase::Unset {
         effects.push(Effect::RereadMachine);
-    }
-    if seen.class.creation == CreationGuarantee::RecordIntent && is_first {
-        let intent =
-            StatusChange::new().operation(OperationType::Create, OperationState::Processing, CREATING.to_owned());
-        effects.extend(intent.effect_unless_similar(seen));
     }
     if needs_token(seen) {
         effects.push(Effect::EnsureToken);
+    }
+    // The last thing before the call: what is stored and not followed by an outcome, may have been asked for.
+    if seen.class.creation == CreationGuarantee::RecordIntent {
+        let intent =
+            StatusChange::new().operation(OperationType::Create, OperationState::Processing, CREATING.to_owned());
+        effects.push(intent.effect(seen));
     }
     effects.push(Effect::Start(Call::Create));
     effects

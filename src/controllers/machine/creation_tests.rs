@@ -10,8 +10,8 @@ use rstest::rstest;
 use super::{
     decide::decide,
     observation::{
-        Answer, Call, ClassState, Flow, Freeze, NodeView, Observation, Pause, Purpose, SecretView, TargetCluster,
-        UserData,
+        Answer, Call, ClassState, Flow, Freeze, Namesake, NodeView, Observation, Pause, Purpose, SecretView,
+        TargetCluster, UserData,
     },
     plan::{Effect, Next, Plan},
     testing::*,
@@ -21,7 +21,7 @@ use crate::{
         names::{annotation, finalizer, label, stage_text},
         v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
     },
-    driver::{Code, CreatedVm, Status, VmIdentity},
+    driver::{Code, CreatedVm, SameInstance, Status, VmIdentity},
 };
 
 fn vm(node: &str) -> VmIdentity {
@@ -47,13 +47,6 @@ fn told(machine: Machine, second: i64, answers: Vec<Answer>) -> Observation {
 
 fn not_found() -> Answer {
     Answer::Status(Err(Status::new(Code::NotFound, "no VM")))
-}
-
-fn starts(plan: &Plan) -> Option<Call> {
-    plan.effects.iter().find_map(|effect| match effect {
-        Effect::Start(call) => Some(*call),
-        _ => None,
-    })
 }
 
 fn has_warning(plan: &Plan, wanted: &str) -> bool {
@@ -375,13 +368,24 @@ fn a_similar_failure_is_not_written_again(
 }
 
 #[rstest]
-#[case::mc_074_an_old_node_has_its_name("n", "", true)]
-#[case::mc_074_an_old_node_of_another_vm("n", "cloud:///old", true)]
-#[case::mc_076_the_node_is_the_new_vms("n", "cloud:///n", false)]
-#[case::mc_075_named_like_the_machine("m-abcde", "cloud:///old", false)]
-fn a_stale_node_ends_the_new_vm(#[case] node: &str, #[case] provider_id: &str, #[case] stale: bool) {
-    let mut seen = told(machine(), 1, vec![created(node)]);
-    seen.node = NodeView::NotLinked { candidate: None, namesake: Some(provider_id.to_owned()) };
+#[case::mc_074_an_old_node_without_an_id("n", SameInstance::Unknown, 0, true)]
+#[case::mc_074_an_old_node_of_another_vm("n", SameInstance::Another, 0, true)]
+#[case::mc_074_it_registered_meanwhile("n", SameInstance::Another, 9, true)]
+#[case::mc_076_the_node_is_the_new_vms("n", SameInstance::Same, 0, false)]
+#[case::mc_075_named_like_the_machine_and_without_an_id("m-abcde", SameInstance::Unknown, 0, false)]
+#[case::mc_075_named_like_the_machine_and_younger_than_the_call("m-abcde", SameInstance::Another, 9, false)]
+#[case::named_like_the_machine_and_older_than_the_call("m-abcde", SameInstance::Another, 0, true)]
+#[case::named_like_the_machine_and_the_new_vms("m-abcde", SameInstance::Same, 0, false)]
+fn a_stale_node_ends_the_new_vm(
+    #[case] node: &str,
+    #[case] instance: SameInstance,
+    #[case] registered: i64,
+    #[case] stale: bool,
+) {
+    let mut seen = told(machine(), 10, vec![created(node)]);
+    seen.flow.asked_at = Some(at(5));
+    let namesake = Some(Namesake { instance, created: Some(at(registered)) });
+    seen.node = NodeView::NotLinked { candidate: None, namesake };
     assert_eq!(starts(&decide(&seen)) == Some(Call::DeleteStale), stale);
 }
 

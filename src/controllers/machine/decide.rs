@@ -12,8 +12,10 @@ use super::{
     health::health,
     health_timeout::timeouts,
     in_place::{in_place_drain, in_place_marks},
-    node_capacity, node_metadata,
-    observation::{NodeStep, NodeView, Observation},
+    node_capacity,
+    node_identity::node_identity,
+    node_metadata,
+    observation::{NodeSource, NodeStep, NodeView, Observation},
     plan::{Effect, Next, Plan, Say, VersionGuard, sooner},
     preservation::preservation,
     vm_gone::vm_gone,
@@ -30,12 +32,13 @@ pub fn decide(seen: &Observation) -> Plan {
     if seen.machine.metadata.deletion_timestamp.is_some() {
         return deletion(seen);
     }
-    let rules: [fn(&Observation) -> Say; 11] = [
+    let rules: [fn(&Observation) -> Say; 12] = [
         own_finalizer,
         frozen,
         node_was_deleted,
         in_place_marks,
         health,
+        node_identity,
         vm_gone,
         timeouts,
         node_is_dressed,
@@ -72,12 +75,21 @@ fn own_finalizer(seen: &Observation) -> Say {
     Say::act("claim-finalizer", vec![claim], Next::Again)
 }
 
-/// Somebody deleted the Node: the machine goes with it (spec §2.3, MC-026, MC-027).
+/// Somebody deleted the Node: the machine goes with it (spec §2.3, MC-026, MC-027). That the view does not show it any more is
+/// no proof: the API server is asked first (decisions.md 45).
 fn node_was_deleted(seen: &Observation) -> Say {
     let goes = match &seen.node {
         NodeView::Ours(node) => node.metadata.deletion_timestamp.is_some(),
-        NodeView::Vanished => *seen.phase() != MachinePhase::Unset,
-        NodeView::NoTarget | NodeView::NotLinked { .. } | NodeView::Absent | NodeView::Foreign { .. } => false,
+        NodeView::Vanished if *seen.phase() == MachinePhase::Unset => false,
+        NodeView::Vanished => match seen.node_source {
+            NodeSource::View => return Say::act("look-for-vanished-node", vec![Effect::RereadNode], Next::Again),
+            NodeSource::Live => true,
+        },
+        NodeView::NoTarget
+        | NodeView::NotLinked { .. }
+        | NodeView::Absent
+        | NodeView::Foreign { .. }
+        | NodeView::Contested { .. } => false,
     };
     if goes { Say::act("node-was-deleted", vec![Effect::DeleteMachine], Next::Again) } else { Say::NOTHING }
 }

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::{
+    creation::is_stale_node,
     creation_errors::{Fault, InputFault, class_fault, secret_fault},
     deletion_drain::{detach, drain_node},
     deletion_end::delete_node,
@@ -26,7 +27,7 @@ use crate::{
         names::{WAS_FAILED_TEXT, label, machine_condition, machine_reason},
         v1alpha1::{MachinePhase, OperationState, OperationType},
     },
-    driver::Code,
+    driver::{Code, VmIdentity},
 };
 
 /// The next step of a deletion.
@@ -66,9 +67,10 @@ pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
         return match (&seen.node, seen.target) {
             (_, TargetCluster::None) => DeletionStep::MarkTerminating(DeletionStage::DeleteVm),
             (NodeView::NotLinked { candidate: Some(node), .. }, _) => DeletionStep::LinkNode(node.clone()),
-            (NodeView::NotLinked { candidate: None, .. }, _) => {
-                DeletionStep::MarkTerminating(DeletionStage::GetVmStatus)
-            }
+            (NodeView::NotLinked { candidate: None, .. }, _) => match node_of_answered_vm(seen) {
+                Some(node) => DeletionStep::LinkNode(node.to_owned()),
+                None => DeletionStep::MarkTerminating(DeletionStage::GetVmStatus),
+            },
             _ => DeletionStep::MarkTerminating(DeletionStage::Drain),
         };
     };
@@ -80,9 +82,11 @@ pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
             NodeView::NotLinked { candidate: Some(node), .. } => DeletionStep::LinkNode(node.clone()),
             NodeView::NotLinked { candidate: None, .. } => DeletionStep::AskStatus,
             NodeView::NoTarget => DeletionStep::DeleteVm,
-            NodeView::Absent | NodeView::Vanished | NodeView::Ours(_) | NodeView::Foreign { .. } => {
-                DeletionStep::DrainNode
-            }
+            NodeView::Absent
+            | NodeView::Vanished
+            | NodeView::Ours(_)
+            | NodeView::Foreign { .. }
+            | NodeView::Contested { .. } => DeletionStep::DrainNode,
         },
         DeletionStage::Drain => DeletionStep::DrainNode,
         DeletionStage::DeleteVolumeAttachments => DeletionStep::Detach,
@@ -98,7 +102,7 @@ pub fn deletion(seen: &Observation) -> Plan {
         DeletionStep::NotOurs => Plan::wait("deletion-not-ours", Next::Settled),
         DeletionStep::AwaitCall => await_call(seen),
         DeletionStep::MarkTerminating(stage) => mark_terminating(seen, stage),
-        DeletionStep::LinkNode(node) => link_node(seen, &node, ""),
+        DeletionStep::LinkNode(node) => link_node(seen, &node, answered_vm(seen).map_or("", |vm| &vm.provider_id)),
         DeletionStep::AskStatus => ask_status(seen),
         DeletionStep::DrainNode => drain_node(seen),
         DeletionStep::Detach => detach(seen),
@@ -236,9 +240,32 @@ fn mark_terminating(seen: &Observation, stage: DeletionStage) -> Plan {
     } else {
         ""
     };
-    let mut effects = vec![Effect::Remember(Memo::FlowDone), Rest::at(stage, text).effect(seen)];
+    let mut effects: Vec<Effect> = record_provider_id(seen).into_iter().collect();
+    effects.extend([Rest::at(stage, text).effect(seen), Effect::Remember(Memo::FlowDone)]);
     effects.extend(forget_token(seen));
     Plan::new("mark-terminating", effects, Next::Again)
+}
+
+/// The VM that the driver has told of since the creation began, while it is not on the machine yet. A cloud may not show it
+/// under the machine's name for minutes, so that nothing but this answer leads to it.
+fn answered_vm(seen: &Observation) -> Option<&VmIdentity> {
+    let vm = &seen.flow.vm.as_ref()?.identity;
+    seen.machine.spec.provider_id.is_empty().then_some(vm)
+}
+
+/// The Node that this VM will have. One that has the name already and belongs to an older VM is not linked: it is neither to
+/// be drained nor to be deleted.
+fn node_of_answered_vm(seen: &Observation) -> Option<&str> {
+    let vm = answered_vm(seen)?;
+    let takes_a_name = matches!(seen.flow.answer, Some(Answer::DeletedStale(_))) || is_stale_node(seen, vm);
+    (!vm.node_name.is_empty() && !takes_a_name).then_some(vm.node_name.as_str())
+}
+
+/// Keeps the identity of that VM when its Node can't be linked.
+fn record_provider_id(seen: &Observation) -> Option<Effect> {
+    let vm = answered_vm(seen).filter(|vm| !vm.provider_id.is_empty())?;
+    let patch = json!({ "spec": { "providerID": vm.provider_id } });
+    Some(Effect::PatchMachine { patch, guard: VersionGuard::Any })
 }
 
 /// A machine that never became Running may have a token left.
@@ -272,7 +299,7 @@ fn link_node(seen: &Observation, node: &str, provider_id: &str) -> Plan {
         patch["spec"] = json!({ "providerID": provider_id });
     }
     let link = Effect::PatchMachine { patch, guard: VersionGuard::Any };
-    let mut effects = vec![link, Rest::at(DeletionStage::Drain, "").effect(seen)];
+    let mut effects = vec![link, Rest::at(DeletionStage::Drain, "").effect(seen), Effect::Remember(Memo::FlowDone)];
     effects.extend(forget_token(seen));
     Plan::new("link-node", effects, Next::Again)
 }

@@ -13,28 +13,28 @@ use super::{
     deletion::{Rest, being_deleted, pause_of, skip_drain},
     deletion_stage::DeletionStage,
     node_steps::{Leaving, is_cordoned, is_lastingly_unhealthy, terminating_condition},
-    observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of, since},
-    plan::{DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
+    observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, condition, conditions_of, since},
+    plan::{DrainFlow, DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
     retry::RetryPeriod,
     status_change::{progressing, rfc3339},
     time_limit::{TimeLimit, drain_limit},
-    waiting::{after, awaits_views, told_reason},
+    waiting::{after, awaits_views, told_reason, views_wait},
     waits::Wait,
 };
 use crate::{
     api::{
         duration::GoDuration,
-        names::{machine_condition, machine_reason, node_condition},
+        names::{label, machine_condition, machine_reason, node_condition},
     },
-    controllers::drain::waiting::Waiting,
+    controllers::drain::{progress::Headway, waiting::Waiting},
 };
 
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
 /// Attachments that can't be deleted hold a forced deletion this long beyond the drain timeout (M-02).
 const ATTACHMENTS_HOLD: Duration = Duration::from_secs(10 * 60);
-/// Pause while the views of pods and attachments fill.
-const VIEWS_WAIT: Duration = Duration::from_millis(500);
+/// A deletion by force, or one whose drain has had its time, waits so long for the lists of pods and attachments.
+const LISTS_HOLD: Duration = Duration::from_secs(60);
 /// At most one progress text per this time (spec §7.9).
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
@@ -58,7 +58,7 @@ pub fn drain_mode(seen: &Observation) -> DrainMode {
 pub(super) fn drain_node(seen: &Observation) -> Plan {
     let node = match &seen.node {
         NodeView::NoTarget | NodeView::NotLinked { .. } => return skip_drain(seen),
-        NodeView::Absent | NodeView::Vanished => return to_delete_vm(seen, "Drain successful.", Vec::new()),
+        NodeView::Absent | NodeView::Vanished => return without_node(seen),
         NodeView::Foreign { name, why } => {
             let kept = Effect::Warn {
                 reason: machine_reason::FOREIGN_NODE_KEPT,
@@ -66,6 +66,7 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
             };
             return to_delete_vm(seen, "Node belongs to something else and is left alone.", vec![kept]);
         }
+        NodeView::Contested { name, why } => return contested(seen, name, why),
         NodeView::Ours(node) => node,
     };
     let mode = drain_mode(seen);
@@ -104,12 +105,10 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
     }
     match &seen.drain {
         DrainState::Due => Plan::wait("step-drain", Next::StepDrain(drain_order(seen, node.name_any(), mode))),
-        DrainState::Warming => Plan::new(
-            "drain-awaits-views",
-            awaits_views(seen, in_stage_since(seen)),
-            Next::LookAgain(VIEWS_WAIT, Wait::DrainViews),
-        ),
-        DrainState::Running { progress, waiting, wake, .. } => drain_running(seen, progress, waiting.as_ref(), *wake),
+        DrainState::Warming => await_lists(seen, "drain-awaits-views", Wait::DrainViews),
+        DrainState::Running { progress, waiting, headway, wake, .. } => {
+            drain_running(seen, progress, waiting.as_ref(), *headway, *wake)
+        }
         DrainState::Drained => match mode {
             DrainMode::Normal => to_delete_vm(seen, "Drain successful.", recovered(seen).into_iter().collect()),
             DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
@@ -123,9 +122,82 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
     }
 }
 
+/// A Node of which nobody can tell whether it is this machine's is not drained for it, and its VM, which may be the one under
+/// the Node, waits: until somebody can tell, or as long as a drain that can't be done (decisions.md 44).
+fn contested(seen: &Observation, node: &str, why: &str) -> Plan {
+    if drain_mode(seen) == DrainMode::Forced {
+        let kept = Effect::Warn {
+            reason: machine_reason::NODE_CONTESTED,
+            message: format!("Node {node} is left alone: {why}"),
+        };
+        return to_delete_vm(seen, "It can't be told whose the Node is; it is left alone.", vec![kept]);
+    }
+    let end = by_force_at(seen).map(|at| format!("; at {} its VM goes without that", rfc3339(at))).unwrap_or_default();
+    let text = format!("It can't be told whose Node {node} is: {why}.");
+    let message = being_deleted(
+        seen,
+        &format!(
+            "somebody to tell whose Node {node} is, which is not drained meanwhile: {why}; delete or relabel the other \
+             machine, or label this one {}{end}",
+            label::FORCE_DELETION
+        ),
+    );
+    let rest = Rest::failed(DeletionStage::Drain, text.clone(), None).told(machine_reason::NODE_CONTESTED, message);
+    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+    if !effects.is_empty() {
+        effects.push(Effect::Warn { reason: machine_reason::NODE_CONTESTED, message: text });
+    }
+    Plan::new("node-is-contested", effects, Next::LookAgain(PROGRESS_EVERY, Wait::Contest))
+}
+
+/// A Node that the view does not show has no pods only if the API server does not have it either (decisions.md 45). A forced
+/// deletion does not wait for the answer.
+fn without_node(seen: &Observation) -> Plan {
+    match &seen.trouble {
+        Some(trouble) if trouble.step == NodeStep::LastLook && drain_mode(seen) == DrainMode::Normal => {
+            failed_drain(seen, &format!("Drain failed due to - {}. Will retry in next sync.", trouble.error))
+        }
+        None if seen.node_source == NodeSource::View => {
+            Plan::new("look-for-node-to-drain", vec![Effect::LookForNode], Next::Again)
+        }
+        _ => to_delete_vm(seen, "Drain successful.", Vec::new()),
+    }
+}
+
 /// Since when the deletion is at its stage.
 fn in_stage_since(seen: &Observation) -> Timestamp {
     seen.machine.status.last_operation.last_update_time.as_ref().map_or(seen.now, |time| time.0)
+}
+
+/// When the VM goes although pods and attachments of its node are not known (decisions.md 47): by force, or when the time of
+/// the drain is over; but not before this process has had a minute to list them.
+fn without_lists_at(seen: &Observation) -> Timestamp {
+    let asked = after(in_stage_since(seen).max(seen.first_seen), LISTS_HOLD);
+    match (seen.force_deletion(), by_force_at(seen)) {
+        (Force::No, Some(late)) => asked.max(late),
+        (Force::Yes, _) | (Force::No, None) => asked,
+    }
+}
+
+/// Without the lists of pods and attachments nobody can be moved away and nothing be detached. A target cluster that does not
+/// give them must not keep a VM for ever.
+fn await_lists(seen: &Observation, rule: &'static str, wait: Wait) -> Plan {
+    let (began, end) = (in_stage_since(seen), without_lists_at(seen));
+    if seen.now < end {
+        let told = awaits_views(seen, began, Some((end, "the VM is deleted without them")));
+        let pause = views_wait(seen, began).min(since(end, seen.now)).max(Duration::from_millis(1));
+        return Plan::new(rule, told, Next::LookAgain(pause, wait));
+    }
+    let missing: Vec<&str> = seen.missing_views.iter().map(|view| view.kind).collect();
+    let missing = if missing.is_empty() { "pods and volume attachments".to_owned() } else { missing.join(", ") };
+    let unseen = Effect::Warn {
+        reason: machine_reason::DRAIN_FORCED,
+        message: format!(
+            "the VM is deleted although it is not known what runs on its node and which volumes are attached: {missing} of \
+             the target cluster could not be listed"
+        ),
+    };
+    to_delete_vm(seen, &forced_on(&format!("{missing} could not be listed")), vec![unseen])
 }
 
 fn forced_on(error: &str) -> String {
@@ -138,7 +210,8 @@ pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOr
         DrainMode::Normal => (Force::No, drain_limit(seen).map_or(seen.limits.drain, TimeLimit::left)),
         DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
     };
-    DrainOrder { node, force, deadline: after(seen.now, left) }
+    let node_uid = seen.node.ours().and_then(|node| node.uid()).unwrap_or_default();
+    DrainOrder { node, node_uid, flow: DrainFlow::Deletion, force, deadline: after(seen.now, left) }
 }
 
 /// What a drain under way says of itself.
@@ -192,19 +265,39 @@ pub(super) fn is_worth_a_write(seen: &Observation, reason: &'static str, message
     begins_to_block || last.as_ref().is_none_or(|written| since(seen.now, written.0) >= PROGRESS_EVERY)
 }
 
+/// Whether an attempt under way only tries again what the machine says has failed: no pod has gone since, and it waits for
+/// nobody else than the text of that failure names. To tell of it, and of the same failure a moment later, costs two writes
+/// for nothing.
+pub(super) fn tries_again(failure: Option<&str>, waiting: Option<&Waiting>, headway: Headway) -> bool {
+    let same = |failure: &str| waiting.is_none_or(|waiting| waiting.is_named_in(failure));
+    headway == Headway::None && failure.is_some_and(same)
+}
+
+/// What the machine says of an attempt that failed, if that is what it says.
+pub(super) fn told_failure(seen: &Observation) -> Option<&str> {
+    let stored = progressing(&seen.machine)?;
+    (stored.reason == machine_condition::REASON_DRAIN_FAILED).then_some(stored.message.as_str())
+}
+
 /// When pods are deleted by force instead of evicted.
 fn by_force_at(seen: &Observation) -> Option<Timestamp> {
     seen.machine.metadata.deletion_timestamp.as_ref().map(|time| after(time.0, seen.limits.drain))
 }
 
 /// A drain under way: how far it is gets written rarely, and only when it says something new.
-fn drain_running(seen: &Observation, progress: &str, waiting: Option<&Waiting>, wake: Duration) -> Plan {
+fn drain_running(
+    seen: &Observation,
+    progress: &str,
+    waiting: Option<&Waiting>,
+    headway: Headway,
+    wake: Duration,
+) -> Plan {
     let end =
         by_force_at(seen).map(|at| format!("; pods are deleted by force from {} on", rfc3339(at))).unwrap_or_default();
     let told = told(progress, waiting, &end);
     let message = being_deleted(seen, &format!("{}{end}", told.waits_for.trim_end_matches('.')));
     let mut effects = Vec::new();
-    if is_worth_a_write(seen, told.reason, &message) {
+    if !tries_again(told_failure(seen), waiting, headway) && is_worth_a_write(seen, told.reason, &message) {
         effects.push(Rest::at(DeletionStage::Drain, progress).told(told.reason, message).effect(seen));
         effects.extend(told.warning);
     }
@@ -279,11 +372,7 @@ pub(super) fn detach(seen: &Observation) -> Plan {
         );
     }
     let Some(attachments) = &seen.attachments else {
-        return Plan::new(
-            "detach-awaits-views",
-            awaits_views(seen, in_stage_since(seen)),
-            Next::LookAgain(VIEWS_WAIT, Wait::AttachmentViews),
-        );
+        return await_lists(seen, "detach-awaits-views", Wait::AttachmentViews);
     };
     let alive: Vec<_> = attachments.iter().filter(|attachment| !attachment.deleting).collect();
     if alive.is_empty() {

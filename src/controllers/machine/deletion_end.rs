@@ -54,6 +54,10 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
             reason: machine_reason::FOREIGN_NODE_KEPT,
             message: format!("Node {name} is left alone: {why}"),
         }),
+        NodeView::Contested { name, why } => effects.push(Effect::Warn {
+            reason: machine_reason::NODE_CONTESTED,
+            message: format!("Node {name} is left alone: {why}"),
+        }),
         NodeView::NoTarget | NodeView::NotLinked { candidate: None, .. } | NodeView::Absent | NodeView::Vanished => {}
     }
     // On the plain path the end of the machine says enough (decisions.md 32).
@@ -74,7 +78,8 @@ fn must_look(seen: &Observation) -> bool {
         NodeView::NoTarget
         | NodeView::NotLinked { candidate: Some(_), .. }
         | NodeView::Ours(_)
-        | NodeView::Foreign { .. } => false,
+        | NodeView::Foreign { .. }
+        | NodeView::Contested { .. } => false,
     };
     is_unseen && seen.node_source == NodeSource::View
 }

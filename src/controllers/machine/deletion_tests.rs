@@ -17,7 +17,7 @@ use super::{
         Answer, AttachmentView, Call, ClassState, DrainState, Flow, Force, LastGood, NodeStep, NodeView, Observation,
         Pause, Purpose, TargetCluster, Trouble,
     },
-    plan::{Effect, Next, Plan},
+    plan::{Effect, Memo, Next, Plan},
     testing::*,
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
         names::{finalizer, label, machine_reason, node_condition, stage_text},
         v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
     },
-    driver::{Code, DeletedVm, Status, VmIdentity},
+    driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity},
 };
 
 /// A machine that is being deleted and rests at a stage since second 100.
@@ -57,13 +57,6 @@ fn stage_after(seen: &Observation) -> Option<DeletionStage> {
 pub(super) fn answered(mut seen: Observation, answer: Answer) -> Observation {
     seen.flow.learn(answer);
     seen
-}
-
-fn starts(plan: &Plan) -> Option<Call> {
-    plan.effects.iter().find_map(|effect| match effect {
-        Effect::Start(call) => Some(*call),
-        _ => None,
-    })
 }
 
 pub(super) fn deletes(code: Code) -> Answer {
@@ -367,6 +360,34 @@ fn a_foreign_node_is_left_alone(#[case] stage: DeletionStage, #[case] then: Opti
     assert_eq!(stage_after(&seen), then);
 }
 
+#[rstest]
+#[case::nothing_is_done_for_the_loser(200, "false", DeletionStage::Drain)]
+#[case::as_long_as_a_drain_may_take(7299, "false", DeletionStage::Drain)]
+#[case::then_its_vm_goes(7301, "false", DeletionStage::DeleteVm)]
+#[case::by_force_at_once(200, "true", DeletionStage::DeleteVm)]
+fn mc_032_a_machine_whose_node_may_be_anothers_waits_without_drain_detachment_or_deletion(
+    #[case] second: i64,
+    #[case] force: &str,
+    #[case] stage: DeletionStage,
+) {
+    let mut machine = resting(DeletionStage::Drain);
+    machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), force.to_owned());
+    let mut seen = seen(machine, second);
+    seen.node = NodeView::Contested { name: "n".to_owned(), why: "machine a has it".to_owned() };
+    let plan = decide(&seen);
+    assert_eq!((node_writes(&plan), starts(&plan)), (0, None));
+    assert!(!plan.effects.iter().any(|effect| matches!(effect, Effect::DeleteAttachment { .. })), "{plan:?}");
+    assert_eq!(stage_after(&seen), Some(stage));
+    let is_told = |effect: &Effect| matches!(effect, Effect::Warn { reason: machine_reason::NODE_CONTESTED, .. });
+    assert!(plan.effects.iter().any(is_told), "{plan:?}");
+    // At the end the Node stays, whatever became of the VM.
+    let mut machine = Machine::clone(&seen.machine);
+    machine.status.last_operation.description = DeletionStage::DeleteNode.marker().to_owned();
+    seen.machine = Arc::new(machine);
+    assert_eq!(node_writes(&decide(&seen)), 0);
+    assert!(!decide(&seen).effects.iter().any(|effect| matches!(effect, Effect::DeleteNode { .. })));
+}
+
 #[test]
 fn mc_183_a_node_with_somebody_elses_finalizer_is_not_waited_for() {
     let mut going = cordoned(vec![]);
@@ -390,8 +411,60 @@ fn mc_184_only_our_finalizer_is_taken_off() {
 fn a_terminating_machine_without_stage_starts_anew(#[case] text: &str) {
     let mut machine = resting(DeletionStage::DeleteVm);
     machine.status.last_operation.description = text.to_owned();
-    let seen = with_node(seen(machine, 200), node(vec![]));
+    let mut seen = with_node(seen(no_label(machine.clone()), 200), node(vec![]));
+    seen.node = NodeView::NotLinked { candidate: None, namesake: None };
+    assert_eq!(stage_after(&seen), Some(DeletionStage::GetVmStatus));
+    // Whose Node is known already, needs not be asked for.
+    let seen = with_node(super::testing::seen(machine, 200), node(vec![]));
     assert_eq!(stage_after(&seen), Some(DeletionStage::Drain));
+}
+
+/// A machine whose creation has just answered, and which was deleted meanwhile.
+fn deleted_while_made(vm: VmIdentity) -> Observation {
+    let mut machine = no_label(deleted_at(machine(), 100));
+    machine.spec.provider_id.clear();
+    answered(seen(machine, 100), Answer::Created(Ok(CreatedVm { vm, last_known_state: None })))
+}
+
+fn new_vm(node: &str) -> VmIdentity {
+    VmIdentity { provider_id: "cloud:///1".to_owned(), node_name: node.to_owned(), ..VmIdentity::default() }
+}
+
+#[rstest]
+#[case::with_its_node("n", Some("n"), DeletionStage::Drain)]
+#[case::the_driver_names_no_node("", None, DeletionStage::GetVmStatus)]
+fn what_the_driver_answered_about_a_vm_is_kept_when_its_machine_was_deleted_meanwhile(
+    #[case] answered: &str,
+    #[case] label: Option<&str>,
+    #[case] stage: DeletionStage,
+) {
+    let seen = deleted_while_made(new_vm(answered));
+    let plan = decide(&seen);
+    let marked = after(&plan, &seen.machine);
+    assert_eq!(marked.spec.provider_id, "cloud:///1");
+    assert_eq!(marked.labels().get(label::NODE).map(String::as_str), label);
+    assert_eq!(DeletionStage::of(&marked), Some(stage));
+    assert_eq!(machine_writes(&plan), ["machine", "status"], "the identity is written before it is forgotten");
+    let forgets = plan.effects.iter().position(|effect| *effect == Effect::Remember(Memo::FlowDone));
+    assert!(forgets.is_some_and(|at| at >= 2), "{plan:?}");
+}
+
+#[test]
+fn a_vm_that_took_the_name_of_an_older_node_is_not_linked_to_it() {
+    let mut seen = deleted_while_made(new_vm("n"));
+    seen.flow.learn(Answer::DeletedStale(Err(Status::new(Code::Unavailable, "later"))));
+    let marked = after(&decide(&seen), &seen.machine);
+    assert_eq!((marked.spec.provider_id.as_str(), marked.labels().get(label::NODE)), ("cloud:///1", None));
+}
+
+#[test]
+fn without_target_the_identity_is_kept_too() {
+    let mut seen = deleted_while_made(new_vm("n"));
+    seen.target = TargetCluster::None;
+    seen.node = NodeView::NoTarget;
+    let marked = after(&decide(&seen), &seen.machine);
+    assert_eq!((marked.spec.provider_id.as_str(), marked.labels().get(label::NODE)), ("cloud:///1", None));
+    assert_eq!(DeletionStage::of(&marked), Some(DeletionStage::DeleteVm));
 }
 
 #[test]

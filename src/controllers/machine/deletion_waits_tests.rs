@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use kube::ResourceExt;
 use rstest::rstest;
 
 use super::{
@@ -15,8 +16,8 @@ use super::{
     testing::*,
 };
 use crate::{
-    api::names::{machine_condition, machine_reason},
-    controllers::drain::waiting::Waiting,
+    api::names::{label, machine_condition, machine_reason},
+    controllers::drain::{observe::MissingView, progress::Headway, waiting::Waiting},
     driver::Code,
 };
 
@@ -25,6 +26,7 @@ fn moving(waiting: Waiting) -> DrainState {
         progress: "1 of 3 pods left.".to_owned(),
         blocked_by: None,
         waiting: Some(waiting),
+        headway: Headway::None,
         wake: MINUTE,
     }
 }
@@ -53,6 +55,102 @@ fn progress_of_a_drain_is_written_rarely(#[case] waiting: Waiting, #[case] secon
         seen.now = at(second + 60);
         assert_eq!(status_patch(&decide(&seen)), None, "the same text is not written twice");
     }
+}
+
+/// A deletion whose last attempt to drain failed at second 130 on the budget `ns/web`.
+fn after_a_failed_attempt(second: i64) -> Observation {
+    let mut failed = draining(130);
+    failed.drain = DrainState::Failed(FAILURE.to_owned());
+    let machine = after(&decide(&failed), &failed.machine);
+    let mut seen = draining(second);
+    seen.machine = Arc::new(machine);
+    seen
+}
+
+const FAILURE: &str = "error while evicting pod \"ns/web-0\": pod disruption budget ns/web is misconfigured and requires zero voluntary evictions";
+
+#[rstest]
+#[case::it_has_just_begun(None, Headway::None, false)]
+#[case::the_same_budget_refuses_again(Some(held_by_budget()), Headway::None, false)]
+#[case::pods_have_gone_since(None, Headway::PodsGone, true)]
+#[case::it_waits_for_somebody_else(Some(terminating_pod()), Headway::None, true)]
+fn an_attempt_that_only_repeats_a_failure_is_no_news(
+    #[case] waiting: Option<Waiting>,
+    #[case] headway: Headway,
+    #[case] written: bool,
+) {
+    let mut seen = after_a_failed_attempt(190);
+    let progress = "2 of 2 pods left.".to_owned();
+    seen.drain = DrainState::Running { progress, blocked_by: None, waiting, headway, wake: MINUTE };
+    assert_eq!(status_patch(&decide(&seen)).is_some(), written);
+    seen.drain = DrainState::Failed(FAILURE.to_owned());
+    assert!(decide(&seen).effects.is_empty(), "the same failure is no news either");
+}
+
+#[rstest]
+#[case::gently_nobody_goes_on(200, None, false)]
+#[case::by_force_the_lists_have_a_minute(159, Some("true"), false)]
+#[case::by_force_after_that(160, Some("true"), true)]
+#[case::until_the_drains_time_is_over(7299, None, false)]
+#[case::then_the_vm_goes(7300, None, true)]
+fn lists_that_never_come_hold_a_deletion(#[case] second: i64, #[case] force: Option<&str>, #[case] goes: bool) {
+    let at_stage = |stage: DeletionStage| {
+        let mut machine = resting(stage);
+        if let Some(value) = force {
+            machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), value.to_owned());
+        }
+        let mut seen = Observation { machine: Arc::new(machine), attachments: None, ..draining(second) };
+        let why = Some("forbidden to list and watch pods".to_owned());
+        seen.missing_views = vec![MissingView { kind: "pods", why }];
+        seen
+    };
+    let mut drains = at_stage(DeletionStage::Drain);
+    drains.drain = DrainState::Warming;
+    for seen in [drains, at_stage(DeletionStage::DeleteVolumeAttachments)] {
+        let plan = decide(&seen);
+        let machine = after(&plan, &seen.machine);
+        assert_eq!(DeletionStage::of(&machine) == Some(DeletionStage::DeleteVm), goes, "{plan:?}");
+        let warns = plan.effects.iter().any(|effect| {
+            matches!(effect, Effect::Warn { reason, message } if *reason == machine_reason::DRAIN_FORCED && message.contains("pods of the target"))
+        });
+        assert_eq!(warns, goes, "{plan:?}");
+    }
+}
+
+#[test]
+fn a_process_that_has_just_begun_gives_the_lists_a_minute_too() {
+    let mut seen = draining(9000);
+    (seen.first_seen, seen.drain) = (at(8990), DrainState::Warming);
+    assert!(matches!(decide(&seen).next, Next::LookAgain(..)));
+    seen.now = at(9050);
+    assert_eq!(decide(&seen).next, Next::Again);
+}
+
+#[test]
+fn a_wait_for_lists_names_those_that_are_missing_and_why_and_is_told_anew_when_others_are() {
+    let missing = |kinds: &[&'static str], why: Option<&str>| {
+        kinds.iter().map(|kind| MissingView { kind, why: why.map(str::to_owned) }).collect::<Vec<_>>()
+    };
+    let mut seen = draining(200);
+    seen.drain = DrainState::Warming;
+    seen.missing_views = missing(&["pods", "poddisruptionbudgets"], None);
+    let tell = |seen: &mut Observation| {
+        let plan = decide(seen);
+        seen.machine = Arc::new(after(&plan, &seen.machine));
+        let condition = &seen.machine.status.machine_conditions[0];
+        assert_eq!(condition.reason, machine_condition::REASON_WAITING_FOR_POD_LIST);
+        (!plan.effects.is_empty(), condition.message.clone())
+    };
+    let (_, message) = tell(&mut seen);
+    assert!(message.contains("waiting for pods, poddisruptionbudgets of the target cluster to be listed"), "{message}");
+    assert!(message.contains("at 2027-01-15T10:01:40Z the VM is deleted without them"), "{message}");
+    seen.missing_views = missing(&["pods"], Some("forbidden to list and watch pods"));
+    let (_, message) = tell(&mut seen);
+    assert!(message.contains("pods can't be listed: forbidden to list and watch pods"), "{message}");
+    assert!(!message.contains("poddisruptionbudgets"), "{message}");
+    // The reason may change with every attempt; that alone is no news.
+    seen.missing_views = missing(&["pods"], Some("connection refused"));
+    assert!(!tell(&mut seen).0);
 }
 
 fn progressing_after(seen: &Observation) -> (String, String) {

@@ -1,8 +1,9 @@
 //! Driver calls under way: at most one per machine name, none of them holding a worker.
 //!
 //! A call runs as a task of its own with a deadline; its answer is kept until the machine's next pass takes it, and wakes
-//! the machine. A name counts, not a UID: while a call for a machine runs, no call for a namesake begins. Source:
-//! spec/machine-controller §2.5, §4.1; spec/providers §2.3.
+//! the machine. A name counts, not a UID: while a call for a machine runs, no call for a namesake begins. The gate is asked
+//! when a slot is free and not before: what waited for one while the lease was lost, or the process was asked to stop,
+//! never begins. Source: spec/machine-controller §2.5, §4.1; spec/providers §2.3; decisions.md 56.
 
 use std::{
     collections::BTreeMap,
@@ -18,14 +19,27 @@ use tokio_util::task::TaskTracker;
 use super::observation::{Answer, Call};
 use crate::{
     cluster::{
+        error::ApiError,
+        gate::{Destruction, Gate},
         key::{ObjectKey, Target},
         queue::WorkQueue,
     },
     driver::{Code, Driver, MachineRequest, OpContext, Status},
 };
 
-/// How long a stopping process lets calls run (M-55).
-pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(25);
+/// A call that is to be made.
+pub struct Order {
+    /// The rule that wants it.
+    pub rule: &'static str,
+    /// What the driver is asked.
+    pub call: Call,
+    /// Whom to ask.
+    pub driver: Arc<dyn Driver>,
+    /// About what.
+    pub request: MachineRequest,
+    /// How long it may take.
+    pub deadline: Duration,
+}
 
 /// What is known of a machine's call.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +58,7 @@ pub struct DriverCalls {
     slots: Arc<Semaphore>,
     tasks: TaskTracker,
     queue: Arc<WorkQueue<ObjectKey>>,
+    gate: Gate,
 }
 
 struct Entry {
@@ -53,51 +68,45 @@ struct Entry {
 }
 
 impl DriverCalls {
-    /// Runs so many calls at once, and wakes machines through this queue.
-    pub fn new(at_once: usize, queue: Arc<WorkQueue<ObjectKey>>) -> Self {
+    /// Runs so many calls at once while the gate lets them, and wakes machines through this queue.
+    pub fn new(at_once: usize, queue: Arc<WorkQueue<ObjectKey>>, gate: Gate) -> Self {
         Self {
             calls: Arc::default(),
             slots: Arc::new(Semaphore::new(at_once.max(1))),
             tasks: TaskTracker::new(),
             queue,
+            gate,
         }
     }
 
     /// Starts a call; `false` when one for this name is under way.
-    pub fn start(
-        &self,
-        target: &Target,
-        call: Call,
-        driver: Arc<dyn Driver>,
-        request: MachineRequest,
-        deadline: Duration,
-    ) -> bool {
+    pub fn start(&self, target: &Target, order: Order) -> bool {
         {
             let mut calls = lock(&self.calls);
             if calls.get(&target.key).is_some_and(|entry| entry.answer.is_none()) {
                 return false;
             }
-            calls.insert(target.key.clone(), Entry { uid: target.uid.clone(), call, answer: None });
+            calls.insert(target.key.clone(), Entry { uid: target.uid.clone(), call: order.call, answer: None });
         }
         let (calls, slots, queue) = (Arc::clone(&self.calls), Arc::clone(&self.slots), Arc::clone(&self.queue));
-        let key = target.key.clone();
+        let (gate, target) = (self.gate.clone(), target.clone());
         self.tasks.spawn(async move {
             // The semaphore is never closed; without a slot the call would only be less bounded.
             let _slot = slots.acquire_owned().await.ok();
             let began = Instant::now();
-            let work = AssertUnwindSafe(perform(call, &*driver, request, deadline)).catch_unwind();
-            let answer = match tokio::time::timeout(deadline, work).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_panic)) => failed(call, Status::new(Code::Internal, "the driver crashed during this call")),
-                Err(_) => failed(
-                    call,
-                    Status::new(Code::DeadlineExceeded, format!("no answer within {} s", deadline.as_secs())),
-                ),
-            };
-            if let Some(entry) = lock(&calls).get_mut(&key) {
-                entry.answer = Some((answer, began.elapsed()));
+            match carry_out(order, &target, &gate).await {
+                Ok(answer) => {
+                    if let Some(entry) = lock(&calls).get_mut(&target.key) {
+                        entry.answer = Some((answer, began.elapsed()));
+                    }
+                    queue.add(target.key);
+                }
+                // The process is ending: the next leader asks for the VM by name.
+                Err(error) => {
+                    tracing::info!(machine = %target, %error, "a driver call has no answer");
+                    lock(&calls).remove(&target.key);
+                }
             }
-            queue.add(key);
         });
         true
     }
@@ -130,18 +139,35 @@ impl DriverCalls {
         }
     }
 
-    /// Waits until all calls have ended, at most [`SHUTDOWN_GRACE`]; returns the names whose answer nobody took yet.
+    /// Waits until all calls have ended, by themselves or because the gate drops them; returns the names whose answer
+    /// nobody took yet.
     pub async fn finish(&self) -> Vec<ObjectKey> {
         self.tasks.close();
-        if tokio::time::timeout(SHUTDOWN_GRACE, self.tasks.wait()).await.is_err() {
-            tracing::warn!("driver calls were cut off by the end of the process; their VMs are found by name later");
-        }
+        self.tasks.wait().await;
         lock(&self.calls).iter().filter(|(_, entry)| entry.answer.is_some()).map(|(key, _)| key.clone()).collect()
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The driver's answer, unless the gate keeps the call from beginning or drops it.
+async fn carry_out(order: Order, target: &Target, gate: &Gate) -> Result<Answer, ApiError> {
+    let Order { rule, call, driver, request, deadline } = order;
+    gate.may_call()?;
+    if matches!(call, Call::Delete | Call::DeleteStale) {
+        gate.permit(Destruction::Vm, rule, target)?;
+    }
+    let work = AssertUnwindSafe(perform(call, &*driver, request, deadline)).catch_unwind();
+    Ok(match gate.call(tokio::time::timeout(deadline, work)).await? {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_panic)) => failed(call, Status::new(Code::Internal, "the driver crashed during this call")),
+        Err(_) => {
+            let text = format!("no answer within {} s", deadline.as_secs());
+            failed(call, Status::new(Code::DeadlineExceeded, text))
+        }
+    })
 }
 
 async fn perform(call: Call, driver: &dyn Driver, request: MachineRequest, deadline: Duration) -> Answer {

@@ -1,8 +1,11 @@
-//! What a machine says while verdicts about it are suspended, because an API server can't be reached.
+//! What a machine says while verdicts about it are suspended, because an API server can't be reached or the clock can't be
+//! trusted (decisions.md 46).
 //!
 //! Only one that the controller would otherwise move on says so, and only while the API server that holds it answers:
 //! then it is the Nodes that nobody sees. Deletions go on and say what they wait for themselves. Pure.
 //! Source: spec/machine-controller §9.3; decisions.md 30.
+
+use std::time::Duration;
 
 use super::{
     health::{pending_wait, unhealthy_wait},
@@ -10,8 +13,15 @@ use super::{
     plan::{Next, Say},
     status_change::StatusChange,
     waiting::{Waiting, tell_when_new, told_reason},
+    waits::Wait,
 };
-use crate::api::{names::machine_condition, v1alpha1::MachinePhase};
+use crate::{
+    api::{names::machine_condition, v1alpha1::MachinePhase},
+    cluster::clock::ClockTrouble,
+};
+
+/// How long a machine rests while the clock can't be trusted.
+const CLOCK_PAUSE: Duration = Duration::from_secs(30);
 
 /// While an API server can't be reached nothing is decided on what may be an old view; afterwards a machine says again
 /// what it waits for by itself.
@@ -19,7 +29,12 @@ pub fn frozen(seen: &Observation) -> Say {
     match seen.freeze {
         Freeze::Frozen => {
             let effects = if tells(seen) { tell_when_new(seen, &frozen_wait(seen)) } else { Vec::new() };
-            Say::act("frozen", effects, Next::Settled)
+            let next = match seen.clock {
+                None => Next::Settled,
+                // Nobody wakes the machines when the clock can be trusted again.
+                Some(_) => Next::LookAgain(CLOCK_PAUSE, Wait::Deadline),
+            };
+            Say::act("frozen", effects, next)
         }
         Freeze::Flowing if told_reason(&seen.machine) == Some(machine_condition::REASON_FROZEN) => {
             let change = StatusChange::new().waits(&resumed_wait(seen)).effect(seen);
@@ -33,7 +48,12 @@ pub fn frozen(seen: &Observation) -> Say {
 fn tells(seen: &Observation) -> bool {
     // That a VM was taken over must stay known: it sets the clock of the timeout (M-13).
     let adopted = Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM);
-    seen.silence == Silence::Target && is_under_way(seen.phase()) && told_reason(&seen.machine) != adopted
+    let tellable = match (seen.silence, seen.clock) {
+        (Silence::Target, _) | (Silence::None, Some(ClockTrouble::Apart(_))) => true,
+        // A rest of a minute is not worth a write.
+        (Silence::None, Some(ClockTrouble::Stepped) | None) | (Silence::Control, _) => false,
+    };
+    tellable && is_under_way(seen.phase()) && told_reason(&seen.machine) != adopted
 }
 
 /// Whether the controller itself leads on from this phase.
@@ -55,6 +75,17 @@ pub fn is_under_way(phase: &MachinePhase) -> bool {
 }
 
 fn frozen_wait(seen: &Observation) -> Waiting {
+    if let (Silence::None, Some(ClockTrouble::Apart(_))) = (seen.silence, seen.clock) {
+        return Waiting::on(
+            machine_condition::REASON_FROZEN,
+            "the clocks of the manager's host and of the API server to agree",
+        )
+        .since(seen.now)
+        .seen(
+            "they differ by more than five minutes, so that no VM is made and no verdict is given on health until then",
+        )
+        .ended_by("the wrong one is set right; see metric mcm_clock_offset_seconds");
+    }
     Waiting::on(machine_condition::REASON_FROZEN, "the API server of the target cluster to answer")
         .since(seen.now)
         .seen("what is known of Nodes may be old, so that no VM is made and no verdict is given on health until then")
@@ -131,6 +162,21 @@ mod tests {
         assert_eq!(decide(&seen), Plan::wait("frozen", Next::Settled));
         seen.freeze = Freeze::Flowing;
         assert_eq!(decide(&seen).rule, "node-was-deleted");
+    }
+
+    #[rstest]
+    #[case::half_an_hour_apart(ClockTrouble::Apart(jiff::SignedDuration::from_mins(-30)), Some("Frozen"))]
+    #[case::a_step_is_over_soon(ClockTrouble::Stepped, None)]
+    fn no_verdict_is_given_by_a_clock_that_cannot_be_trusted(#[case] clock: ClockTrouble, #[case] told: Option<&str>) {
+        for machine in [machine(), pending(), ill()] {
+            let mut seen = frozen_at(machine, 7200);
+            (seen.silence, seen.clock) = (Silence::None, Some(clock));
+            let plan = decide(&seen);
+            assert_eq!((plan.rule, &plan.next), ("frozen", &Next::LookAgain(CLOCK_PAUSE, Wait::Deadline)));
+            let after = after(&plan, &seen.machine);
+            assert_eq!(told_reason(&after).filter(|reason| *reason == "Frozen"), told);
+            assert_eq!(after.status.current_status.phase, seen.machine.status.current_status.phase);
+        }
     }
 
     #[test]

@@ -98,7 +98,10 @@ pub fn health_verdict(seen: &Observation) -> HealthVerdict {
                 HealthVerdict::Unchanged(None)
             };
         }
-        NodeView::NoTarget | NodeView::NotLinked { .. } => return HealthVerdict::Unchanged(None),
+        // Who does not know whose the Node is, concludes nothing from it.
+        NodeView::NoTarget | NodeView::NotLinked { .. } | NodeView::Contested { .. } => {
+            return HealthVerdict::Unchanged(None);
+        }
     };
     let conditions = conditions_of(node);
     let changed = conditions_changed(stored, conditions);
@@ -260,6 +263,9 @@ fn ill_since(seen: &Observation, cause: Cause, began: Timestamp) -> Waiting {
         (_, NodeView::Foreign { why, .. }) => {
             wait.seen(format!("a Node of this name belongs to something else: {why}"))
         }
+        (_, NodeView::Contested { why, .. }) => {
+            wait.seen(format!("whose the Node of this name is can't be told: {why}"))
+        }
         (Cause::NodeUnhealthy, NodeView::Ours(node)) => wait.seen(in_words(conditions_of(node))),
         (Cause::NodeMissing | Cause::NodeUnhealthy, _) => wait.seen("the Node object is gone"),
     };
@@ -308,15 +314,19 @@ pub fn pending_wait(seen: &Observation, reason: &'static str, on: String) -> Wai
 
 /// A machine that has not joined and whose Node's name belongs to something else.
 fn foreign_node(seen: &Observation) -> Vec<Effect> {
-    let (MachinePhase::Pending, NodeView::Foreign { name, why }) = (seen.phase(), &seen.node) else {
-        return Vec::new();
+    let (name, why) = match (seen.phase(), &seen.node) {
+        (MachinePhase::Pending, NodeView::Foreign { name, why }) => (name, format!("belongs to something else: {why}")),
+        (MachinePhase::Pending, NodeView::Contested { name, why }) => {
+            (name, format!("may be another machine's: {why}"))
+        }
+        _ => return Vec::new(),
     };
     if told_reason(&seen.machine) == Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM) {
         // That must stay known, see above; the wait for a Node is told already.
         return Vec::new();
     }
     let wait = pending_wait(seen, machine_reason::FOREIGN_NODE_KEPT, format!("a Node {name} of its own"))
-        .seen(format!("the one that exists belongs to something else: {why}"))
+        .seen(format!("the one that exists {why}"))
         .ended_by("that one is gone and the VM registers");
     tell_when_new(seen, &wait)
 }

@@ -10,7 +10,7 @@ use super::{
     decide::decide,
     health::{conditions_changed, is_healthy},
     health_timeout::{MayFail, may_fail},
-    observation::{NodeView, Observation, Permit, Sibling},
+    observation::{NodeSource, NodeView, Observation, Permit, Sibling},
     plan::{Effect, Next},
     settings::{HealthTimeout, MachineSettings},
     testing::*,
@@ -201,7 +201,10 @@ fn mc_113_a_machine_whose_sibling_is_replaced_waits_and_says_so_once() {
     let plan = decide(&seen);
     let waiting = after(&plan, &seen.machine);
     assert_eq!(waiting.status.current_status.phase, MachinePhase::Unknown);
-    assert_eq!(waiting.status.machine_conditions[0].reason, machine_reason::HEALTH_TIMEOUT_REPLACEMENT_DEFERRED);
+    let deferred = machine_reason::HEALTH_TIMEOUT_REPLACEMENT_DEFERRED;
+    assert_eq!(waiting.status.machine_conditions[0].reason, deferred);
+    let warns = |effect: &Effect| matches!(effect, Effect::Warn { reason, .. } if *reason == deferred);
+    assert_eq!(plan.effects.iter().filter(|effect| warns(effect)).count(), 1, "an event tells of it, too: {plan:?}");
     let mut again = turn(700, vec![sibling("Pending")]);
     again.machine = std::sync::Arc::new(waiting);
     assert!(decide(&again).effects.is_empty());
@@ -250,7 +253,17 @@ fn mc_128_after_a_restart_the_timeout_ends_when_it_would_have_anyway() {
 fn a_deleted_node_takes_its_machine_along(#[case] node: NodeView) {
     let mut seen = seen(running(), 600);
     seen.node = node;
+    seen.node_source = NodeSource::Live;
     assert_eq!(decide(&seen).effects, [Effect::DeleteMachine]);
+}
+
+#[test]
+fn a_node_that_only_the_view_lacks_is_looked_for_before_its_machine_goes() {
+    let mut seen = seen(running(), 600);
+    seen.node = NodeView::Vanished;
+    seen.node_source = NodeSource::View;
+    let plan = decide(&seen);
+    assert_eq!((plan.rule, &plan.effects[..]), ("look-for-vanished-node", &[Effect::RereadNode][..]));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{
     health::in_words,
     in_place::timed_out,
     measures::Measurement,
-    observation::{NodeSource, Observation, Permit, Sibling},
+    observation::{NodeSource, NodeView, Observation, Permit, Sibling},
     plan::{Effect, Next, Say},
     status_change::{StatusChange, TimeoutClock},
     time_limit::{Limited, TimeLimit, phase_limit},
@@ -32,20 +32,22 @@ pub enum MayFail {
     No(Vec<String>),
 }
 
-/// Whether a machine may be declared Failed for its health, given its siblings (itself excluded): none of them may be
-/// in a phase other than Running or Unknown, unless it is preserved; a Terminating one counts even then. A machine
-/// without a group has no siblings.
+/// Whether a machine may be declared Failed for its health, given its siblings (itself excluded): none of them may stand in
+/// the way. A machine without a group has no siblings.
 pub fn may_fail(siblings: &[Sibling]) -> MayFail {
     let in_progress: Vec<String> = siblings
         .iter()
-        .filter(|sibling| {
-            let phase = MachinePhase::from(sibling.phase.as_str());
-            let settled = matches!(phase, MachinePhase::Running | MachinePhase::Unknown);
-            phase == MachinePhase::Terminating || (!settled && !sibling.preserved)
-        })
+        .filter(|sibling| stands_in_the_way(&MachinePhase::from(sibling.phase.as_str()), sibling.preserved))
         .map(|sibling| sibling.name.clone())
         .collect();
     if in_progress.is_empty() { MayFail::Yes } else { MayFail::No(in_progress) }
+}
+
+/// Whether a machine keeps its siblings from being declared Failed: while it is in a phase other than Running or Unknown,
+/// unless it is preserved; a Terminating one even then. Who asks, and who is woken, follow from this alone.
+pub(super) fn stands_in_the_way(phase: &MachinePhase, preserved: bool) -> bool {
+    let settled = matches!(phase, MachinePhase::Running | MachinePhase::Unknown);
+    *phase == MachinePhase::Terminating || (!settled && !preserved)
 }
 
 /// What follows from the time a machine has spent in its phase.
@@ -59,7 +61,10 @@ pub fn timeouts(seen: &Observation) -> Say {
         Limited::Creation => never_joined(seen, limit),
         // An in-place update has its own timeout, whether the Node is there or not (MC-285).
         Limited::InPlaceUpdate => Say::act("in-place-timeout", timed_out(seen), Next::Again),
-        Limited::Health => unhealthy(seen, limit),
+        Limited::Health => match &seen.node {
+            NodeView::Contested { name, why } => undecided(seen, name, why),
+            _ => unhealthy(seen, limit),
+        },
         // A phase has none such.
         Limited::Drain => Say::NOTHING,
     }
@@ -79,6 +84,16 @@ fn never_joined(seen: &Observation, limit: TimeLimit) -> Say {
 /// kubelet may have joined or recovered meanwhile.
 fn last_look(seen: &Observation) -> Option<Say> {
     (seen.node_source == NodeSource::View).then(|| Say::act("last-look-at-node", vec![Effect::RereadNode], Next::Again))
+}
+
+/// Nothing is concluded from a Node of which nobody can tell whether it is this machine's.
+fn undecided(seen: &Observation, node: &str, why: &str) -> Say {
+    let wait = Waiting::on(machine_reason::NODE_CONTESTED, format!("somebody to tell whose Node {node} is"))
+        .since(seen.now)
+        .seen(format!("the time limit of this machine has passed, and {why}"))
+        .ended_by("the other machine is deleted or has another node on its label");
+    let effects = tell_when_new(seen, &wait);
+    Say::act("health-timeout-contested", effects, Next::LookAgain(Duration::from_secs(60), Wait::Contest))
 }
 
 /// An unhealthy machine whose health timeout has passed, or whose VM is gone, waits for its turn.

@@ -16,12 +16,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
+    deletion_drain::tries_again,
     node_steps::{is_cordoned, is_lastingly_unhealthy},
     observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of, since},
-    plan::{DrainOrder, Effect, Next, Say, VersionGuard},
+    plan::{DrainFlow, DrainOrder, Effect, Next, Say, VersionGuard},
     retry::RetryPeriod,
-    status_change::{StatusChange, TimeoutClock, rfc3339},
-    waiting::{Waiting, after, awaits_views, tell_when_new},
+    status_change::{StatusChange, TimeoutClock, progressing, rfc3339},
+    waiting::{Waiting, after, awaits_views, told_reason, views_wait},
     waits::Wait,
 };
 use crate::api::{
@@ -29,8 +30,8 @@ use crate::api::{
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
 
-/// Pause while the views of pods fill.
-const VIEWS_WAIT: Duration = Duration::from_millis(500);
+/// How the failure of an attempt is told.
+const LAST_FAILED: &str = "the last attempt failed: ";
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
 
@@ -205,14 +206,18 @@ pub fn in_place_drain(seen: &Observation) -> Say {
         DrainState::Due => Say::act("in-place-drain", Vec::new(), Next::StepDrain(order(seen, node))),
         DrainState::Warming => Say::act(
             "in-place-drain-awaits-views",
-            awaits_views(seen, selected_at(seen, node)),
-            Next::LookAgain(VIEWS_WAIT, Wait::UpdateViews),
+            awaits_views(seen, selected_at(seen, node), None),
+            Next::LookAgain(views_wait(seen, selected_at(seen, node)), Wait::UpdateViews),
         ),
-        DrainState::Running { progress, blocked_by, waiting, wake } => {
+        DrainState::Running { progress, blocked_by, waiting, headway, wake } => {
             let text = waiting
                 .as_ref()
                 .map_or_else(|| progress.clone(), |waiting| format!("{progress}, for {}", waiting.text()));
-            let effects = running(seen, node, &text, blocked_by.as_deref());
+            let effects = if tries_again(told_failure(seen), waiting.as_ref(), *headway) {
+                Vec::new()
+            } else {
+                running(seen, node, &text, blocked_by.as_deref())
+            };
             Say::act("in-place-drain-running", effects, Next::LookAgain(*wake, Wait::UpdateDrain))
         }
         DrainState::Failed(error) => failed(seen, node, error),
@@ -225,9 +230,13 @@ pub fn in_place_drain(seen: &Observation) -> Say {
 
 /// When the Node was selected: the clock of its drain.
 fn selected_at(seen: &Observation, node: &Node) -> Timestamp {
-    condition(conditions_of(node), node_condition::IN_PLACE_UPDATE)
-        .and_then(|condition| condition.last_transition_time.as_ref())
-        .map_or(seen.now, |time| time.0)
+    told_selection(node).unwrap_or(seen.now)
+}
+
+/// When the Node was selected, if its condition tells.
+fn told_selection(node: &Node) -> Option<Timestamp> {
+    let told = condition(conditions_of(node), node_condition::IN_PLACE_UPDATE)?;
+    told.last_transition_time.as_ref().map(|time| time.0)
 }
 
 /// How the Node is drained: by force when label `force-drain` is exactly `True`, when the drain timeout has passed since the
@@ -241,7 +250,13 @@ fn order(seen: &Observation, node: &Node) -> DrainOrder {
     } else {
         (Force::No, after(began, seen.limits.drain))
     };
-    DrainOrder { node: node.name_any(), force, deadline }
+    DrainOrder {
+        node: node.name_any(),
+        node_uid: node.uid().unwrap_or_default(),
+        flow: DrainFlow::Update(told_selection(node)),
+        force,
+        deadline,
+    }
 }
 
 /// The condition of the Node goes on to a stage; its transition time stays when nothing but the message changed.
@@ -283,14 +298,30 @@ fn begin(seen: &Observation) -> Effect {
         .effect(seen)
 }
 
-/// A drain under way is told once, and once more when a budget stops it.
+/// A drain under way is told once, and once more when a budget stops it; then the last operation says it, too (MC-134).
 fn running(seen: &Observation, node: &Node, text: &str, blocked_by: Option<&str>) -> Vec<Effect> {
     let wait = drain_wait(seen, node, text, blocked_by);
-    if blocked_by.is_some() {
-        return tell_when_new(seen, &wait);
+    if told_reason(&seen.machine) == Some(wait.reason()) {
+        return Vec::new();
     }
-    // A drain that moves is nothing to warn of; the condition tells.
-    tell_when_new(seen, &wait).into_iter().filter(|effect| !matches!(effect, Effect::Warn { .. })).collect()
+    match blocked_by {
+        Some(budget) => {
+            let text = format!(
+                "Drain is held up by PodDisruptionBudget {budget}, which refuses evictions. {}",
+                stage_text::DRAIN
+            );
+            let change = StatusChange::new().operation(OperationType::DrainNode, OperationState::Processing, text);
+            vec![change.waits(&wait).effect(seen), Effect::Warn { reason: wait.reason(), message: wait.message() }]
+        }
+        // A drain that moves is nothing to warn of; the condition tells.
+        None => vec![StatusChange::new().waits(&wait).effect(seen)],
+    }
+}
+
+/// What the machine says of an attempt that failed, if that is what it says.
+fn told_failure(seen: &Observation) -> Option<&str> {
+    let stored = progressing(&seen.machine)?.message.as_str();
+    stored.contains(LAST_FAILED).then_some(stored)
 }
 
 fn drain_wait(seen: &Observation, node: &Node, text: &str, blocked_by: Option<&str>) -> Waiting {
@@ -313,7 +344,7 @@ fn drain_wait(seen: &Observation, node: &Node, text: &str, blocked_by: Option<&s
 /// A failed attempt; the phase stays (MC-134).
 fn failed(seen: &Observation, node: &Node, error: &str) -> Say {
     let text = format!("Drain failed due to - {error}. Will retry in next sync. {}", stage_text::DRAIN);
-    let wait = drain_wait(seen, node, &format!("the last attempt failed: {error}"), None);
+    let wait = drain_wait(seen, node, &format!("{LAST_FAILED}{error}"), None);
     let change = StatusChange::new().operation(OperationType::DrainNode, OperationState::Processing, text).waits(&wait);
     let mut effects: Vec<Effect> = change.effect_unless_similar(seen).into_iter().collect();
     effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: wait.message() });

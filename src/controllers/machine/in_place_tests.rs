@@ -15,9 +15,12 @@ use super::{
     testing::*,
     waiting::told_reason,
 };
-use crate::api::{
-    names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text},
-    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
+use crate::{
+    api::{
+        names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text},
+        v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
+    },
+    controllers::drain::{progress::Headway, waiting::Waiting},
 };
 
 /// The condition `InPlaceUpdate` at this stage, reached at this second.
@@ -186,10 +189,40 @@ fn mc_134_a_budget_that_blocks_is_told_once() {
     seen.drain = running_drain(Some("ns/pdb"));
     let plan = decide(&seen);
     let machine = after(&plan, &seen.machine);
+    let last = &machine.status.last_operation;
+    assert_eq!((&last.operation, &last.state), (&OperationType::DrainNode, &OperationState::Processing));
+    assert_eq!(
+        last.description,
+        "Drain is held up by PodDisruptionBudget ns/pdb, which refuses evictions. Initiate node drain"
+    );
+    assert_eq!(machine.status.current_status.phase, MachinePhase::Running);
     assert_eq!(told_reason(&machine), Some(machine_reason::DRAIN_BLOCKED));
     assert!(machine.status.machine_conditions[0].message.contains("ns/pdb"), "{:?}", machine.status.machine_conditions);
     seen.machine = std::sync::Arc::new(machine);
     assert!(decide(&seen).effects.is_empty());
+}
+
+#[rstest]
+#[case::the_same_budget_again("ns/pdb", Headway::None, false)]
+#[case::another_budget("ns/other", Headway::None, true)]
+#[case::pods_have_gone("ns/pdb", Headway::PodsGone, true)]
+fn an_attempt_that_only_repeats_a_failure_is_no_news(
+    #[case] refuses: &str,
+    #[case] headway: Headway,
+    #[case] written: bool,
+) {
+    let mut seen = selected(200);
+    seen.drain = DrainState::Failed("pod disruption budget ns/pdb is misconfigured".to_owned());
+    seen.machine = std::sync::Arc::new(after(&decide(&seen), &seen.machine));
+    let waiting = Waiting::Budget { pod: "ns/a".to_owned(), budget: refuses.to_owned(), held: 1, since: at(205) };
+    seen.drain = DrainState::Running {
+        progress: "1 of 2 pods left".to_owned(),
+        blocked_by: Some(refuses.to_owned()),
+        waiting: Some(waiting),
+        headway,
+        wake: std::time::Duration::from_secs(5),
+    };
+    assert_eq!(!decide(&seen).effects.is_empty(), written);
 }
 
 fn running_drain(blocked_by: Option<&str>) -> DrainState {
@@ -197,6 +230,7 @@ fn running_drain(blocked_by: Option<&str>) -> DrainState {
         progress: "1 of 2 pods left".to_owned(),
         blocked_by: blocked_by.map(str::to_owned),
         waiting: None,
+        headway: Headway::None,
         wake: std::time::Duration::from_secs(5),
     }
 }

@@ -23,15 +23,14 @@ use super::{
     decide::decide,
     lifecycle_property::Sabotage,
     memory::{Memory, Pass},
-    node_ownership::{Owner, owner},
+    node_ownership::{Claim, Owner, owner, provider_id},
     observation::{
-        Answer, Call, ClassState, Flow, Force, Freeze, LastGood, NodeSource, NodeView, Observation, Permit, Silence,
-        Trouble, force_deletion,
+        Answer, Call, ClassState, Flow, Force, Freeze, LastGood, Namesake, NodeSource, NodeView, Observation, Permit,
+        Silence, Trouble, force_deletion,
     },
-    observe::note_conditions,
+    observe::{conditions_differ_since, first_seen_deleting, vm_check},
     plan::{Effect, Next, Plan, VersionGuard},
     testing::{at, condition, machine, node, seen},
-    vm_gone::VmCheck,
     waiting::{SAID_AFTER, told_reason},
 };
 use crate::{
@@ -39,7 +38,7 @@ use crate::{
         names::{annotation, finalizer, label, machine_condition, taint},
         v1alpha1::{Machine, MachinePhase},
     },
-    driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity},
+    driver::{Code, CreatedVm, DeletedVm, SameInstance, Status, VmIdentity, same_instance::by_last_segment},
 };
 
 /// What somebody else does, or what simply happens.
@@ -164,6 +163,7 @@ enum Acted {
     Crashed,
 }
 
+/// The VM as the driver names it; its Node names it as the cloud's controller manager does.
 const VM: &str = "cloud:///n";
 
 impl World {
@@ -242,7 +242,7 @@ impl World {
     /// What is wrong with the machine's Node once the machine is gone: it should be gone, too, if anybody could know that
     /// it is the machine's.
     pub fn node_left(&self) -> Option<&'static str> {
-        let node = self.node.as_deref().filter(|node| provider_id(node) == VM)?;
+        let node = self.node.as_deref().filter(|node| is_of_the_vm(node))?;
         let is_named = node.labels().get(label::MACHINE_NAME).map(String::as_str) == Some("m-abcde");
         if super::node_steps::has_node_finalizer(node) {
             Some("our finalizer stays on the Node of a machine that is gone")
@@ -500,7 +500,7 @@ impl World {
 
     /// The kubelet reports as long as its VM lives.
     fn ready(&mut self) {
-        let is_ours = self.node.as_ref().is_some_and(|node| provider_id(node) == VM);
+        let is_ours = self.node.as_ref().is_some_and(|node| is_of_the_vm(node));
         self.set_ready(if self.vms > 0 || !is_ours { "True" } else { "Unknown" });
     }
 
@@ -516,6 +516,10 @@ fn is_the_same(one: Option<&Node>, other: Option<&Node>) -> bool {
     one.and_then(|node| node.metadata.uid.as_ref()) == other.and_then(|node| node.metadata.uid.as_ref())
 }
 
-fn provider_id(node: &Node) -> &str {
-    node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default()
+fn same_instance(id: &str, node: &Node) -> SameInstance {
+    by_last_segment(id, provider_id(node))
+}
+
+fn is_of_the_vm(node: &Node) -> bool {
+    same_instance(VM, node) == SameInstance::Same
 }

@@ -1,7 +1,8 @@
 //! What metrics are told of machines (spec/machine-controller §13.1).
 //!
-//! Durations are whole seconds, zero is not recorded, and a machine of no deployment records nothing; that is the
-//! original's contract. What is ours ([`Measures::stage`], [`Measures::wrote`]) has no such gaps.
+//! Durations are whole seconds, and zero is not recorded; that is the original's contract. The original records nothing of
+//! a machine without the label `name`, which Gardener sets and nobody else; here the deployment is read off the owner then, or
+//! is empty. What is ours ([`Measures::stage`], [`Measures::wrote`]) has no gaps at all.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use serde::Serialize;
 use crate::{
     api::{
         names::label,
-        v1alpha1::{Machine, MachineClass},
+        v1alpha1::{Machine, MachineClass, controller_of},
     },
     metrics::{ApiWrite, Gauges, Metrics, OfDeployment, PlacedMachine, Stage},
 };
@@ -60,7 +61,7 @@ impl Measures {
             Measurement::Deleted(took) => (&self.0.machine.delete_duration, "delete", took),
             Measurement::Drained(took) => {
                 self.stage("drain", took);
-                let Some(deployment) = deployment(machine) else { return };
+                let deployment = deployment(machine);
                 let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
                 let labels = OfDeployment { namespace, machine_deployment: deployment };
                 if took.as_secs() > 0 {
@@ -69,9 +70,7 @@ impl Measures {
                 return;
             }
             Measurement::FailedJoin => {
-                if let Some(labels) = placed(machine, class) {
-                    self.0.machine.num_failed_join.inc(&labels);
-                }
+                self.0.machine.num_failed_join.inc(&placed(machine, class));
                 return;
             }
         };
@@ -95,10 +94,8 @@ impl Measures {
 }
 
 fn set(gauge: &Gauges<PlacedMachine<'static>>, machine: &Machine, class: Option<&MachineClass>, took: Duration) {
-    if took.as_secs() > 0
-        && let Some(labels) = placed(machine, class)
-    {
-        gauge.set(&labels, whole_seconds(took));
+    if took.as_secs() > 0 {
+        gauge.set(&placed(machine, class), whole_seconds(took));
     }
 }
 
@@ -107,26 +104,35 @@ fn whole_seconds(took: Duration) -> f64 {
     took.as_secs() as f64
 }
 
-fn deployment(machine: &Machine) -> Option<&str> {
-    machine.labels().get(label::NAME).map(String::as_str).filter(|name| !name.is_empty())
+/// The machine's deployment: by Gardener's label, or by the name of its set, which is the deployment's and the hash of the
+/// template. Empty for a machine of no deployment.
+fn deployment(machine: &Machine) -> &str {
+    let labels = machine.labels();
+    let by_set = || {
+        let set = &controller_of(&machine.metadata)?.name;
+        set.strip_suffix(labels.get(label::MACHINE_TEMPLATE_HASH)?.as_str())?.strip_suffix('-')
+    };
+    let labelled = labels.get(label::NAME).map(String::as_str).filter(|name| !name.is_empty());
+    labelled.or_else(by_set).unwrap_or_default()
 }
 
 /// Where the machine belongs; what the class does not tell is empty (M-40).
-fn placed<'a>(machine: &'a Machine, class: Option<&'a MachineClass>) -> Option<PlacedMachine<'a>> {
+fn placed<'a>(machine: &'a Machine, class: Option<&'a MachineClass>) -> PlacedMachine<'a> {
     let template = class.and_then(|class| class.node_template.as_ref());
     let labels = machine.spec.node_template.metadata.labels.as_ref();
-    Some(PlacedMachine {
+    PlacedMachine {
         namespace: machine.metadata.namespace.as_deref().unwrap_or_default(),
-        machine_deployment: deployment(machine)?,
+        machine_deployment: deployment(machine),
         instance_type: template.map(|template| template.instance_type.as_str()).unwrap_or_default(),
         zone: labels.and_then(|labels| labels.get(ZONE)).map(String::as_str).unwrap_or_default(),
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
     use rstest::rstest;
     use serde_json::json;
 
@@ -194,12 +200,24 @@ mod tests {
     }
 
     #[test]
-    fn mc_274_a_machine_of_no_deployment_records_no_duration() {
-        let text = scrape("", Some(&class()));
-        for name in
-            ["create_duration_seconds{", "join_duration_seconds{", "drain_duration_seconds{", "num_failed_join{"]
-        {
-            assert!(!text.contains(&format!("mcm_machine_{name}")), "{text}");
+    fn mc_274_pk_060_a_machine_without_gardeners_label_is_measured_under_the_deployment_of_its_set_or_none() {
+        let mut owned = Machine::default();
+        owned.metadata.owner_references =
+            Some(vec![OwnerReference { name: "web-5d8f9".to_owned(), controller: Some(true), ..Default::default() }]);
+        owned.labels_mut().insert(label::MACHINE_TEMPLATE_HASH.to_owned(), "5d8f9".to_owned());
+        let mut of_a_set_alone = owned.clone();
+        of_a_set_alone.labels_mut().clear();
+        for (machine, expected) in [(owned, "web"), (of_a_set_alone, ""), (Machine::default(), "")] {
+            let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+            let measures = Measures::new(metrics.clone());
+            for what in [Measurement::Created(Duration::from_secs(7)), Measurement::Drained(Duration::from_secs(7))] {
+                measures.machine(what, &machine, None);
+            }
+            let text = metrics.render().unwrap();
+            let labels = format!(r#"machine_deployment="{expected}",namespace="""#);
+            assert!(text.contains(&format!("mcm_machine_drain_duration_seconds{{{labels}}} 7")), "{text}");
+            let labels = format!(r#"instance_type="",{labels},zone="""#);
+            assert!(text.contains(&format!("mcm_machine_create_duration_seconds{{{labels}}} 7")), "{text}");
         }
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{
     bootstrap_token::Token,
-    observation::{DrainState, Flow, NodeSource, Pause, Permit, Trouble},
+    observation::{DrainState, Flow, NodeSource, Observation, Pause, Permit, Trouble},
     status_change::masked,
     vm_gone::VmCheck,
 };
@@ -27,8 +27,6 @@ pub struct Memory {
     pub pause: Option<Pause>,
     /// The drain.
     pub drain: Option<Run>,
-    /// When the attempt of the drain began.
-    pub drain_began: Option<Timestamp>,
     /// Since when the Node's conditions differ from the stored ones.
     pub conditions_differ_since: Option<Timestamp>,
     /// What the driver said of the VM since the machine is unhealthy.
@@ -62,7 +60,6 @@ impl Memory {
             flow: Flow::default(),
             pause: None,
             drain: None,
-            drain_began: None,
             conditions_differ_since: None,
             vm_check: VmCheck::NotAsked,
             token: None,
@@ -82,12 +79,26 @@ impl Memory {
             flow: self.flow.clone(),
             pause: self.pause.clone(),
             drain: None,
-            drain_began: None,
             conditions_differ_since: self.conditions_differ_since,
             vm_check: self.vm_check,
             token: None,
             said: BTreeMap::new(),
             reread: false,
+        }
+    }
+
+    /// Keeps what an observation noticed for the first time, so that the next one counts from then.
+    pub fn keep(&mut self, seen: &Observation) {
+        self.first_seen_deleting = seen.first_seen_deleting;
+        self.conditions_differ_since = seen.conditions_differ_since;
+        self.vm_check = seen.vm_check;
+    }
+
+    /// A pass has come to rest. A drain that it did not want is forgotten: the flow that began it is over, and its list of
+    /// pods must not serve another one.
+    pub fn rested(&mut self, pass: &Pass) {
+        if pass.drain == DrainState::Due && pass.trouble.is_none() {
+            self.drain = None;
         }
     }
 

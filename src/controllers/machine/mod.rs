@@ -8,7 +8,7 @@
 
 mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
-pub(crate) use act::{added_condition, guarded, is_conflict, node_step, set_condition, without};
+pub(crate) use act::{added_condition, guarded, is_conflict, node_step, set_condition, status_patch, without};
 pub mod bootstrap_token;
 pub mod class_state;
 #[cfg(test)]
@@ -17,6 +17,7 @@ mod controller_scenarios;
 mod controller_tests;
 pub mod creation;
 pub mod creation_errors;
+pub mod creation_outcome;
 #[cfg(test)]
 mod creation_tests;
 pub mod decide;
@@ -30,7 +31,11 @@ pub mod deletion_stage;
 mod deletion_tests;
 #[cfg(test)]
 mod deletion_waits_tests;
+#[cfg(test)]
+mod drain_scenarios;
 mod driver_calls;
+#[cfg(test)]
+mod end_of_leader_tests;
 pub mod frozen;
 pub mod health;
 #[cfg(test)]
@@ -46,13 +51,14 @@ mod lifecycle_world;
 pub mod measures;
 mod memory;
 pub mod node_capacity;
+pub mod node_identity;
 pub mod node_metadata;
 #[cfg(test)]
 mod node_metadata_tests;
 pub mod node_ownership;
 mod node_steps;
 pub mod observation;
-mod observe;
+pub(crate) mod observe;
 pub(in crate::controllers) use observe::secrets_of;
 pub mod outlook;
 pub mod plan;
@@ -77,6 +83,8 @@ mod testing_cloud;
 mod testing_cluster;
 pub mod time_limit;
 mod tokens;
+#[cfg(test)]
+mod tokens_tests;
 pub mod user_data;
 pub mod vm_gone;
 pub mod waiting;
@@ -109,7 +117,12 @@ use self::{
 use crate::{
     api::v1alpha1::{Machine, MachineClass},
     cluster::{
-        clock::SharedClock, events::Recorder, gate::Gate, key::ObjectKey, objects::Objects, queue::WorkQueue,
+        clock::{Reading, SharedClock},
+        events::Recorder,
+        gate::Gate,
+        key::ObjectKey,
+        objects::Objects,
+        queue::WorkQueue,
         store::Store,
     },
     controllers::{
@@ -126,9 +139,12 @@ pub const COMPONENT: &str = "machine-controller";
 /// A source of randomness that is shared and passed in; cryptographic, since tokens are made from it.
 pub type SharedRng = Arc<Mutex<dyn CryptoRng + Send>>;
 
-/// Whether verdicts are suspended because an API server cannot be reached. Cheap to clone; all clones are one switch.
-#[derive(Clone, Debug, Default)]
+/// Whether verdicts are suspended because an API server cannot be reached, or because the clock cannot be trusted. Cheap to
+/// clone; all clones are one switch.
+#[derive(Clone, Default)]
 pub struct FreezeSwitch {
+    /// The clock that must be trusted; none where nobody doubts it.
+    clock: Option<SharedClock>,
     all: Arc<AtomicBool>,
     /// Which API server is silent.
     silence: Arc<Mutex<Silence>>,
@@ -137,6 +153,16 @@ pub struct FreezeSwitch {
 }
 
 impl FreezeSwitch {
+    /// A switch that is also on while this clock cannot be trusted.
+    pub fn doubting(clock: SharedClock) -> Self {
+        Self { clock: Some(clock), ..Self::default() }
+    }
+
+    /// What the clock says, and how far it can be trusted.
+    pub fn reading(&self) -> Option<Reading> {
+        self.clock.as_ref().map(|clock| clock.reading())
+    }
+
     /// Freezes or thaws.
     pub fn set(&self, freeze: Freeze) {
         self.all.store(freeze == Freeze::Frozen, Ordering::Release);
@@ -144,7 +170,8 @@ impl FreezeSwitch {
 
     /// How it stands.
     pub fn get(&self) -> Freeze {
-        if self.all.load(Ordering::Acquire) { Freeze::Frozen } else { Freeze::Flowing }
+        let doubted = self.reading().is_some_and(|reading| reading.trouble().is_some());
+        if doubted || self.all.load(Ordering::Acquire) { Freeze::Frozen } else { Freeze::Flowing }
     }
 
     /// Tells which API server is silent; answers whether that is news.
@@ -246,7 +273,7 @@ pub struct MachineController {
     memories: Mutex<BTreeMap<ObjectKey, Memory>>,
     /// Machines whose Node's removal was seen.
     vanished: Mutex<BTreeSet<ObjectKey>>,
-    /// Classes and their Secrets as the last driver call used them (decisions.md 15).
+    /// Classes and their Secrets as the last driver call used them, for as long as a machine names them (decisions.md 15).
     last_good: Mutex<BTreeMap<ObjectKey, GoodClass>>,
     /// The failure permit of each group of machines.
     permits: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -276,7 +303,7 @@ impl MachineController {
             tokens: parts.tokens,
         });
         Self {
-            calls: DriverCalls::new(settings.concurrent_driver_calls, Arc::clone(&deps.queue)),
+            calls: DriverCalls::new(settings.concurrent_driver_calls, Arc::clone(&deps.queue), deps.gate.clone()),
             views: deps.views,
             machines: deps.machines,
             target,

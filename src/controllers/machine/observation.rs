@@ -18,12 +18,16 @@ use serde::Serialize;
 pub use self::{
     class::{ClassState, ClassView, CreationGuarantee, LastGood, SecretView, UserData},
     flow::{Answer, Call, Flow, Inputs, KnownVm, Pause, Purpose, VmOrigin, union},
-    node::{AttachmentView, DrainState, NodeSource, NodeStep, NodeView, Trouble},
+    node::{AttachmentView, DrainState, Namesake, NodeIdentity, NodeSource, NodeStep, NodeView, Trouble},
 };
 use super::{settings::Limits, vm_gone::VmCheck};
-use crate::api::{
-    names::{finalizer, label},
-    v1alpha1::{Machine, MachinePhase},
+use crate::{
+    api::{
+        names::{finalizer, label},
+        v1alpha1::{Machine, MachinePhase},
+    },
+    cluster::clock::{ClockTrouble, Step},
+    controllers::drain::observe::MissingView,
 };
 
 /// Version of the observation's serialised form.
@@ -40,6 +44,10 @@ pub struct Observation {
     pub version: u32,
     /// The time of the decision.
     pub now: Timestamp,
+    /// The last step of the clock, if this process has seen any.
+    pub step: Option<Step>,
+    /// Why nothing may be concluded from the time.
+    pub clock: Option<ClockTrouble>,
     /// When this process first saw the machine.
     pub first_seen: Timestamp,
     /// When this process first saw the machine being deleted.
@@ -60,6 +68,8 @@ pub struct Observation {
     pub secrets: SecretView,
     /// Its Node.
     pub node: NodeView,
+    /// Whether the driver can tell that it is.
+    pub node_identity: NodeIdentity,
     /// What the driver answered in this flow.
     pub flow: Flow,
     /// A pause before the next driver call.
@@ -70,6 +80,8 @@ pub struct Observation {
     pub drain: DrainState,
     /// Volume attachments on the Node of a machine that is being deleted; `None` while they are not known.
     pub attachments: Option<Vec<AttachmentView>>,
+    /// Views that a drain or a detachment needs and that are not complete; only while one of them waits for these.
+    pub missing_views: Vec<MissingView>,
     /// Siblings that stand in the way of a failure; only when the question may come up.
     pub siblings: Option<Vec<Sibling>>,
     /// Whether the failure permit of the group is held.
@@ -154,6 +166,8 @@ impl Observation {
         Self {
             version: OBSERVATION_VERSION,
             now,
+            step: None,
+            clock: None,
             first_seen: now,
             first_seen_deleting: deleting,
             freeze: Freeze::Flowing,
@@ -168,6 +182,7 @@ impl Observation {
             },
             secrets: SecretView::Present(UserData::WithoutToken),
             node: NodeView::NotLinked { candidate: None, namesake: None },
+            node_identity: NodeIdentity::Told,
             flow: Flow::default(),
             pause: None,
             inputs: Inputs {
@@ -177,6 +192,7 @@ impl Observation {
             },
             drain: DrainState::Due,
             attachments: deleting.map(|_| Vec::new()),
+            missing_views: Vec::new(),
             siblings: None,
             permit: Permit::NotHeld,
             node_source: NodeSource::View,

@@ -10,10 +10,11 @@ use super::{
     class_state::class_state,
     health::conditions_changed,
     memory::{Memory, Pass},
-    node_ownership::{Owner, owner},
+    node_ownership::{Owner, instance_of, owner_in, provider_id},
     observation::{
-        AttachmentView, ClassView, CreationGuarantee, Freeze, Inputs, LastGood, NodeView, OBSERVATION_VERSION,
-        Observation, SecretView, Sibling, Silence, TargetCluster, conditions_of, force_deletion, since,
+        AttachmentView, ClassView, CreationGuarantee, DrainState, Freeze, Inputs, LastGood, Namesake, NodeIdentity,
+        NodeView, OBSERVATION_VERSION, Observation, SecretView, Sibling, Silence, TargetCluster, conditions_of,
+        force_deletion, since,
     },
     settings::{HealthTimeout, Limits, MachineSettings},
     user_data::{SecretsNamed, wants},
@@ -24,12 +25,12 @@ use crate::{
         names::label,
         v1alpha1::{Machine, MachineClass, MachinePhase, SecretReference},
     },
-    cluster::{key::ObjectKey, store::Store},
+    cluster::{clock::Reading, key::ObjectKey, store::Store},
     controllers::{
-        drain::observe::DrainViews,
-        views::{BY_MACHINE, BY_NAME_LABEL, BY_NODE, ControlViews, qualified},
+        drain::observe::{DrainViews, MissingView},
+        views::{BY_MACHINE, BY_NAME_LABEL, ControlViews, qualified},
     },
-    driver::{Registry, SecretData},
+    driver::{Registry, SameInstance, SecretData},
 };
 
 /// Where an observation comes from.
@@ -84,31 +85,29 @@ pub struct ClassSecrets {
     pub missing: Vec<String>,
 }
 
-/// The observation of this machine.
+/// The observation of this machine. What it notices for the first time is for [`Memory::keep`].
 pub fn observe(
     sources: &Sources<'_>,
     machine: Arc<Machine>,
-    memory: &mut Memory,
+    memory: &Memory,
     pass: &Pass,
-    now: Timestamp,
+    reading: Reading,
 ) -> Observation {
+    let now = reading.now;
     let limits = sources.settings.limits_of(&machine);
     let class = class_of(sources.views, &machine);
     let secrets = secrets_of(&sources.views.secrets, &machine, class.as_deref());
     let node = node_view(sources, &machine, memory);
-    note_conditions(&machine, &node, memory, now);
-    if machine.status.current_status.phase != MachinePhase::Unknown {
-        memory.vm_check = VmCheck::NotAsked;
-    }
-    if machine.metadata.deletion_timestamp.is_some() {
-        memory.first_seen_deleting.get_or_insert(now);
-    }
+    let vm_check = vm_check(&machine, memory.vm_check);
+    let attachments = attachments(sources, &machine);
     Observation {
         version: OBSERVATION_VERSION,
         now,
+        step: reading.step,
+        clock: reading.trouble(),
         first_seen: memory.first_seen,
-        first_seen_deleting: memory.first_seen_deleting,
-        freeze: sources.freeze,
+        first_seen_deleting: first_seen_deleting(&machine, memory.first_seen_deleting, now),
+        freeze: if reading.trouble().is_some() { Freeze::Frozen } else { sources.freeze },
         silence: sources.silence,
         target: if sources.target.is_some() { TargetCluster::Present } else { TargetCluster::None },
         class: ClassView {
@@ -134,9 +133,12 @@ pub fn observe(
         } else {
             SecretView::Missing(secrets.missing)
         },
-        attachments: attachments(sources, &machine),
-        siblings: siblings(sources.views, &machine, &limits, memory.vm_check, now),
+        missing_views: missing_views(sources, attachments.as_deref(), pass),
+        attachments,
+        siblings: siblings(sources.views, &machine, &limits, vm_check, now),
         limits,
+        node_identity: node_identity(sources, &machine, &node),
+        conditions_differ_since: conditions_differ_since(&machine, &node, memory.conditions_differ_since, now),
         node,
         flow: memory.flow.clone(),
         pause: memory.pause.clone(),
@@ -144,8 +146,7 @@ pub fn observe(
         permit: pass.permit,
         node_source: pass.node_source,
         trouble: pass.trouble.clone(),
-        conditions_differ_since: memory.conditions_differ_since,
-        vm_check: memory.vm_check,
+        vm_check,
         machine,
     }
 }
@@ -188,42 +189,80 @@ fn node_view(sources: &Sources<'_>, machine: &Machine, memory: &Memory) -> NodeV
     let Some(target) = sources.target else { return NodeView::NoTarget };
     let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
     if name.is_empty() {
-        return not_linked(target.nodes, machine, memory);
+        return not_linked(sources, target.nodes, machine, memory);
     }
     match target.nodes.get(&ObjectKey::cluster_scoped(name)) {
         None if sources.node_vanished => NodeView::Vanished,
         None => NodeView::Absent,
-        Some(node) => {
-            let rivals = sources.views.machines.by_index(BY_NODE, name);
-            match owner(machine, &node, rivals.iter().map(|rival| &**rival)) {
-                Owner::Ours => NodeView::Ours(node),
-                Owner::Foreign(why) => NodeView::Foreign { name: name.to_owned(), why },
-            }
-        }
+        Some(node) => whose(owner_in(machine, &node, sources.views, &same_instance(sources)), node),
     }
 }
 
-fn not_linked(nodes: &Store<Node>, machine: &Machine, memory: &Memory) -> NodeView {
+/// The word of the drivers of the machines' classes.
+fn same_instance(sources: &Sources<'_>) -> impl Fn(&Machine, &str) -> SameInstance {
+    |machine, id| instance_of(machine, id, sources.views, sources.drivers)
+}
+
+/// A Node that is there, as a machine of this claim sees it.
+pub fn whose(owner: Owner, node: Arc<Node>) -> NodeView {
+    match owner {
+        Owner::Ours => NodeView::Ours(node),
+        Owner::Foreign(why) => NodeView::Foreign { name: node.name_any(), why },
+        Owner::Contested(why) => NodeView::Contested { name: node.name_any(), why },
+    }
+}
+
+/// Whether the driver can tell that the Node is the machine's.
+fn node_identity(sources: &Sources<'_>, machine: &Machine, node: &NodeView) -> NodeIdentity {
+    let Some(id) = node.ours().map(|node| provider_id(node)) else { return NodeIdentity::Told };
+    let can_be_compared = !id.is_empty() && !machine.spec.provider_id.is_empty();
+    if can_be_compared && instance_of(machine, id, sources.views, sources.drivers) == SameInstance::Unknown {
+        NodeIdentity::Unknown { node: id.to_owned() }
+    } else {
+        NodeIdentity::Told
+    }
+}
+
+fn not_linked(sources: &Sources<'_>, nodes: &Store<Node>, machine: &Machine, memory: &Memory) -> NodeView {
     let candidates = nodes.by_index(BY_MACHINE, machine.metadata.name.as_deref().unwrap_or_default());
     let candidate = candidates
         .iter()
-        .find(|node| owner(machine, node, std::iter::empty()) == Owner::Ours)
+        .find(|node| owner_in(machine, node, sources.views, &same_instance(sources)) == Owner::Ours)
         .map(|node| node.name_any());
-    let answered = memory.flow.vm.as_ref().map(|vm| vm.identity.node_name.as_str()).unwrap_or_default();
-    let namesake = (!answered.is_empty())
-        .then(|| nodes.get(&ObjectKey::cluster_scoped(answered)))
-        .flatten()
-        .map(|node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default());
+    let namesake = memory.flow.vm.as_ref().filter(|vm| !vm.identity.node_name.is_empty()).and_then(|vm| {
+        let node = nodes.get(&ObjectKey::cluster_scoped(&vm.identity.node_name))?;
+        let mut made = machine.clone();
+        made.spec.provider_id.clone_from(&vm.identity.provider_id);
+        Some(Namesake {
+            instance: instance_of(&made, provider_id(&node), sources.views, sources.drivers),
+            created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        })
+    });
     NodeView::NotLinked { candidate, namesake }
 }
 
+/// When this process first saw the machine being deleted.
+pub fn first_seen_deleting(machine: &Machine, before: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    if machine.metadata.deletion_timestamp.is_some() { before.or(Some(now)) } else { before }
+}
+
+/// What the driver said of the VM counts for as long as the machine is unhealthy.
+pub fn vm_check(machine: &Machine, before: VmCheck) -> VmCheck {
+    if machine.status.current_status.phase == MachinePhase::Unknown { before } else { VmCheck::NotAsked }
+}
+
 /// Since when the Node of a machine that has not joined says something that is not written yet.
-pub(super) fn note_conditions(machine: &Machine, node: &NodeView, memory: &mut Memory, now: Timestamp) {
+pub fn conditions_differ_since(
+    machine: &Machine,
+    node: &NodeView,
+    before: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Timestamp> {
     let status = &machine.status;
     let joining = matches!(status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
     let differs =
         joining && node.ours().is_some_and(|node| conditions_changed(&status.conditions, conditions_of(node)));
-    memory.conditions_differ_since = differs.then(|| memory.conditions_differ_since.unwrap_or(now));
+    differs.then(|| before.unwrap_or(now))
 }
 
 fn attachments(sources: &Sources<'_>, machine: &Machine) -> Option<Vec<AttachmentView>> {
@@ -246,6 +285,12 @@ fn attachments(sources: &Sources<'_>, machine: &Machine) -> Option<Vec<Attachmen
         })
         .collect();
     Some(views)
+}
+
+/// What keeps a drain or a detachment waiting for lists.
+fn missing_views(sources: &Sources<'_>, attachments: Option<&[AttachmentView]>, pass: &Pass) -> Vec<MissingView> {
+    let awaits = pass.drain == DrainState::Warming || attachments.is_none();
+    sources.target.filter(|_| awaits).map(|target| target.drains.missing()).unwrap_or_default()
 }
 
 /// The machine's group, but only when its health timeout may have passed: it can be large.

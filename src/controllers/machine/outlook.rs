@@ -29,7 +29,7 @@ use crate::{
         names::machine_condition,
         v1alpha1::{Machine, MachinePhase},
     },
-    cluster::{key::ObjectKey, store::Store},
+    cluster::{clock::Reading, key::ObjectKey, store::Store},
     controllers::{
         drain::{observe::DrainViews, waiting::Waiting as DrainWaiting},
         views::ControlViews,
@@ -275,7 +275,10 @@ impl Outlook {
             add(&told.reason, told.message.clone(), Some(told.last_transition_time.0));
         }
         if self.seen.freeze == Freeze::Frozen {
-            let text = "waiting for an API server that does not answer; ends when both API servers answer again";
+            let text = match self.seen.clock {
+                None => "waiting for an API server that does not answer; ends when both API servers answer again",
+                Some(_) => "waiting for a clock that can be trusted; ends when this host's and the API server's agree",
+            };
             add(machine_condition::REASON_FROZEN, text.to_owned(), None);
         }
         let call = self.seen.flow.in_flight.filter(|_| self.seen.machine.metadata.deletion_timestamp.is_none());
@@ -378,7 +381,7 @@ impl Outlooks {
         let uid = machine.metadata.uid.clone().unwrap_or_default();
         let controller = deps.controller.as_ref();
         let remembered = controller.and_then(|controller| controller.remembered(&key, &uid));
-        let (mut memory, drain) = remembered.unwrap_or_else(|| (unseen(machine, uid, now), None));
+        let (memory, drain) = remembered.unwrap_or_else(|| (unseen(machine, uid, now), None));
         let sources = Sources {
             views: &deps.views,
             target: deps.target.as_ref().map(|target| TargetSources {
@@ -393,7 +396,8 @@ impl Outlooks {
             last_good: controller.map_or(LastGood::Unknown, |controller| controller.remembers_class(&class)),
             node_vanished: controller.is_some_and(|controller| controller.saw_node_vanish(&key)),
         };
-        (observe(&sources, Arc::clone(machine), &mut memory, &Pass::default(), now), drain)
+        let reading = Reading { now, ..deps.freeze.reading().unwrap_or(Reading::trusted(now)) };
+        (observe(&sources, Arc::clone(machine), &memory, &Pass::default(), reading), drain)
     }
 }
 

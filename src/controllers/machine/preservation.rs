@@ -4,6 +4,8 @@
 //! marks on the Node, the drain of a failed one, and how all of it is taken back. Who chooses machines to keep by itself, and
 //! who does not delete them, is the set room's business. Source: spec/machine-controller §5.6, M-12, M-19.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
@@ -19,10 +21,13 @@ use super::{
     waiting::after,
     waits::Wait,
 };
-use crate::api::{
-    duration::GoDuration,
-    names::{annotation, machine_condition, machine_reason, node_condition, preserve_value, taint},
-    v1alpha1::MachinePhase,
+use crate::{
+    api::{
+        duration::GoDuration,
+        names::{annotation, machine_condition, machine_reason, node_condition, preserve_value, taint},
+        v1alpha1::MachinePhase,
+    },
+    cluster::clock::as_watched,
 };
 
 /// What an annotation `preserve` asks for.
@@ -122,6 +127,16 @@ pub(super) fn ends(seen: &Observation) -> Option<Timestamp> {
     seen.machine.status.current_status.preserve_expiry_time.as_ref().map(|end| end.0)
 }
 
+/// What is left of the preservation, if it has begun; after a step of the clock it must have been watched for a while.
+fn time_left(seen: &Observation) -> Option<Duration> {
+    let end = ends(seen)?;
+    if end > seen.now {
+        return Some(since(end, seen.now));
+    }
+    let length = seen.limits.preserve;
+    Some(length.saturating_sub(as_watched(length.saturating_add(since(seen.now, end)), length, seen.step)))
+}
+
 /// What becomes of the machine's preservation, step by step.
 pub fn preservation(seen: &Observation) -> Say {
     let said = said(seen);
@@ -143,14 +158,14 @@ pub fn preservation(seen: &Observation) -> Say {
         return in_trouble(seen);
     }
     let (wish, speaker) = wish(seen, &said);
-    let is_over = if ends(seen).is_some_and(|end| end <= seen.now) { IsOver::Yes } else { IsOver::No };
+    let is_over = if time_left(seen).is_some_and(|left| left.is_zero()) { IsOver::Yes } else { IsOver::No };
     match verdict(wish, is_over, seen.phase()) {
         Verdict::Stop(annotations) if ends(seen).is_some() => stop(seen, annotations),
         Verdict::Stop(_) => remember_the_nodes_value(&said, speaker).unwrap_or(Say::NOTHING),
         Verdict::Preserve => preserve(seen, wish)
             .or_else(|| lift_taint(seen))
             .or_else(|| remember_the_nodes_value(&said, speaker))
-            .unwrap_or_else(|| Say::Pass(ends(seen).map(|end| since(end, seen.now)))),
+            .unwrap_or_else(|| Say::Pass(time_left(seen))),
     }
 }
 

@@ -9,14 +9,14 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::ResourceExt;
 
 use super::{
-    deletion_drain::{is_worth_a_write, told},
+    deletion_drain::{is_worth_a_write, told, told_failure, tries_again},
     node_steps::is_lastingly_unhealthy,
     observation::{DrainState, Force, Observation, condition, conditions_of},
-    plan::{DrainOrder, Effect, Next, Say},
+    plan::{DrainFlow, DrainOrder, Effect, Next, Say},
     preservation::{ends, explained, preserved_condition, set},
     retry::RetryPeriod,
     status_change::rfc3339,
-    waiting::{after, awaits_views},
+    waiting::{after, awaits_views, views_wait},
     waits::Wait,
 };
 use crate::api::{
@@ -26,8 +26,6 @@ use crate::api::{
 
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
-/// Pause while the views of pods fill.
-const VIEWS_WAIT: Duration = Duration::from_millis(500);
 
 /// Whether the condition says that the drain is over.
 pub(super) fn is_drained(condition: Option<&NodeCondition>) -> bool {
@@ -60,20 +58,29 @@ pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str
                 Force::No => by_force_from(seen),
                 Force::Yes => after(seen.now, FORCED_DRAIN),
             };
-            let order = DrainOrder { node: node.name_any(), force, deadline };
+            let failed = seen.machine.status.current_status.last_update_time.as_ref().map(|time| time.0);
+            let order = DrainOrder {
+                node: node.name_any(),
+                node_uid: node.uid().unwrap_or_default(),
+                flow: DrainFlow::Preservation(failed),
+                force,
+                deadline,
+            };
             Say::act("drain-preserved", Vec::new(), Next::StepDrain(order))
         }
         DrainState::Warming => {
             let began = seen.machine.status.current_status.last_update_time.as_ref();
-            let told = awaits_views(seen, began.map_or(seen.first_seen, |began| began.0));
-            Say::act("drain-awaits-views", told, Next::LookAgain(VIEWS_WAIT, Wait::PreservationViews))
+            let began = began.map_or(seen.first_seen, |began| began.0);
+            let next = Next::LookAgain(views_wait(seen, began), Wait::PreservationViews);
+            Say::act("drain-awaits-views", awaits_views(seen, began, None), next)
         }
-        DrainState::Running { progress, waiting, wake, .. } => {
+        DrainState::Running { progress, waiting, headway, wake, .. } => {
             let end = format!("; pods are deleted by force from {} on", rfc3339(by_force_from(seen)));
             let told = told(progress, waiting.as_ref(), &end);
             let message = format!("{}{end}", told.waits_for.trim_end_matches('.'));
             let mut effects = Vec::new();
-            if is_worth_a_write(seen, told.reason, &message)
+            if !tries_again(told_failure(seen), waiting.as_ref(), *headway)
+                && is_worth_a_write(seen, told.reason, &message)
                 && let Some(write) = explained(seen, told.reason, &message)
             {
                 effects.push(write);

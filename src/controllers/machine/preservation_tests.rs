@@ -22,7 +22,7 @@ use crate::{
         names::{annotation, label, machine_condition, machine_reason, node_condition, taint},
         v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
     },
-    controllers::drain::waiting::Waiting,
+    controllers::drain::{progress::Headway, waiting::Waiting},
 };
 
 const HOUR: i64 = 3600;
@@ -240,6 +240,19 @@ fn mc_147_a_running_machine_that_is_to_be_kept_when_it_fails_is_left_alone() {
 }
 
 #[test]
+fn a_step_of_the_clock_ends_no_preservation_before_it_was_watched_for_ten_minutes() {
+    let kept = Story::of(failed()).on_machine("when-failed").rest();
+    let end = kept.ends().unwrap();
+    let rule = |stepped_ago: Option<u64>| {
+        let mut seen = seen(kept.machine.clone(), end + 60);
+        seen.step = stepped_ago.map(|ago| crate::cluster::clock::Step { watched: Duration::from_secs(ago) });
+        decide(&seen).rule
+    };
+    assert_ne!(rule(None), rule(Some(90)), "it is over by the clock alone");
+    assert_eq!(rule(None), rule(Some(600)));
+}
+
+#[test]
 fn mc_148_mc_155_the_end_comes_to_the_second_and_takes_the_annotations_off() {
     let kept = Story::of(failed()).on_machine("when-failed").on_node("when-failed").rest();
     let end = kept.ends().unwrap();
@@ -344,6 +357,7 @@ fn mc_156_a_drain_that_is_blocked_is_told_and_holds_nobody() {
             held: 1,
             since: at(1000),
         }),
+        headway: Headway::None,
         wake: Duration::from_secs(20),
     };
     let waiting = story.rest();

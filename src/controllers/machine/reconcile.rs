@@ -1,10 +1,12 @@
 //! The pass over one machine: observe, decide, act, again, until nothing more can be done at once.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use futures::{StreamExt, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
@@ -12,7 +14,7 @@ use super::{
     GoodClass, MachineController,
     act::Acted,
     decide::decide,
-    driver_calls::{Tracked, failed},
+    driver_calls::{Order, Tracked, failed},
     measures::Measurement,
     memory::{Memory, Pass},
     observation::{Answer, Call, DrainState, LastGood, NodeStep, Observation, Permit, Trouble, since},
@@ -32,14 +34,19 @@ use crate::{
     cluster::{
         error::ApiError,
         events::EventNote,
-        gate::Destruction,
         key::{ObjectKey, Target},
         queue::Outcome,
+        store::Store,
     },
-    controllers::drain::{self, Drain, Run, observe::DrainLimits, step::DrainResult},
+    controllers::{
+        drain::{self, Drain, Run, observe::DrainLimits, step::DrainResult},
+        views::{BY_CLASS, qualified},
+    },
     driver::{Code, Driver, MachineRequest, Status},
 };
 
+/// Answers that a stopping process records at once.
+const RECORDED_AT_ONCE: usize = 20;
 /// More steps than any flow has; a pass that needs more is going in circles.
 const MOST_STEPS: usize = 32;
 
@@ -60,14 +67,15 @@ impl MachineController {
         outcome
     }
 
-    /// Lets driver calls end (at most 25 s) and records what they answered. Called after the queue has stopped and while
-    /// the lease is still held.
+    /// Lets driver calls end, for as long as the gate lets them, and records what they answered. Called after the queue
+    /// has stopped and while the lease is still held.
     pub async fn finish(&self) {
-        for key in self.calls.finish().await {
+        let record = async |key: ObjectKey| {
             if let Outcome::Retry(error) = self.reconcile(key.clone()).await {
                 tracing::warn!(machine = %key, error, "what the driver answered is not recorded; it is found by name later");
             }
-        }
+        };
+        stream::iter(self.calls.finish().await).for_each_concurrent(RECORDED_AT_ONCE, record).await;
     }
 
     async fn pass(&self, key: &ObjectKey, memory: &mut Memory) -> Outcome {
@@ -88,6 +96,7 @@ impl MachineController {
             }
             self.take_answer(&machine, memory);
             let seen = self.observe(&machine, memory, &pass);
+            memory.keep(&seen);
             let plan = decide(&seen);
             tracing::debug!(machine = %key, rule = plan.rule, effects = plan.effects.len(), "decided");
             match self.act(&plan, &seen, memory, &mut pass).await {
@@ -104,12 +113,17 @@ impl MachineController {
                     return failure(key, plan.rule, &error);
                 }
             }
+            if plan.next.ends_pass() {
+                memory.rested(&pass);
+            }
             match plan.next {
                 Next::Again => {}
                 Next::Settled => return Outcome::Settled,
                 // The answer wakes the machine; a call that takes long is told of before.
                 Next::AwaitCall => return Outcome::LookAgain(SAID_AFTER, Wait::SlowCall.as_str()),
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why.as_str()),
+                // A stopping process evicts nobody and names no volume.
+                Next::StepDrain(_) if self.gate.may_call().is_err() => return Outcome::Settled,
                 Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory),
                 Next::TakePermit => {
                     permit = Some(self.permit_of(&machine).lock_owned().await);
@@ -137,6 +151,11 @@ impl MachineController {
         lock(&self.memories).remove(key);
         lock(&self.vanished).remove(key);
         self.calls.forget(key);
+        self.forget_unused_classes();
+    }
+
+    fn forget_unused_classes(&self) {
+        keep_used(&mut lock(&self.last_good), &self.views.machines);
     }
 
     fn take_answer(&self, machine: &Machine, memory: &mut Memory) {
@@ -192,7 +211,7 @@ impl MachineController {
         self.measures.machine(what, machine, class_of(&self.views, machine).as_deref());
     }
 
-    fn observe(&self, machine: &Arc<Machine>, memory: &mut Memory, pass: &Pass) -> Observation {
+    fn observe(&self, machine: &Arc<Machine>, memory: &Memory, pass: &Pass) -> Observation {
         let class = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
         let key = ObjectKey::of(&**machine);
         let sources = Sources {
@@ -209,7 +228,7 @@ impl MachineController {
             last_good: self.remembers_class(&class),
             node_vanished: self.saw_node_vanish(&key),
         };
-        observe(&sources, Arc::clone(machine), memory, pass, self.clock.now())
+        observe(&sources, Arc::clone(machine), memory, pass, self.clock.reading())
     }
 
     /// The failure permit of the machine's group. Permits that nobody holds are dropped on the way.
@@ -224,7 +243,7 @@ impl MachineController {
     /// Starts a driver call. What keeps it from starting is an answer like a driver's.
     pub(super) fn start(&self, rule: &'static str, call: Call, seen: &Observation, memory: &mut Memory) -> Acted {
         let target = Target::of(&*seen.machine);
-        if let Err(error) = self.gate.may_act() {
+        if let Err(error) = self.gate.may_call() {
             return Acted::Failed(error);
         }
         let (driver, request) = match self.request(call, seen, memory) {
@@ -234,15 +253,11 @@ impl MachineController {
                 return Acted::Void;
             }
         };
-        if matches!(call, Call::Delete | Call::DeleteStale)
-            && let Err(error) = self.gate.permit(Destruction::Vm, rule, &target)
-        {
-            return Acted::Failed(error);
-        }
         memory.flow.answer = None;
         memory.flow.in_flight = Some(call);
         memory.flow.asked_at = Some(seen.now);
-        if !self.calls.start(&target, call, driver, request, deadline(call, self.settings.deadlines)) {
+        let order = Order { rule, call, driver, request, deadline: deadline(call, self.settings.deadlines) };
+        if !self.calls.start(&target, order) {
             tracing::debug!(machine = %target, ?call, "a call for a machine of this name is still under way");
         }
         Acted::Done
@@ -281,7 +296,11 @@ impl MachineController {
         match class {
             Some(class) if missing.is_empty() => {
                 let good = GoodClass { class, secrets: data };
-                lock(&self.last_good).insert(key, good.clone());
+                let is_new = lock(&self.last_good).insert(key, good.clone()).is_none();
+                if is_new {
+                    // A machine that is updated in place changes its class and lives on.
+                    self.forget_unused_classes();
+                }
                 Ok(good)
             }
             _ => {
@@ -301,12 +320,7 @@ impl MachineController {
         if !target.drainer.views().ready() {
             return DrainState::Warming;
         }
-        let mut run = match memory.drain.take() {
-            Some(run) => run.in_mode(order.force, order.deadline),
-            None => Run::new(order.force, order.deadline),
-        }
-        .counted_by(self.measures.metrics());
-        let began = *memory.drain_began.get_or_insert(seen.now);
+        let mut run = Run::ordered(memory.drain.take(), order.clone()).counted_by(self.measures.metrics());
         let driver = class_of(&self.views, &seen.machine)
             .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
         let (queue, key) = (Arc::clone(&self.queue), ObjectKey::of(&*seen.machine));
@@ -327,20 +341,16 @@ impl MachineController {
             wake: Arc::new(move || queue.add(key.clone())),
         };
         let state = match target.drainer.step(&drain, &mut run) {
-            DrainResult::Running { progress, blocked_by, waiting, wake } => {
-                DrainState::Running { progress, blocked_by, waiting, wake }
+            DrainResult::Running { progress, blocked_by, waiting, headway, wake } => {
+                DrainState::Running { progress, blocked_by, waiting, headway, wake }
             }
             DrainResult::Drained => {
                 let class = class_of(&self.views, &seen.machine);
-                let took = since(self.clock.now(), began);
+                let took = run.took(self.clock.now());
                 self.measures.machine(Measurement::Drained(took), &seen.machine, class.as_deref());
-                memory.drain_began = None;
                 return DrainState::Drained;
             }
-            DrainResult::Failed(error) => {
-                memory.drain_began = None;
-                DrainState::Failed(error)
-            }
+            DrainResult::Failed(error) => DrainState::Failed(error),
         };
         memory.drain = Some(run);
         state
@@ -386,6 +396,11 @@ impl MachineController {
     }
 }
 
+/// Forgets classes that no machine names any more, and with them their credentials.
+fn keep_used<T>(classes: &mut BTreeMap<ObjectKey, T>, machines: &Store<Machine>) {
+    classes.retain(|class, _| machines.is_indexed(BY_CLASS, &qualified(&class.namespace, &class.name)));
+}
+
 /// How long a call may take.
 fn deadline(call: Call, deadlines: CallDeadlines) -> Duration {
     match call {
@@ -408,4 +423,23 @@ fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing, *};
+    use crate::controllers::views::ControlViews;
+
+    #[test]
+    fn a_class_is_remembered_for_as_long_as_a_machine_names_it() {
+        let views = ControlViews::default();
+        let machine = testing::running();
+        views.machines.apply(machine.clone());
+        let mut classes = BTreeMap::from([(ObjectKey::new("ns", "c"), 1), (ObjectKey::new("ns", "old"), 2)]);
+        keep_used(&mut classes, &views.machines);
+        assert_eq!(classes.keys().map(|class| class.name.as_str()).collect::<Vec<_>>(), ["c"]);
+        views.machines.delete(&machine);
+        keep_used(&mut classes, &views.machines);
+        assert!(classes.is_empty());
+    }
 }

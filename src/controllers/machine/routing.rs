@@ -3,7 +3,7 @@
 //! Pure functions from a change to keys; [`MachineController`]'s `*_changed` methods put the keys into the queue. Source:
 //! spec/machine-controller §2.3, §2.5.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::{
     core::v1::{Node, Pod, Secret},
@@ -12,7 +12,8 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 
 use super::{
-    MachineController, health::conditions_changed, health::is_critical_component_missing, in_place, node_metadata,
+    MachineController, health::conditions_changed, health::is_critical_component_missing,
+    health_timeout::stands_in_the_way, in_place, node_metadata, node_ownership::provider_id,
     observation::conditions_of,
 };
 use crate::{
@@ -35,13 +36,30 @@ pub fn after_machine(change: &Change<Machine>, views: &ControlViews) -> BTreeSet
     if matters {
         keys.insert(ObjectKey::of(&**newest));
     }
-    if stands_in_the_way(change.old.as_deref()) && !stands_in_the_way(change.new.as_deref()) {
+    if may_hold_up_others(change.old.as_deref()) && !may_hold_up_others(change.new.as_deref()) {
         let group = newest.labels().get(label::NAME).cloned().unwrap_or_default();
         let group = qualified(&newest.namespace().unwrap_or_default(), &group);
         let waiting = views.machines.by_index(UNHEALTHY_BY_NAME_LABEL, &group);
         keys.extend(waiting.iter().map(|machine| ObjectKey::of(&**machine)));
     }
+    keys.extend(after_claim(change, views));
     keys
+}
+
+/// Machines with the same Node on their label, when one of them gives its claim up or learns its id: whose the Node is may be
+/// known now.
+fn after_claim(change: &Change<Machine>, views: &ControlViews) -> Vec<ObjectKey> {
+    let claim = |machine: &Arc<Machine>| {
+        (machine.labels().get(label::NODE).cloned().unwrap_or_default(), machine.spec.provider_id.clone())
+    };
+    let (old, new) = (change.old.as_ref().map(claim), change.new.as_ref().map(claim));
+    if old == new {
+        return Vec::new();
+    }
+    let nodes: BTreeSet<String> =
+        old.into_iter().chain(new).map(|(node, _)| node).filter(|node| !node.is_empty()).collect();
+    let machines = nodes.iter().flat_map(|node| views.machines.by_index(BY_NODE, node));
+    machines.map(|machine| ObjectKey::of(&*machine)).collect()
 }
 
 /// Whether an update of a machine may change a decision. Status is written by us alone, apart from hands that reach in.
@@ -66,9 +84,10 @@ fn machine_update_matters(old: &Machine, new: &Machine) -> bool {
 }
 
 /// Whether the machine may keep a sibling from being declared Failed.
-fn stands_in_the_way(machine: Option<&Machine>) -> bool {
+fn may_hold_up_others(machine: Option<&Machine>) -> bool {
     machine.is_some_and(|machine| {
-        !matches!(machine.status.current_status.phase, MachinePhase::Running | MachinePhase::Unknown)
+        let current = &machine.status.current_status;
+        stands_in_the_way(&current.phase, current.preserve_expiry_time.is_some())
     })
 }
 
@@ -127,6 +146,7 @@ fn node_update_matters(old: &Node, new: &Node, machine: &Machine) -> bool {
         || old.finalizers() != new.finalizers()
         || taints(old) != taints(new);
     old.metadata.uid != new.metadata.uid
+        || provider_id(old) != provider_id(new)
         || old.metadata.deletion_timestamp.is_some() != new.metadata.deletion_timestamp.is_some()
         || is_critical_component_missing(old) != is_critical_component_missing(new)
         || appeared(label::CANDIDATE_FOR_UPDATE)
@@ -266,9 +286,8 @@ impl MachineController {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use jiff::Timestamp;
+    use k8s_openapi::api::core::v1::NodeCondition;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use rstest::rstest;
 
@@ -318,6 +337,12 @@ mod tests {
     fn mc_265_a_class_whose_virtual_capacity_changes_wakes_its_machines() {
         let views = ControlViews::default();
         views.machines.apply(running());
+        let of_another_class = |machine: &mut Machine| machine.spec.class.name = "other".to_owned();
+        let mut other = running();
+        other.metadata.name = Some("m-other".to_owned());
+        other.metadata.uid = Some("uid-2".to_owned());
+        of_another_class(&mut other);
+        views.machines.apply(other);
         let class = |capacity: &str| {
             let mut class = MachineClass::default();
             class.metadata.name = Some("c".to_owned());
@@ -329,6 +354,9 @@ mod tests {
         };
         let woken = |old: &str, new: &str| after_class(&Change { old: class(old), new: class(new) }, &views).len();
         assert_eq!((woken("4", "5"), woken("4", "4")), (1, 0));
+        // One that is being deleted is woken, too: its deletion may wait for a change of the class. Its Node is not dressed.
+        views.machines.apply(deleted_at(running(), 1));
+        assert_eq!(woken("4", "5"), 1);
     }
 
     #[test]
@@ -354,6 +382,55 @@ mod tests {
         assert_eq!(after_machine(&change, &views), BTreeSet::from([ObjectKey::new("ns", "waiting")]));
     }
 
+    #[test]
+    fn a_failed_machine_that_is_preserved_from_now_on_wakes_those_that_wait_for_their_turn() {
+        let views = ControlViews::default();
+        let of_group = |mut machine: Machine, name: &str, phase: MachinePhase| {
+            machine.metadata.name = Some(name.to_owned());
+            machine.labels_mut().insert(label::NAME.to_owned(), "md".to_owned());
+            machine.status.current_status.phase = phase;
+            machine
+        };
+        views.machines.apply(of_group(running(), "waiting", MachinePhase::Unknown));
+        let preserved = |mut machine: Machine| {
+            machine.status.current_status.preserve_expiry_time = Some(Time(at(1_000_000)));
+            Some(Arc::new(machine))
+        };
+        let woken = |phase: MachinePhase| {
+            let machine = of_group(running(), "other", phase);
+            let change = Change { old: Some(Arc::new(machine.clone())), new: preserved(machine) };
+            after_machine(&change, &views)
+        };
+        assert_eq!(woken(MachinePhase::Failed), BTreeSet::from([ObjectKey::new("ns", "waiting")]));
+        assert_eq!(woken(MachinePhase::Terminating), BTreeSet::new(), "it stands in the way even then");
+        assert_eq!(woken(MachinePhase::Running), BTreeSet::new(), "it did not before");
+    }
+
+    #[test]
+    fn a_machine_that_gives_up_its_claim_on_a_node_wakes_the_others_that_have_it_on_their_label() {
+        let views = ControlViews::default();
+        let named = |name: &str, id: &str| {
+            let mut machine = running();
+            machine.metadata.name = Some(name.to_owned());
+            machine.spec.provider_id = id.to_owned();
+            machine
+        };
+        views.machines.apply(named("loser", "x"));
+        let loser = || BTreeSet::from([ObjectKey::new("ns", "loser")]);
+        let one = |machine: Machine| Some(Arc::new(machine));
+        let mut elsewhere = named("winner", "y");
+        elsewhere.labels_mut().insert(label::NODE.to_owned(), "n2".to_owned());
+        for (old, new) in [
+            (one(named("winner", "y")), None),
+            (one(named("winner", "")), one(named("winner", "y"))),
+            (one(named("winner", "y")), one(elsewhere)),
+        ] {
+            assert!(after_machine(&Change { old, new }, &views).is_superset(&loser()));
+        }
+        let same = Change { old: one(named("winner", "y")), new: one(named("winner", "y")) };
+        assert_eq!(after_machine(&same, &views), BTreeSet::new());
+    }
+
     fn node_update(machine: Machine, change: fn(&mut Node)) -> bool {
         let views = ControlViews::default();
         views.machines.apply(machine);
@@ -361,6 +438,21 @@ mod tests {
         let mut new = old.clone();
         change(&mut new);
         !after_node(&Change { old: Some(Arc::new(old)), new: Some(Arc::new(new)) }, &views).wake.is_empty()
+    }
+
+    fn with_reason(kind: &str, reason: &str) -> NodeCondition {
+        NodeCondition { reason: Some(reason.to_owned()), ..condition(kind, "True") }
+    }
+
+    #[rstest]
+    #[case::mc_019_the_reason_of_a_condition("Ready", false)]
+    #[case::mc_019_the_reason_of_an_update_in_place("InPlaceUpdate", true)]
+    fn a_reason_that_changes_wakes_the_machine(#[case] kind: &str, #[case] expected: bool) {
+        let views = ControlViews::default();
+        views.machines.apply(running());
+        let with = |reason: &str| Some(Arc::new(node(vec![with_reason(kind, reason)])));
+        let change = Change { old: with("One"), new: with("Another") };
+        assert_eq!(!after_node(&change, &views).wake.is_empty(), expected);
     }
 
     fn set_ready(node: &mut Node, status: &str) {
@@ -377,6 +469,9 @@ mod tests {
         status.conditions.get_or_insert_default()[0].last_heartbeat_time = Some(Time(Timestamp::UNIX_EPOCH));
     }), false)]
     #[case::a_condition(node_update(running(), |new| set_ready(new, "False")), true)]
+    #[case::the_cloud_says_which_instance_it_is(node_update(running(), |new| {
+        new.spec.get_or_insert_default().provider_id = Some("cloud://zone-b/n".to_owned());
+    }), true)]
     #[case::mc_021_a_condition_of_a_terminating_machine(
         node_update(in_phase_terminating(), |new| set_ready(new, "False")), false
     )]

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::{
     decide::decide,
-    observation::{DrainState, Freeze, NodeView, Observation},
+    observation::{Call, DrainState, Freeze, NodeView, Observation},
     plan::{Next, Plan},
     routing::after_class,
     testing::*,
@@ -36,10 +36,16 @@ fn mc_258_while_frozen_nobody_is_judged_by_an_old_view() {
 }
 
 #[test]
-fn mc_009_only_a_drain_waits_for_the_pods_to_be_known() {
-    let mut seen = on_a_node(running(), "True", 10);
-    seen.drain = DrainState::Warming;
-    assert!(!matches!(decide(&seen).rule, "drain-awaits-views"), "a machine that stays needs no pods");
+fn mc_009_while_the_pods_are_not_known_creations_go_on_and_drains_wait() {
+    let mut new = seen(machine(), 10);
+    let mut leaving = super::deletion_tests::draining(200);
+    for seen in [&mut new, &mut leaving] {
+        seen.drain = DrainState::Warming;
+        seen.attachments = None;
+    }
+    assert_eq!(starts(&decide(&new)), Some(Call::Status), "{:?}", decide(&new));
+    let plan = decide(&leaving);
+    assert_eq!((plan.rule, starts(&plan)), ("drain-awaits-views", None));
 }
 
 #[test]

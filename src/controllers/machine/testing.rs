@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::{
     observation::{
-        ClassState, ClassView, CreationGuarantee, DrainState, Flow, Freeze, Inputs, LastGood, NodeSource, NodeView,
-        OBSERVATION_VERSION, Observation, Permit, SecretView, Silence, TargetCluster, UserData,
+        Call, ClassState, ClassView, CreationGuarantee, DrainState, Flow, Freeze, Inputs, LastGood, NodeIdentity,
+        NodeSource, NodeView, OBSERVATION_VERSION, Observation, Permit, SecretView, Silence, TargetCluster, UserData,
     },
     plan::{Effect, Plan},
     settings::MachineSettings,
@@ -98,7 +98,7 @@ pub fn node(conditions: Vec<NodeCondition>) -> Node {
     node.metadata.resource_version = Some("5".to_owned());
     node.metadata.finalizers = Some(vec![finalizer::NODE.to_owned()]);
     node.labels_mut().insert(label::MACHINE_NAME.to_owned(), "m-abcde".to_owned());
-    node.spec = Some(NodeSpec { provider_id: Some("cloud:///n".to_owned()), ..NodeSpec::default() });
+    node.spec = Some(NodeSpec { provider_id: Some("cloud://zone-a/n".to_owned()), ..NodeSpec::default() });
     node.status = Some(NodeStatus { conditions: Some(conditions), ..NodeStatus::default() });
     node
 }
@@ -116,6 +116,8 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
     Observation {
         version: OBSERVATION_VERSION,
         now: at(second),
+        step: None,
+        clock: None,
         first_seen: at(0),
         first_seen_deleting: deleting,
         freeze: Freeze::Flowing,
@@ -130,11 +132,13 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
         },
         secrets: SecretView::Present(UserData::WithoutToken),
         node: if linked { NodeView::Absent } else { NodeView::NotLinked { candidate: None, namesake: None } },
+        node_identity: NodeIdentity::Told,
         flow: Flow::default(),
         pause: None,
         inputs: Inputs { machine: machine.metadata.generation, ..Inputs::default() },
         drain: DrainState::Due,
         attachments: Some(Vec::new()),
+        missing_views: Vec::new(),
         siblings: None,
         permit: Permit::NotHeld,
         node_source: NodeSource::Live,
@@ -200,6 +204,13 @@ pub fn node_writes(plan: &Plan) -> usize {
 pub fn status_patch(plan: &Plan) -> Option<&Value> {
     plan.effects.iter().find_map(|effect| match effect {
         Effect::PatchStatus(patch) => Some(&patch["status"]),
+        _ => None,
+    })
+}
+
+pub fn starts(plan: &Plan) -> Option<Call> {
+    plan.effects.iter().find_map(|effect| match effect {
+        Effect::Start(call) => Some(*call),
         _ => None,
     })
 }

@@ -20,8 +20,9 @@ use tokio::sync::Notify;
 
 use super::testing::at;
 use crate::{
+    cluster::error::testing::not_found_at,
     cluster::{clock::SharedClock, key::ObjectKey},
-    controllers::drain::observe::DrainViews,
+    controllers::drain::observe::{DrainViews, MissingView},
 };
 
 pub const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/";
@@ -49,6 +50,10 @@ pub struct Api {
     pub held: BTreeSet<String>,
     /// Whether the views of pods are still empty, because they are slow to fill.
     pub pods_are_late: bool,
+    /// The budgets of the namespace.
+    pub budgets: Vec<Arc<PodDisruptionBudget>>,
+    /// Objects that were deleted, each with the grace period that was asked for.
+    pub deletions: Vec<(String, Option<i64>)>,
 }
 
 impl Api {
@@ -124,6 +129,7 @@ impl Api {
             self.refusals.iter().position(|(refused, prefix, _)| refused == method && path.starts_with(prefix));
         if let Some(place) = refused {
             return match self.refusals.remove(place).2 {
+                409 if *method == Method::POST => failure(409, "AlreadyExists", "somebody was faster"),
                 409 => failure(409, "Conflict", "somebody was faster"),
                 code => failure(code, "InternalError", "refused once"),
             };
@@ -168,11 +174,14 @@ impl Api {
                 refusal.1["details"] = json!({ "causes": [{ "reason": "DisruptionBudget" }] });
                 return refusal;
             }
-            self.objects.get(pod).cloned().map_or_else(not_found, |mut object| {
-                object["metadata"]["deletionTimestamp"] = json!(self.now());
-                self.store(pod, object);
-                (201, json!({ "kind": "Status", "apiVersion": "v1", "status": "Success" }))
-            })
+            self.objects.get(pod).cloned().map_or_else(
+                || not_found(pod),
+                |mut object| {
+                    object["metadata"]["deletionTimestamp"] = json!(self.now());
+                    self.store(pod, object);
+                    (201, json!({ "kind": "Status", "apiVersion": "v1", "status": "Success" }))
+                },
+            )
         } else if *method == Method::POST {
             let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap_or_default());
             if self.objects.contains_key(&path) {
@@ -182,13 +191,14 @@ impl Api {
             (201, self.objects[&path].clone())
         } else {
             let (path, part) = path.strip_suffix("/status").map_or((path, None), |main| (main, Some("status")));
-            let Some(object) = self.objects.get(path).cloned() else { return not_found() };
+            let Some(object) = self.objects.get(path).cloned() else { return not_found(path) };
             match *method {
                 Method::GET => (200, object),
                 Method::DELETE if body["preconditions"]["uid"] != object["metadata"]["uid"] => {
                     failure(409, "Conflict", "uid")
                 }
                 Method::DELETE => {
+                    self.deletions.push((path.to_owned(), body["gracePeriodSeconds"].as_i64()));
                     self.delete(path);
                     match self.objects.get(path) {
                         Some(object) => (200, object.clone()),
@@ -243,8 +253,8 @@ fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
     (code, status)
 }
 
-fn not_found() -> (u16, Value) {
-    failure(404, "NotFound", "not found")
+fn not_found(path: &str) -> (u16, Value) {
+    (404, not_found_at(path))
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -270,8 +280,12 @@ impl DrainViews for Pods {
     fn pods_using(&self, _claim: &ObjectKey) -> Vec<Arc<Pod>> {
         Vec::new()
     }
+    fn missing(&self) -> Vec<MissingView> {
+        let why = Some("forbidden to list and watch pods".to_owned());
+        if self.ready() { Vec::new() } else { vec![MissingView { kind: "pods", why }] }
+    }
     fn budgets_in(&self, _namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
-        Vec::new()
+        lock(&self.0).budgets.clone()
     }
     fn claim(&self, _key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
         None

@@ -10,13 +10,14 @@ use async_trait::async_trait;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::testing_cluster::{Api, NODES, lock};
 use crate::{
     api::v1alpha1::MachineClass,
     driver::{
-        Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, Status,
-        VmIdentity, VolumeIdsRequest,
+        Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, SameInstance,
+        Status, VmIdentity, VolumeIdsRequest, same_instance::by_last_segment,
     },
 };
 
@@ -32,6 +33,8 @@ pub struct Vms {
     pub wrong_deletes: usize,
     /// VMs that are being made although their caller was told of a time-out.
     late: BTreeSet<String>,
+    /// When VMs were made, by machine name.
+    born: BTreeMap<String, Instant>,
 }
 
 /// The driver over the small cloud.
@@ -48,6 +51,8 @@ pub struct SmallCloud {
     pub joins_after: Mutex<Duration>,
     /// Calls that have begun.
     pub calls: Mutex<usize>,
+    /// So long a new VM is not found by its machine's name.
+    pub lag: Mutex<Duration>,
 }
 
 /// Something that happens once, to a creation.
@@ -57,11 +62,18 @@ pub enum Mishap {
     Crash,
     /// The caller is told of a time-out, and the VM is there so much later.
     Late(Duration),
-    /// It takes so long, and goes well.
+    /// It takes so long, and goes well; nothing comes of it when the caller gives it up.
     Slow(Duration),
+    /// It takes so long, and goes well, also when its caller is gone.
+    Unattended(Duration),
 }
 
 impl SmallCloud {
+    /// Whether the VM of this machine is found by that name yet.
+    fn shows(&self, name: &str) -> bool {
+        lock(&self.vms).born.get(name).is_none_or(|born| born.elapsed() >= *lock(&self.lag))
+    }
+
     /// Takes some time, and perhaps fails before anything happened.
     async fn work(&self) -> Result<Reply, Status> {
         let (pause, luck) = match lock(&self.faults).as_mut() {
@@ -86,11 +98,12 @@ fn make(api: &Arc<Mutex<Api>>, vms: &Arc<Mutex<Vms>>, name: &str, joins_after: D
     {
         let mut vms = lock(vms);
         vms.creates += 1;
+        vms.born.insert(name.to_owned(), Instant::now());
         vms.doubles += usize::from(vms.by_name.insert(name.to_owned(), identity.clone()).is_some());
     }
     let path = format!("{NODES}{name}");
     let node = json!({
-        "metadata": { "name": name }, "spec": { "providerID": identity.provider_id },
+        "metadata": { "name": name }, "spec": { "providerID": format!("small://zone-a/{name}") },
         "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
     });
     if joins_after.is_zero() {
@@ -137,6 +150,10 @@ impl Driver for SmallCloud {
 
     fn validate(&self, _class: &MachineClass, _found: &mut crate::api::field::Findings) {}
 
+    fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
+        by_last_segment(machine, node)
+    }
+
     async fn create_machine(&self, _: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
         let reply = self.work().await?;
         let name = request.machine.metadata.name.clone().unwrap_or_default();
@@ -154,9 +171,18 @@ impl Driver for SmallCloud {
                 return Err(Status::new(Code::DeadlineExceeded, "no answer in time"));
             }
             Some(Mishap::Slow(time)) => tokio::time::sleep(time).await,
+            Some(Mishap::Unattended(time)) => {
+                let (api, vms, joins_after) = (Arc::clone(&self.api), Arc::clone(&self.vms), *lock(&self.joins_after));
+                let made = tokio::spawn(async move {
+                    tokio::time::sleep(time).await;
+                    make(&api, &vms, &name, joins_after)
+                });
+                let vm = made.await.map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+                return reply.carry(CreatedVm { vm, last_known_state: None });
+            }
             None => {}
         }
-        if lock(&self.vms).late.contains(&name) {
+        if self.info.capabilities.create_is_idempotent && lock(&self.vms).late.contains(&name) {
             // The contract: one VM per machine name, however often it is asked for.
             return Err(Status::new(Code::Aborted, "a creation of this name is under way"));
         }
@@ -166,10 +192,14 @@ impl Driver for SmallCloud {
 
     async fn delete_machine(&self, _: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let reply = self.work().await?;
+        let name = request.machine.metadata.name.clone().unwrap_or_default();
+        let is_found = !request.machine.spec.provider_id.is_empty() || self.shows(&name);
         let mut vms = lock(&self.vms);
         vms.deletes += 1;
         vms.wrong_deletes += usize::from(request.machine.metadata.deletion_timestamp.is_none());
-        let name = request.machine.metadata.name.clone().unwrap_or_default();
+        if !is_found {
+            return Err(Status::new(Code::NotFound, "no VM of this name is shown"));
+        }
         if vms.by_name.remove(&name).is_none() {
             return Err(Status::new(Code::NotFound, "no VM"));
         }
@@ -179,7 +209,8 @@ impl Driver for SmallCloud {
     async fn get_machine_status(&self, _: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         let reply = self.work().await?;
         let name = request.machine.metadata.name.clone().unwrap_or_default();
-        let found = lock(&self.vms).by_name.get(&name).cloned();
+        let is_found = !request.machine.spec.provider_id.is_empty() || self.shows(&name);
+        let found = lock(&self.vms).by_name.get(&name).filter(|_| is_found).cloned();
         reply.carry(found.ok_or_else(|| Status::new(Code::NotFound, "no VM"))?)
     }
 

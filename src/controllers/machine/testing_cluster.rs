@@ -31,10 +31,11 @@ use crate::{
         v1alpha1::{Machine, MachineClass},
     },
     cluster::{
-        clock::{Clock, TokioClock},
+        clock::{Clock, Reading, SystemClock, TokioClock},
         events::Recorder,
         gate::Gate,
         key::ObjectKey,
+        lease::Leadership,
         objects::Objects,
         queue::WorkQueue,
         store::Store,
@@ -67,13 +68,24 @@ pub struct World {
 
 /// A clock that somebody sets forward or back while it runs.
 pub struct SetClock {
-    runs: TokioClock,
-    shift: AtomicI64,
+    runs: Arc<TokioClock>,
+    shift: Arc<AtomicI64>,
+    /// The clock of production over this one, once steps are to be noticed.
+    watched: std::sync::OnceLock<SystemClock>,
 }
 
 impl SetClock {
     fn starting_at(second: i64) -> Self {
-        Self { runs: TokioClock::starting_at(at(second)), shift: AtomicI64::new(0) }
+        let runs = Arc::new(TokioClock::starting_at(at(second)));
+        Self { runs, shift: Arc::default(), watched: std::sync::OnceLock::new() }
+    }
+
+    /// From here on steps are noticed, as in production.
+    pub fn watch(&self) {
+        let (runs, shift) = (Arc::clone(&self.runs), Arc::clone(&self.shift));
+        self.watched.get_or_init(|| {
+            SystemClock::over(move || runs.now() + jiff::SignedDuration::from_secs(shift.load(Ordering::SeqCst)))
+        });
     }
 
     /// It jumps by so many seconds.
@@ -85,6 +97,10 @@ impl SetClock {
 impl Clock for SetClock {
     fn now(&self) -> jiff::Timestamp {
         self.runs.now() + jiff::SignedDuration::from_secs(self.shift.load(Ordering::SeqCst))
+    }
+
+    fn reading(&self) -> Reading {
+        self.watched.get().map_or_else(|| Reading::trusted(self.now()), SystemClock::reading)
     }
 }
 
@@ -104,9 +120,18 @@ impl Default for Weather {
 }
 
 struct Process {
+    /// Cancelled when the process is killed or has lost its lease.
     stop: CancellationToken,
+    /// Cancelled when the process is asked to stop.
+    stopping: CancellationToken,
+    leadership: Leadership,
     queue: Arc<WorkQueue<ObjectKey>>,
+    controller: Arc<MachineController>,
+    working: Option<tokio::task::JoinHandle<()>>,
 }
+
+/// How long a process that is asked to stop lets driver calls run.
+pub const DRIVER_DRAIN: Duration = Duration::from_secs(20);
 
 impl World {
     /// A world with a class (whose user data asks for a token), and a controller.
@@ -114,8 +139,18 @@ impl World {
         Self::under(luck, Weather::default())
     }
 
+    /// The same with a driver that makes another VM each time it is asked for one.
+    pub fn with_a_driver_that_repeats_itself() -> Self {
+        let abilities = Capabilities { create_is_idempotent: false, lists_creation_time: false };
+        Self::with(Luck::Good, Weather::default(), abilities)
+    }
+
     /// The same under this weather.
     pub fn under(luck: Luck, weather: Weather) -> Self {
+        Self::with(luck, weather, Capabilities { create_is_idempotent: true, lists_creation_time: false })
+    }
+
+    fn with(luck: Luck, weather: Weather, capabilities: Capabilities) -> Self {
         let hands = Arc::new(SetClock::starting_at(weather.clock_ahead));
         let random = |salt: u64| match luck {
             Luck::Good | Luck::Slow(_) => None,
@@ -139,12 +174,7 @@ impl World {
         let api = Arc::new(Mutex::new(api));
         let vms = Arc::<Mutex<Vms>>::default();
         let cloud = Arc::new(SmallCloud {
-            info: DriverInfo {
-                name: "small",
-                providers: vec!["small".to_owned()],
-                schema: None,
-                capabilities: Capabilities { create_is_idempotent: true, lists_creation_time: false },
-            },
+            info: DriverInfo { name: "small", providers: vec!["small".to_owned()], schema: None, capabilities },
             api: Arc::clone(&api),
             vms: Arc::clone(&vms),
             faults: Mutex::new(random(2)),
@@ -152,6 +182,7 @@ impl World {
             mishap: Mutex::default(),
             joins_after: Mutex::default(),
             calls: Mutex::default(),
+            lag: Mutex::default(),
         });
         let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
         let process = start(&api, &cloud, &hands, &metrics, weather);
@@ -162,6 +193,26 @@ impl World {
     pub fn restart(&mut self) {
         self.process.stop.cancel();
         self.process = start(&self.api, &self.cloud, &self.hands, &self.metrics, self.weather);
+    }
+
+    /// Asks the process to stop, as SIGTERM does, and lets it end. Answers how long that took and how many driver calls had
+    /// no answer by then.
+    pub async fn end(&mut self) -> (Duration, usize) {
+        let began = tokio::time::Instant::now();
+        self.process.stopping.cancel();
+        if let Some(working) = self.process.working.take() {
+            working.await.unwrap();
+        }
+        self.process.controller.finish().await;
+        self.process.stop.cancel();
+        (began.elapsed(), self.process.leadership.unanswered())
+    }
+
+    /// The process loses its lease; answers how many driver calls had no answer a moment later.
+    pub async fn lose_lease(&self) -> usize {
+        self.process.stop.cancel();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.process.leadership.unanswered()
     }
 
     /// From here on nothing goes wrong any more.
@@ -176,7 +227,12 @@ impl World {
 
     /// Lets the controller look at the machine at once.
     pub fn wake(&self) {
-        self.process.queue.add(ObjectKey::new("ns", "m-abcde"));
+        self.wake_named("m-abcde");
+    }
+
+    /// Lets the controller look at this machine at once.
+    pub fn wake_named(&self, name: &str) {
+        self.process.queue.add(ObjectKey::new("ns", name));
     }
 
     /// The time as objects hold it.
@@ -254,7 +310,9 @@ fn start(
     weather: Weather,
 ) -> Process {
     let stop = CancellationToken::new();
-    let gate = Gate::open_until(stop.clone());
+    let stopping = CancellationToken::new();
+    let leadership = Leadership::without_election(stop.clone());
+    let gate = Gate::open_while(leadership.clone()).draining_calls(stopping.clone(), DRIVER_DRAIN);
     let views = ControlViews::default();
     let nodes = node_store();
     let queue = Arc::new(WorkQueue::for_tests("machine"));
@@ -318,12 +376,22 @@ fn start(
             }
         }
     });
-    let (shutdown, woken) = (stop.clone(), Arc::clone(&queue));
-    tokio::spawn(queue.run(4, shutdown, move |key| {
-        let controller = Arc::clone(&controller);
+    let (woken, passing) = (Arc::clone(&queue), Arc::clone(&controller));
+    // Killed or asked, it takes nothing new; what a killed process has begun finds its gate closed.
+    let ends = CancellationToken::new();
+    let (killed, asked, end) = (stop.clone(), stopping.clone(), ends.clone());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = killed.cancelled() => {}
+            () = asked.cancelled() => {}
+        }
+        end.cancel();
+    });
+    let working = tokio::spawn(queue.run(4, ends, move |key| {
+        let controller = Arc::clone(&passing);
         async move { controller.reconcile(key).await }
     }));
-    Process { stop, queue: woken }
+    Process { stop, stopping, leadership, queue: woken, controller, working: Some(working) }
 }
 
 fn version(object: &Value) -> u64 {

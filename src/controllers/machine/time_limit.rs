@@ -12,7 +12,10 @@ use super::{
     settings::HealthTimeout,
     waiting::after,
 };
-use crate::api::{names::machine_condition, v1alpha1::MachinePhase};
+use crate::{
+    api::{names::machine_condition, v1alpha1::MachinePhase},
+    cluster::clock::as_watched,
+};
 
 /// What is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +37,16 @@ pub struct TimeLimit {
     pub of: Limited,
     /// Its length.
     pub length: Duration,
-    /// How much of it has passed, and perhaps more.
+    /// How much of it has passed, and perhaps more. After a step of the clock only what this process has watched may count.
     pub elapsed: Duration,
 }
 
 impl TimeLimit {
+    /// A limit of which the clock says that so much has passed.
+    fn of(seen: &Observation, of: Limited, length: Duration, elapsed: Duration) -> Self {
+        Self { of, length, elapsed: as_watched(elapsed, length, seen.step) }
+    }
+
     /// Whether it is over; the limit itself is still too early.
     pub fn has_passed(self) -> bool {
         self.elapsed > self.length
@@ -63,7 +71,7 @@ impl TimeLimit {
 
 /// The limit of a machine that is not Running yet, from its creation on.
 pub fn creation_limit(seen: &Observation) -> TimeLimit {
-    TimeLimit { of: Limited::Creation, length: seen.limits.creation, elapsed: seen.age() }
+    TimeLimit::of(seen, Limited::Creation, seen.limits.creation, seen.age())
 }
 
 /// The limit of the phase that a machine with a Node's name is in; `None` when the phase has none.
@@ -75,13 +83,11 @@ pub fn phase_limit(seen: &Observation) -> Option<TimeLimit> {
         MachinePhase::Pending => Some(joining_limit(seen)),
         MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed => {
             let HealthTimeout::After(length) = seen.limits.health else { return None };
-            Some(TimeLimit { of: Limited::Health, length, elapsed: in_phase_for(seen) })
+            Some(TimeLimit::of(seen, Limited::Health, length, in_phase_for(seen)))
         }
-        MachinePhase::InPlaceUpdating => Some(TimeLimit {
-            of: Limited::InPlaceUpdate,
-            length: seen.limits.in_place_update,
-            elapsed: in_phase_for(seen),
-        }),
+        MachinePhase::InPlaceUpdating => {
+            Some(TimeLimit::of(seen, Limited::InPlaceUpdate, seen.limits.in_place_update, in_phase_for(seen)))
+        }
         MachinePhase::Unset
         | MachinePhase::Available
         | MachinePhase::Running
@@ -110,7 +116,7 @@ fn joining_limit(seen: &Observation) -> TimeLimit {
 /// The limit before pods are deleted by force; `None` unless the machine is being deleted.
 pub fn drain_limit(seen: &Observation) -> Option<TimeLimit> {
     let elapsed = seen.deleting_for()?;
-    Some(TimeLimit { of: Limited::Drain, length: seen.limits.drain, elapsed })
+    Some(TimeLimit::of(seen, Limited::Drain, seen.limits.drain, elapsed))
 }
 
 /// How long the machine is in its phase.
@@ -124,7 +130,10 @@ mod tests {
     use rstest::rstest;
 
     use super::{super::testing::*, *};
-    use crate::api::v1alpha1::{Machine, OperationState, OperationType};
+    use crate::{
+        api::v1alpha1::{Machine, OperationState, OperationType},
+        cluster::clock::Step,
+    };
 
     fn unknown(since: i64) -> Machine {
         in_phase(MachinePhase::Unknown, since, OperationType::HealthCheck, OperationState::Processing)
@@ -139,6 +148,24 @@ mod tests {
     fn a_phase_ends_at(#[case] machine: Machine, #[case] now: i64, #[case] expected: Option<(Limited, Timestamp)>) {
         let seen = seen(machine, now);
         assert_eq!(phase_limit(&seen).map(|limit| (limit.of, limit.ends_at(seen.now))), expected);
+    }
+
+    #[rstest]
+    #[case::creation(pending(), Limited::Creation)]
+    #[case::health(unknown(0), Limited::Health)]
+    #[case::in_place_update(
+        in_phase(MachinePhase::InPlaceUpdating, 0, OperationType::InPlaceUpdate, OperationState::Processing),
+        Limited::InPlaceUpdate
+    )]
+    fn a_limit_that_began_before_a_step_counts_once_it_was_watched(#[case] machine: Machine, #[case] of: Limited) {
+        let at_minute = |minute: i64| {
+            let mut seen = seen(machine.clone(), 7200 + 60 * minute);
+            seen.step = Some(Step { watched: Duration::from_secs(60 * minute.unsigned_abs()) });
+            phase_limit(&seen).unwrap()
+        };
+        assert_eq!((at_minute(0).of, at_minute(0).has_passed(), at_minute(9).has_passed()), (of, false, false));
+        assert_eq!(at_minute(4).left(), 6 * MINUTE, "and is looked at when it has been");
+        assert!(at_minute(10).has_passed());
     }
 
     #[test]

@@ -25,8 +25,7 @@ pub fn wants(secrets: &SecretData, named: SecretsNamed) -> UserData {
         (SecretsNamed::None, _) => UserData::NotNamed,
         (SecretsNamed::Some, None) => UserData::KeyMissing,
         (SecretsNamed::Some, Some(data)) => {
-            let text = String::from_utf8_lossy(data);
-            if text.contains(TOKEN) || text.contains(TOKEN_ENCODED) {
+            if holds(data, TOKEN) || holds(data, TOKEN_ENCODED) {
                 UserData::NeedsToken
             } else {
                 UserData::WithoutToken
@@ -40,19 +39,42 @@ pub fn wants(secrets: &SecretData, named: SecretsNamed) -> UserData {
 pub fn filled_in(secrets: &SecretData, machine: &str, token: Option<&str>) -> SecretData {
     let mut filled = secrets.clone();
     let Some(data) = secrets.get(SecretData::USER_DATA) else { return filled };
-    // User data that is no text can't hold a placeholder.
-    let Ok(text) = std::str::from_utf8(data) else { return filled };
-    let mut text = replace(text, NAME, NAME_ENCODED, machine);
+    let mut data = replace(data, NAME, NAME_ENCODED, machine);
     if let Some(token) = token {
-        text = replace(&text, TOKEN, TOKEN_ENCODED, token);
+        data = replace(&data, TOKEN, TOKEN_ENCODED, token);
     }
-    filled.set(SecretData::USER_DATA, text.into_bytes());
+    filled.set(SecretData::USER_DATA, data);
     filled
 }
 
-/// Replaces all plain placeholders, or only if there is none, all URL-encoded ones by the URL-encoded value.
-fn replace(text: &str, plain: &str, encoded: &str, value: &str) -> String {
-    if text.contains(plain) { text.replace(plain, value) } else { text.replace(encoded, &url_encoded(value)) }
+/// Replaces all plain placeholders, or only if there is none, all URL-encoded ones by the URL-encoded value. In bytes: user
+/// data may have parts that are no UTF-8.
+fn replace(data: &[u8], plain: &str, encoded: &str, value: &str) -> Vec<u8> {
+    if holds(data, plain) {
+        with_all_replaced(data, plain, value)
+    } else {
+        with_all_replaced(data, encoded, &url_encoded(value))
+    }
+}
+
+fn holds(data: &[u8], part: &str) -> bool {
+    next(data, part).is_some()
+}
+
+/// Where this part stands first.
+fn next(data: &[u8], part: &str) -> Option<usize> {
+    data.windows(part.len()).position(|window| window == part.as_bytes())
+}
+
+fn with_all_replaced(data: &[u8], part: &str, value: &str) -> Vec<u8> {
+    let (mut rest, mut all) = (data, Vec::with_capacity(data.len()));
+    while let Some(place) = next(rest, part) {
+        all.extend_from_slice(&rest[..place]);
+        all.extend_from_slice(value.as_bytes());
+        rest = &rest[place + part.len()..];
+    }
+    all.extend_from_slice(rest);
+    all
 }
 
 /// Go's `url.QueryEscape`.
@@ -96,6 +118,25 @@ mod tests {
         let filled = filled_in(&original, "m 1", Some("i.s"));
         assert_eq!(filled.get(SecretData::USER_DATA), Some(after.as_bytes()));
         assert_eq!(original.get(SecretData::USER_DATA), Some(before.as_bytes()));
+    }
+
+    #[test]
+    fn placeholders_beside_bytes_that_are_no_utf_8_are_replaced_too() {
+        let mut odd = SecretData::default();
+        odd.set(SecretData::USER_DATA, b"# f\xfcr <<MACHINE_NAME>>\n<<BOOTSTRAP_TOKEN>>\xff".to_vec());
+        assert_eq!(wants(&odd, SecretsNamed::Some), UserData::NeedsToken);
+        let filled = filled_in(&odd, "m", Some("i.s"));
+        assert_eq!(filled.get(SecretData::USER_DATA), Some(b"# f\xfcr m\ni.s\xff".as_slice()));
+    }
+
+    #[rstest]
+    #[case::nothing("", "")]
+    #[case::shorter_than_a_placeholder("<<", "<<")]
+    #[case::a_placeholder_that_is_cut("<<MACHINE_NAME>", "<<MACHINE_NAME>")]
+    #[case::one_in_another("<<<<MACHINE_NAME>>>>", "<<m>>")]
+    fn what_is_no_placeholder_stays(#[case] before: &str, #[case] after: &str) {
+        let filled = filled_in(&secrets(before), "m", Some("i.s"));
+        assert_eq!(filled.get(SecretData::USER_DATA), Some(after.as_bytes()));
     }
 
     #[rstest]

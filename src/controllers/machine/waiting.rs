@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{
     observation::{Observation, since},
     plan::Effect,
-    status_change::{Moving, StatusChange, rfc3339},
+    status_change::{Moving, StatusChange, progressing, rfc3339},
 };
 use crate::api::{duration::GoDuration, names::machine_condition, v1alpha1::Machine};
 
@@ -134,9 +134,10 @@ pub fn told_reason(machine: &Machine) -> Option<&str> {
 
 /// Writes the wait, with an event, unless the status tells of one with this reason already.
 pub fn tell_when_new(seen: &Observation, wait: &Waiting) -> Vec<Effect> {
-    if told_reason(&seen.machine) == Some(wait.reason) {
-        return Vec::new();
-    }
+    if told_reason(&seen.machine) == Some(wait.reason) { Vec::new() } else { tell(seen, wait) }
+}
+
+fn tell(seen: &Observation, wait: &Waiting) -> Vec<Effect> {
     vec![StatusChange::new().waits(wait).effect(seen), Effect::Warn { reason: wait.reason, message: wait.message() }]
 }
 
@@ -150,16 +151,44 @@ pub fn tell_when_lasting(seen: &Observation, began: Timestamp, wait: &Waiting) -
     if lasted < SAID_AFTER { Err(SAID_AFTER.saturating_sub(lasted)) } else { Ok(tell_when_new(seen, wait)) }
 }
 
+/// What a text says of lists that are refused, before the reasons.
+const NO_LIST: &str = "can't be listed: ";
+/// As much of the reason why a list fails is told.
+const TOLD_OF_REASON: usize = 300;
+
 /// The views of pods and attachments, which a drain or a detachment needs; they fill within moments, unless the API server
-/// refuses the list.
-pub fn awaits_views(seen: &Observation, began: Timestamp) -> Vec<Effect> {
-    let wait = Waiting::on(
-        machine_condition::REASON_WAITING_FOR_POD_LIST,
-        "the pods and volume attachments of the target cluster to be listed",
-    )
-    .since(began)
-    .ended_by("the lists are complete; the log says what keeps them from it");
-    tell_when_lasting(seen, began, &wait).unwrap_or_default()
+/// does not give the list. Told anew when other lists are missing than were told of, or when it becomes known why; `end`
+/// tells what happens when that takes too long.
+pub fn awaits_views(seen: &Observation, began: Timestamp, end: Option<(Timestamp, &str)>) -> Vec<Effect> {
+    let missing = &seen.missing_views;
+    let kinds: Vec<&str> = missing.iter().map(|view| view.kind).collect();
+    let kinds = if kinds.is_empty() { "pods and volume attachments".to_owned() } else { kinds.join(", ") };
+    let lists = format!("{kinds} of the target cluster to be listed");
+    let whys: Vec<String> = missing
+        .iter()
+        .filter_map(|view| {
+            let why: String = view.why.as_ref()?.chars().take(TOLD_OF_REASON).collect();
+            Some(format!("{} {NO_LIST}{why}", view.kind))
+        })
+        .collect();
+    let mut wait =
+        Waiting::on(machine_condition::REASON_WAITING_FOR_POD_LIST, lists.clone()).since(began).seen(whys.join("; "));
+    wait = wait.ended_by("the lists are complete");
+    if let Some((limit, then)) = end {
+        wait = wait.at_most_until(limit, then);
+    }
+    let is_told = progressing(&seen.machine).is_some_and(|told| {
+        told.reason == wait.reason
+            && told.message.contains(&format!("waiting for {lists}"))
+            && (whys.is_empty() || told.message.contains(NO_LIST))
+    });
+    let is_lasting = since(seen.now, began) >= SAID_AFTER;
+    if is_lasting && !is_told { tell(seen, &wait) } else { Vec::new() }
+}
+
+/// How soon lists are looked for again: in a moment, then more slowly.
+pub fn views_wait(seen: &Observation, began: Timestamp) -> Duration {
+    if since(seen.now, began) < SAID_AFTER { Duration::from_millis(500) } else { Duration::from_secs(5) }
 }
 
 /// `start` and `length` later.

@@ -27,7 +27,7 @@ use crate::{
         names::{label, node_condition},
         v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
     },
-    controllers::drain::waiting::Waiting,
+    controllers::drain::{progress::Headway, waiting::Waiting},
     driver::{Code, Status},
 };
 
@@ -258,6 +258,7 @@ fn a_drain_says_whom_it_waits_for(
         progress: "1 of 3 pods left.".to_owned(),
         blocked_by: None,
         waiting: Some(waiting),
+        headway: Headway::None,
         wake: MINUTE,
     };
     assert_eq!(told(seen).as_deref(), Some(expected));

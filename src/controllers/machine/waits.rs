@@ -35,6 +35,8 @@ waits! {
     ClassFinalizer = "the finalizer of the class",
     /// The creation failed, or can't begin.
     Creation = "retry of the creation",
+    /// A VM of an earlier attempt may show itself.
+    UnknownOutcome = "whether the last creation made a VM",
     /// Others of its group are replaced first.
     Siblings = "waiting for siblings",
     /// An annotation `preserve` means nothing.
@@ -59,6 +61,8 @@ waits! {
     Drain = "drain",
     /// An attempt to drain it failed.
     DrainFailed = "retry of the drain",
+    /// Nobody can tell whose the Node is.
+    Contest = "whose the Node is can't be told",
     /// The attachments of the Node are not known yet.
     AttachmentViews = "attachments are not all known yet",
     /// Volumes were detached by force, which the view shows in a moment.

@@ -11,7 +11,8 @@ use super::{
     deletion_tests::{answered, deletes, draining, resting},
     in_place::UpdateStage,
     observation::{
-        Answer, AttachmentView, Call, ClassState, DrainState, NodeStep, Observation, Pause, Purpose, Sibling, Trouble,
+        Answer, AttachmentView, Call, ClassState, DrainState, NodeStep, NodeView, Observation, Pause, Purpose, Sibling,
+        Trouble,
     },
     plan::{Effect, Next},
     testing::*,
@@ -22,7 +23,7 @@ use crate::{
         names::{annotation, label, node_condition, taint},
         v1alpha1::{MachinePhase, OperationState, OperationType},
     },
-    controllers::drain::waiting::Waiting,
+    controllers::drain::{progress::Headway, waiting::Waiting},
     driver::{Code, Status},
 };
 
@@ -52,6 +53,7 @@ fn moving() -> DrainState {
         progress: "1 of 3 pods left.".to_owned(),
         blocked_by: Some("ns/b".to_owned()),
         waiting: Some(waiting),
+        headway: Headway::None,
         wake: MINUTE,
     }
 }
@@ -123,6 +125,16 @@ fn row_of(wait: Wait) -> Row {
                 &["full", "next attempt at", "then every", "at 2027-01-15T08:20:00Z the machine is declared Failed"];
             row(answered(seen(machine(), 61), full), "CreateFailed", says)
         }
+        Wait::UnknownOutcome => {
+            let mut lost = in_phase(MachinePhase::CrashLoopBackOff, 40, OperationType::Create, OperationState::Failed);
+            lost.spec.provider_id.clear();
+            lost.status.last_operation.error_code = "DeadlineExceeded".to_owned();
+            let none = Answer::Status(Err(Status::new(Code::NotFound, "")));
+            let mut seen = answered(seen(lost, 61), none);
+            seen.class.creation = super::observation::CreationGuarantee::RecordIntent;
+            let says = &["whether the last attempt made a VM", "at 2027-01-15T08:01:40Z another VM is asked for"];
+            row(seen, "WaitingForProvider", says)
+        }
         Wait::Siblings => {
             let mut ill = in_phase(MachinePhase::Unknown, 0, OperationType::HealthCheck, OperationState::Processing);
             ill.labels_mut().insert(label::NAME.to_owned(), "pool".to_owned());
@@ -177,6 +189,12 @@ fn row_of(wait: Wait) -> Row {
             let mut seen = draining(200);
             seen.drain = DrainState::Failed("no".to_owned());
             row(seen, "DrainFailed", &[SINCE_DELETED, "every 5s", "by force from 2027-01-15T10:01:40Z"])
+        }
+        Wait::Contest => {
+            let mut seen = draining(200);
+            seen.node = NodeView::Contested { name: "n".to_owned(), why: "machine a has it".to_owned() };
+            let says = &[SINCE_DELETED, "machine a has it", "force-deletion", "at 2027-01-15T10:01:40Z its VM goes"];
+            row(seen, "NodeContested", says)
         }
         Wait::AttachmentViews => {
             let mut seen = at_stage(DeletionStage::DeleteVolumeAttachments);

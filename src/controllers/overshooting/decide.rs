@@ -1,8 +1,8 @@
 //! Which sets and deployments are frozen and thawed in this run. All of them, whatever becomes of one (D-17). Pure.
 //!
 //! A set is too full when it alone, or its deployment over all its sets (D-52), reaches the limit. The original counts
-//! terminating machines of a set, too, and so does this loop; in the sum over the sets of a deployment they do not count,
-//! or every rollout with slow drains would be frozen.
+//! terminating machines of a set, too; this loop counts those that never had a Node. In the sum over the sets of a deployment
+//! none of them count, or every rollout with slow drains would be frozen.
 //!
 //! Whoever asks for a thaw on a deployment is obeyed in one run: its sets are thawed first and the deployment last, so that
 //! the wish stays written down until all of it is done. The original went a detour over annotations on the sets.

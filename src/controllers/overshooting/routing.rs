@@ -50,5 +50,5 @@ fn thaw_asked<K: Resource>(change: &Change<K>) -> Vec<Wake> {
 }
 
 fn gathering<K: Resource>(object: &K) -> Wake {
-    Wake { key: key_of(&object.namespace().unwrap_or_default()), after: GATHER }
+    Wake { after: GATHER, ..Wake::now(key_of(&object.namespace().unwrap_or_default())) }
 }

@@ -26,7 +26,7 @@ use crate::{
         v1alpha1::{Machine, MachineClass},
     },
     cluster::{
-        clock::SharedClock,
+        clock::{SharedClock, WATCHED_AFTER_STEP},
         error::ApiError,
         events::{EventNote, Recorder},
         gate::{Destruction, Gate},
@@ -39,13 +39,15 @@ use crate::{
         machine::{FreezeSwitch, observation::Freeze, secrets_of},
         views::{BY_NAMESPACE, BY_NODE, ControlViews},
     },
-    driver::{Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status},
+    driver::{Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, answered},
     metrics::{Metrics, OfClass},
 };
 
 /// How long a provider may take for a list, and for the end of one VM.
 const LIST_DEADLINE: Duration = Duration::from_secs(2 * 60);
 const DELETE_DEADLINE: Duration = Duration::from_secs(5 * 60);
+/// How long a class waits at most while verdicts are suspended.
+const FROZEN_PAUSE: Duration = Duration::from_secs(5 * 60);
 /// Machines read from the API server at once.
 const READS_AT_ONCE: usize = 10;
 /// A period below this would be a hot loop (M-31).
@@ -112,8 +114,8 @@ impl Collector {
             lock(&self.suspects).remove(&key);
             return Outcome::Settled;
         };
-        if self.deps.freeze.get() == Freeze::Frozen {
-            return Outcome::LookAgain(period, "frozen");
+        if self.freeze() == Freeze::Frozen {
+            return Outcome::LookAgain(period.min(FROZEN_PAUSE), "frozen");
         }
         let (driver, secret) = match access_to(&class, &self.deps.drivers, &self.deps.views) {
             Ok(access) => access,
@@ -122,9 +124,10 @@ impl Collector {
                 return Outcome::LookAgain(period, "the class can't be used");
             }
         };
-        let listed = match list(&*driver, &class, &secret, LIST_DEADLINE).await {
-            Ok(listed) => listed,
-            Err(error) => {
+        let listed = match self.deps.gate.call(list(&*driver, &class, &secret, LIST_DEADLINE)).await {
+            Err(_stopping) => return Outcome::Settled,
+            Ok(Ok(listed)) => listed,
+            Ok(Err(error)) => {
                 tracing::warn!(class = %key, %error, "the provider's list of VMs failed; nothing is concluded from that");
                 return Outcome::LookAgain(period.min(Duration::from_secs(60)), "the list failed");
             }
@@ -146,6 +149,13 @@ impl Collector {
         let retry = failed.then_some(self.deps.guards.confirm_after);
         let next = [Some(period), plan.next, retry].into_iter().flatten().min().unwrap_or(period);
         Outcome::LookAgain(next.max(LEAST_PERIOD), "the next look at the provider")
+    }
+
+    /// Whether verdicts are suspended. After a step of the clock nothing is collected before all ages have been watched for
+    /// a while (decisions.md 46).
+    fn freeze(&self) -> Freeze {
+        let step = self.deps.freeze.reading().and_then(|reading| reading.step);
+        if step.is_some_and(|step| step.watched < WATCHED_AFTER_STEP) { Freeze::Frozen } else { self.deps.freeze.get() }
     }
 
     /// The guards of a deletion.
@@ -255,6 +265,7 @@ impl Collector {
         driver: &Arc<dyn Driver>,
         secret: &SecretData,
     ) -> Result<(), String> {
+        self.deps.gate.may_call().map_err(|error| error.to_string())?;
         self.deps
             .gate
             .permit(Destruction::Vm, deletion.rule, &deletion.provider_id)
@@ -265,7 +276,8 @@ impl Collector {
             secret: secret.clone(),
         };
         let cx = OpContext::within(DELETE_DEADLINE);
-        match tokio::time::timeout(DELETE_DEADLINE, driver.delete_machine(&cx, request)).await {
+        let ended = tokio::time::timeout(DELETE_DEADLINE, driver.delete_machine(&cx, request));
+        match self.deps.gate.call(ended).await.map_err(|error| error.to_string())? {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(status)) if status.code == Code::NotFound => Ok(()),
             Ok(Err(status)) => Err(status.to_string()),
@@ -278,7 +290,7 @@ impl Collector {
         let Some(node) = store.get(&key) else { return Outcome::Settled };
         let machines = self.deps.views.machines.by_index(BY_NODE, &key.name);
         let mut seen = unmanaged::Observation {
-            freeze: self.deps.freeze.get(),
+            freeze: self.freeze(),
             machines: machines.iter().map(|machine| machine.name_any()).collect(),
             ..unmanaged::Observation::of(&node, self.deps.clock.now(), self.deps.node_patience)
         };
@@ -317,8 +329,8 @@ impl Collector {
     fn tell_of_contest(&self, node: &ObjectKey, machines: &[Arc<Machine>]) {
         let names: Vec<String> = machines.iter().map(|machine| machine.name_any()).collect();
         let note = format!(
-            "{} machines have node {node} on their label: {}; the one whose providerID is the node's keeps it, delete the \
-             others",
+            "{} machines have node {node} on their label: {}; the one whose instance the node's providerID names keeps it, or \
+             where ids don't tell, the one that the node's own label names; delete the others",
             names.len(),
             names.join(", ")
         );
@@ -389,9 +401,7 @@ pub async fn list(
 ) -> Result<Vec<crate::driver::ListedVm>, Status> {
     let cx = OpContext::within(deadline);
     let request = ListRequest { class: Arc::clone(class), secret: secret.clone() };
-    tokio::time::timeout(deadline, driver.list_machines(&cx, request)).await.unwrap_or_else(|_| {
-        Err(Status::new(Code::DeadlineExceeded, format!("no answer within {} s", deadline.as_secs())))
-    })
+    answered(deadline, driver.list_machines(&cx, request)).await
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

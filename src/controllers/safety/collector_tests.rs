@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     api::field::Findings,
+    cluster::error::testing::not_found_at,
     cluster::{clock::TokioClock, watch::prune},
     controllers::views::node_store,
     driver::{Capabilities, CreatedVm, DeletedVm, DriverInfo, ListedVm, Registry, VmIdentity, VolumeIdsRequest},
@@ -92,10 +93,7 @@ fn client(stored: &Stored) -> kube::Client {
                 }
                 (Some(objects), _) => match objects.get(&path) {
                     Some(object) => (200, object.clone()),
-                    None => (
-                        404,
-                        json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "no"}),
-                    ),
+                    None => (404, not_found_at(&path)),
                 },
             };
             let answer =
@@ -197,6 +195,32 @@ async fn mc_241_a_vm_without_a_machine_is_deleted_at_the_second_look() {
     assert_eq!(scene.deleted(), ["v"]);
     let metrics = scene.collector.deps.metrics.render().unwrap();
     assert!(metrics.contains(r#"mcm_orphan_vms_deleted_total{class="c"} 1"#), "{metrics}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn mc_032_two_machines_with_one_node_on_their_label_are_both_told() {
+    let mut scene = Scene::new(&[]);
+    let (sender, mut events) = tokio::sync::mpsc::channel(10);
+    scene.collector.deps.recorder = Recorder::new("test", sender);
+    for name in ["a", "b"] {
+        let machine = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "labels": {"node": "n"}},
+            "spec": {"providerID": format!("x:///{name}")}
+        }));
+        scene.collector.deps.views.machines.apply(machine.unwrap());
+    }
+    let mut node = Node::default();
+    node.metadata.name = Some("n".to_owned());
+    scene.nodes.apply(node);
+    let looked = scene.collector.reconcile(ObjectKey::cluster_scoped("n")).await;
+    assert_eq!(looked, Outcome::Settled);
+    let mut told = Vec::new();
+    while let Ok(event) = events.try_recv() {
+        assert_eq!(event.note.reason, machine_reason::NODE_CONTESTED);
+        assert!(event.note.message.contains("a, b"), "{}", event.note.message);
+        told.push(event.about.name.unwrap_or_default());
+    }
+    assert_eq!(told, ["a", "b"]);
 }
 
 /// Somebody takes our finalizer off by hand: the machine is gone at once, its VM is not.

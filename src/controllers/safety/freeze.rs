@@ -29,16 +29,24 @@ pub const LOOK_AFTER_THAW: Duration = Duration::from_secs(30);
 pub enum State {
     /// Everything goes on.
     Flowing {
-        /// When both API servers last answered.
-        last_up: Timestamp,
-        /// The first probe since then that failed.
+        /// When the first probe was sent that failed since both API servers last answered.
         failing_since: Option<Timestamp>,
     },
     /// The loops are frozen.
     Frozen {
-        /// When both API servers last answered: the outage began after that.
-        last_up: Timestamp,
+        /// When the first probe was sent that failed: the outage had begun by then. What fell ill before it, fell ill while the
+        /// API servers were there, as far as anybody knows.
+        outage_began: Timestamp,
     },
+}
+
+/// Whether the views show what the API servers have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Views {
+    /// They do, or nobody is frozen who would wait for it.
+    Current,
+    /// They don't: a watch that comes back replays history first.
+    Behind,
 }
 
 /// What a probe said.
@@ -66,6 +74,10 @@ pub struct Observation {
     pub version: u32,
     /// The time of the decision.
     pub now: Timestamp,
+    /// When the probe was sent.
+    pub asked: Timestamp,
+    /// Whether the views show what the API servers have.
+    pub views: Views,
     /// What is remembered.
     pub state: State,
     /// The API server with the machine objects.
@@ -85,7 +97,7 @@ pub enum Step {
     Freeze,
     /// Machines that fell ill in the outage are forgiven, then the loops go on.
     Thaw {
-        /// When the outage began, at the earliest.
+        /// When the outage was first noticed.
         outage_began: Timestamp,
     },
 }
@@ -104,23 +116,24 @@ pub struct Plan {
 /// What follows from a probe.
 pub fn decide(seen: &Observation) -> Plan {
     let up = seen.control == Health::Up && seen.target == Health::Up;
-    let well = State::Flowing { last_up: seen.now, failing_since: None };
+    let well = State::Flowing { failing_since: None };
     let soon =
         (seen.limits.timeout / 5).max(Duration::from_secs(1)).min(seen.limits.period.max(Duration::from_secs(1)));
     let period = seen.limits.period.max(Duration::from_secs(1));
     let (state, step, next) = match (seen.state, up) {
         // An outage that was shorter than the timeout is forgotten (M-34).
         (State::Flowing { .. }, true) => (well, Step::Nothing, period),
-        (State::Flowing { last_up, failing_since }, false) => {
-            let since = failing_since.unwrap_or(seen.now);
+        (State::Flowing { failing_since }, false) => {
+            let since = failing_since.unwrap_or(seen.asked);
             let silent = Duration::try_from(seen.now.duration_since(since)).unwrap_or_default();
             if silent > seen.limits.timeout {
-                (State::Frozen { last_up }, Step::Freeze, soon)
+                (State::Frozen { outage_began: since }, Step::Freeze, soon)
             } else {
-                (State::Flowing { last_up, failing_since: Some(since) }, Step::Nothing, soon)
+                (State::Flowing { failing_since: Some(since) }, Step::Nothing, soon)
             }
         }
-        (State::Frozen { last_up }, true) => (well, Step::Thaw { outage_began: last_up }, period),
+        (frozen @ State::Frozen { .. }, true) if seen.views == Views::Behind => (frozen, Step::Nothing, soon),
+        (State::Frozen { outage_began }, true) => (well, Step::Thaw { outage_began }, period),
         (frozen @ State::Frozen { .. }, false) => (frozen, Step::Nothing, period),
     };
     Plan { state, step, next }
@@ -143,7 +156,8 @@ pub fn thawed(machine: &Machine, outage_began: Timestamp, now: Timestamp) -> Opt
         return None;
     }
     let fell_ill = current.last_update_time.as_ref().map(|time| time.0);
-    if fell_ill.is_some_and(|fell_ill| fell_ill < outage_began) {
+    // Stored times have whole seconds.
+    if fell_ill.is_some_and(|fell_ill| fell_ill.as_second() < outage_began.as_second()) {
         return Some(json!({ "status": { "currentStatus": { "lastUpdateTime": rfc3339(now) } } }));
     }
     let others = machine
@@ -192,10 +206,16 @@ mod tests {
     const LIMITS: Limits = Limits { timeout: Duration::from_secs(30), period: Duration::from_secs(60) };
 
     fn probe(state: State, control_up: bool, target_up: bool, second: i64) -> Plan {
+        probe_with(Views::Current, state, control_up, target_up, second)
+    }
+
+    fn probe_with(views: Views, state: State, control_up: bool, target_up: bool, second: i64) -> Plan {
         let health = |up| if up { Health::Up } else { Health::Down("no answer".to_owned()) };
         decide(&Observation {
             version: OBSERVATION_VERSION,
             now: at(second),
+            asked: at(second),
+            views,
             state,
             control: health(control_up),
             target: health(target_up),
@@ -214,8 +234,8 @@ mod tests {
         last.unwrap()
     }
 
-    const WELL: fn() -> State = || State::Flowing { last_up: at(0), failing_since: None };
-    const FROZEN: fn() -> State = || State::Frozen { last_up: at(0) };
+    const WELL: fn() -> State = || State::Flowing { failing_since: None };
+    const FROZEN: fn() -> State = || State::Frozen { outage_began: at(60) };
 
     #[test]
     fn mc_254_thirty_one_seconds_of_silence_freeze() {
@@ -230,12 +250,12 @@ mod tests {
         let recovered = probe(after_the_first, true, true, 70).state;
         let second = probes(recovered, false, &[3670, 3675]);
         assert_eq!(second.step, Step::Nothing);
-        assert_eq!(second.state, State::Flowing { last_up: at(70), failing_since: Some(at(3670)) });
+        assert_eq!(second.state, State::Flowing { failing_since: Some(at(3670)) });
     }
 
     #[test]
     fn mc_260_the_silence_of_the_target_alone_is_enough() {
-        let failing = State::Flowing { last_up: at(0), failing_since: Some(at(10)) };
+        let failing = State::Flowing { failing_since: Some(at(10)) };
         assert_eq!(probe(failing, true, false, 41).step, Step::Freeze);
         assert_eq!(probe(failing, false, true, 41).step, Step::Freeze);
     }
@@ -260,10 +280,42 @@ mod tests {
     }
 
     #[test]
-    fn a_thaw_forgives_what_began_after_the_last_answer() {
+    fn a_thaw_forgives_what_began_after_the_first_question_without_an_answer() {
         let plan = probe(FROZEN(), true, true, 1200);
-        assert_eq!(plan.step, Step::Thaw { outage_began: at(0) });
-        assert_eq!(plan.state, State::Flowing { last_up: at(1200), failing_since: None });
+        assert_eq!((plan.step, plan.state), (Step::Thaw { outage_began: at(60) }, WELL()));
+    }
+
+    #[test]
+    fn nobody_thaws_by_views_that_are_behind() {
+        let plan = probe_with(Views::Behind, FROZEN(), true, true, 1200);
+        assert_eq!((plan.step, plan.state, plan.next), (Step::Nothing, FROZEN(), Duration::from_secs(6)));
+        let plan = probe_with(Views::Behind, WELL(), true, true, 1200);
+        assert_eq!(plan.state, WELL(), "what flows goes on flowing");
+    }
+
+    #[test]
+    fn the_outage_begins_with_the_question_and_not_with_the_end_of_the_wait_for_its_answer() {
+        let down = || Health::Down("no answer within 10s".to_owned());
+        let plan = decide(&Observation {
+            version: OBSERVATION_VERSION,
+            now: at(70),
+            asked: at(60),
+            views: Views::Current,
+            state: WELL(),
+            control: Health::Up,
+            target: down(),
+            limits: LIMITS,
+        });
+        assert_eq!(plan.state, State::Flowing { failing_since: Some(at(60)) });
+    }
+
+    #[test]
+    fn decision_13_what_fell_ill_in_the_period_before_the_outage_stays_ill() {
+        let Step::Thaw { outage_began } = probe(FROZEN(), true, true, 1200).step else { panic!("no thaw") };
+        let patch = thawed(&unknown(59), outage_began, at(1200)).unwrap();
+        assert!(patch["status"]["currentStatus"].get("phase").is_none(), "{patch}");
+        let patch = thawed(&unknown(60), outage_began, at(1200)).unwrap();
+        assert_eq!(patch["status"]["currentStatus"]["phase"], "Running");
     }
 
     fn unknown(since: i64) -> Machine {

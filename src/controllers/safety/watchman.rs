@@ -6,24 +6,28 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 
-use super::freeze::{self, Health, LOOK_AFTER_THAW, Limits, Observation, State, Step, silence};
+use super::freeze::{self, Health, LOOK_AFTER_THAW, Limits, Observation, State, Step, Views, silence};
 use crate::{
     api::{names::machine_reason, v1alpha1::Machine},
     cluster::{
+        catch_up::caught_up,
         clock::SharedClock,
         error::ApiError,
         events::{EventNote, Recorder},
         key::{ObjectKey, Target},
         objects::{Objects, Part, Patch},
         queue::{Outcome, WorkQueue},
+        store::Store,
     },
     controllers::{
         machine::{FreezeSwitch, frozen::is_under_way, observation::Freeze},
@@ -34,6 +38,8 @@ use crate::{
 
 /// The object that probes ask for; that it does not exist is an answer.
 const DUMMY: &str = "dummy_name";
+/// How long a thaw waits for the views before it probes again.
+const CATCH_UP: Duration = Duration::from_secs(10);
 /// How long one probe may take, at most and at least.
 const PROBE_WITHIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
@@ -43,6 +49,8 @@ pub struct WatchmanDeps {
     pub control: kube::Client,
     /// Probes the API server with the Nodes.
     pub target: kube::Client,
+    /// The store of Nodes, which must have caught up before a thaw.
+    pub nodes: Option<Arc<Store<Node>>>,
     /// Namespace of the machine objects.
     pub namespace: String,
     /// The stores of the control cluster.
@@ -74,14 +82,17 @@ pub struct Watchman {
 impl Watchman {
     /// A watchman; he does nothing until his queue runs [`Self::reconcile`]. Both API servers count as seen just now.
     pub fn new(deps: WatchmanDeps) -> Self {
-        let state = State::Flowing { last_up: deps.clock.now(), failing_since: None };
+        let state = State::Flowing { failing_since: None };
         Self { deps, state: Mutex::new(state), unthawed: Mutex::default() }
     }
 
     /// One probe, and what follows from it.
     pub async fn reconcile(&self) -> Outcome {
+        let asked = self.deps.clock.now();
         let (control, target) = tokio::join!(self.probe_control(), self.probe_target());
         let state = *lock(&self.state);
+        let both_up = control == Health::Up && target == Health::Up;
+        let views = if both_up && matches!(state, State::Frozen { .. }) { self.views().await } else { Views::Current };
         for (cluster, health) in [("control", &control), ("target", &target)] {
             if let Health::Down(why) = health {
                 tracing::warn!(cluster, why, "the API server does not answer");
@@ -92,6 +103,8 @@ impl Watchman {
         let plan = freeze::decide(&Observation {
             version: freeze::OBSERVATION_VERSION,
             now,
+            asked,
+            views,
             state,
             control,
             target,
@@ -123,21 +136,42 @@ impl Watchman {
         Outcome::LookAgain(next, "the next probe")
     }
 
+    /// Whether the views show what the API servers have. A watch that comes back after an outage replays it: the first thing it
+    /// shows may be every Node as it was when nobody could reach it.
+    async fn views(&self) -> Views {
+        let machines: Api<Machine> = Api::namespaced(self.deps.control.clone(), &self.deps.namespace);
+        let nodes: Api<Node> = Api::all(self.deps.target.clone());
+        let Some(view) = &self.deps.nodes else { return Views::Current };
+        let caught_up = async {
+            tokio::join!(caught_up("machines", &machines, &self.deps.views.machines), caught_up("nodes", &nodes, view))
+        };
+        if tokio::time::timeout(CATCH_UP, caught_up).await.is_ok() {
+            return Views::Current;
+        }
+        tracing::info!("the API servers answer again, and the views are behind them: still frozen");
+        Views::Behind
+    }
+
     async fn probe_control(&self) -> Health {
         let machines: Api<Machine> = Api::namespaced(self.deps.control.clone(), &self.deps.namespace);
-        self.answered(async { machines.get_opt(DUMMY).await.map(drop) }).await
+        self.answered::<Machine>(machines).await
     }
 
     async fn probe_target(&self) -> Health {
         let nodes: Api<Node> = Api::all(self.deps.target.clone());
-        self.answered(async { nodes.get_opt(DUMMY).await.map(drop) }).await
+        self.answered::<Node>(nodes).await
     }
 
-    async fn answered(&self, probe: impl Future<Output = kube::Result<()>>) -> Health {
+    /// Only an API server names what it did not find: any other 404 is an answer of somebody who does not reach it.
+    async fn answered<K>(&self, api: Api<K>) -> Health
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
         let within = (self.deps.limits.timeout / 3).clamp(PROBE_WITHIN.0, PROBE_WITHIN.1);
-        match tokio::time::timeout(within, probe).await {
-            Ok(Ok(())) => Health::Up,
-            Ok(Err(error)) => Health::Down(ApiError::from(error).to_string()),
+        let answer = tokio::time::timeout(within, api.get(DUMMY)).await;
+        match answer.map(|answer| answer.map_err(|error| ApiError::about::<K>(error, DUMMY))) {
+            Ok(Ok(_) | Err(ApiError::NotFound(_))) => Health::Up,
+            Ok(Err(error)) => Health::Down(error.to_string()),
             Err(_) => Health::Down(format!("no answer within {within:?}")),
         }
     }

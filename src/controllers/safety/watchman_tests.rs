@@ -11,12 +11,16 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     api::v1alpha1::MachinePhase,
+    cluster::error::testing::not_found_at,
     cluster::{clock::TokioClock, gate::Gate, watch::prune},
 };
 
 /// An API server that can be down, and that refuses writes to machines of one name.
+#[derive(Default)]
 struct World {
     up: AtomicBool,
+    /// A gateway answers in the API server's place.
+    pages: AtomicBool,
     machines: Mutex<BTreeMap<String, Value>>,
     refused: Mutex<Option<String>>,
 }
@@ -35,12 +39,30 @@ impl World {
         let (parts, body) = request.into_parts();
         let name = parts.uri.path().split('/').nth(7).unwrap_or_default().to_owned();
         let status = |code: u16| {
-            let text = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
-                "reason": if code == 404 { "NotFound" } else { "Test" }, "message": "test"});
+            let text = if code == 404 {
+                not_found_at(parts.uri.path())
+            } else {
+                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Test", "message": "test"})
+            };
             http::Response::builder().status(code).body(Body::from(text.to_string().into_bytes())).unwrap()
         };
         if !self.up.load(Ordering::SeqCst) {
             return Ok(status(503));
+        }
+        if self.pages.load(Ordering::SeqCst) {
+            let page = Body::from(b"default backend - 404".to_vec());
+            return Ok(http::Response::builder().status(404).body(page).unwrap());
+        }
+        let list = |items: Value| {
+            let list = json!({"metadata": {"resourceVersion": "50"}, "items": items});
+            Ok(http::Response::new(Body::from(list.to_string().into_bytes())))
+        };
+        if parts.uri.path() == "/api/v1/nodes" {
+            return list(json!([{"metadata": {"name": "n", "uid": "n", "resourceVersion": "40"}}]));
+        }
+        if parts.uri.path().ends_with("/machines") {
+            let metadata = |machine: &Value| json!({ "metadata": machine["metadata"] });
+            return list(lock(&self.machines).values().map(metadata).collect());
         }
         let body = body.collect_bytes().await.unwrap_or_default();
         let mut machines = lock(&self.machines);
@@ -71,14 +93,19 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let world =
-            Arc::new(World { up: AtomicBool::new(true), machines: Mutex::default(), refused: Mutex::default() });
+        Self::with_nodes(None)
+    }
+
+    /// A scene whose watchman compares this view of Nodes before a thaw.
+    fn with_nodes(nodes: Option<Arc<Store<Node>>>) -> Self {
+        let world = Arc::new(World { up: AtomicBool::new(true), ..World::default() });
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let (views, freeze) = (ControlViews::default(), FreezeSwitch::default());
         let gate = Gate::open_until(CancellationToken::new());
         let watchman = Watchman::new(WatchmanDeps {
             control: world.client(),
             target: world.client(),
+            nodes,
             namespace: "ns".to_owned(),
             machines: Objects::new(world.client(), gate, Some(Arc::clone(&views.machines)), prune::common),
             views: views.clone(),
@@ -141,6 +168,31 @@ async fn mc_254_a_long_silence_freezes_and_mc_256_a_thaw_forgives() {
     assert_eq!(scene.watchman.deps.metrics.render().unwrap().matches("mcm_machine_controller_frozen 0").count(), 1);
 }
 
+fn node(version: u64) -> Node {
+    let mut node = Node::default();
+    node.metadata.name = Some("n".to_owned());
+    node.metadata.uid = Some("n".to_owned());
+    node.metadata.resource_version = Some(version.to_string());
+    node
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_thawed_before_the_watch_has_replayed_the_outage() {
+    let nodes = crate::controllers::views::node_store();
+    nodes.apply(node(30));
+    let scene = Scene::with_nodes(Some(Arc::clone(&nodes)));
+    scene.outage().await;
+    scene.machine("fell-ill", 70);
+    scene.set_up(true);
+    for _ in 0..3 {
+        scene.probe().await;
+        assert_eq!(scene.freeze.get(), Freeze::Frozen, "the view shows the Node as it was before");
+    }
+    nodes.apply(node(40));
+    scene.probe().await;
+    assert_eq!((scene.freeze.get(), scene.world.phase("fell-ill").as_str()), (Freeze::Flowing, "Running"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn mc_257_a_machine_that_cannot_be_thawed_stops_nobody_and_is_tried_again() {
     let scene = Scene::new();
@@ -156,4 +208,18 @@ async fn mc_257_a_machine_that_cannot_be_thawed_stops_nobody_and_is_tried_again(
     *lock(&scene.world.refused) = None;
     scene.probe().await;
     assert_eq!((scene.freeze.of(&stubborn), scene.world.phase("stubborn").as_str()), (Freeze::Flowing, "Running"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_answers_404_for_everything_is_an_api_server_that_is_away() {
+    let scene = Scene::new();
+    scene.probe().await;
+    scene.world.pages.store(true, Ordering::SeqCst);
+    for _ in 0..8 {
+        scene.probe().await;
+    }
+    assert_eq!(scene.freeze.get(), Freeze::Frozen);
+    scene.world.pages.store(false, Ordering::SeqCst);
+    scene.probe().await;
+    assert_eq!(scene.freeze.get(), Freeze::Flowing);
 }

@@ -12,7 +12,7 @@ use super::{
     SetController,
     counts::is_failed,
     observe::{ReplicaFailure, SetObservation},
-    plan::{Effect, Step},
+    plan::{Effect, OnFailure, Step},
 };
 use crate::{
     api::{
@@ -37,6 +37,8 @@ const DELETIONS_AT_ONCE: usize = 25;
 pub struct Done {
     /// The first error.
     pub error: Option<ApiError>,
+    /// The first refusal that did not end the plan; the pass is run again all the same.
+    pub passed_over: Option<ApiError>,
     /// Set when machines could not be created or deleted.
     pub failure: Option<ReplicaFailure>,
     /// Names of machines whose creation got no answer.
@@ -84,6 +86,21 @@ pub fn must_be_read_again(error: &ApiError) -> bool {
     error.outcome_unknown() || matches!(error, ApiError::Conflict(_))
 }
 
+/// What an effect came to, when a refusal of it is to hold up nothing else. Errors that say nothing about the object, such as
+/// an API server that does not answer, end the plan in any case.
+///
+/// # Errors
+/// The error, when it ends the plan.
+pub fn passed_over(result: Result<(), ApiError>, on_failure: OnFailure, done: &mut Done) -> Result<(), ApiError> {
+    match result {
+        Err(error @ (ApiError::Invalid(_) | ApiError::Forbidden(_))) if on_failure == OnFailure::GoOn => {
+            done.passed_over.get_or_insert(error);
+            Ok(())
+        }
+        result => result,
+    }
+}
+
 /// How many of the next steps run together: creations, or deletions, that follow each other.
 pub fn together(steps: &[Step]) -> usize {
     match steps.first() {
@@ -96,9 +113,14 @@ pub fn together(steps: &[Step]) -> usize {
 
 /// What a set tells of calls that failed. A refusal is told; a lost answer is not one (S-MS-28), nor is a change by somebody
 /// else or the loss of the lease.
-pub fn replica_failure(reason: &'static str, what: &str, error: &ApiError) -> Option<ReplicaFailure> {
+pub fn replica_failure(
+    seen: &SetObservation,
+    reason: &'static str,
+    what: &str,
+    error: &ApiError,
+) -> Option<ReplicaFailure> {
     let is_told = !must_be_read_again(error) && !matches!(error, ApiError::NotLeading(_));
-    is_told.then(|| ReplicaFailure { reason, message: format!("{what}: {error}") })
+    is_told.then(|| ReplicaFailure::after(reason, format!("{what}: {error}"), seen))
 }
 
 fn is_creation(step: &Step) -> bool {
@@ -123,7 +145,10 @@ impl SetController {
                 Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => self.create(seen, these, &mut done).await,
                 Effect::DeleteMachine { .. } => self.delete(seen, these, &mut done).await,
                 Effect::PatchSet { part, patch } => self.patch_set(&seen.set, *part, patch.clone()).await,
-                Effect::PatchMachine { machine, patch } => gone_is_fine(self.patch(machine, patch).await),
+                Effect::PatchMachine { machine, patch, on_failure } => {
+                    let patched = gone_is_fine(self.patch(machine, patch).await);
+                    passed_over(patched, *on_failure, &mut done)
+                }
                 Effect::ReleaseMachine { machine, patch } => released(self.patch(machine, patch).await),
                 Effect::AdoptMachine { machine, patch } => {
                     let allowed = if reread { Ok(()) } else { self.may_adopt(&seen.set).await };
@@ -143,6 +168,7 @@ impl SetController {
                 return done;
             }
         }
+        done.error = done.passed_over.take();
         done
     }
 
@@ -183,7 +209,7 @@ impl SetController {
         let (_, error) = slow_start(steps, 1, call).await;
         done.unanswered.extend(unanswered.into_inner().unwrap_or_default());
         let Some(error) = error else { return Ok(()) };
-        done.failure = self.tell_failure(&seen.set, set_reason::FAILED_CREATE, "Error creating", &error);
+        done.failure = self.tell_failure(seen, set_reason::FAILED_CREATE, "Error creating", &error);
         Err(error)
     }
 
@@ -232,7 +258,7 @@ impl SetController {
             }
         }
         let Some(error) = results.into_iter().find_map(Result::err) else { return Ok(()) };
-        done.failure = self.tell_failure(&seen.set, set_reason::FAILED_DELETE, "Error deleting", &error);
+        done.failure = self.tell_failure(seen, set_reason::FAILED_DELETE, "Error deleting", &error);
         Err(error)
     }
 
@@ -262,13 +288,15 @@ impl SetController {
 
     fn tell_failure(
         &self,
-        set: &MachineSet,
+        seen: &SetObservation,
         reason: &'static str,
         what: &str,
         error: &ApiError,
     ) -> Option<ReplicaFailure> {
-        let failure = replica_failure(reason, what, error)?;
-        self.deps.recorder.note(set, EventNote::warning(reason, failure.message.clone()));
+        let failure = replica_failure(seen, reason, what, error)?;
+        if failure.is_news(seen) {
+            self.deps.recorder.note(&*seen.set, EventNote::warning(reason, failure.message.clone()));
+        }
         Some(failure)
     }
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{
     counts::{annotation_of, is_auto_preserved, is_failed, is_terminating},
-    plan::{Effect, Plan},
+    plan::{Effect, OnFailure, Plan},
 };
 use crate::{
     api::{
@@ -59,7 +59,9 @@ pub fn keep_failed(
         // A user may have decided meanwhile.
         let patch = patch.guarded_by(machine.metadata.resource_version.as_deref());
         let rule = if value.is_some() { "preservation/keep" } else { "preservation/let-go" };
-        plan.push(rule, Effect::PatchMachine { machine: Target::of(&**machine), patch });
+        // What is decided after it counts on it: a machine to be kept must not go.
+        let on_failure = OnFailure::EndPlan;
+        plan.push(rule, Effect::PatchMachine { machine: Target::of(&**machine), patch, on_failure });
     }
     let is_chosen = |machine: &Machine| chosen.iter().any(|one| one.metadata.uid == machine.metadata.uid);
     claimed.into_iter().map(|machine| if is_chosen(&machine) { annotated(&machine, value) } else { machine }).collect()

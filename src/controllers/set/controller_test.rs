@@ -24,7 +24,7 @@ struct Cluster {
     views: ControlViews,
     sets: SetController,
     metrics: Metrics,
-    _events: mpsc::Receiver<Pending>,
+    events: mpsc::Receiver<Pending>,
 }
 
 impl Cluster {
@@ -45,8 +45,9 @@ impl Cluster {
             recorder: Recorder::new(COMPONENT, sender),
             name_seed: 1,
         })
-        .counting_stale_machines(metrics.machine.stale_machines.clone());
-        let cluster = Self { api, views, sets, metrics, _events: events };
+        .counting_stale_machines(metrics.machine.stale_machines.clone())
+        .showing_back_offs(metrics.machine.set_back_off.clone());
+        let cluster = Self { api, views, sets, metrics, events };
         if let Some(set) = set {
             let set = set.build();
             let stored = cluster.put("machinesets", "set", &serde_json::to_value(set).unwrap());
@@ -252,4 +253,71 @@ async fn a_refused_annotation_costs_no_machine() {
     let machine = cluster.api.all("machines").remove(0);
     assert_eq!(machine["status"]["currentStatus"]["phase"], serde_json::to_value(MachinePhase::Failed).unwrap());
     assert_eq!(machine["metadata"]["annotations"]["node.machine.sapcloud.io/preserve"], "auto-preserved");
+}
+
+#[tokio::test]
+async fn a_machine_whose_patch_is_refused_holds_up_no_other() {
+    let kind_of_another_time =
+        |machine: Building<Machine>| machine.with(|m| m.spec.class.kind = "AWSMachineClass".to_owned());
+    let machines = vec![kind_of_another_time(running("a")), kind_of_another_time(running("b"))];
+    let cluster = Cluster::new(Some(set(3)), machines);
+    cluster.api.fail_next("PATCH machines", Fault::Refuse);
+    let outcome = cluster.pass().await;
+    assert!(matches!(&outcome, Outcome::Retry(text) if text.contains("exceeded quota")), "{outcome:?}");
+    assert_eq!((cluster.writes("PATCH machines"), cluster.writes("POST machines")), (2, 1));
+}
+
+#[tokio::test]
+async fn a_refusal_that_lasts_is_written_and_told_once() {
+    let mut cluster = Cluster::new(Some(set(3)), vec![]);
+    for _ in 0..20 {
+        cluster.api.fail_next("POST machines", Fault::Refuse);
+        assert!(matches!(cluster.pass().await, Outcome::Retry(_)));
+    }
+    assert_eq!((cluster.writes("POST machines"), cluster.writes("PATCH machinesets/status")), (20, 1));
+    let mut told = 0;
+    while cluster.events.try_recv().is_ok() {
+        told += 1;
+    }
+    assert_eq!(told, 1);
+    cluster.pass().await;
+    assert!(cluster.set()["status"]["machineSetCondition"].is_null());
+}
+
+#[tokio::test]
+async fn replacements_of_machines_that_never_join_wait_and_say_so() {
+    let cluster = Cluster::new(Some(set(1)), vec![]);
+    // The first two are replaced at once, the third is not.
+    for number in 1..=3 {
+        cluster.pass().await;
+        assert_eq!(cluster.writes("POST machines"), number);
+        let name = cluster.api.all("machines")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+        let lost = cluster.api.edit("machines", &name, |machine| {
+            machine["status"] = json!({
+                "currentStatus": { "phase": "Failed" }, "lastOperation": { "type": "Create", "state": "Failed" },
+            });
+            Some(())
+        });
+        cluster.views.machines.apply(serde_json::from_value(lost).unwrap());
+        cluster.pass().await;
+        let gone = cluster.api.edit("machines", &name, |_| None);
+        cluster.views.machines.delete(&serde_json::from_value(gone).unwrap());
+    }
+    let outcome = cluster.pass().await;
+    assert!(matches!(outcome, Outcome::LookAgain(..)), "{outcome:?}");
+    assert_eq!(cluster.writes("POST machines"), 3);
+    let condition = cluster.set()["status"]["machineSetCondition"][0].clone();
+    assert_eq!(condition["reason"], "MachinesNeverJoined");
+    let shown = |cluster: &Cluster| cluster.metrics.render().unwrap().contains("mcm_machine_set_backoff_seconds{");
+    assert!(shown(&cluster));
+    // Somebody wants another number: the wait is over.
+    let changed = cluster.api.edit("machinesets", "set", |set| {
+        set["spec"]["replicas"] = json!(2);
+        Some(())
+    });
+    cluster.views.sets.apply(serde_json::from_value(changed).unwrap());
+    cluster.pass().await;
+    assert_eq!(cluster.writes("POST machines"), 5);
+    assert!(cluster.set()["status"]["machineSetCondition"].is_null());
+    assert!(!shown(&cluster));
 }

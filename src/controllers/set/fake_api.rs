@@ -13,6 +13,8 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tower::service_fn;
 
+use crate::cluster::error::testing::not_found_at;
+
 /// What goes wrong with a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -100,7 +102,7 @@ impl FakeApi {
         if method == Method::GET {
             return match state.objects.get(path) {
                 Some(object) => (StatusCode::OK, object.clone()),
-                None => failure(StatusCode::NOT_FOUND, "NotFound", path),
+                None => (StatusCode::NOT_FOUND, not_found_at(path)),
             };
         }
         let (object_path, status_part) = match path.strip_suffix("/status") {
@@ -113,7 +115,12 @@ impl FakeApi {
         let place = state.faults.iter().position(|(of, _)| *of == what);
         let fault = place.and_then(|place| state.faults.remove(place)).map(|(_, fault)| fault);
         match fault {
-            Some(Fault::Refuse) => return failure(StatusCode::FORBIDDEN, "Forbidden", "exceeded quota"),
+            Some(Fault::Refuse) => {
+                // A refusal quotes the name, also the one that was drawn for it.
+                let name = body["metadata"]["name"].as_str().unwrap_or(object_path);
+                let text = format!("{plural} \"{name}\" is forbidden: exceeded quota");
+                return failure(StatusCode::FORBIDDEN, "Forbidden", &text);
+            }
             Some(Fault::LoseRequest) => return failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "lost"),
             Some(Fault::LoseAnswer) | None => {}
         }
@@ -163,7 +170,7 @@ impl State {
 
     fn patch(&mut self, path: &str, status_part: bool, kind: &str, patch: Value) -> (StatusCode, Value) {
         let Some(before) = self.objects.get(path).cloned() else {
-            return failure(StatusCode::NOT_FOUND, "NotFound", path);
+            return (StatusCode::NOT_FOUND, not_found_at(path));
         };
         let mut after = before.clone();
         if kind == "application/json-patch+json" {
@@ -202,7 +209,7 @@ impl State {
 
     fn delete(&mut self, path: &str, preconditions: &Value) -> (StatusCode, Value) {
         let Some(mut object) = self.objects.get(path).cloned() else {
-            return failure(StatusCode::NOT_FOUND, "NotFound", path);
+            return (StatusCode::NOT_FOUND, not_found_at(path));
         };
         let is_broken = |(field, wanted): (&String, &Value)| object["metadata"][field] != *wanted;
         if preconditions.as_object().into_iter().flatten().any(is_broken) {

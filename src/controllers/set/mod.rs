@@ -6,6 +6,7 @@
 
 mod act;
 pub mod auto_preservation;
+pub mod back_off;
 #[cfg(test)]
 mod controller_test;
 pub mod counts;
@@ -40,8 +41,9 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 
-pub use self::act::{Done, must_be_read_again, replica_failure, slow_start, slow_start_batches, together};
+pub use self::act::{Done, must_be_read_again, passed_over, replica_failure, slow_start, slow_start_batches, together};
 use self::{
+    back_off::{BackOff, Hold},
     observe::{ReplicaFailure, SetObservation},
     plan::{Effect, Plan},
 };
@@ -57,7 +59,7 @@ use crate::{
         queue::Outcome,
         store::Store,
     },
-    metrics::Counters,
+    metrics::{Counters, Gauges, OfSet},
 };
 
 /// Component name of the set controller's events.
@@ -92,6 +94,7 @@ struct Memory {
     unanswered: BTreeSet<String>,
     unread: BTreeSet<ObjectKey>,
     failure: Option<ReplicaFailure>,
+    back_off: BackOff,
     checked: Option<Checked<MachineSet>>,
 }
 
@@ -99,6 +102,7 @@ struct Memory {
 pub struct SetController {
     deps: SetDeps,
     stale_machines: Option<Counters<()>>,
+    back_offs: Option<Gauges<OfSet<'static>>>,
     random: Mutex<ChaCha8Rng>,
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
 }
@@ -107,13 +111,19 @@ impl SetController {
     /// A controller that works with these.
     pub fn new(deps: SetDeps) -> Self {
         let random = Mutex::new(ChaCha8Rng::seed_from_u64(deps.name_seed));
-        Self { deps, stale_machines: None, random, memory: Mutex::default() }
+        Self { deps, stale_machines: None, back_offs: None, random, memory: Mutex::default() }
     }
 
     /// The same controller, which counts here each deleted Failed machine whose last operation was a health check.
     #[must_use]
     pub fn counting_stale_machines(self, counter: Counters<()>) -> Self {
         Self { stale_machines: Some(counter), ..self }
+    }
+
+    /// The same controller, which shows here how long sets wait that replace machines which never joined.
+    #[must_use]
+    pub fn showing_back_offs(self, gauges: Gauges<OfSet<'static>>) -> Self {
+        Self { back_offs: Some(gauges), ..self }
     }
 
     /// One pass over one set.
@@ -123,6 +133,7 @@ impl SetController {
         }
         let Some(seen) = self.observe(&key) else {
             self.memory().remove(&key);
+            self.show_back_off(&key, None);
             return Outcome::Settled;
         };
         let plan = decide::decide(&seen);
@@ -137,6 +148,10 @@ impl SetController {
                     memory.unanswered.remove(name);
                 }
             }
+            // Read before anything else is decided: the set may be deleted or want fewer by then, and ask for no machine.
+            memory
+                .unread
+                .extend(done.unanswered.iter().map(|name| ObjectKey::new(key.namespace.clone(), name.clone())));
             memory.unanswered.extend(done.unanswered.iter().cloned());
             memory.unread.extend(done.unread.iter().cloned());
             memory.failure.clone_from(&done.failure);
@@ -191,8 +206,20 @@ impl SetController {
             seen.unanswered.clone_from(&memory.unanswered);
             seen.status_written = memory.status_written;
             seen.failure.clone_from(&memory.failure);
+            seen.hold = memory.back_off.look(&seen, || back_off::given(&self.deps.views, &seen.set));
         });
+        self.show_back_off(key, seen.hold.as_ref());
         Some(seen)
+    }
+
+    /// A series is there as long as the wait.
+    fn show_back_off(&self, key: &ObjectKey, hold: Option<&Hold>) {
+        let Some(gauges) = &self.back_offs else { return };
+        let labels = OfSet { name: &key.name, namespace: &key.namespace };
+        match hold {
+            Some(hold) => gauges.set(&labels, hold.length().as_secs_f64()),
+            None => gauges.remove(&labels),
+        }
     }
 
     /// Reads the machines again whose deletion got no answer; whether all could be read.

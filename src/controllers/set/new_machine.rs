@@ -42,6 +42,22 @@ pub fn names(set: &str, count: usize, unanswered: &BTreeSet<String>, taken: &BTr
     names
 }
 
+/// The text without the last characters of the names of machines of the set.
+pub fn without_new_names(set: &str, text: &str) -> String {
+    let base: String = prefix(set).chars().take(LONGEST_BASE).collect();
+    let mut parts = text.split(base.as_str());
+    let mut without = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let bytes = part.as_bytes();
+        let is_suffix = bytes.len() >= SUFFIX_LENGTH
+            && bytes.iter().take(SUFFIX_LENGTH).all(|byte| ALPHABET.contains(byte))
+            && bytes.get(SUFFIX_LENGTH).is_none_or(|next| !next.is_ascii_alphanumeric() && *next != b'-');
+        without.push_str(&base);
+        without.push_str(if is_suffix { part.get(SUFFIX_LENGTH..).unwrap_or_default() } else { part });
+    }
+    without
+}
+
 /// What the API server would have been told to generate a name from.
 fn prefix(set: &str) -> String {
     format!("{set}-")
@@ -57,13 +73,14 @@ fn suffix(random: &mut ChaCha8Rng) -> String {
         .collect()
 }
 
-/// The creation timeout that the set's annotation asks for.
+/// The creation timeout that the set's annotation asks for, as written and as meant.
 ///
 /// # Errors
-/// The annotation's value when it is no duration.
-pub fn effective_creation_timeout(set: &MachineSet) -> Result<Option<GoDuration>, &str> {
+/// The annotation's value when admission would refuse it on a machine: it is no duration, or not a positive one.
+pub fn effective_creation_timeout(set: &MachineSet) -> Result<Option<(&str, GoDuration)>, &str> {
     let value = set.metadata.annotations.as_ref().and_then(|all| all.get(annotation::EFFECTIVE_CREATION_TIMEOUT));
-    value.map(|text| text.parse().map_err(|_| text.as_str())).transpose()
+    let read = |text: &str| text.parse().ok().filter(|timeout| *timeout > GoDuration::ZERO);
+    value.map(|text| read(text).map(|timeout| (text.as_str(), timeout)).ok_or(text.as_str())).transpose()
 }
 
 /// A new machine of the set under this name.
@@ -71,12 +88,8 @@ pub fn new_machine(set: &MachineSet, name: String) -> Machine {
     let template = &set.spec.template;
     let mut annotations = template.metadata.annotations.clone().unwrap_or_default();
     let mut spec = MachineSpec { provider_id: template.spec.provider_id.clone(), ..template.spec.clone() };
-    if let Some(text) =
-        set.metadata.annotations.as_ref().and_then(|all| all.get(annotation::EFFECTIVE_CREATION_TIMEOUT))
-    {
-        annotations.insert(annotation::EFFECTIVE_CREATION_TIMEOUT.to_owned(), text.clone());
-    }
-    if let Ok(Some(timeout)) = effective_creation_timeout(set) {
+    if let Ok(Some((text, timeout))) = effective_creation_timeout(set) {
+        annotations.insert(annotation::EFFECTIVE_CREATION_TIMEOUT.to_owned(), text.to_owned());
         spec.configuration.creation_timeout = Some(timeout);
     }
     let priority = annotations.entry(annotation::MACHINE_PRIORITY.to_owned()).or_default();
@@ -150,11 +163,12 @@ mod tests {
 
     #[rstest]
     #[case::s_util_14_absent(None, Ok(None))]
-    #[case::s_util_14_valid(Some("30m"), Ok(Some(GoDuration::from_mins(30))))]
+    #[case::s_util_14_valid(Some("30m"), Ok(Some(("30m", GoDuration::from_mins(30)))))]
     #[case::s_util_14_invalid(Some("abc"), Err("abc"))]
+    #[case::nothing_is_no_timeout(Some("0s"), Err("0s"))]
     fn the_effective_creation_timeout_is_read(
         #[case] value: Option<&str>,
-        #[case] expected: Result<Option<GoDuration>, &str>,
+        #[case] expected: Result<Option<(&str, GoDuration)>, &str>,
     ) {
         let set = match value {
             Some(value) => set(1).annotation(annotation::EFFECTIVE_CREATION_TIMEOUT, value),
@@ -164,15 +178,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::s_ms_35_the_annotation_wins("30m", 30)]
-    #[case::s_ms_36_an_unreadable_annotation_leaves_the_template("abc", 20)]
-    fn the_creation_timeout_of_a_new_machine(#[case] annotation: &str, #[case] minutes: i64) {
+    #[case::s_ms_35_the_annotation_wins("30m", 30, Some("30m"))]
+    #[case::s_ms_36_an_unreadable_annotation_leaves_the_template_and_is_not_copied("abc", 20, None)]
+    #[case::nor_is_one_that_admission_would_refuse("0s", 20, None)]
+    fn the_creation_timeout_of_a_new_machine(
+        #[case] annotation: &str,
+        #[case] minutes: i64,
+        #[case] copied: Option<&str>,
+    ) {
         let set = set(1)
             .annotation(annotation::EFFECTIVE_CREATION_TIMEOUT, annotation)
             .with(|set| set.spec.template.spec.configuration.creation_timeout = Some(GoDuration::from_mins(20)))
             .build();
         let machine = new_machine(&set, "m".to_owned());
         assert_eq!(machine.spec.configuration.creation_timeout, Some(GoDuration::from_mins(minutes)));
-        assert_eq!(machine.metadata.annotations.unwrap()[annotation::EFFECTIVE_CREATION_TIMEOUT], annotation);
+        let annotations = machine.metadata.annotations.unwrap();
+        assert_eq!(annotations.get(annotation::EFFECTIVE_CREATION_TIMEOUT).map(String::as_str), copied);
     }
 }

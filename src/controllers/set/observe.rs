@@ -5,12 +5,14 @@ use std::{
     sync::Arc,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
 use super::{
+    back_off::Hold,
     counts::{is_failed, label_of},
+    new_machine::without_new_names,
     preservation::NodePreserve,
 };
 use crate::{
@@ -35,6 +37,34 @@ pub struct ReplicaFailure {
     pub reason: &'static str,
     /// The error.
     pub message: String,
+    /// When an event told of it.
+    pub told: Timestamp,
+}
+
+/// A failure that lasts is told by an event so often; its condition stays all the time, and events are forgotten after an
+/// hour.
+const TOLD_AGAIN_AFTER: SignedDuration = SignedDuration::from_hours(1);
+
+impl ReplicaFailure {
+    /// The failure, seen at this time after an earlier one of the same set. What differs in the names of new machines alone
+    /// is the same failure: each pass draws new ones, and refusals quote them.
+    pub fn after(reason: &'static str, message: String, seen: &SetObservation) -> Self {
+        let set = seen.set.metadata.name.as_deref().unwrap_or_default();
+        let lasts = |known: &&Self| {
+            known.reason == reason
+                && without_new_names(set, &known.message) == without_new_names(set, &message)
+                && seen.now.duration_since(known.told) < TOLD_AGAIN_AFTER
+        };
+        match seen.failure.as_ref().filter(lasts) {
+            Some(known) => known.clone(),
+            None => Self { reason, message, told: seen.now },
+        }
+    }
+
+    /// Whether an event is to tell of it.
+    pub fn is_news(&self, seen: &SetObservation) -> bool {
+        seen.failure.as_ref().is_none_or(|known| known.told != self.told)
+    }
 }
 
 /// What a decision about a set may depend on.
@@ -63,6 +93,8 @@ pub struct SetObservation {
     pub status_written: Option<Timestamp>,
     /// What went wrong the last time.
     pub failure: Option<ReplicaFailure>,
+    /// The wait before machines that never joined are replaced.
+    pub hold: Option<Hold>,
 }
 
 impl SetObservation {
@@ -80,6 +112,7 @@ impl SetObservation {
             unanswered: BTreeSet::new(),
             status_written: None,
             failure: None,
+            hold: None,
         }
     }
 

@@ -45,6 +45,15 @@ impl From<Next> for Outcome {
     }
 }
 
+/// What a failure of an effect means for those after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum OnFailure {
+    /// The plan ends; the pass is run again.
+    EndPlan,
+    /// The plan goes on; the pass is run again at its end.
+    GoOn,
+}
+
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Effect {
@@ -75,6 +84,8 @@ pub enum Effect {
         machine: Target,
         /// How.
         patch: Patch,
+        /// What a refusal means.
+        on_failure: OnFailure,
     },
     /// Creates a machine.
     CreateMachine(Box<Machine>),

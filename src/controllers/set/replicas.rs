@@ -9,16 +9,17 @@ use super::{
     counts::{is_failed, is_terminating, label_of},
     new_machine::{names, new_machine},
     observe::SetObservation,
-    plan::{Effect, Plan},
+    plan::{Effect, Next, Plan},
     preservation::{NodePreserve, may_terminate},
     ranking::{is_marked, sort_for_deletion},
 };
 use crate::{
     api::{
-        names::{label, update_result},
+        names::{UNSELECTED_TEMPLATE, label, set_reason, update_result},
+        selector,
         v1alpha1::{Machine, MachineSet},
     },
-    cluster::key::Target,
+    cluster::{events::EventNote, key::Target},
 };
 
 /// Most creations, and most deletions, of one pass.
@@ -42,11 +43,25 @@ pub fn may_not_grow(set: &MachineSet) -> bool {
     has(label::FREEZE).is_some_and(|value| value == "True") || has(label::SCALE_UP_DISABLED).is_some()
 }
 
+/// Whether machines made from the template belong to the set.
+fn selects_its_template(set: &MachineSet) -> bool {
+    let labels = set.spec.template.metadata.labels.clone().unwrap_or_default();
+    set.spec.selector.as_ref().is_some_and(|selector| selector::matches(selector, &labels))
+}
+
 fn create_missing(seen: &SetObservation, claimed: &[Arc<Machine>], missing: usize, plan: &mut Plan) -> usize {
     if may_not_grow(&seen.set) {
         return 0;
     }
-    let count = missing.min(BURST);
+    if !selects_its_template(&seen.set) {
+        plan.push(
+            "replicas/unselected",
+            Effect::Tell(EventNote::warning(set_reason::FAILED_CREATE, UNSELECTED_TEMPLATE)),
+        );
+        return 0;
+    }
+    let waiting = replacements_that_wait(seen, missing, plan);
+    let count = (missing - waiting).min(BURST);
     let taken: BTreeSet<&str> = claimed.iter().filter_map(|machine| machine.metadata.name.as_deref()).collect();
     let set = seen.set.metadata.name.as_deref().unwrap_or_default();
     for name in names(set, count, &seen.unanswered, &taken, seen.name_seed) {
@@ -58,7 +73,14 @@ fn create_missing(seen: &SetObservation, claimed: &[Arc<Machine>], missing: usiz
             plan.push("replicas/missing", Effect::CreateMachine(machine));
         }
     }
-    missing - count
+    missing - waiting - count
+}
+
+/// How many of the missing machines replace some that never joined, and wait (decisions.md 46).
+fn replacements_that_wait(seen: &SetObservation, missing: usize, plan: &mut Plan) -> usize {
+    let Some(hold) = &seen.hold else { return 0 };
+    plan.next = plan.next.or_earlier(Next::After(hold.left(seen.now), "new machines never joined"));
+    hold.replacements.min(missing)
 }
 
 fn delete_superfluous(seen: &SetObservation, staying: Vec<&Arc<Machine>>, wanted: usize, plan: &mut Plan) -> usize {
@@ -96,12 +118,13 @@ fn delete_superfluous(seen: &SetObservation, staying: Vec<&Arc<Machine>>, wanted
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
     use rstest::rstest;
 
     use super::*;
     use crate::{
         api::{names::annotation, v1alpha1::MachinePhase},
-        controllers::set::testing::*,
+        controllers::set::{back_off::Hold, testing::*},
     };
 
     /// Number of creations, names of deletions, what is left over.
@@ -114,6 +137,18 @@ mod tests {
             _ => None,
         });
         (creations, deletions.collect(), left)
+    }
+
+    /// They would belong to nobody and be made again without end.
+    #[test]
+    fn machines_that_the_set_would_not_select_are_not_made() {
+        let expression =
+            LabelSelectorRequirement { key: "pool".to_owned(), operator: "Exists".to_owned(), values: None };
+        let set = set(3).with(|set| set.spec.selector.as_mut().unwrap().match_expressions = Some(vec![expression]));
+        let seen = seeing(set.build(), []);
+        assert_eq!(decide(&seen), (0, vec![], 0));
+        let plan = super::super::decide::decide(&seen);
+        assert_eq!(plan.steps.iter().map(|step| step.rule).collect::<Vec<_>>(), ["replicas/unselected"]);
     }
 
     #[rstest]
@@ -189,6 +224,27 @@ mod tests {
     ) {
         let (creations, deletions, _) = decide(&seeing_running(set(wanted).label(key, value).build(), running));
         assert_eq!((creations, deletions.len()), (0, deleted));
+    }
+
+    #[rstest]
+    #[case::all_that_are_missing_replace_such(1, 2, 2, 0)]
+    #[case::one_that_served_is_replaced_at_once(0, 2, 1, 1)]
+    #[case::growth_goes_on(0, 5, 3, 2)]
+    #[case::none_is_missing(3, 3, 1, 0)]
+    fn machines_that_never_joined_are_replaced_when_their_wait_is_over(
+        #[case] running: usize,
+        #[case] wanted: i32,
+        #[case] waiting: usize,
+        #[case] created: usize,
+    ) {
+        let mut seen = seeing_running(set(wanted).build(), running);
+        seen.hold =
+            Some(Hold { since: at(-10), until: at(20), replacements: waiting, in_a_row: 3, last: "m".to_owned() });
+        let mut plan = Plan::default();
+        let left = keep_replicas(&seen, &seen.machines, &mut plan);
+        assert_eq!((plan.steps.len(), left), (created, 0));
+        let looks_again = Next::After(std::time::Duration::from_secs(20), "new machines never joined");
+        assert_eq!(plan.next == looks_again, running < usize::try_from(wanted).unwrap());
     }
 
     #[test]

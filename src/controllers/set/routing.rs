@@ -5,21 +5,33 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
+use k8s_openapi::{
+    api::core::v1::{Node, Secret},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{Resource, ResourceExt};
 
 use crate::{
     api::{
         names::annotation,
         selector,
-        v1alpha1::{Machine, MachineSet, controller_of},
+        v1alpha1::{Machine, MachineClass, MachineSet, controller_of},
     },
     cluster::{key::ObjectKey, store::Change},
-    controllers::views::{BY_NAMESPACE, BY_NODE, ControlViews},
+    controllers::views::{BY_NAMESPACE, BY_NODE, BY_SECRET, BY_TEMPLATE_CLASS, ControlViews, qualified},
 };
 
 /// The pause before a pass in which further changes may gather.
 pub const SOON: Duration = Duration::from_millis(20);
+
+/// Whether a wake-up is stronger than the back-off of a key whose last pass failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strength {
+    /// Something has changed that the next pass may depend on: it runs at once.
+    EndsBackOff,
+    /// The change may come from the failed pass itself: its back-off holds.
+    KeepsBackOff,
+}
 
 /// A key to look at, and how soon: machines come and go in crowds, and one pass can deal with many of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,23 +40,47 @@ pub struct Wake {
     pub key: ObjectKey,
     /// After this time.
     pub after: Duration,
+    /// What it means for a key whose last pass failed.
+    pub strength: Strength,
 }
 
 impl Wake {
     /// A wake-up without delay.
     pub fn now(key: ObjectKey) -> Self {
-        Self { key, after: Duration::ZERO }
+        Self { key, after: Duration::ZERO, strength: Strength::EndsBackOff }
+    }
+
+    /// A wake-up by the object itself. A pass that fails says so in the status, and that is no reason to run it again.
+    pub fn by_itself<K>(change: &Change<K>, is_status_alone: impl Fn(&K, &K) -> bool) -> Option<Self>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let object = change.newest()?;
+        let strength = match (change.old.as_deref(), change.new.as_deref()) {
+            (Some(old), Some(new)) if is_status_alone(old, new) => Strength::KeepsBackOff,
+            _ => Strength::EndsBackOff,
+        };
+        Some(Self { strength, ..Self::now(ObjectKey::of(&**object)) })
     }
 
     /// A wake-up in which further changes may gather.
     pub fn soon(key: ObjectKey) -> Self {
-        Self { key, after: SOON }
+        Self { after: SOON, ..Self::now(key) }
     }
 }
 
 /// The set itself.
 pub fn sets_of_set(change: &Change<MachineSet>) -> Vec<Wake> {
-    change.newest().map(|set| Wake::now(ObjectKey::of(&**set))).into_iter().collect()
+    let is_status_alone = |old: &MachineSet, new: &MachineSet| {
+        old.status != new.status && old.spec == new.spec && is_unchanged(&old.metadata, &new.metadata)
+    };
+    Wake::by_itself(change, is_status_alone).into_iter().collect()
+}
+
+/// Whether metadata say the same but for what every write changes.
+pub fn is_unchanged(old: &ObjectMeta, new: &ObjectMeta) -> bool {
+    let said = |meta: &ObjectMeta| ObjectMeta { resource_version: None, managed_fields: None, ..meta.clone() };
+    said(old) == said(new)
 }
 
 /// The set that controls the machine, or controlled it before; for an orphan the sets that it fits.
@@ -72,6 +108,33 @@ pub fn sets_of_machine(change: &Change<Machine>, views: &ControlViews) -> Vec<Wa
         keys.extend(sets_that_fit(machine, views));
     }
     keys.into_iter().map(Wake::soon).collect()
+}
+
+/// The sets whose machines are of the class, when it has changed: what was wrong with new machines may be mended.
+pub fn sets_of_class(change: &Change<MachineClass>, views: &ControlViews) -> Vec<Wake> {
+    if let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref())
+        && (&old.metadata.uid, old.metadata.generation) == (&new.metadata.uid, new.metadata.generation)
+    {
+        return Vec::new();
+    }
+    change.newest().map(|class| sets_with_class(class, views)).unwrap_or_default()
+}
+
+/// The sets whose class refers to the Secret, when it says something else.
+pub fn sets_of_secret(change: &Change<Secret>, views: &ControlViews) -> Vec<Wake> {
+    if let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref())
+        && old.data == new.data
+    {
+        return Vec::new();
+    }
+    let Some(secret) = change.newest() else { return Vec::new() };
+    let name = qualified(secret.metadata.namespace.as_deref().unwrap_or_default(), &secret.name_any());
+    views.classes.by_index(BY_SECRET, &name).iter().flat_map(|class| sets_with_class(class, views)).collect()
+}
+
+fn sets_with_class(class: &MachineClass, views: &ControlViews) -> Vec<Wake> {
+    let name = qualified(class.metadata.namespace.as_deref().unwrap_or_default(), &class.name_any());
+    views.sets.by_index(BY_TEMPLATE_CLASS, &name).iter().map(|set| Wake::soon(ObjectKey::of(&**set))).collect()
 }
 
 /// The sets of Failed machines whose Node says something new about their preservation.
@@ -177,6 +240,50 @@ mod tests {
     ) {
         let names = woken(old.map(Building::build), new.map(Building::build));
         assert_eq!(names, if wakes { vec!["set"] } else { vec![] });
+    }
+
+    #[rstest]
+    #[case::its_status_alone(|set: &mut MachineSet| set.status.replicas = 3, Strength::KeepsBackOff)]
+    #[case::its_size(|set: &mut MachineSet| set.spec.replicas = 3, Strength::EndsBackOff)]
+    #[case::size_and_status(|set: &mut MachineSet| (set.spec.replicas, set.status.replicas) = (3, 1), Strength::EndsBackOff)]
+    #[case::its_end(
+        |set: &mut MachineSet| set.metadata.deletion_timestamp = set.metadata.creation_timestamp.clone(), Strength::EndsBackOff)]
+    #[case::another_of_the_same_name(
+        |set: &mut MachineSet| set.metadata.uid = Some("another".to_owned()), Strength::EndsBackOff)]
+    #[case::nothing_that_shows(|_: &mut MachineSet| {}, Strength::EndsBackOff)]
+    fn a_set_that_failed_is_not_woken_by_what_it_said_of_that(
+        #[case] change: fn(&mut MachineSet),
+        #[case] expected: Strength,
+    ) {
+        let old = Building(set(1).build()).created_at(-9).build();
+        let mut new = old.clone();
+        new.metadata.resource_version = Some("99".to_owned());
+        change(&mut new);
+        let woken = sets_of_set(&Change { old: Some(Arc::new(old)), new: Some(Arc::new(new)) });
+        assert_eq!(woken.iter().map(|wake| wake.strength).collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn a_changed_class_or_secret_wakes_the_sets_that_may_wait_for_it() {
+        let views = views();
+        let class = |generation: i64| {
+            let mut class = MachineClass { metadata: meta("class"), ..MachineClass::default() };
+            class.metadata.generation = Some(generation);
+            class.secret_ref =
+                Some(crate::api::v1alpha1::SecretReference { name: "s".to_owned(), namespace: String::new() });
+            Arc::new(class)
+        };
+        views.classes.apply((*class(1)).clone());
+        let changed = |to: i64| sets_of_class(&Change { old: Some(class(1)), new: Some(class(to)) }, &views).len();
+        assert_eq!((changed(1), changed(2)), (0, 1));
+        let secret = |value: &str| {
+            let mut secret = Secret { metadata: meta("s"), ..Secret::default() };
+            secret.data = Some([("k".to_owned(), k8s_openapi::ByteString(value.as_bytes().to_vec()))].into());
+            Arc::new(secret)
+        };
+        let changed =
+            |to: &str| sets_of_secret(&Change { old: Some(secret("a")), new: Some(secret(to)) }, &views).len();
+        assert_eq!((changed("a"), changed("b")), (0, 1));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::{
     counts::{Counts, is_preserved_failed},
-    observe::SetObservation,
+    new_machine::without_new_names,
+    observe::{ReplicaFailure, SetObservation},
     pacing::{News, Pace, pace},
     patches::merge_difference,
     plan::{Effect, Next, Plan},
@@ -73,18 +74,41 @@ fn wanted_status(seen: &SetObservation, claimed: &[Arc<Machine>], errors: &[Stri
             seen.now,
         );
     }
-    match &seen.failure {
+    match trouble(seen) {
+        // Each refusal quotes the name that was drawn for it.
+        Some(failure) if says_already(set, &failure) => {}
         Some(failure) => put(
             &mut status.conditions,
             MachineSetConditionType::ReplicaFailure,
             ConditionStatus::True,
             failure.reason,
-            failure.message.clone(),
+            failure.message,
             seen.now,
         ),
         None => remove(&mut status.conditions, &MachineSetConditionType::ReplicaFailure),
     }
     status
+}
+
+/// Why machines are missing: a refusal, or the wait before some that never joined are replaced.
+fn trouble(seen: &SetObservation) -> Option<ReplicaFailure> {
+    let waits = seen.hold.as_ref().map(|hold| ReplicaFailure {
+        reason: set_reason::NEVER_JOINED,
+        message: hold.message(),
+        told: hold.since,
+    });
+    seen.failure.clone().or(waits)
+}
+
+/// Whether the condition of the set says this already, but for the names of new machines.
+fn says_already(set: &MachineSet, failure: &ReplicaFailure) -> bool {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    set.status.conditions.iter().any(|known| {
+        known.condition_type == MachineSetConditionType::ReplicaFailure
+            && known.status == ConditionStatus::True
+            && known.reason == failure.reason
+            && without_new_names(name, &known.message) == without_new_names(name, &failure.message)
+    })
 }
 
 fn remove(conditions: &mut Vec<MachineSetCondition>, kind: &MachineSetConditionType) {
@@ -169,7 +193,7 @@ mod tests {
     use super::*;
     use crate::{
         api::v1alpha1::MachinePhase,
-        controllers::set::{observe::ReplicaFailure, testing::*},
+        controllers::set::{back_off::Hold, testing::*},
     };
 
     /// The status part of the write that is decided on.
@@ -220,7 +244,7 @@ mod tests {
     }
 
     fn failing(message: &str) -> ReplicaFailure {
-        ReplicaFailure { reason: set_reason::FAILED_CREATE, message: message.to_owned() }
+        ReplicaFailure { reason: set_reason::FAILED_CREATE, message: message.to_owned(), told: now() }
     }
 
     #[test]
@@ -239,6 +263,56 @@ mod tests {
         assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["message"], "no permission");
         seen.failure = None;
         assert_eq!(written(&seen).unwrap()["machineSetCondition"], Value::Null);
+    }
+
+    const REFUSED: &str =
+        "Error creating: forbidden: machines.machine.sapcloud.io \"set-bcdfg\" is forbidden: exceeded quota";
+
+    #[rstest]
+    #[case::under_another_name(REFUSED.replace("bcdfg", "x2z4v"), false)]
+    #[case::for_another_cause(REFUSED.replace("exceeded", "failed"), true)]
+    #[case::of_another_set(REFUSED.replace("set-bcdfg", "other-bcdfg"), true)]
+    fn a_failure_is_written_again_when_its_cause_changes(#[case] message: String, #[case] expected: bool) {
+        let mut seen = settled(3, vec![]);
+        seen.failure = Some(failing(REFUSED));
+        let mut told = (*seen.set).clone();
+        told.status = wanted_status(&seen, &[], &[]);
+        seen.set = Arc::new(told);
+        seen.failure = Some(failing(&message));
+        assert_eq!(written(&seen).is_some(), expected);
+    }
+
+    #[rstest]
+    #[case::for_the_first_time(None, REFUSED, 0, true)]
+    #[case::under_another_name(Some(REFUSED), "set-x2z4v", 60, false)]
+    #[case::an_hour_later(Some(REFUSED), "set-x2z4v", 3600, true)]
+    #[case::for_another_cause(Some("Error creating: no"), "set-bcdfg", 60, true)]
+    fn an_event_tells_of_a_failure_once_an_hour(
+        #[case] known: Option<&str>,
+        #[case] name: &str,
+        #[case] later: i64,
+        #[case] expected: bool,
+    ) {
+        let mut seen = settled(3, vec![]);
+        seen.failure = known.map(failing);
+        seen.now = at(later);
+        let failure = ReplicaFailure::after(set_reason::FAILED_CREATE, REFUSED.replace("set-bcdfg", name), &seen);
+        assert_eq!(failure.is_news(&seen), expected);
+    }
+
+    #[test]
+    fn a_wait_before_replacements_is_explained_unless_something_was_refused() {
+        let mut seen = settled(3, vec![]);
+        let hold = Hold { since: now(), until: at(30), replacements: 1, in_a_row: 3, last: "m".to_owned() };
+        seen.hold = Some(hold.clone());
+        let condition = &written(&seen).unwrap()["machineSetCondition"][0];
+        assert_eq!(
+            (&condition["type"], &condition["reason"]),
+            (&"ReplicaFailure".into(), &"MachinesNeverJoined".into())
+        );
+        assert_eq!(condition["message"], hold.message());
+        seen.failure = Some(failing("quota"));
+        assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["message"], "quota");
     }
 
     #[rstest]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{
     counts::{annotation_of, is_active},
     patches::merge_difference,
-    plan::{Effect, Plan},
+    plan::{Effect, OnFailure, Plan},
 };
 use crate::{
     api::{
@@ -27,7 +27,9 @@ pub fn sync_template(set: &MachineSet, claimed: &[Arc<Machine>], plan: &mut Plan
             // Lists (taints) are replaced whole, so the machine must still be as it was read.
             let patch = Patch::Merge(serde_json::json!({ "spec": change }))
                 .guarded_by(machine.metadata.resource_version.as_deref());
-            plan.push("template/sync", Effect::PatchMachine { machine: Target::of(&**machine), patch });
+            // A machine whose patch is refused for good is not to hold up all others.
+            let on_failure = OnFailure::GoOn;
+            plan.push("template/sync", Effect::PatchMachine { machine: Target::of(&**machine), patch, on_failure });
         }
     }
 }

@@ -131,7 +131,7 @@ impl<'a> Compiler<'a> {
         for (at, rule) in
             fields.get("x-kubernetes-validations").and_then(Value::as_array).into_iter().flatten().enumerate()
         {
-            match Rule::compile(rule) {
+            match Rule::compile(rule, node) {
                 Ok(rule) => node.rules.push(rule),
                 Err(why) => {
                     let path = format!("{path}.x-kubernetes-validations[{at}].rule");

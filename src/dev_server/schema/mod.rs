@@ -1,6 +1,6 @@
 //! Structural schemas: what a kind's objects may look like.
 //!
-//! [`compile`] reads a schema once; [`prune`], [`defaults`], [`validate`] and [`rules`] apply it to objects. Merging and field
+//! [`structure`] says whether a definition's schema is structural; [`compile`] reads a schema once; [`prune`], [`defaults`], [`validate`] and [`rules`] apply it to objects. Merging and field
 //! ownership read list and map types from here as well. Built-in kinds and custom ones share all of it.
 //! Source: spec/extension-apiserver §6.4.
 
@@ -9,6 +9,8 @@ pub(super) mod defaults;
 mod optional;
 pub(super) mod prune;
 pub(super) mod rules;
+pub(super) mod structure;
+mod undefined;
 pub(super) mod validate;
 
 use std::{collections::BTreeMap, sync::Arc};

@@ -17,7 +17,11 @@ use kube_cel::{
 };
 use serde_json::{Value, json};
 
-use super::{Schema, Type, join, optional, validate::counterpart};
+use super::{
+    Schema, Type, join, optional,
+    undefined::{self, OldSelf},
+    validate::counterpart,
+};
 use crate::protocol::status::Cause;
 
 /// More rules on one node are refused.
@@ -173,9 +177,14 @@ pub(in crate::dev_server) struct Rule {
 }
 
 impl Rule {
-    pub(super) fn compile(rule: &Value) -> Result<Self, String> {
+    /// Compiles a rule about a node whose fields are known.
+    pub(super) fn compile(rule: &Value, node: &Schema) -> Result<Self, String> {
         let text = rule["rule"].as_str().ok_or("the rule is missing")?.to_owned();
         let program = program(&text)?;
+        let old = if rule["optionalOldSelf"] == json!(true) { OldSelf::Optional } else { OldSelf::Plain };
+        if let Some(field) = undefined::field(&program.0, node, old) {
+            return Err(format!("undefined field '{field}'"));
+        }
         let mentions_old = program.0.references().has_variable("oldSelf");
         let message_program = rule["messageExpression"].as_str().map(self::program).transpose()?;
         Ok(Self {
@@ -463,7 +472,7 @@ mod tests {
         "self.l.all(a, self.l.all(b, self.l.all(c, self.l.all(d, self.l.all(e, self.l.all(f, self.l.all(g, self.l.all(h, self.l.all(i, true)))))))))"
     )]
     fn what_cannot_be_compiled_refuses_the_definition(#[case] rule: &str) {
-        assert!(Rule::compile(&json!({"rule": rule})).is_err());
+        assert!(Rule::compile(&json!({"rule": rule}), &Schema::anything()).is_err());
     }
 
     #[test]

@@ -108,6 +108,7 @@ fn type_name(value: &Value) -> &'static str {
 
 fn bounds(value: &Value, schema: &Schema, path: &str, found: &mut Vec<Cause>) {
     let bounds = &schema.bounds;
+    let mut over = Vec::new();
     let mut wrong = |detail: String| found.push(Cause::invalid(path, value, &format!("{path} in body {detail}")));
     match value {
         Value::Number(number) => {
@@ -144,7 +145,8 @@ fn bounds(value: &Value, schema: &Schema, path: &str, found: &mut Vec<Cause>) {
                 wrong(format!("should be at least {least} chars long"));
             }
             if let Some(most) = bounds.max_length.filter(|most| length > *most) {
-                wrong(format!("should be at most {most} chars long"));
+                // The words of kube-apiserver, which counts characters and says bytes.
+                over.push(Cause::too_long(path, &format!("may not be more than {most} bytes")));
             }
             if let Some(pattern) = bounds.pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
                 wrong(format!("should match '{pattern}'"));
@@ -159,7 +161,7 @@ fn bounds(value: &Value, schema: &Schema, path: &str, found: &mut Vec<Cause>) {
                 wrong(format!("should have at least {least} items"));
             }
             if let Some(most) = bounds.max_items.filter(|most| count > *most) {
-                wrong(format!("should have at most {most} items"));
+                over.push(Cause::too_many(path, count, most));
             }
         }
         Value::Object(fields) => {
@@ -168,11 +170,12 @@ fn bounds(value: &Value, schema: &Schema, path: &str, found: &mut Vec<Cause>) {
                 wrong(format!("should have at least {least} properties"));
             }
             if let Some(most) = bounds.max_properties.filter(|most| count > *most) {
-                wrong(format!("should have at most {most} properties"));
+                over.push(Cause::too_many(path, count, most));
             }
         }
         _ => {}
     }
+    found.extend(over);
     if let Some(words) = bounds.words.as_ref().filter(|words| !words.contains(value)) {
         found.push(Cause::not_supported(path, value, words));
     }

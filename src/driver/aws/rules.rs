@@ -53,7 +53,7 @@ pub fn provider_spec(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
 fn required(
     path: FieldPath,
     detail: impl Into<std::borrow::Cow<'static, str>>,
-    looked_at: Value,
+    looked_at: &Value,
     found: &mut Findings,
 ) {
     found.required(RULE, path, detail);
@@ -92,11 +92,11 @@ fn block_devices(devices: Node<'_>, path: &FieldPath, found: &mut Findings) {
     }
     let roots = names.get(ROOT_DEVICE).copied().unwrap_or_default();
     if roots > 1 || (roots == 0 && devices.len() > 1) {
-        required(path.clone(), "Only one device can be specified as root", json!([roots, devices.len()]), found);
+        required(path.clone(), "Only one device can be specified as root", &json!([roots, devices.len()]), found);
     }
     for (name, count) in names.into_iter().filter(|(_, count)| *count > 1) {
         let detail = format!("Device name '{name}' duplicated {count} times, DeviceName must be unique");
-        required(path.clone(), detail, json!([name, count]), found);
+        required(path.clone(), detail, &json!([name, count]), found);
     }
 }
 
@@ -113,15 +113,15 @@ fn volume(ebs: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let volume_type = ebs.get("volumeType").text_or_empty();
     if let Some(name) = volume_type.filter(|name| !VOLUME_TYPES.contains(name)) {
         let detail = format!("Please mention a valid EBS volume type: [{}]", VOLUME_TYPES.join(" "));
-        required(path.child("volumeType"), detail, name.into(), found);
+        required(path.child("volumeType"), detail, &Value::from(name), found);
     }
     if let Some(size) = ebs.get("volumeSize").integer_or_zero().filter(|size| *size <= 0) {
-        required(path.child("volumeSize"), "Please mention a valid EBS volume size", size.into(), found);
+        required(path.child("volumeSize"), "Please mention a valid EBS volume size", &Value::from(size), found);
     }
     if let Some(iops) = ebs.get("iops").integer_or_zero()
         && (iops < 0 || (iops == 0 && volume_type == Some("io1")))
     {
-        required(path.child("iops"), "Please mention a valid EBS volume iops", iops.into(), found);
+        required(path.child("iops"), "Please mention a valid EBS volume iops", &Value::from(iops), found);
     }
     if let Some(throughput) = ebs.get("throughput").integer().filter(|throughput| *throughput <= 0) {
         found.invalid(RULE, path.child("throughput"), throughput, "Throughput should be a positive value");
@@ -142,7 +142,7 @@ fn capacity_reservation(reservation: Node<'_>, path: &FieldPath, found: &mut Fin
         }
         Some(_) => return,
     };
-    required(path.clone(), detail, reservation.value_or_null(), found);
+    required(path.clone(), detail, &reservation.value_or_null(), found);
 }
 
 fn network_interfaces(interfaces: Node<'_>, path: &FieldPath, found: &mut Findings) {
@@ -231,7 +231,7 @@ fn placement(placement: Node<'_>, path: &FieldPath, found: &mut Findings) {
     let host = placement.get("hostId").text().is_some_and(|host| !host.is_empty());
     if host && placement.get("tenancy").text_or_empty().is_some_and(|tenancy| tenancy != "host") {
         found.forbidden(RULE, path.child("hostId"), "hostId can only be set when tenancy is \"host\"");
-        found.depends_on(placement.value_or_null());
+        found.depends_on(&placement.value_or_null());
     }
     if let Some(number) = placement.get("partitionNumber").integer().filter(|number| *number < 1) {
         found.invalid(RULE, path.child("partitionNumber"), number, "must be >= 1");

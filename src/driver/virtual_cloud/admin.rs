@@ -188,7 +188,7 @@ async fn show_metrics(State(shared): State<Arc<Shared>>) -> Response {
     ([(http::header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-/// `POST /vms/{id}/interrupt|vanish|notready|freeze-heartbeat`; the id is a provider id, its last part, or a machine name.
+/// `POST /vms/{id}/interrupt|vanish|notready|ready|freeze-heartbeat`; the id is a provider id, its last part, or a machine name.
 async fn act_on_vm(State(shared): State<Arc<Shared>>, Path(rest): Path<String>) -> Result<Json<Value>, Refusal> {
     let (id, action) = rest.rsplit_once('/').unwrap_or((&rest, ""));
     let done = shared.with(|cloud, now| {
@@ -200,10 +200,11 @@ async fn act_on_vm(State(shared): State<Arc<Shared>>, Path(rest): Path<String>) 
             "interrupt" => cloud.is_interrupted(vm, now),
             "vanish" => cloud.vanishes(vm, now),
             "notready" => cloud.breaks(vm, now),
+            "ready" => cloud.recovers(vm, now),
             "freeze-heartbeat" => cloud.freeze(vm, now),
             other => {
                 let message =
-                    format!("unknown action {other:?}: must be interrupt, vanish, notready or freeze-heartbeat");
+                    format!("unknown action {other:?}: must be interrupt, vanish, notready, ready or freeze-heartbeat");
                 return Err(Refusal(StatusCode::NOT_FOUND, message));
             }
         }

@@ -137,6 +137,8 @@ pub struct NodeSettings {
     pub allocatable_reserved: BTreeMap<String, Quantity>,
     /// How Nodes are called.
     pub node_name: NodeNaming,
+    /// How their provider ids are spelled.
+    pub provider_id: NodeIdSpelling,
     /// After so long a Node that somebody deleted under a running VM registers again.
     pub reregister: Duration,
     /// Whether Nodes of VMs that are gone are deleted, as a cloud controller manager does.
@@ -150,6 +152,15 @@ pub enum NodeNaming {
     MachineName,
     /// `ip-a-b-c-d.<region>.compute.internal`.
     PrivateDns,
+}
+
+/// How the provider id of a Node is spelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeIdSpelling {
+    /// As the cloud's controller manager writes it, which is not what the machine has.
+    Cloud,
+    /// As the machine has it.
+    Machine,
 }
 
 /// How pods on simulated Nodes behave.
@@ -210,6 +221,7 @@ impl Default for SimulationConfig {
                     .map(|(name, value)| (name.to_owned(), Quantity(value.to_owned())))
                     .into(),
                 node_name: NodeNaming::MachineName,
+                provider_id: NodeIdSpelling::Cloud,
                 reregister: secs(30),
                 ccm: false,
             },

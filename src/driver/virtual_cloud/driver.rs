@@ -3,7 +3,7 @@
 //! Every call may be dropped at any await: the cloud's own state is changed in one step under its lock, a VM that was
 //! ordered appears without its caller, and the next create finds it.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -23,8 +23,8 @@ use crate::{
         v1alpha1::MachineClass,
     },
     driver::{
-        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
-        Status, VmIdentity, VolumeIdsRequest,
+        Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm,
+        MachineRequest, OpContext, SameInstance, Status, VmIdentity, VolumeIdsRequest,
     },
 };
 
@@ -202,6 +202,11 @@ pub(super) fn inventory_key(class: &MachineClass) -> String {
     VmTemplate::of_class(class).owner()
 }
 
+/// All clouds that it plays write ids that end in what names the instance.
+pub(super) fn same_instance(machine: &str, node: &str) -> SameInstance {
+    crate::driver::same_instance::by_last_segment(machine, node)
+}
+
 #[async_trait]
 impl Driver for VirtualCloud {
     fn info(&self) -> &DriverInfo {
@@ -215,6 +220,15 @@ impl Driver for VirtualCloud {
 
     fn inventory_key(&self, class: &MachineClass) -> String {
         inventory_key(class)
+    }
+
+    fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
+        same_instance(machine, node)
+    }
+
+    /// A simulated cloud asks for no credentials, whichever provider it plays.
+    fn missing_in_secret(&self, _: Option<&dyn ClassRules>, _: &BTreeSet<String>) -> Vec<&'static str> {
+        Vec::new()
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {

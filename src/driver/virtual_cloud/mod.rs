@@ -35,8 +35,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use admin::{AdminAddress, InvalidAdminAddress};
 pub use config::{
-    ClockMode, Consistency, Latencies, NodeNaming, NodeSettings, PodSettings, Quota, QuotaLimit, RateLimit,
-    SimulationConfig, Spot, VolumeSettings,
+    ClockMode, Consistency, Latencies, NodeIdSpelling, NodeNaming, NodeSettings, PodSettings, Quota, QuotaLimit,
+    RateLimit, SimulationConfig, Spot, VolumeSettings,
 };
 pub use distribution::Distribution;
 pub use persistence::{ConfigMapAccess, InvalidStatePlace, StateError, StatePlace};

@@ -2,7 +2,10 @@
 //!
 //! Admission runs on every replica and asks drivers about classes; a simulation lives with the leader alone.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+};
 
 use async_trait::async_trait;
 
@@ -10,8 +13,8 @@ use super::{SimulationConfig, SimulationError, SimulationOptions, VirtualCloud, 
 use crate::{
     api::{field::Findings, v1alpha1::MachineClass},
     driver::{
-        Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, Status,
-        VmIdentity, VolumeIdsRequest,
+        ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
+        SameInstance, Status, VmIdentity, VolumeIdsRequest,
     },
 };
 
@@ -61,6 +64,15 @@ impl Driver for Standby {
 
     fn inventory_key(&self, class: &MachineClass) -> String {
         driver::inventory_key(class)
+    }
+
+    fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
+        driver::same_instance(machine, node)
+    }
+
+    /// A simulated cloud asks for no credentials, whichever provider it plays.
+    fn missing_in_secret(&self, _: Option<&dyn ClassRules>, _: &BTreeSet<String>) -> Vec<&'static str> {
+        Vec::new()
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {

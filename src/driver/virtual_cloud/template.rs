@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{quantity, rules::Subject};
-use crate::api::v1alpha1::{Machine, MachineClass, NodeTemplate};
+use crate::{
+    api::v1alpha1::{Machine, MachineClass, NodeTemplate},
+    driver::same_instance::last_segment,
+};
 
 /// The provider string of the virtual cloud itself.
 pub const VIRTUAL: &str = "virtual";
@@ -167,6 +170,26 @@ impl VmTemplate {
             _ => format!("virtual:///{}/{}/{}", self.region, self.zone, instance.hex()),
         }
     }
+    /// The same VM as the cloud's controller manager writes it on the Node. Every provider spells both differently, so that
+    /// who compares them as texts is found out.
+    pub fn node_provider_id(&self, provider_id: &str) -> String {
+        let (scheme, path) = provider_id.split_once("://").unwrap_or((VIRTUAL, provider_id));
+        let instance = last_segment(provider_id).unwrap_or_default();
+        let (zone, cluster) = (&self.zone, last_segment(&self.cluster).unwrap_or("sim"));
+        match scheme {
+            "aws" => format!("aws:///{zone}/{instance}"),
+            "azure" => format!(
+                "azure:///subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/{cluster}/providers/\
+                 Microsoft.Compute/virtualMachines/{instance}"
+            ),
+            "openstack" => format!("openstack:///{instance}"),
+            // Two slashes instead of three, as at GCP, or the other way round.
+            _ => match path.strip_prefix('/') {
+                Some(path) => format!("{scheme}://{path}"),
+                None => format!("{scheme}:///{path}"),
+            },
+        }
+    }
 }
 
 /// Sixty-eight bits that tell a VM from all others.
@@ -257,6 +280,25 @@ mod tests {
     #[case::openstack_has_a_uuid(class("OpenStack", json!({"spec": {"region": "r"}})), "openstack:///r/00000000-0000-40ab-8000-000000000007")]
     fn an_identity_is_written_as_the_provider_would(#[case] class: MachineClass, #[case] identity: &str) {
         assert_eq!(VmTemplate::of_class(&class).provider_id("m-1", InstanceId([0xab, 7])), identity);
+    }
+
+    #[rstest]
+    #[case::its_own("virtual:///sim-1/sim-1a/i-1", "virtual://sim-1/sim-1a/i-1")]
+    #[case::aws("aws:///eu-1/i-1", "aws:///sim-1a/i-1")]
+    #[case::azure(
+        "azure:///westeurope/m-1",
+        "azure:///subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/sim/providers/Microsoft.Compute/virtualMachines/m-1"
+    )]
+    #[case::gcp("gce:///sim/eu-1b/m-1", "gce://sim/eu-1b/m-1")]
+    #[case::openstack("openstack:///r/0-1", "openstack:///0-1")]
+    #[case::of_a_state_file_with_two_slashes("x://a/m-1", "x:///a/m-1")]
+    #[case::of_a_state_file_with_a_name_alone("m-1", "virtual:///m-1")]
+    fn the_node_has_it_in_another_spelling(#[case] machine: &str, #[case] node: &str) {
+        use crate::driver::{SameInstance, same_instance::by_last_segment};
+        let template = VmTemplate { zone: "sim-1a".to_owned(), ..VmTemplate::default() };
+        assert_eq!(template.node_provider_id(machine), node);
+        assert_eq!(by_last_segment(machine, node), SameInstance::Same);
+        assert_ne!(machine, node);
     }
 
     #[test]

@@ -60,7 +60,8 @@ pub struct AuthConfig {
     fixed: Fixed,
     clients: Option<Authorities>,
     proxy_authorities: Option<Authorities>,
-    allowed_names: Vec<String>,
+    /// Names that front proxies may have; absent until the `ConfigMap` has said it once.
+    allowed_names: Option<Vec<String>>,
     headers: ProxyHeaders,
     /// Since when the authorities of front proxies are missing from the `ConfigMap`.
     proxy_missing_since: Option<Timestamp>,
@@ -117,14 +118,18 @@ impl AuthConfig {
     /// # Errors
     /// With the reason, for health checks and logs.
     pub fn usable_front_proxy(&self) -> Result<FrontProxy, &'static str> {
-        let proxy = match (&self.fixed.front_proxy, &self.proxy_authorities) {
-            (Some(fixed), _) => fixed.clone(),
-            (None, Some(authorities)) => FrontProxy {
+        let proxy = match (&self.fixed.front_proxy, &self.proxy_authorities, &self.allowed_names) {
+            (Some(fixed), _, _) => fixed.clone(),
+            (None, Some(authorities), Some(allowed_names)) => FrontProxy {
                 authorities: authorities.clone(),
-                allowed_names: self.allowed_names.clone(),
+                allowed_names: allowed_names.clone(),
                 headers: self.headers.clone(),
             },
-            (None, None) => return Err("no authority of front proxies is known"),
+            (None, Some(_), None) => {
+                return Err("which names front proxies may have is not known: requestheader-allowed-names of the \
+                            ConfigMap kube-system/extension-apiserver-authentication is missing or unreadable");
+            }
+            (None, None, _) => return Err("no authority of front proxies is known"),
         };
         let is_shared = self.clients().is_some_and(|clients| clients.share_with(&proxy.authorities));
         if is_shared && proxy.allowed_names.is_empty() && self.fixed.shared == SharedAuthority::Refused {
@@ -176,7 +181,7 @@ impl AuthConfig {
             return (next, complaints);
         }
         match names(data, key::ALLOWED_NAMES) {
-            Ok(found) => next.allowed_names = found,
+            Ok(found) => next.allowed_names = Some(found),
             Err(why) => complain(key::ALLOWED_NAMES, why),
         }
         match headers(data, key::USER_HEADERS) {
@@ -335,6 +340,29 @@ mod tests {
         let start = AuthConfig::fixed(Fixed { shared, ..Fixed::default() });
         let (config, _) = start.after(Some(&whole(&both.pem(), &both.pem(), names)), at(0));
         assert_eq!(config.front_proxy().is_some(), used);
+    }
+
+    /// As in the Go library: an empty list means any name, no list means nobody.
+    #[rstest]
+    #[case::no_json(Some("front-proxy-client"), false)]
+    #[case::no_list(Some(r#""front-proxy-client""#), false)]
+    #[case::a_blank_value(Some(" "), false)]
+    #[case::missing(None, false)]
+    #[case::any_name(Some("[]"), true)]
+    fn nobody_is_a_front_proxy_before_its_names_were_read(#[case] names: Option<&str>, #[case] believed: bool) {
+        let (clients, proxies) = (Pki::new("clients"), Pki::new("proxies"));
+        let mut given = whole(&clients.pem(), &proxies.pem(), "[]");
+        match names {
+            Some(names) => drop(given.insert(key::ALLOWED_NAMES.to_owned(), names.to_owned())),
+            None => drop(given.remove(key::ALLOWED_NAMES)),
+        }
+        let (config, complaints) = AuthConfig::default().after(Some(&given), at(0));
+        assert_eq!((config.front_proxy().is_some(), complaints.is_empty()), (believed, believed));
+        given.insert(key::ALLOWED_NAMES.to_owned(), r#"["proxy"]"#.to_owned());
+        let (mended, _) = config.after(Some(&given), at(1));
+        given.insert(key::ALLOWED_NAMES.to_owned(), "spoilt".to_owned());
+        let (spoilt, _) = mended.after(Some(&given), at(2));
+        assert_eq!(spoilt.front_proxy().unwrap().allowed_names, ["proxy"], "the last good value");
     }
 
     #[rstest]

@@ -63,6 +63,7 @@ impl Reviews for Server {
             let here = resource["namespace"] == "h";
             match spec["user"].as_str().unwrap() {
                 "reader" => here,
+                "named" => here && resource["name"] == "a",
                 "viewer" => here && resource["group"] == "views.machine.sapcloud.io",
                 _ => false,
             }

@@ -228,16 +228,17 @@ pub fn right(verb: Verb, resource: &'static str, namespace: Option<&str>, name: 
 pub fn right_to_list(resource: &'static str, question: Question<'_>) -> Vec<SourceRight> {
     let namespace = match question {
         Question::Get { namespace, .. } | Question::Create { namespace, .. } => Some(namespace),
-        Question::List { namespace } => namespace,
+        Question::List { namespace, .. } => namespace,
     };
     vec![right(Verb::List, resource, namespace, None)]
 }
 
-/// What one must be allowed to be told of a stored object of the same name: to get it, or to list all for a list.
+/// What one must be allowed to be told of a stored object of the same name: to get it, or to list what is listed.
 pub fn right_to_read(resource: &'static str, question: Question<'_>) -> Vec<SourceRight> {
     match question {
         Question::Get { namespace, name } => vec![right(Verb::Get, resource, Some(namespace), Some(name))],
-        Question::List { .. } | Question::Create { .. } => right_to_list(resource, question),
+        Question::List { namespace, name } => vec![right(Verb::List, resource, namespace, name)],
+        Question::Create { .. } => right_to_list(resource, question),
     }
 }
 
@@ -252,6 +253,20 @@ mod tests {
         assert_eq!(one, uid("ProviderMachine", &key, "cloud:///1"));
         assert_ne!(one, uid("ProviderMachine", &key, "cloud:///2"));
         assert_eq!((one.len(), &one[14..15]), (36, "5"), "{one}");
+    }
+
+    /// As the API server asks about a list with such a field selector.
+    #[test]
+    fn the_name_of_a_field_selector_reaches_the_right_on_the_source() {
+        let listed = |name| right_to_read("machines", Question::List { namespace: Some("ns"), name });
+        assert_eq!(listed(Some("m1")), [right(Verb::List, "machines", Some("ns"), Some("m1"))]);
+        assert_eq!(listed(None), [right(Verb::List, "machines", Some("ns"), None)]);
+        let of_many = right_to_list("machines", Question::List { namespace: Some("ns"), name: Some("vm") });
+        assert_eq!(
+            of_many,
+            [right(Verb::List, "machines", Some("ns"), None)],
+            "names of VMs are not names of machines"
+        );
     }
 
     #[test]

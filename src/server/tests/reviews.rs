@@ -16,7 +16,7 @@ fn with(requests: RequestLimits) -> ServerOptions {
 #[rstest]
 #[case::mutation("/mutate?timeout=5s", "mutate 2")]
 #[case::validation("/validate?timeout=5s", "validate 2")]
-#[case::validation_of_status("/validate-status", "validate 2")]
+#[case::validation_of_status("/validate-status", "validate-status 2")]
 #[case::conversion("/convert?timeout=30s", "convert 2")]
 #[tokio::test]
 async fn a_review_is_answered_over_both_protocols(#[case] path: &str, #[case] answer: &str) {
@@ -28,6 +28,18 @@ async fn a_review_is_answered_over_both_protocols(#[case] path: &str, #[case] an
     for _ in 0..2 {
         let response = raw.post(path, "{}").await;
         assert!(response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with(answer), "{response}");
+    }
+}
+
+#[rstest]
+#[case::that_is_there("\"owner\"", "Some(String(\"owner\"))")]
+#[case::that_never_comes("\"nobody\"", "None")]
+#[tokio::test]
+async fn a_review_may_wait_for_another_object(#[case] body: &str, #[case] answer: &str) {
+    let rig = Rig::start(options()).await;
+    for body in [body.to_owned(), format!("{body}{}", " ".repeat(100_000))] {
+        let (status, _, said) = rig.h2().await.post("/validate?timeout=1s", body.clone()).await;
+        assert_eq!((status, said), (StatusCode::OK, format!("{answer} {}", body.len())));
     }
 }
 
@@ -101,6 +113,21 @@ async fn p7_a_stuck_review_is_given_up_before_its_caller_does() {
     let (status, _, body) = client.post("/validate?timeout=1s", "\"stuck\"").await;
     assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{body}");
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+/// A write of an object may need both, and whoever floods one must not stop the other.
+#[tokio::test]
+async fn conversions_that_hang_leave_the_places_of_admission_free() {
+    let limits = RequestLimits { inline_bytes: 0, large_at_a_time: 1, ..RequestLimits::default() };
+    let rig = Rig::start(with(limits)).await;
+    let (stuck, client) = (rig.h2().await, rig.h2().await);
+    let hanging = tokio::spawn(async move { stuck.post("/convert?timeout=1s", "\"stuck\"").await.0 });
+    assert_eq!(hanging.await.unwrap(), StatusCode::GATEWAY_TIMEOUT);
+    // Its work goes on for a second.
+    let (status, _, body) = client.post("/convert?timeout=500ms", "{}").await;
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{body}");
+    let (status, _, body) = client.post("/validate?timeout=500ms", "{}").await;
+    assert_eq!(status, StatusCode::OK, "{body}");
 }
 
 #[tokio::test]

@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -16,9 +18,9 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    metrics::Metrics,
+    metrics::{Metrics, Webhook},
     server::{
-        Answer, Guest, Health, Reviewer, Server, ServerOptions, Taken,
+        Answer, Guest, Health, Lookup, Reply, Reviewer, Server, ServerOptions, Taken,
         tls::{CertMode, CertificateHandle, CertificateManager, CertificateSettings, plan::PlanSettings},
     },
 };
@@ -55,16 +57,23 @@ impl Echo {
 }
 
 impl Reviewer for Echo {
-    fn mutate(&self, body: &[u8]) -> Answer {
-        Self::answer("mutate", body)
-    }
-
-    fn validate(&self, body: &[u8]) -> Answer {
-        Self::answer("validate", body)
-    }
-
-    fn convert(&self, body: &[u8]) -> Answer {
-        Self::answer("convert", body)
+    fn review(&self, webhook: Webhook, _: &dyn Fn() -> bool, body: &[u8]) -> Reply {
+        let read = match body {
+            [b'"', b'o', b'w', b'n', ..] => Some(async { Some(json!("owner")) }.boxed()),
+            [b'"', b'n', b'o', b'b', ..] => Some(std::future::pending().boxed()),
+            _ => None,
+        };
+        if let Some(read) = read {
+            let answer = |body: &[u8], read: Option<serde_json::Value>| Self::answer(&format!("{read:?}"), body);
+            return Reply::Later(Lookup { read, answer: Box::new(answer) });
+        }
+        let what = match webhook {
+            Webhook::Mutate => "mutate",
+            Webhook::Validate => "validate",
+            Webhook::ValidateStatus => "validate-status",
+            Webhook::Convert => "convert",
+        };
+        Self::answer(what, body).into()
     }
 }
 

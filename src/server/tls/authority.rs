@@ -18,6 +18,14 @@ pub const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// At most so many authorities are kept.
 pub const MAX_AUTHORITIES: usize = 4;
 
+/// What the name of every authority of ours begins with.
+const AUTHORITY_NAME: &str = "machine-controller-manager-ca@";
+
+/// Whether an authority was made by a manager, this one or another: by its name, which stands in the certificate as it is.
+pub fn is_of_our_making(authority: &Certificate) -> bool {
+    authority.der().windows(AUTHORITY_NAME.len()).any(|part| part == AUTHORITY_NAME.as_bytes())
+}
+
 const CA_BUNDLE: &str = "ca.crt";
 const CA_KEYS: &str = "ca.key";
 const TLS_CERTIFICATE: &str = "tls.crt";
@@ -37,9 +45,7 @@ impl Authority {
     pub fn generate(now: Timestamp, lifetime: SignedDuration, serial: [u8; 16]) -> Result<Self, MaterialError> {
         let mut params = params(now, lifetime, serial)?;
         // A name of its own, so that verifiers that look authorities up by name find the right one of several.
-        params
-            .distinguished_name
-            .push(DnType::CommonName, format!("machine-controller-manager-ca@{}", now.as_second()));
+        params.distinguished_name.push(DnType::CommonName, format!("{AUTHORITY_NAME}{}", now.as_second()));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages =
             vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];

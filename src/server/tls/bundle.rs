@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
-use super::material::Certificate;
+use super::{authority::is_of_our_making, material::Certificate};
 use crate::api::names::annotation;
 
 /// A kind of object that carries a CA bundle.
@@ -68,7 +68,7 @@ pub fn verdict(kind: TargetKind, object: &Value, bundle_pem: &str) -> Verdict {
 fn opted_out(object: &Value) -> bool {
     let annotations = &object["metadata"]["annotations"];
     annotations[annotation::INJECT_CA].as_str() == Some("false")
-        || annotations[annotation::CERT_MANAGER_INJECT_CA_FROM].is_string()
+        || annotation::FOREIGN_CA_INJECTORS.iter().any(|injector| annotations[injector].is_string())
 }
 
 /// Hosts and addresses of the URLs that an object calls us by. The serving certificate must be valid for them: where API
@@ -121,8 +121,17 @@ fn api_service(object: &Value, wanted: &str) -> Verdict {
     drifted(object, "spec", json!({ "caBundle": wanted }), haste_for(&spec["caBundle"], wanted))
 }
 
+/// Whether a field holds what it should. Authorities that others have added are theirs to keep; one of our own that is not
+/// wanted any more is not.
 fn holds(present: &Value, wanted: &str) -> bool {
-    present.as_str() == Some(wanted)
+    let Some(present) = present.as_str() else { return false };
+    if present == wanted {
+        return true;
+    }
+    let (present, ours) = (authorities(present), authorities(wanted));
+    let is_wanted = |authority: &Certificate| ours.contains(authority);
+    ours.iter().all(|authority| present.contains(authority))
+        && present.iter().all(|authority| is_wanted(authority) || !is_of_our_making(authority))
 }
 
 fn haste_for(present: &Value, wanted: &str) -> Haste {
@@ -232,9 +241,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_authority_that_somebody_has_added_is_his() {
+        let (ours, of_others) = (a_bundle(), a_foreign_authority());
+        for present in [format!("{ours}{of_others}"), format!("{of_others}{ours}")] {
+            let object = webhooks_with(&[json!(BASE64_STANDARD.encode(present))]);
+            assert_eq!(verdict(ValidatingWebhooks, &object, &ours), Verdict::InOrder);
+        }
+        let object = webhooks_with(&[json!(BASE64_STANDARD.encode(of_others))]);
+        assert!(matches!(
+            verdict(ValidatingWebhooks, &object, &ours),
+            Verdict::Drifted { haste: Haste::Contested, .. }
+        ));
+    }
+
+    /// One that is not of our making.
+    fn a_foreign_authority() -> String {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "corporate proxy");
+        params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
+    }
+
     #[rstest]
     #[case::by_our_annotation(json!({ "admission.machine.sapcloud.io/inject-ca": "false" }), true)]
     #[case::by_cert_managers(json!({ "cert-manager.io/inject-ca-from": "ns/cert" }), true)]
+    #[case::by_cert_manager_from_a_secret(json!({ "cert-manager.io/inject-ca-from-secret": "ns/secret" }), true)]
+    #[case::by_cert_manager_from_the_api_server(json!({ "cert-manager.io/inject-apiserver-ca": "true" }), true)]
+    #[case::by_openshift(json!({ "service.beta.openshift.io/inject-cabundle": "true" }), true)]
     #[case::not_by_other_values(json!({ "admission.machine.sapcloud.io/inject-ca": "true" }), false)]
     fn an_owner_may_opt_out(#[case] annotations: Value, #[case] out: bool) {
         let mut object = webhooks_with(&[json!("")]);

@@ -13,13 +13,13 @@ use kube::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
-use super::{Shared, WallClock, calls::call};
+use super::{Shared, WallClock, calls::call, resolver::Validity};
 use crate::api::names::REASON_CERTIFICATE_NOT_RENEWED;
 
 /// A certificate should have been renewed months before so little of its life is left.
 const WARNING_TIME: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// How often the certificate is looked at.
-const LOOK: Duration = Duration::from_secs(60);
+/// How often the certificate is looked at: the clock may be set at any moment.
+const LOOK: Duration = Duration::from_secs(10);
 /// How often the same concern is told.
 const REPEAT: SignedDuration = SignedDuration::from_hours(24);
 
@@ -32,13 +32,17 @@ pub enum Concern {
     EndsSoon,
     /// It has ended; no handshake succeeds.
     Ended,
+    /// It has not begun, since it was made by a clock that was ahead; no handshake succeeds.
+    NotBegun,
 }
 
-/// Judges a certificate by its end.
-pub fn concern(not_after: Timestamp, now: Timestamp) -> Concern {
-    if now >= not_after {
+/// Judges a certificate by its time.
+pub fn concern(validity: Validity, now: Timestamp) -> Concern {
+    if now < validity.from {
+        Concern::NotBegun
+    } else if now >= validity.until {
         Concern::Ended
-    } else if not_after.duration_since(now) < WARNING_TIME {
+    } else if validity.until.duration_since(now) < WARNING_TIME {
         Concern::EndsSoon
     } else {
         Concern::None
@@ -81,21 +85,31 @@ impl Audience {
 /// Looks at the certificate in use until `shutdown`.
 pub(super) async fn run(shared: Shared, clock: WallClock, audience: Option<Audience>, shutdown: CancellationToken) {
     let mut told: Option<Timestamp> = None;
+    let mut was_valid = true;
     loop {
-        if let Some(not_after) = shared.serving.expires() {
+        if let Some(validity) = shared.serving.validity() {
             let now = (clock)();
-            let note = match concern(not_after, now) {
+            let Validity { from, until } = validity;
+            let concern = concern(validity, now);
+            let note = match concern {
                 Concern::None => None,
-                Concern::EndsSoon => Some(format!("the serving certificate ends at {not_after} and was not renewed")),
-                Concern::Ended => {
-                    let note = format!("the serving certificate ended at {not_after} and was not renewed");
-                    shared.certificate_has_ended(&note);
-                    Some(note)
-                }
+                Concern::EndsSoon => Some(format!("the serving certificate ends at {until} and was not renewed")),
+                Concern::Ended => Some(format!("the serving certificate ended at {until} and was not renewed")),
+                Concern::NotBegun => Some(format!(
+                    "the serving certificate is not valid before {from}: a replica whose clock was ahead made it"
+                )),
             };
+            let is_valid = matches!(concern, Concern::None | Concern::EndsSoon);
+            match &note {
+                Some(note) if !is_valid => shared.certificate_is_not_valid(note),
+                _ if !was_valid => shared.certificate_is_valid_again(),
+                _ => {}
+            }
+            was_valid = is_valid;
             match note {
                 None => told = None,
-                Some(note) if told.is_none_or(|told| now >= told + REPEAT) => {
+                // A clock that was set back repeats it once more.
+                Some(note) if told.is_none_or(|told| now >= told + REPEAT || now < told) => {
                     told = Some(now);
                     error!("{note}; see what this log says about the certificate Secret or files");
                     if let Some(audience) = &audience {
@@ -122,8 +136,16 @@ mod tests {
     #[case::a_month_is_plenty("2026-02-01T00:00:00Z", Concern::None)]
     #[case::a_week_is_not("2026-01-07T23:59:59Z", Concern::EndsSoon)]
     #[case::the_end_is_the_end("2026-01-01T00:00:00Z", Concern::Ended)]
-    fn a_certificate_causes_concern(#[case] not_after: &str, #[case] expected: Concern) {
+    fn a_certificate_causes_concern(#[case] until: &str, #[case] expected: Concern) {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        assert_eq!(concern(not_after.parse().unwrap(), now), expected);
+        let from = "2025-01-01T00:00:00Z".parse().unwrap();
+        assert_eq!(concern(Validity { from, until: until.parse().unwrap() }, now), expected);
+    }
+
+    #[test]
+    fn a_certificate_that_has_not_begun_is_no_use() {
+        let [from, until] = ["2026-01-01T08:00:00Z", "2027-01-01T00:00:00Z"].map(|time| time.parse().unwrap());
+        assert_eq!(concern(Validity { from, until }, "2026-01-01T00:00:00Z".parse().unwrap()), Concern::NotBegun);
+        assert_eq!(concern(Validity { from, until }, from), Concern::None);
     }
 }

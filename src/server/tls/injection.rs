@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, stream::BoxStream};
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use jiff::Timestamp;
 use kube::{
     Api, Client,
@@ -33,6 +36,19 @@ use crate::api::names;
 
 /// How long a bundle that is not ours but usable is left alone: the Secret it was made from may be about to arrive.
 const A_MOMENT: Duration = Duration::from_secs(1);
+
+const WRITTEN_BY_OTHERS: &str =
+    "somebody else keeps writing another CA bundle into this object, so that calls to this process fail in between.";
+const BY_A_MANAGER: &str = "If two managers share the object but not the certificate Secret: let them share the Secret (same \
+    --service-namespace), give each a configuration of its own (mcm manifests webhooks --scope namespace, mcm serve \
+    --webhook-scope=namespace), or stop one.";
+const BY_A_TOOL: &str = "If a GitOps tool or a pipeline applies a manifest with a caBundle in it: take the caBundle out of the manifest, and \
+    let the tool ignore the field (Argo CD: ignoreDifferences for clientConfig.caBundle).";
+/// After so many refusals in a row a process without rights on an object, which does not need them as long as nothing is
+/// registered, looks for it only from time to time.
+const REFUSALS: u32 = 8;
+/// From time to time.
+const SELDOM: Duration = Duration::from_secs(10 * 60);
 
 /// An object in our care.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -162,9 +178,17 @@ impl Injection {
     }
 
     fn events(place: usize, watched: &Watched) -> Events {
+        let mut refusals = 0;
         watch_object(watched.api.clone(), &watched.target.name)
             .default_backoff()
-            .map(move |event| (place, event.map(|found| found.map(Box::new)).map_err(|error| CallError::from(&error))))
+            .map(move |event| event.map(|found| found.map(Box::new)).map_err(|error| CallError::from(&error)))
+            .flat_map(move |event| {
+                refusals = if matches!(event, Err(CallError::Forbidden(_))) { refusals + 1 } else { 0 };
+                let pause = if refusals < REFUSALS { Duration::ZERO } else { SELDOM };
+                // Nothing is asked for until the pause is over.
+                let rest = stream::once(tokio::time::sleep(pause)).filter_map(|()| std::future::ready(None));
+                stream::once(std::future::ready((place, event))).chain(rest)
+            })
             .boxed()
     }
 
@@ -204,14 +228,14 @@ impl Injection {
                 self.shared.count_repair();
                 if haste == Haste::Contested {
                     self.shared.count_contest();
-                    if watched.contest.repaired(now) == Meaning::Contested {
-                        error!(
-                            object = %watched.target,
-                            "another process keeps writing its own CA bundle into this object, so that calls to this one \
-                             fail in between: two managers share the object but not the certificate Secret; let them share \
-                             the Secret (same --service-namespace), give each a configuration of its own (mcm manifests \
-                             webhooks --scope namespace, mcm serve --webhook-scope=namespace), or stop one. Repairs come ever later from now on"
-                        );
+                    match watched.contest.repaired(now) {
+                        Meaning::Nothing => {}
+                        Meaning::Contested => {
+                            error!(object = %watched.target, "{WRITTEN_BY_OTHERS} {BY_A_MANAGER} {BY_A_TOOL} Repairs come ever later from now on");
+                        }
+                        Meaning::PutBack => {
+                            error!(object = %watched.target, "{WRITTEN_BY_OTHERS} {BY_A_TOOL} {BY_A_MANAGER}");
+                        }
                     }
                 }
                 watched.failures = 0;
@@ -248,6 +272,7 @@ impl Injection {
                 }
             }
         }
+        self.shared.bundles_not_in_order(waiting.len());
         if waiting.is_empty() {
             self.shared.bundles_are_in_order();
         } else {

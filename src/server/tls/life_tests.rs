@@ -38,6 +38,11 @@ fn replica(api: &FakeApi) -> Replica {
 }
 
 fn replica_with_secret(api: &FakeApi, secret: &str) -> Replica {
+    replica_with_clock(api, secret, Arc::new(Timestamp::now), Arc::new(|| SignedDuration::ZERO))
+}
+
+/// A replica whose clock is this one and differs so much from the API server's.
+fn replica_with_clock(api: &FakeApi, secret: &str, clock: WallClock, offset: ClockOffset) -> Replica {
     let settings = PlanSettings {
         publication_wait: jiff::SignedDuration::ZERO,
         retirement_wait: jiff::SignedDuration::ZERO,
@@ -56,11 +61,11 @@ fn replica_with_secret(api: &FakeApi, secret: &str) -> Replica {
         random[1] = 0;
         random
     };
-    let settings =
-        CertificateSettings { mode, sni: Vec::new(), clock: Arc::new(Timestamp::now), entropy: Arc::new(entropy) };
+    let settings = CertificateSettings { mode, sni: Vec::new(), clock, entropy: Arc::new(entropy) };
     let (health, started) = (Health::default(), tokio::time::Instant::now());
     let metrics = Metrics::new(Arc::new(move || started.elapsed())).unwrap();
     let manager = CertificateManager::new(Some(api.client()), settings, &metrics, &health).unwrap();
+    let manager = manager.comparing_clocks(offset);
     let handle = manager.handle();
     Replica { handle, health, metrics, running: tokio::spawn(manager.run(CancellationToken::new())) }
 }
@@ -119,6 +124,63 @@ async fn replicas_that_start_together_agree_on_one_certificate() {
     }
     assert_eq!(api.writes().iter().filter(|write| write.ends_with(SECRET)).count(), 1, "{:?}", api.writes());
     assert_eq!(api.get(VALIDATING).unwrap()["webhooks"][1]["timeoutSeconds"], 5, "nothing else was touched");
+}
+
+const EIGHT_HOURS: SignedDuration = SignedDuration::from_hours(8);
+
+fn is_valid_now(api: &FakeApi) -> bool {
+    stored(api).is_some_and(|content| {
+        let (leaf, now) = (content.serving.leaf(), Timestamp::now());
+        leaf.not_before <= now && now < leaf.not_after
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_replica_with_a_clock_ahead_has_left_is_made_anew() {
+    let api = FakeApi::new();
+    api.put(VALIDATING, webhooks());
+    let settings = PlanSettings::for_names(names());
+    let ahead = Timestamp::now() + EIGHT_HOURS;
+    let left = carry_out(&CertPlan::Create, None, ahead, &settings, || [7; 16]).unwrap().unwrap();
+    let secret = Secret { data: Some(left.to_data()), ..Secret::default() };
+    let mut secret = serde_json::to_value(secret).unwrap();
+    secret["metadata"] = json!({ "name": "certs", "namespace": "ns" });
+    api.put(SECRET, secret);
+    assert!(stored(&api).is_some() && !is_valid_now(&api));
+    let replica = replica(&api);
+    until(&api, || is_valid_now(&api) && all_hold_the_stored_bundle(&api)).await;
+    until(&api, || replica.health.readiness() == Readiness::Ready).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_whose_clock_differs_from_the_api_servers_makes_no_certificate() {
+    let api = FakeApi::new();
+    api.put(VALIDATING, webhooks());
+    let late = replica_with_clock(&api, "certs", Arc::new(Timestamp::now), Arc::new(|| -EIGHT_HOURS));
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(stored(&api).is_none());
+    let why = late.health.failure_of("certificate").unwrap();
+    assert!(why.contains("8h apart"), "{why}");
+    let replica = replica(&api);
+    until(&api, || [&replica, &late].iter().all(|one| one.health.readiness() == Readiness::Ready)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_a_step_of_the_clock_has_ended_is_renewed_at_once() {
+    let api = FakeApi::new();
+    api.put(VALIDATING, webhooks());
+    let years = Arc::new(std::sync::atomic::AtomicI64::new(7));
+    let behind = Arc::clone(&years);
+    let clock =
+        move || Timestamp::now() - SignedDuration::from_hours(8766 * behind.load(std::sync::atomic::Ordering::SeqCst));
+    let replica = replica_with_clock(&api, "certs", Arc::new(clock), Arc::new(|| SignedDuration::ZERO));
+    until(&api, || replica.health.readiness() == Readiness::Ready && all_hold_the_stored_bundle(&api)).await;
+    assert!(!is_valid_now(&api));
+    years.store(0, std::sync::atomic::Ordering::SeqCst);
+    let stepped = tokio::time::Instant::now();
+    until(&api, || is_valid_now(&api) && all_hold_the_stored_bundle(&api)).await;
+    until(&api, || replica.health.readiness() == Readiness::Ready).await;
+    assert!(stepped.elapsed() < Duration::from_secs(60), "{:?}", stepped.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,11 +22,11 @@ mod sni;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use rustls::server::ResolvesServerCert;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
@@ -39,12 +39,12 @@ pub use names::{InvalidServingName, serving_names};
 pub use sni::SniPair;
 
 use self::{
-    authority::CertSecret,
+    authority::{CLOCK_SKEW, CertSecret},
     expiry::Audience,
     injection::{Bundle, Injection},
-    material::{KeyPair, MaterialError},
+    material::{Certificate as Material, KeyPair, MaterialError},
     plan::{CertPlan, PlanSettings, Publication, Published, carry_out, plan},
-    resolver::ServingCertificate,
+    resolver::{ServingCertificate, Validity},
     self_managed::SelfManaged,
     sni::SniTable,
 };
@@ -53,6 +53,8 @@ use crate::metrics::{Certificate, Metrics};
 
 /// The wall clock.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+/// What the API server's clock shows more than this host's.
+pub type ClockOffset = Arc<dyn Fn() -> SignedDuration + Send + Sync>;
 /// 128 random bits per call, for serial numbers and jitter.
 pub type Entropy = Arc<dyn Fn() -> [u8; 16] + Send + Sync>;
 
@@ -146,15 +148,19 @@ struct Shared {
     /// Where there are pairs for certain names.
     names: Option<Check>,
     metrics: Metrics,
+    /// Rings while the certificate in use is not valid.
+    alarm: Arc<Notify>,
+    /// What the API server's clock shows more than this host's.
+    offset: ClockOffset,
 }
 
 impl Shared {
     /// Takes a pair into use for the next handshakes; answers when it ends. The pair in use already is left as it is.
     fn load(&self, pair: &KeyPair) -> Result<Timestamp, MaterialError> {
         let certified = pair.certified_key()?;
-        let expires = pair.leaf().not_after;
+        let Material { not_before: from, not_after: expires, .. } = *pair.leaf();
         if self.serving.current().is_none_or(|current| current.cert != certified.cert) {
-            self.serving.replace(certified, expires);
+            self.serving.replace(certified, Validity { from, until: expires });
             self.loaded.pass();
         }
         self.metrics.certificate.expiry.set(&Certificate { name: "serving" }, seconds(expires));
@@ -220,9 +226,33 @@ impl Shared {
         }
     }
 
-    /// The check passes again when another certificate is loaded.
-    fn certificate_has_ended(&self, why: &str) {
+    /// No handshake succeeds. The check passes again when another certificate is loaded, or this one is valid again; whoever
+    /// can make another one is woken.
+    fn certificate_is_not_valid(&self, why: &str) {
         self.loaded.fail(why);
+        self.alarm.notify_waiters();
+    }
+
+    fn certificate_is_valid_again(&self) {
+        self.loaded.pass();
+    }
+
+    /// Why no certificate may be made now: callers judge it by the API server's clock, and by this host's it would be valid
+    /// too late, or too early.
+    fn clocks_apart(&self) -> Option<String> {
+        let offset = (self.offset)();
+        (offset.abs() > CLOCK_SKEW).then(|| {
+            format!(
+                "no certificate is made while the clocks of this host and of the API server are {:#} apart; another replica may \
+                 make it, or set the wrong clock right",
+                offset.abs()
+            )
+        })
+    }
+
+    fn bundles_not_in_order(&self, objects: usize) {
+        #[allow(clippy::cast_precision_loss)] // A handful of objects.
+        self.metrics.certificate.ca_bundles_drifted.set(&(), objects as f64);
     }
 
     fn count_refusal(&self, name: &'static str) {
@@ -292,9 +322,18 @@ impl CertificateManager {
                 )
             }),
             metrics: metrics.clone(),
+            alarm: Arc::default(),
+            offset: Arc::new(|| SignedDuration::ZERO),
         };
         let handle = CertificateHandle { serving, bundle };
         Ok(Self { client, settings, shared, handle })
+    }
+
+    /// The same manager, which makes no certificate while this host's clock differs too much from the API server's.
+    #[must_use]
+    pub fn comparing_clocks(mut self, offset: ClockOffset) -> Self {
+        self.shared.offset = offset;
+        self
     }
 
     /// What listeners need.
@@ -376,6 +415,8 @@ async fn keep_in_memory(
     let mut content: Option<CertSecret> = None;
     let mut hosts = shared.hosts.subscribe();
     loop {
+        // Heard from here on, or an alarm between the look and the wait would be lost.
+        let alarm = shared.alarm.notified();
         let now = (clock)();
         let settings = settings.including(&hosts.borrow_and_update());
         let publication = Publication::of(published.borrow_and_update().as_ref(), content.as_ref());
@@ -400,6 +441,7 @@ async fn keep_in_memory(
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(wait.min(Duration::from_secs(3600))) => {}
+            () = alarm => {}
             Ok(()) = published.changed() => {}
             Ok(()) = hosts.changed() => {}
         }

@@ -83,7 +83,7 @@ impl Publication {
 /// Why a serving certificate is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewReason {
-    /// It is expired, or no authority of the bundle signed it.
+    /// It is expired or not valid yet, or no authority of the bundle that is valid now signed it.
     Unusable,
     /// It lacks a name that it must be valid for.
     NameMissing,
@@ -100,6 +100,8 @@ pub enum AuthorityReason {
     Ageing,
     /// The newest one's key is gone.
     KeyMissing,
+    /// The newest one is not valid yet: it was made by a clock that was ahead.
+    NotBegun,
 }
 
 /// The next step.
@@ -131,23 +133,28 @@ pub enum CertPlan {
 pub fn plan(secret: Option<&CertSecret>, published: Publication, now: Timestamp, settings: &PlanSettings) -> CertPlan {
     let Some(secret) = secret else { return CertPlan::Create };
     let Some(newest) = secret.authorities.first() else { return CertPlan::Create };
-    if now >= newest.certificate.not_after {
+    if now >= newest.certificate.not_after || !secret.authorities.iter().any(|a| is_valid(&a.certificate, now)) {
         return CertPlan::Create;
+    }
+    let signed_by = secret.signer();
+    let trusted = newest_trusted(secret, published, now, settings);
+    let due = serving_is_due(secret, signed_by, trusted, now, settings);
+    let renewal = |signer, reason| {
+        let names = names_of_renewal(secret, reason, settings);
+        CertPlan::RenewServing { signer, names, reason }
+    };
+    // An unusable certificate goes before an authority that is merely due: callers wait for it. Without a trusted signer it is
+    // replaced all the same: it can't get worse.
+    if due == Some(RenewReason::Unusable)
+        && let Some(signer) = trusted.or_else(|| secret.authorities.iter().position(|a| can_sign(a, now)))
+    {
+        return renewal(signer, RenewReason::Unusable);
     }
     if let Some(reason) = authority_is_due(newest, now) {
         return CertPlan::AddAuthority(reason);
     }
-    let signed_by = secret.signer();
-    let trusted = newest_trusted(secret, published, now, settings);
-    if let Some(reason) = serving_is_due(secret, signed_by, trusted, now, settings) {
-        // Without a trusted signer an unusable certificate is replaced all the same: it can't get worse.
-        let signer = trusted.or(match reason {
-            RenewReason::Unusable => Some(0),
-            RenewReason::NameMissing | RenewReason::Ageing | RenewReason::NewAuthority => None,
-        });
-        if let Some(signer) = signer {
-            return CertPlan::RenewServing { signer, names: names_of_renewal(secret, reason, settings), reason };
-        }
+    if let (Some(reason), Some(signer)) = (due, trusted) {
+        return renewal(signer, reason);
     }
     let dispensable = dispensable_authorities(secret, signed_by, now, settings);
     if !dispensable.is_empty() {
@@ -156,9 +163,21 @@ pub fn plan(secret: Option<&CertSecret>, published: Publication, now: Timestamp,
     CertPlan::Keep { until: next_look(secret, published, now, settings) }
 }
 
+/// Whether a certificate is valid at this moment, for callers with the right time. It was dated back by [`CLOCK_SKEW`] when it
+/// was made, so that one that begins later was made by a clock that was ahead.
+fn is_valid(certificate: &Certificate, now: Timestamp) -> bool {
+    certificate.not_before <= now && now < certificate.not_after
+}
+
+fn can_sign(authority: &Authority, now: Timestamp) -> bool {
+    authority.key.is_some() && is_valid(&authority.certificate, now)
+}
+
 fn authority_is_due(newest: &Authority, now: Timestamp) -> Option<AuthorityReason> {
     if newest.key.is_none() {
         Some(AuthorityReason::KeyMissing)
+    } else if now < newest.certificate.not_before {
+        Some(AuthorityReason::NotBegun)
     } else if now >= renewal_time(&newest.certificate) {
         Some(AuthorityReason::Ageing)
     } else {
@@ -184,8 +203,8 @@ fn newest_trusted(
     let newest_is_trusted = secret.authorities.len() == 1
         || matches!(published, Publication::CompleteSince(since) if now >= since + settings.publication_wait);
     let first = usize::from(!newest_is_trusted);
-    let can_sign = |authority: &Authority| authority.key.is_some() && now < authority.certificate.not_after;
-    secret.authorities.iter().skip(first).position(can_sign).map(|place| place + first)
+    let able = |authority: &Authority| can_sign(authority, now);
+    secret.authorities.iter().skip(first).position(able).map(|place| place + first)
 }
 
 fn serving_is_due(
@@ -197,8 +216,8 @@ fn serving_is_due(
 ) -> Option<RenewReason> {
     let leaf = secret.serving.leaf();
     let signer_lives =
-        signed_by.and_then(|place| secret.authorities.get(place)).is_some_and(|a| now < a.certificate.not_after);
-    if !signer_lives || now >= leaf.not_after {
+        signed_by.and_then(|place| secret.authorities.get(place)).is_some_and(|a| is_valid(&a.certificate, now));
+    if !signer_lives || !is_valid(leaf, now) {
         Some(RenewReason::Unusable)
     } else if !settings.names.is_subset(&leaf.names) {
         Some(RenewReason::NameMissing)
@@ -240,6 +259,7 @@ fn next_look(secret: &CertSecret, published: Publication, now: Timestamp, settin
     let leaf = secret.serving.leaf();
     let mut moments = vec![renewal_time(leaf), leaf.not_after];
     moments.extend(secret.authorities.iter().map(|authority| renewal_time(&authority.certificate)));
+    moments.extend(secret.authorities.iter().map(|authority| authority.certificate.not_before));
     if secret.authorities.len() > 1 {
         moments.push(leaf.not_before + CLOCK_SKEW + settings.retirement_wait);
         if let Publication::CompleteSince(since) = published {

@@ -45,10 +45,60 @@ fn renew(signer: usize, reason: RenewReason) -> CertPlan {
 #[case::two_thirds_of_its_life_it_is_kept(start() + DAY * 242, CertPlan::Keep { until: start() + DAY * 243 })]
 #[case::then_it_is_renewed(start() + DAY * 244, renew(0, RenewReason::Ageing))]
 #[case::an_expired_one_is_renewed_too(start() + DAY * 366, renew(0, RenewReason::Unusable))]
-#[case::an_ageing_authority_gets_a_successor_first(start() + DAY * 2434, CertPlan::AddAuthority(AuthorityReason::Ageing))]
+#[case::an_unusable_certificate_goes_before_an_ageing_authority(start() + DAY * 2434, renew(0, RenewReason::Unusable))]
 #[case::an_expired_authority_means_starting_over(start() + DAY * 3651, CertPlan::Create)]
 fn time_decides(#[case] now: Timestamp, #[case] expected: CertPlan) {
     assert_eq!(plan(Some(&created()), Publication::CompleteSince(start()), now, &settings()), expected);
+}
+
+#[test]
+fn an_ageing_authority_gets_a_successor() {
+    let now = start() + DAY * 2434;
+    let usable = carry_out(&renew(0, RenewReason::Unusable), Some(created()), now, &settings(), serials()).unwrap();
+    let decided = plan(usable.as_ref(), Publication::CompleteSince(start()), now, &settings());
+    assert_eq!(decided, CertPlan::AddAuthority(AuthorityReason::Ageing));
+}
+
+/// What a replica has made whose clock was ahead by this much.
+#[derive(Clone, Copy)]
+enum MadeAhead {
+    /// Everything.
+    All(SignedDuration),
+    /// A serving certificate of an authority that is in order.
+    Serving(SignedDuration),
+    /// A further authority that has not signed anything yet.
+    Authority(SignedDuration),
+}
+
+#[rstest]
+#[case::within_the_skew(MadeAhead::All(CLOCK_SKEW), None)]
+#[case::all_of_it_eight_hours(MadeAhead::All(SignedDuration::from_hours(8)), Some(CertPlan::Create))]
+#[case::the_certificate_nine_months(MadeAhead::Serving(DAY * 270), Some(renew(0, RenewReason::Unusable)))]
+#[case::an_authority(MadeAhead::Authority(DAY * 270), Some(CertPlan::AddAuthority(AuthorityReason::NotBegun)))]
+fn what_a_clock_that_was_ahead_has_made_is_made_anew(#[case] made: MadeAhead, #[case] expected: Option<CertPlan>) {
+    let carry =
+        |step, secret, ahead| carry_out(&step, secret, start() + ahead, &settings(), serials()).unwrap().unwrap();
+    let secret = match made {
+        MadeAhead::All(ahead) => carry(CertPlan::Create, None, ahead),
+        MadeAhead::Serving(ahead) => carry(renew(0, RenewReason::Ageing), Some(created()), ahead),
+        MadeAhead::Authority(ahead) => carry(CertPlan::AddAuthority(AuthorityReason::Ageing), Some(created()), ahead),
+    };
+    let decided = plan(Some(&secret), Publication::CompleteSince(start()), start(), &settings());
+    match expected {
+        Some(expected) => assert_eq!(decided, expected),
+        None => assert!(matches!(decided, CertPlan::Keep { .. }), "{decided:?}"),
+    }
+}
+
+#[test]
+fn an_authority_that_is_not_valid_yet_signs_nothing() {
+    let secret = with_a_new_authority(start() + DAY * 500);
+    let now = start() + DAY * 300;
+    let published = Publication::CompleteSince(start());
+    let decided = plan(Some(&secret), published, now, &settings());
+    assert_eq!(decided, CertPlan::AddAuthority(AuthorityReason::NotBegun));
+    let next = carry_out(&decided, Some(secret), now, &settings(), serials()).unwrap();
+    assert_eq!(plan(next.as_ref(), published, now, &settings()), renew(0, RenewReason::NewAuthority));
 }
 
 #[test]

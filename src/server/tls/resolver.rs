@@ -17,12 +17,21 @@ use super::sni::SniTable;
 pub(super) struct ServingCertificate {
     pair: ArcSwapOption<CertifiedKey>,
     names: ArcSwap<SniTable>,
-    expires: ArcSwapOption<Timestamp>,
+    validity: ArcSwapOption<Validity>,
+}
+
+/// From when to when a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Not before.
+    pub from: Timestamp,
+    /// Not at or after.
+    pub until: Timestamp,
 }
 
 impl ServingCertificate {
-    pub(super) fn replace(&self, pair: CertifiedKey, expires: Timestamp) {
-        self.expires.store(Some(Arc::new(expires)));
+    pub(super) fn replace(&self, pair: CertifiedKey, validity: Validity) {
+        self.validity.store(Some(Arc::new(validity)));
         self.pair.store(Some(Arc::new(pair)));
     }
 
@@ -30,9 +39,9 @@ impl ServingCertificate {
         self.names.store(Arc::new(names));
     }
 
-    /// When the pair in use ends.
-    pub(super) fn expires(&self) -> Option<Timestamp> {
-        self.expires.load().as_deref().copied()
+    /// When the pair in use is valid.
+    pub(super) fn validity(&self) -> Option<Validity> {
+        self.validity.load().as_deref().copied()
     }
 
     pub(super) fn current(&self) -> Option<Arc<CertifiedKey>> {

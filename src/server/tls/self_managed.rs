@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, ResourceExt,
@@ -29,6 +30,9 @@ use crate::api::names::{CERTIFICATE_FIELD_MANAGER, annotation};
 const SPREAD: Duration = Duration::from_secs(15);
 /// The same for steps that should not wait.
 const SHORT_SPREAD: Duration = Duration::from_millis(300);
+
+/// How often the clocks are looked at again while they differ.
+const CLOCKS_LOOK: Duration = Duration::from_secs(10);
 
 /// What is known of the Secret.
 enum Seen {
@@ -66,9 +70,13 @@ impl SelfManaged {
         let mut look_again = Instant::now() + Duration::from_secs(5);
         let mut failures = 0;
         let mut reported = None;
+        let mut told_of_clocks = false;
+        let ringing = self.shared.alarm.clone();
+        let mut alarm = std::pin::pin!(ringing.notified());
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
+                () = &mut alarm => alarm.set(ringing.notified()),
                 event = events.next() => match event {
                     Some(Ok(found)) => (seen, reported) = (Seen::Known(found.map(Box::new)), None),
                     Some(Err(error)) => {
@@ -100,6 +108,13 @@ impl SelfManaged {
             let settings = self.settings.including(&hosts.borrow_and_update());
             let publication = Publication::of(published.borrow_and_update().as_ref(), last_good.as_ref());
             let step = plan(last_good.as_ref(), publication, now, &settings);
+            let step = if restore && last_good.is_some() { restored_first(&step, now) } else { step };
+            let makes = !matches!(step, CertPlan::Keep { .. });
+            if makes && self.clocks_forbid(&step, &mut told_of_clocks) {
+                (intended, look_again) = (None, Instant::now() + CLOCKS_LOOK);
+                continue;
+            }
+            told_of_clocks = false;
             let desired = match &step {
                 CertPlan::Keep { until } if !restore => {
                     intended = None;
@@ -147,6 +162,16 @@ impl SelfManaged {
                 }
             }
         }
+    }
+
+    /// Whether the clocks differ too much for a certificate to be made; that is told once.
+    fn clocks_forbid(&self, step: &CertPlan, told: &mut bool) -> bool {
+        let Some(why) = self.shared.clocks_apart() else { return false };
+        if !std::mem::replace(told, true) {
+            error!(secret = %self.display(), step = ?Brief(step), "{why}");
+        }
+        self.shared.certificate_is_missing(&why);
+        true
     }
 
     /// Takes the Secret's pair into use if it is any good.
@@ -231,8 +256,8 @@ impl SelfManaged {
             CallError::Conflict => info!(%secret, "another replica wrote the certificate Secret first"),
             CallError::Forbidden(why) => error!(
                 %secret,
-                "may not {verb} the certificate Secret: {why}; grant get, list, watch, create and update on it, or run \
-                 with --cert-mode=files"
+                "may not {verb} the certificate Secret: {why}; grant get, list, watch and update on it, apply the empty \
+                 Secret that `mcm manifests rbac` prints, or run with --cert-mode=files"
             ),
             other => warn!(%secret, "cannot {verb} the certificate Secret: {other}; trying again"),
         }
@@ -240,6 +265,18 @@ impl SelfManaged {
 
     fn display(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A Secret that was spoilt is put back before anything else is done with it: a replica that finds nothing usable would make a
+/// new authority. It isn't put back if nothing in it is valid any more.
+fn restored_first(step: &CertPlan, now: Timestamp) -> CertPlan {
+    match step {
+        CertPlan::Create => CertPlan::Create,
+        CertPlan::Keep { .. }
+        | CertPlan::AddAuthority(_)
+        | CertPlan::RenewServing { .. }
+        | CertPlan::DropAuthorities(_) => CertPlan::Keep { until: now },
     }
 }
 
@@ -255,5 +292,21 @@ impl std::fmt::Debug for Brief<'_> {
             CertPlan::RenewServing { reason, .. } => write!(f, "renew serving certificate ({reason:?})"),
             CertPlan::DropAuthorities(places) => write!(f, "drop {} old authorities", places.len()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spoilt_secret_is_put_back_before_any_other_step() {
+        let now = Timestamp::UNIX_EPOCH;
+        for step in
+            [CertPlan::DropAuthorities(vec![1]), CertPlan::AddAuthority(super::super::plan::AuthorityReason::Ageing)]
+        {
+            assert_eq!(restored_first(&step, now), CertPlan::Keep { until: now });
+        }
+        assert_eq!(restored_first(&CertPlan::Create, now), CertPlan::Create, "what is over is not put back");
     }
 }

@@ -15,15 +15,21 @@ use crate::{
     cluster::key::ObjectKey,
     controllers::{
         machine::{
-            health::conditions_changed,
-            node_ownership::{Owner, owner},
-            observation::{NodeView, Observation, Sibling, conditions_of, since},
+            node_ownership::{Owner, owner_in, provider_id},
+            observation::{Namesake, NodeView, Observation, Sibling, since},
+            observe::{conditions_differ_since, first_seen_deleting, whose},
             settings::HealthTimeout,
         },
-        views::{BY_MACHINE, BY_NAME_LABEL, BY_NODE, qualified},
+        views::{BY_MACHINE, BY_NAME_LABEL, qualified},
     },
+    driver::{SameInstance, same_instance::by_last_segment},
     simulation::process::Process,
 };
+
+/// The simulated provider ends its ids in what names the instance.
+fn same_instance(machine: &Machine, id: &str) -> SameInstance {
+    by_last_segment(&machine.spec.provider_id, id)
+}
 
 impl Process {
     pub(super) fn see_machine(
@@ -36,14 +42,9 @@ impl Process {
         let limits = self.machine_settings.limits_of(machine);
         let mut seen = Observation::of(Arc::clone(machine), limits, now);
         seen.node = self.node_of(machine, memory);
-        let joining =
-            matches!(machine.status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
-        let differs = joining
-            && seen.node.ours().is_some_and(|node| conditions_changed(&machine.status.conditions, conditions_of(node)));
-        memory.conditions_differ_since = differs.then(|| memory.conditions_differ_since.unwrap_or(now));
-        if machine.metadata.deletion_timestamp.is_some() {
-            memory.first_seen_deleting.get_or_insert(now);
-        }
+        memory.conditions_differ_since =
+            conditions_differ_since(machine, &seen.node, memory.conditions_differ_since, now);
+        memory.first_seen_deleting = first_seen_deleting(machine, memory.first_seen_deleting, now);
         seen.first_seen = memory.first_seen;
         seen.first_seen_deleting = memory.first_seen_deleting;
         seen.flow = memory.flow.clone();
@@ -62,25 +63,23 @@ impl Process {
         let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
         if name.is_empty() {
             let candidates = self.nodes.by_index(BY_MACHINE, &machine.name_any());
-            let is_ours = |node: &&Arc<Node>| owner(machine, node, std::iter::empty()) == Owner::Ours;
-            let answered = memory.flow.vm.as_ref().map(|vm| vm.identity.node_name.as_str()).unwrap_or_default();
-            let namesake = self.nodes.get(&ObjectKey::cluster_scoped(answered));
+            let is_ours = |node: &&Arc<Node>| owner_in(machine, node, &self.views, &same_instance) == Owner::Ours;
+            let namesake = memory.flow.vm.as_ref().and_then(|vm| {
+                let node = self.nodes.get(&ObjectKey::cluster_scoped(&vm.identity.node_name))?;
+                Some(Namesake {
+                    instance: by_last_segment(&vm.identity.provider_id, provider_id(&node)),
+                    created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
+                })
+            });
             return NodeView::NotLinked {
                 candidate: candidates.iter().find(is_ours).map(|node| node.name_any()),
-                namesake: namesake
-                    .map(|node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default()),
+                namesake,
             };
         }
         match self.nodes.get(&ObjectKey::cluster_scoped(name)) {
             None if self.vanished.contains(&ObjectKey::of(machine)) => NodeView::Vanished,
             None => NodeView::Absent,
-            Some(node) => {
-                let rivals = self.views.machines.by_index(BY_NODE, name);
-                match owner(machine, &node, rivals.iter().map(|rival| &**rival)) {
-                    Owner::Ours => NodeView::Ours(node),
-                    Owner::Foreign(why) => NodeView::Foreign { name: name.to_owned(), why },
-                }
-            }
+            Some(node) => whose(owner_in(machine, &node, &self.views, &same_instance), node),
         }
     }
 

@@ -178,12 +178,6 @@ fn moved_in(set: &SetState<'_>) -> i32 {
     i32::try_from(moved).unwrap_or(i32::MAX)
 }
 
-/// How many fewer machines are wanted than the sets know of.
-fn fewer(fleet: &Fleet<'_>) -> i32 {
-    let active = fleet.all().filter(|set| set.is_active());
-    active.filter_map(|set| scaling::shrunk_by(fleet, set)).max().unwrap_or(0).max(0)
-}
-
 /// Whether the scaler wants this machine gone.
 fn is_named(fleet: &Fleet<'_>, machine: &Machine) -> bool {
     ranking::is_named(machine, &fleet.deployment.metadata) && !ranking::is_preserved(machine, fleet.now)
@@ -193,13 +187,13 @@ fn is_named(fleet: &Fleet<'_>, machine: &Machine) -> bool {
 /// is made smaller for, before the labels are off.
 fn must_arrive_first(fleet: &Fleet<'_>) -> bool {
     let any = |is: &dyn Fn(&Machine) -> bool| fleet.all().flat_map(|set| &set.kept).any(|machine| is(machine));
-    fewer(fleet) > 0 && any(&|machine| is_named(fleet, machine)) && any(&marks::is_handed_over)
+    scaling::fewer(fleet) > 0 && any(&|machine| is_named(fleet, machine)) && any(&marks::is_handed_over)
 }
 
 /// When the scaler makes a deployment smaller, the machines that it has named go, in whichever set they are. Otherwise the new
 /// set would replace its named ones and an old set would lose others, which are yet to be updated and which nobody named.
 fn without_named(fleet: &Fleet<'_>) -> Sizes {
-    let mut fewer = fewer(fleet);
+    let mut fewer = scaling::fewer(fleet);
     let size_of = |set: &SetState<'_>| {
         // They lead the set's order of deletion, unless somebody has given others a priority below theirs.
         let is_next = |machine: &&&Arc<Machine>| is_named(fleet, machine) && !marks::is_handed_over(machine);

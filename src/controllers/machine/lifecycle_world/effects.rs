@@ -32,7 +32,13 @@ impl World {
                     .and_then(|machine| machine.status.current_status.preserve_expiry_time.clone())
                     .filter(|end| end.0 > at(self.now));
                 self.judge(seen, patch);
-                let acted = self.write_machine(VersionGuard::Any, |machine| patch_status(machine, &patch["status"]));
+                let lists = ["conditions", "machineConditions", "addresses"];
+                let guard = if lists.iter().any(|name| !patch["status"][*name].is_null()) {
+                    VersionGuard::Observed
+                } else {
+                    VersionGuard::Any
+                };
+                let acted = self.write_machine(guard, |machine| patch_status(machine, &patch["status"]));
                 if let Some(machine) = &self.machine {
                     let current = &machine.status.current_status;
                     if kept.is_some()
@@ -112,7 +118,7 @@ impl World {
         let is_given_up = is_ill && patch["status"]["currentStatus"]["phase"] == "Failed";
         let is_well = self.node.as_ref().is_some_and(|node| {
             let ready = super::super::observation::condition(super::super::observation::conditions_of(node), "Ready");
-            provider_id(node) == VM && ready.is_some_and(|ready| ready.status == "True")
+            is_of_the_vm(node) && ready.is_some_and(|ready| ready.status == "True")
         });
         if is_given_up && is_well {
             self.wrong("a healthy machine is given up");
@@ -169,7 +175,7 @@ impl World {
             return Acted::Void;
         };
         self.writes += 1;
-        let is_foreign = provider_id(node) != VM;
+        let is_foreign = !is_of_the_vm(node);
         let target = Arc::make_mut(node);
         let mut verdict = None;
         match effect {

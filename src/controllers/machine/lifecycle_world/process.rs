@@ -112,6 +112,7 @@ impl World {
             progress: format!("{} left", self.pods),
             blocked_by: None,
             waiting: None,
+            headway: crate::controllers::drain::progress::Headway::None,
             wake: std::time::Duration::from_secs(5),
         }
     }
@@ -120,13 +121,9 @@ impl World {
         let now = at(self.now);
         let node = self.node_view(&machine);
         let memory = &mut self.process.memory;
-        note_conditions(&machine, &node, memory, now);
-        if machine.metadata.deletion_timestamp.is_some() {
-            memory.first_seen_deleting.get_or_insert(now);
-        }
-        if machine.status.current_status.phase != MachinePhase::Unknown {
-            memory.vm_check = VmCheck::NotAsked;
-        }
+        memory.conditions_differ_since = conditions_differ_since(&machine, &node, memory.conditions_differ_since, now);
+        memory.first_seen_deleting = first_seen_deleting(&machine, memory.first_seen_deleting, now);
+        memory.vm_check = vm_check(&machine, memory.vm_check);
         let mut seen = self.base.clone();
         seen.now = now;
         seen.first_seen = memory.first_seen;
@@ -159,19 +156,21 @@ impl World {
                     .as_ref()
                     .filter(|node| node.labels().get(label::MACHINE_NAME).map(String::as_str) == Some("m-abcde"))
                     .map(|node| node.name_any()),
-                namesake: node
-                    .as_ref()
-                    .filter(|_| self.process.memory.flow.vm.is_some())
-                    .map(|node| provider_id(node).to_owned()),
+                namesake: node.as_ref().filter(|_| self.process.memory.flow.vm.is_some()).map(|node| Namesake {
+                    instance: same_instance(VM, node),
+                    created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
+                }),
             },
             None if self.process.node_vanished => NodeView::Vanished,
             None => NodeView::Absent,
-            Some(node) => match owner(machine, node, std::iter::empty()) {
-                Owner::Foreign(why) if self.sabotage != Sabotage::TakeAnyNode => {
-                    NodeView::Foreign { name: node.name_any(), why }
+            Some(node) => {
+                match owner(&Claim { machine, instance: same_instance(&machine.spec.provider_id, node) }, node, &[]) {
+                    Owner::Foreign(why) if self.sabotage != Sabotage::TakeAnyNode => {
+                        NodeView::Foreign { name: node.name_any(), why }
+                    }
+                    _ => NodeView::Ours(Arc::clone(node)),
                 }
-                _ => NodeView::Ours(Arc::clone(node)),
-            },
+            }
         }
     }
 }

@@ -2,10 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
-use crate::controllers::drain::waiting::Waiting;
+use crate::{
+    controllers::drain::{progress::Headway, waiting::Waiting},
+    driver::SameInstance,
+};
 
 /// The Node of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -16,8 +20,8 @@ pub enum NodeView {
     NotLinked {
         /// Name of a Node whose label names the machine.
         candidate: Option<String>,
-        /// Provider ID of the Node that has the name which the driver answered, if there is such a Node.
-        namesake: Option<String>,
+        /// The Node that has the name which the driver answered, if there is such a Node.
+        namesake: Option<Namesake>,
     },
     /// The Node of the label does not exist.
     Absent,
@@ -32,6 +36,35 @@ pub enum NodeView {
         /// How we know.
         why: String,
     },
+    /// A Node of that name is there, ids don't tell whose it is, and another machine has the better claim by name.
+    Contested {
+        /// Its name.
+        name: String,
+        /// Who else has a claim.
+        why: String,
+    },
+}
+
+/// A Node with the name of a VM that was just made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Namesake {
+    /// Whether its provider id and that of the VM name one instance.
+    pub instance: SameInstance,
+    /// When it registered.
+    pub created: Option<Timestamp>,
+}
+
+/// Whether the driver can tell whose a Node is that counts as the machine's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum NodeIdentity {
+    /// It can, or there is nothing to compare yet.
+    #[default]
+    Told,
+    /// It can't: both have a provider id, and nobody knows whether they name one instance. Names have decided.
+    Unknown {
+        /// The id of the Node.
+        node: String,
+    },
 }
 
 impl NodeView {
@@ -39,7 +72,12 @@ impl NodeView {
     pub fn ours(&self) -> Option<&Arc<Node>> {
         match self {
             Self::Ours(node) => Some(node),
-            Self::NoTarget | Self::NotLinked { .. } | Self::Absent | Self::Vanished | Self::Foreign { .. } => None,
+            Self::NoTarget
+            | Self::NotLinked { .. }
+            | Self::Absent
+            | Self::Vanished
+            | Self::Foreign { .. }
+            | Self::Contested { .. } => None,
         }
     }
 }
@@ -60,6 +98,8 @@ pub enum DrainState {
         blocked_by: Option<String>,
         /// Whom it waits for.
         waiting: Option<Waiting>,
+        /// How it stands against the attempt before.
+        headway: Headway,
         /// When to step again, at the latest.
         wake: Duration,
     },

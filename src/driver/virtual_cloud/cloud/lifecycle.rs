@@ -306,7 +306,19 @@ impl Cloud {
         self.tell(reference, NodeWish::Show);
     }
 
-    /// The Node becomes not ready and stays so.
+    /// The Node is ready again after it was not.
+    pub fn recovers(&mut self, reference: VmRef, at: Timestamp) {
+        let Some(vm) = self.fleet.get_mut(reference) else { return };
+        if vm.life != Life::Running || vm.node != NodeStage::Broken {
+            return;
+        }
+        vm.node = NodeStage::Ready;
+        self.happened(reference, at, |_| Happening::NodeReady);
+        self.tell(reference, NodeWish::Show);
+        self.changed(reference);
+    }
+
+    /// The Node becomes not ready and stays so until it [recovers](Self::recovers).
     pub fn breaks(&mut self, reference: VmRef, at: Timestamp) {
         let Some(vm) = self.fleet.get_mut(reference) else { return };
         if vm.life != Life::Running || vm.node == NodeStage::Absent {

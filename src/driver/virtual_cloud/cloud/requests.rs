@@ -140,7 +140,8 @@ impl Cloud {
         Ok(identity)
     }
 
-    /// Orders the end of a machine's VMs; answers when the last one is gone.
+    /// Orders the end of a machine's VMs; answers when the last one is gone. A VM is found by its identity at once, by the
+    /// machine's name only when the cloud shows it.
     ///
     /// # Errors
     /// `NotFound` when there is none.
@@ -148,8 +149,10 @@ impl Cloud {
         self.advance(now);
         let mut targets: Vec<VmRef> = self.by_identity(call).into_iter().collect();
         if call.target == Target::Machine || call.provider_id.is_empty() {
+            let lag = self.config_of(&call.template).consistency.get_lag;
             let (owned, _) = self.vms_of(call);
-            targets.extend(owned);
+            targets
+                .extend(owned.into_iter().filter(|vm| self.fleet.get(*vm).is_some_and(|vm| is_visible(vm, lag, now))));
         }
         targets.sort();
         targets.dedup();

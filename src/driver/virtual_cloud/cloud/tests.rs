@@ -191,6 +191,20 @@ fn a_node_breaks_after_its_time_and_stays_so() {
 }
 
 #[test]
+fn a_node_that_broke_recovers_when_it_is_told_to() {
+    let mut cloud = a_cloud("");
+    create(&mut cloud, "m", START).unwrap();
+    cloud.advance(at(600));
+    let vm = cloud.vms().next().unwrap().0;
+    cloud.breaks(vm, at(600));
+    cloud.take_notices();
+    cloud.recovers(vm, at(700));
+    assert_eq!((the_vm(&cloud).node, cloud.take_notices().len()), (NodeStage::Ready, 1), "its kubelet is told");
+    cloud.recovers(vm, at(701));
+    assert_eq!(cloud.take_notices(), Vec::new(), "one that is ready has nothing to recover from");
+}
+
+#[test]
 fn a_vm_vanishes_after_its_time() {
     let mut cloud = a_cloud("outcomes: [{effect: vanishes, after: 1h}]");
     create(&mut cloud, "m", START).unwrap();
@@ -243,6 +257,18 @@ fn answers_lag_behind_the_state() {
     assert_eq!(seen(&mut cloud, 26), (Code::NotFound, 1));
     assert_eq!(seen(&mut cloud, 30), (Code::NotFound, 0));
     assert!(cloud.is_empty());
+}
+
+#[test]
+fn a_deletion_by_name_finds_only_what_the_cloud_shows_and_one_by_identity_all() {
+    let mut cloud = a_cloud("consistency: {getLag: 5s}");
+    let by_name = a_call("m");
+    let vm = cloud.create(&by_name, START).unwrap().vm;
+    let provider_id = cloud.created(vm, START).unwrap().vm.provider_id;
+    assert_eq!(code(cloud.delete(&by_name, at(4))), Code::NotFound);
+    assert!(!cloud.is_empty());
+    let by_identity = MachineCall { provider_id, ..by_name };
+    assert_eq!(code(cloud.delete(&by_identity, at(4))), Code::OK);
 }
 
 #[test]

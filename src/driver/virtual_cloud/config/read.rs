@@ -6,7 +6,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
 use super::{
-    ClockMode, NodeNaming, NodeSettings, Quota, QuotaLimit, RateLimit, Scope, SimulationConfig, Spot, VolumeSettings,
+    ClockMode, NodeIdSpelling, NodeNaming, NodeSettings, Quota, QuotaLimit, RateLimit, Scope, SimulationConfig, Spot,
+    VolumeSettings,
 };
 use crate::{
     api::field::{FieldPath, Findings},
@@ -226,6 +227,13 @@ impl NodeSettings {
                 other => {
                     found.not_supported(RULE, section.path_of("nodeName"), other, &["machine-name", "private-dns"]);
                 }
+            }
+        }
+        if let Some(word) = section.text("providerID", found) {
+            match word.as_str() {
+                "cloud" => self.provider_id = NodeIdSpelling::Cloud,
+                "machine" => self.provider_id = NodeIdSpelling::Machine,
+                other => found.not_supported(RULE, section.path_of("providerID"), other, &["cloud", "machine"]),
             }
         }
         if let Some((Value::Object(map), path)) = section.take("allocatableReserved") {

@@ -70,6 +70,7 @@ volumes: {attach: 0, detach: 0}";
 
 #[rstest]
 #[case::an_unknown_key("latencies: {}", "latencies: Forbidden: no such key")]
+#[case::an_unknown_spelling("nodes: {providerID: gcp}", "nodes.providerID: Unsupported value")]
 #[case::a_nested_unknown_key("nodes: {leaseIntervall: 10s}", "nodes.leaseIntervall: Forbidden")]
 #[case::a_duration_without_a_unit("nodes: {leaseInterval: 10}", "nodes.leaseInterval: Invalid value: 10")]
 #[case::a_lease_that_runs_out("nodes: {leaseInterval: 50s}", "nodes.leaseDuration: Invalid value")]

@@ -173,8 +173,10 @@ impl From<NodeWire> for NodeBrief {
             let name = meta.name.clone().unwrap_or_default();
             let machine = meta.labels.as_ref().and_then(|labels| labels.get(label::MACHINE_NAME)).unwrap_or(&name);
             let namespace = meta.annotation(annotation::SIMULATED_NAMESPACE).unwrap_or_default();
+            // Nodes of earlier versions have the VM's own id there.
+            let provider_id = meta.annotation(annotation::SIMULATED_PROVIDER_ID).map(str::to_owned);
             SimulatedNode {
-                provider_id: wire.spec.provider_id.unwrap_or_default(),
+                provider_id: provider_id.or(wire.spec.provider_id).unwrap_or_default(),
                 key: format!("{namespace}/{machine}"),
                 template: meta.annotation(annotation::SIMULATED_OWNER).map(str::to_owned),
                 created: meta.creation_timestamp,
@@ -439,9 +441,14 @@ mod tests {
         let brief: NodeBrief = serde_json::from_value(node.clone()).unwrap();
         assert_eq!((brief.simulated, brief.ready), (None, Shown::Ready));
         node["metadata"]["annotations"] = json!({"virtual.machine.sapcloud.io/simulated": "true"});
-        let brief: NodeBrief = serde_json::from_value(node).unwrap();
-        let known = brief.known(Timestamp::UNIX_EPOCH).unwrap();
-        assert_eq!((known.provider_id.as_str(), known.key.as_str()), ("virtual:///a/b/i-1", "/n"));
+        let known = |node: &serde_json::Value| {
+            let brief: NodeBrief = serde_json::from_value(node.clone()).unwrap();
+            brief.known(Timestamp::UNIX_EPOCH).unwrap()
+        };
+        // A Node of an earlier version has the VM's own id in its spec.
+        assert_eq!((known(&node).provider_id.as_str(), known(&node).key.as_str()), ("virtual:///a/b/i-1", "/n"));
+        node["metadata"]["annotations"]["virtual.machine.sapcloud.io/provider-id"] = json!("virtual:///a/c/i-1");
+        assert_eq!(known(&node).provider_id, "virtual:///a/c/i-1");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::brief::{ContainerBrief, PodBrief, Shown};
 use crate::{
     api::names::{annotation, label},
     driver::virtual_cloud::{
+        NodeIdSpelling,
         cloud::{NodeStage, NodeView},
         quantity,
         template::VmTemplate,
@@ -48,13 +49,18 @@ pub fn node(view: &NodeView, version: &str, now: Timestamp) -> Value {
         (annotation::SIMULATED_NODE, "true"),
         (annotation::SIMULATED_NAMESPACE, &view.namespace),
         (annotation::SIMULATED_OWNER, &owner),
+        (annotation::SIMULATED_PROVIDER_ID, &view.provider_id),
     ]);
+    let provider_id = match view.config.nodes.provider_id {
+        NodeIdSpelling::Cloud => template.node_provider_id(&view.provider_id),
+        NodeIdSpelling::Machine => view.provider_id.clone(),
+    };
     annotations.extend(template.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     json!({
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": view.name, "labels": labels, "annotations": annotations},
-        "spec": {"providerID": view.provider_id, "taints": template.taints},
+        "spec": {"providerID": provider_id, "taints": template.taints},
         "status": {
             "capacity": template.capacity,
             "allocatable": allocatable(view),

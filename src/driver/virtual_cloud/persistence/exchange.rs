@@ -1,8 +1,9 @@
 //! The exchange format in a file: read at start, rewritten whole and atomically (decision 26).
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
@@ -37,10 +38,17 @@ pub fn write(path: &Path, document: &Exchange) -> Result<(), StateError> {
     replace(path, &text).map_err(StateError::io("write", path))
 }
 
+/// How files of the state are opened: made if need be, and nobody else's to read.
+pub(super) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).mode(0o600);
+    options
+}
+
 /// Replaces a file's content atomically and durably.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = beside(path, "new");
-    let mut file = File::create(&new)?;
+    let mut file = private().write(true).truncate(true).open(&new)?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&new, path)?;

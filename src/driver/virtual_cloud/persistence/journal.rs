@@ -5,12 +5,16 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
 };
 
-use super::{StateError, exchange::replace, lock::WriterLock};
+use super::{
+    StateError,
+    exchange::{private, replace},
+    lock::WriterLock,
+};
 use crate::driver::virtual_cloud::cloud::Entry;
 
 /// After so many records a snapshot takes their place.
@@ -103,7 +107,7 @@ impl Journal {
 }
 
 fn open_for_append(path: &Path) -> Result<File, StateError> {
-    OpenOptions::new().create(true).append(true).open(path).map_err(StateError::io("open", path))
+    private().append(true).open(path).map_err(StateError::io("open", path))
 }
 
 fn lines<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<u8> {

@@ -1,11 +1,11 @@
 //! The lock that keeps two processes from writing one state.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{File, TryLockError},
     path::{Path, PathBuf},
 };
 
-use super::StateError;
+use super::{StateError, exchange::private};
 
 /// Held as long as the value lives; the operating system lets go when the process ends, however it ends.
 #[derive(Debug)]
@@ -20,12 +20,7 @@ impl WriterLock {
     /// [`StateError::InUse`] when another process holds it.
     pub fn take(path: &Path) -> Result<Self, StateError> {
         let beside = beside(path, "lock");
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&beside)
-            .map_err(StateError::io("lock", &beside))?;
+        let file = private().truncate(false).write(true).open(&beside).map_err(StateError::io("lock", &beside))?;
         match file.try_lock() {
             Ok(()) => Ok(Self { _file: file }),
             Err(TryLockError::WouldBlock) => Err(StateError::InUse { path: path.to_owned() }),

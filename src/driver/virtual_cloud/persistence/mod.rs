@@ -338,6 +338,19 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn files_of_the_state_are_nobody_elses_to_read() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        exchange::replace(&path, b"{}").unwrap();
+        let _lock = lock::WriterLock::take(&path).unwrap();
+        for file in std::fs::read_dir(folder.path()).unwrap() {
+            let file = file.unwrap();
+            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", file.path().display());
+        }
+    }
+
     #[rstest]
     #[case::none("none", Ok(StatePlace::None))]
     #[case::a_journal("file:/a/b", Ok(StatePlace::File("/a/b".into())))]

@@ -169,6 +169,9 @@ impl DrainPlanView {
             (Some(_), NodeView::Foreign { name, why }) => {
                 Err(format!("Node {name} belongs to something else and is left alone: {why}"))
             }
+            (Some(_), NodeView::Contested { name, why }) => {
+                Err(format!("whose Node {name} is can't be told, so that it is left alone: {why}"))
+            }
         };
         Subject { machine, seen, node, mode }
     }

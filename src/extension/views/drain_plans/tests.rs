@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{
     cluster::gate::Gate,
-    controllers::drain::{Drain, Drainer, Run, act::Evictor, step::DrainResult},
+    controllers::{
+        drain::{Drain, Drainer, Run, act::Evictor, step::DrainResult},
+        machine::plan::DrainFlow,
+    },
 };
 
 fn world() -> World {
@@ -277,7 +280,9 @@ async fn played(world: &World) -> Vec<String> {
     let node = world.nodes.get(&ObjectKey::cluster_scoped("n")).unwrap();
     let now = || world.sources.clock.now();
     let deadline = after(now(), Duration::from_secs(7200));
-    let mut run = Run::new(Force::No, deadline);
+    let flow = DrainFlow::Deletion;
+    let node_uid = node.uid().unwrap_or_default();
+    let mut run = Run::new(DrainOrder { node: "n".to_owned(), node_uid, flow, force: Force::No, deadline });
     loop {
         let drain = Drain {
             node_name: "n",

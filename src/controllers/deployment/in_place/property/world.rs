@@ -208,7 +208,7 @@ impl World {
                     self.deleted += 1;
                     self.loses(place, MachinePhase::Terminating);
                 }
-                set::plan::Effect::PatchMachine { machine, patch } => {
+                set::plan::Effect::PatchMachine { machine, patch, .. } => {
                     change(&mut self.machines, &machine.key.name, patch);
                 }
                 other => panic!("{other:?}"),

@@ -1,0 +1,71 @@
+//! The names of the Go programs: called by one of them, the program needs no subcommand and serves as that half.
+//!
+//! A pod that was written for the Go binaries, as Gardener's, has a container for each half, with that half's flags and the
+//! command `./machine-controller-manager`. Both containers share an address, so that each half listens on its own port only,
+//! and neither opens a TLS port unless its flags say so: the Go programs have none.
+
+use std::{ffi::OsString, path::Path};
+
+use crate::settings::Half;
+
+/// Subcommand that a half runs.
+const SERVE: &str = "serve";
+/// What a half does without: a second health port, webhooks, views, and the time that callers of those need to go elsewhere.
+const WITHOUT: [&str; 4] =
+    ["--compat-port=0", "--secure-port=0", "--extension-apiserver=false", "--shutdown-delay-duration=0s"];
+
+/// The half that a program's name stands for.
+fn half_of(program: &OsString) -> Option<Half> {
+    let name = Path::new(program).file_name()?.to_str()?;
+    Half::ALL.into_iter().find(|half| half.program() == name)
+}
+
+/// The command line with the subcommand and the defaults of the half that the program was called as; any other is left as it
+/// is, also one that names a subcommand. What the caller gives comes later, and holds.
+pub fn completed(arguments: Vec<OsString>) -> Vec<OsString> {
+    let Some(half) = arguments.first().and_then(half_of) else { return arguments };
+    let mut arguments = arguments.into_iter();
+    let program = arguments.next();
+    let given: Vec<OsString> = arguments.collect();
+    let is_flag = |argument: &OsString| argument.to_str().is_none_or(|text| text.starts_with('-'));
+    let asks_for_version = given.first().is_some_and(|first| first == "--version" || first == "-V");
+    let own = if asks_for_version || given.first().is_some_and(|first| !is_flag(first)) {
+        Vec::new()
+    } else {
+        let defaults = [format!("--half={}", half.program()), format!("--port={}", half.port())];
+        let words = [SERVE].into_iter().chain(WITHOUT).map(OsString::from);
+        words.chain(defaults.map(OsString::from)).collect()
+    };
+    program.into_iter().chain(own).chain(given).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn line(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    #[rstest]
+    #[case::from_the_working_directory("./machine-controller-manager", "--port=10258")]
+    #[case::by_its_path("/bin/machine-controller", "--port=10259")]
+    fn a_half_is_known_by_its_name(#[case] program: &str, #[case] port: &str) {
+        let completed = completed(line(&[program, "--safety-up=2"]));
+        assert_eq!(completed[..2], line(&[program, "serve"]));
+        assert!(completed.contains(&OsString::from(port)), "{completed:?}");
+        assert_eq!(completed.last(), Some(&OsString::from("--safety-up=2")), "what was given comes last");
+    }
+
+    #[rstest]
+    #[case::our_own_name(&["mcm", "--port=1"])]
+    #[case::with_a_subcommand(&["machine-controller-manager", "serve", "--port=1"])]
+    #[case::another_program_in_such_a_folder(&["/machine-controller/mcm", "doctor"])]
+    #[case::its_version(&["machine-controller", "--version"])]
+    #[case::nothing(&[])]
+    fn any_other_line_stays(#[case] words: &[&str]) {
+        assert_eq!(completed(line(words)), line(words));
+    }
+}

@@ -1,0 +1,193 @@
+//! Carries a plan out, and looks in between whether a manager has begun to run.
+
+use std::io::Write;
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{
+    inventory::{Found, LEASE, LEASES, Place, definition_of},
+    plan::{Action, is_in_target},
+};
+use crate::{
+    api::{kind::ApiVersion, names},
+    cli::{
+        Failure,
+        lease_watch::{self, Held, LOOK_EVERY, Pulse},
+        migrate_storage::definition::place as place_of,
+    },
+    cluster::error::ApiError,
+};
+
+/// How often a finalizer is taken off what the object has become meanwhile.
+const TRIES: usize = 5;
+
+/// The clusters that a plan is for.
+pub(super) struct Clusters {
+    pub(super) control: Client,
+    /// Where the Nodes are, if they may be touched.
+    pub(super) target: Option<Client>,
+}
+
+impl Clusters {
+    fn of(&self, action: &Action) -> &Client {
+        if is_in_target(action) { self.target.as_ref().unwrap_or(&self.control) } else { &self.control }
+    }
+
+    fn api(&self, action: &Action) -> Api<DynamicObject> {
+        let found = action.found();
+        found.resource.api(self.of(action), found.namespace())
+    }
+
+    /// Rights that the user of the kubeconfigs lacks, as text.
+    ///
+    /// # Errors
+    /// When the API server does not say.
+    pub(super) async fn missing_rights(&self, needed: &[&Action]) -> Result<Vec<String>, Failure> {
+        let mut missing = Vec::new();
+        for action in needed {
+            let found = action.found();
+            let attributes = ResourceAttributes {
+                group: Some(found.resource.group.to_owned()),
+                resource: Some(found.resource.plural.to_owned()),
+                verb: Some(action.verb().to_owned()),
+                namespace: found.namespace().map(str::to_owned),
+                name: Some(found.name().to_owned()),
+                ..ResourceAttributes::default()
+            };
+            let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+            let review = SelfSubjectAccessReview { spec, ..Default::default() };
+            let reviews: Api<SelfSubjectAccessReview> = Api::all(self.of(action).clone());
+            let answer = reviews.create(&PostParams::default(), &review).await.map_err(ApiError::from);
+            let answer = answer.map_err(|error| Failure::run(anyhow::anyhow!("cannot ask for my rights: {error}")))?;
+            if !answer.status.is_some_and(|status| status.allowed) {
+                let place =
+                    found.namespace().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+                missing.push(format!("{} {}{place}", action.verb(), found.resource.plural));
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Does it, one after the other; `alone` is asked before each.
+    ///
+    /// # Errors
+    /// At the first thing that can't be done. What was done stays done.
+    pub(super) async fn carry_out(
+        &self,
+        actions: Vec<Action>,
+        alone: &mut Option<Sentinel>,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        for action in actions {
+            if let Some(sentinel) = alone {
+                sentinel.is_alone().await?;
+            }
+            let (what, api) = (action.text(), self.api(&action));
+            let done = match action {
+                Action::Delete(found) => delete(&api, &found).await,
+                Action::Unserve(found) => unserve(&api, &found).await,
+                Action::Release(found, finalizer) => take_off(&api, found.object, finalizer).await,
+            };
+            match done {
+                Ok(()) => writeln!(out, "done: {what}")?,
+                // Somebody else was faster.
+                Err(ApiError::NotFound(_)) => writeln!(out, "gone: {what}")?,
+                Err(error) => {
+                    return Err(Failure::run(anyhow::anyhow!("cannot {what}: {error}; run the command again")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sees a manager that begins while its remains are taken off.
+pub(super) struct Sentinel {
+    leases: Api<DynamicObject>,
+    /// What the Leases said when nobody was running.
+    known: Vec<Option<Held>>,
+    looked: Instant,
+}
+
+impl Sentinel {
+    /// Watches both Leases; tells of those that somebody holds.
+    ///
+    /// # Errors
+    /// When the API server does not say.
+    pub(super) async fn watch(client: &Client, place: &Place) -> Result<(Self, Vec<Pulse>), Failure> {
+        let leases = LEASE.api(client, Some(&place.namespace));
+        let watched = futures::future::try_join_all(LEASES.map(|name| lease_watch::watch(&leases, name))).await;
+        let pulses = watched.map_err(|error| unreadable(&error))?;
+        let known = pulses.iter().map(|pulse| match pulse {
+            Pulse::Silent { held, .. } | Pulse::Unproven { held, .. } => Some(held.clone()),
+            Pulse::Nobody | Pulse::Beats { .. } => None,
+        });
+        Ok((Self { leases, known: known.collect(), looked: Instant::now() }, pulses))
+    }
+
+    /// Looks again, at most once a second: a manager that takes a Lease writes more rarely than that.
+    async fn is_alone(&mut self) -> Result<(), Failure> {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return Ok(());
+        }
+        for (name, known) in LEASES.iter().zip(&self.known) {
+            let now = lease_watch::look(&self.leases, name).await.map_err(|error| unreadable(&error))?;
+            if let Some(held) = now.filter(|now| Some(now) != known.as_ref()) {
+                return Err(Failure::Input(format!(
+                    "a manager has begun to run meanwhile: {} holds Lease {name}; stop it, then run this command again for \
+                     the rest",
+                    held.holder
+                )));
+            }
+        }
+        self.looked = Instant::now();
+        Ok(())
+    }
+}
+
+fn unreadable(error: &ApiError) -> Failure {
+    Failure::run(anyhow::anyhow!("cannot read the Leases, so that a running manager would not be seen: {error}"))
+}
+
+async fn delete(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError> {
+    let preconditions = Preconditions { uid: found.object.metadata.uid.clone(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    api.delete(found.name(), &params).await?;
+    Ok(())
+}
+
+async fn unserve(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError> {
+    let place = place_of(&definition_of(&found.object), ApiVersion::V1beta1).unwrap_or_default();
+    let patch = json!([
+        {"op": "test", "path": format!("/spec/versions/{place}/name"), "value": names::V1BETA1},
+        {"op": "replace", "path": format!("/spec/versions/{place}/served"), "value": false},
+        {"op": "replace", "path": "/spec/conversion", "value": {"strategy": "None"}},
+    ]);
+    let patch: json_patch::Patch = serde_json::from_value(patch).map_err(|error| ApiError::Other(error.to_string()))?;
+    api.patch(found.name(), &PatchParams::default(), &Patch::Json::<()>(patch)).await?;
+    Ok(())
+}
+
+/// Tries again on what the object has become meanwhile, as long as it is the same.
+async fn take_off(api: &Api<DynamicObject>, mut object: DynamicObject, ours: &str) -> Result<(), ApiError> {
+    let name = object.metadata.name.clone().unwrap_or_default();
+    for _ in 0..TRIES {
+        let mut left = object.metadata.finalizers.clone().unwrap_or_default();
+        left.retain(|finalizer| finalizer != ours);
+        let patch = json!({"metadata": {
+            "uid": object.metadata.uid, "resourceVersion": object.metadata.resource_version, "finalizers": left,
+        }});
+        match api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(ApiError::from) {
+            Ok(_) => return Ok(()),
+            Err(ApiError::Conflict(_)) => object = api.get(&name).await?,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ApiError::Conflict(format!("{name} is being changed all the time; stop whoever does it")))
+}

@@ -1,0 +1,291 @@
+//! What is taken off a cluster, and what is not because it is another manager's. Pure: what was read in, a plan out.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::inventory::{BINDINGS, Found, Inventory, NODES, POLICIES, Place, VIEWS, definition_of};
+use crate::api::{
+    kind::Kind,
+    names::{self, finalizer, label},
+};
+
+/// Names that a line gives before it only counts.
+const NAMED: usize = 5;
+
+/// Something to be done.
+#[derive(Clone, Debug)]
+pub(super) enum Action {
+    /// Delete this object.
+    Delete(Found),
+    /// Stop serving v1beta1, and with it the need for a conversion webhook.
+    Unserve(Found),
+    /// Take our finalizer off this object.
+    Release(Found, &'static str),
+}
+
+impl Action {
+    pub(super) const fn found(&self) -> &Found {
+        match self {
+            Self::Delete(found) | Self::Unserve(found) | Self::Release(found, _) => found,
+        }
+    }
+
+    /// What an access review calls it.
+    pub(super) const fn verb(&self) -> &'static str {
+        match self {
+            Self::Delete(_) => "delete",
+            Self::Unserve(_) | Self::Release(..) => "patch",
+        }
+    }
+
+    /// For the terminal.
+    pub(super) fn text(&self) -> String {
+        let found = self.found();
+        match self {
+            Self::Delete(_) => match found.namespace() {
+                Some(namespace) => format!("delete {} {namespace}/{}", found.resource.kind, found.name()),
+                None => format!("delete {} {}", found.resource.kind, found.name()),
+            },
+            Self::Unserve(_) => {
+                format!("stop serving v1beta1 of {} and take its conversion webhook off", found.name())
+            }
+            Self::Release(..) => format!("take the finalizer off {} {}", found.resource.kind, found.name()),
+        }
+    }
+}
+
+/// Everything that is to be done, in this order, and what is not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    /// What can be done while the manager runs.
+    pub(super) registrations: Vec<Action>,
+    /// What it would undo.
+    pub(super) remains: Vec<Action>,
+    /// Machines with a VM.
+    pub(super) virtual_machines: Vec<String>,
+    /// What is not touched, and why.
+    pub(super) left: Vec<String>,
+}
+
+/// Why nothing can be done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Obstacle {
+    /// There is nothing of a manager here, but something of another one.
+    #[error(
+        "nothing of a manager is in namespace {namespace}; nothing was done. What is in the cluster belongs elsewhere: \
+         {others}. Correct --namespace, or --service-namespace if the manager's pods are in another namespace than the \
+         machine objects"
+    )]
+    WrongNamespace {
+        /// The namespace that was given.
+        namespace: String,
+        /// What there is, and whose.
+        others: String,
+    },
+    /// Objects can't be read without the webhook.
+    #[error(
+        "{definition}: objects may be stored as v1beta1 and could not be read without the conversion webhook; run `mcm \
+         migrate-storage --to v1alpha1` first"
+    )]
+    StoredAsBeta {
+        /// The definition.
+        definition: String,
+    },
+    /// The machines' Nodes are in a cluster that was not named.
+    #[error(
+        "none of the Nodes that machines of namespace {namespace} name ({nodes}) is in this cluster; nothing was done. Say \
+         where they are with --target-kubeconfig FILE, or --target-kubeconfig none to leave the finalizer on them (a Node \
+         with it can't be deleted)"
+    )]
+    NodesAreElsewhere {
+        /// The namespace of the machines.
+        namespace: String,
+        /// Some of the Nodes.
+        nodes: String,
+    },
+}
+
+/// Which cluster has the Nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodesIn {
+    /// Nobody said so: the cluster with the machine objects, if their Nodes are there.
+    Control,
+    /// One that was named.
+    Another,
+    /// None that may be touched.
+    Nowhere,
+}
+
+/// Decides what is done.
+///
+/// # Errors
+/// When anything that could be done might hit another manager, or lose objects.
+pub(super) fn plan(inventory: &Inventory, place: &Place, nodes_in: NodesIn) -> Result<Plan, Obstacle> {
+    let mut plan = Plan::default();
+    let mut others = Vec::new();
+    for found in &inventory.registrations {
+        match of_another(found, inventory, place) {
+            None => plan.registrations.push(Action::Delete(found.clone())),
+            Some(why) => others.push(format!("{} {}: {why}", found.resource.kind, found.name())),
+        }
+    }
+    for found in &inventory.definitions {
+        let definition = definition_of(&found.object);
+        let client = &definition["spec"]["conversion"]["webhook"]["clientConfig"];
+        if let Some(why) = called_elsewhere(client, inventory, place) {
+            others.push(format!("conversion webhook of {}: {why}", found.name()));
+        } else if definition["status"]["storedVersions"] != json!([names::V1ALPHA1]) {
+            return Err(Obstacle::StoredAsBeta { definition: found.name().to_owned() });
+        } else {
+            plan.registrations.push(Action::Unserve(found.clone()));
+        }
+    }
+    // Whoever converts keeps the guard of conversion too.
+    if plan.registrations.iter().any(|action| matches!(action, Action::Unserve(_))) {
+        plan.registrations.extend(inventory.guard.iter().cloned().map(Action::Delete));
+    }
+    let releasable = |found: &&Found| found.has_finalizer(finalizer::MACHINE);
+    let release = |found: &Found, finalizer| Action::Release(found.clone(), finalizer);
+    plan.remains.extend(inventory.objects.iter().filter(releasable).map(|found| release(found, finalizer::MACHINE)));
+    plan.remains.extend(inventory.secrets.iter().map(|found| release(found, finalizer::SECRET)));
+    release_nodes(&mut plan, inventory, place, nodes_in)?;
+    plan.remains.extend(inventory.certificate.iter().cloned().map(Action::Delete));
+    if plan.registrations.is_empty() && plan.remains.is_empty() && !others.is_empty() {
+        return Err(Obstacle::WrongNamespace { namespace: place.namespace.clone(), others: others.join("; ") });
+    }
+    plan.left.splice(0..0, others);
+    plan.virtual_machines =
+        inventory.objects.iter().filter(|found| has_vm(found)).map(|it| it.name().to_owned()).collect();
+    plan.left.extend(inventory.stays.iter().map(|(kind, names)| format!("{kind} {}", names.join(", "))));
+    Ok(plan)
+}
+
+fn has_vm(found: &Found) -> bool {
+    is_machine(found) && found.object.data["spec"]["providerID"].as_str().is_some_and(|id| !id.is_empty())
+}
+
+fn is_machine(found: &Found) -> bool {
+    found.resource.kind == Kind::Machine.as_str()
+}
+
+/// Why a registration is not this manager's.
+fn of_another(found: &Found, inventory: &Inventory, place: &Place) -> Option<String> {
+    let data = &found.object.data;
+    match found.resource {
+        VIEWS => called_elsewhere(&data["spec"], inventory, place),
+        POLICIES => exempts_another(data, place),
+        // A binding is its policy's.
+        BINDINGS => inventory
+            .registrations
+            .iter()
+            .find(|policy| policy.resource == POLICIES && data["spec"]["policyName"] == policy.name())
+            .and_then(|policy| exempts_another(&policy.object.data, place)),
+        _ => {
+            let webhooks = data["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
+            webhooks.iter().find_map(|webhook| called_elsewhere(&webhook["clientConfig"], inventory, place))
+        }
+    }
+}
+
+/// A Service names its namespace. An address names nobody: it is ours if it is trusted by our certificate, or if there is a
+/// manager at home here and none elsewhere.
+fn called_elsewhere(client: &Value, inventory: &Inventory, place: &Place) -> Option<String> {
+    if let Some(namespace) = client["service"]["namespace"].as_str() {
+        return (namespace != place.service_namespace)
+            .then(|| format!("it calls a Service of namespace {namespace}, not of {}", place.service_namespace));
+    }
+    let url = client["url"].as_str()?;
+    let ours = inventory.certificate.as_ref().map(|secret| &secret.object.data["data"]["ca.crt"]);
+    if ours.is_some_and(|ours| ours.as_str().is_some_and(|ours| !ours.is_empty()) && *ours == client["caBundle"]) {
+        return None;
+    }
+    if !inventory.neighbours.is_empty() {
+        let neighbours: Vec<&str> = inventory.neighbours.iter().map(String::as_str).collect();
+        return Some(format!(
+            "it calls {url}, which may be the manager of another namespace ({} hold Leases); delete it with kubectl if it \
+             is not",
+            neighbours.join(", ")
+        ));
+    }
+    let at_home = inventory.has_a_home || inventory.certificate.is_some() || has_finalizers(inventory);
+    (!at_home).then(|| format!("it calls {url}, and nothing shows that this is a manager of this namespace"))
+}
+
+fn has_finalizers(inventory: &Inventory) -> bool {
+    !inventory.secrets.is_empty() || inventory.objects.iter().any(|found| found.has_finalizer(finalizer::MACHINE))
+}
+
+/// A policy lets the service account of its manager through.
+fn exempts_another(policy: &Value, place: &Place) -> Option<String> {
+    let account = format!(":{}", names::WEBHOOK_CONFIGURATION);
+    let conditions = policy["spec"]["matchConditions"].as_array().into_iter().flatten();
+    let expressions = conditions.filter_map(|condition| condition["expression"].as_str());
+    let namespaces: BTreeSet<&str> = expressions
+        .flat_map(|expression| expression.split("system:serviceaccount:").skip(1))
+        .filter_map(|rest| rest.split('\'').next()?.strip_suffix(&account))
+        .collect();
+    (!namespaces.is_empty() && !namespaces.contains(place.service_namespace.as_str())).then(|| {
+        let namespaces: Vec<&str> = namespaces.into_iter().collect();
+        format!("it is of the manager in namespace {}", namespaces.join(", "))
+    })
+}
+
+/// Only Nodes that machines of this namespace name: all others are some other manager's, or nobody's.
+fn release_nodes(plan: &mut Plan, inventory: &Inventory, place: &Place, nodes_in: NodesIn) -> Result<(), Obstacle> {
+    let named: BTreeSet<&str> = inventory
+        .objects
+        .iter()
+        .filter(|found| is_machine(found))
+        .filter_map(|machine| machine.object.metadata.labels.as_ref()?.get(label::NODE).map(String::as_str))
+        .filter(|node| !node.is_empty())
+        .collect();
+    let Some(nodes) = &inventory.nodes else {
+        if !named.is_empty() {
+            plan.left.push(format!("the finalizer of Nodes {}", some(named)));
+        }
+        return Ok(());
+    };
+    let is_there = nodes.iter().any(|node| named.contains(node.name()));
+    if nodes_in == NodesIn::Control && !named.is_empty() && !is_there {
+        return Err(Obstacle::NodesAreElsewhere { namespace: place.namespace.clone(), nodes: some(named) });
+    }
+    let ours = nodes.iter().filter(|node| node.has_finalizer(finalizer::NODE));
+    let (released, foreign): (Vec<_>, Vec<_>) = ours.partition(|node| named.contains(node.name()));
+    plan.remains.extend(released.into_iter().map(|node| Action::Release(node.clone(), finalizer::NODE)));
+    if !foreign.is_empty() {
+        let names = some(foreign.into_iter().map(Found::name).collect());
+        plan.left
+            .push(format!("the finalizer of Nodes that no machine of namespace {} names: {names}", place.namespace));
+    }
+    Ok(())
+}
+
+/// Some names, and how many more there are.
+pub(super) fn some(names: BTreeSet<&str>) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let first: Vec<&str> = names.into_iter().take(NAMED).collect();
+    if more == 0 { first.join(", ") } else { format!("{} and {more} more", first.join(", ")) }
+}
+
+/// The distinct rights that a plan needs: verb, resource (by the object of it), and namespace.
+pub(super) fn rights(plan: &Plan) -> Vec<&Action> {
+    let mut needed: Vec<&Action> = Vec::new();
+    for action in plan.registrations.iter().chain(&plan.remains) {
+        let right =
+            |action: &Action| (action.verb(), action.found().resource, action.found().namespace().map(str::to_owned));
+        if needed.iter().all(|other| right(other) != right(action)) {
+            needed.push(action);
+        }
+    }
+    needed
+}
+
+/// Whether an action is one on the cluster with the Nodes.
+pub(super) fn is_in_target(action: &Action) -> bool {
+    action.found().resource == NODES
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,71 @@
+//! Whether the definitions of our kinds let objects be read as they were stored.
+//!
+//! A definition that is applied anew can take the conversion webhook away while objects are still stored as v1beta1. The API
+//! server then relabels them and drops every field that v1alpha1 spells differently: classes read without a provider,
+//! deployments without a class. Nothing may be done by such objects.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use serde_json::Value;
+
+use super::{error::ApiError, objects::CALL_TIMEOUT};
+use crate::api::{
+    kind::Kind,
+    names::{GROUP, V1ALPHA1},
+};
+
+/// Why objects of a definition can't be read as v1alpha1, if that is so: what else they may be stored as, without anybody who
+/// converts it.
+pub fn hollow(definition: &Value) -> Option<String> {
+    if definition["spec"]["conversion"]["strategy"] == "Webhook" {
+        return None;
+    }
+    let stored = definition["status"]["storedVersions"].as_array()?;
+    let others: Vec<&str> = stored.iter().filter_map(Value::as_str).filter(|version| *version != V1ALPHA1).collect();
+    (!others.is_empty()).then(|| {
+        format!(
+            "objects may be stored as {} and nothing converts them, so that they read as if most of their fields were empty. \
+             Nothing is lost yet: apply the output of `mcm manifests crds --serve v1beta1`, and before v1beta1 is switched \
+             off run `mcm migrate-storage --to v1alpha1`",
+            others.join(" and ")
+        )
+    })
+}
+
+/// The same of the definition in a cluster.
+///
+/// # Errors
+/// When it can't be read; not every installation may read definitions.
+pub async fn hollow_in(client: &kube::Client, kind: Kind) -> Result<Option<String>, ApiError> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let name = format!("{}.{GROUP}", kind.plural());
+    let read = tokio::time::timeout(CALL_TIMEOUT, definitions.get(&name)).await;
+    let definition = read.map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))??;
+    let definition = serde_json::to_value(definition).map_err(|error| ApiError::Other(error.to_string()))?;
+    Ok(hollow(&definition))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::never_migrated("None", &["v1alpha1"], false)]
+    #[case::both_with_a_converter("Webhook", &["v1beta1", "v1alpha1"], false)]
+    #[case::migrated_with_a_converter("Webhook", &["v1beta1"], false)]
+    #[case::the_default_definition_was_applied_again("None", &["v1beta1", "v1alpha1"], true)]
+    #[case::migrated_and_without_a_converter("None", &["v1beta1"], true)]
+    fn pk_038_objects_stored_in_another_version_need_a_converter(
+        #[case] strategy: &str,
+        #[case] stored: &[&str],
+        #[case] expected: bool,
+    ) {
+        let definition = json!({"spec": {"conversion": {"strategy": strategy}}, "status": {"storedVersions": stored}});
+        let found = hollow(&definition);
+        assert_eq!(found.is_some(), expected, "{found:?}");
+        assert!(found.is_none_or(|text| text.contains("stored as v1beta1") && text.contains("--serve v1beta1")));
+    }
+}

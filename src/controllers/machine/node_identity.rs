@@ -1,0 +1,162 @@
+//! That nobody can tell whose a Node is: said in a condition of the machine and counted from there, never a verdict.
+//!
+//! Source: decisions.md 44. Whose the Node is taken for meanwhile is decided in `node_ownership`.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::{Value, json};
+
+use super::{
+    observation::{NodeIdentity, NodeView, Observation},
+    plan::{Effect, Next, Say},
+    status_change::rfc3339,
+};
+use crate::api::{
+    names::machine_condition,
+    v1alpha1::{Machine, MachinePhase},
+};
+
+/// Says that the driver can't tell whose the Node is, and takes that back once it can.
+pub fn node_identity(seen: &Observation) -> Say {
+    if *seen.phase() == MachinePhase::Unset {
+        return Say::NOTHING;
+    }
+    let stored = told(&seen.machine);
+    match (doubt(seen), stored) {
+        (Some((reason, message)), stored)
+            if stored.is_none_or(|stored| stored.reason != reason || stored.message != message) =>
+        {
+            let since = stored.map_or(seen.now, |stored| stored.last_transition_time.0);
+            let condition = json!({
+                "type": machine_condition::NODE_IDENTIFIED,
+                "status": "Unknown",
+                "reason": reason,
+                "message": message,
+                "observedGeneration": seen.machine.metadata.generation.unwrap_or_default(),
+                "lastTransitionTime": rfc3339(since),
+            });
+            let warn = Effect::Warn { reason, message };
+            Say::act("node-not-identified", vec![in_place_of_former(seen, Some(condition)), warn], Next::Again)
+        }
+        // Only a Node that is seen takes the doubt away: one that is gone may come back.
+        (None, Some(_)) if matches!(seen.node, NodeView::Ours(_) | NodeView::Foreign { .. }) => {
+            Say::act("node-identified", vec![in_place_of_former(seen, None)], Next::Again)
+        }
+        _ => Say::NOTHING,
+    }
+}
+
+/// Why nobody can tell.
+fn doubt(seen: &Observation) -> Option<(&'static str, String)> {
+    let ours = &seen.machine.spec.provider_id;
+    match (&seen.node, &seen.node_identity) {
+        (NodeView::Contested { name, why }, _) => Some((
+            machine_condition::REASON_NODE_CONTESTED,
+            format!(
+                "whether Node {name} is this machine's can't be told: {why}; nothing is done to it for this machine"
+            ),
+        )),
+        (_, NodeIdentity::Unknown { node }) => Some((
+            machine_condition::REASON_IDS_NOT_COMPARABLE,
+            format!(
+                "the driver can't tell whether providerID {node:?} of Node {} names the same instance as {ours:?}; the label \
+                 node decides",
+                seen.node_label()
+            ),
+        )),
+        (_, NodeIdentity::Told) => None,
+    }
+}
+
+/// The condition that says so.
+fn told(machine: &Machine) -> Option<&Condition> {
+    machine.status.machine_conditions.iter().find(|condition| condition.type_ == machine_condition::NODE_IDENTIFIED)
+}
+
+fn in_place_of_former(seen: &Observation, condition: Option<Value>) -> Effect {
+    let stored = seen.machine.status.machine_conditions.iter();
+    let others = stored.filter(|stored| stored.type_ != machine_condition::NODE_IDENTIFIED);
+    let all: Vec<Value> = others.map(|stored| json!(stored)).chain(condition).collect();
+    Effect::PatchStatus(json!({ "status": { "machineConditions": all } }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{decide::decide, plan::Plan, testing::*},
+        *,
+    };
+
+    fn undecided() -> Observation {
+        let mut seen = with_node(seen(running(), 60), node(vec![condition("Ready", "True")]));
+        seen.node_identity = NodeIdentity::Unknown { node: "metal://1".to_owned() };
+        seen
+    }
+
+    fn conditions(machine: &Machine) -> Vec<(String, String)> {
+        let all = machine.status.machine_conditions.iter();
+        all.map(|condition| (condition.type_.clone(), condition.reason.clone())).collect()
+    }
+
+    fn as_pairs(all: &[(&str, &str)]) -> Vec<(String, String)> {
+        all.iter().map(|(kind, reason)| ((*kind).to_owned(), (*reason).to_owned())).collect()
+    }
+
+    #[test]
+    fn ids_that_cannot_be_compared_are_told_once_and_the_machine_stays_running() {
+        let seen = undecided();
+        let plan = decide(&seen);
+        assert_eq!(plan.rule, "node-not-identified");
+        let told = after(&plan, &seen.machine);
+        assert_eq!(told.status.current_status.phase, MachinePhase::Running);
+        let expected = as_pairs(&[("NodeIdentified", "ProviderIDsNotComparable")]);
+        assert_eq!(conditions(&told), expected);
+        let again = Observation { machine: std::sync::Arc::new(told), ..seen };
+        assert_eq!(node_identity(&again), Say::NOTHING);
+    }
+
+    #[test]
+    fn the_condition_goes_once_the_driver_can_tell_and_others_stay() {
+        let mut seen = undecided();
+        let progress = super::super::status_change::StatusChange::new().progress(
+            super::super::status_change::Moving::No,
+            machine_condition::REASON_SETTLED,
+            "x",
+        );
+        let machine = after(&Plan::new("test", vec![progress.effect(&seen)], Next::Settled), &seen.machine);
+        seen.machine = std::sync::Arc::new(machine);
+        let told = after(&decide(&seen), &seen.machine);
+        assert_eq!(conditions(&told).len(), 2);
+        seen.machine = std::sync::Arc::new(told);
+        seen.node_identity = NodeIdentity::Told;
+        let plan = decide(&seen);
+        assert_eq!(plan.rule, "node-identified");
+        assert_eq!(conditions(&after(&plan, &seen.machine)), as_pairs(&[("Progressing", "Settled")]));
+    }
+
+    #[test]
+    fn a_node_that_another_machine_may_have_leads_to_no_verdict() {
+        let contested = || NodeView::Contested { name: "n".to_owned(), why: "machine a has it".to_owned() };
+        let mut seen = undecided();
+        seen.node = contested();
+        let told = after(&decide(&seen), &seen.machine);
+        assert_eq!(told.status.current_status.phase, MachinePhase::Running);
+        assert_eq!(conditions(&told), as_pairs(&[("NodeIdentified", "NodeContested")]));
+        seen.machine = std::sync::Arc::new(told);
+        assert_eq!(decide(&seen).effects, [], "it is told; nothing else is done");
+
+        // Ill long enough to fail, were it known that the Node is its own.
+        let mut ill = in_phase(
+            MachinePhase::Unknown,
+            0,
+            crate::api::v1alpha1::OperationType::HealthCheck,
+            crate::api::v1alpha1::OperationState::Processing,
+        );
+        ill.status.machine_conditions.clone_from(&seen.machine.status.machine_conditions);
+        let mut seen = super::super::testing::seen(ill, 100_000);
+        seen.node = contested();
+        seen.siblings = Some(Vec::new());
+        let plan = decide(&seen);
+        assert_eq!(plan.rule, "health-timeout-contested");
+        assert_eq!(after(&plan, &seen.machine).status.current_status.phase, MachinePhase::Unknown);
+    }
+}

@@ -1,0 +1,113 @@
+//! Definitions that are applied anew while objects are stored as v1beta1: the API server then shows hollow objects.
+
+use std::time::Duration;
+
+use machine_controller_manager::api::kind::{ApiVersion, Kind};
+
+use crate::{
+    fleet,
+    support::{ManagerOptions, Rig, Rights, TestManager, manager::mcm, wait::expect, wait_until},
+    versions::{qualified, serve_v1beta1},
+};
+
+async fn verbose(manager: &TestManager) -> String {
+    manager.http("/readyz?verbose").await.1
+}
+
+/// What a command says, however it ends.
+async fn said(arguments: &[&str]) -> (i32, String) {
+    let run = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm")).args(arguments).output().await.expect("mcm runs");
+    let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+    (run.status.code().unwrap_or(-1), text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
+    let Some(rig) = Rig::own("hollow::pk_038").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("hollow").await;
+    let mut manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
+    namespace.apply(&fleet::manifests(&namespace.name, "pool", 2, "c")).await.succeed();
+    fleet::running_machines(&namespace, 2, Duration::from_secs(60)).await;
+    serve_v1beta1(&rig, &namespace, &manager).await;
+    let kubeconfig = format!("--kubeconfig={}", rig.manager_kubeconfig(&namespace, Rights::Everything).await.display());
+    let (code, text) = said(&["migrate-storage", "--to=v1beta1", "--settle=3", &kubeconfig]).await;
+    assert_eq!(code, 0, "{text}");
+    let machines = || async { namespace.list(&qualified(Kind::Machine, ApiVersion::V1beta1)).await };
+    wait_until("the fleet to be as wanted", Duration::from_secs(60), || async {
+        let machines = machines().await;
+        expect(machines.len() == 2, || format!("{machines:#?}"))
+    })
+    .await;
+    let before: Vec<_> = machines().await.iter().map(|machine| machine["metadata"]["uid"].clone()).collect();
+    assert!(verbose(&manager).await.contains("[+]definitions ok"), "{}", verbose(&manager).await);
+
+    // A pipeline that knows the usual definitions only.
+    let definitions = rig.folder.join("definitions.yaml");
+    std::fs::write(&definitions, mcm(&["manifests", "crds"])).expect("the rig's folder is writable");
+    rig.kubectl(&["replace", "-f", definitions.to_str().expect("UTF-8")]).await.succeed();
+    wait_until("the process to notice", Duration::from_secs(60), || async {
+        let told = verbose(&manager).await;
+        expect(told.contains("[-]definitions failed: CustomResourceDefinition of Machine"), || told.clone())
+    })
+    .await;
+    assert!(manager.http_get("/metrics").await.contains("mcm_definitions_hollow 1"));
+    assert!(manager.log().contains("nothing is created, changed or deleted any more"), "{}", manager.log());
+    let (code, text) = said(&["doctor", &kubeconfig, &format!("--namespace={}", namespace.name)]).await;
+    assert!(code == 1 && text.contains("BAD     CustomResourceDefinition machines"), "{text}");
+    assert!(text.contains("mcm manifests crds --serve v1beta1"), "{text}");
+    // Not even a process that begins now takes hollow objects for real ones.
+    manager.restart();
+    manager.wait_until_ready().await;
+    wait_until("the new process to notice", Duration::from_secs(60), || async {
+        let told = verbose(&manager).await;
+        expect(told.contains("[-]definitions failed") && told.contains("[-]view-"), || told.clone())
+    })
+    .await;
+
+    // What the doctor advises; the pipeline gives up the fields that it took.
+    let url = format!("--webhook-url=https://127.0.0.1:{}", manager.secure_port);
+    let advised = rig.folder.join("advised.yaml");
+    std::fs::write(&advised, mcm(&["manifests", "crds", "--serve", "v1beta1", &url])).expect("the folder is writable");
+    let file = advised.to_str().expect("UTF-8");
+    rig.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", file]).await.succeed();
+    serve_v1beta1(&rig, &namespace, &manager).await;
+    wait_until("work to go on", Duration::from_secs(90), || async {
+        let told = verbose(&manager).await;
+        expect(told.contains("[+]definitions ok") && told.contains("[+]view-machines ok"), || told.clone())
+    })
+    .await;
+    let after: Vec<_> = machines().await.iter().map(|machine| machine["metadata"]["uid"].clone()).collect();
+    assert_eq!(before, after, "no machine was made or deleted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pk_037_the_guard_keeps_the_converter_of_what_is_stored() {
+    let why = "the development server has no ValidatingAdmissionPolicies";
+    let Some(rig) = Rig::own_real("hollow::pk_037", why).await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("guard").await;
+    let serving = ManagerOptions { flags: vec!["--controllers=none".to_owned()], ..ManagerOptions::default() };
+    let manager = TestManager::start(&rig, &namespace, &serving).await;
+    serve_v1beta1(&rig, &namespace, &manager).await;
+    rig.apply(&mcm(&["manifests", "storage-guard"])).await.succeed();
+    let kubeconfig = format!("--kubeconfig={}", rig.manager_kubeconfig(&namespace, Rights::Everything).await.display());
+    let (code, text) = said(&["migrate-storage", "--to=v1beta1", "--settle=1", &kubeconfig]).await;
+    assert_eq!(code, 0, "{text}");
+
+    let definitions = rig.folder.join("definitions.yaml");
+    std::fs::write(&definitions, mcm(&["manifests", "crds"])).expect("the rig's folder is writable");
+    let file = definitions.to_str().expect("UTF-8");
+    wait_until("the guard to be in force", Duration::from_secs(30), || async {
+        let answer = rig.kubectl(&["replace", "--dry-run=server", "-f", file]).await;
+        expect(answer.stderr.matches("migrate-storage --to v1alpha1").count() == 4, || answer.stderr.clone())
+    })
+    .await;
+    let unserve = r#"[{"op": "replace", "path": "/spec/versions/1/served", "value": false}]"#;
+    let patch = ["patch", "crd", "machines.machine.sapcloud.io", "--type=json", "-p", unserve];
+    assert!(rig.kubectl(&patch).await.fail().contains("migrate-storage --to v1alpha1"));
+
+    let (code, text) = said(&["migrate-storage", "--to=v1alpha1", "--settle=1", &kubeconfig]).await;
+    assert_eq!(code, 0, "{text}");
+    rig.kubectl(&["replace", "-f", file]).await.succeed();
+}

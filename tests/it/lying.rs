@@ -1,0 +1,241 @@
+//! A network that lies: each kind of lie is told once within a whole life of machines, and nothing goes that nobody wanted gone.
+//!
+//! A life is: two machines come, the lie is told while something happens to them, one is deleted and replaced, all go. Each
+//! case names the machines whose VMs may end; every other VM of the case must still run until the end, and everything comes
+//! to rest. The cases share one control plane and keep apart by namespace.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    fleet::none_left,
+    guard,
+    support::{
+        cluster_object::{name, text},
+        lying::{Answer, Liar, Lie, Rule},
+        wait::expect,
+        wait_until,
+    },
+    weather::{FLEET, PATIENCE, Weather, names, node_of, sky},
+};
+
+/// A life whose manager sees everything through a liar.
+struct Life {
+    weather: Weather,
+    liar: Liar,
+    /// The machines that are there at the beginning.
+    born: Vec<Value>,
+    /// The machines whose VMs may end.
+    may_go: BTreeSet<String>,
+}
+
+impl Life {
+    /// Two machines run.
+    async fn begins(test: &str, flags: &[&str]) -> Option<Self> {
+        let rig = sky(test).await?;
+        let (liar, kubeconfig) = rig.liar().await;
+        let clusters = ["control", "target"].map(|which| format!("--{which}-kubeconfig={}", kubeconfig.display()));
+        let all: Vec<&str> = clusters.iter().map(String::as_str).chain(flags.iter().copied()).collect();
+        let weather = Weather::over(rig, &all).await;
+        weather.want(2).await;
+        let born = weather.clears_up(2).await;
+        Some(Self { weather, liar, born, may_go: BTreeSet::new() })
+    }
+
+    fn first(&self) -> &str {
+        name(&self.born[0])
+    }
+
+    /// Nothing has gone and nothing has come.
+    async fn all_is_as_before(&self) {
+        let now = self.weather.clears_up(2).await;
+        assert_eq!(names(&now), names(&self.born), "nobody was replaced");
+        self.only_the_named_ended().await;
+    }
+
+    async fn deletes(&mut self, machine: &str) {
+        self.may_go.insert(machine.to_owned());
+        self.weather.namespace.kubectl(&["delete", "machine", machine, "--wait=false"]).await.succeed();
+    }
+
+    async fn only_the_named_ended(&self) {
+        let ended = self.weather.cloud.happened("stopping").await;
+        let unnamed: Vec<&String> =
+            ended.keys().filter(|machine| !self.may_go.iter().any(|named| machine.ends_with(named.as_str()))).collect();
+        assert!(unnamed.is_empty(), "these were not to go: {unnamed:?}");
+        let twice: Vec<_> = ended.iter().filter(|(_, vms)| vms.len() != 1).collect();
+        assert!(twice.is_empty(), "machines with several VMs: {twice:?}");
+    }
+
+    /// One machine is deleted and replaced, the pool is rolled, and all go.
+    async fn goes_on_to_its_end(mut self) {
+        let machine = self.first().to_owned();
+        if !self.may_go.contains(&machine) {
+            self.deletes(&machine).await;
+        }
+        wait_until("the deleted machine to go", PATIENCE, || async {
+            let left = names(&self.weather.namespace.list("machines").await);
+            expect(!left.contains(&machine), || format!("{left:?}"))
+        })
+        .await;
+        let now = self.weather.clears_up(2).await;
+        self.only_the_named_ended().await;
+        self.may_go.extend(names(&now));
+        let patch = json!({"spec": {"template": {"metadata": {"annotations": {"rolled": "yes"}}}}}).to_string();
+        self.weather
+            .namespace
+            .kubectl(&["patch", "machinedeployment", crate::weather::FLEET, "--type=merge", "-p", &patch])
+            .await
+            .succeed();
+        wait_until("the pool to be rolled", PATIENCE, || async {
+            let machines = self.weather.namespace.list("machines").await;
+            let old: Vec<String> = names(&machines).intersection(&names(&now)).cloned().collect();
+            expect(old.is_empty() && machines.len() == 2, || format!("old ones: {old:?} of {}", machines.len()))
+        })
+        .await;
+        let rolled = self.weather.clears_up(2).await;
+        self.only_the_named_ended().await;
+        self.may_go.extend(names(&rolled));
+        self.weather.want(0).await;
+        none_left(&self.weather.namespace, "machines", PATIENCE).await;
+        self.only_the_named_ended().await;
+        assert!(self.weather.cloud.vms().await.is_empty(), "all VMs are gone");
+        assert!(!self.weather.manager.log().contains("panicked"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_404_of_a_gateway_to_a_write_of_a_node_costs_no_machine() {
+    let Some(life) = Life::begins("lying::a_404_to_a_node", &[]).await else { return };
+    let path = format!("/api/v1/nodes/{}", node_of(&life.born[0]));
+    let lies = [Lie::Answers(Answer::page(404)), Lie::Answers(Answer::status(404, "NotFound"))];
+    let told = lies.map(|lie| life.liar.tells(Rule::about(path.as_str(), lie).method(Method::PATCH)));
+    // Of the deployment, since its sets take back what only a machine says.
+    let told_to_all = json!({"nodeTemplate": {"metadata": {"labels": {"told": "yes"}}}});
+    let patch = json!({"spec": {"template": {"spec": told_to_all}}}).to_string();
+    let patched = ["patch", "machinedeployment", FLEET, "--type=merge", "-p", patch.as_str()];
+    life.weather.namespace.kubectl(&patched).await.succeed();
+    for told in told {
+        life.liar.told(told, 1, PATIENCE).await;
+    }
+    wait_until("the Node to get its label all the same", PATIENCE, || async {
+        let node = life.weather.rig.kubectl(&["get", "node", node_of(&life.born[0]), "-o", "json"]).await.json();
+        expect(text(&node, "/metadata/labels/told") == "yes", || node["metadata"].to_string())
+    })
+    .await;
+    life.all_is_as_before().await;
+    life.goes_on_to_its_end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_404_of_a_gateway_to_a_write_of_a_machine_hides_no_machine() {
+    let Some(life) = Life::begins("lying::a_404_to_a_machine", &[]).await else { return };
+    let path = format!("/machines/{}/status", life.first());
+    let told = life.liar.tells(Rule::about(path, Lie::Answers(Answer::page(404))).method(Method::PATCH));
+    life.weather.nodes_show(&[node_of(&life.born[0])], "Unknown").await;
+    life.liar.told(told, 1, PATIENCE).await;
+    life.weather.nodes_show(&[node_of(&life.born[0])], "True").await;
+    life.all_is_as_before().await;
+    life.goes_on_to_its_end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_without_a_backend_ends_nothing() {
+    let flags =
+        ["--machine-safety-apiserver-statuscheck-timeout=3s", "--machine-safety-apiserver-statuscheck-period=3s"];
+    let Some(life) = Life::begins("lying::a_gateway", &flags).await else { return };
+    let told = life.liar.tells(Rule::about("/", Lie::Answers(Answer::page(404))).times(usize::MAX));
+    wait_until("the loops to freeze", PATIENCE, || async {
+        let metrics = life.weather.manager.http_get("/metrics").await;
+        expect(metrics.contains("mcm_machine_controller_frozen 1"), || "they flow".to_owned())
+    })
+    .await;
+    life.liar.stops(told);
+    life.all_is_as_before().await;
+    life.goes_on_to_its_end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_lost_or_late_do_nothing_twice() {
+    let Some(mut life) = Life::begins("lying::lost_answers", &[]).await else { return };
+    let machines = Rule::about("/machines/", Lie::Lost).method(Method::PATCH).times(3);
+    let nodes = Rule::about("/api/v1/nodes/", Lie::Lost).method(Method::PATCH).times(2);
+    let late = Rule::about("/api/v1/nodes/", Lie::Held(Duration::from_secs(3))).method(Method::GET).times(2);
+    let created = Rule::about("/machines", Lie::Lost).method(Method::POST).without("/machines/");
+    let told = [machines, nodes, late, created].map(|rule| life.liar.tells(rule));
+    let machine = life.first().to_owned();
+    life.deletes(&machine).await;
+    life.liar.told(told[0], 3, PATIENCE).await;
+    life.liar.told(told[3], 1, PATIENCE).await;
+    life.goes_on_to_its_end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_and_writes_that_are_refused_for_a_while_only_take_longer() {
+    let Some(mut life) = Life::begins("lying::refusals", &[]).await else { return };
+    let busy =
+        Rule::about("/machine", Lie::Answers(Answer::status(429, "TooManyRequests"))).without("watch=true").times(5);
+    let away = Rule::about("/api/v1/nodes", Lie::Answers(Answer::page(503))).without("watch=true").times(5);
+    let told = [busy, away].map(|rule| life.liar.tells(rule));
+    let machine = life.first().to_owned();
+    life.deletes(&machine).await;
+    life.liar.told(told[0], 5, PATIENCE).await;
+    life.liar.told(told[1], 5, PATIENCE).await;
+    life.goes_on_to_its_end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_came_while_the_connection_was_silent_are_drained_within_their_budgets() {
+    let Some(mut life) = Life::begins("lying::silence", &["--watch-silence-timeout=4s"]).await else { return };
+    // The first drain of the process opens the watches of pods.
+    let machine = life.first().to_owned();
+    life.deletes(&machine).await;
+    wait_until("the first drain to end", PATIENCE, || async {
+        let left = names(&life.weather.namespace.list("machines").await);
+        expect(!left.contains(&machine), || format!("{left:?}"))
+    })
+    .await;
+    let now = life.weather.clears_up(2).await;
+    life.liar.falls_silent();
+    let (machine, node) = (name(&now[0]).to_owned(), node_of(&now[0]).to_owned());
+    guard::a_pod_on(&life.weather.namespace, &node).await;
+    // Longer than a silence may last: the watch is opened anew from its last version and tells of the pod.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    life.deletes(&machine).await;
+    life.weather
+        .some_machine("the drain to be blocked by the budget", |seen| {
+            name(seen) == machine && crate::weather::explanation(seen).contains(guard::NAME)
+        })
+        .await;
+    life.weather.namespace.kubectl(&["get", "pod", guard::NAME]).await.succeed();
+    life.weather.namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
+    wait_until("the machine to go", PATIENCE, || async {
+        let left = names(&life.weather.namespace.list("machines").await);
+        expect(!left.contains(&machine), || format!("{left:?}"))
+    })
+    .await;
+    life.goes_on_to_its_end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_long_ago_bring_nobody_back() {
+    let Some(mut life) = Life::begins("lying::replays", &["--watch-silence-timeout=4s"]).await else { return };
+    let machine = life.first().to_owned();
+    let old = life.weather.namespace.get("machine", &machine).await;
+    life.deletes(&machine).await;
+    wait_until("the machine to go", PATIENCE, || async {
+        let left = names(&life.weather.namespace.list("machines").await);
+        expect(!left.contains(&machine), || format!("{left:?}"))
+    })
+    .await;
+    life.weather.clears_up(2).await;
+    let lines = vec![json!({"type": "MODIFIED", "object": old})];
+    let told = life.liar.tells(Rule::about("/machines?", Lie::Replays(lines)).with("watch=true").times(2));
+    life.liar.falls_silent();
+    life.liar.told(told, 1, PATIENCE).await;
+    let now = life.weather.clears_up(2).await;
+    assert!(!names(&now).contains(&machine));
+    life.goes_on_to_its_end().await;
+}
