@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
-    kinds::{Conversion, Custom, Origin, ScalePaths, Served, plain_columns, simple_path, verb},
+    kinds::{Conversion, Custom, Edition, Origin, ScalePaths, Served, plain_columns, simple_path, verb},
     object::{self, name, text, time},
     schema::{Additional, Nature, Schema, compile::structural},
     store::Collection,
@@ -242,6 +242,10 @@ pub(super) fn served(definition: &Value) -> Vec<Arc<Served>> {
                     .collect(),
                 deprecation,
                 raw_schema: schema.clone(),
+                definition: Edition {
+                    uid: text(definition, "/metadata/uid").to_owned(),
+                    generation: definition["metadata"]["generation"].as_i64().unwrap_or_default(),
+                },
             })),
             resource: Resource {
                 list_kind: text(names, "/listKind").to_owned(),

@@ -48,6 +48,15 @@ pub(super) struct Custom {
     pub(super) deprecation: Option<String>,
     /// Its schema as the definition writes it, for documents.
     pub(super) raw_schema: Value,
+    /// The definition that it is served by.
+    pub(super) definition: Edition,
+}
+
+/// A definition as it was at a time: its `metadata.uid`, and the `metadata.generation` of its spec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Edition {
+    pub(super) uid: String,
+    pub(super) generation: i64,
 }
 
 /// Where a kind comes from.

@@ -45,6 +45,8 @@ pub(super) const BODY_LIMIT: usize = 3 * 1024 * 1024;
 pub(super) struct Server {
     pub(super) store: Store,
     registry: tokio::sync::watch::Sender<Arc<Registry>>,
+    /// Held while the registry is made: what was read of the definitions first must not replace what was read later.
+    reloading: Mutex<()>,
     pub(super) documents: Documents,
     /// What watchers were told last.
     pub(super) lines: WatchLines,
@@ -151,6 +153,7 @@ impl Server {
         Self {
             store,
             registry: tokio::sync::watch::Sender::new(Arc::new(Registry::new(Vec::new()))),
+            reloading: Mutex::new(()),
             documents: Documents::default(),
             lines: WatchLines::default(),
             webhooks: WebhookClient::default(),
@@ -189,6 +192,7 @@ impl Server {
 
     /// Serves the built-in kinds and those of all stored definitions.
     pub(super) fn reload_definitions(&self) {
+        let _reloading = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let definitions =
             self.store.list(&super::store::Collection::new("apiextensions.k8s.io", "customresourcedefinitions"), "");
         let custom = definitions.objects.iter().flat_map(|(_, stored)| super::crd::served(&stored.value)).collect();

@@ -148,6 +148,11 @@ impl Watcher {
                 return Bytes::from(self.error(&ApiStatus::expired(message)));
             }
         };
+        // Definitions are known before anything is stored by them, so this covers all of these changes.
+        if !changes.is_empty() && !self.is_served_as_before() {
+            self.stage = Stage::Ended;
+            return Bytes::new();
+        }
         let mut lines = Vec::new();
         for change in changes {
             let Some((kind, stored)) = self.event(&change) else { continue };
@@ -203,7 +208,7 @@ impl Watcher {
     /// Waits for a change, the time of a bookmark, or the end.
     async fn wait(&mut self) -> Vec<u8> {
         let mut lines = Vec::new();
-        if !self.is_served() {
+        if !self.is_served_as_before() {
             self.stage = Stage::Ended;
             return lines;
         }
@@ -240,15 +245,15 @@ impl Watcher {
         lines
     }
 
-    /// Whether the kind is still served in this version: its definition may have gone, or have taken the version back.
-    fn is_served(&mut self) -> bool {
-        if !self.served.is_custom() {
-            return true;
-        }
+    /// Whether the definition of the kind is the one that this watch began with. A watch ends with its definition, as on a
+    /// real server: only a new one knows how the objects of the next definition are converted.
+    fn is_served_as_before(&mut self) -> bool {
+        let Some(custom) = self.served.custom() else { return true };
         let registry = Arc::clone(&self.registrations.borrow_and_update());
         let version = &self.served.resource.kind.version;
         let found = registry.find(self.served.group(), version, self.served.plural());
-        found.is_some_and(|served| !served.resource.verbs.is_empty())
+        let now = found.as_deref().and_then(Served::custom);
+        now.is_some_and(|now| now.definition == custom.definition)
     }
 
     fn matches(&self, value: &Value) -> bool {
@@ -319,4 +324,74 @@ fn write_line(kind: &str, object: &Value, lines: &mut Vec<u8>) {
     // A JSON value can always be written to memory.
     let _ = serde_json::to_writer(&mut *lines, object);
     lines.extend_from_slice(LINE_END);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::dev_server::testing::{ask, cluster, exists, watch};
+
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    const THINGS: &str = "/apis/example.com/v1/namespaces/default/things";
+
+    /// Things, of which `v1` has a size and `v2` a length; `stored` is the version that is stored.
+    fn definition(stored: &str) -> Value {
+        let version = |name: &str, field: &str| {
+            let spec = json!({"type": "object", "properties": {field: {"type": "integer"}}});
+            json!({"name": name, "served": true, "storage": name == stored,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}})
+        };
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "things.example.com"},
+            "spec": {
+                "group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+                "versions": [version("v1", "size"), version("v2", "length")],
+            },
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_ends_with_the_definition_that_it_began_with() {
+        let cluster = cluster([]);
+        ask(&cluster, "POST", DEFINITIONS, &definition("v1")).await.unwrap();
+        exists(&cluster, THINGS).await;
+        let thing =
+            json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}, "spec": {"size": 1}});
+        let thing = ask(&cluster, "POST", THINGS, &thing).await.unwrap();
+        let path = format!(
+            "{THINGS}?watch=1&timeoutSeconds=600&resourceVersion={}",
+            thing["metadata"]["resourceVersion"].as_str().unwrap()
+        );
+        let began = tokio::time::Instant::now();
+        let turn = async {
+            let spec = json!({"spec": definition("v2")["spec"]});
+            ask(&cluster, "PATCH", &format!("{DEFINITIONS}/things.example.com"), &spec).await.unwrap();
+            let things = THINGS.replace("v1", "v2");
+            ask(&cluster, "PATCH", &format!("{things}/t"), &json!({"spec": {"length": 2}})).await.unwrap();
+        };
+        let (events, ()) = tokio::join!(watch(&cluster, &path), turn);
+        assert_eq!(events, Vec::<Value>::new(), "the old definition would show an object without its size");
+        assert!(began.elapsed().as_secs() < 60, "it ended by itself: {:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_outlasts_a_new_status_of_its_definition() {
+        let cluster = cluster([]);
+        ask(&cluster, "POST", DEFINITIONS, &definition("v1")).await.unwrap();
+        let list = exists(&cluster, THINGS).await;
+        let path = format!(
+            "{THINGS}?watch=1&timeoutSeconds=60&resourceVersion={}",
+            list["metadata"]["resourceVersion"].as_str().unwrap()
+        );
+        let rest = async {
+            let status = json!({"status": {"storedVersions": ["v1", "v0"]}});
+            ask(&cluster, "PATCH", &format!("{DEFINITIONS}/things.example.com/status"), &status).await.unwrap();
+            let thing = json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}, "spec": {"size": 1}});
+            ask(&cluster, "POST", THINGS, &thing).await.unwrap();
+        };
+        let (events, ()) = tokio::join!(watch(&cluster, &path), rest);
+        assert_eq!(events.iter().map(|event| event["type"].as_str().unwrap()).collect::<Vec<_>>(), ["ADDED"]);
+    }
 }

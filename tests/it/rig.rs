@@ -1,6 +1,9 @@
 //! The rig itself: it starts, keeps tests apart and leaves nothing behind.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use crate::{
     guard,
@@ -67,7 +70,12 @@ fn a_process_ends_when_its_rope_is_let_go() {
     let folder = scratch::subfolder("rope");
     let process = Process::start(&folder, "sleep", Path::new("/bin/sleep"), &["1000".to_owned()]);
     let proc_entry = format!("/proc/{}/cmdline", process.pid());
-    assert!(std::fs::read_to_string(&proc_entry).expect("it runs").contains("1000"));
+    // The shell writes the pid down after its fork; the program takes the shell's place a moment later.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !std::fs::read_to_string(&proc_entry).expect("it runs").starts_with("/bin/sleep\0") {
+        assert!(Instant::now() < deadline, "the program never ran");
+        std::thread::yield_now();
+    }
     drop(process);
     assert!(std::fs::read_to_string(&proc_entry).unwrap_or_default().is_empty());
 }

@@ -199,7 +199,7 @@ async fn a_converter_that_is_away_for_seconds_is_waited_for() {
         let (mut errors, mut tell) = (String::new(), Some(tell));
         for line in BufReader::new(child.stderr.take().expect("it is piped")).lines() {
             let line = line.expect("text");
-            if line.starts_with("waiting")
+            if line.ends_with("knows the storage version")
                 && let Some(tell) = tell.take()
             {
                 tell.send(()).expect("the test waits");

@@ -39,7 +39,8 @@ pub struct MigrateStorageArgs {
     /// Objects rewritten per second, at most
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,
-    /// Seconds that all API servers get to notice the new storage version before objects are rewritten
+    /// Seconds that all API servers get to notice the converter before the storage version changes, and the new storage
+    /// version before objects are rewritten
     #[arg(long, default_value_t = 10, value_name = "SECONDS")]
     pub settle: u64,
     /// Say what would be done, and do nothing
@@ -122,12 +123,20 @@ async fn migrate(args: &MigrateStorageArgs, client: Client) -> Result<Vec<KindRe
         for (kind, _) in steps.iter().filter(|(_, step)| *step != Step::Done) {
             cluster.check_conversion(*kind).await?;
         }
-        for (kind, _) in steps.iter().filter(|(_, step)| *step == Step::Switch) {
-            cluster.switch(*kind).await?;
-            eprintln!("{}: new writes are stored as {}", name_of(*kind), to.as_str());
+        let settle = Duration::from_secs(args.settle);
+        let switches: Vec<Kind> =
+            steps.iter().filter(|(_, step)| *step == Step::Switch).map(|(kind, _)| *kind).collect();
+        if !switches.is_empty() {
+            // An API server that goes on by a definition without the converter would tell its watchers hollow objects.
+            eprintln!("waiting {} s until every API server knows the converter", args.settle);
+            tokio::time::sleep(settle).await;
         }
-        eprintln!("waiting {} s until every API server knows", args.settle);
-        tokio::time::sleep(Duration::from_secs(args.settle)).await;
+        for kind in switches {
+            cluster.switch(kind).await?;
+            eprintln!("{}: new writes are stored as {}", name_of(kind), to.as_str());
+        }
+        eprintln!("waiting {} s until every API server knows the storage version", args.settle);
+        tokio::time::sleep(settle).await;
     }
     let mut reports = Vec::new();
     for (kind, step) in steps {
