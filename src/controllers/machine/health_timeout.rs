@@ -59,8 +59,10 @@ pub fn timeouts(seen: &Observation) -> Say {
     }
     match limit.of {
         Limited::Creation => never_joined(seen, limit),
-        // An in-place update has its own timeout, whether the Node is there or not (MC-285).
-        Limited::InPlaceUpdate => Say::act("in-place-timeout", timed_out(seen), Next::Again),
+        // An in-place update has its own timeout, whether the Node is there or not (MC-285). Its result is a label of the Node.
+        Limited::InPlaceUpdate => {
+            last_look(seen).unwrap_or_else(|| Say::act("in-place-timeout", timed_out(seen), Next::Again))
+        }
         Limited::Health => match &seen.node {
             NodeView::Contested { name, why } => undecided(seen, name, why),
             _ => unhealthy(seen, limit),

@@ -10,7 +10,7 @@ use rstest::rstest;
 use super::{
     decide::decide,
     in_place::{InPlaceStep, UpdateStage, next_in_place_step},
-    observation::{DrainState, Force, NodeStep, NodeView, Observation, Permit, Trouble},
+    observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, Permit, Trouble},
     plan::{Effect, Next, Plan},
     testing::*,
     waiting::told_reason,
@@ -302,6 +302,15 @@ fn an_update_without_result_has_failed_after_its_time_limit(#[case] has_node: bo
     };
     assert_eq!(phase_at(300 + 1200), MachinePhase::InPlaceUpdating);
     assert_eq!(phase_at(300 + 1201), MachinePhase::InPlaceUpdateFailed);
+}
+
+/// A process that was asleep, or whose watch lags, has not seen the label that says how the update ended.
+#[test]
+fn the_node_is_looked_at_once_more_before_an_update_has_failed() {
+    let mut seen =
+        in_update(MachinePhase::InPlaceUpdating, 300 + 1201, &[CANDIDATE, SELECTED], UpdateStage::ReadyForUpdate);
+    seen.node_source = NodeSource::View;
+    assert_eq!(decide(&seen).rule, "last-look-at-node");
 }
 
 fn failed_update(second: i64, change: impl FnOnce(&mut Machine)) -> Observation {
