@@ -248,6 +248,30 @@ mod tests {
         assert_eq!(webhook_url(text).is_ok(), taken);
     }
 
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ManifestsArgs,
+    }
+
+    #[rstest]
+    #[case::before_them("1.29", "policies", false)]
+    #[case::the_guard_too("1.28", "storage-guard", false)]
+    #[case::since_then("1.30", "policies", true)]
+    fn policies_are_printed_for_api_servers_that_know_them(
+        #[case] version: &str,
+        #[case] part: &str,
+        #[case] printed: bool,
+    ) {
+        let line = <Line as clap::Parser>::parse_from(["manifests", part, "--kube-version", version]);
+        let mut text = Vec::new();
+        match run(&line.args, &mut text) {
+            Ok(()) => assert!(printed && !text.is_empty()),
+            Err(Failure::Usage(why)) => assert!(!printed && why.contains("1.30"), "{why}"),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
     #[rstest]
     #[case("1.29", Some(29))]
     #[case("v1.36.3", Some(36))]

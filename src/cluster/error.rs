@@ -196,6 +196,14 @@ mod tests {
         ApiError::about::<Node>(refusal(404, &body), "n")
     }
 
+    #[test]
+    fn an_old_client_certificate_is_named_as_the_cause() {
+        let of_tls = "invalid peer certificate: Other(OtherError(UnsupportedCertVersion))";
+        let error = ApiError::from(kube::Error::Service(std::io::Error::other(of_tls).into()));
+        let ApiError::Unavailable(text) = error else { panic!("{error:?}") };
+        assert!(text.contains("X.509 version 1") && text.contains("-extfile"), "{text}");
+    }
+
     #[rstest]
     #[case::named(nodes("NotFound", &json!({ "kind": "nodes", "name": "n" })), true)]
     #[case::named_by_its_kind(nodes("NotFound", &json!({ "kind": "Node", "name": "n" })), true)]

@@ -143,7 +143,11 @@ pub(super) async fn open(cluster: &Cluster, path: &str) -> Response<kube::client
 
 /// All that a watch tells until it ends.
 pub(super) async fn watch(cluster: &Cluster, path: &str) -> Vec<Value> {
-    let answer = open(cluster, path).await;
+    told(open(cluster, path).await).await
+}
+
+/// All that a watch tells from now on until it ends.
+pub(super) async fn told(answer: Response<kube::client::Body>) -> Vec<Value> {
     let bytes = answer.into_body().collect().await.unwrap().to_bytes();
     bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }

@@ -330,7 +330,7 @@ fn write_line(kind: &str, object: &Value, lines: &mut Vec<u8>) {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::dev_server::testing::{ask, cluster, exists, watch};
+    use crate::dev_server::testing::{ask, cluster, exists, open, told};
 
     const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     const THINGS: &str = "/apis/example.com/v1/namespaces/default/things";
@@ -365,14 +365,12 @@ mod tests {
             thing["metadata"]["resourceVersion"].as_str().unwrap()
         );
         let began = tokio::time::Instant::now();
-        let turn = async {
-            let spec = json!({"spec": definition("v2")["spec"]});
-            ask(&cluster, "PATCH", &format!("{DEFINITIONS}/things.example.com"), &spec).await.unwrap();
-            let things = THINGS.replace("v1", "v2");
-            ask(&cluster, "PATCH", &format!("{things}/t"), &json!({"spec": {"length": 2}})).await.unwrap();
-        };
-        let (events, ()) = tokio::join!(watch(&cluster, &path), turn);
-        assert_eq!(events, Vec::<Value>::new(), "the old definition would show an object without its size");
+        let watch = open(&cluster, &path).await;
+        let spec = json!({"spec": definition("v2")["spec"]});
+        ask(&cluster, "PATCH", &format!("{DEFINITIONS}/things.example.com"), &spec).await.unwrap();
+        let things = THINGS.replace("v1", "v2");
+        ask(&cluster, "PATCH", &format!("{things}/t"), &json!({"spec": {"length": 2}})).await.unwrap();
+        assert_eq!(told(watch).await, Vec::<Value>::new(), "the old definition would show an object without its size");
         assert!(began.elapsed().as_secs() < 60, "it ended by itself: {:?}", began.elapsed());
     }
 
@@ -385,13 +383,13 @@ mod tests {
             "{THINGS}?watch=1&timeoutSeconds=60&resourceVersion={}",
             list["metadata"]["resourceVersion"].as_str().unwrap()
         );
-        let rest = async {
-            let status = json!({"status": {"storedVersions": ["v1", "v0"]}});
-            ask(&cluster, "PATCH", &format!("{DEFINITIONS}/things.example.com/status"), &status).await.unwrap();
-            let thing = json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}, "spec": {"size": 1}});
-            ask(&cluster, "POST", THINGS, &thing).await.unwrap();
-        };
-        let (events, ()) = tokio::join!(watch(&cluster, &path), rest);
+        let watch = open(&cluster, &path).await;
+        let status = json!({"status": {"storedVersions": ["v1", "v0"]}});
+        ask(&cluster, "PATCH", &format!("{DEFINITIONS}/things.example.com/status"), &status).await.unwrap();
+        let thing =
+            json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}, "spec": {"size": 1}});
+        ask(&cluster, "POST", THINGS, &thing).await.unwrap();
+        let events = told(watch).await;
         assert_eq!(events.iter().map(|event| event["type"].as_str().unwrap()).collect::<Vec<_>>(), ["ADDED"]);
     }
 }

@@ -88,6 +88,18 @@ pub struct Surroundings {
     pub randomness: Randomness,
 }
 
+impl Surroundings {
+    /// Those of production: clusters and ports as the settings say, and the clock and the randomness of the system.
+    fn of_a_process(taken: Taken) -> Self {
+        Self {
+            reach: Reach::Settings,
+            face: Face::Ports(taken),
+            clock: Arc::new(SystemClock::new()),
+            randomness: Randomness::OperatingSystem,
+        }
+    }
+}
+
 /// How a manager reaches its clusters.
 pub enum Reach {
     /// As the settings say: by kubeconfig or as a service account.
@@ -125,12 +137,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
 pub async fn run_over(taken: Taken, settings: Settings) -> anyhow::Result<()> {
     // The first one wins, and a second call tells nothing new.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let surroundings = Surroundings {
-        reach: Reach::Settings,
-        face: Face::Ports(taken),
-        clock: Arc::new(SystemClock::new()),
-        randomness: Randomness::OperatingSystem,
-    };
+    let surroundings = Surroundings::of_a_process(taken);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut asked = async move || {
@@ -220,6 +227,13 @@ pub async fn run_in(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The names that a seed draws are seen by everybody, and would tell the tokens that it draws.
+    #[test]
+    fn a_process_draws_its_tokens_from_the_operating_system() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        assert_eq!(Surroundings::of_a_process(Taken::default()).randomness, Randomness::OperatingSystem);
+    }
 
     #[rstest::rstest]
     #[case::a_moment_later_is_the_same_wish(&[3, 700], None)]

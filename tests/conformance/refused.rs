@@ -316,6 +316,17 @@ fn definition(pointer: &str, value: Value) -> Value {
     definition
 }
 
+/// A definition whose `v1` is stored, and whose `v2` has a field more; nothing converts them.
+fn both_versions() -> Value {
+    let mut definition = definition("", Value::Null);
+    let mut newer = definition["spec"]["versions"][0].clone();
+    newer["name"] = json!("v2");
+    newer["storage"] = json!(false);
+    newer["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["b"] = json!({"type": "integer"});
+    definition["spec"]["versions"].as_array_mut().expect("it has versions").push(newer);
+    definition
+}
+
 const SPEC: &str = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
 
 fn refused(pointer: &str, value: Value, field: &'static str) -> Step {
@@ -345,6 +356,9 @@ fn definitions() -> Vec<Probe> {
             "spec": {"a": "x"},
         })
     };
+    let with_two_fields = json!({
+        "apiVersion": "$NS.example.com/v2", "kind": "Thing", "metadata": {"name": "t"}, "spec": {"a": "x", "b": 2},
+    });
     vec![
         Probe::new(
             "DEFINITION-DEFAULTS",
@@ -398,6 +412,18 @@ fn definitions() -> Vec<Probe> {
                 merge(DEFINITION, json!({"spec": {"names": {"kind": "Other"}}}))
                     .status(422)
                     .facts([Text("spec.names.kind")]),
+                delete(DEFINITION),
+            ],
+        ),
+        Probe::new(
+            "DEFINITION-WITHOUT-CONVERTER",
+            [
+                post(DEFINITIONS, both_versions()),
+                established(),
+                post(&things.replace("/v1/", "/v2/"), with_two_fields).eventually(),
+                get(&format!("{things}/t")).facts([Is("/spec/a", json!("x")), Absent("/spec/b")]),
+                get(&format!("{}/t", things.replace("/v1/", "/v2/")))
+                    .facts([Is("/spec/a", json!("x")), Absent("/spec/b")]),
                 delete(DEFINITION),
             ],
         ),

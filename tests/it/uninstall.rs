@@ -156,6 +156,30 @@ fn machine(finalizers: &Value, labels: &Value) -> String {
 
 const MACHINE_FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager";
 
+/// Half an uninstallation would be worse than none.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_lacks_a_right_learns_so_before_anything_is_done() {
+    let Some(rig) = Rig::own("uninstall::who_lacks_a_right").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("rights").await;
+    namespace.apply(&machine(&json!([MACHINE_FINALIZER]), &json!({}))).await.succeed();
+    rig.apply(&printed(&["manifests", "webhooks", "--namespace", &namespace.name])).await.succeed();
+    let may = "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: reader}, \
+               rules: [{apiGroups: ['*'], resources: ['*'], verbs: [get, list, watch, create, delete]}]}";
+    rig.apply(may).await.succeed();
+    rig.kubectl(&["create", "clusterrolebinding", "reader", "--clusterrole=reader", "--user=alice"]).await.succeed();
+    let kubeconfig = format!("--kubeconfig={}", rig.folder.join("alice.kubeconfig").display());
+    let arguments = [kubeconfig, format!("--namespace={}", namespace.name), "--yes".to_owned()];
+    let (code, said, errors) = uninstall(&arguments, "").await;
+    assert_eq!(code, 1, "{said}{errors}");
+    let named = format!("machines in namespace {}", namespace.name);
+    assert!(errors.contains("may not: ") && errors.contains("nothing was done"), "{errors}");
+    assert!(errors.contains(&named), "{errors}");
+    for kind in ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"] {
+        rig.kubectl(&["get", kind, "machine-controller-manager"]).await.succeed();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_belongs_to_the_manager_of_another_namespace_stays() {
     let why = "the development server has no ValidatingAdmissionPolicies";

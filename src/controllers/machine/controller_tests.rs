@@ -56,6 +56,17 @@ async fn mc_276_a_deleted_machine_is_gone_after_seven_writes_and_one_for_each_po
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_class_and_its_secrets_are_forgotten_with_their_last_machine() {
+    let world = World::new(Luck::Good);
+    world.make_machine();
+    wait(2).await;
+    assert!(world.remembers_class());
+    world.api().delete(super::testing_cluster::MACHINE);
+    wait(2).await;
+    assert_eq!((world.phase(), world.remembers_class()), (None, false));
+}
+
+#[tokio::test(start_paused = true)]
 async fn mc_026_a_machine_whose_node_is_deleted_goes_with_it() {
     let world = World::new(Luck::Good);
     world.make_machine();

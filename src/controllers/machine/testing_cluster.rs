@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 pub use super::testing_api::{Api, MACHINE, MACHINES, NODES, lock};
 use super::{
     FreezeSwitch, MachineController, MachineDeps, TargetParts,
+    observation::LastGood,
     settings::MachineSettings,
     testing::at,
     testing_api::{PODS, Pods, client},
@@ -263,6 +264,11 @@ impl World {
             "status": {},
         });
         self.api().put(&format!("{MACHINES}{name}"), machine);
+    }
+
+    /// Whether the process keeps the class and its Secrets as they were when last used.
+    pub fn remembers_class(&self) -> bool {
+        self.process.controller.remembers_class(&ObjectKey::new("ns", "c")) == LastGood::Remembered
     }
 
     pub fn make_pod(&self, name: &str) {

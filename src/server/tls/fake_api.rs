@@ -25,6 +25,8 @@ struct State {
     writes: Vec<String>,
     faults: VecDeque<(Method, &'static str, u16)>,
     forbidden: Vec<&'static str>,
+    /// Requests that were refused for that.
+    refused: usize,
     changed: watch::Sender<u64>,
 }
 
@@ -40,6 +42,7 @@ impl FakeApi {
             writes: Vec::new(),
             faults: VecDeque::new(),
             forbidden: Vec::new(),
+            refused: 0,
             changed: watch::Sender::new(1),
         })))
     }
@@ -83,6 +86,11 @@ impl FakeApi {
         self.0.lock().unwrap().forbidden.push(part);
     }
 
+    /// Requests for what nobody may touch, so far.
+    pub(super) fn refused(&self) -> usize {
+        self.0.lock().unwrap().refused
+    }
+
     /// Successful writes so far: method and path.
     pub(super) fn writes(&self) -> Vec<String> {
         self.0.lock().unwrap().writes.clone()
@@ -99,6 +107,7 @@ impl FakeApi {
         let (path, query) = (head.uri.path().to_owned(), head.uri.query().unwrap_or_default().to_owned());
         let mut state = self.0.lock().unwrap();
         if state.forbidden.iter().any(|part| path.contains(part)) {
+            state.refused += 1;
             return failure(403, "not for you");
         }
         if let Some(place) = state.faults.iter().position(|(m, end, _)| *m == head.method && path.ends_with(end)) {

@@ -325,6 +325,21 @@ async fn what_is_forbidden_is_passed_over() {
     assert_eq!(bundles(&api), ["", ""]);
 }
 
+/// Gardener grants no rights on registrations that it does not make.
+#[tokio::test(start_paused = true)]
+async fn what_stays_forbidden_is_hardly_asked_for() {
+    let api = FakeApi::new();
+    api.forbid("webhookconfigurations");
+    let replica = replica(&api);
+    until(&api, || replica.health.readiness() == Readiness::Ready).await;
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let in_the_first_hour = api.refused();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let later = api.refused() - in_the_first_hour;
+    assert!((2..=14).contains(&later), "two objects, every ten minutes: {later}");
+    assert!(in_the_first_hour < 40, "{in_the_first_hour}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_rights_on_the_secret_the_replica_says_so_and_is_not_ready() {
     let api = FakeApi::new();
