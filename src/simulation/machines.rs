@@ -28,7 +28,9 @@ use crate::{
         machine::{
             added_condition,
             decide::decide,
-            guarded, is_conflict, node_step,
+            guarded, is_conflict,
+            node_ailments::Ailments,
+            node_step,
             observation::{
                 Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, Observation, Pause, Permit, Trouble, since,
             },
@@ -53,6 +55,7 @@ pub struct MachineMemory {
     first_seen_deleting: Option<Timestamp>,
     flow: Flow,
     pause: Option<Pause>,
+    ailments: Ailments,
     conditions_differ_since: Option<Timestamp>,
     /// What the drain under way is for, and when it began.
     drain: Option<(DrainFlow, Timestamp)>,

@@ -9,8 +9,10 @@ pub mod checks;
 use std::io::Write;
 
 use clap::Args;
-use kube::{Api, Client, api::DynamicObject};
+use jiff::Timestamp;
+use kube::{Api, Client, api::DynamicObject, client::Body};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use self::{
     certificates::bundle_fields,
@@ -26,7 +28,13 @@ use super::{
     output::OutputFormat,
     webhook_scope::WebhookScope,
 };
-use crate::api::{kind::Kind, names};
+use crate::{
+    api::{kind::Kind, names},
+    cluster::{
+        clock::{Clock, SystemClock, date_of},
+        objects::CALL_TIMEOUT,
+    },
+};
 
 /// Flags of `mcm doctor`.
 #[derive(Clone, Debug, Args)]
@@ -74,36 +82,56 @@ async fn look_over(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     let version = client.apiserver_version().await;
     version.map_err(|error| Failure::run(anyhow::anyhow!("cannot ask the API server: {error}")))?;
     let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+    Ok(findings(&client, &namespace, args.scope).await)
+}
+
+async fn findings(client: &Client, namespace: &str, scope: WebhookScope) -> Vec<Finding> {
     let (mut findings, mut fields, mut service_namespace) = (Vec::new(), Vec::new(), None);
     for kind in Kind::ALL {
         let api =
-            of(&client, None, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
+            of(client, None, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
         let read = ask(&api, &name_of(kind)).await;
         let finding = checks::definition(kind, &read);
         fields.extend(bundle_fields(&finding.subject, &read));
         findings.push(finding);
     }
-    let configuration = args.scope.configuration(&namespace);
+    let configuration = scope.configuration(namespace);
     for (kind, plural) in [
         ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
         ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
     ] {
-        let api = of(&client, None, "admissionregistration.k8s.io", "v1", kind, plural);
+        let api = of(client, None, "admissionregistration.k8s.io", "v1", kind, plural);
         let read = ask(&api, &configuration).await;
         let finding = checks::webhooks(kind, &configuration, &read);
         fields.extend(bundle_fields(&finding.subject, &read));
         service_namespace = service_namespace.or_else(|| certificates::service_namespace(&read));
         findings.push(finding);
     }
-    let holder = service_namespace.unwrap_or_else(|| namespace.clone());
-    let api = of(&client, Some(&holder), "", "v1", "Secret", "secrets");
+    let holder = service_namespace.unwrap_or_else(|| namespace.to_owned());
+    let api = of(client, Some(&holder), "", "v1", "Secret", "secrets");
     let secret = ask(&api, names::CERTIFICATE_SECRET).await;
     let subject = format!("Secret {holder}/{}", names::CERTIFICATE_SECRET);
-    findings.push(certificates::certificate(subject, &secret, &fields, jiff::Timestamp::now()));
-    let api = of(&client, None, "apiregistration.k8s.io", "v1", "APIService", "apiservices");
+    findings.push(certificates::certificate(subject, &secret, &fields, time_of(client).await));
+    let api = of(client, None, "apiregistration.k8s.io", "v1", "APIService", "apiservices");
     findings.push(checks::views(&ask(&api, names::API_SERVICE).await));
-    findings.extend(leases(&client, &namespace).await);
-    Ok(findings)
+    findings.extend(leases(client, namespace).await);
+    findings
+}
+
+/// The time by the API server's clock, which decides whether it trusts a certificate; by the clock of this computer where the API
+/// server does not tell.
+async fn time_of(client: &Client) -> Timestamp {
+    let clock = SystemClock::new();
+    let sent = Instant::now();
+    let told = async {
+        let request = http::Request::get("/version").body(Body::empty()).ok()?;
+        let answer = tokio::time::timeout(CALL_TIMEOUT, client.send(request)).await.ok()?.ok()?;
+        date_of(answer.headers().get(http::header::DATE)?.to_str().ok()?)
+    };
+    if let Some(date) = told.await {
+        clock.heard(date, sent);
+    }
+    clock.now()
 }
 
 async fn leases(client: &Client, namespace: &str) -> Vec<Finding> {
@@ -126,5 +154,54 @@ async fn ask(api: &Api<DynamicObject>, name: &str) -> Read {
         }
         Ok(None) => Read::Missing,
         Err(error) => Read::Refused(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use k8s_openapi::api::core::v1::Secret;
+
+    use super::*;
+    use crate::server::tls::plan::{CertPlan, PlanSettings, carry_out};
+
+    /// The time in a header.
+    fn date(time: Timestamp) -> String {
+        jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&time).expect("a time of our days")
+    }
+
+    /// A cluster of nothing but a certificate that was made now, by the API server's clock, which shows so much more than ours.
+    fn cluster(ahead: SignedDuration) -> Client {
+        let settings = PlanSettings::for_names(["mcm.ns.svc".to_owned()].into());
+        let at = Timestamp::now() + ahead;
+        let made = carry_out(&CertPlan::Create, None, at, &settings, || [5; 16]).expect("made").expect("new");
+        let mut secret = Secret { data: Some(made.to_data()), ..Secret::default() };
+        secret.metadata.name = Some(names::CERTIFICATE_SECRET.to_owned());
+        let secret = serde_json::to_vec(&secret).expect("JSON");
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let missing =
+                br#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#;
+            let (status, body) = match request.uri().path() {
+                "/version" => (200, b"{}".to_vec()),
+                path if path.ends_with(names::CERTIFICATE_SECRET) => (200, secret.clone()),
+                _ => (404, missing.to_vec()),
+            };
+            let answer =
+                http::Response::builder().status(status).header(http::header::DATE, date(Timestamp::now() + ahead));
+            std::future::ready(answer.body(Body::from(body)))
+        });
+        Client::new(service, "ns")
+    }
+
+    #[rstest::rstest]
+    #[case::as_the_clock_of_this_computer(0)]
+    #[case::a_year_ahead(24 * 365)]
+    #[case::a_year_behind(-24 * 365)]
+    #[tokio::test(start_paused = true)]
+    async fn certificates_are_judged_by_the_api_servers_clock(#[case] hours: i64) {
+        let client = cluster(SignedDuration::from_hours(hours));
+        let all = findings(&client, "ns", WebhookScope::Cluster).await;
+        let found = all.iter().find(|finding| finding.subject.starts_with("Secret")).expect("it is looked at");
+        assert!(found.health == Health::Fine && found.message.starts_with("valid until"), "{found:?}");
     }
 }

@@ -17,6 +17,9 @@ pub const WATCHED_AFTER_STEP: Duration = Duration::from_secs(10 * 60);
 pub struct Reading {
     /// The time, with the offset added if it counts.
     pub now: Timestamp,
+    /// The time as if none of the steps had happened that this process has seen. What a process remembers is compared with this,
+    /// so that no step makes a pause longer or shorter; what is stored, or was stamped by somebody else, is compared with `now`.
+    pub steady: Timestamp,
     /// What the API server's clock shows more than this host's.
     pub offset: SignedDuration,
     /// The last step, if this process has seen any.
@@ -44,7 +47,14 @@ pub enum ClockTrouble {
 impl Reading {
     /// The reading of a clock that nothing is known against.
     pub fn trusted(now: Timestamp) -> Self {
-        Self { now, offset: SignedDuration::ZERO, step: None, steps: 0 }
+        Self { now, steady: now, offset: SignedDuration::ZERO, step: None, steps: 0 }
+    }
+
+    /// The same at another moment close by.
+    #[must_use]
+    pub fn told_at(self, now: Timestamp) -> Self {
+        let steady = self.steady.checked_add(now.duration_since(self.now)).unwrap_or(now);
+        Self { now, steady, ..self }
     }
 
     /// Why nothing may be concluded from the time now.
@@ -109,6 +119,7 @@ mod tests {
     fn nothing_is_concluded(#[case] offset: i64, #[case] ago: Option<u64>, #[case] expected: Option<ClockTrouble>) {
         let reading = Reading {
             now: Timestamp::UNIX_EPOCH,
+            steady: Timestamp::UNIX_EPOCH,
             offset: SignedDuration::from_secs(offset),
             step: ago.map(|ago| Step { watched: Duration::from_secs(ago) }),
             steps: u64::from(ago.is_some()),

@@ -33,6 +33,8 @@ struct State {
     offset: Offset,
     stepped: Option<Instant>,
     steps: u64,
+    /// By how much all steps together have moved the time that is told.
+    moved: SignedDuration,
 }
 
 impl SystemClock {
@@ -44,7 +46,7 @@ impl SystemClock {
     /// The same over another source of the time of day.
     pub fn over(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let last = (wall(), Instant::now());
-        let state = State { last, offset: Offset::default(), stepped: None, steps: 0 };
+        let state = State { last, offset: Offset::default(), stepped: None, steps: 0, moved: SignedDuration::ZERO };
         Self { wall: Box::new(wall), state: Mutex::new(state) }
     }
 
@@ -56,7 +58,10 @@ impl SystemClock {
         let by = stepped_by(state.last, (wall, at));
         state.last = (wall, at);
         if let Some(by) = by {
+            let before = state.offset.added();
             state.offset.stepped(by);
+            let after = state.offset.added();
+            state.moved += by + after - before;
             state.note_step(at, by, "the clock of this host was set or the host slept");
         }
         (state, wall, at)
@@ -95,8 +100,10 @@ impl Clock for SystemClock {
 
     fn reading(&self) -> Reading {
         let (state, wall, at) = self.look();
+        let now = wall.checked_add(state.offset.added()).unwrap_or(wall);
         Reading {
-            now: wall.checked_add(state.offset.added()).unwrap_or(wall),
+            now,
+            steady: now.checked_sub(state.moved).unwrap_or(now),
             offset: state.offset.measured(),
             step: state.stepped.map(|stepped| Step { watched: at.saturating_duration_since(stepped) }),
             steps: state.steps,
@@ -113,6 +120,7 @@ impl Clock for SystemClock {
         let Some(difference) = difference(date, wall, took) else { return };
         let by = state.offset.learn(difference);
         if by.abs() > OFFSET_STEP {
+            state.moved += by;
             state.note_step(at, by, "the API server's clock was set");
         }
     }
@@ -132,6 +140,7 @@ mod tests {
     struct Rig {
         truth: Arc<TokioClock>,
         ahead: Arc<AtomicI64>,
+        server_ahead: Arc<AtomicI64>,
         clock: SystemClock,
     }
 
@@ -140,7 +149,7 @@ mod tests {
         let ahead = Arc::new(AtomicI64::new(ahead));
         let (shown, shift) = (Arc::clone(&truth), Arc::clone(&ahead));
         let clock = SystemClock::over(move || shown.now() + SignedDuration::from_secs(shift.load(Ordering::SeqCst)));
-        Rig { truth, ahead, clock }
+        Rig { truth, ahead, server_ahead: Arc::default(), clock }
     }
 
     impl Rig {
@@ -150,7 +159,8 @@ mod tests {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 self.clock.reading();
                 if second % 2 == 0 {
-                    let date = Timestamp::from_second(self.truth.now().as_second()).unwrap();
+                    let second = self.truth.now().as_second() + self.server_ahead.load(Ordering::SeqCst);
+                    let date = Timestamp::from_second(second).unwrap();
                     self.clock.heard(date, Instant::now());
                 }
             }
@@ -201,12 +211,33 @@ mod tests {
         assert!(matches!(reading.trouble(), Some(ClockTrouble::Apart(_))), "{reading:?}");
     }
 
+    #[rstest::rstest]
+    #[case::this_host_is_set_back(-7200, 0)]
+    #[case::this_host_is_set_forward(7200, 0)]
+    #[case::the_api_server_is_set_back(0, -7200)]
+    #[case::the_api_server_is_set_forward(0, 7200)]
+    #[case::both_are(-7200, -7200)]
+    #[tokio::test(start_paused = true)]
+    async fn the_steady_time_runs_on_over_every_step(#[case] host: i64, #[case] server: i64) {
+        let rig = rig(0);
+        rig.pass(30).await;
+        let (steady, began) = (rig.clock.reading().steady, Instant::now());
+        rig.ahead.store(host, Ordering::SeqCst);
+        rig.clock.reading();
+        rig.server_ahead.store(server, Ordering::SeqCst);
+        rig.pass(60).await;
+        assert!(rig.clock.reading().steps > 0, "the case means something");
+        let ran = rig.clock.reading().steady.duration_since(steady).as_secs();
+        assert!(ran.abs_diff(60) <= 1 && began.elapsed().as_secs() == 60, "{ran} s");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_step_is_noticed_where_no_api_server_tells_the_time() {
         let rig = rig(0);
         rig.ahead.store(7200, Ordering::SeqCst);
         let reading = rig.clock.reading();
         assert_eq!((rig.error(), reading.trouble()), (7200, Some(ClockTrouble::Stepped)));
+        assert!((reading.now.duration_since(reading.steady).as_secs() - 7200).abs() <= 1);
         tokio::time::sleep(Duration::from_secs(90)).await;
         assert_eq!(rig.clock.reading().step, Some(Step { watched: Duration::from_secs(90) }));
     }

@@ -87,7 +87,7 @@ impl Look {
                 // It never had another size.
                 None if generation <= 1 => Unsettled { making_for: seen.set.spec.replicas, ..nothing },
                 None => Unsettled { deleting: i32::MAX, making_for: i32::MAX, ..nothing },
-                Some(known) if known.generation == generation => known.unsettled.unwrap_or(nothing),
+                Some(known) if known.generation == generation => known.unsettled.unwrap_or(nothing).not_after(now),
                 Some(known) => known.unsettled.unwrap_or(nothing).and(known, now),
             }
         });
@@ -101,6 +101,11 @@ impl Look {
 }
 
 impl Unsettled {
+    /// The same after the clock was set back: it is waited for from now on, not from when that moment comes again.
+    fn not_after(self, now: Timestamp) -> Self {
+        Self { since: self.since.min(now), ..self }
+    }
+
     /// Together with what the set had to do when it was looked at before its size changed. It may be at that only now.
     fn and(self, look: &Look, now: Timestamp) -> Self {
         let lacked = if look.staying < look.wanted { look.wanted } else { 0 };
@@ -185,6 +190,18 @@ mod tests {
         };
         assert_eq!(left(0), Some(PATIENCE));
         assert_eq!(left(4), Some(Duration::from_secs(6)));
+        assert_eq!(left(10), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_wait_longer() {
+        let mut memory = Looks::default();
+        let mut left = |seconds| {
+            let found = memory.take(&[looking(4, 4, (2, 1))], at(seconds));
+            found["uid-md-old"].time_left(at(seconds))
+        };
+        assert_eq!(left(7200), Some(PATIENCE));
+        assert_eq!(left(0), Some(PATIENCE));
         assert_eq!(left(10), None);
     }
 

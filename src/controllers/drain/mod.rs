@@ -63,7 +63,7 @@ pub struct Drain<'a> {
     pub limits: DrainLimits,
     /// Tells the provider's names of volumes; without it volumes are not waited for.
     pub driver: Option<&'a Arc<dyn Driver>>,
-    /// The time of the step.
+    /// The steady time of the step: all times of a drain are moments that this process remembers, its deadline too.
     pub now: Timestamp,
     /// Wakes whoever steps the drain, when something has come back.
     pub wake: Wake,

@@ -210,7 +210,7 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
         effects.push(Effect::Warn { reason: failure.reason, message: failure.description.clone() });
     }
     effects.push(Effect::Remember(Memo::FlowDone));
-    effects.push(Effect::Remember(Memo::Pause(Purpose::Creation, until)));
+    effects.push(Effect::Remember(Memo::Pause(Purpose::Creation, after(seen.steady, pause))));
     Plan::new("creation-failed", effects, Next::LookAgain(pause, Wait::Creation))
 }
 

@@ -31,6 +31,7 @@ const ASKED_EVERY: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownOutcome {
     since: Timestamp,
+    waited: Duration,
 }
 
 /// The attempt that may still turn out to have made a VM; `None` when another one can do no harm.
@@ -48,7 +49,18 @@ pub fn unknown_outcome(seen: &Observation) -> Option<UnknownOutcome> {
         (OperationType::Create, OperationState::Failed) if may_have_made_a_vm(&last.error_code) => written,
         _ => return None,
     };
-    (since(seen.now, since_when) < SHOWS_ITSELF).then_some(UnknownOutcome { since: since_when })
+    let waited = waited_since(seen, since_when);
+    (waited < SHOWS_ITSELF).then_some(UnknownOutcome { since: since_when, waited })
+}
+
+/// How long that was ago. What lies in the future was written before the clock was set back: it was then at the latest, or before
+/// this process saw the machine.
+fn waited_since(seen: &Observation, since_when: Timestamp) -> Duration {
+    match seen.step {
+        _ if since_when <= seen.now => since(seen.now, since_when),
+        Some(step) => step.watched,
+        None => since(seen.now, seen.first_seen),
+    }
 }
 
 /// Whether a creation that ended with this code may have made a VM. A refusal has not.
@@ -92,12 +104,13 @@ pub(super) fn await_outcome(seen: &Observation, outcome: UnknownOutcome) -> Say 
     .at_most_until(after(outcome.since, SHOWS_ITSELF), "another VM is asked for");
     let mut effects = tell_when_new(seen, &wait);
     effects.push(Effect::Remember(Memo::AnswerDone));
-    let left = SHOWS_ITSELF.saturating_sub(since(seen.now, outcome.since));
+    let left = SHOWS_ITSELF.saturating_sub(outcome.waited);
     Say::act("creation-outcome-unknown", effects, Next::LookAgain(left.min(ASKED_EVERY), Wait::UnknownOutcome))
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use rstest::rstest;
 
     use super::{
@@ -111,6 +124,7 @@ mod tests {
     };
     use crate::{
         api::v1alpha1::{Machine, MachinePhase},
+        cluster::clock::Step,
         driver::Status,
     };
 
@@ -154,6 +168,24 @@ mod tests {
         assert!(creates(111, CreationGuarantee::Idempotent), "whoever repeats nothing is not waited for");
         let first = (111..400).find(|second| creates(*second, CreationGuarantee::RecordIntent));
         assert_eq!(first, Some(again_at));
+    }
+
+    #[rstest]
+    #[case::by_this_process(Some(59), 20_000, false)]
+    #[case::by_this_process_a_minute_ago(Some(60), 20_000, true)]
+    #[case::before_this_process_began(None, 110 - 59, false)]
+    #[case::before_this_process_began_a_minute_ago(None, 110 - 60, true)]
+    fn an_attempt_of_before_the_clock_was_set_back_is_waited_for_no_longer(
+        #[case] stepped_ago: Option<u64>,
+        #[case] first_seen: i64,
+        #[case] creates: bool,
+    ) {
+        let mut machine = last(OperationState::Failed, "Internal", "x");
+        machine.status.last_operation.last_update_time = Some(Time(at(7200)));
+        let mut seen = without_vm(machine, 110, CreationGuarantee::RecordIntent);
+        seen.first_seen = at(first_seen);
+        seen.step = stepped_ago.map(|ago| Step { watched: Duration::from_secs(ago) });
+        assert_eq!(starts(&decide(&seen)) == Some(Call::Create), creates);
     }
 
     #[test]

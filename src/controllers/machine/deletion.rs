@@ -410,7 +410,6 @@ fn failed_call(seen: &Observation, rest: Rest, period: RetryPeriod, reason: &'st
         _ => None,
     };
     let pause = pause_of(period, seen);
-    let until = after(seen.now, pause);
     let every = GoDuration::from(pause);
     let message = being_deleted(
         seen,
@@ -428,6 +427,6 @@ fn failed_call(seen: &Observation, rest: Rest, period: RetryPeriod, reason: &'st
         effects.push(Effect::Warn { reason, message: rest.text });
     }
     effects.push(Effect::Remember(Memo::FlowDone));
-    effects.push(Effect::Remember(Memo::Pause(Purpose::Deletion, until)));
+    effects.push(Effect::Remember(Memo::Pause(Purpose::Deletion, after(seen.steady, pause))));
     Plan::new("driver-failed-in-deletion", effects, Next::LookAgain(pause, Wait::CallOfDeletion))
 }

@@ -12,12 +12,12 @@ use serde_json::json;
 use super::{
     deletion::{Rest, being_deleted, pause_of, skip_drain},
     deletion_stage::DeletionStage,
-    node_steps::{Leaving, is_cordoned, is_lastingly_unhealthy, terminating_condition},
+    node_steps::{Leaving, is_cordoned, terminating_condition},
     observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, condition, conditions_of, since},
     plan::{DrainFlow, DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
     retry::RetryPeriod,
     status_change::{progressing, rfc3339},
-    time_limit::{TimeLimit, drain_limit},
+    time_limit::{TimeLimit, deletion_limit, drain_limit, node_limit},
     waiting::{after, awaits_views, told_reason, views_wait},
     waits::Wait,
 };
@@ -47,11 +47,14 @@ pub enum DrainMode {
     Forced,
 }
 
-/// How the Node is to be drained now, from the label, the time since the deletion, and the Node's own conditions (M-05).
+/// How the Node is to be drained now, from the label, the time since the deletion, and what ails the Node (M-05).
 pub fn drain_mode(seen: &Observation) -> DrainMode {
     let late = drain_limit(seen).is_some_and(TimeLimit::has_passed);
-    let unhealthy = seen.node.ours().is_some_and(|node| is_lastingly_unhealthy(node, seen.now));
-    if seen.force_deletion() == Force::Yes || late || unhealthy { DrainMode::Forced } else { DrainMode::Normal }
+    if seen.force_deletion() == Force::Yes || late || seen.is_node_lastingly_ill() {
+        DrainMode::Forced
+    } else {
+        DrainMode::Normal
+    }
 }
 
 /// Cordon, mark and drain the Node.
@@ -169,23 +172,25 @@ fn in_stage_since(seen: &Observation) -> Timestamp {
     seen.machine.status.last_operation.last_update_time.as_ref().map_or(seen.now, |time| time.0)
 }
 
-/// When the VM goes although pods and attachments of its node are not known (decisions.md 47): by force, or when the time of
-/// the drain is over; but not before this process has had a minute to list them.
-fn without_lists_at(seen: &Observation) -> Timestamp {
-    let asked = after(in_stage_since(seen).max(seen.first_seen), LISTS_HOLD);
-    match (seen.force_deletion(), by_force_at(seen)) {
-        (Force::No, Some(late)) => asked.max(late),
-        (Force::Yes, _) | (Force::No, None) => asked,
+/// Until when the VM waits for the lists of pods and attachments of its node (decisions.md 47): a deletion by force as long as this
+/// process needs to list them, any other until the time of the drain is over too. What is left of the wait, and when it ends.
+fn awaits_lists_until(seen: &Observation) -> (Duration, Timestamp) {
+    let asked = in_stage_since(seen).max(seen.first_seen);
+    let listing = node_limit(seen, LISTS_HOLD, asked);
+    let listed_at = listing.ends_at_since(asked, seen.now);
+    match (seen.force_deletion(), drain_limit(seen), by_force_at(seen)) {
+        (Force::No, Some(drain), Some(late)) => (listing.left().max(drain.left()), listed_at.max(late)),
+        _ => (listing.left(), listed_at),
     }
 }
 
 /// Without the lists of pods and attachments nobody can be moved away and nothing be detached. A target cluster that does not
 /// give them must not keep a VM for ever.
 fn await_lists(seen: &Observation, rule: &'static str, wait: Wait) -> Plan {
-    let (began, end) = (in_stage_since(seen), without_lists_at(seen));
-    if seen.now < end {
+    let (began, (left, end)) = (in_stage_since(seen), awaits_lists_until(seen));
+    if !left.is_zero() {
         let told = awaits_views(seen, began, Some((end, "the VM is deleted without them")));
-        let pause = views_wait(seen, began).min(since(end, seen.now)).max(Duration::from_millis(1));
+        let pause = views_wait(seen, began).min(left).max(Duration::from_millis(1));
         return Plan::new(rule, told, Next::LookAgain(pause, wait));
     }
     let missing: Vec<&str> = seen.missing_views.iter().map(|view| view.kind).collect();
@@ -211,7 +216,7 @@ pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOr
         DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
     };
     let node_uid = seen.node.ours().and_then(|node| node.uid()).unwrap_or_default();
-    DrainOrder { node, node_uid, flow: DrainFlow::Deletion, force, deadline: after(seen.now, left) }
+    DrainOrder { node, node_uid, flow: DrainFlow::Deletion, force, deadline: after(seen.steady, left) }
 }
 
 /// What a drain under way says of itself.
@@ -281,7 +286,13 @@ pub(super) fn told_failure(seen: &Observation) -> Option<&str> {
 
 /// When pods are deleted by force instead of evicted.
 fn by_force_at(seen: &Observation) -> Option<Timestamp> {
-    seen.machine.metadata.deletion_timestamp.as_ref().map(|time| after(time.0, seen.limits.drain))
+    deletion_ends_at(seen, seen.limits.drain)
+}
+
+/// When something ends that holds a deletion up for so long.
+fn deletion_ends_at(seen: &Observation, length: Duration) -> Option<Timestamp> {
+    let deleted = seen.machine.metadata.deletion_timestamp.as_ref()?.0;
+    Some(deletion_limit(seen, length)?.ends_at_since(deleted, seen.now))
 }
 
 /// A drain under way: how far it is gets written rarely, and only when it says something new.
@@ -359,7 +370,7 @@ pub(super) fn overdue_after(seen: &Observation) -> Duration {
 
 /// Whether that time has passed.
 pub(super) fn is_overdue(seen: &Observation) -> bool {
-    seen.deleting_for().is_some_and(|elapsed| elapsed > overdue_after(seen))
+    deletion_limit(seen, overdue_after(seen)).is_some_and(TimeLimit::has_passed)
 }
 
 /// Delete the Node's attachments; those that are being deleted already are not waited for.
@@ -388,8 +399,7 @@ pub(super) fn detach(seen: &Observation) -> Plan {
         }
         let text = format!("Deletion of volume attachments failed due to - {}.", trouble.error);
         let every = GoDuration::from(pause_of(RetryPeriod::Short, seen));
-        let deleted = seen.machine.metadata.deletion_timestamp.as_ref();
-        let end = deleted.map(|time| rfc3339(after(time.0, overdue_after(seen)))).unwrap_or_default();
+        let end = deletion_ends_at(seen, overdue_after(seen)).map(rfc3339).unwrap_or_default();
         let message = being_deleted(
             seen,
             &format!(

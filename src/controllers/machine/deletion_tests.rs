@@ -532,6 +532,19 @@ fn a_vm_deletion_that_failed_is_not_repeated_before_its_time() {
     assert_eq!(starts(&decide(&seen)), Some(Call::Delete));
 }
 
+#[rstest]
+#[case::set_back(-7200)]
+#[case::set_forward(7200)]
+fn a_step_of_the_clock_changes_no_pause(#[case] by: i64) {
+    let starts_at = |second: i64| {
+        let mut seen = seen(resting(DeletionStage::DeleteVm), second + by);
+        seen.steady = at(second);
+        seen.pause = Some(Pause { purpose: Purpose::Deletion, until: at(500), inputs: seen.inputs.clone() });
+        starts(&decide(&seen))
+    };
+    assert_eq!((starts_at(499), starts_at(500)), (None, Some(Call::Delete)));
+}
+
 #[test]
 fn a_pause_of_the_creation_does_not_hold_the_deletion() {
     let mut seen = seen(resting(DeletionStage::DeleteVm), 200);

@@ -11,12 +11,13 @@ use super::{
     decide::decide,
     deletion_stage::DeletionStage,
     deletion_tests::{answered, deletes, draining, resting},
-    observation::{Call, DrainState, Flow, Observation},
+    observation::{AttachmentView, Call, DrainState, Flow, NodeStep, Observation, Trouble},
     plan::{Effect, Next, Plan},
     testing::*,
 };
 use crate::{
     api::names::{label, machine_condition, machine_reason},
+    cluster::clock::Step,
     controllers::drain::{observe::MissingView, progress::Headway, waiting::Waiting},
     driver::Code,
 };
@@ -114,6 +115,28 @@ fn lists_that_never_come_hold_a_deletion(#[case] second: i64, #[case] force: Opt
             matches!(effect, Effect::Warn { reason, message } if *reason == machine_reason::DRAIN_FORCED && message.contains("pods of the target"))
         });
         assert_eq!(warns, goes, "{plan:?}");
+    }
+}
+
+#[rstest]
+#[case::at_once(0, false)]
+#[case::almost_watched(599, false)]
+#[case::watched_for_ten_minutes(600, true)]
+fn after_a_step_of_hours_a_deletion_waits_until_its_time_was_watched(#[case] watched: u64, #[case] goes: bool) {
+    let stepped = |stage: DeletionStage| {
+        let mut seen = Observation { machine: Arc::new(resting(stage)), ..draining(4 * 3600) };
+        seen.step = Some(Step { watched: std::time::Duration::from_secs(watched) });
+        seen
+    };
+    let mut unlisted = stepped(DeletionStage::Drain);
+    (unlisted.drain, unlisted.attachments) = (DrainState::Warming, None);
+    let mut attached = stepped(DeletionStage::DeleteVolumeAttachments);
+    attached.attachments = Some(vec![AttachmentView { name: "a".to_owned(), uid: "u".to_owned(), deleting: false }]);
+    attached.trouble = Some(Trouble { step: NodeStep::Attachments, error: "no".to_owned() });
+    for seen in [unlisted, attached] {
+        let plan = decide(&seen);
+        let machine = after(&plan, &seen.machine);
+        assert_eq!(DeletionStage::of(&machine) == Some(DeletionStage::DeleteVm), goes, "{plan:?}");
     }
 }
 

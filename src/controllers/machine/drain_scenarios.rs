@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{
@@ -316,4 +317,46 @@ async fn a_vm_that_the_cloud_does_not_show_yet_goes_with_the_machine_that_was_de
     assert_eq!(world.phase(), None);
     assert_eq!(world.vms().creates, 1);
     assert!(world.vms().by_name.is_empty(), "the VM is left behind");
+}
+
+const HOUR: i64 = 3600;
+
+#[rstest]
+#[case::refused_by_a_budget(false)]
+#[case::in_an_attempt_that_failed(true)]
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_back_by_hours_holds_up_no_eviction(#[case] for_ever: bool) {
+    let world = with_held_pod("a").await;
+    world.hands.watch();
+    if for_ever {
+        hold_for_ever(&world, "a");
+    }
+    world.api().delete(MACHINE);
+    wait(60).await;
+    world.hands.jump(-2 * HOUR);
+    let before = evictions_of(&world, "a");
+    wait(60).await;
+    assert!(evictions_of(&world, "a") >= before + 2, "asked again every 20 s");
+    world.api().budgets.clear();
+    world.api().held.clear();
+    wait(60).await;
+    assert_eq!(world.phase(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_forward_leaves_the_lists_of_pods_their_time() {
+    let world = World::new(Luck::Good);
+    world.hands.watch();
+    world.api().pods_are_late = true;
+    world.make_machine();
+    wait(5).await;
+    world.make_pod("a");
+    world.api().delete(MACHINE);
+    wait(120).await;
+    world.hands.jump(3 * HOUR);
+    world.wake();
+    wait(9 * 60).await;
+    assert_eq!((world.phase().as_deref(), world.vms().deletes), (Some("Terminating"), 0));
+    wait(2 * 60).await;
+    assert_eq!(world.phase(), None, "once it was watched, the time of the drain counts as over");
 }

@@ -143,7 +143,7 @@ fn later(seen: &Observation, changed: bool) -> HealthVerdict {
     if !changed {
         return HealthVerdict::Unchanged(None);
     }
-    let waited = seen.conditions_differ_since.map(|began| since(seen.now, began)).unwrap_or_default();
+    let waited = seen.conditions_differ_since.map(|began| since(seen.steady, began)).unwrap_or_default();
     if waited >= CONDITIONS_WAIT {
         HealthVerdict::TakeConditions
     } else {

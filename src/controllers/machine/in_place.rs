@@ -17,11 +17,12 @@ use serde_json::{Value, json};
 
 use super::{
     deletion_drain::tries_again,
-    node_steps::{is_cordoned, is_lastingly_unhealthy},
-    observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of, since},
+    node_steps::is_cordoned,
+    observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of},
     plan::{DrainFlow, DrainOrder, Effect, Next, Say, VersionGuard},
     retry::RetryPeriod,
     status_change::{StatusChange, TimeoutClock, progressing, rfc3339},
+    time_limit::node_limit,
     waiting::{Waiting, after, awaits_views, told_reason, views_wait},
     waits::Wait,
 };
@@ -242,20 +243,19 @@ fn told_selection(node: &Node) -> Option<Timestamp> {
 /// How the Node is drained: by force when label `force-drain` is exactly `True`, when the drain timeout has passed since the
 /// selection, or when the Node has been not Ready or read-only for five minutes.
 fn order(seen: &Observation, node: &Node) -> DrainOrder {
-    let began = selected_at(seen, node);
     let asked = seen.machine.labels().get(label::FORCE_DRAIN).is_some_and(|value| value == "True");
-    let late = since(seen.now, began) > seen.limits.drain;
-    let (force, deadline) = if asked || late || is_lastingly_unhealthy(node, seen.now) {
-        (Force::Yes, after(seen.now, FORCED_DRAIN))
+    let limit = node_limit(seen, seen.limits.drain, selected_at(seen, node));
+    let (force, left) = if asked || limit.has_passed() || seen.is_node_lastingly_ill() {
+        (Force::Yes, FORCED_DRAIN)
     } else {
-        (Force::No, after(began, seen.limits.drain))
+        (Force::No, limit.left())
     };
     DrainOrder {
         node: node.name_any(),
         node_uid: node.uid().unwrap_or_default(),
         flow: DrainFlow::Update(told_selection(node)),
         force,
-        deadline,
+        deadline: after(seen.steady, left),
     }
 }
 

@@ -28,7 +28,7 @@ use super::{
         Answer, Call, ClassState, Flow, Force, Freeze, LastGood, Namesake, NodeSource, NodeView, Observation, Permit,
         Silence, Trouble, force_deletion,
     },
-    observe::{conditions_differ_since, first_seen_deleting, vm_check},
+    observe::{ailments, conditions_differ_since, first_seen_deleting, vm_check},
     plan::{Effect, Next, Plan, VersionGuard},
     testing::{at, condition, machine, node, seen},
     waiting::{SAID_AFTER, told_reason},

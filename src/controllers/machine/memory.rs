@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::{
     bootstrap_token::Token,
+    node_ailments::Ailments,
     observation::{DrainState, Flow, NodeSource, Observation, Pause, Permit, Trouble},
     status_change::masked,
     vm_gone::VmCheck,
@@ -27,7 +28,9 @@ pub struct Memory {
     pub pause: Option<Pause>,
     /// The drain.
     pub drain: Option<Run>,
-    /// Since when the Node's conditions differ from the stored ones.
+    /// What ails the machine's Node, and since when this process has seen it.
+    pub ailments: Ailments,
+    /// Since when the Node's conditions differ from the stored ones, in the steady time.
     pub conditions_differ_since: Option<Timestamp>,
     /// What the driver said of the VM since the machine is unhealthy.
     pub vm_check: VmCheck,
@@ -60,6 +63,7 @@ impl Memory {
             flow: Flow::default(),
             pause: None,
             drain: None,
+            ailments: Ailments::default(),
             conditions_differ_since: None,
             vm_check: VmCheck::NotAsked,
             token: None,
@@ -79,6 +83,7 @@ impl Memory {
             flow: self.flow.clone(),
             pause: self.pause.clone(),
             drain: None,
+            ailments: self.ailments.clone(),
             conditions_differ_since: self.conditions_differ_since,
             vm_check: self.vm_check,
             token: None,
@@ -90,6 +95,7 @@ impl Memory {
     /// Keeps what an observation noticed for the first time, so that the next one counts from then.
     pub fn keep(&mut self, seen: &Observation) {
         self.first_seen_deleting = seen.first_seen_deleting;
+        self.ailments.clone_from(&seen.ailments);
         self.conditions_differ_since = seen.conditions_differ_since;
         self.vm_check = seen.vm_check;
     }

@@ -50,6 +50,7 @@ mod lifecycle_property;
 mod lifecycle_world;
 pub mod measures;
 mod memory;
+pub mod node_ailments;
 pub mod node_capacity;
 pub mod node_identity;
 pub mod node_metadata;

@@ -20,7 +20,7 @@ pub use self::{
     flow::{Answer, Call, Flow, Inputs, KnownVm, Pause, Purpose, VmOrigin, union},
     node::{AttachmentView, DrainState, Namesake, NodeIdentity, NodeSource, NodeStep, NodeView, Trouble},
 };
-use super::{settings::Limits, vm_gone::VmCheck};
+use super::{node_ailments::Ailments, settings::Limits, vm_gone::VmCheck};
 use crate::{
     api::{
         names::{finalizer, label},
@@ -44,6 +44,8 @@ pub struct Observation {
     pub version: u32,
     /// The time of the decision.
     pub now: Timestamp,
+    /// The same time as if the clock had never stepped; for what this process remembers.
+    pub steady: Timestamp,
     /// The last step of the clock, if this process has seen any.
     pub step: Option<Step>,
     /// Why nothing may be concluded from the time.
@@ -90,7 +92,9 @@ pub struct Observation {
     pub node_source: NodeSource,
     /// An effect on the target cluster that failed in this pass.
     pub trouble: Option<Trouble>,
-    /// Since when the Node's conditions differ from the stored ones.
+    /// What ails the machine's Node, and since when this process has seen it.
+    pub ailments: Ailments,
+    /// Since when the Node's conditions differ from the stored ones, in the steady time.
     pub conditions_differ_since: Option<Timestamp>,
     /// What the driver said of the VM since the machine is unhealthy.
     pub vm_check: VmCheck,
@@ -166,6 +170,7 @@ impl Observation {
         Self {
             version: OBSERVATION_VERSION,
             now,
+            steady: now,
             step: None,
             clock: None,
             first_seen: now,
@@ -197,6 +202,7 @@ impl Observation {
             permit: Permit::NotHeld,
             node_source: NodeSource::View,
             trouble: None,
+            ailments: Ailments::default(),
             conditions_differ_since: None,
             vm_check: VmCheck::NotAsked,
             machine,
@@ -235,11 +241,16 @@ impl Observation {
         Some(since(self.now, start(Some(stamped), self.first_seen_deleting.unwrap_or(stamped))))
     }
 
+    /// Whether the Node has been ill for so long that its pods can't be moved gently any more (M-05).
+    pub fn is_node_lastingly_ill(&self) -> bool {
+        self.ailments.are_lasting(self.steady)
+    }
+
     /// Whether a pause for this purpose still holds, and how long.
     pub fn paused(&self, purpose: Purpose) -> Option<Duration> {
         let pause = self.pause.as_ref()?;
-        let holds = pause.purpose == purpose && pause.inputs == self.inputs && pause.until > self.now;
-        holds.then(|| since(pause.until, self.now))
+        let holds = pause.purpose == purpose && pause.inputs == self.inputs && pause.until > self.steady;
+        holds.then(|| since(pause.until, self.steady))
     }
 
     /// Whether the label asks for a deletion by force.

@@ -10,6 +10,7 @@ use super::{
     class_state::class_state,
     health::conditions_changed,
     memory::{Memory, Pass},
+    node_ailments::Ailments,
     node_ownership::{Owner, instance_of, owner_in, provider_id},
     observation::{
         AttachmentView, ClassView, CreationGuarantee, DrainState, Freeze, Inputs, LastGood, Namesake, NodeIdentity,
@@ -103,6 +104,7 @@ pub fn observe(
     Observation {
         version: OBSERVATION_VERSION,
         now,
+        steady: reading.steady,
         step: reading.step,
         clock: reading.trouble(),
         first_seen: memory.first_seen,
@@ -138,7 +140,13 @@ pub fn observe(
         siblings: siblings(sources.views, &machine, &limits, vm_check, now),
         limits,
         node_identity: node_identity(sources, &machine, &node),
-        conditions_differ_since: conditions_differ_since(&machine, &node, memory.conditions_differ_since, now),
+        ailments: ailments(&node, &memory.ailments, reading.steady),
+        conditions_differ_since: conditions_differ_since(
+            &machine,
+            &node,
+            memory.conditions_differ_since,
+            reading.steady,
+        ),
         node,
         flow: memory.flow.clone(),
         pause: memory.pause.clone(),
@@ -244,6 +252,11 @@ fn not_linked(sources: &Sources<'_>, nodes: &Store<Node>, machine: &Machine, mem
 /// When this process first saw the machine being deleted.
 pub fn first_seen_deleting(machine: &Machine, before: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
     if machine.metadata.deletion_timestamp.is_some() { before.or(Some(now)) } else { before }
+}
+
+/// What ails the Node of a machine, after what was seen before.
+pub fn ailments(node: &NodeView, before: &Ailments, steady: Timestamp) -> Ailments {
+    node.ours().map(|node| Ailments::of(node, before, steady)).unwrap_or_default()
 }
 
 /// What the driver said of the VM counts for as long as the machine is unhealthy.

@@ -16,6 +16,7 @@ use super::{
     deletion::{DeletionStep, next_deletion_step},
     deletion_stage::DeletionStage,
     memory::{Memory, Pass},
+    node_ailments::Ailments,
     observation::{Freeze, LastGood, NodeSource, Observation, Permit},
     observe::{Looking, Sources, TargetSources, observe},
     plan::{Effect, Next, Plan},
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::{
     api::{
-        names::machine_condition,
+        names::{label, machine_condition},
         v1alpha1::{Machine, MachinePhase},
     },
     cluster::{clock::Reading, key::ObjectKey, store::Store},
@@ -381,7 +382,11 @@ impl Outlooks {
         let uid = machine.metadata.uid.clone().unwrap_or_default();
         let controller = deps.controller.as_ref();
         let remembered = controller.and_then(|controller| controller.remembered(&key, &uid));
-        let (memory, drain) = remembered.unwrap_or_else(|| (unseen(machine, uid, now), None));
+        let (memory, drain) = remembered.unwrap_or_else(|| {
+            let name = machine.labels().get(label::NODE);
+            let node = name.and_then(|name| self.nodes()?.get(&ObjectKey::cluster_scoped(name.clone())));
+            (unseen(machine, node.as_deref(), uid, now), None)
+        });
         let sources = Sources {
             views: &deps.views,
             target: deps.target.as_ref().map(|target| TargetSources {
@@ -396,15 +401,16 @@ impl Outlooks {
             last_good: controller.map_or(LastGood::Unknown, |controller| controller.remembers_class(&class)),
             node_vanished: controller.is_some_and(|controller| controller.saw_node_vanish(&key)),
         };
-        let reading = Reading { now, ..deps.freeze.reading().unwrap_or(Reading::trusted(now)) };
+        let reading = deps.freeze.reading().unwrap_or(Reading::trusted(now)).told_at(now);
         (observe(&sources, Arc::clone(machine), &memory, &Pass::default(), reading), drain)
     }
 }
 
 /// The memory of a process that has seen the machine from its beginning, and nothing besides.
-fn unseen(machine: &Machine, uid: String, now: Timestamp) -> Memory {
+fn unseen(machine: &Machine, node: Option<&Node>, uid: String, now: Timestamp) -> Memory {
     let created = machine.creation_timestamp().map_or(now, |created| created.0);
     let mut memory = Memory::new(uid, created);
     memory.first_seen_deleting = machine.metadata.deletion_timestamp.as_ref().map(|deleted| deleted.0);
+    memory.ailments = node.map(|node| Ailments::from_the_beginning(node, now)).unwrap_or_default();
     memory
 }

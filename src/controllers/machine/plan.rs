@@ -77,7 +77,7 @@ pub struct DrainOrder {
     pub flow: DrainFlow,
     /// Whether pods are deleted at once.
     pub force: Force,
-    /// When the attempt has failed.
+    /// When the attempt has failed, in the steady time.
     pub deadline: Timestamp,
 }
 

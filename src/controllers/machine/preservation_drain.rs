@@ -10,12 +10,12 @@ use kube::ResourceExt;
 
 use super::{
     deletion_drain::{is_worth_a_write, told, told_failure, tries_again},
-    node_steps::is_lastingly_unhealthy,
     observation::{DrainState, Force, Observation, condition, conditions_of},
     plan::{DrainFlow, DrainOrder, Effect, Next, Say},
     preservation::{ends, explained, preserved_condition, set},
     retry::RetryPeriod,
     status_change::rfc3339,
+    time_limit::{TimeLimit, node_limit},
     waiting::{after, awaits_views, views_wait},
     waits::Wait,
 };
@@ -34,29 +34,34 @@ pub(super) fn is_drained(condition: Option<&NodeCondition>) -> bool {
         .is_some_and(|message| message.contains(node_condition::MESSAGE_PRESERVED_DRAINED))
 }
 
-/// When pods are deleted instead of evicted: a drain timeout after the machine failed or its preservation began.
-fn by_force_from(seen: &Observation) -> Timestamp {
-    let began = seen.machine.status.current_status.last_update_time.as_ref();
-    after(began.map_or(seen.now, |began| began.0), seen.limits.drain)
+/// When the machine failed or its preservation began.
+fn began(seen: &Observation) -> Timestamp {
+    seen.machine.status.current_status.last_update_time.as_ref().map_or(seen.now, |began| began.0)
 }
 
-fn force(seen: &Observation, node: &Node) -> Force {
+/// The limit before pods are deleted instead of evicted: a drain timeout after that.
+fn limit(seen: &Observation) -> TimeLimit {
+    node_limit(seen, seen.limits.drain, began(seen))
+}
+
+/// When that is over.
+fn by_force_from(seen: &Observation) -> Timestamp {
+    limit(seen).ends_at_since(began(seen), seen.now)
+}
+
+fn force(seen: &Observation) -> Force {
     let asked = seen.machine.labels().get(label::FORCE_DRAIN).is_some_and(|value| value == "True");
-    if asked || seen.now > by_force_from(seen) || is_lastingly_unhealthy(node, seen.now) {
-        Force::Yes
-    } else {
-        Force::No
-    }
+    if asked || limit(seen).has_passed() || seen.is_node_lastingly_ill() { Force::Yes } else { Force::No }
 }
 
 /// Steps the drain and writes what became of it into the Node's condition.
 pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str) -> Say {
     match &seen.drain {
         DrainState::Due => {
-            let force = force(seen, node);
-            let deadline = match force {
-                Force::No => by_force_from(seen),
-                Force::Yes => after(seen.now, FORCED_DRAIN),
+            let force = force(seen);
+            let left = match force {
+                Force::No => limit(seen).left(),
+                Force::Yes => FORCED_DRAIN,
             };
             let failed = seen.machine.status.current_status.last_update_time.as_ref().map(|time| time.0);
             let order = DrainOrder {
@@ -64,7 +69,7 @@ pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str
                 node_uid: node.uid().unwrap_or_default(),
                 flow: DrainFlow::Preservation(failed),
                 force,
-                deadline,
+                deadline: after(seen.steady, left),
             };
             Say::act("drain-preserved", Vec::new(), Next::StepDrain(order))
         }

@@ -337,7 +337,7 @@ impl MachineController {
                 parallel: self.settings.evictions_per_node,
             },
             driver: driver.as_ref(),
-            now: seen.now,
+            now: seen.steady,
             wake: Arc::new(move || queue.add(key.clone())),
         };
         let state = match target.drainer.step(&drain, &mut run) {
@@ -346,7 +346,7 @@ impl MachineController {
             }
             DrainResult::Drained => {
                 let class = class_of(&self.views, &seen.machine);
-                let took = run.took(self.clock.now());
+                let took = run.took(self.clock.reading().steady);
                 self.measures.machine(Measurement::Drained(took), &seen.machine, class.as_deref());
                 return DrainState::Drained;
             }

@@ -11,6 +11,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{
+    node_ailments::Ailments,
     observation::{
         Call, ClassState, ClassView, CreationGuarantee, DrainState, Flow, Freeze, Inputs, LastGood, NodeIdentity,
         NodeSource, NodeView, OBSERVATION_VERSION, Observation, Permit, SecretView, Silence, TargetCluster, UserData,
@@ -116,6 +117,7 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
     Observation {
         version: OBSERVATION_VERSION,
         now: at(second),
+        steady: at(second),
         step: None,
         clock: None,
         first_seen: at(0),
@@ -143,6 +145,7 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
         permit: Permit::NotHeld,
         node_source: NodeSource::Live,
         trouble: None,
+        ailments: Ailments::default(),
         conditions_differ_since: None,
         vm_check: VmCheck::NotAsked,
         machine: Arc::new(machine),
@@ -150,6 +153,7 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
 }
 
 pub fn with_node(mut seen: Observation, node: Node) -> Observation {
+    seen.ailments = Ailments::from_the_beginning(&node, seen.steady);
     seen.node = NodeView::Ours(Arc::new(node));
     seen
 }

@@ -26,7 +26,7 @@ pub enum Limited {
     Health,
     /// The time that an in-place update may take.
     InPlaceUpdate,
-    /// The time before pods are deleted by force.
+    /// The time before what is on a Node gives way: pods are deleted by force, lists and attachments waited for no longer.
     Drain,
 }
 
@@ -66,6 +66,12 @@ impl TimeLimit {
     pub fn ends_at(self, now: Timestamp) -> Timestamp {
         let began = SignedDuration::try_from(self.elapsed).ok().and_then(|elapsed| now.checked_sub(elapsed).ok());
         after(began.unwrap_or(now), self.length)
+    }
+
+    /// The same of a limit that began then by its stamp: also the same from pass to pass while the clock, which was set back, has
+    /// not come to that moment again.
+    pub fn ends_at_since(self, began: Timestamp, now: Timestamp) -> Timestamp {
+        self.ends_at(now).max(after(began, self.length))
     }
 }
 
@@ -115,8 +121,18 @@ fn joining_limit(seen: &Observation) -> TimeLimit {
 
 /// The limit before pods are deleted by force; `None` unless the machine is being deleted.
 pub fn drain_limit(seen: &Observation) -> Option<TimeLimit> {
+    deletion_limit(seen, seen.limits.drain)
+}
+
+/// The limit of something that holds a deletion up, from the deletion on; `None` unless the machine is being deleted.
+pub fn deletion_limit(seen: &Observation, length: Duration) -> Option<TimeLimit> {
     let elapsed = seen.deleting_for()?;
-    Some(TimeLimit::of(seen, Limited::Drain, seen.limits.drain, elapsed))
+    Some(TimeLimit::of(seen, Limited::Drain, length, elapsed))
+}
+
+/// The limit of something on the Node that began then.
+pub fn node_limit(seen: &Observation, length: Duration, began: Timestamp) -> TimeLimit {
+    TimeLimit::of(seen, Limited::Drain, length, since(seen.now, began))
 }
 
 /// How long the machine is in its phase.

@@ -11,10 +11,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
-    observation::{Answer, Call, ClassState, Observation},
+    observation::{Answer, Call, ClassState, Observation, since},
     plan::{Effect, Memo, Next, Say},
     settings::VmGoneCheck,
-    waiting::after,
 };
 use crate::{api::v1alpha1::MachinePhase, driver::Code};
 
@@ -29,9 +28,9 @@ pub enum VmCheck {
     /// It was not asked since the machine became unhealthy.
     #[default]
     NotAsked,
-    /// It knew the VM, or said something else than `NotFound`, at this time.
+    /// It knew the VM, or said something else than `NotFound`, at this steady time.
     NoEvidence(Timestamp),
-    /// It did not know the VM at this time.
+    /// It did not know the VM at this steady time.
     MissingOnce(Timestamp),
     /// It did not know the VM twice.
     Gone,
@@ -48,34 +47,35 @@ pub fn vm_gone(seen: &Observation) -> Say {
     if let Some(Answer::Status(answer)) = &seen.flow.answer {
         let missing = matches!(answer, Err(status) if status.code == Code::NotFound);
         let next = match (seen.vm_check, missing) {
-            (_, false) => VmCheck::NoEvidence(seen.now),
+            (_, false) => VmCheck::NoEvidence(seen.steady),
             (VmCheck::MissingOnce(_) | VmCheck::Gone, true) => VmCheck::Gone,
-            (VmCheck::NotAsked | VmCheck::NoEvidence(_), true) => VmCheck::MissingOnce(seen.now),
+            (VmCheck::NotAsked | VmCheck::NoEvidence(_), true) => VmCheck::MissingOnce(seen.steady),
         };
         let effects = vec![Effect::Remember(Memo::FlowDone), Effect::Remember(Memo::VmChecked(next))];
         return Say::act("vm-check-answered", effects, Next::Again);
     }
-    let Some(due) = due(seen) else { return Say::NOTHING };
+    let Some(left) = left(seen) else { return Say::NOTHING };
     if seen.flow.in_flight.is_some() || seen.class.state != ClassState::Usable {
         return Say::NOTHING;
     }
-    if due > seen.now {
-        return Say::Pass(Some(super::observation::since(due, seen.now)));
+    if !left.is_zero() {
+        return Say::Pass(Some(left));
     }
     Say::act("ask-whether-vm-is-gone", vec![Effect::Start(Call::Status)], Next::AwaitCall)
 }
 
-/// When the driver is to be asked; never again once the VM is known to be gone.
-fn due(seen: &Observation) -> Option<Timestamp> {
-    match seen.vm_check {
+/// What is left until the driver is to be asked; never again once the VM is known to be gone.
+fn left(seen: &Observation) -> Option<Duration> {
+    let (length, elapsed) = match seen.vm_check {
         VmCheck::NotAsked => {
             let began = seen.machine.status.current_status.last_update_time.as_ref().map_or(seen.now, |began| began.0);
-            Some(after(began, FIRST_AFTER))
+            (FIRST_AFTER, since(seen.now, began))
         }
-        VmCheck::MissingOnce(asked) => Some(after(asked, FIRST_AFTER)),
-        VmCheck::NoEvidence(asked) => Some(after(asked, AGAIN_AFTER)),
-        VmCheck::Gone => None,
-    }
+        VmCheck::MissingOnce(asked) => (FIRST_AFTER, since(seen.steady, asked)),
+        VmCheck::NoEvidence(asked) => (AGAIN_AFTER, since(seen.steady, asked)),
+        VmCheck::Gone => return None,
+    };
+    Some(length.saturating_sub(elapsed))
 }
 
 #[cfg(test)]

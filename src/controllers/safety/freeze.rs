@@ -29,7 +29,7 @@ pub const LOOK_AFTER_THAW: Duration = Duration::from_secs(30);
 pub enum State {
     /// Everything goes on.
     Flowing {
-        /// When the first probe was sent that failed since both API servers last answered.
+        /// When the first probe was sent that failed since both API servers last answered, in the steady time.
         failing_since: Option<Timestamp>,
     },
     /// The loops are frozen.
@@ -74,7 +74,9 @@ pub struct Observation {
     pub version: u32,
     /// The time of the decision.
     pub now: Timestamp,
-    /// When the probe was sent.
+    /// The same as if the clock had never stepped.
+    pub steady: Timestamp,
+    /// When the probe was sent, in the steady time.
     pub asked: Timestamp,
     /// Whether the views show what the API servers have.
     pub views: Views,
@@ -125,9 +127,11 @@ pub fn decide(seen: &Observation) -> Plan {
         (State::Flowing { .. }, true) => (well, Step::Nothing, period),
         (State::Flowing { failing_since }, false) => {
             let since = failing_since.unwrap_or(seen.asked);
-            let silent = Duration::try_from(seen.now.duration_since(since)).unwrap_or_default();
-            if silent > seen.limits.timeout {
-                (State::Frozen { outage_began: since }, Step::Freeze, soon)
+            let silent = seen.steady.duration_since(since);
+            if Duration::try_from(silent).unwrap_or_default() > seen.limits.timeout {
+                // Machines carry times of the clock.
+                let outage_began = seen.now.checked_sub(silent).unwrap_or(since);
+                (State::Frozen { outage_began }, Step::Freeze, soon)
             } else {
                 (State::Flowing { failing_since: Some(since) }, Step::Nothing, soon)
             }
@@ -214,6 +218,7 @@ mod tests {
         decide(&Observation {
             version: OBSERVATION_VERSION,
             now: at(second),
+            steady: at(second),
             asked: at(second),
             views,
             state,
@@ -242,6 +247,29 @@ mod tests {
         assert_eq!(probes(WELL(), false, &[60, 66, 72, 78, 84, 90]).step, Step::Nothing);
         let plan = probes(WELL(), false, &[60, 66, 72, 78, 84, 91]);
         assert_eq!((plan.step, plan.state), (Step::Freeze, FROZEN()));
+    }
+
+    #[rstest]
+    #[case::set_back(-7200)]
+    #[case::set_forward(7200)]
+    fn a_step_of_the_clock_neither_hides_a_silence_nor_makes_one(#[case] by: i64) {
+        let probe = |second: i64| {
+            let down = || Health::Down("no answer".to_owned());
+            decide(&Observation {
+                version: OBSERVATION_VERSION,
+                now: at(second + by),
+                steady: at(second),
+                asked: at(second),
+                views: Views::Current,
+                state: State::Flowing { failing_since: Some(at(60)) },
+                control: down(),
+                target: down(),
+                limits: LIMITS,
+            })
+        };
+        assert_eq!(probe(90).step, Step::Nothing);
+        let plan = probe(91);
+        assert_eq!((plan.step, plan.state), (Step::Freeze, State::Frozen { outage_began: at(60 + by) }));
     }
 
     #[test]
@@ -299,6 +327,7 @@ mod tests {
         let plan = decide(&Observation {
             version: OBSERVATION_VERSION,
             now: at(70),
+            steady: at(70),
             asked: at(60),
             views: Views::Current,
             state: WELL(),

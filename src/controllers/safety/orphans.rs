@@ -164,7 +164,8 @@ pub fn to_be_confirmed(vms: &[ListedVm], suspects: &BTreeMap<String, Timestamp>,
 pub fn decide(seen: &Observation) -> Plan {
     let mut plan = Plan::default();
     for vm in &seen.vms {
-        let suspected = seen.suspects.get(&vm.provider_id).copied();
+        // A suspicion from the future is one of before the clock was set back: it begins anew.
+        let suspected = seen.suspects.get(&vm.provider_id).copied().filter(|since| *since <= seen.now);
         let since = match (&vm.claim, suspected) {
             // A run that could not ask neither confirms nor acquits.
             (Claim::Unknown, Some(since)) => {
@@ -222,6 +223,20 @@ mod tests {
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    #[test]
+    fn a_suspicion_of_before_the_clock_was_set_back_begins_anew() {
+        let look = |suspects: BTreeMap<String, Timestamp>, second: i64| {
+            let vm =
+                ListedVm { provider_id: "p".to_owned(), machine: "m".to_owned(), created: None, claim: Claim::Nobody };
+            let guards = Guards { confirm_after: Duration::from_secs(60), ..Guards::default() };
+            decide(&Observation { version: OBSERVATION_VERSION, now: at(second), vms: vec![vm], suspects, guards })
+        };
+        let before = look(BTreeMap::new(), 7200);
+        let set_back = look(before.suspects, 0);
+        assert_eq!((set_back.deletions.len(), set_back.next), (0, Some(Duration::from_secs(60))));
+        assert_eq!(look(set_back.suspects, 60).deletions.len(), 1);
     }
 
     fn machine(phase: MachinePhase, provider_id: &str) -> Machine {

@@ -88,7 +88,7 @@ impl Watchman {
 
     /// One probe, and what follows from it.
     pub async fn reconcile(&self) -> Outcome {
-        let asked = self.deps.clock.now();
+        let asked = self.deps.clock.reading().steady;
         let (control, target) = tokio::join!(self.probe_control(), self.probe_target());
         let state = *lock(&self.state);
         let both_up = control == Health::Up && target == Health::Up;
@@ -98,11 +98,12 @@ impl Watchman {
                 tracing::warn!(cluster, why, "the API server does not answer");
             }
         }
-        let now = self.deps.clock.now();
+        let reading = self.deps.clock.reading();
         let is_news = self.deps.freeze.tell(silence(&control, &target));
         let plan = freeze::decide(&Observation {
             version: freeze::OBSERVATION_VERSION,
-            now,
+            now: reading.now,
+            steady: reading.steady,
             asked,
             views,
             state,

@@ -36,7 +36,8 @@ pub enum Pace {
 
 /// Decides about a write. `written` is when this process last wrote the status.
 pub fn pace(news: News, written: Option<Timestamp>, now: Timestamp) -> Pace {
-    match (news, written) {
+    // A write in the future is one of before the clock was set back: nobody waits for that moment to come again.
+    match (news, written.filter(|written| *written <= now)) {
         (News::None, _) => Pace::Hold(Next::OnChange),
         (News::Milestone, _) | (News::Churn, None) => Pace::Write,
         (News::Churn, Some(written)) => {
@@ -66,6 +67,7 @@ mod tests {
         Pace::Hold(Next::After(STATUS_PAUSE, "status is written once per second"))
     )]
     #[case::a_second_later_it_is_written(News::Churn, Some(-1), Pace::Write)]
+    #[case::before_the_clock_was_set_back(News::Churn, Some(7200), Pace::Write)]
     #[case::rest_is_told_at_once(News::Milestone, Some(0), Pace::Write)]
     fn a_status_is_paced(#[case] news: News, #[case] written: Option<i64>, #[case] expected: Pace) {
         assert_eq!(pace(news, written.map(at), at(0)), expected);

@@ -17,7 +17,7 @@ use crate::{
         machine::{
             node_ownership::{Owner, owner_in, provider_id},
             observation::{Namesake, NodeView, Observation, Sibling, since},
-            observe::{conditions_differ_since, first_seen_deleting, whose},
+            observe::{ailments, conditions_differ_since, first_seen_deleting, whose},
             settings::HealthTimeout,
         },
         views::{BY_MACHINE, BY_NAME_LABEL, qualified},
@@ -44,6 +44,7 @@ impl Process {
         seen.node = self.node_of(machine, memory);
         memory.conditions_differ_since =
             conditions_differ_since(machine, &seen.node, memory.conditions_differ_since, now);
+        memory.ailments = ailments(&seen.node, &memory.ailments, now);
         memory.first_seen_deleting = first_seen_deleting(machine, memory.first_seen_deleting, now);
         seen.first_seen = memory.first_seen;
         seen.first_seen_deleting = memory.first_seen_deleting;
@@ -53,6 +54,7 @@ impl Process {
         seen.permit = pass.permit;
         seen.node_source = pass.node_source;
         seen.trouble.clone_from(&pass.trouble);
+        seen.ailments.clone_from(&memory.ailments);
         seen.conditions_differ_since = memory.conditions_differ_since;
         seen.vm_check = memory.vm_check;
         seen.siblings = self.siblings(machine, &seen, now);

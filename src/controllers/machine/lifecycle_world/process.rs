@@ -123,9 +123,10 @@ impl World {
         let memory = &mut self.process.memory;
         memory.conditions_differ_since = conditions_differ_since(&machine, &node, memory.conditions_differ_since, now);
         memory.first_seen_deleting = first_seen_deleting(&machine, memory.first_seen_deleting, now);
+        memory.ailments = ailments(&node, &memory.ailments, now);
         memory.vm_check = vm_check(&machine, memory.vm_check);
         let mut seen = self.base.clone();
-        seen.now = now;
+        (seen.now, seen.steady) = (now, now);
         seen.first_seen = memory.first_seen;
         seen.first_seen_deleting = memory.first_seen_deleting;
         seen.freeze = self.freeze;
@@ -136,6 +137,7 @@ impl World {
         seen.pause.clone_from(&memory.pause);
         seen.inputs.machine = machine.metadata.generation;
         seen.inputs.force = force_deletion(&machine);
+        seen.ailments.clone_from(&memory.ailments);
         seen.conditions_differ_since = memory.conditions_differ_since;
         seen.vm_check = memory.vm_check;
         seen.siblings = Some(Vec::new());

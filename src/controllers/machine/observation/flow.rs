@@ -136,7 +136,7 @@ pub enum Purpose {
 pub struct Pause {
     /// What for.
     pub purpose: Purpose,
-    /// When it ends.
+    /// When it ends, in the steady time.
     pub until: Timestamp,
     /// What it was decided on.
     pub inputs: Inputs,

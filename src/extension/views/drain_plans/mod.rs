@@ -148,10 +148,13 @@ impl DrainPlanView {
         seen.limits = outlooks.settings().limits_of(&wished);
         seen.limits.detach = spec.pv_detach_timeout.map_or(seen.limits.detach, GoDuration::to_std);
         seen.limits.reattach = spec.pv_reattach_timeout.map_or(seen.limits.reattach, GoDuration::to_std);
+        // A plan begins now and remembers nothing: its times are those of the clock.
+        let lasts = drain_mode(&seen);
+        seen.steady = seen.now;
         let mode = match spec.force {
             Some(true) => DrainMode::Forced,
             Some(false) => DrainMode::Normal,
-            None => drain_mode(&seen),
+            None => lasts,
         };
         let node = match (&machine, &seen.node) {
             (None, _) => self
