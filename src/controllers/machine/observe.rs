@@ -17,6 +17,7 @@ use super::{
         force_deletion, since,
     },
     settings::{HealthTimeout, Limits, MachineSettings},
+    shared_instance::vm_owner_in,
     user_data::{SecretsNamed, wants},
     vm_gone::VmCheck,
 };
@@ -138,6 +139,8 @@ pub fn observe(
         siblings: siblings(sources.views, &machine, &limits, vm_check, now),
         limits,
         node_identity: node_identity(sources, &machine, &node),
+        vm_owner: vm_owner_in(&machine, sources.views, &same_instance(sources)),
+        creation_unknown_since: memory.creation_unknown_since,
         conditions_differ_since: conditions_differ_since(&machine, &node, memory.conditions_differ_since, now),
         node,
         flow: memory.flow.clone(),
