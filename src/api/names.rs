@@ -395,6 +395,8 @@ pub mod machine_reason {
     pub const IN_PLACE_UPDATE_SUCCESSFUL: &str = "InPlaceUpdateSuccessful";
     /// On a class: VMs without a machine are deleted.
     pub const ORPHAN_VMS_FOUND: &str = "OrphanVMsFound";
+    /// The machine went without its VM and Node, since another machine names the same VM (ours alone).
+    pub const VM_LEFT_TO_ANOTHER: &str = "VMLeftToAnotherMachine";
     /// Several machines have the same Node on their label (ours alone).
     pub const NODE_CONTESTED: &str = "NodeContested";
     /// The API server refuses a write about the machine (ours alone).

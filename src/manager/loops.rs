@@ -246,8 +246,11 @@ impl Starting<'_> {
         let queue = self.queue(Controller::Secret);
         self.listeners.secrets.push(wakes(&queue, &parts.views, |change, _| secret::after_secret(change)));
         self.listeners.classes.push(wakes(&queue, &parts.views, |change, _| secret::after_class(change)));
-        let controller =
-            Arc::new(SecretController::new(SecretDeps { views: parts.views.clone(), secrets: parts.secrets.clone() }));
+        let controller = Arc::new(SecretController::new(SecretDeps {
+            views: parts.views.clone(),
+            secrets: parts.secrets.clone(),
+            classes: parts.machines.classes.clone(),
+        }));
         self.run(Controller::Secret, queue, move |key| {
             let controller = Arc::clone(&controller);
             async move { controller.reconcile(key).await }

@@ -27,6 +27,7 @@ use crate::{
         drain::progress::Headway,
         machine::{
             added_condition,
+            creation_outcome::{AskedBefore, leaves_outcome_unknown},
             decide::decide,
             guarded, is_conflict,
             node_ailments::Ailments,
@@ -54,6 +55,7 @@ pub struct MachineMemory {
     first_seen: Timestamp,
     first_seen_deleting: Option<Timestamp>,
     flow: Flow,
+    creation_unknown_since: Option<Timestamp>,
     pause: Option<Pause>,
     ailments: Ailments,
     conditions_differ_since: Option<Timestamp>,
@@ -114,7 +116,9 @@ impl Process {
         let uid = machine.metadata.uid.clone().unwrap_or_default();
         let mut memory = self.machines.remove(key).filter(|memory| memory.uid == uid).unwrap_or_else(|| {
             self.vanished.remove(key);
-            MachineMemory { uid, first_seen: calls.now, ..MachineMemory::default() }
+            let asked = AskedBefore::of(&machine, *self.machines_since.get_or_insert(calls.now));
+            let creation_unknown_since = asked.unknown_since(calls.now);
+            MachineMemory { uid, first_seen: calls.now, creation_unknown_since, ..MachineMemory::default() }
         });
         let outcome = self.steps(calls, key, &mut memory);
         if self.views.machines.get(key).is_some() {
@@ -158,6 +162,9 @@ impl Process {
             }
             memory.flow.in_flight = memory.call.as_ref().map(|call| call.call);
             if let Some(answer) = memory.answer.take() {
+                if leaves_outcome_unknown(&answer) {
+                    memory.creation_unknown_since = Some(calls.now);
+                }
                 memory.flow.learn(answer);
             }
             let seen = self.see_machine(&machine, memory, &pass, calls.now);

@@ -117,6 +117,8 @@ pub struct Process {
     pub(super) sets: BTreeMap<ObjectKey, SetMemory>,
     pub(super) deployments: BTreeMap<ObjectKey, DeploymentMemory>,
     pub(super) machines: BTreeMap<ObjectKey, MachineMemory>,
+    /// When its first pass over a machine began.
+    pub(super) machines_since: Option<Timestamp>,
     pub(super) machine_settings: MachineSettings,
     /// How long its drains take.
     pub(super) drain_time: Duration,
@@ -145,6 +147,7 @@ impl Process {
             sets: BTreeMap::new(),
             deployments: BTreeMap::new(),
             machines: BTreeMap::new(),
+            machines_since: None,
             machine_settings: MachineSettings::default(),
             drain_time: DRAIN_TIME,
             vanished: std::collections::BTreeSet::new(),

@@ -1,7 +1,5 @@
 //! A pass over a set: the real decisions, carried out as `controllers::set` carries them out.
 
-use std::collections::BTreeSet;
-
 use jiff::Timestamp;
 
 use super::{
@@ -35,6 +33,7 @@ use crate::{
             replica_failure, slow_start_batches,
             status::decide_status,
             together,
+            unanswered::{Doubt, Unanswered},
         },
     },
 };
@@ -44,8 +43,7 @@ use crate::{
 pub struct SetMemory {
     uid: Option<String>,
     status_written: Option<Timestamp>,
-    unanswered: BTreeSet<String>,
-    unread: BTreeSet<ObjectKey>,
+    unanswered: Unanswered,
     failure: Option<ReplicaFailure>,
     back_off: BackOff,
     checked: Option<Checked<MachineSet>>,
@@ -71,13 +69,13 @@ impl Process {
     /// # Errors
     /// How the pass ends when nothing can be decided.
     pub(super) fn decide_on_set(&mut self, calls: &mut Calls<'_>, key: &ObjectKey) -> Result<SetDecided, Outcome> {
-        let unread = self.sets.get(key).map(|memory| memory.unread.clone()).unwrap_or_default();
+        let unread = self.sets.get(key).map(|memory| memory.unanswered.to_read()).unwrap_or_default();
         for machine in unread {
-            if calls.get(&self.views.machines, &machine).is_err() {
+            if calls.get(&self.views.machines, &ObjectKey::new(key.namespace.clone(), machine.clone())).is_err() {
                 return Err(Outcome::Retry("a machine can't be read again".to_owned()));
             }
             if let Some(memory) = self.sets.get_mut(key) {
-                memory.unread.remove(&machine);
+                memory.unanswered.was_read(&machine);
             }
         }
         let Some(seen) = self.see_set(calls, key) else {
@@ -95,18 +93,9 @@ impl Process {
         let done = self.act_on_set(calls, &seen, &plan.steps);
         let memory = self.sets.entry(key.clone()).or_default();
         if done.error.is_none() {
-            for step in &plan.steps {
-                if let Effect::CreateUnlessThere(machine) = &step.effect {
-                    memory.unanswered.remove(machine.metadata.name.as_deref().unwrap_or_default());
-                }
-            }
+            memory.unanswered.carried_out(&plan.steps);
         }
-        if !calls.lacks(Guard::Unanswered) {
-            let keys = done.unanswered.iter().map(|name| ObjectKey::new(key.namespace.clone(), name.clone()));
-            memory.unread.extend(keys);
-            memory.unanswered.extend(done.unanswered);
-        }
-        memory.unread.extend(done.unread);
+        memory.unanswered.extend(done.unanswered);
         memory.failure.clone_from(&done.failure);
         let after = if plan.steps.is_empty() {
             SetObservation { failure: None, ..seen }
@@ -129,11 +118,11 @@ impl Process {
             *memory = SetMemory { uid: seen.set.metadata.uid.clone(), ..SetMemory::default() };
         }
         for machine in &seen.machines {
-            memory.unanswered.remove(machine.metadata.name.as_deref().unwrap_or_default());
+            memory.unanswered.is_shown(machine.metadata.name.as_deref().unwrap_or_default());
         }
         memory.checked = Some(Self::checked(self.origin, &seen.set, memory.checked.as_ref()));
         seen.checked.clone_from(&memory.checked);
-        seen.unanswered.clone_from(&memory.unanswered);
+        seen.unanswered = memory.unanswered.names();
         seen.status_written = memory.status_written;
         seen.failure.clone_from(&memory.failure);
         seen.hold = memory.back_off.look(&seen, || back_off::given(&self.views, &seen.set));
@@ -216,8 +205,8 @@ impl Process {
                     _ => continue,
                 };
                 if let Err(error) = self.create_machine(calls, machine, asked_before) {
-                    if error.outcome_unknown() {
-                        done.unanswered.insert(machine.metadata.name.clone().unwrap_or_default());
+                    if error.outcome_unknown() && !calls.lacks(Guard::Unanswered) {
+                        done.unanswered.doubt(machine.metadata.name.clone().unwrap_or_default(), Doubt::Creation);
                     }
                     failed.get_or_insert(error);
                 }
@@ -267,7 +256,7 @@ impl Process {
                     known.is_some_and(|known| version.is_none() || known.metadata.resource_version == *version);
                 let is_in_doubt = must_be_read_again(&error) && is_shown && !calls.lacks(Guard::Unread);
                 if is_in_doubt && calls.get(&self.views.machines, &target.key).is_err() {
-                    done.unread.insert(target.key.clone());
+                    done.unanswered.doubt(target.key.name.clone(), Doubt::Deletion);
                 }
                 failed.get_or_insert(error);
             }

@@ -1,4 +1,5 @@
-//! A single machine on a real API server: an update in place, and an end while our own webhooks are down.
+//! A single machine on a real API server: an update in place, an end while our own webhooks are down, and a copy of it under
+//! another name.
 
 use std::time::Duration;
 
@@ -7,7 +8,11 @@ use serde_json::{Value, json};
 use crate::{
     fleet,
     support::{
-        ManagerOptions, Namespace, Rig, TestManager, cluster_object::text, manager::mcm, wait::expect, wait_until,
+        ManagerOptions, Namespace, Rig, TestManager,
+        cluster_object::{name, text},
+        manager::mcm,
+        wait::expect,
+        wait_until,
     },
 };
 
@@ -110,4 +115,65 @@ async fn mc_283_a_machine_ends_while_our_webhooks_are_down() {
         expect(left.is_empty(), || left.iter().map(|machine| fleet::describe(machine)).collect())
     })
     .await;
+}
+
+/// Waits until the machines of the namespace are those of these names.
+async fn machines_left(namespace: &Namespace, names: &[&str]) {
+    wait_until(&format!("machines {names:?} to be left"), A_MINUTE, || async {
+        let machines = namespace.list("machines").await;
+        let left: Vec<&str> = machines.iter().map(name).collect();
+        expect(left == names, || machines.iter().map(fleet::describe).collect())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_vm_of_a_machine_outlives_a_copy_of_it_and_the_other_way_round() {
+    let Some(rig) = Rig::own("machine_life::the_vm_of_a_machine_outlives_a_copy").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("copies").await;
+    let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
+    namespace.apply(&machine(&namespace.name)).await.succeed();
+    let original = in_phase(&namespace, "Running").await;
+    let node = text(&original, "/metadata/labels/node").to_owned();
+    let copy = |copied: &str| {
+        json!({
+            "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
+            "metadata": { "name": copied, "namespace": namespace.name, "labels": { "node": node } },
+            "spec": original["spec"],
+        })
+        .to_string()
+    };
+    let healthy = async |of: &str| {
+        wait_until(&format!("Node {node} to be that of machine {of}"), A_MINUTE, || async {
+            let node = namespace.get("node", &node).await;
+            let named = text(&node, "/metadata/labels/node.gardener.cloud~1machine-name");
+            let is_whole = node["metadata"]["deletionTimestamp"].is_null() && node["spec"]["unschedulable"].is_null();
+            expect(named == of && is_whole, || node.to_string())
+        })
+        .await;
+    };
+
+    // The copy goes.
+    namespace.apply(&copy("copy-1")).await.succeed();
+    namespace.kubectl(&["delete", "machine", "copy-1"]).await.succeed();
+    machines_left(&namespace, &["alone"]).await;
+    healthy("alone").await;
+
+    // The original goes, the copy lives on, and takes VM and Node with it at last.
+    namespace.apply(&copy("copy-2")).await.succeed();
+    namespace.kubectl(&["delete", "machine", "alone"]).await.succeed();
+    machines_left(&namespace, &["copy-2"]).await;
+    healthy("copy-2").await;
+    wait_until("events to tell of both", A_MINUTE, || async {
+        let events = namespace.list("events").await;
+        let told = events.iter().filter(|event| event["reason"] == "VMLeftToAnotherMachine");
+        let about: Vec<&str> = told.map(|event| text(event, "/involvedObject/name")).collect();
+        expect(["alone", "copy-1"].iter().all(|machine| about.contains(machine)), || format!("{about:?}"))
+    })
+    .await;
+    namespace.kubectl(&["delete", "machine", "copy-2"]).await.succeed();
+    fleet::none_left(&namespace, "machines", A_MINUTE).await;
+    let nodes = rig.kubectl(&["get", "nodes", "-o", "name"]).await.succeed();
+    assert!(!nodes.contains(&node), "{nodes}");
 }

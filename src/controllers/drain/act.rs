@@ -55,6 +55,11 @@ impl Evictor {
         self
     }
 
+    /// The gate that its requests pass.
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
     /// Does what a step wants done to a pod.
     pub async fn remove(&self, action: &PodAction) -> PodAnswer {
         let Ok(_slot) = self.slots.acquire().await else {

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::{act::Evictor, progress::PodAnswer, step::PodAction};
 use crate::{
+    cluster::gate::Gate,
     controllers::machine::retry::{NamingReaction, after_failed_naming},
     driver::{Driver, OpContext, VolumeIdsRequest, answered},
 };
@@ -35,7 +36,7 @@ pub enum News {
 pub enum VolumeAnswer {
     /// What the provider calls it; empty when it is not the provider's, or the driver can't tell (MC-221).
     Ids(Vec<String>),
-    /// Nothing that counts: it was throttled, away or late. To be asked again.
+    /// Nothing that counts: it was throttled, away or late, or could not be asked. To be asked again.
     Later,
 }
 
@@ -71,13 +72,14 @@ pub(super) fn remove(evictor: &Arc<Evictor>, action: PodAction, inbox: &Inbox, w
 /// creations need.
 pub(super) struct Namer {
     slots: Arc<Semaphore>,
+    gate: Gate,
     deadline: Duration,
 }
 
 impl Namer {
-    /// Bounds each call by this deadline, from when it is sent.
-    pub(super) fn new(deadline: Duration) -> Self {
-        Self { slots: Arc::new(Semaphore::new(PARALLEL_NAMES)), deadline }
+    /// Asks while this gate lets it, and bounds each call by this deadline, from when it is sent.
+    pub(super) fn new(gate: Gate, deadline: Duration) -> Self {
+        Self { slots: Arc::new(Semaphore::new(PARALLEL_NAMES)), gate, deadline }
     }
 
     /// Asks the driver what the provider calls a PV.
@@ -89,15 +91,19 @@ impl Namer {
         wake: &Wake,
     ) {
         let (driver, inbox, wake) = (Arc::clone(driver), inbox.clone(), Arc::clone(wake));
-        let (slots, deadline) = (Arc::clone(&self.slots), self.deadline);
+        let (slots, gate, deadline) = (Arc::clone(&self.slots), self.gate.clone(), self.deadline);
         tokio::spawn(async move {
             // The semaphore is never closed; without a slot the call would only be less bounded.
             let _slot = slots.acquire_owned().await.ok();
             let cx = OpContext::within(deadline);
             let call = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: vec![spec] });
-            let answer = match answered(deadline, call).await {
-                Ok(ids) => VolumeAnswer::Ids(ids),
-                Err(status) => match after_failed_naming(status.code) {
+            let answer = match gate.call(answered(deadline, call)).await {
+                Err(error) => {
+                    tracing::info!(volume = name, %error, "the driver is not asked for the name of a volume");
+                    VolumeAnswer::Later
+                }
+                Ok(Ok(ids)) => VolumeAnswer::Ids(ids),
+                Ok(Err(status)) => match after_failed_naming(status.code) {
                     NamingReaction::NotNamed => {
                         tracing::warn!(volume = name, %status, "volume is not waited for: the driver can't name it");
                         VolumeAnswer::Ids(Vec::new())

@@ -161,9 +161,11 @@ impl Run {
 }
 
 impl Drainer {
-    /// Drains with these views through this evictor; `volumes_deadline` bounds the driver's `get_volume_ids`.
+    /// Drains with these views through this evictor, whose gate the driver's calls pass, too; `volumes_deadline` bounds its
+    /// `get_volume_ids`.
     pub fn new(views: Arc<dyn DrainViews>, evictor: Evictor, volumes_deadline: Duration) -> Self {
-        Self { views, evictor: Arc::new(evictor), namer: Namer::new(volumes_deadline) }
+        let namer = Namer::new(evictor.gate().clone(), volumes_deadline);
+        Self { views, evictor: Arc::new(evictor), namer }
     }
 
     /// The views of pods and volumes.

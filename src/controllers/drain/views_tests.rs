@@ -274,6 +274,11 @@ impl Driver for Scripted {
 
 /// Steps a drain of `here` for this many seconds at most, over an API server that evicts everybody at once.
 async fn stepped(views: Views, driver: Arc<Scripted>, seconds: i64) -> (Vec<DrainResult>, usize) {
+    stepped_through(&Gate::open_until(CancellationToken::new()), views, driver, seconds).await
+}
+
+/// The same through this gate.
+async fn stepped_through(gate: &Gate, views: Views, driver: Arc<Scripted>, seconds: i64) -> (Vec<DrainResult>, usize) {
     let asked = Arc::<Mutex<Vec<String>>>::default();
     let log = Arc::clone(&asked);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -281,7 +286,7 @@ async fn stepped(views: Views, driver: Arc<Scripted>, seconds: i64) -> (Vec<Drai
         async move { Ok::<_, tower::BoxError>(Response::new(Body::from(b"{}".to_vec()))) }
     });
     let views = Arc::new(views);
-    let evictor = Evictor::new(kube::Client::new(service, "ns"), Gate::open_until(CancellationToken::new()), 5);
+    let evictor = Evictor::new(kube::Client::new(service, "ns"), gate.clone(), 5);
     let drainer = Drainer::new(Arc::clone(&views) as Arc<dyn DrainViews>, evictor, Duration::from_secs(5));
     let driver: Arc<dyn Driver> = driver;
     let woken = Arc::new(tokio::sync::Notify::new());
@@ -353,6 +358,31 @@ async fn a_large_node_does_not_ask_for_all_its_volumes_at_once() {
     let (results, _) = stepped(Views::default().pod("a", "here", &claims), Arc::clone(&driver), 200).await;
     assert_eq!(results.last(), Some(&DrainResult::Drained), "{results:#?}");
     assert_eq!(*driver.under_way.lock().unwrap(), (0, 32));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_process_asks_for_no_names_of_volumes() {
+    let stopping = CancellationToken::new();
+    let gate = Gate::open_until(CancellationToken::new()).draining_calls(stopping.clone(), Duration::ZERO);
+    stopping.cancel();
+    let driver = Scripted::saying([Says::ItsName]);
+    let (results, _) = stepped_through(&gate, two_pods(), Arc::clone(&driver), 30).await;
+    assert_eq!(*driver.under_way.lock().unwrap(), (0, 0));
+    assert_ne!(results.last(), Some(&DrainResult::Drained), "a volume whose name is not known may be the provider's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_drops_a_question_for_the_name_of_a_volume() {
+    let lost = CancellationToken::new();
+    let gate = Gate::open_until(lost.clone());
+    let driver = Scripted::saying([Says::ItsName]);
+    let lose = async {
+        // A name takes 10 ms.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        lost.cancel();
+    };
+    tokio::join!(stepped_through(&gate, two_pods(), Arc::clone(&driver), 30), lose);
+    assert_eq!(*driver.under_way.lock().unwrap(), (2, 2), "both have begun, none has come to its end");
 }
 
 /// A drain under way that has listed its pods.

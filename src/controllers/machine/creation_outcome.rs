@@ -2,6 +2,10 @@
 //!
 //! Such a driver is asked for the VM a while longer; the intent that is stored before each call tells of calls that an earlier
 //! process began. A VM too many that shows itself later is ended by the orphan check. Source: decisions.md 58.
+//!
+//! A machine that is to go waits as long, whatever its driver: that nothing is found by its name would be believed too early,
+//! and the VM would outlive it. What an earlier process asked for is not known then, since the deletion has written over the
+//! intent, so that each one counts for which it may have asked.
 
 use std::time::Duration;
 
@@ -9,7 +13,7 @@ use jiff::Timestamp;
 
 use super::{
     creation::CREATING,
-    observation::{CreationGuarantee, Observation, since},
+    observation::{Answer, CreationGuarantee, Observation, since},
     plan::{Effect, Memo, Next, Say},
     waiting::{Waiting, after, tell_when_new},
     waits::Wait,
@@ -17,7 +21,7 @@ use super::{
 use crate::{
     api::{
         names::machine_condition,
-        v1alpha1::{OperationState, OperationType},
+        v1alpha1::{Machine, OperationState, OperationType},
     },
     driver::Code,
 };
@@ -25,7 +29,9 @@ use crate::{
 /// A VM that was ordered shows itself within this time.
 pub const SHOWS_ITSELF: Duration = Duration::from_secs(60);
 /// The driver is asked for it this often.
-const ASKED_EVERY: Duration = Duration::from_secs(5);
+pub(super) const ASKED_EVERY: Duration = Duration::from_secs(5);
+/// What the API server's clock and this process's may differ by, whole seconds of stamps included.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(6);
 
 /// An attempt that may have made a VM, and since when nothing is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +52,12 @@ pub fn unknown_outcome(seen: &Observation) -> Option<UnknownOutcome> {
         (OperationType::Create, OperationState::Processing) if last.description == CREATING => {
             written.max(seen.first_seen)
         }
-        (OperationType::Create, OperationState::Failed) if may_have_made_a_vm(&last.error_code) => written,
+        // A code that this version does not know says nothing.
+        (OperationType::Create, OperationState::Failed)
+            if Code::from_name(&last.error_code).is_none_or(may_have_made_a_vm) =>
+        {
+            written
+        }
         _ => return None,
     };
     let waited = waited_since(seen, since_when);
@@ -64,31 +75,80 @@ fn waited_since(seen: &Observation, since_when: Timestamp) -> Duration {
 }
 
 /// Whether a creation that ended with this code may have made a VM. A refusal has not.
-fn may_have_made_a_vm(code: &str) -> bool {
-    match Code::from_name(code) {
-        Some(
-            Code::Canceled
-            | Code::Unknown
-            | Code::DeadlineExceeded
-            | Code::Aborted
-            | Code::Internal
-            | Code::Unavailable
-            | Code::DataLoss
-            | Code::Uninitialized,
-        )
-        | None => true,
-        Some(
-            Code::OK
-            | Code::InvalidArgument
-            | Code::NotFound
-            | Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::ResourceExhausted
-            | Code::FailedPrecondition
-            | Code::OutOfRange
-            | Code::Unimplemented
-            | Code::Unauthenticated,
-        ) => false,
+const fn may_have_made_a_vm(code: Code) -> bool {
+    match code {
+        Code::Canceled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss
+        | Code::Uninitialized => true,
+        Code::OK
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Unauthenticated => false,
+    }
+}
+
+/// Whether nobody knows after this answer whether a creation made a VM.
+pub fn leaves_outcome_unknown(answer: &Answer) -> bool {
+    matches!(answer, Answer::Created(Err(status)) if may_have_made_a_vm(status.code))
+}
+
+/// What processes before this one may have asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedBefore {
+    /// No VM of this machine.
+    Nothing,
+    /// Perhaps one.
+    Perhaps,
+}
+
+impl AskedBefore {
+    /// What was asked for a machine before this process began. Only a machine that was made later, by whichever clock, is known
+    /// not to have been anybody else's.
+    pub fn of(machine: &Machine, began: Timestamp) -> Self {
+        let made = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let is_later = made.is_some_and(|made| made > after(began, CLOCKS_DIFFER));
+        if is_later { Self::Nothing } else { Self::Perhaps }
+    }
+
+    /// Since when, for a process that sees the machine now for the first time, a creation has no outcome. The calls of earlier
+    /// processes have ended by then.
+    pub fn unknown_since(self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Nothing => None,
+            Self::Perhaps => Some(now),
+        }
+    }
+}
+
+/// The creation that may still turn out to have made the VM of a machine that is to go. A VM whose identity is known needs no
+/// such wait: it is deleted by that.
+pub(super) fn unknown_before_the_end(seen: &Observation) -> Option<UnknownOutcome> {
+    let since_when = seen.creation_unknown_since?;
+    let waited = waited_since(seen, since_when);
+    let may_show_itself = waited < SHOWS_ITSELF && seen.machine.spec.provider_id.is_empty();
+    may_show_itself.then_some(UnknownOutcome { since: since_when, waited })
+}
+
+impl UnknownOutcome {
+    /// When it counts as one that made no VM.
+    pub(super) fn ends_at(self) -> Timestamp {
+        after(self.since, SHOWS_ITSELF)
+    }
+
+    /// When the driver is asked again.
+    pub(super) fn asked_again_in(self) -> Duration {
+        SHOWS_ITSELF.saturating_sub(self.waited).min(ASKED_EVERY)
     }
 }
 
@@ -101,11 +161,11 @@ pub(super) fn await_outcome(seen: &Observation, outcome: UnknownOutcome) -> Say 
     .since(outcome.since)
     .seen("nobody knows what became of it, and the driver would make another one")
     .ended_by("the VM is found")
-    .at_most_until(after(outcome.since, SHOWS_ITSELF), "another VM is asked for");
+    .at_most_until(outcome.ends_at(), "another VM is asked for");
     let mut effects = tell_when_new(seen, &wait);
     effects.push(Effect::Remember(Memo::AnswerDone));
-    let left = SHOWS_ITSELF.saturating_sub(outcome.waited);
-    Say::act("creation-outcome-unknown", effects, Next::LookAgain(left.min(ASKED_EVERY), Wait::UnknownOutcome))
+    let again = Next::LookAgain(outcome.asked_again_in(), Wait::UnknownOutcome);
+    Say::act("creation-outcome-unknown", effects, again)
 }
 
 #[cfg(test)]
@@ -114,12 +174,7 @@ mod tests {
     use rstest::rstest;
 
     use super::{
-        super::{
-            decide::decide,
-            deletion_tests::answered,
-            observation::{Answer, Call},
-            testing::*,
-        },
+        super::{decide::decide, deletion_tests::answered, observation::Call, testing::*},
         *,
     };
     use crate::{
@@ -186,6 +241,27 @@ mod tests {
         seen.first_seen = at(first_seen);
         seen.step = stepped_ago.map(|ago| Step { watched: Duration::from_secs(ago) });
         assert_eq!(starts(&decide(&seen)) == Some(Call::Create), creates);
+    }
+
+    #[rstest]
+    #[case::this_process_made_it_possible(200, AskedBefore::Nothing)]
+    #[case::an_earlier_one_may_have_asked(50, AskedBefore::Perhaps)]
+    #[case::clocks_may_differ(105, AskedBefore::Perhaps)]
+    fn what_was_asked_before_this_process_began_is_not_known(#[case] made: i64, #[case] asked: AskedBefore) {
+        let mut machine = super::super::testing::machine();
+        machine.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(made)));
+        assert_eq!(AskedBefore::of(&machine, at(100)), asked);
+    }
+
+    #[rstest]
+    #[case::no_answer_in_time(Answer::Created(Err(Status::new(Code::DeadlineExceeded, ""))), true)]
+    #[case::a_refusal(Answer::Created(Err(Status::new(Code::ResourceExhausted, ""))), false)]
+    #[case::another_call(Answer::Status(Err(Status::new(Code::DeadlineExceeded, ""))), false)]
+    fn an_answer_leaves_it_unknown_whether_there_is_a_vm(#[case] answer: Answer, #[case] unknown: bool) {
+        assert_eq!(leaves_outcome_unknown(&answer), unknown);
+        let mut memory = super::super::memory::Memory::new(String::new(), at(0), AskedBefore::Nothing);
+        memory.learn(answer, at(7));
+        assert_eq!(memory.creation_unknown_since, unknown.then_some(at(7)));
     }
 
     #[test]

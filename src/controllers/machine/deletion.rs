@@ -11,12 +11,14 @@ use serde_json::json;
 use super::{
     creation::is_stale_node,
     creation_errors::{Fault, InputFault, class_fault, secret_fault},
+    creation_outcome::{ASKED_EVERY, UnknownOutcome, unknown_before_the_end},
     deletion_drain::{detach, drain_node},
-    deletion_end::delete_node,
+    deletion_end::{delete_node, node_trouble},
     deletion_stage::{DeletionStage, was_failed},
-    observation::{Answer, Call, Force, LastGood, NodeView, Observation, Purpose, TargetCluster},
+    observation::{Answer, Call, Force, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster},
     plan::{Effect, Memo, Next, Plan, VersionGuard},
     retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
+    shared_instance::VmOwner,
     status_change::{Moving, StatusChange, TimeoutClock, progressing, rfc3339},
     waiting::after,
     waits::Wait,
@@ -37,6 +39,8 @@ pub enum DeletionStep {
     NotOurs,
     /// A driver call of this machine is in flight.
     AwaitCall,
+    /// Let go and leave VM and Node to the machine of this name, which has the same instance.
+    LeaveVm(String),
     /// Enter this stage; the machine becomes Terminating.
     MarkTerminating(DeletionStage),
     /// Link the Node whose label names the machine, and become Terminating.
@@ -62,6 +66,9 @@ pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
     }
     if seen.flow.in_flight.is_some() {
         return DeletionStep::AwaitCall;
+    }
+    if let VmOwner::Machine(other) = &seen.vm_owner {
+        return DeletionStep::LeaveVm(other.clone());
     }
     let Some(stage) = DeletionStage::of(&seen.machine) else {
         return match (&seen.node, seen.target) {
@@ -101,6 +108,7 @@ pub fn deletion(seen: &Observation) -> Plan {
     match next_deletion_step(seen) {
         DeletionStep::NotOurs => Plan::wait("deletion-not-ours", Next::Settled),
         DeletionStep::AwaitCall => await_call(seen),
+        DeletionStep::LeaveVm(other) => leave_vm(seen, &other),
         DeletionStep::MarkTerminating(stage) => mark_terminating(seen, stage),
         DeletionStep::LinkNode(node) => link_node(seen, &node, answered_vm(seen).map_or("", |vm| &vm.provider_id)),
         DeletionStep::AskStatus => ask_status(seen),
@@ -112,13 +120,15 @@ pub fn deletion(seen: &Observation) -> Plan {
     }
 }
 
-/// Whether the driver has said in this flow that nothing is left of the VM.
+/// Whether the driver has said in this flow that nothing is left of the VM, and is to be believed: not while a creation may
+/// still turn out to have made one.
 pub(super) fn vm_is_gone(seen: &Observation) -> bool {
-    match &seen.flow.answer {
+    let is_said = match &seen.flow.answer {
         Some(Answer::Deleted(Ok(_))) => true,
         Some(Answer::Deleted(Err(status))) => after_failed_deletion(status.code) == DeleteReaction::Gone,
         _ => false,
-    }
+    };
+    is_said && unknown_before_the_end(seen).is_none()
 }
 
 /// A status that keeps the flow at a stage: free text first, the stage's marker last.
@@ -314,7 +324,10 @@ fn ask_status(seen: &Observation) -> Plan {
         Some(Answer::Status(Err(status))) => match after_failed_status_in_deletion(status.code) {
             StatusReaction::MoveOn => match status.partial.as_ref().filter(|vm| !vm.node_name.is_empty()) {
                 Some(vm) => link_node(seen, &vm.node_name.clone(), &vm.provider_id.clone()),
-                None => skip_drain(seen),
+                None => match unknown_before_the_end(seen).filter(|_| status.code == Code::NotFound && !by_force) {
+                    Some(outcome) => await_vm(seen, stage, outcome),
+                    None => skip_drain(seen),
+                },
             },
             StatusReaction::AskAgain(_) if by_force => skip_drain(seen),
             StatusReaction::AskAgain(period) => {
@@ -382,7 +395,7 @@ fn delete_vm(seen: &Observation) -> Plan {
     match &seen.flow.answer {
         Some(Answer::Deleted(Err(status))) => {
             let (text, period) = match after_failed_deletion(status.code) {
-                DeleteReaction::Gone => return delete_node(seen),
+                DeleteReaction::Gone => return after_vm(seen),
                 DeleteReaction::SoonAgain => (
                     format!("VM deletion failed due to - {status}. However, will re-try in the next resync."),
                     RetryPeriod::Short,
@@ -394,13 +407,59 @@ fn delete_vm(seen: &Observation) -> Plan {
             let rest = Rest::failed(stage, text, Some(status.code));
             failed_call(seen, rest, period, machine_reason::VM_DELETION_FAILED)
         }
-        Some(Answer::Deleted(Ok(_))) => delete_node(seen),
+        Some(Answer::Deleted(Ok(_))) => after_vm(seen),
         _ => match (fault_of(seen), seen.paused(Purpose::Deletion)) {
             (Some(fault), _) => blocked(seen, stage, &fault),
             (None, Some(pause)) => Plan::wait("deletion-paused", Next::LookAgain(pause, Wait::PauseOfDeletion)),
             (None, None) => Plan::new("delete-vm", vec![Effect::Start(Call::Delete)], Next::AwaitCall),
         },
     }
+}
+
+/// The driver has said that nothing is left of the VM: the Node follows, unless a VM may still show itself.
+fn after_vm(seen: &Observation) -> Plan {
+    match unknown_before_the_end(seen) {
+        Some(outcome) => await_vm(seen, DeletionStage::DeleteVm, outcome),
+        None => delete_node(seen),
+    }
+}
+
+/// Asks the driver again in a moment for a VM that may show itself, and says why.
+fn await_vm(seen: &Observation, stage: DeletionStage, outcome: UnknownOutcome) -> Plan {
+    let text = "It is not known whether the last creation made a VM.";
+    let message = being_deleted(
+        seen,
+        &format!(
+            "the provider to show whether the last creation made a VM, since nobody knows what became of it; it is asked every \
+             {} until {}, then the machine goes",
+            GoDuration::from(ASKED_EVERY),
+            rfc3339(outcome.ends_at())
+        ),
+    );
+    let rest = Rest::at(stage, text).told(machine_condition::REASON_WAITING_FOR_PROVIDER, message);
+    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+    effects.push(Effect::Remember(Memo::AnswerDone));
+    Plan::new("vm-may-show-itself", effects, Next::LookAgain(outcome.asked_again_in(), Wait::UnknownVm))
+}
+
+/// Lets go, and leaves VM and Node to another machine. The stage stays: should the other one be gone before this one is, all
+/// that belongs to a deletion is done after all.
+fn leave_vm(seen: &Observation, other: &str) -> Plan {
+    if let Some(trouble) = seen.trouble.as_ref().filter(|trouble| trouble.step == NodeStep::LetGo) {
+        return node_trouble(seen, trouble);
+    }
+    let text = format!("VM {} is left to machine {other}, which names it too.", seen.machine.spec.provider_id);
+    let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);
+    let rest = Rest::at(stage, text.clone()).told(
+        machine_condition::REASON_LETTING_GO,
+        being_deleted(seen, &format!("its finalizer to be taken off. {text}")),
+    );
+    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+    let message = format!("VM and Node are neither drained nor deleted with this machine. {text}");
+    effects.push(Effect::Warn { reason: machine_reason::VM_LEFT_TO_ANOTHER, message });
+    effects.extend(forget_token(seen));
+    effects.push(Effect::RemoveMachineFinalizer);
+    Plan::new("vm-is-anothers", effects, Next::Settled)
 }
 
 /// Writes what a driver call failed with, and pauses.

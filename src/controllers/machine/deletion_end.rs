@@ -12,6 +12,7 @@ use super::{
     observation::{Force, NodeSource, NodeStep, NodeView, Observation, Trouble},
     plan::{Effect, Next, Plan},
     retry::RetryPeriod,
+    shared_instance::VmOwner,
     waiting::told_reason,
     waits::Wait,
 };
@@ -91,7 +92,7 @@ fn may_go_unseen(seen: &Observation, trouble: &Trouble) -> bool {
 }
 
 /// What could not be done about the Node, or about the machine itself, is tried again, and said.
-fn node_trouble(seen: &Observation, trouble: &Trouble) -> Plan {
+pub(super) fn node_trouble(seen: &Observation, trouble: &Trouble) -> Plan {
     let (node, error) = (seen.node_label(), &trouble.error);
     let pause = pause_of(RetryPeriod::Short, seen);
     let every = GoDuration::from(pause);
@@ -111,12 +112,22 @@ fn node_trouble(seen: &Observation, trouble: &Trouble) -> Plan {
                 format!("Whether a Node of the machine is left could not be found out: {error}."),
             )
         }
-        NodeStep::LetGo => (
-            DeletionStage::RemoveFinalizer,
-            machine_condition::REASON_LETTING_GO,
-            "its finalizer to be taken off",
-            format!("VM and Node are gone, but the machine's finalizer can't be taken off: {error}."),
-        ),
+        NodeStep::LetGo => {
+            let (stage, done) = match &seen.vm_owner {
+                VmOwner::This => (DeletionStage::RemoveFinalizer, "VM and Node are gone".to_owned()),
+                // Should the other machine be gone first, the deletion goes on where it stands.
+                VmOwner::Machine(other) => (
+                    DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus),
+                    format!("The VM is left to machine {other}, which names it too"),
+                ),
+            };
+            (
+                stage,
+                machine_condition::REASON_LETTING_GO,
+                "its finalizer to be taken off",
+                format!("{done}, but the machine's finalizer can't be taken off: {error}."),
+            )
+        }
         NodeStep::Finalizer => (
             DeletionStage::DeleteNode,
             machine_condition::REASON_DELETING_NODE,

@@ -6,9 +6,13 @@
 use std::time::Duration;
 
 use http::Method;
+use rstest::rstest;
 use serde_json::json;
 
-use super::testing_cluster::{Luck, MACHINE, MACHINES, Weather, World, lock};
+use super::{
+    testing_cloud::Mishap,
+    testing_cluster::{Luck, MACHINE, MACHINES, Weather, World, lock},
+};
 
 const NODES: &str = "/api/v1/nodes/";
 const PODS: &str = "/api/v1/namespaces/ns/pods/";
@@ -71,6 +75,64 @@ async fn a_node_that_joins_unseen_while_its_vm_is_deleted_goes_too() {
         wait(300).await;
         all_gone(&world);
     }
+}
+
+/// What becomes of the process that has asked for a VM.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    /// It lives on, and is told of a time-out.
+    LivesOn,
+    /// It crashes during the call.
+    CrashesDuringTheCall,
+    /// It is told of a time-out and crashes during the deletion that follows.
+    CrashesDuringTheDeletion,
+}
+
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn the_vm_of_a_creation_without_an_answer_goes_with_its_deleted_machine(
+    #[values(Fate::LivesOn, Fate::CrashesDuringTheCall, Fate::CrashesDuringTheDeletion)] fate: Fate,
+    #[values(World::new(Luck::Good), World::with_a_driver_that_repeats_itself())] mut world: World,
+) {
+    let takes = Duration::from_secs(40);
+    let mishap = if fate == Fate::CrashesDuringTheCall { Mishap::Unattended(takes) } else { Mishap::Late(takes) };
+    *lock(&world.cloud.mishap) = Some(mishap);
+    world.make_machine();
+    wait(3).await;
+    if fate == Fate::CrashesDuringTheCall {
+        world.restart();
+    }
+    world.api().delete(MACHINE);
+    wait(10).await;
+    if fate == Fate::CrashesDuringTheDeletion {
+        world.restart();
+    }
+    wait(20).await;
+    let machine = world.api().get(MACHINE).cloned().expect("a VM of the machine may still show itself");
+    let told = machine["status"]["machineConditions"][0]["message"].as_str().unwrap_or_default();
+    assert!(told.contains("whether the last creation made a VM"), "{told}");
+    let writes = world.api().writes.len();
+    wait(100).await;
+    assert_eq!(world.vms().creates, 1);
+    all_gone(&world);
+    assert!(world.api().writes.len() - writes < 10, "waiting costs no writes: {:#?}", world.api().writes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creation_that_was_refused_holds_up_no_deletion() {
+    let world = World::new(Luck::Good);
+    // Of machines that this process has seen come it knows that nobody else has asked for their VMs.
+    world.make_machine_named("m-first");
+    wait(10).await;
+    world.api().refusals.push((Method::POST, "/api/v1/namespaces/kube-system/secrets", 403));
+    world.make_machine();
+    wait(2).await;
+    assert_eq!(world.phase().as_deref(), Some("CrashLoopBackOff"));
+    world.api().delete(MACHINE);
+    wait(2).await;
+    assert_eq!(world.phase(), None);
+    let vms = world.vms();
+    assert_eq!((vms.creates, vms.by_name.len()), (1, 1), "that of the first machine");
 }
 
 #[tokio::test(start_paused = true)]

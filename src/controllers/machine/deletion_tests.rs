@@ -18,6 +18,7 @@ use super::{
         Pause, Purpose, TargetCluster, Trouble,
     },
     plan::{Effect, Memo, Next, Plan},
+    shared_instance::VmOwner,
     testing::*,
 };
 use crate::{
@@ -479,6 +480,91 @@ fn mc_188_a_machine_that_never_had_a_vm_still_asks_the_driver_to_delete_it() {
     let told = answered(asked, Answer::Status(Err(Status::new(Code::NotFound, ""))));
     let skipped = after(&decide(&told), &told.machine);
     assert_eq!(starts(&decide(&seen(skipped, 100))), Some(Call::Delete));
+}
+
+#[rstest]
+#[case::nobody_knows_what_became_of_its_creation("", Some(150), None)]
+#[case::long_enough_ago("", Some(140), Some(Effect::RemoveMachineFinalizer))]
+#[case::each_creation_had_its_outcome("", None, Some(Effect::RemoveMachineFinalizer))]
+#[case::its_vm_is_known("cloud:///n", Some(150), Some(Effect::RemoveMachineFinalizer))]
+fn nothing_found_by_name_is_believed_once_the_last_creation_would_show_itself(
+    #[case] id: &str,
+    #[case] unknown_since: Option<i64>,
+    #[case] ends_with: Option<Effect>,
+) {
+    for answer in [Answer::Deleted(Ok(DeletedVm::default())), deletes(Code::NotFound)] {
+        let mut machine = resting(DeletionStage::DeleteVm);
+        machine.spec.provider_id = id.to_owned();
+        let mut seen = answered(seen(machine, 200), answer);
+        seen.creation_unknown_since = unknown_since.map(at);
+        let plan = decide(&seen);
+        assert_eq!(plan.effects.iter().find(|effect| **effect == Effect::RemoveMachineFinalizer), ends_with.as_ref());
+        if ends_with.is_none() {
+            // The driver is asked again, and all that is written is written once.
+            assert!(plan.effects.contains(&Effect::Remember(Memo::AnswerDone)), "{plan:?}");
+            assert!(matches!(plan.next, Next::LookAgain(after, _) if after.as_secs() == 5), "{plan:?}");
+            seen.machine = Arc::new(after(&plan, &seen.machine));
+            assert_eq!(machine_writes(&decide(&seen)), Vec::<&str>::new());
+            seen.flow.answer = None;
+            assert_eq!(starts(&decide(&seen)), Some(Call::Delete));
+        }
+    }
+}
+
+#[rstest]
+#[case::not_found(Code::NotFound, Force::No, DeletionStage::GetVmStatus)]
+#[case::the_driver_can_not_tell(Code::Unimplemented, Force::No, DeletionStage::DeleteVm)]
+#[case::by_force_it_is_waited_for_without_its_node(Code::NotFound, Force::Yes, DeletionStage::DeleteVm)]
+fn a_vm_that_may_show_itself_is_looked_for_before_its_drain_is_skipped(
+    #[case] code: Code,
+    #[case] force: Force,
+    #[case] stage: DeletionStage,
+) {
+    let mut machine = no_label(resting(DeletionStage::GetVmStatus));
+    machine.spec.provider_id.clear();
+    if force == Force::Yes {
+        machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned());
+    }
+    let mut seen = answered(seen(machine, 200), Answer::Status(Err(Status::new(code, "x"))));
+    seen.creation_unknown_since = Some(at(150));
+    assert_eq!(stage_after(&seen), Some(stage));
+    if stage == DeletionStage::GetVmStatus {
+        assert!(decide(&seen).effects.contains(&Effect::Remember(Memo::AnswerDone)), "it is asked again");
+        seen.now = at(210);
+        assert_eq!(stage_after(&seen), Some(DeletionStage::DeleteVm), "and believed at last");
+    }
+}
+
+#[rstest]
+#[case::before_anything_else(deleted_at(running(), 100))]
+#[case::while_it_is_drained(resting(DeletionStage::Drain))]
+#[case::before_its_vm(resting(DeletionStage::DeleteVm))]
+#[case::before_its_node(resting(DeletionStage::DeleteNode))]
+fn a_machine_whose_vm_is_anothers_goes_alone_and_says_so(#[case] machine: Machine) {
+    let mut seen = with_node(seen(machine, 200), node(vec![condition("Ready", "True")]));
+    seen.vm_owner = VmOwner::Machine("m-other".to_owned());
+    let plan = decide(&seen);
+    assert_eq!((plan.rule, node_writes(&plan), starts(&plan)), ("vm-is-anothers", 0, None));
+    assert_eq!(plan.effects.last(), Some(&Effect::RemoveMachineFinalizer));
+    let is_told = |effect: &Effect| {
+        matches!(effect, Effect::Warn { reason, message }
+            if *reason == machine_reason::VM_LEFT_TO_ANOTHER && message.contains("m-other"))
+    };
+    assert!(plan.effects.iter().any(is_told), "{plan:?}");
+    let before = DeletionStage::of(&seen.machine);
+    let told = after(&plan, &seen.machine);
+    assert!(told.status.last_operation.description.starts_with("VM cloud:///n is left to machine m-other"), "{told:?}");
+    assert_eq!(DeletionStage::of(&told), Some(before.unwrap_or(DeletionStage::GetVmStatus)));
+    // Who refuses to let it go is told once, and the stage stays.
+    seen.trouble = Some(Trouble { step: NodeStep::LetGo, error: "a policy".to_owned() });
+    let refused = after(&decide(&seen), &told);
+    assert_eq!(DeletionStage::of(&refused), DeletionStage::of(&told));
+    assert!(refused.status.machine_conditions[0].message.contains("a policy"), "{refused:?}");
+    // The other one is gone: all that belongs to a deletion is done after all.
+    seen.trouble = None;
+    seen.machine = Arc::new(refused);
+    seen.vm_owner = VmOwner::This;
+    assert_ne!(next_deletion_step(&seen), DeletionStep::RemoveFinalizer);
 }
 
 #[test]

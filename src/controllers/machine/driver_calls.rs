@@ -7,12 +7,10 @@
 
 use std::{
     collections::BTreeMap,
-    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use futures::FutureExt;
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::task::TaskTracker;
 
@@ -24,7 +22,7 @@ use crate::{
         key::{ObjectKey, Target},
         queue::WorkQueue,
     },
-    driver::{Code, Driver, MachineRequest, OpContext, Status},
+    driver::{Driver, MachineRequest, OpContext, Status, answered},
 };
 
 /// A call that is to be made.
@@ -159,25 +157,17 @@ async fn carry_out(order: Order, target: &Target, gate: &Gate) -> Result<Answer,
     if matches!(call, Call::Delete | Call::DeleteStale) {
         gate.permit(Destruction::Vm, rule, target)?;
     }
-    let work = AssertUnwindSafe(perform(call, &*driver, request, deadline)).catch_unwind();
-    Ok(match gate.call(tokio::time::timeout(deadline, work)).await? {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_panic)) => failed(call, Status::new(Code::Internal, "the driver crashed during this call")),
-        Err(_) => {
-            let text = format!("no answer within {} s", deadline.as_secs());
-            failed(call, Status::new(Code::DeadlineExceeded, text))
-        }
-    })
+    gate.call(perform(call, &*driver, request, deadline)).await
 }
 
 async fn perform(call: Call, driver: &dyn Driver, request: MachineRequest, deadline: Duration) -> Answer {
     let cx = OpContext::within(deadline);
     match call {
-        Call::Status => Answer::Status(driver.get_machine_status(&cx, request).await),
-        Call::Create => Answer::Created(driver.create_machine(&cx, request).await),
-        Call::Initialize => Answer::Initialized(driver.initialize_machine(&cx, request).await),
-        Call::Delete => Answer::Deleted(driver.delete_machine(&cx, request).await),
-        Call::DeleteStale => Answer::DeletedStale(driver.delete_machine(&cx, request).await),
+        Call::Status => Answer::Status(answered(deadline, driver.get_machine_status(&cx, request)).await),
+        Call::Create => Answer::Created(answered(deadline, driver.create_machine(&cx, request)).await),
+        Call::Initialize => Answer::Initialized(answered(deadline, driver.initialize_machine(&cx, request)).await),
+        Call::Delete => Answer::Deleted(answered(deadline, driver.delete_machine(&cx, request)).await),
+        Call::DeleteStale => Answer::DeletedStale(answered(deadline, driver.delete_machine(&cx, request)).await),
     }
 }
 

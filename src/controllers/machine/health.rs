@@ -13,6 +13,7 @@ use super::{
     observation::{NodeView, Observation, condition, conditions_of, since},
     plan::{Effect, Next, Say},
     settings::HealthTimeout,
+    shared_instance::VmOwner,
     status_change::{Moving, StatusChange, TimeoutClock},
     waiting::{Waiting, after, tell_when_new, told_reason},
 };
@@ -312,23 +313,50 @@ pub fn pending_wait(seen: &Observation, reason: &'static str, on: String) -> Wai
     Waiting::on(reason, on).since(began).at_most_until(after(seen.now, left), "the machine is declared Failed")
 }
 
-/// A machine that has not joined and whose Node's name belongs to something else.
+/// A machine that has not joined and whose Node's name belongs to something else, or may.
 fn foreign_node(seen: &Observation) -> Vec<Effect> {
-    let (name, why) = match (seen.phase(), &seen.node) {
-        (MachinePhase::Pending, NodeView::Foreign { name, why }) => (name, format!("belongs to something else: {why}")),
-        (MachinePhase::Pending, NodeView::Contested { name, why }) => {
-            (name, format!("may be another machine's: {why}"))
-        }
-        _ => return Vec::new(),
-    };
-    if told_reason(&seen.machine) == Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM) {
-        // That must stay known, see above; the wait for a Node is told already.
+    if *seen.phase() != MachinePhase::Pending {
+        return Vec::new();
+    }
+    if let Some((node, why)) = contest(seen) {
+        return told_of_contest(seen, node, &format!("the machine has not joined, and {why}"));
+    }
+    let (NodeView::Foreign { name, why } | NodeView::Contested { name, why }) = &seen.node else { return Vec::new() };
+    if is_told_as_adopted(seen) {
         return Vec::new();
     }
     let wait = pending_wait(seen, machine_reason::FOREIGN_NODE_KEPT, format!("a Node {name} of its own"))
-        .seen(format!("the one that exists {why}"))
+        .seen(format!("the one that exists belongs to something else: {why}"))
         .ended_by("that one is gone and the VM registers");
     tell_when_new(seen, &wait)
+}
+
+/// The Node of which nobody can tell whether it is this machine's, and why: its VM may be the one under the Node, and would be
+/// deleted with the machine when its set replaces it, so that its time limits rest. Where the ids tell that the VM is another
+/// machine's, too, this one has none; to declare it Failed then costs nothing and gets its set a VM of its own.
+pub(super) fn contest(seen: &Observation) -> Option<(&str, &str)> {
+    match (&seen.node, &seen.vm_owner) {
+        (NodeView::Contested { name, why }, VmOwner::This) => Some((name, why)),
+        _ => None,
+    }
+}
+
+/// Says once that nothing is concluded from such a Node, and why that matters now.
+pub(super) fn told_of_contest(seen: &Observation, node: &str, why: &str) -> Vec<Effect> {
+    if is_told_as_adopted(seen) {
+        return Vec::new();
+    }
+    let wait = Waiting::on(machine_reason::NODE_CONTESTED, format!("somebody to tell whose Node {node} is"))
+        .since(seen.now)
+        .seen(why)
+        .ended_by("the other machine is deleted or has another node on its label; creation and health timeout rest until then");
+    tell_when_new(seen, &wait)
+}
+
+/// Whether the condition tells that the VM was taken over. That must stay known, see [`node_wait`]; the wait for a Node is told
+/// with it.
+fn is_told_as_adopted(seen: &Observation) -> bool {
+    told_reason(&seen.machine) == Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM)
 }
 
 /// Conditions in one line: `Ready=False (KubeletNotReady), DiskPressure=True`.

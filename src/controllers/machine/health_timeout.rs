@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use super::{
-    health::in_words,
+    health::{contest, in_words, told_of_contest},
     in_place::timed_out,
     measures::Measurement,
-    observation::{NodeSource, NodeView, Observation, Permit, Sibling},
+    observation::{NodeSource, Observation, Permit, Sibling},
     plan::{Effect, Next, Say},
     status_change::{StatusChange, TimeoutClock},
     time_limit::{Limited, TimeLimit, phase_limit},
@@ -57,18 +57,16 @@ pub fn timeouts(seen: &Observation) -> Say {
     if !limit.has_passed() && !vm_is_gone {
         return Say::Pass(Some(limit.until_passed()));
     }
-    match limit.of {
-        Limited::Creation => never_joined(seen, limit),
+    match (limit.of, contest(seen)) {
+        (Limited::Creation | Limited::Health, Some((node, why))) => undecided(seen, node, why),
+        (Limited::Creation, None) => never_joined(seen, limit),
+        (Limited::Health, None) => unhealthy(seen, limit),
         // An in-place update has its own timeout, whether the Node is there or not (MC-285). Its result is a label of the Node.
-        Limited::InPlaceUpdate => {
+        (Limited::InPlaceUpdate, _) => {
             last_look(seen).unwrap_or_else(|| Say::act("in-place-timeout", timed_out(seen), Next::Again))
         }
-        Limited::Health => match &seen.node {
-            NodeView::Contested { name, why } => undecided(seen, name, why),
-            _ => unhealthy(seen, limit),
-        },
         // A phase has none such.
-        Limited::Drain => Say::NOTHING,
+        (Limited::Drain, _) => Say::NOTHING,
     }
 }
 
@@ -90,12 +88,8 @@ fn last_look(seen: &Observation) -> Option<Say> {
 
 /// Nothing is concluded from a Node of which nobody can tell whether it is this machine's.
 fn undecided(seen: &Observation, node: &str, why: &str) -> Say {
-    let wait = Waiting::on(machine_reason::NODE_CONTESTED, format!("somebody to tell whose Node {node} is"))
-        .since(seen.now)
-        .seen(format!("the time limit of this machine has passed, and {why}"))
-        .ended_by("the other machine is deleted or has another node on its label");
-    let effects = tell_when_new(seen, &wait);
-    Say::act("health-timeout-contested", effects, Next::LookAgain(Duration::from_secs(60), Wait::Contest))
+    let effects = told_of_contest(seen, node, &format!("the time limit of this machine has passed, and {why}"));
+    Say::act("timeout-contested", effects, Next::LookAgain(Duration::from_secs(60), Wait::Contest))
 }
 
 /// An unhealthy machine whose health timeout has passed, or whose VM is gone, waits for its turn.
@@ -173,7 +167,41 @@ fn duration(limit: Duration) -> GoDuration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{decide::decide, testing::*};
+    use rstest::rstest;
+
+    use super::{
+        super::{decide::decide, observation::NodeView, shared_instance::VmOwner, testing::*},
+        *,
+    };
+
+    #[rstest]
+    #[case::nobody_can_tell_whose_its_vm_is(VmOwner::This, MachinePhase::Pending, "timeout-contested")]
+    #[case::its_vm_is_another_machines(VmOwner::Machine("a".to_owned()), MachinePhase::Failed, "creation-timeout")]
+    fn the_creation_timeout_of_a_machine_whose_node_is_contested(
+        #[case] vm_owner: VmOwner,
+        #[case] phase: MachinePhase,
+        #[case] rule: &str,
+    ) {
+        let mut seen = seen(pending(), 1201);
+        seen.node = NodeView::Contested { name: "n".to_owned(), why: "machine a has it".to_owned() };
+        seen.vm_owner = vm_owner;
+        // What is told of the Node comes first.
+        for _ in 0..2 {
+            seen.machine = std::sync::Arc::new(after(&decide(&seen), &seen.machine));
+        }
+        let plan = decide(&seen);
+        let told = after(&plan, &seen.machine);
+        assert_eq!((plan.rule, told.status.current_status.phase.clone()), (rule, phase));
+        if rule == "timeout-contested" {
+            let progress = told.status.machine_conditions.iter().find(|one| one.type_ == "Progressing").unwrap();
+            assert_eq!(progress.reason, "NodeContested");
+            assert!(
+                progress.message.contains("machine a has it") && !progress.message.contains("Failed"),
+                "{progress:?}"
+            );
+            assert_eq!(plan.effects, [], "it was told when the contest began");
+        }
+    }
 
     #[test]
     fn m_62_a_duration_is_printed_as_go_prints_it() {

@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use super::{
     act::remember,
+    creation_outcome::AskedBefore,
     decide::decide,
     lifecycle_property::Sabotage,
     memory::{Memory, Pass},
@@ -208,7 +209,7 @@ impl World {
             last_look: LastLook::Answered,
             initialisation: Initialisation::Fine,
             process: Process {
-                memory: Memory::new("uid-1".to_owned(), at(0)),
+                memory: Memory::new("uid-1".to_owned(), at(0), AskedBefore::Nothing),
                 machine: None,
                 node: None,
                 node_vanished: false,
@@ -355,7 +356,7 @@ impl World {
             self.call = None;
             let answer = self.perform(running.call);
             if running.is_awaited {
-                self.process.memory.flow.learn(answer);
+                self.process.memory.learn(answer, at(self.now));
                 self.process.wake = Some(self.now);
             }
         }
@@ -423,7 +424,7 @@ impl World {
         }
         self.still = None;
         self.process = Process {
-            memory: Memory::new("uid-1".to_owned(), at(self.now)),
+            memory: Memory::new("uid-1".to_owned(), at(self.now), AskedBefore::Perhaps),
             machine: None,
             node: None,
             node_vanished: false,

@@ -6,8 +6,9 @@ use jiff::Timestamp;
 
 use super::{
     bootstrap_token::Token,
+    creation_outcome::{AskedBefore, leaves_outcome_unknown},
     node_ailments::Ailments,
-    observation::{DrainState, Flow, NodeSource, Observation, Pause, Permit, Trouble},
+    observation::{Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Trouble},
     status_change::masked,
     vm_gone::VmCheck,
 };
@@ -24,6 +25,8 @@ pub struct Memory {
     pub first_seen_deleting: Option<Timestamp>,
     /// What the driver answered.
     pub flow: Flow,
+    /// Since when nobody knows whether the last creation that had no outcome made a VM.
+    pub creation_unknown_since: Option<Timestamp>,
     /// A pause before the next driver call.
     pub pause: Option<Pause>,
     /// The drain.
@@ -54,13 +57,14 @@ pub struct HeldToken {
 }
 
 impl Memory {
-    /// Nothing is known yet of the machine with this UID.
-    pub fn new(uid: String, now: Timestamp) -> Self {
+    /// Nothing is known yet of the machine with this UID, for which earlier processes have asked this.
+    pub fn new(uid: String, now: Timestamp, asked: AskedBefore) -> Self {
         Self {
             uid,
             first_seen: now,
             first_seen_deleting: None,
             flow: Flow::default(),
+            creation_unknown_since: asked.unknown_since(now),
             pause: None,
             drain: None,
             ailments: Ailments::default(),
@@ -81,6 +85,7 @@ impl Memory {
             first_seen: self.first_seen,
             first_seen_deleting: self.first_seen_deleting,
             flow: self.flow.clone(),
+            creation_unknown_since: self.creation_unknown_since,
             pause: self.pause.clone(),
             drain: None,
             ailments: self.ailments.clone(),
@@ -90,6 +95,14 @@ impl Memory {
             said: BTreeMap::new(),
             reread: false,
         }
+    }
+
+    /// Takes in what a driver has answered now.
+    pub fn learn(&mut self, answer: Answer, now: Timestamp) {
+        if leaves_outcome_unknown(&answer) {
+            self.creation_unknown_since = Some(now);
+        }
+        self.flow.learn(answer);
     }
 
     /// Keeps what an observation noticed for the first time, so that the next one counts from then.

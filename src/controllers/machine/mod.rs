@@ -73,6 +73,9 @@ pub mod routing;
 #[cfg(test)]
 mod safety_tests;
 pub mod settings;
+pub mod shared_instance;
+#[cfg(test)]
+mod shared_instance_tests;
 pub mod status_change;
 #[cfg(test)]
 mod testing;
@@ -100,11 +103,12 @@ mod waits_tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use rand::CryptoRng;
 
@@ -278,6 +282,8 @@ pub struct MachineController {
     last_good: Mutex<BTreeMap<ObjectKey, GoodClass>>,
     /// The failure permit of each group of machines.
     permits: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// When the first pass began: what was asked for before, an earlier process has asked for.
+    began: OnceLock<Timestamp>,
 }
 
 /// A class and its Secrets that a driver call used.
@@ -321,6 +327,7 @@ impl MachineController {
             vanished: Mutex::default(),
             last_good: Mutex::default(),
             permits: Mutex::default(),
+            began: OnceLock::new(),
         }
     }
 }

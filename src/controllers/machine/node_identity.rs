@@ -156,7 +156,7 @@ mod tests {
         seen.node = contested();
         seen.siblings = Some(Vec::new());
         let plan = decide(&seen);
-        assert_eq!(plan.rule, "health-timeout-contested");
+        assert_eq!(plan.rule, "timeout-contested");
         assert_eq!(after(&plan, &seen.machine).status.current_status.phase, MachinePhase::Unknown);
     }
 }

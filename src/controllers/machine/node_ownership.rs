@@ -88,14 +88,15 @@ fn named_by_label(claim: &Claim<'_>, node: &Node, others: &[&Claim<'_>]) -> Owne
 }
 
 /// The rival with a better claim: the one that has the very text of the Node's id, since ids that end alike may still differ;
-/// then the one that the Node's label names, then one that has the Node on its own label, then the elder, then the first by
-/// name.
+/// then one that lives before one that is being deleted, then the one that the Node's label names, then one that has the Node
+/// on its own label, then the elder, then the first by name.
 fn better<'a>(claim: &Claim<'_>, node: &Node, rivals: impl Iterator<Item = &'a Claim<'a>>) -> Option<&'a Machine> {
     let named = node.labels().get(label::MACHINE_NAME);
     let rank = |machine: &Machine| {
         let created = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (
-            !machine.spec.provider_id.eq_ignore_ascii_case(provider_id(node)),
+            !has_its_id(machine, node),
+            machine.metadata.deletion_timestamp.is_some(),
             named != machine.metadata.name.as_ref(),
             !has_on_label(machine, node),
             created,
@@ -106,6 +107,12 @@ fn better<'a>(claim: &Claim<'_>, node: &Node, rivals: impl Iterator<Item = &'a C
         .map(|rival| rival.machine)
         .min_by_key(|machine| rank(machine))
         .filter(|rival| rank(rival) < rank(claim.machine))
+}
+
+/// Whether the machine has the very text of the Node's id. Without an id neither says anything.
+fn has_its_id(machine: &Machine, node: &Node) -> bool {
+    let id = provider_id(node);
+    !id.is_empty() && machine.spec.provider_id.eq_ignore_ascii_case(id)
 }
 
 fn has_on_label(machine: &Machine, node: &Node) -> bool {
@@ -252,6 +259,34 @@ mod tests {
                 assert_eq!(owners, expected, "{ids:?}, the Node names {named:?}");
             }
         }
+    }
+
+    #[rstest]
+    #[case::ids_say_nothing([Unknown, Unknown])]
+    #[case::both_have_the_instance([Same, Same])]
+    fn a_machine_that_is_deleted_has_a_worse_claim_than_one_that_lives(#[case] ids: [SameInstance; 2]) {
+        for (deleted, living) in [("a", "b"), ("b", "a")] {
+            for named in [None, Some("a"), Some("b")] {
+                let mut machines = ["a", "b"].map(machine);
+                for machine in machines.iter_mut().filter(|machine| machine.name_any() == deleted) {
+                    machine.metadata.deletion_timestamp = Some(Time(Timestamp::from_second(1).unwrap()));
+                }
+                let mut claims = machines.iter().zip(ids).map(|(machine, instance)| Claim { machine, instance });
+                let claims: [Claim<'_>; 2] = [claims.next().unwrap(), claims.next().unwrap()];
+                let owners = claims.iter().filter(|claim| owner(claim, &node(named), &claims) == Owner::Ours);
+                let owners: Vec<String> = owners.map(|claim| claim.machine.name_any()).collect();
+                assert_eq!(owners, [living], "{deleted} is deleted, the Node names {named:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_without_an_id_is_not_that_of_a_machine_without_one() {
+        let [mut elder, young] = ["a", "b"].map(machine);
+        elder.spec.provider_id.clear();
+        let claims = [&elder, &young].map(|machine| Claim { machine, instance: Unknown });
+        let owners = claims.map(|claim| owner(&claim, &node(Some("b")), &claims) == Owner::Ours);
+        assert_eq!(owners, [false, true], "the label of the Node decides");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub use self::{
     flow::{Answer, Call, Flow, Inputs, KnownVm, Pause, Purpose, VmOrigin, union},
     node::{AttachmentView, DrainState, Namesake, NodeIdentity, NodeSource, NodeStep, NodeView, Trouble},
 };
-use super::{node_ailments::Ailments, settings::Limits, vm_gone::VmCheck};
+use super::{node_ailments::Ailments, settings::Limits, shared_instance::VmOwner, vm_gone::VmCheck};
 use crate::{
     api::{
         names::{finalizer, label},
@@ -72,6 +72,10 @@ pub struct Observation {
     pub node: NodeView,
     /// Whether the driver can tell that it is.
     pub node_identity: NodeIdentity,
+    /// Whose its VM is, if other machines name that too.
+    pub vm_owner: VmOwner,
+    /// Since when nobody knows whether the last creation that had no outcome made a VM; `None` when each one had its outcome.
+    pub creation_unknown_since: Option<Timestamp>,
     /// What the driver answered in this flow.
     pub flow: Flow,
     /// A pause before the next driver call.
@@ -188,6 +192,8 @@ impl Observation {
             secrets: SecretView::Present(UserData::WithoutToken),
             node: NodeView::NotLinked { candidate: None, namesake: None },
             node_identity: NodeIdentity::Told,
+            vm_owner: VmOwner::This,
+            creation_unknown_since: None,
             flow: Flow::default(),
             pause: None,
             inputs: Inputs {

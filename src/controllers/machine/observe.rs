@@ -18,6 +18,7 @@ use super::{
         force_deletion, since,
     },
     settings::{HealthTimeout, Limits, MachineSettings},
+    shared_instance::vm_owner_in,
     user_data::{SecretsNamed, wants},
     vm_gone::VmCheck,
 };
@@ -147,6 +148,8 @@ pub fn observe(
             memory.conditions_differ_since,
             reading.steady,
         ),
+        vm_owner: vm_owner_in(&machine, sources.views, &same_instance(sources)),
+        creation_unknown_since: memory.creation_unknown_since,
         node,
         flow: memory.flow.clone(),
         pause: memory.pause.clone(),

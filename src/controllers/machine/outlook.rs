@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use super::{
     FreezeSwitch, MachineController,
     creation::driver_wait,
+    creation_outcome::AskedBefore,
     decide::decide,
     deletion::{DeletionStep, next_deletion_step},
     deletion_stage::DeletionStage,
@@ -196,7 +197,9 @@ fn deletion_stage(seen: &Observation) -> DeletionStage {
         DeletionStep::Detach => DeletionStage::DeleteVolumeAttachments,
         DeletionStep::DeleteVm => DeletionStage::DeleteVm,
         DeletionStep::DeleteNode => DeletionStage::DeleteNode,
-        DeletionStep::RemoveFinalizer | DeletionStep::NotOurs => DeletionStage::RemoveFinalizer,
+        DeletionStep::LeaveVm(_) | DeletionStep::RemoveFinalizer | DeletionStep::NotOurs => {
+            DeletionStage::RemoveFinalizer
+        }
     }
 }
 
@@ -409,7 +412,7 @@ impl Outlooks {
 /// The memory of a process that has seen the machine from its beginning, and nothing besides.
 fn unseen(machine: &Machine, node: Option<&Node>, uid: String, now: Timestamp) -> Memory {
     let created = machine.creation_timestamp().map_or(now, |created| created.0);
-    let mut memory = Memory::new(uid, created);
+    let mut memory = Memory::new(uid, created, AskedBefore::Nothing);
     memory.first_seen_deleting = machine.metadata.deletion_timestamp.as_ref().map(|deleted| deleted.0);
     memory.ailments = node.map(|node| Ailments::from_the_beginning(node, now)).unwrap_or_default();
     memory

@@ -13,6 +13,7 @@ use kube::ResourceExt;
 use super::{
     GoodClass, MachineController,
     act::Acted,
+    creation_outcome::AskedBefore,
     decide::decide,
     driver_calls::{Order, Tracked, failed},
     measures::Measurement,
@@ -143,7 +144,8 @@ impl MachineController {
         known.unwrap_or_else(|| {
             // What was seen of a namesake's Node says nothing about this machine.
             lock(&self.vanished).remove(key);
-            Memory::new(uid, self.clock.now())
+            let now = self.clock.now();
+            Memory::new(uid, now, AskedBefore::of(machine, *self.began.get_or_init(|| now)))
         })
     }
 
@@ -164,7 +166,7 @@ impl MachineController {
             Tracked::InFlight(call) => memory.flow.in_flight = Some(call),
             Tracked::Answered(answer, took) => {
                 self.measure_answer(machine, &answer, took);
-                memory.flow.learn(answer);
+                memory.learn(answer, self.clock.now());
             }
         }
     }

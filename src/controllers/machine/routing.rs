@@ -46,18 +46,22 @@ pub fn after_machine(change: &Change<Machine>, views: &ControlViews) -> BTreeSet
     keys
 }
 
-/// Machines with the same Node on their label, when one of them gives its claim up or learns its id: whose the Node is may be
-/// known now.
+/// Machines with the same Node on their label, when one of them gives its claim up, learns its id or is deleted: whose the Node
+/// is may be known now.
 fn after_claim(change: &Change<Machine>, views: &ControlViews) -> Vec<ObjectKey> {
     let claim = |machine: &Arc<Machine>| {
-        (machine.labels().get(label::NODE).cloned().unwrap_or_default(), machine.spec.provider_id.clone())
+        (
+            machine.labels().get(label::NODE).cloned().unwrap_or_default(),
+            machine.spec.provider_id.clone(),
+            machine.metadata.deletion_timestamp.is_some(),
+        )
     };
     let (old, new) = (change.old.as_ref().map(claim), change.new.as_ref().map(claim));
     if old == new {
         return Vec::new();
     }
     let nodes: BTreeSet<String> =
-        old.into_iter().chain(new).map(|(node, _)| node).filter(|node| !node.is_empty()).collect();
+        old.into_iter().chain(new).map(|(node, ..)| node).filter(|node| !node.is_empty()).collect();
     let machines = nodes.iter().flat_map(|node| views.machines.by_index(BY_NODE, node));
     machines.map(|machine| ObjectKey::of(&*machine)).collect()
 }
@@ -424,6 +428,7 @@ mod tests {
             (one(named("winner", "y")), None),
             (one(named("winner", "")), one(named("winner", "y"))),
             (one(named("winner", "y")), one(elsewhere)),
+            (one(named("winner", "y")), one(deleted_at(named("winner", "y"), 1))),
         ] {
             assert!(after_machine(&Change { old, new }, &views).is_superset(&loser()));
         }

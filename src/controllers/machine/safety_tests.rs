@@ -6,16 +6,12 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::{
     decide::decide,
+    deletion_stage::DeletionStage,
     observation::{Call, DrainState, Freeze, NodeView, Observation},
-    plan::{Next, Plan},
-    routing::after_class,
+    plan::{Effect, Next, Plan},
     testing::*,
 };
-use crate::{
-    api::v1alpha1::{Machine, MachineClass, MachinePhase, NodeTemplate, OperationState, OperationType},
-    cluster::store::Change,
-    controllers::views::ControlViews,
-};
+use crate::api::v1alpha1::{Machine, MachinePhase, OperationState, OperationType};
 
 fn on_a_node(machine: Machine, ready: &str, second: i64) -> Observation {
     let node: Node = node(vec![condition("Ready", ready)]);
@@ -49,19 +45,16 @@ fn mc_009_while_the_pods_are_not_known_creations_go_on_and_drains_wait() {
 }
 
 #[test]
-fn mc_265_a_changed_capacity_wakes_the_machines_of_the_class() {
-    let views = ControlViews::default();
-    views.machines.apply(running());
-    let class = |capacity: &str| {
-        let mut class = MachineClass::default();
-        class.metadata.name = Some("c".to_owned());
-        class.metadata.namespace = Some("ns".to_owned());
-        let quantity = k8s_openapi::apimachinery::pkg::api::resource::Quantity(capacity.to_owned());
-        let template =
-            NodeTemplate { virtual_capacity: [("x/y".to_owned(), quantity)].into(), ..NodeTemplate::default() };
-        class.node_template = Some(template);
-        Some(Arc::new(class))
+fn mc_265_a_machine_that_is_being_deleted_gets_no_other_capacity_on_its_node() {
+    let quantity = k8s_openapi::apimachinery::pkg::api::resource::Quantity("2".to_owned());
+    let gets_it = |machine: Machine| {
+        let mut seen = on_a_node(machine, "True", 200);
+        seen.class.virtual_capacity = Some([("x/y".to_owned(), quantity.clone())].into());
+        let effects = decide(&seen).effects;
+        effects.iter().any(|effect| matches!(effect, Effect::PatchNodeStatus(_)))
     };
-    let woken = |old, new| after_class(&Change { old, new }, &views).len();
-    assert_eq!((woken(class("1"), class("2")), woken(class("1"), class("1"))), (1, 0));
+    assert!(gets_it(running()), "who is woken, see `routing`");
+    for leaving in [deleted_at(running(), 100), super::deletion_tests::resting(DeletionStage::Drain)] {
+        assert!(!gets_it(leaving));
+    }
 }

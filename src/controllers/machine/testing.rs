@@ -18,6 +18,7 @@ use super::{
     },
     plan::{Effect, Plan},
     settings::MachineSettings,
+    shared_instance::VmOwner,
     vm_gone::VmCheck,
 };
 use crate::api::{
@@ -135,6 +136,8 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
         secrets: SecretView::Present(UserData::WithoutToken),
         node: if linked { NodeView::Absent } else { NodeView::NotLinked { candidate: None, namesake: None } },
         node_identity: NodeIdentity::Told,
+        vm_owner: VmOwner::This,
+        creation_unknown_since: None,
         flow: Flow::default(),
         pause: None,
         inputs: Inputs { machine: machine.metadata.generation, ..Inputs::default() },

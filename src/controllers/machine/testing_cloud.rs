@@ -14,10 +14,11 @@ use tokio::time::Instant;
 
 use super::testing_cluster::{Api, NODES, lock};
 use crate::{
-    api::v1alpha1::MachineClass,
+    api::v1alpha1::{Machine, MachineClass},
     driver::{
         Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, SameInstance,
-        Status, VmIdentity, VolumeIdsRequest, same_instance::by_last_segment,
+        Status, VmIdentity, VolumeIdsRequest,
+        same_instance::{by_last_segment, last_segment},
     },
 };
 
@@ -89,6 +90,12 @@ impl SmallCloud {
             _ => Ok(Reply::Arrives),
         }
     }
+}
+
+/// The name of a machine's VM: the one that its provider id ends in, else its own.
+fn named(machine: &Machine) -> String {
+    let by_id = last_segment(&machine.spec.provider_id).map(str::to_owned);
+    by_id.or_else(|| machine.metadata.name.clone()).unwrap_or_default()
 }
 
 /// Makes a VM, and its Node after a while.
@@ -192,7 +199,7 @@ impl Driver for SmallCloud {
 
     async fn delete_machine(&self, _: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let reply = self.work().await?;
-        let name = request.machine.metadata.name.clone().unwrap_or_default();
+        let name = named(&request.machine);
         let is_found = !request.machine.spec.provider_id.is_empty() || self.shows(&name);
         let mut vms = lock(&self.vms);
         vms.deletes += 1;
@@ -208,7 +215,7 @@ impl Driver for SmallCloud {
 
     async fn get_machine_status(&self, _: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         let reply = self.work().await?;
-        let name = request.machine.metadata.name.clone().unwrap_or_default();
+        let name = named(&request.machine);
         let is_found = !request.machine.spec.provider_id.is_empty() || self.shows(&name);
         let found = lock(&self.vms).by_name.get(&name).filter(|_| is_found).cloned();
         reply.carry(found.ok_or_else(|| Status::new(Code::NotFound, "no VM"))?)

@@ -71,6 +71,8 @@ waits! {
     DetachmentFailed = "detach",
     /// Class or Secrets are missing for the end of the VM.
     ClassOrSecret = "class or Secret missing",
+    /// A creation may still turn out to have made the VM of a machine that is to go.
+    UnknownVm = "whether a VM is left to delete",
     /// A driver call of the deletion failed.
     CallOfDeletion = "retry of the driver call",
     /// The same, in a pass that finds the time not come yet.

@@ -230,6 +230,14 @@ fn row_of(wait: Wait) -> Row {
             seen.pause = Some(Pause { purpose: Purpose::Deletion, until: at(500), inputs: seen.inputs.clone() });
             quiet(row(seen, "VMDeletionFailed", &[SINCE_DELETED, "next attempt follows"]))
         }
+        Wait::UnknownVm => {
+            let mut lost = resting(DeletionStage::DeleteVm);
+            lost.spec.provider_id.clear();
+            let mut seen = answered(seen(lost, 200), deletes(Code::NotFound));
+            seen.creation_unknown_since = Some(at(160));
+            let says = &[SINCE_DELETED, "whether the last creation made a VM", "every 5s until 2027-01-15T08:03:40Z"];
+            quiet(row(seen, "WaitingForProvider", says))
+        }
         Wait::NodeDeletion => row(
             troubled(at_stage(DeletionStage::DeleteNode), NodeStep::Delete),
             "DeletingNode",

@@ -276,12 +276,11 @@ impl Collector {
             secret: secret.clone(),
         };
         let cx = OpContext::within(DELETE_DEADLINE);
-        let ended = tokio::time::timeout(DELETE_DEADLINE, driver.delete_machine(&cx, request));
+        let ended = answered(DELETE_DEADLINE, driver.delete_machine(&cx, request));
         match self.deps.gate.call(ended).await.map_err(|error| error.to_string())? {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(status)) if status.code == Code::NotFound => Ok(()),
-            Ok(Err(status)) => Err(status.to_string()),
-            Err(_) => Err(format!("no answer within {} s", DELETE_DEADLINE.as_secs())),
+            Ok(_) => Ok(()),
+            Err(status) if status.code == Code::NotFound => Ok(()),
+            Err(status) => Err(status.to_string()),
         }
     }
 

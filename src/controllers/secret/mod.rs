@@ -1,12 +1,15 @@
 //! Keeps our finalizer on Secrets while machine classes refer to them.
 //!
-//! Source: spec/machine-controller §10.2. Referred to means by namespace and name, in either reference (M-36).
+//! Referred to means by namespace and name, in either reference (M-36). Before the finalizer is taken off, the API server is
+//! asked for such a class: the view may lack one, and without its Secret the VMs of a class can't be deleted any more. Source:
+//! spec/machine-controller §10.2.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
     api::{
@@ -25,6 +28,9 @@ use crate::{
         views::{BY_SECRET, ControlViews, qualified},
     },
 };
+
+/// Between two looks at a Secret whose class the view does not show: nobody tells when that class goes.
+const UNSEEN_CLASS: Duration = Duration::from_secs(60);
 
 /// What is to become of the finalizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,12 +54,26 @@ pub fn secret_finalizer(secret: &Secret, references: usize) -> FinalizerVerdict 
     }
 }
 
+/// Whether a class as it is served refers to this Secret; in v1beta1 the fields are called otherwise.
+fn refers_to(class: &Value, secret: &ObjectKey) -> bool {
+    let own = class.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default();
+    ["/secretRef", "/credentialsSecretRef", "/spec/userDataSecretRef", "/spec/credentialsSecretRef"]
+        .into_iter()
+        .filter_map(|field| class.pointer(field))
+        .any(|reference| {
+            let namespace = reference["namespace"].as_str().filter(|namespace| !namespace.is_empty()).unwrap_or(own);
+            reference["name"] == secret.name && namespace == secret.namespace
+        })
+}
+
 /// What the Secret controller needs.
 pub struct SecretDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
     /// Secrets of the control namespace, read and written.
     pub secrets: Objects<Secret>,
+    /// Classes, read.
+    pub classes: Objects<MachineClass>,
 }
 
 /// Keeps the finalizers of Secrets right.
@@ -67,15 +87,22 @@ impl SecretController {
 
     /// One pass over a Secret.
     pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
-        let SecretDeps { views, secrets } = &self.0;
+        let SecretDeps { views, secrets, classes } = &self.0;
         let Some(secret) = views.secrets.get(&key) else { return Outcome::Settled };
         let references = views.classes.by_index(BY_SECRET, &qualified(&key.namespace, &key.name)).len();
         let patch = match secret_finalizer(&secret, references) {
             FinalizerVerdict::Keep => return Outcome::Settled,
             FinalizerVerdict::Add => with_finalizer(&*secret, finalizer::SECRET),
-            FinalizerVerdict::Remove => match without_finalizer(secret.finalizers(), finalizer::SECRET) {
-                Some(patch) => patch,
-                None => return Outcome::Settled,
+            FinalizerVerdict::Remove => match classes.find_live(&key.namespace, |class| refers_to(class, &key)).await {
+                Ok(None) => match without_finalizer(secret.finalizers(), finalizer::SECRET) {
+                    Some(patch) => patch,
+                    None => return Outcome::Settled,
+                },
+                Ok(Some(class)) => {
+                    tracing::warn!(secret = %key, class, "the Secret keeps its finalizer for a class that the view does not show");
+                    return Outcome::LookAgain(UNSEEN_CLASS, "a class with the Secret that the view does not show");
+                }
+                Err(error) => return Outcome::Retry(format!("classes with Secret {key}: {error}")),
             },
         };
         settle(secrets.patch(&Target::of(&*secret), Part::Main, patch).await.map(drop), &key, || async {
@@ -115,6 +142,7 @@ fn references(class: &MachineClass) -> BTreeSet<ObjectKey> {
 mod tests {
     use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 
@@ -140,6 +168,56 @@ mod tests {
         #[case] verdict: FinalizerVerdict,
     ) {
         assert_eq!(secret_finalizer(&secret(has, deleting), references), verdict);
+    }
+
+    /// What becomes of the finalizer of Secret `ns/s` which no class in the view refers to, while the API server has this class.
+    async fn patches_with(class: Value) -> (Outcome, usize) {
+        use http::{Method, Request, Response};
+        use kube::client::Body;
+        let patches = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = Arc::clone(&patches);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let answer = if request.method() == Method::PATCH {
+                count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                json!({"metadata": {"name": "s", "namespace": "ns", "uid": "1", "resourceVersion": "9"}})
+            } else {
+                json!({"items": [class]})
+            };
+            let answer = Response::new(Body::from(answer.to_string().into_bytes()));
+            async move { Ok::<_, kube::Error>(answer) }
+        });
+        let client = kube::Client::new(service, "ns");
+        let gate = crate::cluster::gate::Gate::open_until(tokio_util::sync::CancellationToken::new());
+        let views = ControlViews::default();
+        let mut secret = secret(true, true);
+        secret.metadata.name = Some("s".to_owned());
+        secret.metadata.namespace = Some("ns".to_owned());
+        secret.metadata.uid = Some("1".to_owned());
+        views.secrets.apply(secret);
+        let controller = SecretController::new(SecretDeps {
+            secrets: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.secrets)), |_| {}),
+            classes: Objects::new(client, gate, None, |_| {}),
+            views,
+        });
+        let outcome = controller.reconcile(ObjectKey::new("ns", "s")).await;
+        (outcome, patches.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    #[rstest]
+    #[case::its_own_namespace(json!({"metadata": {"name": "c", "namespace": "ns"}, "secretRef": {"name": "s"}}), 0)]
+    #[case::for_credentials(json!({"metadata": {"name": "c"}, "credentialsSecretRef": {"name": "s", "namespace": "ns"}}), 0)]
+    #[case::undecodable(json!({"metadata": {"name": "c"}, "secretRef": {"name": "s", "namespace": "ns"}, "nodeTemplate": 7}), 0)]
+    #[case::in_v1beta1(json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": {"userDataSecretRef": {"name": "s"}}}), 0)]
+    #[case::to_another_secret(json!({"metadata": {"name": "c", "namespace": "ns"}, "secretRef": {"name": "t"}}), 1)]
+    #[case::mc_267_to_a_namesake_elsewhere(json!({"metadata": {"name": "c"}, "secretRef": {"name": "s", "namespace": "other"}}), 1)]
+    #[tokio::test]
+    async fn the_api_server_is_asked_for_a_class_before_a_secret_loses_its_finalizer(
+        #[case] class: Value,
+        #[case] patches: usize,
+    ) {
+        let (outcome, written) = patches_with(class).await;
+        assert_eq!(written, patches, "{outcome:?}");
+        assert_eq!(matches!(outcome, Outcome::LookAgain(..)), patches == 0, "{outcome:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Carries a plan about a set out. Decides nothing: what fails is reported, and the next observation sees the truth.
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::sync::Mutex;
 
 use futures::{
     FutureExt, StreamExt,
@@ -13,6 +13,7 @@ use super::{
     counts::is_failed,
     observe::{ReplicaFailure, SetObservation},
     plan::{Effect, OnFailure, Step},
+    unanswered::{Doubt, Unanswered},
 };
 use crate::{
     api::{
@@ -41,10 +42,8 @@ pub struct Done {
     pub passed_over: Option<ApiError>,
     /// Set when machines could not be created or deleted.
     pub failure: Option<ReplicaFailure>,
-    /// Names of machines whose creation got no answer.
-    pub unanswered: BTreeSet<String>,
-    /// Machines whose deletion got no answer, and that could not be read either.
-    pub unread: BTreeSet<ObjectKey>,
+    /// Calls about machines that got no answer, and deletions after which the machine could not be read either.
+    pub unanswered: Unanswered,
 }
 
 /// Sizes of the batches in which so many calls are made: one first, then twice as many as before.
@@ -186,7 +185,7 @@ impl SetController {
     }
 
     async fn create(&self, seen: &SetObservation, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
-        let unanswered = Mutex::new(BTreeSet::new());
+        let unanswered = Mutex::<Unanswered>::default();
         let call = |step: &Step| {
             let (machine, asked_before) = match &step.effect {
                 Effect::CreateMachine(machine) => (Some(machine.clone()), false),
@@ -198,9 +197,9 @@ impl SetController {
                 let Some(machine) = machine else { return Ok(()) };
                 let result = self.create_one(&machine, asked_before).await;
                 if result.as_ref().is_err_and(ApiError::outcome_unknown)
-                    && let Ok(mut names) = unanswered.lock()
+                    && let Ok(mut unanswered) = unanswered.lock()
                 {
-                    names.insert(machine.metadata.name.clone().unwrap_or_default());
+                    unanswered.doubt(machine.metadata.name.clone().unwrap_or_default(), Doubt::Creation);
                 }
                 result
             };
@@ -269,9 +268,9 @@ impl SetController {
     }
 
     /// After a lost answer the views may show a machine as it is no more; nothing is decided before it was read again.
-    pub(super) async fn read_again(&self, machine: &ObjectKey, done: &mut Done) {
+    async fn read_again(&self, machine: &ObjectKey, done: &mut Done) {
         if self.deps.machines.get(machine).await.is_err() {
-            done.unread.insert(machine.clone());
+            done.unanswered.doubt(machine.name.clone(), Doubt::Deletion);
         }
     }
 

@@ -5,7 +5,8 @@
 //! replacements of such machines wait, longer each time. A machine that joins ends that, and so does a change of what might
 //! be wrong: replicas, template, class or Secret. Nothing else waits: growth and the replacement of machines that served go on.
 //!
-//! What lives here: what is remembered from one look to the next, and what comes of it. Source: decisions.md 46; the original
+//! What lives here: what is remembered from one look to the next, and what comes of it. It is in memory only: a new leader
+//! tolerates three machines again, which costs less than a write for each one that failed. Source: decisions.md 46; the original
 //! replaces at once, for ever. Pure.
 
 use std::{

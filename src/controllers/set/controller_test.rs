@@ -125,13 +125,27 @@ async fn s_ms_27_failed_machines_are_deleted_together() {
     assert_eq!(cluster.writes("DELETE machines"), 2);
 }
 
+#[rstest]
+#[case::the_answers_show_them(0, (3, 3))]
+#[case::the_answers_are_lost_too(3, (1, 0))]
 #[tokio::test]
-async fn s_ms_37_machines_that_the_watch_has_not_shown_are_not_made_again() {
+async fn s_ms_37_machines_that_the_watch_has_not_shown_are_not_made_again(
+    #[case] lost: usize,
+    #[case] after_one_pass: (usize, usize),
+) {
     let cluster = Cluster::new(Some(set(3)), vec![]);
+    for _ in 0..lost {
+        cluster.api.fail_next("POST machines", Fault::LoseAnswer);
+    }
+    // No watch of machines delivers anything here.
+    let there_and_shown =
+        || (cluster.api.all("machines").len(), cluster.views.machines.by_index(BY_CONTROLLER, "uid-set").len());
+    cluster.pass().await;
+    assert_eq!(there_and_shown(), after_one_pass);
     for _ in 0..5 {
         cluster.pass().await;
     }
-    assert_eq!(cluster.writes("POST machines"), 3);
+    assert_eq!((there_and_shown(), cluster.writes("POST machines")), ((3, 3), 3));
 }
 
 #[rstest]

@@ -27,10 +27,11 @@ pub mod status;
 pub mod template_sync;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod unanswered;
 pub mod validity;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -46,12 +47,14 @@ use self::{
     back_off::{BackOff, Hold},
     observe::{ReplicaFailure, SetObservation},
     plan::{Effect, Plan},
+    unanswered::Unanswered,
 };
 use super::{checked::Checked, views::ControlViews};
 use crate::{
     api::v1alpha1::{Machine, MachineSet},
     cluster::{
         clock::SharedClock,
+        error::ApiError,
         events::Recorder,
         gate::Gate,
         key::ObjectKey,
@@ -91,8 +94,7 @@ pub struct SetDeps {
 struct Memory {
     uid: Option<String>,
     status_written: Option<Timestamp>,
-    unanswered: BTreeSet<String>,
-    unread: BTreeSet<ObjectKey>,
+    unanswered: Unanswered,
     failure: Option<ReplicaFailure>,
     back_off: BackOff,
     checked: Option<Checked<MachineSet>>,
@@ -128,8 +130,10 @@ impl SetController {
 
     /// One pass over one set.
     pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
-        if !self.read_what_is_unread(&key).await {
-            return Outcome::Retry(format!("machineset {key}: machines can't be read again after lost answers"));
+        if let Err(error) = self.read_unanswered(&key).await {
+            return Outcome::Retry(format!(
+                "machineset {key}: a machine can't be read again after a lost answer: {error}"
+            ));
         }
         let Some(seen) = self.observe(&key) else {
             self.memory().remove(&key);
@@ -139,21 +143,10 @@ impl SetController {
         let plan = decide::decide(&seen);
         let done = self.act(&seen, &plan.steps).await;
         self.remember(&key, |memory| {
-            let answered = plan.steps.iter().filter_map(|step| match &step.effect {
-                Effect::CreateUnlessThere(machine) => machine.metadata.name.as_deref(),
-                _ => None,
-            });
             if done.error.is_none() {
-                for name in answered {
-                    memory.unanswered.remove(name);
-                }
+                memory.unanswered.carried_out(&plan.steps);
             }
-            // Read before anything else is decided: the set may be deleted or want fewer by then, and ask for no machine.
-            memory
-                .unread
-                .extend(done.unanswered.iter().map(|name| ObjectKey::new(key.namespace.clone(), name.clone())));
-            memory.unanswered.extend(done.unanswered.iter().cloned());
-            memory.unread.extend(done.unread.iter().cloned());
+            memory.unanswered.extend(done.unanswered);
             memory.failure.clone_from(&done.failure);
         });
         // What was done is in the stores already: the status tells of the machines as they are now.
@@ -171,11 +164,7 @@ impl SetController {
         }
     }
 
-    async fn tell_status(
-        &self,
-        key: &ObjectKey,
-        seen: &SetObservation,
-    ) -> Result<Plan, crate::cluster::error::ApiError> {
+    async fn tell_status(&self, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
         let plan = status::decide_status(seen);
         let writes = plan.steps.iter().any(|step| matches!(step.effect, Effect::PatchSet { part: Part::Status, .. }));
         let done = self.act(seen, &plan.steps).await;
@@ -197,13 +186,11 @@ impl SetController {
                 *memory = Memory { uid: seen.set.metadata.uid.clone(), ..Memory::default() };
             }
             for machine in &seen.machines {
-                if !memory.unanswered.is_empty() {
-                    memory.unanswered.remove(machine.metadata.name.as_deref().unwrap_or_default());
-                }
+                memory.unanswered.is_shown(machine.metadata.name.as_deref().unwrap_or_default());
             }
             memory.checked = Some(Checked::of(&seen.set, memory.checked.as_ref()));
             seen.checked.clone_from(&memory.checked);
-            seen.unanswered.clone_from(&memory.unanswered);
+            seen.unanswered = memory.unanswered.names();
             seen.status_written = memory.status_written;
             seen.failure.clone_from(&memory.failure);
             seen.hold = memory.back_off.look(&seen, || back_off::given(&self.deps.views, &seen.set));
@@ -222,19 +209,14 @@ impl SetController {
         }
     }
 
-    /// Reads the machines again whose deletion got no answer; whether all could be read.
-    async fn read_what_is_unread(&self, key: &ObjectKey) -> bool {
-        let unread = self.memory().get(key).map(|memory| memory.unread.clone()).unwrap_or_default();
-        if unread.is_empty() {
-            return true;
-        }
-        let mut reading = Done::default();
+    /// Reads the machines that calls without an answer were about; nothing is decided before.
+    async fn read_unanswered(&self, key: &ObjectKey) -> Result<(), ApiError> {
+        let unread = self.memory().get(key).map(|memory| memory.unanswered.to_read()).unwrap_or_default();
         for machine in unread {
-            self.read_again(&machine, &mut reading).await;
+            self.deps.machines.get(&ObjectKey::new(key.namespace.clone(), machine.clone())).await?;
+            self.remember(key, |memory| memory.unanswered.was_read(&machine));
         }
-        let all_read = reading.unread.is_empty();
-        self.remember(key, |memory| memory.unread = reading.unread);
-        all_read
+        Ok(())
     }
 
     fn remember(&self, key: &ObjectKey, change: impl FnOnce(&mut Memory)) {

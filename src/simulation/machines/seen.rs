@@ -19,6 +19,7 @@ use crate::{
             observation::{Namesake, NodeView, Observation, Sibling, since},
             observe::{ailments, conditions_differ_since, first_seen_deleting, whose},
             settings::HealthTimeout,
+            shared_instance::vm_owner_in,
         },
         views::{BY_MACHINE, BY_NAME_LABEL, qualified},
     },
@@ -49,6 +50,8 @@ impl Process {
         seen.first_seen = memory.first_seen;
         seen.first_seen_deleting = memory.first_seen_deleting;
         seen.flow = memory.flow.clone();
+        seen.vm_owner = vm_owner_in(machine, &self.views, &same_instance);
+        seen.creation_unknown_since = memory.creation_unknown_since;
         seen.pause.clone_from(&memory.pause);
         seen.drain = pass.drain.clone();
         seen.permit = pass.permit;

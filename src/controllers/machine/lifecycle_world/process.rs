@@ -134,6 +134,7 @@ impl World {
         seen.class.state = self.class.clone();
         seen.class.last_good = LastGood::Unknown;
         seen.flow = memory.flow.clone();
+        seen.creation_unknown_since = memory.creation_unknown_since;
         seen.pause.clone_from(&memory.pause);
         seen.inputs.machine = machine.metadata.generation;
         seen.inputs.force = force_deletion(&machine);
