@@ -28,7 +28,10 @@ use crate::api::{
     json::Json,
     kind::{ApiVersion, Kind},
     names,
-    validation::{Change, Policy, Providers, User, ValidationRequest, object_metadata_syntax, validate},
+    validation::{
+        Change, Policy, Providers, References, User, ValidationRequest, controlling_owner, object_metadata_syntax,
+        validate, validate_child,
+    },
 };
 
 /// What `-f` calls the standard input.
@@ -159,7 +162,7 @@ fn findings(
     object_metadata_syntax(&new, &mut syntax);
     let mut found = Findings::new();
     found.append(syntax);
-    found.append(validate(&ValidationRequest {
+    let request = ValidationRequest {
         kind,
         version,
         change: change(before.as_ref(), &new),
@@ -168,7 +171,12 @@ fn findings(
         policy: &options.policy,
         providers,
         references: inventory,
-    }));
+    };
+    let owner = controlling_owner(&request).and_then(|key| inventory.owner(&key));
+    found.append(match &owner {
+        Some(owner) => validate_child(&request, &Json::from(owner)),
+        None => validate(&request),
+    });
     found
 }
 

@@ -13,6 +13,7 @@ mod extension;
 mod listeners;
 mod loops;
 mod observers;
+mod owner_places;
 mod randomness;
 mod references;
 mod reviewer;

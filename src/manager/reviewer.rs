@@ -6,8 +6,9 @@ use k8s_openapi::NamespaceResourceScope;
 use kube::{Api, Resource};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::time::timeout;
 
+use super::owner_places::OwnerPlaces;
 use crate::{
     admission::{
         Admission, ConversionFacts, Endpoint, Operation, Progress, ReviewAnswer, ReviewFacts, Verdict, convert_unless,
@@ -28,9 +29,6 @@ use crate::{
 /// How long the owner of an object may take to be read; its creation is refused then, and its controller comes again.
 const OWNER_WAIT: Duration = Duration::from_secs(1);
 
-/// How many owners are read at once. Anybody may name one, and must not take the places of other reviews by it.
-const OWNERS_AT_A_TIME: usize = 32;
-
 /// Admission behind the server's listener.
 #[derive(Clone)]
 pub(super) struct AdmissionReviewer(Arc<Parts>);
@@ -40,14 +38,14 @@ struct Parts {
     metrics: Metrics,
     /// Reads owners that the watches do not show.
     owners: kube::Client,
-    owners_at_a_time: Semaphore,
+    places: OwnerPlaces,
     complaints: LogLimit,
 }
 
 impl AdmissionReviewer {
     pub(super) fn new(admission: Admission, metrics: Metrics, owners: kube::Client) -> Self {
-        let owners_at_a_time = Semaphore::new(OWNERS_AT_A_TIME);
-        Self(Arc::new(Parts { admission, metrics, owners, owners_at_a_time, complaints: LogLimit::default() }))
+        let (places, complaints) = (OwnerPlaces::default(), LogLimit::default());
+        Self(Arc::new(Parts { admission, metrics, owners, places, complaints }))
     }
 
     fn admit(&self, endpoint: Endpoint, body: &[u8]) -> Reply {
@@ -68,13 +66,13 @@ impl AdmissionReviewer {
 impl Parts {
     /// The owner as it is stored now.
     async fn read(&self, key: &OwnerKey) -> Option<Value> {
-        let why = match self.owners_at_a_time.try_acquire() {
+        let why = match self.places.take(&key.namespace) {
             Ok(_place) => match timeout(OWNER_WAIT, self.get(key)).await {
                 Ok(Ok(owner)) => return owner,
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("there was no answer within {OWNER_WAIT:?}"),
             },
-            Err(_) => format!("{OWNERS_AT_A_TIME} others are being read"),
+            Err(full) => full.to_string(),
         };
         self.complain(|held_back| {
             tracing::warn!(
@@ -203,5 +201,67 @@ impl Reviewer for AdmissionReviewer {
             Webhook::ValidateStatus => self.admit(Endpoint::ValidateStatus, body),
             Webhook::Convert => self.0.convert(given_up, body).into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Body;
+    use http::{Request, Response};
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::validation::Policy;
+
+    /// An API server with a set `s1` in every namespace but `crowded`, of which it never says anything.
+    async fn owners(request: Request<kube::client::Body>) -> Result<Response<Body>, Infallible> {
+        let namespace = request.uri().path().split('/').nth(5).unwrap_or_default().to_owned();
+        if namespace == "crowded" {
+            return std::future::pending().await;
+        }
+        let set = json!({
+            "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet",
+            "metadata": {"name": "s1", "namespace": namespace, "uid": "u1"},
+            "spec": {"template": {"spec": {"class": {"kind": "MachineClass", "name": "c"}, "nodeConditions": "A, B"}}},
+        });
+        Ok(Response::new(Body::from(set.to_string())))
+    }
+
+    fn creation(namespace: &str) -> Vec<u8> {
+        let owner = json!({"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet", "name": "s1", "uid": "u1", "controller": true});
+        let machine = json!({
+            "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
+            "metadata": {"name": "m", "namespace": namespace, "ownerReferences": [owner]},
+            "spec": {"class": {"kind": "MachineClass", "name": "c"}, "nodeConditions": "A, B"},
+        });
+        let request = json!({
+            "uid": "u", "kind": {"group": "machine.sapcloud.io", "version": "v1alpha1", "kind": "Machine"}, "name": "m",
+            "namespace": namespace, "operation": "CREATE", "userInfo": {"username": "u"}, "object": machine,
+        });
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+        review.to_string().into_bytes()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn invented_owners_of_a_namespace_do_not_hold_up_the_reviews_of_others() {
+        let client = kube::Client::new(tower::service_fn(owners), "default");
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        let reviewer = AdmissionReviewer::new(Admission::new(Policy::default()), metrics, client);
+        let reading = |namespace: &str| match reviewer.review(Webhook::Validate, &|| false, &creation(namespace)) {
+            Reply::Later(lookup) => lookup,
+            Reply::Answer(answer) => panic!("answered at once: {}", String::from_utf8_lossy(&answer.body)),
+        };
+        let mut crowd: Vec<_> = (0..100).map(|_| reading("crowded").read).collect();
+        // Each is on its way, or was turned away.
+        for read in &mut crowd {
+            drop(futures::poll!(read));
+        }
+        let other = reading("quiet");
+        let owner = other.read.await;
+        let answer = (other.answer)(&creation("quiet"), owner);
+        let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(answer["response"]["allowed"], true, "{answer}");
     }
 }

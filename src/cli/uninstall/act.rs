@@ -165,6 +165,7 @@ async fn delete(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError>
 async fn unserve(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError> {
     let place = place_of(&definition_of(&found.object), ApiVersion::V1beta1).unwrap_or_default();
     let patch = json!([
+        {"op": "test", "path": "/metadata/uid", "value": found.object.metadata.uid},
         {"op": "test", "path": format!("/spec/versions/{place}/name"), "value": names::V1BETA1},
         {"op": "replace", "path": format!("/spec/versions/{place}/served"), "value": false},
         {"op": "replace", "path": "/spec/conversion", "value": {"strategy": "None"}},
@@ -185,9 +186,80 @@ async fn take_off(api: &Api<DynamicObject>, mut object: DynamicObject, ours: &st
         }});
         match api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(ApiError::from) {
             Ok(_) => return Ok(()),
-            Err(ApiError::Conflict(_)) => object = api.get(&name).await?,
+            Err(ApiError::Conflict(_)) => {
+                let now = api.get(&name).await?;
+                if now.metadata.uid != object.metadata.uid {
+                    return Err(ApiError::NotFound(format!("{name} is another object now")));
+                }
+                object = now;
+            }
             Err(error) => return Err(error),
         }
     }
     Err(ApiError::Conflict(format!("{name} is being changed all the time; stop whoever does it")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{Arc, Mutex},
+    };
+
+    use axum::body::Body;
+    use http::{Method, Request, Response};
+    use http_body_util::BodyExt;
+    use rstest::rstest;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{api::names::finalizer, cli::uninstall::inventory::Resource};
+
+    /// An API server with a machine that is in its second version, and what it was asked to change.
+    fn server(uid: &'static str) -> (Client, Arc<Mutex<Vec<Value>>>) {
+        let patches: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let noted = Arc::clone(&patches);
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let noted = Arc::clone(&noted);
+            async move {
+                let stored = machine(uid, "2");
+                let (head, body) = request.into_parts();
+                let (code, answer) = if head.method == Method::PATCH {
+                    let patch: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
+                    let metadata = &patch["metadata"];
+                    let fits = metadata["uid"] == uid && metadata["resourceVersion"] == "2";
+                    noted.lock().unwrap().push(patch);
+                    let conflict = json!({"kind": "Status", "apiVersion": "v1", "code": 409, "reason": "Conflict", "message": "changed"});
+                    if fits { (200, stored) } else { (409, conflict) }
+                } else {
+                    (200, stored)
+                };
+                Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(answer.to_string())).unwrap())
+            }
+        });
+        (Client::new(service, "mcm"), patches)
+    }
+
+    fn machine(uid: &str, version: &str) -> Value {
+        let finalizers = [finalizer::MACHINE, "example.com/other"];
+        json!({
+            "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
+            "metadata": {"name": "m", "namespace": "mcm", "uid": uid, "resourceVersion": version, "finalizers": finalizers},
+        })
+    }
+
+    #[rstest]
+    #[case::the_same_object_in_a_newer_version("u1", true)]
+    #[case::another_object_of_the_name("u2", false)]
+    #[tokio::test]
+    async fn only_the_object_that_was_planned_for_is_let_go(#[case] uid: &'static str, #[case] goes: bool) {
+        let (client, patches) = server(uid);
+        let api = Resource::of_kind(crate::api::kind::Kind::Machine).api(&client, Some("mcm"));
+        let planned: DynamicObject = serde_json::from_value(machine("u1", "1")).unwrap();
+        let done = take_off(&api, planned, finalizer::MACHINE).await;
+        assert_eq!((done.is_ok(), done.is_err_and(|error| error.is_not_found())), (goes, !goes));
+        let patches = patches.lock().unwrap();
+        assert!(patches.iter().all(|patch| patch["metadata"]["uid"] == "u1"), "{patches:?}");
+        assert_eq!(patches.len(), if goes { 2 } else { 1 });
+    }
 }

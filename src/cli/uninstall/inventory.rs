@@ -6,7 +6,7 @@ use kube::{
     Api, Client,
     api::{DynamicObject, ListParams},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     api::{
@@ -131,6 +131,8 @@ pub(super) struct Inventory {
     pub(super) guard: Vec<Found>,
     /// Definitions that serve v1beta1.
     pub(super) definitions: Vec<Found>,
+    /// Definitions that don't serve v1beta1 although objects may be stored in it.
+    pub(super) hollow: BTreeSet<String>,
     /// Objects of our kinds in the namespace.
     pub(super) objects: Vec<Found>,
     /// Secrets in the namespace with our finalizer.
@@ -143,6 +145,8 @@ pub(super) struct Inventory {
     pub(super) has_a_home: bool,
     /// Other namespaces in which somebody holds a Lease of ours.
     pub(super) neighbours: BTreeSet<String>,
+    /// Those of them whose manager may run in our service namespace: it is theirs, or nothing shows that they have one.
+    pub(super) guests: BTreeSet<String>,
     /// What nothing is done about: kind and names.
     pub(super) stays: Vec<(&'static str, Vec<String>)>,
 }
@@ -203,8 +207,11 @@ impl Inventory {
         self.registrations.retain(|found| found.resource != VIEWS || found.object.data["spec"]["service"].is_object());
         for kind in Kind::ALL.into_iter().filter(|_| shared) {
             let Some(object) = get(&DEFINITIONS.api(client, None), &name_of(kind)).await? else { continue };
-            if is(&definition_of(&object), ApiVersion::V1beta1, "served") {
+            let definition = definition_of(&object);
+            if is(&definition, ApiVersion::V1beta1, "served") {
                 self.definitions.push(Found { resource: DEFINITIONS, object });
+            } else if definition["status"]["storedVersions"] != json!([names::V1ALPHA1]) {
+                self.hollow.insert(name_of(kind));
             }
         }
         Ok(())
@@ -225,8 +232,12 @@ impl Inventory {
                 }
             }
         }
-        let home = Some(place.service_namespace.as_str());
-        self.has_a_home |= get(&SERVICE_ACCOUNTS.api(client, home), names::WEBHOOK_CONFIGURATION).await?.is_some();
+        self.has_a_home |= runs_in(client, &place.service_namespace).await?;
+        for neighbour in &self.neighbours {
+            if *neighbour == place.service_namespace || !runs_in(client, neighbour).await? {
+                self.guests.insert(neighbour.clone());
+            }
+        }
         Ok(())
     }
 
@@ -255,6 +266,13 @@ impl Inventory {
             }
         }
     }
+}
+
+/// Whether a namespace has what the pods of a manager need.
+async fn runs_in(client: &Client, namespace: &str) -> Result<bool, Failure> {
+    let namespace = Some(namespace);
+    let account = get(&SERVICE_ACCOUNTS.api(client, namespace), names::WEBHOOK_CONFIGURATION).await?;
+    Ok(account.is_some() || get(&SECRETS.api(client, namespace), names::CERTIFICATE_SECRET).await?.is_some())
 }
 
 /// What runs a manager other than by a Lease, as one does that was started without leader election.

@@ -5,9 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::inventory::{BINDINGS, Found, Inventory, NODES, POLICIES, Place, VIEWS, definition_of};
-use crate::api::{
-    kind::Kind,
-    names::{self, finalizer, label},
+use crate::{
+    api::{
+        kind::Kind,
+        names::{self, finalizer, label},
+    },
+    cli::webhook_scope::WebhookScope,
 };
 
 /// Names that a line gives before it only counts.
@@ -133,7 +136,8 @@ pub(super) fn plan(inventory: &Inventory, place: &Place, nodes_in: NodesIn) -> R
     for found in &inventory.definitions {
         let definition = definition_of(&found.object);
         let client = &definition["spec"]["conversion"]["webhook"]["clientConfig"];
-        if let Some(why) = called_elsewhere(client, inventory, place) {
+        let converts_elsewhere = called_elsewhere(client, inventory, place).or_else(|| shared(inventory, place));
+        if let Some(why) = converts_elsewhere {
             others.push(format!("conversion webhook of {}: {why}", found.name()));
         } else if definition["status"]["storedVersions"] != json!([names::V1ALPHA1]) {
             return Err(Obstacle::StoredAsBeta { definition: found.name().to_owned() });
@@ -141,16 +145,18 @@ pub(super) fn plan(inventory: &Inventory, place: &Place, nodes_in: NodesIn) -> R
             plan.registrations.push(Action::Unserve(found.clone()));
         }
     }
-    // Whoever converts keeps the guard of conversion too.
-    if plan.registrations.iter().any(|action| matches!(action, Action::Unserve(_))) {
-        plan.registrations.extend(inventory.guard.iter().cloned().map(Action::Delete));
-    }
+    take_the_guard(&mut plan, inventory, &mut others);
     let releasable = |found: &&Found| found.has_finalizer(finalizer::MACHINE);
     let release = |found: &Found, finalizer| Action::Release(found.clone(), finalizer);
     plan.remains.extend(inventory.objects.iter().filter(releasable).map(|found| release(found, finalizer::MACHINE)));
     plan.remains.extend(inventory.secrets.iter().map(|found| release(found, finalizer::SECRET)));
     release_nodes(&mut plan, inventory, place, nodes_in)?;
-    plan.remains.extend(inventory.certificate.iter().cloned().map(Action::Delete));
+    if let Some(certificate) = &inventory.certificate {
+        match shared(inventory, place) {
+            None => plan.remains.push(Action::Delete(certificate.clone())),
+            Some(why) => others.push(format!("{} {}: {why}", certificate.resource.kind, certificate.name())),
+        }
+    }
     if plan.registrations.is_empty() && plan.remains.is_empty() && !others.is_empty() {
         return Err(Obstacle::WrongNamespace { namespace: place.namespace.clone(), others: others.join("; ") });
     }
@@ -161,6 +167,23 @@ pub(super) fn plan(inventory: &Inventory, place: &Place, nodes_in: NodesIn) -> R
     Ok(plan)
 }
 
+/// Whoever converts keeps the guard of conversion too. An uninstall that was interrupted has left it behind alone.
+fn take_the_guard(plan: &mut Plan, inventory: &Inventory, others: &mut Vec<String>) {
+    let unserved = plan.registrations.iter().filter(|action| matches!(action, Action::Unserve(_))).count();
+    let all_are_ours = unserved == inventory.definitions.len();
+    let why = if !inventory.hollow.is_empty() {
+        let hollow = some(inventory.hollow.iter().map(String::as_str).collect());
+        format!("objects may be stored as v1beta1, which is not served ({hollow})")
+    } else if all_are_ours && (unserved > 0 || others.is_empty()) {
+        plan.registrations.extend(inventory.guard.iter().cloned().map(Action::Delete));
+        return;
+    } else {
+        "it is of whoever converts".to_owned()
+    };
+    let left = inventory.guard.iter().map(|found| format!("{} {}: {why}", found.resource.kind, found.name()));
+    if inventory.hollow.is_empty() { others.extend(left) } else { plan.left.extend(left) }
+}
+
 fn has_vm(found: &Found) -> bool {
     is_machine(found) && found.object.data["spec"]["providerID"].as_str().is_some_and(|id| !id.is_empty())
 }
@@ -169,10 +192,10 @@ fn is_machine(found: &Found) -> bool {
     found.resource.kind == Kind::Machine.as_str()
 }
 
-/// Why a registration is not this manager's.
+/// Why a registration is not this manager's, or not its alone.
 fn of_another(found: &Found, inventory: &Inventory, place: &Place) -> Option<String> {
     let data = &found.object.data;
-    match found.resource {
+    let why = match found.resource {
         VIEWS => called_elsewhere(&data["spec"], inventory, place),
         POLICIES => exempts_another(data, place),
         // A binding is its policy's.
@@ -185,7 +208,22 @@ fn of_another(found: &Found, inventory: &Inventory, place: &Place) -> Option<Str
             let webhooks = data["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
             webhooks.iter().find_map(|webhook| called_elsewhere(&webhook["clientConfig"], inventory, place))
         }
-    }
+    };
+    // What is named after the namespace is of no other.
+    why.or_else(|| (place.scope == WebhookScope::Cluster).then(|| shared(inventory, place)).flatten())
+}
+
+/// Why what is of the service namespace may be another manager's as well.
+fn shared(inventory: &Inventory, place: &Place) -> Option<String> {
+    let guests = || some(inventory.guests.iter().map(String::as_str).collect());
+    (!inventory.guests.is_empty()).then(|| {
+        format!(
+            "managers of other namespaces ({}) hold Leases and may run in namespace {} too; whoever is uninstalled last takes \
+             it, or kubectl if they run elsewhere",
+            guests(),
+            place.service_namespace
+        )
+    })
 }
 
 /// A Service names its namespace. An address names nobody: it is ours if it is trusted by our certificate, or if there is a

@@ -69,6 +69,58 @@ fn only_registrations_of_this_manager_go(#[case] client: Value, #[case] inventor
     }
 }
 
+/// Two managers, one namespace for their pods: what one of them leaves the other needs.
+#[rstest]
+#[case::webhooks_of_all_namespaces(WebhookScope::Cluster, &[])]
+#[case::webhooks_of_one(WebhookScope::Namespace, &["delete MutatingWebhookConfiguration c"])]
+fn what_another_manager_of_the_service_namespace_needs_stays(#[case] scope: WebhookScope, #[case] goes: &[&str]) {
+    let inventory = Inventory {
+        registrations: vec![webhooks(&service("pods"))],
+        definitions: vec![definition(&["v1alpha1"], "pods")],
+        guard: vec![found(POLICIES, json!({"metadata": {"name": "storage"}}))],
+        objects: vec![machine("m", "")],
+        certificate: Some(certificate("Q0E=")),
+        neighbours: ["other".to_owned()].into(),
+        guests: ["other".to_owned()].into(),
+        ..Inventory::default()
+    };
+    let place = Place { service_namespace: "pods".to_owned(), scope, ..place("mcm") };
+    let shared = plan(&inventory, &place, NodesIn::Nowhere).unwrap();
+    assert_eq!(texts(&shared.registrations), goes);
+    assert_eq!(texts(&shared.remains), ["take the finalizer off Machine m"]);
+    for left in
+        ["conversion webhook of machines", "ValidatingAdmissionPolicy storage: ", "Secret certs: managers of other"]
+    {
+        assert!(shared.left.iter().any(|line| line.starts_with(left)), "{left} missing in {:?}", shared.left);
+    }
+    let alone = Inventory { neighbours: BTreeSet::new(), guests: BTreeSet::new(), ..inventory };
+    let alone = plan(&alone, &place, NodesIn::Nowhere).unwrap();
+    assert_eq!((alone.registrations.len(), alone.remains.len(), alone.left.len()), (3, 2, 0));
+}
+
+/// The run before took the conversion off and no more.
+#[rstest]
+#[case::nothing_is_stored_in_it(&[], &service("mcm"), true)]
+#[case::something_may_be(&["machines.machine.sapcloud.io"], &service("mcm"), false)]
+#[case::of_another_manager(&[], &service("other"), false)]
+fn the_guard_that_an_interrupted_run_left_goes_or_is_named(
+    #[case] hollow: &[&str],
+    #[case] client: &Value,
+    #[case] goes: bool,
+) {
+    let inventory = Inventory {
+        registrations: vec![webhooks(client)],
+        guard: vec![found(POLICIES, json!({"metadata": {"name": "storage"}}))],
+        hollow: hollow.iter().map(|&name| name.to_owned()).collect(),
+        objects: vec![machine("m", "")],
+        ..Inventory::default()
+    };
+    let plan = plan(&inventory, &place("mcm"), NodesIn::Nowhere).unwrap();
+    let deleted = texts(&plan.registrations).contains(&"delete ValidatingAdmissionPolicy storage".to_owned());
+    let named = plan.left.iter().any(|line| line.starts_with("ValidatingAdmissionPolicy storage: "));
+    assert_eq!((deleted, named), (goes, !goes), "{:?}", plan.left);
+}
+
 #[test]
 fn a_mistyped_namespace_is_refused_and_names_the_right_one() {
     let inventory = Inventory {

@@ -11,7 +11,7 @@ use crate::api::{
     json::Json,
     kind::{ApiVersion, Kind},
     names,
-    validation::{ClassFact, Node, References, SecretFact, SelectingFact, selects},
+    validation::{ClassFact, Node, OwnerKey, References, SecretFact, SelectingFact, selects},
 };
 
 /// What tells an object from others.
@@ -55,6 +55,7 @@ struct OwnerFact {
     selector: Value,
     is_controlled: bool,
     is_terminating: bool,
+    object: Value,
 }
 
 /// What the input holds.
@@ -103,6 +104,7 @@ impl Inventory {
                         selector: node.at(&["spec", "selector"]).value_or_null(),
                         is_controlled: owners.iter().any(|owner| Node::of(owner).get("controller").is_true()),
                         is_terminating,
+                        object: object.clone(),
                     });
                 }
                 ("", "Secret") => {
@@ -154,6 +156,16 @@ impl References for Inventory {
             .collect();
         facts.sort_by(|a, b| (b.kind, &a.name).cmp(&(a.kind, &b.name)));
         Some(facts)
+    }
+
+    fn owner(&self, key: &OwnerKey) -> Option<Value> {
+        let is_it = |owner: &&OwnerFact| {
+            (owner.kind, &owner.namespace, &owner.name) == (key.kind, &key.namespace, &key.name)
+                && owner.object["apiVersion"] == names::API_VERSION_V1ALPHA1
+        };
+        let mut object = self.owners.iter().find(is_it)?.object.clone();
+        object["metadata"]["namespace"] = Value::from(key.namespace.as_str());
+        Some(object)
     }
 
     fn secret(&self, namespace: &str, name: &str) -> Option<SecretFact> {

@@ -177,3 +177,35 @@ fn a_program_reads_json() {
     run.options.output = OutputFormat::Yaml;
     assert!(run.report(&list.to_string()).1.contains("rule: MCH-9"));
 }
+
+const SET: &str = "\
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineSet
+metadata: {name: s1, uid: u1}
+spec:
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec: {class: {kind: MachineClass, name: c1}, nodeConditions: 'A, B'}
+";
+
+/// The set itself is refused all the same.
+#[rstest]
+#[case::what_its_set_says("u1", "A, B", "existing problem: spec.nodeConditions: ")]
+#[case::something_else("u1", "A, C", "error: spec.nodeConditions: ")]
+#[case::another_set("u2", "A, B", "error: spec.nodeConditions: ")]
+fn a_machine_is_forgiven_what_its_set_in_the_input_says(#[case] uid: &str, #[case] says: &str, #[case] expected: &str) {
+    let machine = format!(
+        "apiVersion: machine.sapcloud.io/v1alpha1
+kind: Machine
+metadata:
+  name: m1
+  ownerReferences: [{{apiVersion: machine.sapcloud.io/v1alpha1, kind: MachineSet, name: s1, uid: {uid}, controller: true}}]
+spec: {{class: {{kind: MachineClass, name: c1}}, nodeConditions: '{says}'}}
+"
+    );
+    let (code, report) = Run::of(&[("m.yaml", &machine), ("s.yaml", SET)]).report("");
+    assert_eq!(code, 1);
+    let told = report.lines().find(|line| line.contains("Machine \"m1\"")).unwrap_or_default();
+    assert!(told.contains(expected), "{report}");
+}
