@@ -303,7 +303,11 @@ mod tests {
 
     #[rstest]
     #[case::whole([Ok(None), Ok(None)], Look::Whole, ASK_EVERY)]
-    #[case::one_is_hollow([Ok(None), Ok(Some("w".to_owned()))], Look::Hollow("CustomResourceDefinition of MachineSet: w".to_owned()), ASK_EVERY)]
+    #[case::one_is_hollow(
+        [Ok(None), Ok(Some("w".to_owned()))],
+        Look::Hollow("CustomResourceDefinition of MachineSet: w".to_owned()),
+        ASK_EVERY
+    )]
     #[case::silence_hides_no_hollow_one(
         [Ok(Some("w".to_owned())), Err(ApiError::TimedOut(CALL_TIMEOUT))],
         Look::Hollow("CustomResourceDefinition of Machine: w".to_owned()),
