@@ -79,7 +79,7 @@ impl Gate {
     /// Whether effects may happen at all.
     ///
     /// # Errors
-    /// [`ApiError::NotLeading`] once the lease is lost, and while the gate is suspended.
+    /// [`ApiError::NotLeading`] once the lease is lost, and once the gate is suspended.
     pub fn may_act(&self) -> Result<(), ApiError> {
         if !self.leadership.is_leading() {
             return Err(ApiError::NotLeading("the lease is not held (any more) or the process is stopping".to_owned()));
@@ -90,14 +90,10 @@ impl Gate {
         }
     }
 
-    /// Lets nothing pass until [`Gate::resume`], because what the API server shows can't be trusted.
+    /// Lets nothing pass any more, because what this process has read can't be trusted. Only another process ends that: whoever
+    /// met the closed gate does not come again.
     pub fn suspend(&self, why: &str) {
         *self.suspended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
-    }
-
-    /// Ends a suspension.
-    pub fn resume(&self) {
-        *self.suspended.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Whether a driver call may begin.
@@ -230,13 +226,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_while_the_gate_is_suspended() {
+    fn nothing_passes_a_suspended_gate() {
         let gate = Gate::open_until(CancellationToken::new());
         let same = gate.clone();
         gate.suspend("objects are hollow");
         assert_eq!(same.may_act(), Err(ApiError::NotLeading("objects are hollow".to_owned())));
         assert!(same.permit(Destruction::Vm, "deletion", &"m-1").is_err());
-        gate.resume();
-        assert_eq!(same.may_act(), Ok(()));
     }
 }

@@ -51,6 +51,8 @@ struct Common {
     health: Health,
     /// Where names, jitter, tokens and serial numbers come from.
     randomness: Randomness,
+    /// Cancelled when what this manager has read can't be trusted any more, and another one could read it anew.
+    views_spoilt: CancellationToken,
 }
 
 impl Common {
@@ -122,11 +124,17 @@ pub enum Face {
     Given(Box<dyn FnOnce(Arc<dyn Reviewer>) + Send>),
 }
 
+/// Why a manager ends by itself although no part of it failed: what it holds can't be trusted, and the next one reads all anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", told::SPOILT_VIEWS)]
+pub struct SpoiltViews;
+
 /// Runs a manager until SIGTERM or SIGINT, then drains it; a further signal, a second later or more, ends it at once.
 ///
 /// # Errors
 /// When it can't do anything useful: bad configuration, a busy port, an API server that can't be reached at the start, a
-/// lost lease, or a task that failed. When it was cut off by a second signal.
+/// lost lease, or a task that failed. When it was cut off by a second signal. [`SpoiltViews`] when another manager has to begin in
+/// its place.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     run_over(Taken::default(), settings).await
 }
@@ -199,6 +207,7 @@ pub async fn run_in(
         metrics: Metrics::new(Arc::new(move || started.elapsed()))?,
         health: Health::default(),
         randomness: surroundings.randomness,
+        views_spoilt: CancellationToken::new(),
         settings,
     });
     let clusters = clusters::Clusters::reach(&common, surroundings.reach).await?;
@@ -220,9 +229,16 @@ pub async fn run_in(
     if let Some(views) = &views {
         extension::open(views, seen.as_ref());
     }
-    tasks.run(stop).await?;
+    let asked = async {
+        tokio::select! {
+            biased;
+            () = stop => {}
+            () = common.views_spoilt.cancelled() => {}
+        }
+    };
+    tasks.run(asked).await?;
     tracing::info!("stopped");
-    Ok(())
+    if common.views_spoilt.is_cancelled() { Err(SpoiltViews.into()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -28,6 +28,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_secs(30);
 /// The same where the answer is that we may not ask.
 const ASK_EVERY_WITHOUT_RIGHTS: Duration = Duration::from_secs(600);
+/// Definitions that spoilt objects must be whole for so long before the process ends: all API servers have to know them by then.
+const CONFIRM_AFTER: Duration = Duration::from_secs(5);
+
+/// Why a process ends that has seen hollow definitions, once they are whole again.
+pub(super) const SPOILT_VIEWS: &str = "the definitions let objects be read as they are stored again, but this manager may have read \
+                                       hollow ones before: it ends, and the one that is started in its place reads all anew";
 
 /// Tells of views, API servers and definitions until the process ends. `gate` is what all effects of this process pass, if
 /// it has any.
@@ -52,6 +58,7 @@ pub(super) fn tell(
         check: common.health.check("definitions", Decides::None, "were not read yet"),
         metrics: common.metrics.clone(),
         gate,
+        views_spoilt: common.views_spoilt.clone(),
     };
     tasks.spawn(Stage::Support, "state of definitions", guard.keep(stop));
 }
@@ -105,52 +112,144 @@ fn say(check: &Check, trouble: Option<&str>) {
     }
 }
 
+/// What this process knows of the definitions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Known {
+    /// They have spoilt nothing since it began.
+    #[default]
+    Whole,
+    /// They spoil what the API server shows, for this reason.
+    Hollow(String),
+    /// They did, and don't any more by the last look. What was read meanwhile is still in the views.
+    Mended,
+}
+
+/// What a look at the definitions said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Look {
+    /// All show objects as they are stored.
+    Whole,
+    /// One of them spoils what it shows, for this reason.
+    Hollow(String),
+    /// At least one could not be read, and none that could be spoils anything.
+    Unanswered,
+    /// The same, where the answer was that we may not read it.
+    Forbidden,
+}
+
+/// What follows from a look.
+#[derive(Debug, PartialEq, Eq)]
+enum Then {
+    /// This is known until the next look.
+    Know(Known),
+    /// The process ends: the definitions are whole for good, and its views may hold hollow objects.
+    End,
+}
+
+impl Look {
+    /// What a look says as a whole, by what was read of each definition.
+    fn of(answers: impl IntoIterator<Item = (Kind, Result<Option<String>, ApiError>)>) -> Self {
+        answers.into_iter().fold(Self::Whole, |so_far, (kind, answer)| match (so_far, answer) {
+            (Self::Hollow(why), _) => Self::Hollow(why),
+            (_, Ok(Some(why))) => Self::Hollow(format!("CustomResourceDefinition of {kind}: {why}")),
+            (so_far, Ok(None)) => so_far,
+            (Self::Whole | Self::Forbidden, Err(ApiError::Forbidden(_))) => Self::Forbidden,
+            (_, Err(_)) => Self::Unanswered,
+        })
+    }
+
+    /// The pause before the next look, by what is known after this one.
+    fn pause(&self, known: &Known) -> Duration {
+        match (self, known) {
+            (Self::Forbidden, _) => ASK_EVERY_WITHOUT_RIGHTS,
+            (_, Known::Mended) => CONFIRM_AFTER,
+            _ => ASK_EVERY,
+        }
+    }
+}
+
+/// What follows from a look for a process that knew so much. Without an answer, what was known goes on being so. One look that
+/// finds everything whole is not enough after a hollow one: of several API servers some may not know the definitions yet, and the
+/// next process could ask one of them.
+fn after_look(known: Known, look: &Look) -> Then {
+    match (known, look) {
+        (_, Look::Hollow(why)) => Then::Know(Known::Hollow(why.clone())),
+        (known, Look::Unanswered | Look::Forbidden) => Then::Know(known),
+        (Known::Whole, Look::Whole) => Then::Know(Known::Whole),
+        (Known::Hollow(_), Look::Whole) => Then::Know(Known::Mended),
+        (Known::Mended, Look::Whole) => Then::End,
+    }
+}
+
 /// Keeps this process from acting on objects that the definitions spoil.
 struct Definitions {
     client: kube::Client,
     check: Check,
     metrics: Metrics,
     gate: Option<Gate>,
+    /// Ends the process.
+    views_spoilt: CancellationToken,
 }
 
 impl Definitions {
     async fn keep(self, stop: CancellationToken) {
         let forever = async {
-            let mut told = None;
+            let mut known = Known::default();
             loop {
-                let (mut found, mut pause) = (None, ASK_EVERY);
-                for kind in Kind::ALL {
-                    match hollow_in(&self.client, kind).await {
-                        Ok(Some(why)) => found = Some(format!("CustomResourceDefinition of {kind}: {why}")),
-                        Ok(None) => {}
-                        Err(ApiError::Forbidden(_)) => pause = ASK_EVERY_WITHOUT_RIGHTS,
-                        // What was known goes on being so.
-                        Err(_) => found = found.or_else(|| told.clone()),
+                let look = self.look().await;
+                match after_look(known.clone(), &look) {
+                    Then::Know(now) if now == known => {}
+                    Then::Know(now) => {
+                        self.act_on(&now);
+                        known = now;
+                    }
+                    Then::End => {
+                        tracing::warn!("{SPOILT_VIEWS}");
+                        self.views_spoilt.cancel();
+                        std::future::pending::<()>().await;
                     }
                 }
-                if found != told {
-                    self.act_on(found.as_deref());
-                    told.clone_from(&found);
-                }
-                say(&self.check, found.as_deref());
-                sleep(pause).await;
+                say(&self.check, known.trouble());
+                sleep(look.pause(&known)).await;
             }
         };
         stop.run_until_cancelled(forever).await;
     }
 
-    fn act_on(&self, hollow: Option<&str>) {
-        self.metrics.machine.definitions_hollow.set(&(), if hollow.is_some() { 1.0 } else { 0.0 });
-        if let Some(why) = hollow {
-            tracing::error!("nothing is created, changed or deleted any more: {why}");
-        } else {
-            tracing::info!("the definitions let objects be read as they are stored again; work goes on");
+    async fn look(&self) -> Look {
+        let mut answers = Vec::new();
+        for kind in Kind::ALL {
+            answers.push((kind, hollow_in(&self.client, kind).await));
         }
-        if let Some(gate) = &self.gate {
-            match hollow {
-                Some(why) => gate.suspend(why),
-                None => gate.resume(),
+        Look::of(answers)
+    }
+
+    /// A suspension ends with the process only: passes that met the closed gate are not repeated, and hollow objects have the
+    /// versions of the true ones, so that no list would take their place.
+    fn act_on(&self, known: &Known) {
+        let hollow = matches!(known, Known::Hollow(_));
+        self.metrics.machine.definitions_hollow.set(&(), if hollow { 1.0 } else { 0.0 });
+        match known {
+            Known::Hollow(why) => {
+                tracing::error!("nothing is created, changed or deleted any more: {why}");
+                if let Some(gate) = &self.gate {
+                    gate.suspend(why);
+                }
             }
+            Known::Mended | Known::Whole => {
+                tracing::info!("the definitions let objects be read as they are stored again")
+            }
+        }
+    }
+}
+
+impl Known {
+    /// What `/readyz?verbose` says of it.
+    fn trouble(&self) -> Option<&str> {
+        match self {
+            Self::Whole => None,
+            Self::Hollow(why) => Some(why),
+            Self::Mended => Some(SPOILT_VIEWS),
         }
     }
 }
@@ -181,5 +280,48 @@ mod tests {
     #[case::spoilt(watch(true, None, 2), Some("2 objects can't be decoded"))]
     fn a_view_says_what_ails_it(#[case] watch: WatchHealth, #[case] expected: Option<&str>) {
         assert_eq!(trouble(&watch).as_deref(), expected);
+    }
+
+    fn hollow(why: &str) -> Known {
+        Known::Hollow(why.to_owned())
+    }
+
+    #[rstest]
+    #[case::all_is_well(Known::Whole, Look::Whole, Then::Know(Known::Whole))]
+    #[case::spoilt(Known::Whole, Look::Hollow("a".to_owned()), Then::Know(hollow("a")))]
+    #[case::spoilt_otherwise(hollow("a"), Look::Hollow("b".to_owned()), Then::Know(hollow("b")))]
+    #[case::whole_by_one_look(hollow("a"), Look::Whole, Then::Know(Known::Mended))]
+    #[case::whole_by_two(Known::Mended, Look::Whole, Then::End)]
+    #[case::spoilt_again(Known::Mended, Look::Hollow("a".to_owned()), Then::Know(hollow("a")))]
+    #[case::silence_ends_no_suspension(hollow("a"), Look::Unanswered, Then::Know(hollow("a")))]
+    #[case::silence_confirms_nothing(Known::Mended, Look::Unanswered, Then::Know(Known::Mended))]
+    #[case::rights_that_were_lost_end_none(hollow("a"), Look::Forbidden, Then::Know(hollow("a")))]
+    #[case::a_process_without_rights_works(Known::Whole, Look::Forbidden, Then::Know(Known::Whole))]
+    fn after_a_look(#[case] known: Known, #[case] look: Look, #[case] expected: Then) {
+        assert_eq!(after_look(known, &look), expected);
+    }
+
+    #[rstest]
+    #[case::whole([Ok(None), Ok(None)], Look::Whole, ASK_EVERY)]
+    #[case::one_is_hollow(
+        [Ok(None), Ok(Some("w".to_owned()))],
+        Look::Hollow("CustomResourceDefinition of MachineSet: w".to_owned()),
+        ASK_EVERY
+    )]
+    #[case::silence_hides_no_hollow_one(
+        [Ok(Some("w".to_owned())), Err(ApiError::TimedOut(CALL_TIMEOUT))],
+        Look::Hollow("CustomResourceDefinition of Machine: w".to_owned()),
+        ASK_EVERY
+    )]
+    #[case::one_is_silent([Ok(None), Err(ApiError::TimedOut(CALL_TIMEOUT))], Look::Unanswered, ASK_EVERY)]
+    #[case::may_not_ask([Err(ApiError::Forbidden("no".to_owned())), Ok(None)], Look::Forbidden, ASK_EVERY_WITHOUT_RIGHTS)]
+    fn a_look_at_all_definitions(
+        #[case] answers: [Result<Option<String>, ApiError>; 2],
+        #[case] expected: Look,
+        #[case] pause: Duration,
+    ) {
+        let look = Look::of([Kind::Machine, Kind::MachineSet].into_iter().zip(answers));
+        assert_eq!(look, expected);
+        assert_eq!(look.pause(&Known::Whole), pause);
     }
 }

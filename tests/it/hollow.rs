@@ -2,11 +2,26 @@
 
 use std::time::Duration;
 
-use machine_controller_manager::api::kind::{ApiVersion, Kind};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+};
+use machine_controller_manager::api::{
+    kind::{ApiVersion, Kind},
+    v1alpha1::{Machine, MachineDeployment},
+};
+use serde_json::json;
 
 use crate::{
-    fleet,
-    support::{ManagerOptions, Rig, Rights, TestManager, manager::mcm, wait::expect, wait_until},
+    dev, fleet,
+    support::{
+        ManagerOptions, Rig, Rights, TestManager,
+        manager::mcm,
+        scratch::{count_ran, subfolder},
+        wait::expect,
+        wait_until,
+    },
     versions::{qualified, serve_v1beta1},
 };
 
@@ -71,6 +86,7 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     std::fs::write(&advised, mcm(&["manifests", "crds", "--serve", "v1beta1", &url])).expect("the folder is writable");
     let file = advised.to_str().expect("UTF-8");
     rig.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", file]).await.succeed();
+    begin_anew(&mut manager).await;
     serve_v1beta1(&rig, &namespace, &manager).await;
     wait_until("work to go on", Duration::from_secs(90), || async {
         let told = verbose(&manager).await;
@@ -78,7 +94,86 @@ async fn pk_038_nothing_is_done_by_hollow_objects_and_everything_says_why() {
     })
     .await;
     let after: Vec<_> = machines().await.iter().map(|machine| machine["metadata"]["uid"].clone()).collect();
-    assert_eq!(before, after, "no machine was made or deleted");
+    assert_eq!(before, after, "no machine was made or deleted:\n{}", manager.log());
+
+    // Only classes are hollow now, so that machines and deployments can be written without loss.
+    std::fs::write(&definitions, default_definition(Kind::MachineClass)).expect("the rig's folder is writable");
+    rig.kubectl(&["replace", "-f", definitions.to_str().expect("UTF-8")]).await.succeed();
+    wait_until("the process to notice", Duration::from_secs(60), || async {
+        let told = verbose(&manager).await;
+        expect(told.contains("[-]definitions failed: CustomResourceDefinition of MachineClass"), || told.clone())
+    })
+    .await;
+    let deployments = qualified(Kind::MachineDeployment, ApiVersion::V1beta1);
+    namespace.kubectl(&["scale", &deployments, "pool", "--replicas=3"]).await.succeed();
+    let deleted = machines().await.swap_remove(0);
+    let name = deleted["metadata"]["name"].as_str().expect("a machine has a name");
+    let resource = qualified(Kind::Machine, ApiVersion::V1beta1);
+    namespace.kubectl(&["delete", &resource, name, "--wait=false"]).await.succeed();
+    rig.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", file]).await.succeed();
+    begin_anew(&mut manager).await;
+    wait_until("what was asked for meanwhile to be done", Duration::from_secs(90), || async {
+        let machines = machines().await;
+        let running = machines.iter().filter(|machine| machine["status"]["phase"] == "Running").count();
+        expect((machines.len(), running) == (3, 3), || format!("{machines:#?}\n{}", manager.log()))
+    })
+    .await;
+    let after: Vec<_> = machines().await.iter().map(|machine| machine["metadata"]["uid"].clone()).collect();
+    let stayed: Vec<_> = before.iter().filter(|uid| after.contains(uid)).collect();
+    assert_eq!(stayed, [&before[1]], "{after:?}");
+}
+
+/// The definition of a kind that a pipeline applies which knows the usual ones only.
+fn default_definition(kind: Kind) -> String {
+    let name = format!("name: {}.machine.sapcloud.io\n", kind.plural());
+    let all = mcm(&["manifests", "crds"]);
+    all.split("\n---\n").find(|document| document.contains(&name)).expect("every kind has a definition").to_owned()
+}
+
+/// A process that has seen hollow objects ends and says why; the next one knows nothing of them.
+async fn begin_anew(manager: &mut TestManager) {
+    assert_eq!(manager.wait(Duration::from_secs(90)), 1, "{}", manager.log());
+    assert!(manager.log().contains("the one that is started in its place reads all anew"), "{}", manager.log());
+    manager.restart();
+    manager.wait_until_ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pk_038_the_cluster_of_mcm_dev_is_kept_while_its_manager_begins_anew() {
+    count_ran("hollow::pk_038_the_cluster_of_mcm_dev_is_kept_while_its_manager_begins_anew");
+    let folder = subfolder("hollow-dev");
+    let (process, file) = dev::start(&folder, &["--example"]);
+    let running = async |wanted: usize| {
+        let client = dev::client(&file).await?;
+        let kind = ApiResource::erase::<Machine>(&());
+        let machines = Api::<DynamicObject>::namespaced_with(client, "default", &kind);
+        let all = machines.list(&ListParams::default()).await.map_err(|error| error.to_string())?.items;
+        let running =
+            all.iter().filter(|machine| machine.data["status"]["currentStatus"]["phase"] == "Running").count();
+        expect((all.len(), running) == (wanted, wanted), || format!("{all:?}\n{}", process.log_tail()))
+    };
+    wait_until("the example to run", Duration::from_secs(90), || running(3)).await;
+    let (code, text) =
+        said(&["migrate-storage", "--to=v1beta1", "--settle=1", &format!("--kubeconfig={}", file.display())]).await;
+    assert_eq!(code, 0, "{text}");
+
+    let client = dev::client(&file).await.expect("the kubeconfig works");
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let name = "machineclasses.machine.sapcloud.io";
+    let conversion = definitions.get(name).await.expect("it is there").spec.conversion;
+    let without = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
+    definitions.patch(name, &PatchParams::default(), &Patch::Merge(without)).await.expect("nothing guards it");
+    let says = async |text: &str| expect(process.log().contains(text), || process.log_tail());
+    wait_until("the manager to notice", Duration::from_secs(60), || says("nothing is created, changed or deleted"))
+        .await;
+    let kind = ApiResource::erase::<MachineDeployment>(&());
+    let deployments = Api::<DynamicObject>::namespaced_with(client, "default", &kind);
+    let four = Patch::Merge(json!({"spec": {"replicas": 4}}));
+    deployments.patch("example-deployment", &PatchParams::default(), &four).await.expect("deployments are whole");
+    let with = json!({"spec": {"conversion": conversion}});
+    definitions.patch(name, &PatchParams::default(), &Patch::Merge(with)).await.expect("it is as before");
+    wait_until("the manager to end", Duration::from_secs(60), || says("reads all anew")).await;
+    wait_until("the next one to make a machine", Duration::from_secs(90), || running(4)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

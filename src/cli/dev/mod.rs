@@ -239,7 +239,7 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
         install::no_views(&client).await.map_err(Failure::Run)?;
     }
     let settings = settings(args, &folder.path, &server, &credentials, listening.from_this_host(), ports)?;
-    let manager = manager::run_over(taken, settings);
+    let manager = keep_running(taken, settings);
     tokio::pin!(manager);
     let style = Style::of_stdout();
     let display = async {
@@ -281,6 +281,17 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
     }
     listening.end(PARTING).await;
     ended.map_err(Failure::Run)
+}
+
+/// Runs a manager until it is told to end, and another one when it ends so that all is read anew: with the process the cluster
+/// would be gone.
+async fn keep_running(mut taken: Taken, settings: Settings) -> anyhow::Result<()> {
+    loop {
+        match manager::run_over(taken, settings.clone()).await {
+            Err(error) if error.is::<manager::SpoiltViews>() => taken = Taken::default(),
+            ended => return ended,
+        }
+    }
 }
 
 fn server(args: &DevArgs) -> Result<DevServer, Failure> {
