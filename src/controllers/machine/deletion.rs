@@ -32,6 +32,9 @@ use crate::{
     driver::{Code, VmIdentity},
 };
 
+/// A machine that deletes the VM of another one wakes it with its end; this is for a change that got lost.
+const OTHER_LOOKED_AT_EVERY: Duration = Duration::from_secs(30);
+
 /// The next step of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeletionStep {
@@ -39,8 +42,10 @@ pub enum DeletionStep {
     NotOurs,
     /// A driver call of this machine is in flight.
     AwaitCall,
-    /// Let go and leave VM and Node to the machine of this name, which has the same instance.
+    /// Let go and leave VM and Node to the machine of this name, which has the same instance and lives.
     LeaveVm(String),
+    /// Wait for the end of the machine of this name, which has the same instance and deletes the VM.
+    AwaitOther(String),
     /// Enter this stage; the machine becomes Terminating.
     MarkTerminating(DeletionStage),
     /// Link the Node whose label names the machine, and become Terminating.
@@ -67,8 +72,12 @@ pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
     if seen.flow.in_flight.is_some() {
         return DeletionStep::AwaitCall;
     }
-    if let VmOwner::Machine(other) = &seen.vm_owner {
-        return DeletionStep::LeaveVm(other.clone());
+    match &seen.vm_owner {
+        VmOwner::Living(other) => return DeletionStep::LeaveVm(other.clone()),
+        VmOwner::Leaving(other) if seen.force_deletion() == Force::No => {
+            return DeletionStep::AwaitOther(other.clone());
+        }
+        VmOwner::Leaving(_) | VmOwner::This => {}
     }
     let Some(stage) = DeletionStage::of(&seen.machine) else {
         return match (&seen.node, seen.target) {
@@ -109,6 +118,7 @@ pub fn deletion(seen: &Observation) -> Plan {
         DeletionStep::NotOurs => Plan::wait("deletion-not-ours", Next::Settled),
         DeletionStep::AwaitCall => await_call(seen),
         DeletionStep::LeaveVm(other) => leave_vm(seen, &other),
+        DeletionStep::AwaitOther(other) => await_other(seen, &other),
         DeletionStep::MarkTerminating(stage) => mark_terminating(seen, stage),
         DeletionStep::LinkNode(node) => link_node(seen, &node, answered_vm(seen).map_or("", |vm| &vm.provider_id)),
         DeletionStep::AskStatus => ask_status(seen),
@@ -440,6 +450,23 @@ fn await_vm(seen: &Observation, stage: DeletionStage, outcome: UnknownOutcome) -
     let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
     effects.push(Effect::Remember(Memo::AnswerDone));
     Plan::new("vm-may-show-itself", effects, Next::LookAgain(outcome.asked_again_in(), Wait::UnknownVm))
+}
+
+/// Looks at nothing while another machine deletes the VM; all that belongs to a deletion is done after its end.
+fn await_other(seen: &Observation, other: &str) -> Plan {
+    let text = format!("VM {} is that of machine {other}, too, which deletes it.", seen.machine.spec.provider_id);
+    let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);
+    let message = being_deleted(
+        seen,
+        &format!(
+            "the end of machine {other}, which has the same VM and deletes it; label {} ends the wait",
+            label::FORCE_DELETION
+        ),
+    );
+    let rest = Rest::at(stage, text).told(machine_condition::REASON_DELETING_VM, message);
+    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+    effects.extend(forget_token(seen).filter(|_| !effects.is_empty()));
+    Plan::new("vm-is-being-deleted", effects, Next::LookAgain(OTHER_LOOKED_AT_EVERY, Wait::OtherMachine))
 }
 
 /// Lets go, and leaves VM and Node to another machine. The stage stays: should the other one be gone before this one is, all

@@ -114,9 +114,11 @@ pub(super) fn node_trouble(seen: &Observation, trouble: &Trouble) -> Plan {
         }
         NodeStep::LetGo => {
             let (stage, done) = match &seen.vm_owner {
-                VmOwner::This => (DeletionStage::RemoveFinalizer, "VM and Node are gone".to_owned()),
+                VmOwner::This | VmOwner::Leaving(_) => {
+                    (DeletionStage::RemoveFinalizer, "VM and Node are gone".to_owned())
+                }
                 // Should the other machine be gone first, the deletion goes on where it stands.
-                VmOwner::Machine(other) => (
+                VmOwner::Living(other) => (
                     DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus),
                     format!("The VM is left to machine {other}, which names it too"),
                 ),

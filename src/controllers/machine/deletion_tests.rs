@@ -542,7 +542,7 @@ fn a_vm_that_may_show_itself_is_looked_for_before_its_drain_is_skipped(
 #[case::before_its_node(resting(DeletionStage::DeleteNode))]
 fn a_machine_whose_vm_is_anothers_goes_alone_and_says_so(#[case] machine: Machine) {
     let mut seen = with_node(seen(machine, 200), node(vec![condition("Ready", "True")]));
-    seen.vm_owner = VmOwner::Machine("m-other".to_owned());
+    seen.vm_owner = VmOwner::Living("m-other".to_owned());
     let plan = decide(&seen);
     assert_eq!((plan.rule, node_writes(&plan), starts(&plan)), ("vm-is-anothers", 0, None));
     assert_eq!(plan.effects.last(), Some(&Effect::RemoveMachineFinalizer));
@@ -565,6 +565,27 @@ fn a_machine_whose_vm_is_anothers_goes_alone_and_says_so(#[case] machine: Machin
     seen.machine = Arc::new(refused);
     seen.vm_owner = VmOwner::This;
     assert_ne!(next_deletion_step(&seen), DeletionStep::RemoveFinalizer);
+}
+
+#[rstest]
+#[case::it_waits_for_the_other_one(Force::No, "vm-is-being-deleted")]
+#[case::by_force_it_does_not(Force::Yes, "step-drain")]
+fn a_machine_whose_vm_is_deleted_with_another_one_does_nothing_meanwhile(#[case] force: Force, #[case] rule: &str) {
+    let mut seen = draining(200);
+    if force == Force::Yes {
+        let machine = Arc::make_mut(&mut seen.machine);
+        machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned());
+    }
+    seen.vm_owner = VmOwner::Leaving("m-other".to_owned());
+    let plan = decide(&seen);
+    assert_eq!((plan.rule, node_writes(&plan), starts(&plan)), (rule, 0, None));
+    if force == Force::No {
+        seen.machine = Arc::new(after(&plan, &seen.machine));
+        assert_eq!(decide(&seen).effects, [], "it is told once");
+        // The other one is gone: this one looks for the VM itself.
+        seen.vm_owner = VmOwner::This;
+        assert_eq!(next_deletion_step(&seen), DeletionStep::DrainNode);
+    }
 }
 
 #[test]

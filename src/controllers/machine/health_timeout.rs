@@ -176,7 +176,7 @@ mod tests {
 
     #[rstest]
     #[case::nobody_can_tell_whose_its_vm_is(VmOwner::This, MachinePhase::Pending, "timeout-contested")]
-    #[case::its_vm_is_another_machines(VmOwner::Machine("a".to_owned()), MachinePhase::Failed, "creation-timeout")]
+    #[case::its_vm_is_another_machines(VmOwner::Living("a".to_owned()), MachinePhase::Failed, "creation-timeout")]
     fn the_creation_timeout_of_a_machine_whose_node_is_contested(
         #[case] vm_owner: VmOwner,
         #[case] phase: MachinePhase,

@@ -191,7 +191,9 @@ impl Stage {
 fn deletion_stage(seen: &Observation) -> DeletionStage {
     match next_deletion_step(seen) {
         DeletionStep::MarkTerminating(stage) => stage,
-        DeletionStep::AwaitCall => DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus),
+        DeletionStep::AwaitCall | DeletionStep::AwaitOther(_) => {
+            DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus)
+        }
         DeletionStep::AskStatus => DeletionStage::GetVmStatus,
         DeletionStep::LinkNode(_) | DeletionStep::DrainNode => DeletionStage::Drain,
         DeletionStep::Detach => DeletionStage::DeleteVolumeAttachments,

@@ -22,7 +22,8 @@ use crate::{
         v1alpha1::{Machine, MachineClass, MachinePhase},
     },
     cluster::{key::ObjectKey, store::Change},
-    controllers::views::{BY_CLASS, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified},
+    controllers::views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified},
+    driver::same_instance::last_segment,
 };
 
 /// Machines to look at after a change of a machine.
@@ -46,8 +47,8 @@ pub fn after_machine(change: &Change<Machine>, views: &ControlViews) -> BTreeSet
     keys
 }
 
-/// Machines with the same Node on their label, when one of them gives its claim up, learns its id or is deleted: whose the Node
-/// is may be known now.
+/// Machines with the same Node on their label or the same instance, when one of them gives its claim up, learns its id or is
+/// deleted: whose Node and VM are may be known now.
 fn after_claim(change: &Change<Machine>, views: &ControlViews) -> Vec<ObjectKey> {
     let claim = |machine: &Arc<Machine>| {
         (
@@ -60,9 +61,13 @@ fn after_claim(change: &Change<Machine>, views: &ControlViews) -> Vec<ObjectKey>
     if old == new {
         return Vec::new();
     }
-    let nodes: BTreeSet<String> =
-        old.into_iter().chain(new).map(|(node, ..)| node).filter(|node| !node.is_empty()).collect();
-    let machines = nodes.iter().flat_map(|node| views.machines.by_index(BY_NODE, node));
+    let claims = old.into_iter().chain(new).flat_map(|(node, id, _)| {
+        let instance = last_segment(&id).map(str::to_ascii_lowercase);
+        let node = Some(node).filter(|node| !node.is_empty());
+        [node.map(|node| (BY_NODE, node)), instance.map(|instance| (BY_INSTANCE, instance))]
+    });
+    let claims: BTreeSet<_> = claims.flatten().collect();
+    let machines = claims.iter().flat_map(|(index, value)| views.machines.by_index(index, value));
     machines.map(|machine| ObjectKey::of(&*machine)).collect()
 }
 

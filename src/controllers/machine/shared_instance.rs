@@ -1,8 +1,9 @@
 //! Whose a VM is that several machines name: a restored backup, a copied manifest, an adoption that went wrong.
 //!
-//! One of them has it. The others leave VM and Node alone, above all when they are deleted. Whose the Node is while all of them
-//! live is decided in `node_ownership`; here nothing depends on the Node, which may come and go during a deletion: two machines
-//! that each take the other for the owner would leave the VM behind. Pure.
+//! One of them has it. A machine that is deleted leaves VM and Node to one that lives. To one that is being deleted it leaves
+//! nothing, since that one may be about to leave it in turn: it waits for its end and looks for the VM then. Whose the Node is
+//! while all of them live is decided in `node_ownership`; here nothing depends on the Node, which may come and go during a
+//! deletion: two machines that each take the other for the owner would wait for ever. Pure.
 
 use std::sync::Arc;
 
@@ -25,15 +26,20 @@ pub enum VmOwner {
     /// The machine's. Also if it has none yet.
     #[default]
     This,
-    /// That of another machine, which names the same instance and has the better claim.
-    Machine(String),
+    /// That of a machine that lives and names the same instance.
+    Living(String),
+    /// That of a machine that is being deleted, too, and deletes the VM.
+    Leaving(String),
 }
 
 /// Whose the VM is that this machine and these others name.
 pub fn vm_owner(machine: &Machine, twins: &[Arc<Machine>]) -> VmOwner {
     let best = twins.iter().filter(|twin| takes_care(twin)).min_by_key(|twin| rank(twin));
     match best {
-        Some(twin) if rank(twin) < rank(machine) => VmOwner::Machine(twin.name_any()),
+        Some(twin) if rank(twin) < rank(machine) => {
+            let owner = if twin.metadata.deletion_timestamp.is_none() { VmOwner::Living } else { VmOwner::Leaving };
+            owner(twin.name_any())
+        }
         _ => VmOwner::This,
     }
 }
@@ -83,6 +89,7 @@ pub fn vm_owner_in(machine: &Machine, views: &ControlViews, same: &dyn Fn(&Machi
 #[cfg(test)]
 mod tests {
     use SameInstance::{Same, Unknown};
+    use VmOwner::{Leaving, This};
     use rstest::rstest;
 
     use super::{super::testing::*, *};
@@ -97,6 +104,10 @@ mod tests {
         machine
     }
 
+    fn living(name: &str) -> VmOwner {
+        VmOwner::Living(name.to_owned())
+    }
+
     fn deleted(name: &str, second: i64) -> Machine {
         deleted_at(made(name, second), 100)
     }
@@ -108,28 +119,22 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nobody_else(vec![], "b", "b")]
-    #[case::the_elder_lives(vec![made("a", 1)], "a", "a")]
-    #[case::a_younger_one_lives(vec![made("c", 3)], "b", "c")]
-    #[case::the_elder_is_deleted_too(vec![deleted("a", 1)], "b", "a")]
-    #[case::a_younger_one_is_deleted_too(vec![deleted("c", 3)], "b", "b")]
-    #[case::of_the_same_second_the_first_by_name(vec![deleted("a", 2), deleted("c", 2)], "b", "a")]
-    #[case::nobody_acts_for_the_elder(vec![abandoned("a", 1)], "b", "b")]
-    #[case::the_younger_of_two_others_lives(vec![deleted("a", 1), made("c", 3)], "b", "c")]
+    #[case::nobody_else(vec![], This, This)]
+    #[case::the_elder_lives(vec![made("a", 1)], living("a"), living("a"))]
+    #[case::a_younger_one_lives(vec![made("c", 3)], This, living("c"))]
+    #[case::the_elder_is_deleted_too(vec![deleted("a", 1)], This, Leaving("a".to_owned()))]
+    #[case::a_younger_one_is_deleted_too(vec![deleted("c", 3)], This, This)]
+    #[case::of_the_same_second_the_first_by_name(vec![deleted("a", 2), deleted("c", 2)], This, Leaving("a".to_owned()))]
+    #[case::nobody_acts_for_the_elder(vec![abandoned("a", 1)], This, This)]
+    #[case::the_younger_of_two_others_lives(vec![deleted("a", 1), made("c", 3)], This, living("c"))]
     fn of_machines_with_one_vm_one_has_it(
         #[case] others: Vec<Machine>,
-        #[case] while_it_lives: &str,
-        #[case] while_it_is_deleted: &str,
+        #[case] while_it_lives: VmOwner,
+        #[case] while_it_is_deleted: VmOwner,
     ) {
         let others: Vec<Arc<Machine>> = others.into_iter().map(Arc::new).collect();
-        let owner = |machine: &Machine| match vm_owner(machine, &others) {
-            VmOwner::This => "b".to_owned(),
-            VmOwner::Machine(name) => name,
-        };
-        assert_eq!(
-            (owner(&made("b", 2)).as_str(), owner(&deleted("b", 2)).as_str()),
-            (while_it_lives, while_it_is_deleted)
-        );
+        let owners = [made("b", 2), deleted("b", 2)].map(|machine| vm_owner(&machine, &others));
+        assert_eq!(owners, [while_it_lives, while_it_is_deleted]);
     }
 
     #[test]
@@ -165,9 +170,9 @@ mod tests {
     }
 
     #[rstest]
-    #[case::one_provider(Some("small"), VmOwner::Machine("a".to_owned()))]
-    #[case::another_provider(Some("large"), VmOwner::This)]
-    #[case::its_class_is_gone(None, VmOwner::Machine("a".to_owned()))]
+    #[case::one_provider(Some("small"), living("a"))]
+    #[case::another_provider(Some("large"), This)]
+    #[case::its_class_is_gone(None, living("a"))]
     fn ids_are_compared_within_a_provider(#[case] provider: Option<&str>, #[case] expected: VmOwner) {
         let views = ControlViews::default();
         let class = |name: &str, provider: &str| {

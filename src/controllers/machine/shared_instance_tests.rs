@@ -14,10 +14,10 @@ async fn wait(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 
-/// VMs that are there, and how often the driver was asked to delete one.
+/// VMs that are there, and those that the driver has deleted.
 fn vms(world: &World) -> (usize, usize) {
     let vms = world.vms();
-    (vms.by_name.len(), vms.deletes)
+    (vms.by_name.len(), vms.ended)
 }
 
 fn object(world: &World, path: &str) -> Option<Value> {

@@ -28,6 +28,8 @@ pub struct Vms {
     pub by_name: BTreeMap<String, VmIdentity>,
     pub creates: usize,
     pub deletes: usize,
+    /// VMs that were there and went.
+    pub ended: usize,
     /// VMs that were made while one of that name existed.
     pub doubles: usize,
     /// Deletions of VMs whose machine was not being deleted.
@@ -210,6 +212,7 @@ impl Driver for SmallCloud {
         if vms.by_name.remove(&name).is_none() {
             return Err(Status::new(Code::NotFound, "no VM"));
         }
+        vms.ended += 1;
         reply.carry(DeletedVm::default())
     }
 

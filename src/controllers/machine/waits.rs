@@ -71,6 +71,8 @@ waits! {
     DetachmentFailed = "detach",
     /// Class or Secrets are missing for the end of the VM.
     ClassOrSecret = "class or Secret missing",
+    /// Another machine with the same VM deletes it.
+    OtherMachine = "the end of another machine with the same VM",
     /// A creation may still turn out to have made the VM of a machine that is to go.
     UnknownVm = "whether a VM is left to delete",
     /// A driver call of the deletion failed.

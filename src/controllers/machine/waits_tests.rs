@@ -15,6 +15,7 @@ use super::{
         Trouble,
     },
     plan::{Effect, Next},
+    shared_instance::VmOwner,
     testing::*,
     waits::Wait,
 };
@@ -229,6 +230,11 @@ fn row_of(wait: Wait) -> Row {
             let mut seen = seen(after(&decide(&failed), &failed.machine), 201);
             seen.pause = Some(Pause { purpose: Purpose::Deletion, until: at(500), inputs: seen.inputs.clone() });
             quiet(row(seen, "VMDeletionFailed", &[SINCE_DELETED, "next attempt follows"]))
+        }
+        Wait::OtherMachine => {
+            let mut seen = draining(200);
+            seen.vm_owner = VmOwner::Leaving("m-other".to_owned());
+            quiet(row(seen, "DeletingVM", &[SINCE_DELETED, "the end of machine m-other", "force-deletion"]))
         }
         Wait::UnknownVm => {
             let mut lost = resting(DeletionStage::DeleteVm);
