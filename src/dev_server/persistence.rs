@@ -1,7 +1,8 @@
 //! Keeps the store in a file, so that no acknowledged write is lost whatever happens to the process.
 //!
 //! One thread commits what has come up since its last commit, each commit with an fsync; writers wait for theirs. Readers
-//! are told of a write only after its commit.
+//! are told of a write only after its commit. While the file can't be written, as on a full disk, nothing is changed; what was
+//! not committed is tried again every second.
 //! Source: spec/extension-apiserver §6.9.
 
 use std::{
@@ -10,9 +11,10 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        mpsc::{self, Receiver, Sender},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
+    time::Duration,
 };
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
@@ -28,6 +30,8 @@ const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects"
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const FORMAT: u64 = 1;
 const FILE: &str = "objects.redb";
+/// Between two tries to write a file that can't be written.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A kept object.
 #[derive(Debug)]
@@ -69,7 +73,7 @@ pub(super) enum Job {
     Write { revision: u64, name: String, stored: Option<Arc<Stored>> },
 }
 
-/// How far writes are safe: `Err` once the file can't be written any more.
+/// How far writes are safe: `Err` while the file can't be written.
 type Safe = Result<u64, String>;
 
 /// Makes writes durable, or pretends to.
@@ -131,11 +135,15 @@ pub(super) fn open(folder: &Path) -> Result<(u64, Vec<Record>, Durable), DataErr
     if format > FORMAT {
         return Err(DataError::Newer { path: folder.to_path_buf(), found: format });
     }
+    let folder = folder.to_path_buf();
     let (jobs, queue) = mpsc::channel();
     let (report, safe) = watch::channel(Ok(revision));
     thread::Builder::new()
         .name("storage".to_owned())
-        .spawn(move || keep(&database, &queue, &report))
+        .spawn(move || {
+            let mut file = File { path: folder.join(FILE), database: Some(database) };
+            keep(|batch| file.commit(batch), RETRY_AFTER, &queue, &report);
+        })
         .map_err(|error| unusable(error.to_string()))?;
     Ok((revision, records, Durable::File { jobs, safe }))
 }
@@ -183,15 +191,57 @@ fn read(database: &Database) -> Result<(u64, Result<Vec<Record>, String>), redb:
     Ok((revision, Ok(records)))
 }
 
-fn keep(database: &Database, queue: &Receiver<Job>, report: &watch::Sender<Safe>) {
-    while let Ok(first) = queue.recv() {
-        let batch: Vec<Job> = std::iter::once(first).chain(queue.try_iter()).collect();
-        let result = commit(database, &batch).map_err(|error| format!("storage: {error}"));
-        let failed = result.is_err();
-        let _ = report.send_replace(result);
-        if failed {
-            return;
+/// Commits what comes in until nobody writes any more. What can't be committed stays first in line.
+fn keep(
+    mut commit: impl FnMut(&[Job]) -> Result<u64, String>,
+    retry_after: Duration,
+    queue: &Receiver<Job>,
+    report: &watch::Sender<Safe>,
+) {
+    let mut pending = Vec::new();
+    loop {
+        let next = if pending.is_empty() {
+            queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            queue.recv_timeout(retry_after)
+        };
+        match next {
+            Ok(job) => pending.push(job),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
         }
+        pending.extend(queue.try_iter());
+        let result = commit(&pending);
+        let (failed, failing) = (result.is_err(), report.borrow().is_err());
+        match &result {
+            Ok(_) if failing => tracing::info!("the data folder can be written again"),
+            Err(why) if !failing => tracing::error!(why, "the data folder can't be written; nothing can be changed"),
+            _ => {}
+        }
+        if !failed {
+            pending.clear();
+        }
+        let _ = report.send_replace(result);
+    }
+}
+
+/// The database in its file.
+struct File {
+    path: PathBuf,
+    /// None after an error: then it must be opened anew, for it refuses everything.
+    database: Option<Database>,
+}
+
+impl File {
+    fn commit(&mut self, batch: &[Job]) -> Result<u64, String> {
+        let told = |error: redb::Error| format!("storage: {error}");
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => Database::create(&self.path).map_err(|error| told(error.into()))?,
+        };
+        let revision = commit(&database, batch).map_err(told)?;
+        self.database = Some(database);
+        Ok(revision)
     }
 }
 
@@ -250,6 +300,40 @@ mod tests {
         };
         assert_eq!(revision, last);
         assert_eq!(kept.iter().map(|record| record.key.as_str()).collect::<Vec<_>>(), ["h/b"]);
+    }
+
+    fn job(revision: u64) -> Job {
+        Job::Write { revision, name: "example.com/things/h/a".to_owned(), stored: None }
+    }
+
+    /// A disk without room for the first three commits.
+    #[tokio::test]
+    async fn writes_go_on_when_there_is_room_again() {
+        let (jobs, queue) = mpsc::channel();
+        let (report, mut safe) = watch::channel(Ok(1));
+        let room = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let there_is_room = Arc::clone(&room);
+        let thread = thread::spawn(move || {
+            let mut committed = Vec::new();
+            let commit = |batch: &[Job]| {
+                if !there_is_room.load(std::sync::atomic::Ordering::SeqCst) {
+                    return Err("storage: no space left".to_owned());
+                }
+                committed.extend(batch.iter().map(|Job::Write { revision, .. }| *revision));
+                Ok(*committed.last().unwrap())
+            };
+            keep(commit, Duration::from_millis(1), &queue, &report);
+            committed
+        });
+        let durable = Durable::File { jobs: jobs.clone(), safe: safe.clone() };
+        jobs.send(job(2)).unwrap();
+        assert!(durable.wait(2).await.unwrap_err().contains("no space left"));
+        jobs.send(job(3)).unwrap();
+        room.store(true, std::sync::atomic::Ordering::SeqCst);
+        safe.wait_for(|safe| *safe == Ok(3)).await.unwrap();
+        assert_eq!(durable.wait(3).await, Ok(()));
+        drop((jobs, durable));
+        assert_eq!(thread.join().unwrap(), [2, 3], "nothing is left out, and nothing twice");
     }
 
     #[test]

@@ -166,10 +166,10 @@ fn mistakes_in_deployments() -> Vec<Mistake> {
         case("/spec/strategy/rollingUpdate/maxSurge", json!(-1), SURGE, "must be greater than or equal to 0"),
         case("/spec/strategy/rollingUpdate/maxUnavailable", json!("-5%"), UNAVAILABLE, PERCENT),
         case(
-            "/spec/strategy/inPlaceUpdate",
-            json!({"orchestrationType": "auto"}),
+            "/spec/strategy",
+            json!({"type": "InPlaceUpdate", "inPlaceUpdate": {"orchestrationType": "auto"}}),
             "spec.strategy.inPlaceUpdate.orchestrationType",
-            "supported values: \"\", \"Auto\", \"Manual\"",
+            "supported values: \"Auto\", \"Manual\"",
         ),
         case("/spec/revisionHistoryLimit", json!(-1), "spec.revisionHistoryLimit", MINIMUM),
         case("/spec/rollbackTo", json!({"revision": -1}), "spec.rollbackTo.revision", MINIMUM),

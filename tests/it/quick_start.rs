@@ -1,4 +1,5 @@
-//! The quick start of README.md, word by word: its commands are run as they stand there, against the cluster that it starts.
+//! The quick start of README.md, word by word: its commands are run as they stand there, against the cluster that it starts. So
+//! are those of docs/operations.md by which the storage goes to the other version and back.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,6 +18,8 @@ use crate::support::{
 
 const NAME: &str = "quick_start::every_command_does_what_the_readme_says";
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+const OPERATIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+const MCM: &str = env!("CARGO_BIN_EXE_mcm");
 
 /// A command of the quick start, and what its line says of it.
 struct Line {
@@ -24,14 +27,14 @@ struct Line {
     says: String,
 }
 
-/// The commands for the second terminal: the blocks between the start of the cluster and what is told of it afterwards.
-fn lines() -> Vec<Line> {
-    let text = std::fs::read_to_string(README).expect("README.md");
-    let (_, after) = text.split_once("in a second terminal:").expect("the hint");
-    let (commands, _) = after.split_once("The VMs of `mcm dev` are simulated").expect("what is told of it");
+/// The commands of a document between two of its phrases, and what the comments behind them say.
+fn lines(document: &str, after: &str, before: &str) -> Vec<Line> {
+    let text = std::fs::read_to_string(document).expect(document);
+    let (_, rest) = text.split_once(after).expect(after);
+    let (commands, _) = rest.split_once(before).expect(before);
     commands
         .lines()
-        .filter(|line| line.starts_with("kubectl "))
+        .filter(|line| line.starts_with("kubectl ") || line.starts_with("mcm "))
         .map(|line| {
             let (command, says) =
                 line.split_once("   #").unwrap_or_else(|| line.split_once(" #").unwrap_or((line, "")));
@@ -40,9 +43,10 @@ fn lines() -> Vec<Line> {
         .collect()
 }
 
-/// A shell in which `kubectl` is that of the tests.
+/// A shell in which `kubectl` and `mcm` are those of the tests.
 fn shell(assets: &Path, kubeconfig: &Path, home: &Path, command: &str) -> Command {
-    let path = format!("{}:{}", assets.display(), std::env::var("PATH").unwrap_or_default());
+    let programs = Path::new(MCM).parent().expect("a folder").display();
+    let path = format!("{}:{programs}:{}", assets.display(), std::env::var("PATH").unwrap_or_default());
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).env("PATH", path).env("KUBECONFIG", kubeconfig).env("HOME", home);
     shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -52,7 +56,39 @@ fn shell(assets: &Path, kubeconfig: &Path, home: &Path, command: &str) -> Comman
 fn start(folder: &Path) -> (Process, PathBuf) {
     let kubeconfig = folder.join("kubeconfig");
     let arguments = ["dev", "--example", &format!("--kubeconfig={}", kubeconfig.display())].map(str::to_owned);
-    (Process::start(folder, "mcm-dev", Path::new(env!("CARGO_BIN_EXE_mcm")), &arguments), kubeconfig)
+    (Process::start(folder, "mcm-dev", Path::new(MCM), &arguments), kubeconfig)
+}
+
+async fn wait_for_the_hints(process: &Process) {
+    wait_until("the hints", Duration::from_secs(60), || async {
+        let log = process.log();
+        if log.contains("kubectl get machineoutlooks") { Ok(()) } else { Err(log) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pk_122_the_storage_goes_forth_and_back_as_the_document_says() {
+    const NAME: &str = "quick_start::pk_122_the_storage_goes_forth_and_back";
+    let assets = match assets::find() {
+        Ok(assets) => assets,
+        Err(why) => return count_skipped(NAME, &why),
+    };
+    count_ran(NAME);
+    let folder = subfolder("both-versions");
+    let (process, kubeconfig) = start(&folder);
+    wait_for_the_hints(&process).await;
+    let lines = lines(OPERATIONS, "Forth and back on any cluster", "**Don't apply the default definitions");
+    let told = lines.iter().filter(|line| !line.says.is_empty()).count();
+    assert!(lines.len() >= 6 && told >= 2, "{} commands are found", lines.len());
+    for Line { command, says } in &lines {
+        let done = shell(&assets, &kubeconfig, &folder, command).output();
+        let done = tokio::time::timeout(Duration::from_secs(120), done).await;
+        let done = done.unwrap_or_else(|_| panic!("{command} does not end")).expect("its output");
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        println!("$ {command}\n{out}{err}");
+        assert!(done.status.success() && !out.is_empty() && out.contains(says.as_str()), "{command}: {out}{err}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,12 +100,8 @@ async fn every_command_does_what_the_readme_says() {
     count_ran(NAME);
     let folder = subfolder("quick-start");
     let (process, kubeconfig) = start(&folder);
-    wait_until("the hints", Duration::from_secs(60), || async {
-        let log = process.log();
-        if log.contains("kubectl get machineoutlooks") { Ok(()) } else { Err(log) }
-    })
-    .await;
-    let lines = lines();
+    wait_for_the_hints(&process).await;
+    let lines = lines(README, "in a second terminal:", "The VMs of `mcm dev` are simulated");
     assert!(lines.len() >= 10, "{} commands are found", lines.len());
     let hints = process.log();
     for line in &lines[..3] {

@@ -90,11 +90,8 @@ pub(super) const SET_SPEC: &[(NodePath, Bound)] = &[
 ];
 
 /// Bounds of a deployment's specification beside those of [`SET_SPEC`], in both versions.
-pub(super) const DEPLOYMENT_SPEC: &[(NodePath, Bound)] = &[
-    ("revisionHistoryLimit", Bound::NotNegative),
-    ("progressDeadlineSeconds", Bound::NotNegative),
-    ("strategy.inPlaceUpdate.orchestrationType", Bound::OneOf(&["", "Auto", "Manual"])),
-];
+pub(super) const DEPLOYMENT_SPEC: &[(NodePath, Bound)] =
+    &[("revisionHistoryLimit", Bound::NotNegative), ("progressDeadlineSeconds", Bound::NotNegative)];
 
 /// What only v1alpha1 has: the empty strategy type that Go writes, and the deprecated rollback.
 pub(super) const DEPLOYMENT_SPEC_V1ALPHA1: &[(NodePath, Bound)] = &[
@@ -189,10 +186,10 @@ const fn empty_selector(message: &'static str) -> CelRule {
 /// What a set demands of its selector.
 pub(super) const SET_SELECTOR_CEL: &[CelRule] = &[empty_selector("empty selector is invalid for machine set")];
 
-/// What must hold of a margin of a strategy, unless another type is chosen than the one whose settings it belongs to, or the
-/// same was stored before.
-macro_rules! margin_rule {
-    ($settings:literal, $margin:literal, $other:literal, $demand:expr) => {
+/// What must hold of a setting of a strategy, unless another type is chosen than the one that it belongs to, or the same was
+/// stored before.
+macro_rules! setting_rule {
+    ($settings:literal, $setting:literal, $other:literal, $demand:expr) => {
         concat!(
             "(has(self.type) && self.type in ['Recreate', '",
             $other,
@@ -202,7 +199,7 @@ macro_rules! margin_rule {
             ") || !has(self.",
             $settings,
             ".",
-            $margin,
+            $setting,
             ")",
             " || ",
             $demand,
@@ -211,16 +208,16 @@ macro_rules! margin_rule {
             ") && has(oldSelf.value().",
             $settings,
             ".",
-            $margin,
+            $setting,
             ")",
             " && oldSelf.value().",
             $settings,
             ".",
-            $margin,
+            $setting,
             " == self.",
             $settings,
             ".",
-            $margin,
+            $setting,
             ")"
         )
     };
@@ -231,7 +228,7 @@ macro_rules! percent_string {
         CelRule {
             rule: "STR-7",
             node: "strategy",
-            expression: margin_rule!(
+            expression: setting_rule!(
                 $settings,
                 $margin,
                 $other,
@@ -259,7 +256,7 @@ macro_rules! not_negative_count {
         CelRule {
             rule: "STR-8",
             node: "strategy",
-            expression: margin_rule!(
+            expression: setting_rule!(
                 $settings,
                 $margin,
                 $other,
@@ -291,6 +288,19 @@ pub(super) const DEPLOYMENT_SPEC_CEL: &[CelRule] = &[
     not_negative_count!("rollingUpdate", "maxUnavailable", "InPlaceUpdate"),
     not_negative_count!("inPlaceUpdate", "maxSurge", "RollingUpdate"),
     not_negative_count!("inPlaceUpdate", "maxUnavailable", "RollingUpdate"),
+    CelRule {
+        rule: "STR-12",
+        node: "strategy",
+        expression: setting_rule!(
+            "inPlaceUpdate",
+            "orchestrationType",
+            "RollingUpdate",
+            "self.inPlaceUpdate.orchestrationType in ['', 'Auto', 'Manual']"
+        ),
+        reason: Reason::Invalid,
+        message: "supported values: \"Auto\", \"Manual\"",
+        field_path: Some(".inPlaceUpdate.orchestrationType"),
+    },
 ];
 
 /// Rules for a class's node template; one per resource, so that each missing one is named.

@@ -274,6 +274,6 @@ fn bounds_are_those_of_kubernetes_or_far_above_any_use(
 #[test]
 fn the_rules_of_the_definitions_are_rules_of_the_webhook() {
     let expected =
-        ["CLS-10", "MCH-2", "MCH-22", "MCH-3", "MCH-4", "MCH-5", "REP-4", "SEL-1", "SEL-2", "STR-7", "STR-8"];
+        ["CLS-10", "MCH-2", "MCH-22", "MCH-3", "MCH-4", "MCH-5", "REP-4", "SEL-1", "SEL-2", "STR-12", "STR-7", "STR-8"];
     assert_eq!(rule_ids().into_iter().collect::<Vec<_>>(), expected);
 }

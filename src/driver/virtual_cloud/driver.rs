@@ -135,7 +135,10 @@ impl VirtualCloud {
         let created = self.shared.with(|cloud, now| cloud.created(step.vm, now));
         self.keep().await?;
         match failure {
-            Some(failure) => Err(failure),
+            Some(failure) => {
+                self.shared.sleep(admission.late).await;
+                Err(failure)
+            }
             None => created,
         }
     }
@@ -168,7 +171,13 @@ impl VirtualCloud {
         if admission.verdict == Verdict::Repeat {
             self.shared.with(|cloud, now| cloud.delete(call, now))?;
         }
-        failure.map_or_else(|| Ok(DeletedVm::default()), Err)
+        match failure {
+            Some(failure) => {
+                self.shared.sleep(admission.late).await;
+                Err(failure)
+            }
+            None => Ok(DeletedVm::default()),
+        }
     }
 
     /// Finds it.

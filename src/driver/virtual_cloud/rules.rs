@@ -155,8 +155,8 @@ impl Pattern {
 pub enum FailureEffect {
     /// The call fails before anything was done.
     Error,
-    /// The VM is made, or deleted, yet the call fails.
-    DoneButError,
+    /// The VM is made, or deleted, yet the call fails, so much later.
+    DoneButError(Duration),
     /// The list lacks VMs.
     ShortList(ShortList),
     /// The call takes this much longer and then goes on.
@@ -245,13 +245,13 @@ impl FailureRule {
                 if operation != Some(Operation::Create) {
                     found.invalid(RULE, section.path_of("op"), Value::Null, "effect created-but-error needs op create");
                 }
-                (FailureEffect::DoneButError, Some(Code::Unknown))
+                (FailureEffect::DoneButError(hang.unwrap_or_default()), Some(Code::Unknown))
             }
             Some("deleted-but-error") => {
                 if operation != Some(Operation::Delete) {
                     found.invalid(RULE, section.path_of("op"), Value::Null, "effect deleted-but-error needs op delete");
                 }
-                (FailureEffect::DoneButError, Some(Code::Unknown))
+                (FailureEffect::DoneButError(hang.unwrap_or_default()), Some(Code::Unknown))
             }
             Some(list @ ("empty-list" | "partial-list")) => {
                 if operation != Some(Operation::List) {

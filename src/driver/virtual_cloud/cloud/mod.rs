@@ -80,6 +80,8 @@ pub struct Admission {
     pub hang: Option<Duration>,
     /// How long the API takes to answer.
     pub latency: Duration,
+    /// How long after the deed its failure is answered.
+    pub late: Duration,
     /// Whether it goes on.
     pub verdict: Verdict,
 }
@@ -236,7 +238,7 @@ impl Cloud {
         let config = self.config_of(&call.template);
         let question = |purpose| Question { operation: operation.as_str(), subject: &key, attempt, purpose };
         let latency = config.latency.api.sample(&mut self.draws.generator(question("api latency")));
-        let mut admission = Admission { hang: None, latency, verdict: Verdict::Go };
+        let mut admission = Admission { hang: None, latency, late: Duration::ZERO, verdict: Verdict::Go };
         if !self.take_token(now) {
             admission.verdict = Verdict::FailBefore(Status::new(Code::Unavailable, "throttled"));
         } else if let Some((effect, status)) =
@@ -244,7 +246,10 @@ impl Cloud {
         {
             match effect {
                 FailureEffect::Error => admission.verdict = Verdict::FailBefore(status),
-                FailureEffect::DoneButError => admission.verdict = Verdict::FailAfter(status),
+                FailureEffect::DoneButError(late) => {
+                    admission.late = late;
+                    admission.verdict = Verdict::FailAfter(status);
+                }
                 FailureEffect::ShortList(short) => admission.verdict = Verdict::Shorten(short),
                 FailureEffect::Repeated => {
                     admission.verdict = Verdict::Repeat;

@@ -94,6 +94,18 @@ async fn a_create_that_was_given_up_is_found_by_the_next_one() {
     assert_eq!((started.elapsed(), cloud.vm_count()), (Duration::from_secs(7), 1));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_create_may_hang_although_the_vm_is_made() {
+    let cloud = a_cloud(options("failures: [{op: create, effect: created-but-error, for: 10m, count: 1}]")).await;
+    let started = Instant::now();
+    let hanging = cloud.create_machine(&CX, request("m"));
+    tokio::pin!(hanging);
+    assert!(tokio::time::timeout(Duration::from_secs(1), &mut hanging).await.is_err());
+    assert_eq!(cloud.get_machine_status(&CX, request("m")).await.unwrap().node_name, "m");
+    assert_eq!(code(hanging.await), Code::Unknown);
+    assert_eq!((started.elapsed(), cloud.vm_count()), (Duration::from_secs(600), 1));
+}
+
 #[rstest]
 #[case::c01_another_provider(class("aws", json!({})), "requested for Provider 'aws', we only support 'virtual'")]
 #[case::c03_a_list(class("virtual", json!([])), "providerSpec: Invalid value: []: must be an object")]
