@@ -248,7 +248,10 @@ pub async fn post(client: &kube::Client, path: &str, object: &Value) {
 /// Asks, and answers what came back; a refusal as text.
 pub async fn send(client: &kube::Client, method: &str, path: &str, body: &Value) -> Result<Value, String> {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-    let request = Request::builder().method(method).uri(path).header("content-type", if method == "PATCH" { MERGE } else { "application/json" });
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", if method == "PATCH" { MERGE } else { "application/json" });
     let answer = client.request_text(request.body(body).expect("a request")).await;
     answer.map(|text| serde_json::from_str(&text).expect("JSON")).map_err(|error| error.to_string())
 }

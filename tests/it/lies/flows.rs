@@ -11,8 +11,7 @@ use super::{
 };
 use crate::{
     fleet::{self, describe, phase, rolled_out},
-    go_fleet,
-    guard,
+    go_fleet, guard,
     one_thread::{MACHINE_PATH, NAMESPACE, install, post},
     rollout::{is_handed_over, is_selected},
     support::{
@@ -27,10 +26,13 @@ const FLEET: &str = "fleet";
 /// The one that nothing happens to.
 const BYSTANDER: &str = "bystander";
 const CLASS: &str = "class-a";
+/// Seldom renewed, which is most of what such a world does.
+const ELECTION: [&str; 3] =
+    ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=40s", "--leader-elect-retry-period=10s"];
 const WITHOUT_ELECTION: &[&str] = &["--leader-elect=false"];
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-/// Pools of the original's fleet that are taken over: one in the middle of a rolling update, one that rests.
+/// Pools of the original's fleet that are taken over: one that was paused in the middle of a rolling update, one that rests.
 const POOLS: [&str; 2] = ["half", "recreate"];
 /// The old set of the first of them.
 const OLD_SET: &str = "half-58884-";
@@ -54,7 +56,7 @@ pub enum Flow {
     TakeOverACreation,
     /// The leader dies while a rolling update deletes a machine.
     TakeOverADeletion,
-    /// A fleet that the Go original left behind.
+    /// A fleet that the Go original left behind; a rolling update that it had paused goes on.
     TakeOverFromTheOriginal,
 }
 
@@ -67,8 +69,8 @@ impl Flow {
         let mut world = World::new(seed, CloudState::ConfigMap, telling);
         install(&world.client).await;
         if self.is_take_over() {
-            world.starts_manager(&[], Ends::Never).await;
-            world.starts_manager(&[], Ends::Never).await;
+            world.starts_manager(&ELECTION, Ends::ComesAgain).await;
+            world.starts_manager(&ELECTION, Ends::ComesAgain).await;
         } else {
             world.starts_manager(WITHOUT_ELECTION, Ends::Never).await;
         }
@@ -129,7 +131,8 @@ impl Flow {
                 for machine in world.ours("machines").await.iter().map(name).filter(|name| name.starts_with(OLD_SET)) {
                     world.ledger.may_go(machine);
                 }
-                world.starts_manager(WITHOUT_ELECTION, Ends::AtTheStart).await;
+                world.starts_manager(WITHOUT_ELECTION, Ends::ComesAgain).await;
+                world.patches("machinedeployments", "half", &json!({ "spec": { "paused": false } })).await;
             }
         }
         world.until("all to be as applied", async |world| self.is_whole(world).await).await;
@@ -215,10 +218,12 @@ async fn pool_of(world: &World, pool: &str) -> Vec<Value> {
 /// Each machine has its VM and its Node, and there is no VM and no Node beside.
 async fn is_even(world: &World) -> Result<(), String> {
     let machines = world.ours("machines").await;
-    let wanted: BTreeSet<String> = machines.iter().map(|machine| text(machine, "/spec/providerID").to_owned()).collect();
+    let wanted: BTreeSet<String> =
+        machines.iter().map(|machine| text(machine, "/spec/providerID").to_owned()).collect();
     let vms = world.ledger.vms();
     expect(vms == wanted, || format!("VMs {vms:?} of {wanted:?}"))?;
-    let wanted: BTreeSet<String> = machines.iter().map(|machine| text(machine, "/metadata/labels/node").to_owned()).collect();
+    let wanted: BTreeSet<String> =
+        machines.iter().map(|machine| text(machine, "/metadata/labels/node").to_owned()).collect();
     let nodes: BTreeSet<String> = world.nodes().await.iter().map(|node| name(node).to_owned()).collect();
     expect(nodes == wanted, || format!("Nodes {nodes:?} of {wanted:?}"))
 }
@@ -254,7 +259,7 @@ async fn drains(world: &mut World, born: &[Value]) {
         let machines = world.machines_of(FLEET).await;
         expect(machines.iter().any(|left| name(left) == name(machine)), || "the machine went before its pod".to_owned())
     };
-    world.for_a_while(Duration::from_secs(5 * 60), refused).await;
+    world.for_a_while(Duration::from_secs(4 * 60), refused).await;
     world.ledger.may_go(guard::NAME);
     world.deletes(&format!("{BUDGETS}/{}", guard::NAME)).await;
     is_gone(world, &[name(machine).to_owned()]).await;
@@ -276,7 +281,7 @@ async fn deletes(world: &mut World, born: &[Value]) {
     let priority = json!({ "metadata": { "annotations": { "machinepriority.machine.sapcloud.io": "1" } } });
     world.patches("machines", chosen, &priority).await;
     world.ledger.may_go(chosen);
-    // Whoever is to choose has to see the priority first.
+    // Whoever is to choose has to see the priority first, at the latest when machines can be listed again.
     world.for_a_while(Duration::from_secs(5 * 60), async |_| Ok(())).await;
     world.patches("machinedeployments", FLEET, &json!({ "spec": { "replicas": 2 } })).await;
     world.until("one machine to go", async |world| runs(world, FLEET, 2).await).await;
@@ -326,8 +331,11 @@ async fn rolls_in_place(world: &mut World) {
             for node in selected.into_iter().filter(|node| is_handed_over(node)) {
                 world.merges(&format!("/api/v1/nodes/{}", name(node)), &updated).await;
             }
+            let sets = world.ours("machinesets").await;
+            let new =
+                sets.iter().find(|set| text(set, "/spec/template/spec/class/name") == "class-b").ok_or("no new set")?;
             let machines = world.machines_of(FLEET).await;
-            let all = machines.iter().all(|machine| text(machine, "/spec/class/name") == "class-b");
+            let all = machines.iter().all(|machine| text(machine, "/metadata/ownerReferences/0/name") == name(new));
             expect(all, || machines.iter().map(describe).collect::<Vec<_>>().join("\n"))
         })
         .await;
@@ -349,9 +357,7 @@ async fn the_original_was_here(seed: u64, telling: Telling) -> World {
         object["kind"] == "MachineClass" || POOLS.contains(&pool) || POOLS.contains(&deployment)
     })
     .await;
-    let vm = |machine: &Value| {
-        json!({ "name": name(machine), "providerID": machine["spec"]["providerID"], "nodeName": machine["metadata"]["labels"]["node"] })
-    };
+    let vm = |machine: &Value| json!({ "name": name(machine), "providerID": machine["spec"]["providerID"], "nodeName": machine["metadata"]["labels"]["node"] });
     let vms: Vec<Value> = world.ours("machines").await.iter().map(vm).collect();
     std::fs::write(&path, json!({ "version": 1, "vms": vms }).to_string()).expect("the scratch folder is writable");
     let server = std::sync::Arc::clone(&world.server);

@@ -54,7 +54,9 @@ impl Ledger {
         if let CloudState::File(path) = &self.cloud {
             let text = std::fs::read_to_string(path).expect("the cloud's file is there");
             let file: Value = serde_json::from_str(&text).expect("the cloud's file is JSON");
-            self.vms_are(file["vms"].as_array().into_iter().flatten().map(|vm| pair(&vm["providerID"], &vm["name"])).collect());
+            self.vms_are(
+                file["vms"].as_array().into_iter().flatten().map(|vm| pair(&vm["providerID"], &vm["name"])).collect(),
+            );
         }
     }
 

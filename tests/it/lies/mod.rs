@@ -13,7 +13,10 @@ mod shape;
 mod weather;
 mod world;
 
-use std::{collections::BTreeMap, sync::{Mutex, OnceLock}};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, OnceLock},
+};
 
 use rstest::rstest;
 

@@ -49,8 +49,16 @@ pub enum Told {
 }
 
 /// The watches of a manager, by the resource.
-const WATCHED: [&str; 8] =
-    ["machines", "machinesets", "machinedeployments", "machineclasses", "nodes", "pods", "secrets", "poddisruptionbudgets"];
+const WATCHED: [&str; 8] = [
+    "machines",
+    "machinesets",
+    "machinedeployments",
+    "machineclasses",
+    "nodes",
+    "pods",
+    "secrets",
+    "poddisruptionbudgets",
+];
 
 impl Told {
     /// What is told once of each question.

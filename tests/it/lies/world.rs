@@ -26,13 +26,13 @@ use crate::{
 };
 
 /// Virtual time that anything may take.
-const PATIENCE: Duration = Duration::from_secs(3 * 3600);
+const PATIENCE: Duration = Duration::from_secs(2 * 3600);
 /// How often the test looks.
 const TICK: Duration = Duration::from_secs(5);
 /// All has come to rest when no manager has tried to write for so long…
-const SETTLED: Duration = Duration::from_secs(120);
-/// … and tries nothing in this time either, which is longer than the periods of all loops.
-const REST: Duration = Duration::from_secs(20 * 60);
+const SETTLED: Duration = Duration::from_secs(100);
+/// … and tries nothing in this time either, in which everything that waits for something looks again several times.
+const REST: Duration = Duration::from_secs(4 * 60);
 /// Name of the `ConfigMap` that the cloud keeps its VMs in.
 pub const CLOUD: &str = "cloud";
 /// A cloud that takes its time, without the writes of kubelets that only say that they live.
@@ -52,8 +52,8 @@ nodes: {leaseInterval: 0s, statusPeriod: 0s, reregister: 3h}
 pub enum Ends {
     /// It is a fault.
     Never,
-    /// It comes again, a few times, as a pod that can't reach its API server at the start.
-    AtTheStart,
+    /// It comes again, a few times, as a pod does that can't reach its API server at the start, or has lost its Lease.
+    ComesAgain,
 }
 
 /// Where the cloud keeps its VMs.
@@ -250,5 +250,8 @@ impl World {
 }
 
 fn written(tried: &[Tried]) -> Value {
-    tried.iter().map(|write| json!(format!("{} {} {}", write.method, write.path, String::from_utf8_lossy(&write.body)))).collect()
+    tried
+        .iter()
+        .map(|write| json!(format!("{} {} {}", write.method, write.path, String::from_utf8_lossy(&write.body))))
+        .collect()
 }

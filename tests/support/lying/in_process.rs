@@ -155,11 +155,7 @@ enum Fate {
 impl Opened {
     fn fate(self, line: Line) -> Option<Fate> {
         let is_among = |cut: Option<u64>| self.is_cut && cut.is_some_and(|age| self.age <= age);
-        if line.dead || is_among(line.silent) {
-            Some(Fate::Silent)
-        } else {
-            is_among(line.ended).then_some(Fate::Ends)
-        }
+        if line.dead || is_among(line.silent) { Some(Fate::Silent) } else { is_among(line.ended).then_some(Fate::Ends) }
     }
 
     /// Waits until it is not heard any more.

@@ -166,7 +166,9 @@ impl Kept {
         let is_watch = request.uri().query().is_some_and(|query| query.contains(WATCH));
         match self.rule.counted {
             Counted::All => String::new(),
-            Counted::Each => format!("{} {}{}", request.method(), request.uri().path(), if is_watch { "?" } else { "" }),
+            Counted::Each => {
+                format!("{} {}{}", request.method(), request.uri().path(), if is_watch { "?" } else { "" })
+            }
         }
     }
 
