@@ -177,7 +177,12 @@ impl DevServer {
 
     /// Every write that is still known, one line each: revision, place, and the object as stored.
     pub fn writes(&self) -> Vec<String> {
-        let journal = self.server.store.journal(0);
+        self.writes_after(0)
+    }
+
+    /// The same of those after a revision.
+    pub fn writes_after(&self, revision: u64) -> Vec<String> {
+        let journal = self.server.store.journal(revision);
         let line = |(collection, change): &(Collection, Arc<super::store::Change>)| {
             let object =
                 change.after.as_ref().map_or_else(|| "deleted".to_owned(), |stored| stored.whole().to_string());

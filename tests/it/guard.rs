@@ -24,7 +24,8 @@ pub async fn a_pod_on(namespace: &Namespace, node: &str) {
     .await;
 }
 
-fn manifest(node: &str) -> Value {
+/// The pod on a node, and its budget.
+pub fn manifest(node: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": [
         {
             "apiVersion": "policy/v1",

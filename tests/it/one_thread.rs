@@ -32,6 +32,9 @@ pub const WEBHOOKS: &str = "https://webhooks.example.com:443";
 const PATIENCE: Duration = Duration::from_secs(3600);
 pub const MACHINE_PATH: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default";
 
+/// How patches are written.
+const MERGE: &str = "application/merge-patch+json";
+
 /// What a history left behind.
 struct History {
     writes: Vec<String>,
@@ -169,7 +172,7 @@ pub fn settings(more: &[&str]) -> Settings {
 }
 
 /// From now on webhooks are answered in this thread.
-fn answer_webhooks(server: &DevServer, reviewer: Arc<dyn Reviewer>) {
+pub fn answer_webhooks(server: &DevServer, reviewer: Arc<dyn Reviewer>) {
     let handler: InProcess = Arc::new(move |path, body| match answer_at(&*reviewer, path, body) {
         Some(answer) => (answer.status, answer.body),
         None => (404, Vec::new()),
@@ -242,9 +245,13 @@ pub async fn post(client: &kube::Client, path: &str, object: &Value) {
     }
 }
 
-async fn send(client: &kube::Client, method: &str, path: &str, body: &Value) -> Result<Value, String> {
+/// Asks, and answers what came back; a refusal as text.
+pub async fn send(client: &kube::Client, method: &str, path: &str, body: &Value) -> Result<Value, String> {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-    let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", if method == "PATCH" { MERGE } else { "application/json" });
     let answer = client.request_text(request.body(body).expect("a request")).await;
     answer.map(|text| serde_json::from_str(&text).expect("JSON")).map_err(|error| error.to_string())
 }

@@ -1,146 +1,37 @@
-//! A network that lies: a proxy in front of an API server that answers in its place, loses answers, falls silent, or shows
-//! what was long ago.
+//! The liar of a manager that is a process of its own: a proxy in front of an API server that answers in its place, loses
+//! answers, falls silent, or shows what was long ago.
 //!
 //! A client speaks plain HTTP/1.1 to it, with its own credentials; the proxy speaks TLS to the API server, over one connection
-//! for each of the client's. A [`Lie`] is told of requests that a [`Rule`] picks, a certain number of times, so that a case is
-//! the same each time; [`Liar::told`] waits until that has happened. What no rule picks passes through untouched.
+//! for each of the client's. [`Liar::told`] waits until a lie has been told.
 
-use std::{
-    collections::VecDeque,
-    convert::Infallible,
-    net::Ipv4Addr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Request, Response, StatusCode,
     body::{Frame, Incoming},
     header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
     server::conn::http1 as server,
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
     task::JoinSet,
 };
 
-use super::{trusting, wait::expect, wait_until};
+use super::{Answer, Lie, Rule, Script, Told, line_of};
+use crate::support::{trusting, wait_until};
 
 type AnyBody = BoxBody<Bytes, hyper::Error>;
-
-/// What is done instead of answering truly.
-#[derive(Clone, Debug)]
-pub enum Lie {
-    /// The request is not sent on; this is the answer.
-    Answers(Answer),
-    /// The true answer is held back for this time.
-    Held(Duration),
-    /// The request is sent on and takes effect; the connection is closed in place of an answer.
-    Lost,
-    /// Before the true answer of a watch, these events (`type` and `object`) are told again.
-    Replays(Vec<Value>),
-}
-
-/// An answer of somebody who is not the API server.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    status: u16,
-    content_type: &'static str,
-    body: String,
-}
-
-impl Answer {
-    /// What a gateway says that has lost its backend.
-    pub fn page(status: u16) -> Self {
-        Self { status, content_type: "text/plain", body: format!("default backend - {status}") }
-    }
-
-    /// A `Status` that an API server might send, without details.
-    pub fn status(status: u16, reason: &str) -> Self {
-        let body = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": status,
-            "reason": reason, "message": "told by the test" });
-        Self { status, content_type: "application/json", body: body.to_string() }
-    }
-}
-
-/// Which requests a lie is told of, and how often.
-#[derive(Clone, Debug)]
-pub struct Rule {
-    method: Option<Method>,
-    /// All of these are in the path or the query.
-    with: Vec<String>,
-    without: Vec<String>,
-    lie: Lie,
-    times: usize,
-}
-
-impl Rule {
-    /// Of requests whose path and query hold this text, once.
-    pub fn about(text: impl Into<String>, lie: Lie) -> Self {
-        Self { method: None, with: vec![text.into()], without: Vec::new(), lie, times: 1 }
-    }
-
-    /// Of this method only.
-    #[must_use]
-    pub fn method(self, method: Method) -> Self {
-        Self { method: Some(method), ..self }
-    }
-
-    /// Only where this text is in path or query, too.
-    #[must_use]
-    pub fn with(mut self, text: impl Into<String>) -> Self {
-        self.with.push(text.into());
-        self
-    }
-
-    /// Only where this text is in neither path nor query.
-    #[must_use]
-    pub fn without(mut self, text: impl Into<String>) -> Self {
-        self.without.push(text.into());
-        self
-    }
-
-    /// So many times.
-    #[must_use]
-    pub fn times(self, times: usize) -> Self {
-        Self { times, ..self }
-    }
-
-    fn picks(&self, request: &Request<Incoming>) -> bool {
-        let text = request.uri().to_string();
-        self.method.as_ref().is_none_or(|method| method == request.method())
-            && self.with.iter().all(|part| text.contains(part))
-            && !self.without.iter().any(|part| text.contains(part))
-    }
-}
-
-/// A rule of a [`Liar`].
-#[derive(Clone, Copy, Debug)]
-pub struct Told(usize);
-
-struct Kept {
-    rule: Rule,
-    left: usize,
-    told: usize,
-}
-
-#[derive(Default)]
-struct State {
-    rules: Vec<Kept>,
-    /// What passed, newest last, for the text of a test that fails.
-    passed: VecDeque<String>,
-}
 
 /// The proxy. It ends with the test.
 pub struct Liar {
     port: u16,
-    state: Arc<Mutex<State>>,
+    script: Arc<Script>,
     /// Connections that were opened in an earlier age than this one are silent.
     age: watch::Sender<u64>,
     _tasks: JoinSet<()>,
@@ -152,10 +43,10 @@ impl Liar {
         let upstream: u16 = url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a URL with a port");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port of loopback");
         let port = listener.local_addr().expect("a bound socket").port();
-        let state = Arc::<Mutex<State>>::default();
+        let script = Arc::<Script>::default();
         let age = watch::Sender::new(0);
         let mut tasks = JoinSet::new();
-        let (kept, ages) = (Arc::clone(&state), age.clone());
+        let (kept, ages) = (Arc::clone(&script), age.clone());
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
@@ -164,7 +55,7 @@ impl Liar {
                 while connections.try_join_next().is_some() {}
             }
         });
-        Self { port, state, age, _tasks: tasks }
+        Self { port, script, age, _tasks: tasks }
     }
 
     /// Where it is reached.
@@ -174,30 +65,18 @@ impl Liar {
 
     /// From now on this lie is told.
     pub fn tells(&self, rule: Rule) -> Told {
-        let mut state = lock(&self.state);
-        let left = rule.times;
-        state.rules.push(Kept { rule, left, told: 0 });
-        Told(state.rules.len() - 1)
+        self.script.tells(rule)
     }
 
     /// A rule tells no more lies; answers how many it has told.
     pub fn stops(&self, told: Told) -> usize {
-        let mut state = lock(&self.state);
-        let kept = &mut state.rules[told.0];
-        kept.left = 0;
-        kept.told
+        self.script.stops(told)
     }
 
     /// Waits until a lie has been told so many times.
     pub async fn told(&self, told: Told, times: usize, within: Duration) {
-        wait_until(&format!("a lie to be told {times} times"), within, || async {
-            let state = lock(&self.state);
-            let kept = &state.rules[told.0];
-            expect(kept.told >= times, || {
-                format!("{:?} was told {} times; what passed last: {:#?}", kept.rule, kept.told, state.passed)
-            })
-        })
-        .await;
+        let what = format!("a lie to be told {times} times");
+        wait_until(&what, within, || async { self.script.has_told(told, times) }).await;
     }
 
     /// All connections that are open now stay open and carry nothing any more; new ones work.
@@ -206,18 +85,14 @@ impl Liar {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// One connection of a client.
-async fn serve(stream: TcpStream, upstream: u16, state: Arc<Mutex<State>>, mut ages: watch::Receiver<u64>) {
+async fn serve(stream: TcpStream, upstream: u16, script: Arc<Script>, mut ages: watch::Receiver<u64>) {
     ages.mark_unchanged();
     let silent = ages.clone();
     let service = service_fn(move |request| {
-        let (state, silent) = (Arc::clone(&state), silent.clone());
+        let (script, silent) = (Arc::clone(&script), silent.clone());
         async move {
-            match answer(request, upstream, &state, silent).await {
+            match answer(request, upstream, &script, silent).await {
                 Some(answer) => Ok(answer),
                 // hyper closes the connection without an answer.
                 None => Err("lost"),
@@ -230,22 +105,11 @@ async fn serve(stream: TcpStream, upstream: u16, state: Arc<Mutex<State>>, mut a
 async fn answer(
     request: Request<Incoming>,
     upstream: u16,
-    state: &Mutex<State>,
+    script: &Script,
     silent: watch::Receiver<u64>,
 ) -> Option<Response<AnyBody>> {
     stays_heard(&silent).await;
-    let lie = {
-        let mut state = lock(state);
-        state.passed.push_back(format!("{} {}", request.method(), request.uri()));
-        if state.passed.len() > 40 {
-            state.passed.pop_front();
-        }
-        state.rules.iter_mut().find(|kept| kept.left > 0 && kept.rule.picks(&request)).map(|kept| {
-            kept.left -= 1;
-            kept.told += 1;
-            kept.rule.lie.clone()
-        })
-    };
+    let lie = script.lie_about(&request);
     if let Some(Lie::Answers(lie)) = &lie {
         return Some(invented(lie));
     }
@@ -301,9 +165,7 @@ fn passed_on(truth: Response<Incoming>, before: Vec<Value>, silent: watch::Recei
     let (frames, mut rest) = mpsc::channel::<Result<Frame<Bytes>, hyper::Error>>(8);
     tokio::spawn(async move {
         for line in before {
-            // As API servers do, the type first.
-            let line = format!("{{\"type\":{},\"object\":{}}}\n", line["type"], line["object"]);
-            let _ = frames.send(Ok(Frame::data(Bytes::from(line)))).await;
+            let _ = frames.send(Ok(Frame::data(Bytes::from(line_of(&line))))).await;
         }
         loop {
             // Whoever hangs up ends the question to the API server, too.

@@ -1,0 +1,366 @@
+//! The parts of a machine's life: what is there before the lie, what is applied, and what may go.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use machine_controller_manager::api::crd::{CrdOptions, definitions};
+use serde_json::{Value, json};
+
+use super::{
+    weather::Telling,
+    world::{CloudState, Ends, World},
+};
+use crate::{
+    fleet::{self, describe, phase, rolled_out},
+    go_fleet, guard,
+    one_thread::{MACHINE_PATH, NAMESPACE, install, post},
+    rollout::{is_handed_over, is_selected},
+    support::{
+        cluster_object::{name, number, text},
+        scratch,
+        wait::expect,
+    },
+};
+
+/// The deployment that things happen to.
+const FLEET: &str = "fleet";
+/// The one that nothing happens to.
+const BYSTANDER: &str = "bystander";
+const CLASS: &str = "class-a";
+/// Seldom renewed, which is most of what such a world does.
+const ELECTION: [&str; 3] =
+    ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=40s", "--leader-elect-retry-period=10s"];
+const WITHOUT_ELECTION: &[&str] = &["--leader-elect=false"];
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+/// Pools of the original's fleet that are taken over: one that was paused in the middle of a rolling update, one that rests.
+const POOLS: [&str; 2] = ["half", "recreate"];
+/// The old set of the first of them.
+const OLD_SET: &str = "half-58884-";
+
+/// A column of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Flow {
+    /// A deployment is applied.
+    Create,
+    /// Machines run, a Node is silent for a moment, a label of the template changes.
+    Run,
+    /// A machine is deleted whose pod has a budget that allows nothing for a while.
+    Drain,
+    /// A deployment is scaled in, then deleted.
+    Delete,
+    /// The template changes.
+    Roll,
+    /// The template changes, and machines are kept.
+    RollInPlace,
+    /// The leader dies while a rolling update makes a machine.
+    TakeOverACreation,
+    /// The leader dies while a rolling update deletes a machine.
+    TakeOverADeletion,
+    /// A fleet that the Go original left behind; a rolling update that it had paused goes on.
+    TakeOverFromTheOriginal,
+}
+
+impl Flow {
+    /// What is there before anybody lies.
+    pub async fn begins(self, seed: u64, telling: Telling) -> World {
+        if self == Self::TakeOverFromTheOriginal {
+            return the_original_was_here(seed, telling).await;
+        }
+        let mut world = World::new(seed, CloudState::ConfigMap, telling);
+        install(&world.client).await;
+        if self.is_take_over() {
+            world.starts_manager(&ELECTION, Ends::ComesAgain).await;
+            world.starts_manager(&ELECTION, Ends::ComesAgain).await;
+        } else {
+            world.starts_manager(WITHOUT_ELECTION, Ends::Never).await;
+        }
+        for object in &manifests(BYSTANDER, 1)[..2] {
+            let plural = if object["kind"] == "Secret" { SECRETS } else { CLASSES };
+            post(&world.client, plural, object).await;
+        }
+        apply(&world, BYSTANDER, 1, None).await;
+        if self != Self::Create {
+            let strategy = (self == Self::RollInPlace).then(in_place);
+            apply(&world, FLEET, self.replicas(), strategy).await;
+        }
+        world.until("the fleet to run", async |world| self.stands(world).await).await;
+        world
+    }
+
+    fn is_take_over(self) -> bool {
+        matches!(self, Self::TakeOverACreation | Self::TakeOverADeletion)
+    }
+
+    /// Machines of the fleet at the beginning.
+    fn replicas(self) -> usize {
+        match self {
+            Self::Create | Self::TakeOverFromTheOriginal => 0,
+            Self::Delete => 3,
+            _ => 2,
+        }
+    }
+
+    /// The bystander and the fleet are there as they were applied.
+    async fn stands(self, world: &World) -> Result<(), String> {
+        runs(world, BYSTANDER, 1).await?;
+        runs(world, FLEET, self.replicas()).await?;
+        is_even(world).await
+    }
+
+    /// The lie, what is applied, and the time until all is as it should be.
+    pub async fn happens(self, world: &mut World) {
+        let born = world.machines_of(FLEET).await;
+        world.is_lied_to();
+        match self {
+            Self::Create => apply(world, FLEET, 2, None).await,
+            Self::Run => happens_to_a_running_fleet(world, &born).await,
+            Self::Drain => drains(world, &born).await,
+            Self::Delete => deletes(world, &born).await,
+            Self::Roll => rolls(world, &born).await,
+            Self::RollInPlace => rolls_in_place(world).await,
+            Self::TakeOverACreation => {
+                rolls(world, &born).await;
+                let is_made = |machine: &Value| phase(machine) == "Pending";
+                dies_once(world, "a machine is made", is_made).await;
+            }
+            Self::TakeOverADeletion => {
+                rolls(world, &born).await;
+                dies_once(world, "a machine is deleted", is_deleting).await;
+            }
+            Self::TakeOverFromTheOriginal => {
+                for machine in world.ours("machines").await.iter().map(name).filter(|name| name.starts_with(OLD_SET)) {
+                    world.ledger.may_go(machine);
+                }
+                world.starts_manager(WITHOUT_ELECTION, Ends::ComesAgain).await;
+                world.patches("machinedeployments", "half", &json!({ "spec": { "paused": false } })).await;
+            }
+        }
+        world.until("all to be as applied", async |world| self.is_whole(world).await).await;
+    }
+
+    /// All is as it was applied last.
+    pub async fn is_whole(self, world: &World) -> Result<(), String> {
+        match self {
+            Self::Delete => runs(world, BYSTANDER, 1).await?,
+            Self::TakeOverFromTheOriginal => {
+                runs_as("half", world, &pool_of(world, "half").await, 4).await?;
+                runs_as("recreate", world, &pool_of(world, "recreate").await, 2).await?;
+            }
+            _ => {
+                runs(world, BYSTANDER, 1).await?;
+                runs(world, FLEET, 2).await?;
+            }
+        }
+        if matches!(self, Self::Roll | Self::TakeOverACreation | Self::TakeOverADeletion) {
+            let machines = world.machines_of(FLEET).await;
+            let rolled = |machine: &Value| machine["metadata"]["annotations"]["rolled"] == "yes";
+            expect(machines.iter().all(rolled), || machines.iter().map(describe).collect::<Vec<_>>().join("\n"))?;
+        }
+        if self == Self::Run {
+            for node in world.nodes().await.iter().filter(|node| !name(node).starts_with(BYSTANDER)) {
+                expect(text(node, "/metadata/labels/told") == "yes", || node["metadata"].to_string())?;
+            }
+        }
+        is_even(world).await
+    }
+}
+
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+const CLASSES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machineclasses";
+
+fn manifests(name: &str, replicas: usize) -> Vec<Value> {
+    let replicas = u32::try_from(replicas).expect("few");
+    let list: Value = serde_json::from_str(&fleet::manifests(NAMESPACE, name, replicas, CLASS)).expect("JSON");
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
+async fn apply(world: &World, name: &str, replicas: usize, strategy: Option<Value>) {
+    let mut deployment = manifests(name, replicas).remove(2);
+    if let Some(strategy) = strategy {
+        deployment["spec"]["strategy"] = strategy;
+    }
+    post(&world.client, &format!("{MACHINE_PATH}/machinedeployments"), &deployment).await;
+}
+
+fn in_place() -> Value {
+    let limits = json!({ "maxSurge": 0, "maxUnavailable": 1, "orchestrationType": "Auto" });
+    json!({ "type": "InPlaceUpdate", "inPlaceUpdate": limits })
+}
+
+fn is_deleting(object: &Value) -> bool {
+    object.pointer("/metadata/deletionTimestamp").is_some()
+}
+
+/// A deployment of the test has so many machines, all run, and its status says so.
+async fn runs(world: &World, fleet: &str, replicas: usize) -> Result<(), String> {
+    if replicas == 0 {
+        return Ok(());
+    }
+    runs_as(fleet, world, &world.machines_of(fleet).await, replicas).await
+}
+
+async fn runs_as(fleet: &str, world: &World, machines: &[Value], replicas: usize) -> Result<(), String> {
+    let all = machines.iter().all(|machine| phase(machine) == "Running" && !is_deleting(machine));
+    expect(all && machines.len() == replicas, || machines.iter().map(describe).collect::<Vec<_>>().join("\n"))?;
+    let deployments = world.ours("machinedeployments").await;
+    let deployment = deployments.iter().find(|deployment| name(deployment) == fleet).ok_or("no deployment")?;
+    let replicas = i64::try_from(replicas).expect("few");
+    rolled_out(deployment, replicas)?;
+    expect(number(deployment, "/status/availableReplicas") == replicas, || deployment["status"].to_string())
+}
+
+async fn pool_of(world: &World, pool: &str) -> Vec<Value> {
+    let mut machines = world.ours("machines").await;
+    machines.retain(|machine| machine["metadata"]["labels"]["pool"] == pool);
+    machines
+}
+
+/// Each machine has its VM and its Node, and there is no VM and no Node beside.
+async fn is_even(world: &World) -> Result<(), String> {
+    let machines = world.ours("machines").await;
+    let wanted: BTreeSet<String> =
+        machines.iter().map(|machine| text(machine, "/spec/providerID").to_owned()).collect();
+    let vms = world.ledger.vms();
+    expect(vms == wanted, || format!("VMs {vms:?} of {wanted:?}"))?;
+    let wanted: BTreeSet<String> =
+        machines.iter().map(|machine| text(machine, "/metadata/labels/node").to_owned()).collect();
+    let nodes: BTreeSet<String> = world.nodes().await.iter().map(|node| name(node).to_owned()).collect();
+    expect(nodes == wanted, || format!("Nodes {nodes:?} of {wanted:?}"))
+}
+
+/// A Node's kubelet is not heard for a moment, and the template gets a label for the Nodes, which replaces nobody.
+async fn happens_to_a_running_fleet(world: &mut World, born: &[Value]) {
+    let silent = json!({ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "told by the test",
+        "lastHeartbeatTime": "2026-12-01T00:00:00Z", "lastTransitionTime": "2026-12-01T00:00:00Z" });
+    let node = format!("/api/v1/nodes/{}/status", text(&born[0], "/metadata/labels/node"));
+    world.merges(&node, &json!({ "status": { "conditions": [silent] } })).await;
+    let label = json!({ "nodeTemplate": { "metadata": { "labels": { "told": "yes" } } } });
+    world.patches("machinedeployments", FLEET, &json!({ "spec": { "template": { "spec": label } } })).await;
+    // Longer than the period of the search for orphans.
+    world.for_a_while(Duration::from_secs(16 * 60), async |_| Ok(())).await;
+}
+
+/// While a budget allows nothing, pod, machine and VM stay; then they go.
+async fn drains(world: &mut World, born: &[Value]) {
+    let machine = &born[0];
+    for object in guard::manifest(text(machine, "/metadata/labels/node"))["items"].as_array().expect("a list") {
+        post(&world.client, if object["kind"] == "Pod" { PODS } else { BUDGETS }, object).await;
+    }
+    world
+        .until("the budget to count its pod", async |world| {
+            let budgets = crate::one_thread::list(&world.client, BUDGETS).await;
+            expect(number(&budgets[0], "/status/currentHealthy") == 1, || budgets[0]["status"].to_string())
+        })
+        .await;
+    world.deletes_machine(machine).await;
+    let refused = async |world: &World| {
+        let pods = crate::one_thread::list(&world.client, PODS).await;
+        expect(pods.len() == 1 && !is_deleting(&pods[0]), || "the pod went against its budget".to_owned())?;
+        let machines = world.machines_of(FLEET).await;
+        expect(machines.iter().any(|left| name(left) == name(machine)), || "the machine went before its pod".to_owned())
+    };
+    world.for_a_while(Duration::from_secs(4 * 60), refused).await;
+    world.ledger.may_go(guard::NAME);
+    world.deletes(&format!("{BUDGETS}/{}", guard::NAME)).await;
+    is_gone(world, &[name(machine).to_owned()]).await;
+}
+
+async fn is_gone(world: &mut World, machines: &[String]) {
+    let gone = async |world: &World| {
+        let left = world.ours("machines").await;
+        let left: Vec<String> =
+            left.iter().filter(|machine| machines.iter().any(|gone| gone == name(machine))).map(describe).collect();
+        expect(left.is_empty(), || left.join("\n"))
+    };
+    world.until("machines to go", gone).await;
+}
+
+/// First the machine of the lowest priority goes, then all.
+async fn deletes(world: &mut World, born: &[Value]) {
+    let chosen = name(&born[1]);
+    let priority = json!({ "metadata": { "annotations": { "machinepriority.machine.sapcloud.io": "1" } } });
+    world.patches("machines", chosen, &priority).await;
+    world.ledger.may_go(chosen);
+    // Whoever is to choose has to see the priority first, at the latest when machines can be listed again.
+    world.for_a_while(Duration::from_secs(5 * 60), async |_| Ok(())).await;
+    world.patches("machinedeployments", FLEET, &json!({ "spec": { "replicas": 2 } })).await;
+    world.until("one machine to go", async |world| runs(world, FLEET, 2).await).await;
+    is_gone(world, &[chosen.to_owned()]).await;
+    let faults = world.ledger.faults();
+    assert!(faults.is_empty(), "{faults:#?}");
+    for machine in born {
+        world.ledger.may_go(name(machine));
+    }
+    world.deletes(&format!("{MACHINE_PATH}/machinedeployments/{FLEET}")).await;
+    is_gone(world, &born.iter().map(|machine| name(machine).to_owned()).collect::<Vec<_>>()).await;
+}
+
+/// The template changes; all machines of before may go.
+async fn rolls(world: &mut World, born: &[Value]) {
+    for machine in born {
+        world.ledger.may_go(name(machine));
+    }
+    let rolled = json!({ "spec": { "template": { "metadata": { "annotations": { "rolled": "yes" } } } } });
+    world.patches("machinedeployments", FLEET, &rolled).await;
+}
+
+/// The leader dies as soon as this holds for a machine of the fleet.
+async fn dies_once(world: &mut World, what: &str, holds: impl Fn(&Value) -> bool) {
+    world
+        .until(what, async |world| {
+            let machines = world.machines_of(FLEET).await;
+            expect(machines.iter().any(&holds), || machines.iter().map(describe).collect::<Vec<_>>().join("\n"))
+        })
+        .await;
+    world.the_first_manager_dies();
+}
+
+/// Another class; the test is the agent on the Nodes.
+async fn rolls_in_place(world: &mut World) {
+    let mut class = manifests(FLEET, 2).remove(1);
+    class["metadata"]["name"] = json!("class-b");
+    post(&world.client, CLASSES, &class).await;
+    let rolled = json!({ "spec": { "template": { "spec": { "class": { "name": "class-b" } } } } });
+    world.patches("machinedeployments", FLEET, &rolled).await;
+    let updated = json!({ "metadata": { "labels": { "node.machine.sapcloud.io/update-result": "successful" } } });
+    world
+        .until("all machines to be updated", async |world| {
+            let nodes = world.nodes().await;
+            let selected: Vec<&Value> = nodes.iter().filter(|node| is_selected(node)).collect();
+            assert!(selected.len() <= 1, "{} nodes are updated at once", selected.len());
+            for node in selected.into_iter().filter(|node| is_handed_over(node)) {
+                world.merges(&format!("/api/v1/nodes/{}", name(node)), &updated).await;
+            }
+            let sets = world.ours("machinesets").await;
+            let new =
+                sets.iter().find(|set| text(set, "/spec/template/spec/class/name") == "class-b").ok_or("no new set")?;
+            let machines = world.machines_of(FLEET).await;
+            let all = machines.iter().all(|machine| text(machine, "/metadata/ownerReferences/0/name") == name(new));
+            expect(all, || machines.iter().map(describe).collect::<Vec<_>>().join("\n"))
+        })
+        .await;
+}
+
+/// Two pools of the original, one of them in the middle of a rolling update; the VMs of their machines run.
+async fn the_original_was_here(seed: u64, telling: Telling) -> World {
+    let path = scratch::subfolder("cloud").join("vms.json");
+    let mut world = World::new(seed, CloudState::File(path.clone()), telling);
+    for definition in definitions(&CrdOptions::default()) {
+        post(&world.client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
+    }
+    let mut secret = manifests(FLEET, 0).remove(0);
+    secret["metadata"]["name"] = json!("s");
+    post(&world.client, SECRETS, &secret).await;
+    go_fleet::recreate(&world.client, NAMESPACE, |object| {
+        let pool = text(object, "/metadata/labels/pool");
+        let deployment = name(object);
+        object["kind"] == "MachineClass" || POOLS.contains(&pool) || POOLS.contains(&deployment)
+    })
+    .await;
+    let vm = |machine: &Value| json!({ "name": name(machine), "providerID": machine["spec"]["providerID"], "nodeName": machine["metadata"]["labels"]["node"] });
+    let vms: Vec<Value> = world.ours("machines").await.iter().map(vm).collect();
+    std::fs::write(&path, json!({ "version": 1, "vms": vms }).to_string()).expect("the scratch folder is writable");
+    let server = std::sync::Arc::clone(&world.server);
+    world.ledger.looks(&server);
+    world
+}

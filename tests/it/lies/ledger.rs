@@ -1,0 +1,111 @@
+//! Who was there and who went: VMs, machines, Nodes and pods, by what the API server stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use machine_controller_manager::dev_server::DevServer;
+use serde_json::Value;
+
+use super::world::{CLOUD, CloudState};
+
+/// Resources whose objects are not to go unless they are named.
+const KEPT: [&str; 3] = ["machines", "nodes", "pods"];
+
+/// The book of a world.
+pub struct Ledger {
+    cloud: CloudState,
+    /// Up to this revision all is in the book.
+    seen: u64,
+    /// Names of machines, which are those of their Nodes, and of pods that may go.
+    may_go: BTreeSet<String>,
+    /// `resource/name` of what has gone.
+    gone: BTreeSet<String>,
+    /// The VMs that were ever there, by their machines.
+    made: BTreeMap<String, BTreeSet<String>>,
+    /// Those that are there, with their machines.
+    running: BTreeMap<String, String>,
+}
+
+impl Ledger {
+    pub fn of(cloud: CloudState) -> Self {
+        let (may_go, gone) = (BTreeSet::new(), BTreeSet::new());
+        Self { cloud, seen: 0, may_go, gone, made: BTreeMap::new(), running: BTreeMap::new() }
+    }
+
+    /// What has this name may go.
+    pub fn may_go(&mut self, name: &str) {
+        self.may_go.insert(name.to_owned());
+    }
+
+    /// Writes down what has happened since.
+    pub fn looks(&mut self, server: &DevServer) {
+        for written in server.writes_after(self.seen) {
+            let Some((revision, place, object)) = line(&written) else { continue };
+            self.seen = revision;
+            let mut parts = place.splitn(3, '/').skip(1);
+            let (resource, key) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            let name = key.rsplit('/').next().unwrap_or_default();
+            if KEPT.contains(&resource) && object == "deleted" {
+                self.gone.insert(format!("{resource}/{name}"));
+            }
+            if resource == "configmaps" && name == CLOUD {
+                self.vms_are(vms_of(object));
+            }
+        }
+        if let CloudState::File(path) = &self.cloud {
+            let text = std::fs::read_to_string(path).expect("the cloud's file is there");
+            let file: Value = serde_json::from_str(&text).expect("the cloud's file is JSON");
+            self.vms_are(
+                file["vms"].as_array().into_iter().flatten().map(|vm| pair(&vm["providerID"], &vm["name"])).collect(),
+            );
+        }
+    }
+
+    fn vms_are(&mut self, now: BTreeMap<String, String>) {
+        for (vm, machine) in &now {
+            self.made.entry(machine.clone()).or_default().insert(vm.clone());
+        }
+        self.running = now;
+    }
+
+    /// The identities of the VMs that are there.
+    pub fn vms(&self) -> BTreeSet<String> {
+        self.running.keys().cloned().collect()
+    }
+
+    /// What has gone without being named, and machines that had several VMs.
+    pub fn faults(&self) -> Vec<String> {
+        let named = |place: &&String| place.rsplit('/').next().is_some_and(|name| self.may_go.contains(name));
+        let gone = self.gone.iter().filter(|place| !named(place)).map(|place| format!("{place} was not to go"));
+        let ended = self.made.iter().filter(|(machine, vms)| {
+            !self.may_go.contains(*machine) && vms.iter().any(|vm| !self.running.contains_key(vm))
+        });
+        let ended = ended.map(|(machine, _)| format!("the VM of {machine} was not to go"));
+        let twice = self.made.iter().filter(|(_, vms)| vms.len() > 1);
+        let twice = twice.map(|(machine, vms)| format!("{machine} had several VMs: {vms:?}"));
+        gone.chain(ended).chain(twice).collect()
+    }
+}
+
+/// Revision, place and object of a line of the journal; the object is `deleted` once it is.
+pub fn line(written: &str) -> Option<(u64, &str, &str)> {
+    let mut parts = written.splitn(3, ' ');
+    Some((parts.next()?.parse().ok()?, parts.next()?, parts.next()?))
+}
+
+/// The VMs of the cloud's `ConfigMap` that exist, with their machines.
+fn vms_of(config_map: &str) -> BTreeMap<String, String> {
+    let map: Value = serde_json::from_str(config_map).unwrap_or_default();
+    let records = map["data"].as_object().into_iter().flatten().filter(|(key, _)| key.starts_with("vm."));
+    records
+        .map(|(_, record)| {
+            let vm: Value = serde_json::from_str(record.as_str().unwrap_or_default()).expect("a record is JSON");
+            pair(&vm["providerID"], &vm["key"])
+        })
+        .collect()
+}
+
+/// A VM and the name of its machine.
+fn pair(vm: &Value, machine: &Value) -> (String, String) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    (text(vm), text(machine).rsplit('/').next().unwrap_or_default().to_owned())
+}

@@ -1,0 +1,100 @@
+//! Every lie in every part of a machine's life: the table of lies and flows, in one thread on paused time against the embedded
+//! API server.
+//!
+//! A cell is a world of its own ([`world`]): what a flow needs comes about truthfully, then a lie ([`weather`]) is told of
+//! everything the manager asks, then something is applied ([`flows`]). Each flow names what may go; whatever else was there must be
+//! there at the end ([`ledger`]). All comes to rest, every machine runs with one VM and one Node, and the objects are shaped as
+//! without lies: no finalizer, label, annotation, taint or condition is left behind. `lying` does the same to the built program and
+//! a real API server, for fewer lies.
+
+mod flows;
+mod ledger;
+mod shape;
+mod weather;
+mod world;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, OnceLock},
+};
+
+use rstest::rstest;
+
+use self::{
+    flows::Flow,
+    weather::{Telling, Told},
+};
+use crate::support::scratch::count_ran;
+
+/// Where all chance of a cell comes from.
+const SEED: u64 = 5;
+
+#[rstest]
+fn nothing_goes_that_was_not_named(
+    #[values(
+        Flow::Create,
+        Flow::Run,
+        Flow::Drain,
+        Flow::Delete,
+        Flow::Roll,
+        Flow::RollInPlace,
+        Flow::TakeOverACreation,
+        Flow::TakeOverADeletion,
+        Flow::TakeOverFromTheOriginal
+    )]
+    flow: Flow,
+    #[values(
+        Told::NotFound,
+        Told::NotFoundPage,
+        Told::TooManyRequests,
+        Told::ServerFault,
+        Told::Unavailable,
+        Told::BadGateway,
+        Told::Late,
+        Told::TooLate,
+        Told::Lost,
+        Told::Silence,
+        Told::NoListsOf("machines"),
+        Told::NoListsOf("machinesets"),
+        Told::NoListsOf("nodes"),
+        Told::NoListsOf("pods"),
+        Told::OldEvents
+    )]
+    told: Told,
+) {
+    count_ran(&format!("lies::{flow:?}_{told:?}"));
+    let wanted = without_lies(flow);
+    let shapes = lives(flow, told);
+    for (kind, shapes) in &shapes {
+        assert_eq!(*shapes, wanted[kind], "{kind} are shaped otherwise than without lies");
+    }
+}
+
+/// The shapes of all objects at the end of a cell, by kind.
+type Shapes = BTreeMap<&'static str, Vec<String>>;
+
+/// What a flow leaves behind when nobody lies; told once per flow.
+fn without_lies(flow: Flow) -> Shapes {
+    static ALL: OnceLock<Mutex<BTreeMap<Flow, Shapes>>> = OnceLock::new();
+    let known = || ALL.get_or_init(Mutex::default).lock().expect("nobody panics with the table in hand");
+    if let Some(shapes) = known().get(&flow) {
+        return shapes.clone();
+    }
+    let shapes = lives(flow, Told::Truth);
+    known().insert(flow, shapes.clone());
+    shapes
+}
+
+/// Lets a cell happen.
+fn lives(flow: Flow, told: Told) -> Shapes {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let mut world = flow.begins(SEED, Telling::of(told)).await;
+        flow.happens(&mut world).await;
+        world.comes_to_rest().await;
+        flow.is_whole(&world).await.unwrap_or_else(|seen| panic!("at the end: {seen}"));
+        let faults = world.ledger.faults();
+        assert!(faults.is_empty(), "{faults:#?}");
+        shape::of_all(&world).await
+    })
+}

@@ -1,0 +1,257 @@
+//! The world of one cell: an embedded API server, a cloud that outlives its managers, managers behind liars, and the test that
+//! looks on. Everything is in one thread on paused time; one seed is one history.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use machine_controller_manager::{
+    cluster::clock::{SharedClock, TokioClock},
+    dev_server::DevServer,
+    manager::{Face, Randomness, Reach, Surroundings, run_in},
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::Notify,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+use super::{ledger::Ledger, weather::Telling};
+use crate::{
+    one_thread::{MACHINE_PATH, NAMESPACE, answer_webhooks, list, send, settings, start_server},
+    support::{
+        cluster_object::name,
+        lying::in_process::{InProcessLiar, Tried},
+        scratch,
+    },
+};
+
+/// Virtual time that anything may take.
+const PATIENCE: Duration = Duration::from_secs(2 * 3600);
+/// How often the test looks.
+const TICK: Duration = Duration::from_secs(5);
+/// All has come to rest when no manager has tried to write for so long…
+const SETTLED: Duration = Duration::from_secs(100);
+/// … and tries nothing in this time either, in which everything that waits for something looks again several times.
+const REST: Duration = Duration::from_secs(4 * 60);
+/// Name of the `ConfigMap` that the cloud keeps its VMs in.
+pub const CLOUD: &str = "cloud";
+/// A cloud that takes its time, without the writes of kubelets that only say that they live.
+const SIMULATION: &str = "\
+seed: 11
+latency:
+  create: {constant: 2s}
+  boot: {constant: 20s}
+  ready: {constant: 5s}
+  delete: {constant: 5s}
+  api: {constant: 20ms}
+nodes: {leaseInterval: 0s, statusPeriod: 0s, reregister: 3h}
+";
+
+/// What becomes of a manager that ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It is a fault.
+    Never,
+    /// It comes again, a few times, as a pod does that can't reach its API server at the start, or has lost its Lease.
+    ComesAgain,
+}
+
+/// Where the cloud keeps its VMs.
+#[derive(Clone, Debug)]
+pub enum CloudState {
+    /// On the API server; it outlives any manager.
+    ConfigMap,
+    /// In a file of the exchange format, for VMs that were there before.
+    File(PathBuf),
+}
+
+/// A manager and the liar in front of it.
+struct Manager {
+    liar: InProcessLiar,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+/// The world of one cell.
+pub struct World {
+    pub server: Arc<DevServer>,
+    /// Of the test; nobody lies to it.
+    pub client: kube::Client,
+    pub ledger: Ledger,
+    clock: SharedClock,
+    seed: u64,
+    managers: Vec<Manager>,
+    started: u64,
+    state: CloudState,
+    telling: Telling,
+}
+
+impl World {
+    /// A cluster without definitions or managers, whose managers will be told these lies.
+    pub fn new(seed: u64, state: CloudState, telling: Telling) -> Self {
+        let start = "2026-12-01T00:00:00Z".parse().expect("a time");
+        let clock: SharedClock = Arc::new(TokioClock::starting_at(start));
+        let server = Arc::new(start_server(seed, &clock));
+        let client = server.client("tester", NAMESPACE);
+        let ledger = Ledger::of(state.clone());
+        Self { server, client, ledger, clock, seed, managers: Vec::new(), started: 0, state, telling }
+    }
+
+    /// Starts a manager behind a liar of its own; it answers webhooks from now on.
+    pub async fn starts_manager(&mut self, flags: &[&str], ends: Ends) {
+        let liar = InProcessLiar::default();
+        self.telling.begins_for(&liar);
+        let client = liar.in_front_of(&self.server.client("manager", NAMESPACE));
+        let state = match &self.state {
+            CloudState::ConfigMap => format!("--simulation-state=configmap:{CLOUD}"),
+            CloudState::File(path) => format!("--simulation-state=json:{}", path.display()),
+        };
+        let simulation = scratch::subfolder("lies").join("simulation.yaml");
+        std::fs::write(&simulation, SIMULATION).expect("the scratch folder is writable");
+        let simulation = format!("--simulation-config={}", simulation.display());
+        let flags: Vec<&str> = flags.iter().copied().chain([state.as_str(), simulation.as_str()]).collect();
+        let settings = settings(&flags);
+        self.started += 1;
+        let (clock, seed) = (Arc::clone(&self.clock), self.seed * 100 + self.started * 10);
+        let (server, answering) = (Arc::clone(&self.server), Arc::new(Notify::new()));
+        let answers = Arc::clone(&answering);
+        let task = tokio::spawn(async move {
+            let mut attempt = 0;
+            loop {
+                let (server, answers) = (Arc::clone(&server), Arc::clone(&answers));
+                let given = move |reviewer| {
+                    answer_webhooks(&server, reviewer);
+                    answers.notify_one();
+                };
+                let surroundings = Surroundings {
+                    reach: Reach::Clients { control: client.clone(), target: Some(client.clone()) },
+                    face: Face::Given(Box::new(given)),
+                    clock: Arc::clone(&clock),
+                    randomness: Randomness::Seeded(seed + attempt),
+                };
+                let ended = run_in(settings.clone(), surroundings, std::future::pending()).await;
+                attempt += 1;
+                if ends == Ends::Never || attempt > 4 {
+                    return ended;
+                }
+                sleep(Duration::from_secs(10)).await;
+            }
+        });
+        self.managers.push(Manager { liar, task });
+        answering.notified().await;
+    }
+
+    /// The manager that was started first dies where it stands, as by SIGKILL.
+    pub fn the_first_manager_dies(&mut self) {
+        let dead = self.managers.remove(0);
+        dead.liar.cuts_off();
+        dead.task.abort();
+    }
+
+    /// From now on lies are told.
+    pub fn is_lied_to(&mut self) {
+        self.telling.begins();
+        for manager in &self.managers {
+            self.telling.begins_for(&manager.liar);
+        }
+        self.telling.disturbs(&self.server, &mut self.ledger);
+    }
+
+    /// Lets some seconds of virtual time pass.
+    pub async fn a_moment(&mut self) {
+        sleep(TICK).await;
+        for manager in &self.managers {
+            assert!(!manager.task.is_finished(), "a manager has ended by itself");
+        }
+        self.telling.disturbs(&self.server, &mut self.ledger);
+        self.ledger.looks(&self.server);
+    }
+
+    /// Lets so much virtual time pass; the check must hold all the while.
+    pub async fn for_a_while(&mut self, time: Duration, check: impl AsyncFn(&Self) -> Result<(), String>) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.a_moment().await;
+            if let Err(seen) = check(self).await {
+                panic!("{seen}");
+            }
+        }
+    }
+
+    /// Lets virtual time pass until a check holds.
+    pub async fn until(&mut self, what: &str, check: impl AsyncFn(&Self) -> Result<(), String>) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match check(self).await {
+                Ok(()) => return,
+                Err(seen) => assert!(Instant::now() < end, "waited {PATIENCE:?} in vain for {what}: {seen}"),
+            }
+            self.a_moment().await;
+        }
+    }
+
+    /// All comes to rest, and stays there.
+    pub async fn comes_to_rest(&mut self) {
+        let end = Instant::now() + PATIENCE;
+        let mut since = Instant::now();
+        self.take_tried();
+        while since.elapsed() < SETTLED + REST {
+            self.a_moment().await;
+            let tried = self.take_tried();
+            if tried.is_empty() {
+                continue;
+            }
+            let rested = since.elapsed();
+            assert!(rested < SETTLED, "after {rested:?} of rest was written: {}", written(&tried));
+            assert!(Instant::now() < end, "no rest within {PATIENCE:?}; was written last: {}", written(&tried));
+            since = Instant::now();
+        }
+    }
+
+    fn take_tried(&self) -> Vec<Tried> {
+        self.managers.iter().flat_map(|manager| manager.liar.take_tried()).collect()
+    }
+
+    /// The objects of one of our kinds.
+    pub async fn ours(&self, plural: &str) -> Vec<Value> {
+        list(&self.client, &format!("{MACHINE_PATH}/{plural}")).await
+    }
+
+    /// The machines of a deployment of [`super::flows`].
+    pub async fn machines_of(&self, fleet: &str) -> Vec<Value> {
+        let mut machines = self.ours("machines").await;
+        machines.retain(|machine| machine["metadata"]["labels"]["fleet"] == fleet);
+        machines
+    }
+
+    pub async fn nodes(&self) -> Vec<Value> {
+        list(&self.client, "/api/v1/nodes").await
+    }
+
+    /// Changes one of our objects.
+    pub async fn patches(&self, plural: &str, object: &str, patch: &Value) {
+        self.merges(&format!("{MACHINE_PATH}/{plural}/{object}"), patch).await;
+    }
+
+    /// Changes what is at a path.
+    pub async fn merges(&self, path: &str, patch: &Value) {
+        send(&self.client, "PATCH", path, patch).await.unwrap_or_else(|error| panic!("PATCH {path}: {error}"));
+    }
+
+    /// Deletes what is at a path.
+    pub async fn deletes(&self, path: &str) {
+        send(&self.client, "DELETE", path, &Value::Null).await.unwrap_or_else(|error| panic!("DELETE {path}: {error}"));
+    }
+
+    /// Deletes a machine, which may go from now on with its Node and its VM.
+    pub async fn deletes_machine(&mut self, machine: &Value) {
+        self.ledger.may_go(name(machine));
+        self.deletes(&format!("{MACHINE_PATH}/machines/{}", name(machine))).await;
+    }
+}
+
+fn written(tried: &[Tried]) -> Value {
+    tried
+        .iter()
+        .map(|write| json!(format!("{} {} {}", write.method, write.path, String::from_utf8_lossy(&write.body))))
+        .collect()
+}
