@@ -14,6 +14,7 @@ use std::{
 use serde_json::Value;
 
 use super::{ErrorKind, FieldError, FieldPath};
+use crate::api::json::steps;
 
 /// Findings of one severity that are kept with their texts.
 pub const FINDINGS_MAX: usize = 50;
@@ -152,6 +153,7 @@ impl Findings {
     }
 
     fn push(&mut self, finding: Finding) {
+        steps::taken(1);
         self.place_last();
         self.kept.push(finding);
         self.last = Last::Open;

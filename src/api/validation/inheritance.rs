@@ -160,7 +160,7 @@ fn same_but_for_the_hash(own: &Json<'_>, owners: &Json<'_>) -> bool {
                     .all(|(key, value)| owners.get(key).is_some_and(|theirs| same_but_for_the_hash(value, theirs)))
         }
         (Json::List(own), Json::List(owners)) => {
-            own.len() == owners.len() && own.iter().zip(owners).all(|(own, theirs)| same_but_for_the_hash(own, theirs))
+            own.len() == owners.len() && own.iter().zip(owners.iter()).all(|(own, theirs)| same_but_for_the_hash(own, theirs))
         }
         _ => own == owners,
     }
