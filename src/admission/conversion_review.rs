@@ -6,11 +6,12 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::{answer, refusal::Refusal, review::UID_MAX, weight};
 use crate::api::{
-    conversion::{Loss, convert_whole},
+    conversion::{Loss, convert_json},
+    json::Json,
     kind::ApiVersion,
     names,
 };
@@ -150,14 +151,14 @@ fn convert_all(
         if weight::is_too_heavy(raw.get().as_bytes()) {
             return Err(Refusal::plain(weight::too_heavy(&format!("object {index}"))));
         }
-        let object: Value =
+        let object: Json<'_> =
             serde_json::from_str(raw.get()).map_err(|error| Refusal::of_json(&format!("object {index}"), &error))?;
-        let word = |field: &str| object.get(field).and_then(Value::as_str);
+        let word = |field: &str| object.get(field).and_then(Json::as_str);
         let kind: String = word("kind").unwrap_or("without a kind").chars().take(80).collect();
         let explain = |error: &dyn std::fmt::Display| Refusal::plain(format!("object {index} ({kind}): {error}"));
         let from = word("apiVersion").and_then(version);
         facts.from = if index == 0 { from } else { facts.from.filter(|earlier| Some(*earlier) == from) };
-        let done = convert_whole(object, &request.desired).map_err(|error| explain(&error))?;
+        let done = convert_json(object, &request.desired).map_err(|error| explain(&error))?;
         facts.losses.extend(done.losses);
         facts.objects += 1;
         converted.push(serde_json::value::to_raw_value(&done.object).map_err(|error| explain(&error))?);

@@ -5,12 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use serde::Deserialize;
-use serde_json::Value;
-
 use crate::{
     api::{
         field::Findings,
+        json::Json,
         v1alpha1::MachineClass,
         validation::{Coverage, ProviderSchema, Providers},
     },
@@ -65,8 +63,8 @@ impl Providers for RegisteredDrivers {
     }
 
     /// Asks the driver, if the class can be read at all. What keeps it from being read has been found by its type.
-    fn check(&self, provider: &str, class: &Value, found: &mut Findings) {
-        if let Ok(class) = MachineClass::deserialize(class) {
+    fn check(&self, provider: &str, class: &Json<'_>, found: &mut Findings) {
+        if let Ok(class) = serde_json::from_value::<MachineClass>(class.to_value()) {
             self.registry.validate_class(provider, &class, found);
         }
     }

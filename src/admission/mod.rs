@@ -15,6 +15,8 @@ pub mod policies;
 mod refusal;
 mod review;
 #[cfg(test)]
+mod step_tests;
+#[cfg(test)]
 mod tests;
 mod weight;
 

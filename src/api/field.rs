@@ -53,6 +53,22 @@ impl FieldPath {
         Self(Cow::Owned([self.as_str(), "[", key, "]"].concat()))
     }
 
+    /// The fields around both, or the path itself if both are the same. Never a value of a map or an element of a list, whose
+    /// keys are a user's.
+    fn around(self, other: &Self) -> Self {
+        fn fields(path: &FieldPath) -> impl Iterator<Item = &str> {
+            path.0.split('[').take(1).flat_map(|fields| fields.split('.'))
+        }
+        let is_below = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
+        let is_around = !self.0.contains('[') && other.0.strip_prefix(&*self.0).is_some_and(is_below);
+        if self == *other || is_around {
+            return self;
+        }
+        let both = fields(&self).zip(fields(other)).take_while(|(own, other)| own == other);
+        let names: Vec<&str> = both.map(|(name, _)| name).collect();
+        Self(Cow::Owned(names.join(".")))
+    }
+
     /// The path as it is printed.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -350,6 +366,19 @@ mod tests {
             hasher.finish()
         };
         assert_eq!(hashed(one) == hashed(other), same);
+    }
+
+    #[rstest]
+    #[case::one_place("a.b[k]", "a.b[k]", "a.b[k]")]
+    #[case::values_of_a_map("a.b[k]", "a.b[l]", "a.b")]
+    #[case::keys_that_look_like_paths("a.b[k].c[l", "a.b[k].c[m", "a.b")]
+    #[case::below("a.b", "a.b.c", "a.b")]
+    #[case::beside("a.bc", "a.bd", "a")]
+    #[case::a_name_that_begins_alike("a.b", "a.bc", "a")]
+    #[case::nothing_in_common("a", "b", "")]
+    fn what_is_around_two_places(#[case] one: &'static str, #[case] other: &'static str, #[case] both: &str) {
+        let around = |one, other| FieldPath::new(one).around(&FieldPath::new(other));
+        assert_eq!((around(one, other).as_str(), around(other, one).as_str()), (both, both));
     }
 
     #[rstest]

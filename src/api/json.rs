@@ -1,10 +1,11 @@
 //! A JSON value as it stands in the text it was read from.
 //!
 //! What lives here: [`Json`], which borrows its texts where they hold no escapes, so that reading an object of a review takes
-//! few allocations: one per object and list. What does not: how rules look at it ([`super::validation::Node`]), and
-//! values that are made or changed, which are `serde_json`'s.
+//! few allocations: one per object and list. Objects and lists are shared by their clones and copied where one of them is
+//! changed, so that a changed object takes what was changed. What does not: how rules look at it
+//! ([`super::validation::Node`]), and values that live on, which are `serde_json`'s.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -13,8 +14,34 @@ use serde::{
 };
 use serde_json::{Number, Value};
 
+/// How much of values is looked at: members, elements and bytes of texts. Tests count it; nobody else does.
+pub(crate) mod steps {
+    #[cfg(test)]
+    thread_local! {
+        static TAKEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    /// Counts steps of this thread.
+    #[cfg(test)]
+    pub fn taken(number: usize) {
+        TAKEN.set(TAKEN.get() + number);
+    }
+
+    /// Counts nothing.
+    #[cfg(not(test))]
+    pub const fn taken(_number: usize) {}
+
+    /// The steps that some work takes.
+    #[cfg(test)]
+    pub fn of(work: impl FnOnce()) -> usize {
+        let before = TAKEN.get();
+        work();
+        TAKEN.get() - before
+    }
+}
+
 /// A JSON value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Json<'a> {
     /// `null`.
     Null,
@@ -25,14 +52,14 @@ pub enum Json<'a> {
     /// A text.
     Text(Cow<'a, str>),
     /// A list.
-    List(Vec<Json<'a>>),
+    List(Arc<Vec<Json<'a>>>),
     /// An object.
     Object(Members<'a>),
 }
 
 /// The members of an object, each key once, in the order of the keys.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Members<'a>(Vec<(Cow<'a, str>, Json<'a>)>);
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members<'a>(Arc<Vec<(Cow<'a, str>, Json<'a>)>>);
 
 impl<'a> Json<'a> {
     /// Whether it is `null`.
@@ -62,17 +89,57 @@ impl<'a> Json<'a> {
 
     /// The text, if it is one.
     pub fn as_str(&self) -> Option<&str> {
-        if let Self::Text(text) = self { Some(text) } else { None }
+        let Self::Text(text) = self else { return None };
+        steps::taken(1 + text.len());
+        Some(text)
     }
 
     /// The elements, if it is a list.
     pub fn as_array(&self) -> Option<&[Json<'a>]> {
-        if let Self::List(elements) = self { Some(elements) } else { None }
+        let Self::List(elements) = self else { return None };
+        steps::taken(1 + elements.len());
+        Some(elements)
     }
 
     /// The members, if it is an object.
     pub fn as_object(&self) -> Option<&Members<'a>> {
         if let Self::Object(members) = self { Some(members) } else { None }
+    }
+
+    /// The elements to be changed, if it is a list.
+    pub fn as_array_mut(&mut self) -> Option<&mut Vec<Json<'a>>> {
+        if let Self::List(elements) = self { Some(Arc::make_mut(elements)) } else { None }
+    }
+
+    /// The members to be changed, if it is an object.
+    pub fn as_object_mut(&mut self) -> Option<&mut Members<'a>> {
+        if let Self::Object(members) = self { Some(members) } else { None }
+    }
+
+    /// The value, if it is a boolean.
+    pub fn as_bool(&self) -> Option<bool> {
+        if let Self::Bool(value) = self { Some(*value) } else { None }
+    }
+
+    /// The number, if it is a whole one.
+    pub fn as_i64(&self) -> Option<i64> {
+        if let Self::Number(number) = self { number.as_i64() } else { None }
+    }
+
+    /// The same value with texts of its own, where it borrows them.
+    pub fn into_owned(self) -> Json<'static> {
+        match self {
+            Self::Null => Json::Null,
+            Self::Bool(value) => Json::Bool(value),
+            Self::Number(number) => Json::Number(number),
+            Self::Text(text) => Json::Text(Cow::Owned(text.into_owned())),
+            Self::List(elements) => elements.iter().cloned().map(Self::into_owned).collect(),
+            Self::Object(members) => {
+                let owned =
+                    members.0.iter().map(|(key, value)| (Cow::Owned(key.to_string()), value.clone().into_owned()));
+                Json::Object(Members(Arc::new(owned.collect())))
+            }
+        }
     }
 
     /// The member of this name, if it is an object and has one.
@@ -109,13 +176,92 @@ impl<'a> Members<'a> {
                 same
             });
         }
-        Self(members)
+        Self(Arc::new(members))
+    }
+
+    /// Where this key stands, or would.
+    fn place(&self, key: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(own, _)| own.as_ref().cmp(key))
     }
 
     /// The value of this key.
     pub fn get(&self, key: &str) -> Option<&Json<'a>> {
-        let place = self.0.binary_search_by(|(own, _)| own.as_ref().cmp(key)).ok()?;
+        steps::taken(1);
+        let place = self.place(key).ok()?;
         self.0.get(place).map(|(_, value)| value)
+    }
+
+    /// The value of this key, to be changed.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Json<'a>> {
+        let place = self.place(key).ok()?;
+        Arc::make_mut(&mut self.0).get_mut(place).map(|(_, value)| value)
+    }
+
+    /// Puts a value under this key.
+    pub fn insert(&mut self, key: impl Into<Cow<'a, str>>, value: impl Into<Json<'a>>) {
+        let (key, value) = (key.into(), value.into());
+        let place = self.place(&key);
+        let members = Arc::make_mut(&mut self.0);
+        match place {
+            Ok(place) => members[place].1 = value,
+            Err(place) => members.insert(place, (key, value)),
+        }
+    }
+
+    /// Takes the value of this key out.
+    pub fn remove(&mut self, key: &str) -> Option<Json<'a>> {
+        let place = self.place(key).ok()?;
+        Some(Arc::make_mut(&mut self.0).remove(place).1)
+    }
+
+    /// The value of this key, which is an empty object if there was none.
+    pub fn get_or_insert_object(&mut self, key: &'static str) -> &mut Json<'a> {
+        let place = self.place(key);
+        let members = Arc::make_mut(&mut self.0);
+        let place = place.unwrap_or_else(|place| {
+            members.insert(place, (Cow::Borrowed(key), Json::Object(Members::default())));
+            place
+        });
+        &mut members[place].1
+    }
+
+    /// Puts values under these keys, or takes the keys out, all in one pass; of several for one key the last one counts.
+    pub fn edit(&mut self, edits: impl IntoIterator<Item = (Cow<'a, str>, Option<Json<'a>>)>) {
+        let edits: BTreeMap<_, _> = edits.into_iter().collect();
+        let mut edited = Vec::with_capacity(self.0.len() + edits.len());
+        let mut edits = edits.into_iter().peekable();
+        for (key, value) in self.0.iter() {
+            while let Some((new, put)) = edits.next_if(|(new, _)| new < key) {
+                edited.extend(put.map(|put| (new, put)));
+            }
+            match edits.next_if(|(new, _)| new == key) {
+                Some((_, put)) => edited.extend(put.map(|put| (key.clone(), put))),
+                None => edited.push((key.clone(), value.clone())),
+            }
+        }
+        edited.extend(edits.filter_map(|(new, put)| Some((new, put?))));
+        self.0 = Arc::new(edited);
+    }
+
+    /// Puts what this makes of a value in its place, where it makes something else of it.
+    pub fn change(&mut self, mut change: impl FnMut(&Json<'a>) -> Option<Json<'a>>) {
+        for place in 0..self.0.len() {
+            if let Some(changed) = change(&self.0[place].1) {
+                Arc::make_mut(&mut self.0)[place].1 = changed;
+            }
+        }
+    }
+
+    /// Keeps the members of which this is true.
+    pub fn retain(&mut self, mut is_kept: impl FnMut(&str, &Json<'a>) -> bool) {
+        if self.iter().any(|(key, value)| !is_kept(key, value)) {
+            Arc::make_mut(&mut self.0).retain(|(key, value)| is_kept(key, value));
+        }
+    }
+
+    /// Whether both are one and the same in memory; if not, they may be equal still.
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Whether there is this key.
@@ -128,14 +274,68 @@ impl<'a> Members<'a> {
         self.0.is_empty()
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Keys and values in the order of the keys.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Json<'a>)> {
+        steps::taken(1 + self.0.len());
         self.0.iter().map(|(key, value)| (key.as_ref(), value))
     }
 
     /// The keys in their order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.iter().map(|(key, _)| key)
+    }
+}
+
+impl<'a> FromIterator<Json<'a>> for Json<'a> {
+    fn from_iter<T: IntoIterator<Item = Json<'a>>>(elements: T) -> Self {
+        Self::List(Arc::new(elements.into_iter().collect()))
+    }
+}
+
+impl<'a> FromIterator<(Cow<'a, str>, Json<'a>)> for Members<'a> {
+    fn from_iter<T: IntoIterator<Item = (Cow<'a, str>, Json<'a>)>>(members: T) -> Self {
+        Self::of(members.into_iter().collect())
+    }
+}
+
+impl<'a> From<&'a str> for Json<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+impl<'a> From<Cow<'a, str>> for Json<'a> {
+    fn from(text: Cow<'a, str>) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<String> for Json<'_> {
+    fn from(text: String) -> Self {
+        Self::Text(Cow::Owned(text))
+    }
+}
+
+impl From<bool> for Json<'_> {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<i64> for Json<'_> {
+    fn from(number: i64) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+impl<'a> From<Members<'a>> for Json<'a> {
+    fn from(members: Members<'a>) -> Self {
+        Self::Object(members)
     }
 }
 
@@ -146,10 +346,10 @@ impl<'a> From<&'a Value> for Json<'a> {
             Value::Bool(value) => Self::Bool(*value),
             Value::Number(number) => Self::Number(number.clone()),
             Value::String(text) => Self::Text(Cow::Borrowed(text)),
-            Value::Array(elements) => Self::List(elements.iter().map(Self::from).collect()),
+            Value::Array(elements) => elements.iter().map(Self::from).collect(),
             Value::Object(members) => {
                 let members = members.iter().map(|(key, value)| (Cow::Borrowed(key.as_str()), Self::from(value)));
-                Self::Object(Members::of(members.collect()))
+                Self::Object(members.collect())
             }
         }
     }
@@ -180,7 +380,7 @@ impl Serialize for Json<'_> {
             Self::Bool(value) => serializer.serialize_bool(*value),
             Self::Number(number) => number.serialize(serializer),
             Self::Text(text) => serializer.serialize_str(text),
-            Self::List(elements) => elements.serialize(serializer),
+            Self::List(elements) => elements.as_slice().serialize(serializer),
             Self::Object(members) => members.serialize(serializer),
         }
     }
@@ -265,7 +465,7 @@ impl<'de> Visitor<'de> for Reading {
         while let Some(element) = elements.next_element()? {
             list.push(element);
         }
-        Ok(Json::List(list))
+        Ok(Json::List(Arc::new(list)))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json<'de>, A::Error> {
@@ -331,6 +531,49 @@ mod tests {
         assert_eq!(ours.to_value(), theirs);
         assert_eq!(ours, Json::from(&theirs));
         assert_eq!(serde_json::to_string(&ours).unwrap(), serde_json::to_string(&theirs).unwrap());
+    }
+
+    fn read(text: &str) -> Json<'_> {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[rstest]
+    #[case::a_new_key("b", Some("2"), r#"{"a":1,"b":"2","c":[{"d":null}]}"#)]
+    #[case::another_value("a", Some("2"), r#"{"a":"2","c":[{"d":null}]}"#)]
+    #[case::no_value("c", None, r#"{"a":1}"#)]
+    #[case::nothing_to_take("x", None, r#"{"a":1,"c":[{"d":null}]}"#)]
+    fn a_change_is_not_seen_by_the_clone(
+        #[case] key: &'static str,
+        #[case] put: Option<&'static str>,
+        #[case] text: &str,
+    ) {
+        let original = read(r#"{"c": [{"d": null}], "a": 1}"#);
+        let before = original.to_value();
+        for at_once in [true, false] {
+            let mut changed = original.clone();
+            let members = changed.as_object_mut().unwrap();
+            match put {
+                _ if at_once => members.edit([(key.into(), put.map(Json::from))]),
+                Some(put) => members.insert(key, put),
+                None => drop(members.remove(key)),
+            }
+            assert_eq!(serde_json::to_string(&changed).unwrap(), text);
+            assert_eq!(original.to_value(), before);
+        }
+    }
+
+    #[test]
+    fn what_was_not_changed_stays_shared() {
+        fn labels<'a>(object: &Json<'a>) -> Members<'a> {
+            object.get("labels").and_then(Json::as_object).unwrap().clone()
+        }
+        let original = read(r#"{"labels": {"a": "b"}, "spec": {"x": 1}}"#);
+        let mut changed = original.clone();
+        let members = changed.as_object_mut().unwrap();
+        members.get_mut("spec").and_then(Json::as_object_mut).unwrap().insert("y", true);
+        members.retain(|_, value| !value.is_null());
+        assert!(labels(&original).is_shared_with(&labels(&changed)));
+        assert_eq!(original.get("spec").unwrap().to_value(), json!({"x": 1}));
     }
 
     #[test]

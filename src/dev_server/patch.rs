@@ -11,14 +11,15 @@ use super::{
     json_patches::{self, Unpatched},
     kinds::{set_at, value_at},
     object::{self, metadata},
+    schema::prune,
     server::{Answer, BODY_LIMIT, Call, Server},
     strategic,
     write::{Outcome, Owners, Proposal},
     write_body::agree_with_url,
 };
 use crate::protocol::{
-    depth, negotiate,
-    options::WriteOptions,
+    depth, duplicates, negotiate,
+    options::{FieldValidation, WriteOptions},
     request::Verb,
     status::{ApiStatus, Cause},
 };
@@ -77,6 +78,12 @@ impl Patch {
         }
     }
 
+    /// What the text of the patch says twice.
+    fn said_twice(&self, text: &[u8]) -> Vec<String> {
+        let of = if let Self::Json(_) = self { "json patch " } else { "" };
+        duplicates::find(text).iter().map(|field| format!("{of}duplicate field {field:?}")).collect()
+    }
+
     /// The object after the patch; for an apply see [`apply`].
     fn applied_to(&self, old: &Value, call: &Call<'_>) -> Result<Value, ApiStatus> {
         match self {
@@ -115,8 +122,15 @@ impl Server {
             let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
             return Err(ApiStatus::invalid("meta.k8s.io", "PatchOptions", "", vec![cause]));
         }
+        let twice = match options.field_validation {
+            FieldValidation::Ignore => Vec::new(),
+            FieldValidation::Warn | FieldValidation::Strict => patch.said_twice(call.body),
+        };
         let propose = |old: &Value| {
             let object = patch.applied_to(old, call)?;
+            if options.field_validation == FieldValidation::Strict {
+                strictly_known(call, &object, &twice)?;
+            }
             for field in ["kind", "apiVersion"] {
                 if object[field] != old[field] {
                     return Err(ApiStatus::bad_request(format!("a patch may not change {field}")));
@@ -124,7 +138,7 @@ impl Server {
             }
             Ok(Proposal { object, owners: Owners::Writer })
         };
-        let outcome = self.change(call, &options, Vec::new(), propose).await?;
+        let outcome = self.change(call, &options, twice.clone(), propose).await?;
         let body = self.shaped(call, outcome.object)?;
         Ok(Answer::ok(body).with_warnings(outcome.warnings))
     }
@@ -244,6 +258,18 @@ impl Server {
         let outcome = self.change(call, &options, Vec::new(), propose).await?;
         Ok(Answer::ok(scale_of(call, &outcome.object)).with_warnings(outcome.warnings))
     }
+}
+
+/// Whether a patched object has only fields that its kind knows, and its patch says nothing twice (`fieldValidation=Strict`).
+fn strictly_known(call: &Call<'_>, object: &Value, twice: &[String]) -> Result<(), ApiStatus> {
+    let unknown = prune::object(&mut object.clone(), &call.served.schema);
+    let unknown = unknown.iter().map(|field| format!("unknown field {field:?}"));
+    let lines: Vec<String> = twice.iter().cloned().chain(unknown).collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let why = format!("strict decoding error: {}", lines.join(", "));
+    Err(ApiStatus::invalid("", "", "", vec![Cause::invalid("patch", &json!(object.to_string()), &why)]))
 }
 
 /// Whether a written scale is that of the object in the URL.

@@ -16,7 +16,7 @@ const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinition
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/$NS";
 
 pub fn probes() -> Vec<Probe> {
-    [versions(), applies(), rights(), evictions(), definitions(), built_in()].concat()
+    [versions(), applies(), patches(), rights(), evictions(), definitions(), built_in()].concat()
 }
 
 fn red() -> Step {
@@ -153,6 +153,62 @@ fn applies() -> Vec<Probe> {
         }))
         .status(422)
         .facts([Text("Only one reference can have Controller set to true")])]),
+    ]
+}
+
+/// Fields that the kind does not know, and fields that stand twice, in patches.
+fn patches() -> Vec<Probe> {
+    const JSON_PATCH: &str = "application/json-patch+json";
+    const STRATEGIC: &str = "application/strategic-merge-patch+json";
+    let unknown = || json!({"spec": {"color": "red", "zz": 1}});
+    let warns = |step: Step, field: &'static str| {
+        step.facts([Header("warning", "299 - "), Header("warning", field), Lacks("zz")])
+    };
+    let refuses = |step: Step, field: &'static str| {
+        step.status(422).facts([Is("/reason", json!("Invalid")), Text("strict decoding error"), Text(field)])
+    };
+    let added = json!([{"op": "add", "path": "/spec/zz", "value": 1}]);
+    let twice = r#"{"spec": {"replicas": 2, "replicas": 3}}"#;
+    vec![
+        Probe::new(
+            "PATCH-OF-NO-FIELD",
+            [
+                red(),
+                warns(merge("$T/a", unknown()), "spec.zz"),
+                warns(merge("$T/a?fieldValidation=Warn", unknown()), "spec.zz"),
+                merge("$T/a?fieldValidation=Ignore", unknown()).facts([Lacks("zz")]),
+                refuses(merge("$T/a?fieldValidation=Strict", unknown()), "spec.zz"),
+                warns(patch("$T/a", JSON_PATCH, added.clone()), "spec.zz"),
+                refuses(patch("$T/a?fieldValidation=Strict", JSON_PATCH, added), "spec.zz"),
+                merge("$T/a?fieldValidation=Strict", json!({"spec": {"color": "red"}})),
+            ],
+        ),
+        Probe::new(
+            "PATCH-OF-NO-STATUS-FIELD",
+            [
+                red(),
+                warns(merge("$T/a/status", json!({"status": {"zz": 1}})), "status.zz"),
+                refuses(merge("$T/a/status?fieldValidation=Strict", json!({"status": {"zz": 1}})), "status.zz"),
+            ],
+        ),
+        Probe::new(
+            "PATCH-OF-A-FIELD-TWICE",
+            [
+                red(),
+                merge("$T/a", twice).facts([Header("warning", "duplicate field"), Is("/spec/replicas", json!(3))]),
+                refuses(merge("$T/a?fieldValidation=Strict", twice), "duplicate field"),
+            ],
+        ),
+        Probe::new(
+            "PATCH-OF-NO-FIELD-OF-A-MAP",
+            [
+                post("$M", super::config_map("m")),
+                warns(merge("$M/m", json!({"zz": 1})), "zz"),
+                refuses(merge("$M/m?fieldValidation=Strict", json!({"zz": 1})), "zz"),
+                warns(patch("$M/m", STRATEGIC, json!({"zz": 1})), "zz"),
+                refuses(patch("$M/m?fieldValidation=Strict", STRATEGIC, json!({"zz": 1})), "zz"),
+            ],
+        ),
     ]
 }
 

@@ -32,7 +32,10 @@ pub fn samples(numerator: usize, denominator: usize) -> Vec<Sample> {
     let mut all = Vec::new();
     let objects = [
         ("commas", machine(json!({"nodeConditions": ",".repeat(of(16 << 10))}))),
-        ("conditions", machine(json!({"nodeConditions": words(of(16 << 10), |n| format!("Condition{}", n % 700))}))),
+        (
+            "conditions",
+            machine(json!({"nodeConditions": words(of(16 << 10), |n| format!("Condition{}", n % of(700)))})),
+        ),
         ("commas far beyond the bound", machine(json!({"nodeConditions": ",".repeat(of(1 << 20))}))),
         (
             "long texts",

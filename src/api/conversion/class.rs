@@ -1,8 +1,7 @@
 //! `MachineClass`: the payload moves from the top level into `spec`.
 
-use serde_json::Value;
-
 use super::Object;
+use crate::api::json::Json;
 
 /// Names in v1alpha1 and in `spec` of v1beta1.
 const PAYLOAD: [(&str, &str); 5] = [
@@ -16,26 +15,26 @@ const PAYLOAD: [(&str, &str); 5] = [
 /// What both versions have beside the payload.
 const FRAME: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
 
-pub(super) fn up(class: &mut Object) {
-    let mut spec = Object::new();
+pub(super) fn up(class: &mut Object<'_>) {
+    let mut spec = Object::default();
     for (older, newer) in PAYLOAD {
         if let Some(value) = class.remove(older) {
-            spec.insert(newer.to_owned(), value);
+            spec.insert(newer, value);
         }
     }
-    class.retain(|name, _| FRAME.contains(&name.as_str()));
+    class.retain(|name, _| FRAME.contains(&name));
     if !spec.is_empty() {
-        class.insert("spec".to_owned(), Value::Object(spec));
+        class.insert("spec", spec);
     }
 }
 
-pub(super) fn down(class: &mut Object) {
+pub(super) fn down(class: &mut Object<'_>) {
     let spec = class.remove("spec");
-    class.retain(|name, _| FRAME.contains(&name.as_str()));
-    let Some(Value::Object(mut spec)) = spec else { return };
+    class.retain(|name, _| FRAME.contains(&name));
+    let Some(Json::Object(mut spec)) = spec else { return };
     for (older, newer) in PAYLOAD {
         if let Some(value) = spec.remove(newer) {
-            class.insert(older.to_owned(), value);
+            class.insert(older, value);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Conversion between v1alpha1 and v1beta1, without loss in either direction (spec/api-and-admission §8).
 //!
 //! Works on JSON, because it must be total: whatever the loose schema could ever store converts, nonsense included. A
-//! failure here would break every read of that object in the other version.
+//! failure here would break every read of that object in the other version. The objects on the way share what they have in
+//! common ([`Json`]), so that labels or a driver's configuration are in memory once.
 //!
 //! The fields are mapped by simple functions ([`machine`], [`scaling`], [`class`]) that say what they can and leave out
 //! the rest. What they left out is found by mapping the result back, and carried in an annotation ([`residue`]), so that
@@ -14,15 +15,18 @@ mod operation;
 mod residue;
 mod scaling;
 
-use serde_json::{Map, Value};
+use std::borrow::Cow;
+
+use serde_json::Value;
 
 use self::residue::{Omission, Residue};
 use crate::api::{
+    json::{Json, Members},
     kind::{ApiVersion, Kind},
     names::{self, annotation},
 };
 
-type Object = Map<String, Value>;
+type Object<'a> = Members<'a>;
 
 /// The most that conversion puts into an annotation, and reads from one, in bytes; all annotations of an object together
 /// may have 256 KiB.
@@ -51,9 +55,9 @@ pub enum ConversionError {
 
 /// A converted object and what its reader may want to count.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Converted {
+pub struct Converted<T> {
     /// The object in the wanted version.
-    pub object: Value,
+    pub object: T,
     /// What was lost on the way; almost always nothing.
     pub losses: Vec<Loss>,
 }
@@ -73,20 +77,16 @@ pub fn convert(object: &Value, desired: &str) -> Result<Value, ConversionError> 
 }
 
 /// As [`convert`], and says what was lost.
-pub fn convert_counting_losses(object: &Value, desired: &str) -> Result<Converted, ConversionError> {
-    let to = parse_version(desired).ok_or_else(|| ConversionError::UnknownVersion(desired.to_owned()))?;
-    convert_owned(object.clone(), to)
+pub fn convert_counting_losses(object: &Value, desired: &str) -> Result<Converted<Value>, ConversionError> {
+    let Converted { object, losses } = convert_json(Json::from(object), desired)?;
+    Ok(Converted { object: object.to_value(), losses })
 }
 
-/// As [`convert_counting_losses`], of an object that nobody needs any more.
-pub fn convert_whole(object: Value, desired: &str) -> Result<Converted, ConversionError> {
+/// As [`convert_counting_losses`], of an object as it was read.
+pub fn convert_json<'a>(object: Json<'a>, desired: &str) -> Result<Converted<Json<'a>>, ConversionError> {
     let to = parse_version(desired).ok_or_else(|| ConversionError::UnknownVersion(desired.to_owned()))?;
-    convert_owned(object, to)
-}
-
-fn convert_owned(object: Value, to: ApiVersion) -> Result<Converted, ConversionError> {
-    let Value::Object(fields) = object else { return Err(ConversionError::NotAnObject) };
-    let word = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
+    let Json::Object(fields) = object else { return Err(ConversionError::NotAnObject) };
+    let word = |name: &str| fields.get(name).and_then(Json::as_str).unwrap_or_default();
     let (Some(from), Some(kind)) = (parse_version(word("apiVersion")), Kind::from_name(word("kind"))) else {
         return Err(ConversionError::UnknownKind {
             api_version: word("apiVersion").to_owned(),
@@ -94,12 +94,12 @@ fn convert_owned(object: Value, to: ApiVersion) -> Result<Converted, ConversionE
         });
     };
     if from == to {
-        return Ok(Converted { object: Value::Object(fields), losses: Vec::new() });
+        return Ok(Converted { object: Json::Object(fields), losses: Vec::new() });
     }
     Ok(convert_fields(kind, fields, from, to))
 }
 
-fn convert_fields(kind: Kind, fields: Object, from: ApiVersion, to: ApiVersion) -> Converted {
+fn convert_fields(kind: Kind, fields: Object<'_>, from: ApiVersion, to: ApiVersion) -> Converted<Json<'_>> {
     let mut losses = Vec::new();
     let mut source = canonical(kind, fields);
     let carried = take_residue(&mut source, from);
@@ -129,20 +129,20 @@ fn convert_fields(kind: Kind, fields: Object, from: ApiVersion, to: ApiVersion) 
     if !is_kept {
         losses.push(Loss::OmittedResidue);
     }
-    Converted { object: Value::Object(target), losses }
+    Converted { object: Json::Object(target), losses }
 }
 
 /// What an object carries of the other version.
 enum Carried {
     Nothing,
-    Residue(Residue),
+    Residue(Residue<'static>),
     /// Something that this program never wrote.
     Unreadable,
 }
 
 /// Takes what an object of this version carries of the other one. An annotation that is longer than any that is ever written
 /// is not read; it stays, as any other annotation does.
-fn take_residue(object: &mut Object, version: ApiVersion) -> Carried {
+fn take_residue(object: &mut Object<'_>, version: ApiVersion) -> Carried {
     let name = residue_annotation(version);
     let text = annotations(object).and_then(|annotations| annotations.get(name)?.as_str());
     if text.is_some_and(|text| text.len() > MAX_RESIDUE_BYTES) {
@@ -153,8 +153,8 @@ fn take_residue(object: &mut Object, version: ApiVersion) -> Carried {
 }
 
 /// Maps the fields that both versions can express and leaves out the rest.
-fn map_fields(kind: Kind, mut object: Object, to: ApiVersion) -> Object {
-    object.insert("apiVersion".to_owned(), Value::from(api_version(to)));
+fn map_fields(kind: Kind, mut object: Object<'_>, to: ApiVersion) -> Object<'_> {
+    object.insert("apiVersion", api_version(to));
     match (kind, to) {
         (Kind::Machine, ApiVersion::V1beta1) => machine::up(&mut object),
         (Kind::Machine, ApiVersion::V1alpha1) => machine::down(&mut object),
@@ -170,42 +170,48 @@ fn map_fields(kind: Kind, mut object: Object, to: ApiVersion) -> Object {
 
 /// The object without what means nothing: null, which is the same as absent, and empty metadata. A driver's
 /// configuration is not ours to tidy.
-fn canonical(kind: Kind, mut object: Object) -> Object {
+fn canonical(kind: Kind, mut object: Object<'_>) -> Object<'_> {
     object.retain(|_, value| !value.is_null());
-    for (name, value) in &mut object {
-        match (kind, name.as_str(), value) {
-            (Kind::MachineClass, "providerSpec", _) => {}
-            (Kind::MachineClass, "spec", Value::Object(spec)) => {
-                let configuration = spec.remove("providerSpec").filter(|value| !value.is_null());
-                forget_nulls(spec);
-                if let Some(configuration) = configuration {
-                    spec.insert("providerSpec".to_owned(), configuration);
-                }
-            }
-            (_, _, value) => tidy(value),
-        }
+    let is_class = kind == Kind::MachineClass;
+    let in_class = is_class.then(|| object.remove("providerSpec")).flatten();
+    let in_spec = is_class.then(|| nested(&mut object, "spec")?.remove("providerSpec")).flatten();
+    object.change(tidied);
+    if let Some(configuration) = in_class {
+        object.insert("providerSpec", configuration);
+    }
+    if let (Some(configuration), Some(spec)) = (in_spec.filter(|it| !it.is_null()), nested(&mut object, "spec")) {
+        spec.insert("providerSpec", configuration);
     }
     forget_empty_metadata(&mut object);
     object
 }
 
-fn forget_nulls(fields: &mut Object) {
-    fields.retain(|_, value| !value.is_null());
-    fields.values_mut().for_each(tidy);
-}
-
-fn tidy(value: &mut Value) {
+/// The value without nulls in objects; nothing if it has none.
+fn tidied<'a>(value: &Json<'a>) -> Option<Json<'a>> {
     match value {
-        Value::Object(fields) => forget_nulls(fields),
-        Value::Array(list) => list.iter_mut().for_each(tidy),
-        _ => {}
+        Json::Object(fields) => {
+            let mut tidy = fields.clone();
+            tidy.retain(|_, value| !value.is_null());
+            tidy.change(tidied);
+            (!tidy.is_shared_with(fields)).then_some(Json::Object(tidy))
+        }
+        Json::List(list) => {
+            let mut tidy = None;
+            for (place, element) in list.iter().enumerate() {
+                if let Some(changed) = tidied(element) {
+                    tidy.get_or_insert_with(|| list.to_vec())[place] = changed;
+                }
+            }
+            tidy.map(|elements| elements.into_iter().collect())
+        }
+        _ => None,
     }
 }
 
-fn forget_empty_metadata(object: &mut Object) {
-    let is_empty = |value: Option<&Value>| value.and_then(Value::as_object).is_some_and(Map::is_empty);
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
-        && is_empty(metadata.get("annotations"))
+fn forget_empty_metadata(object: &mut Object<'_>) {
+    let is_empty = |value: Option<&Json<'_>>| value.and_then(Json::as_object).is_some_and(Members::is_empty);
+    if is_empty(object.get("metadata").and_then(|metadata| metadata.get("annotations")))
+        && let Some(metadata) = nested(object, "metadata")
     {
         metadata.remove("annotations");
     }
@@ -214,24 +220,23 @@ fn forget_empty_metadata(object: &mut Object) {
     }
 }
 
-fn annotations(object: &mut Object) -> Option<&mut Object> {
-    object.get_mut("metadata")?.get_mut("annotations")?.as_object_mut()
+fn annotations<'o, 'a>(object: &'o Object<'a>) -> Option<&'o Object<'a>> {
+    object.get("metadata")?.get("annotations")?.as_object()
 }
 
 /// Takes an annotation off; the text is empty if it was no string.
-fn remove_annotation(object: &mut Object, name: &str) -> Option<String> {
-    let removed = annotations(object)?.remove(name)?;
+fn remove_annotation<'a>(object: &mut Object<'a>, name: &str) -> Option<Cow<'a, str>> {
+    annotations(object)?.get(name)?;
+    let removed = nested(nested(object, "metadata")?, "annotations")?.remove(name)?;
     forget_empty_metadata(object);
-    Some(removed.as_str().unwrap_or_default().to_owned())
+    Some(if let Json::Text(text) = removed { text } else { Cow::Borrowed("") })
 }
 
 /// Puts an annotation on; false if the object's metadata has no place for it.
-fn put_annotation(object: &mut Object, name: &str, text: String) -> bool {
-    let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Object::new()));
-    let Some(metadata) = metadata.as_object_mut() else { return false };
-    let annotations = metadata.entry("annotations").or_insert_with(|| Value::Object(Object::new()));
-    let Some(annotations) = annotations.as_object_mut() else { return false };
-    annotations.insert(name.to_owned(), Value::String(text));
+fn put_annotation(object: &mut Object<'_>, name: &'static str, text: String) -> bool {
+    let Some(metadata) = object.get_or_insert_object("metadata").as_object_mut() else { return false };
+    let Some(annotations) = metadata.get_or_insert_object("annotations").as_object_mut() else { return false };
+    annotations.insert(name, text);
     true
 }
 
@@ -257,17 +262,22 @@ const fn residue_annotation(version: ApiVersion) -> &'static str {
 }
 
 /// Moves a field to another name. What already was there is not of this version and gives way.
-fn rename(object: &mut Object, from: &str, to: &str) {
+fn rename(object: &mut Object<'_>, from: &str, to: &'static str) {
     let value = object.remove(from);
     object.remove(to);
     if let Some(value) = value {
-        object.insert(to.to_owned(), value);
+        object.insert(to, value);
     }
 }
 
 /// The fields of a nested object, if it is one.
-fn nested<'a>(object: &'a mut Object, name: &str) -> Option<&'a mut Object> {
+fn nested<'o, 'a>(object: &'o mut Object<'a>, name: &str) -> Option<&'o mut Object<'a>> {
     object.get_mut(name)?.as_object_mut()
+}
+
+/// An object of these fields.
+fn object_of<'a, const N: usize>(fields: [(&'static str, Json<'a>); N]) -> Json<'a> {
+    Json::Object(fields.into_iter().map(|(name, value)| (Cow::Borrowed(name), value)).collect())
 }
 
 #[cfg(test)]

@@ -2,10 +2,8 @@
 //!
 //! In v1alpha1 the next step of a deletion is a text inside the description (spec/machine-controller §1.8).
 
-use serde_json::Value;
-
 use super::{Object, rename};
-use crate::api::names::stage_text;
+use crate::api::{json::Json, names::stage_text};
 
 /// The texts in the order in which the original looks for them; the first hit decides.
 const STEPS: [(&str, &str); 6] = [
@@ -18,19 +16,19 @@ const STEPS: [(&str, &str); 6] = [
 ];
 
 /// Renames `lastOperation` of a status or summary and derives the next step.
-pub(super) fn up(owner: &mut Object) {
+pub(super) fn up(owner: &mut Object<'_>) {
     rename(owner, "lastOperation", "operation");
     let Some(operation) = super::nested(owner, "operation") else { return };
     rename(operation, "description", "message");
     rename(operation, "lastUpdateTime", "updateTime");
     operation.remove("nextStep");
     if let Some(step) = next_step(operation, text(operation, "message")) {
-        operation.insert("nextStep".to_owned(), step.into());
+        operation.insert("nextStep", step);
     }
 }
 
 /// Renames `operation` and puts the next step into the description, where it is not there already.
-pub(super) fn down(owner: &mut Object) {
+pub(super) fn down(owner: &mut Object<'_>) {
     rename(owner, "operation", "lastOperation");
     let Some(operation) = super::nested(owner, "lastOperation") else { return };
     rename(operation, "updateTime", "lastUpdateTime");
@@ -45,16 +43,16 @@ pub(super) fn down(owner: &mut Object) {
     // A text of another step in the message would win; then the message gives way.
     let candidates = [appended, (*constant).to_owned()];
     if let Some(description) = candidates.into_iter().find(|it| next_step(operation, it) == Some(step)) {
-        operation.insert("description".to_owned(), description.into());
+        operation.insert("description", description);
     }
 }
 
-fn text<'a>(operation: &'a Object, name: &str) -> &'a str {
-    operation.get(name).and_then(Value::as_str).unwrap_or_default()
+fn text<'a>(operation: &'a Object<'_>, name: &str) -> &'a str {
+    operation.get(name).and_then(Json::as_str).unwrap_or_default()
 }
 
 /// The step that a description stands for; only a deletion, or something under way, has one.
-fn next_step(operation: &Object, description: &str) -> Option<&'static str> {
+fn next_step(operation: &Object<'_>, description: &str) -> Option<&'static str> {
     if text(operation, "type") != "Delete" && text(operation, "state") != "Processing" {
         return None;
     }

@@ -9,40 +9,44 @@
 //! dropped. Therefore nobody can change by it what admission has looked at.
 
 use std::{
-    collections::{HashMap, HashSet},
+    borrow::Cow,
+    collections::{BTreeMap, HashMap, HashSet},
     hash::{BuildHasher, Hash, RandomState},
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
 };
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::Object;
-use crate::api::names::{annotation, label};
+use crate::api::{
+    json::Json,
+    names::{annotation, label},
+};
 
 /// The edits of one object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Residue {
+pub(super) struct Residue<'a> {
     /// Name of the object it was made for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     name: String,
-    edits: Vec<Edit>,
+    #[serde(borrow)]
+    edits: Vec<Edit<'a>>,
 }
 
 /// One place, what it held originally, and what the mapping makes of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Edit {
+struct Edit<'a> {
     at: Vec<Step>,
     /// The original value; absent means that the field was absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    put: Option<Value>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    put: Option<Json<'a>>,
     /// The mapped value; absent means that the mapping gives none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    was: Option<Value>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    was: Option<Json<'a>>,
 }
 
 /// One step into an object or a keyed list.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Step {
     /// A field.
@@ -61,10 +65,10 @@ enum Step {
     },
 }
 
-impl Residue {
+impl Residue<'_> {
     /// The text of what has to be done to `mapped` to get `original`, if there is anything to do. Conditions go first when
     /// it is too long.
-    pub fn between(mapped: &Object, original: &Object, max_bytes: usize) -> Option<Omission> {
+    pub fn between(mapped: &Object<'_>, original: &Object<'_>, max_bytes: usize) -> Option<Omission> {
         let mut collected = Collected { max_bytes, ..Collected::default() };
         compare_fields(mapped, original, &mut Place::default(), &mut |at, put, was| {
             collected.add(&at.steps, put, was);
@@ -73,10 +77,13 @@ impl Residue {
     }
 
     /// Reads an annotation; `None` if it holds no residue.
-    pub fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+    pub fn parse(text: &str) -> Option<Residue<'static>> {
+        let Residue { name, edits } = serde_json::from_str::<Residue<'_>>(text).ok()?;
+        Some(Residue { name, edits: edits.into_iter().map(Edit::into_owned).collect() })
     }
+}
 
+impl<'a> Residue<'a> {
     /// Restores what the mapping lost of `source`, as far as nobody changed it since; answers the result and what it shows
     /// of itself. `map` makes the mapped object, `shown` maps an object back to the source's version; no edit may make it
     /// say there what the source does not say.
@@ -85,10 +92,10 @@ impl Residue {
     /// still shows, without any. So the cost does not grow with the number of edits times the size of the object.
     pub fn apply(
         mut self,
-        source: &Object,
-        map: impl Fn() -> Object,
-        shown: impl Fn(Object) -> Object,
-    ) -> (Object, Object) {
+        source: &Object<'a>,
+        map: impl Fn() -> Object<'a>,
+        shown: impl Fn(Object<'a>) -> Object<'a>,
+    ) -> (Object<'a>, Object<'a>) {
         let mapped = map();
         let plain = shown(mapped.clone());
         if self.name != name_of(&mapped) {
@@ -102,15 +109,13 @@ impl Residue {
             if self.edits.is_empty() {
                 break;
             }
-            self.edits.iter().for_each(|edit| edit.write(&mut restored, &lists));
+            write_all(&self.edits, &mut restored, &lists);
             let told = shown(restored.clone());
             let showing = Regions::of_new_differences(&told, source, &before);
             if showing.is_empty() {
                 return (restored, told);
             }
             self.edits.retain(|edit| !showing.overlap(&edit.at));
-            // Not more whole objects at a time than are needed.
-            drop((told, std::mem::take(&mut restored)));
             restored = map();
         }
         (restored, plain)
@@ -128,16 +133,16 @@ pub(super) enum Omission {
 
 /// Edits as they are found. What is longer than an annotation is not even copied.
 #[derive(Default)]
-struct Collected {
+struct Collected<'a> {
     max_bytes: usize,
-    edits: Vec<Edit>,
+    edits: Vec<Edit<'a>>,
     edits_bytes: usize,
-    conditions: Vec<Edit>,
+    conditions: Vec<Edit<'a>>,
     conditions_bytes: usize,
 }
 
-impl Collected {
-    fn add(&mut self, at: &[Step], put: Option<&Value>, was: Option<&Value>) {
+impl<'a> Collected<'a> {
+    fn add(&mut self, at: &[Step], put: Option<&Json<'a>>, was: Option<&Json<'a>>) {
         if !is_allowed(at) {
             return;
         }
@@ -164,7 +169,7 @@ impl Collected {
         }
         let without_conditions = self.edits.len();
         let mut residue = Residue { name, edits: self.edits };
-        let fitting = |residue: &Residue| {
+        let fitting = |residue: &Residue<'_>| {
             let text = serde_json::to_string(residue).ok()?;
             (text.len() <= self.max_bytes && !residue.edits.is_empty()).then_some(text)
         };
@@ -180,7 +185,7 @@ impl Collected {
 }
 
 /// Bytes of a value as JSON, as far as they are not more than `max`.
-fn length_up_to(value: &Value, max: usize) -> usize {
+fn length_up_to(value: &Json<'_>, max: usize) -> usize {
     struct Counted {
         bytes: usize,
         max: usize,
@@ -201,8 +206,8 @@ fn length_up_to(value: &Value, max: usize) -> usize {
     counted.bytes
 }
 
-fn name_of(object: &Object) -> String {
-    let name = object.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
+fn name_of(object: &Object<'_>) -> String {
+    let name = object.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Json::as_str);
     name.unwrap_or_default().to_owned()
 }
 
@@ -222,6 +227,11 @@ impl Place {
     fn pop(&mut self) {
         self.hashes.pop();
         self.steps.pop();
+    }
+
+    /// The field that tells the entries of the list at this place apart.
+    fn key_field(&self) -> Option<&'static str> {
+        if let Some(Step::Field(list_name)) = self.steps.last() { key_field(list_name) } else { None }
     }
 
     fn hash(&self) -> u64 {
@@ -244,16 +254,18 @@ fn prefixes<T: Hash>(at: &[T]) -> impl Iterator<Item = u64> {
 }
 
 /// Told of each place where two objects differ: the place, the original value, the mapped one.
-type Tell<'a> = dyn FnMut(&Place, Option<&Value>, Option<&Value>) + 'a;
+type Tell<'t, 'a> = dyn FnMut(&Place, Option<&Json<'a>>, Option<&Json<'a>>) + 't;
 
-/// Every value is looked at once: what has members is entered, not compared as a whole first.
-fn compare(mapped: Option<&Value>, original: Option<&Value>, at: &mut Place, tell: &mut Tell<'_>) {
+/// Every value is looked at once: what has members is entered, not compared as a whole first, and what both share is not
+/// looked at.
+fn compare<'a>(mapped: Option<&Json<'a>>, original: Option<&Json<'a>>, at: &mut Place, tell: &mut Tell<'_, 'a>) {
     match (mapped, original) {
-        (Some(Value::Object(mapped)), Some(Value::Object(original))) => compare_fields(mapped, original, at, tell),
-        (Some(Value::Array(left)), Some(Value::Array(right))) => match (keys(left, at), keys(right, at)) {
-            (Some(steps), Some(others)) if steps == others => {
-                for ((step, left), right) in steps.into_iter().zip(left).zip(right) {
-                    at.push(step);
+        (Some(Json::Object(mapped)), Some(Json::Object(original))) => compare_fields(mapped, original, at, tell),
+        (Some(Json::List(left)), Some(Json::List(right))) if Arc::ptr_eq(left, right) => {}
+        (Some(Json::List(left)), Some(Json::List(right))) => match at.key_field() {
+            Some(field) if have_the_same_keys(left, right, field) => {
+                for (left, right) in left.iter().zip(right.iter()) {
+                    at.push(Step::keyed(field, left.get(field).and_then(Json::as_str).unwrap_or_default()));
                     compare(Some(left), Some(right), at, tell);
                     at.pop();
                 }
@@ -266,15 +278,18 @@ fn compare(mapped: Option<&Value>, original: Option<&Value>, at: &mut Place, tel
     }
 }
 
-fn compare_fields(mapped: &Object, original: &Object, at: &mut Place, tell: &mut Tell<'_>) {
-    let new = original.keys().filter(|name| !mapped.contains_key(*name));
+fn compare_fields<'a>(mapped: &Object<'a>, original: &Object<'a>, at: &mut Place, tell: &mut Tell<'_, 'a>) {
+    if mapped.is_shared_with(original) {
+        return;
+    }
+    let new = original.keys().filter(|name| !mapped.contains_key(name));
     for name in mapped.keys().chain(new) {
         let (mapped, original) = (mapped.get(name), original.get(name));
-        let is_leaf = |value: Option<&Value>| !matches!(value, Some(Value::Object(_) | Value::Array(_)));
+        let is_leaf = |value: Option<&Json<'_>>| !matches!(value, Some(Json::Object(_) | Json::List(_)));
         if is_leaf(mapped) && is_leaf(original) && mapped == original {
             continue;
         }
-        at.push(Step::Field(name.clone()));
+        at.push(Step::Field(name.to_owned()));
         compare(mapped, original, at, tell);
         at.pop();
     }
@@ -289,21 +304,17 @@ fn key_field(list_name: &str) -> Option<&'static str> {
     }
 }
 
-/// The steps to the entries of a list keyed by type or name; `None` for other lists and for ambiguous ones.
-fn keys(list: &[Value], at: &Place) -> Option<Vec<Step>> {
-    let Some(Step::Field(list_name)) = at.steps.last() else { return None };
-    let key_field = key_field(list_name)?;
-    let mut seen = HashSet::with_capacity(list.len());
-    let mut steps = Vec::with_capacity(list.len());
-    for entry in list {
-        let key = entry.get(key_field)?.as_str()?;
-        if !seen.insert(key) {
-            return None;
-        }
-        let key = key.to_owned();
-        steps.push(if key_field == "type" { Step::Type { key } } else { Step::Name { key } });
+/// Whether the entries of two lists have the same keys in the same order, each once.
+fn have_the_same_keys(left: &[Json<'_>], right: &[Json<'_>], key_field: &str) -> bool {
+    fn key<'l>(entry: &'l Json<'_>, key_field: &str) -> Option<&'l str> {
+        entry.get(key_field)?.as_str()
     }
-    Some(steps)
+    let mut seen = HashSet::with_capacity(left.len());
+    let mut is_same = |left, right| {
+        let own = key(left, key_field);
+        own.is_some() && own == key(right, key_field) && seen.insert(own)
+    };
+    left.len() == right.len() && left.iter().zip(right).all(|(left, right)| is_same(left, right))
 }
 
 /// Places in an object, remembered by their hashes.
@@ -312,7 +323,7 @@ struct Places(HashSet<u64>);
 
 impl Places {
     /// Where two objects differ.
-    fn of_differences(shown: &Object, source: &Object) -> Self {
+    fn of_differences(shown: &Object<'_>, source: &Object<'_>) -> Self {
         let mut places = Self::default();
         compare_fields(shown, source, &mut Place::default(), &mut |at, _, _| {
             places.0.insert(at.hash());
@@ -337,7 +348,7 @@ struct Regions {
 
 impl Regions {
     /// Where an object shows what its source does not say, beyond the places where it did before.
-    fn of_new_differences(shown: &Object, source: &Object, before: &Places) -> Self {
+    fn of_new_differences(shown: &Object<'_>, source: &Object<'_>, before: &Places) -> Self {
         let mut regions = Self::default();
         compare_fields(shown, source, &mut Place::default(), &mut |at, _, _| {
             if !before.cover(at) {
@@ -422,13 +433,13 @@ struct Lists(HashMap<u64, HashMap<String, usize>>);
 
 impl Lists {
     /// The place of an entry; of several the first.
-    fn place(&mut self, list: u64, step: &Step, value: &Value) -> Option<usize> {
+    fn place(&mut self, list: u64, step: &Step, value: &Json<'_>) -> Option<usize> {
         let key_field = step.key_field()?;
         let elements = value.as_array()?;
         let places = self.0.entry(hash_below(list, &key_field)).or_insert_with(|| {
             let mut places = HashMap::new();
             for (index, entry) in elements.iter().enumerate() {
-                if let Some(key) = entry.get(key_field).and_then(Value::as_str) {
+                if let Some(key) = entry.get(key_field).and_then(Json::as_str) {
                     places.entry(key.to_owned()).or_insert(index);
                 }
             }
@@ -445,6 +456,11 @@ impl Lists {
 }
 
 impl Step {
+    fn keyed(key_field: &str, key: &str) -> Self {
+        let key = key.to_owned();
+        if key_field == "type" { Self::Type { key } } else { Self::Name { key } }
+    }
+
     fn text(&self) -> &str {
         match self {
             Self::Field(name) => name,
@@ -489,13 +505,18 @@ fn is_about_conditions(at: &[Step]) -> bool {
         && list.is_field(&["conditions", "machineConditions", "machineSetCondition"]))
 }
 
-impl Edit {
+impl<'a> Edit<'a> {
+    fn into_owned(self) -> Edit<'static> {
+        let Self { at, put, was } = self;
+        Edit { at, put: put.map(Json::into_owned), was: was.map(Json::into_owned) }
+    }
+
     fn is_allowed(&self) -> bool {
         is_allowed(&self.at)
     }
 
     /// Whether the mapping still gives what it gave. Where the surroundings are gone, nothing is restored.
-    fn guard_holds(&self, mapped: &Object, lists: &mut Lists) -> bool {
+    fn guard_holds(&self, mapped: &Object<'_>, lists: &mut Lists) -> bool {
         let (Some((Step::Field(first), below)), was) = (self.at.split_first(), self.was.as_ref()) else { return false };
         let Some((last, parents)) = below.split_last() else { return mapped.get(first) == was };
         let Some(mut value) = mapped.get(first) else { return false };
@@ -503,8 +524,8 @@ impl Edit {
         for step in parents {
             let place = places.next().unwrap_or_default();
             let next = match step {
-                Step::Field(name) => value.as_object().and_then(|fields| fields.get(name)),
-                keyed => lists.place(place, keyed, value).and_then(|index| value.get(index)),
+                Step::Field(name) => value.get(name),
+                keyed => entry(value, keyed, place, lists),
             };
             let Some(next) = next else { return false };
             value = next;
@@ -512,40 +533,62 @@ impl Edit {
         let place = places.next().unwrap_or_default();
         match last {
             Step::Field(name) => value.as_object().is_some_and(|fields| fields.get(name) == was),
-            keyed => value.is_array() && lists.place(place, keyed, value).and_then(|index| value.get(index)) == was,
+            keyed => value.is_array() && entry(value, keyed, place, lists) == was,
         }
     }
 
-    /// Writes the edit into an object for which the guard held; another edit may have changed the surroundings since, and
-    /// then nothing is written.
-    fn write(&self, object: &mut Object, lists: &Lists) {
-        let Some((Step::Field(first), below)) = self.at.split_first() else { return };
-        let Some((last, parents)) = below.split_last() else { return write_field(object, first, self.put.as_ref()) };
-        let Some(mut value) = object.get_mut(first) else { return };
-        let mut places = prefixes(&self.at);
-        for step in parents {
-            let Some(next) = below_mut(value, step, places.next().unwrap_or_default(), lists) else { return };
-            value = next;
-        }
-        match last {
-            Step::Field(name) => {
-                if let Some(fields) = value.as_object_mut() {
-                    write_field(fields, name, self.put.as_ref());
-                }
-            }
-            // Lists of other entries are edited whole, so that no single entry is ever taken out.
-            keyed => {
-                if let (Some(entry), Some(put)) =
-                    (below_mut(value, keyed, places.next().unwrap_or_default(), lists), &self.put)
-                {
-                    *entry = put.clone();
-                }
-            }
+    /// Writes the edit of a list's entry. Lists of other entries are edited whole, so that no single entry is ever taken out.
+    fn write(&self, object: &mut Object<'a>, lists: &Lists) {
+        let (Some((keyed, parents)), Some(put)) = (self.at.split_last(), &self.put) else { return };
+        let place = prefixes(parents).last().unwrap_or_default();
+        let entry = at_mut(object, parents, lists).and_then(|list| below_mut(list, keyed, place, lists));
+        if let Some(entry) = entry {
+            *entry = put.clone();
         }
     }
 }
 
-fn below_mut<'a>(value: &'a mut Value, step: &Step, place: u64, lists: &Lists) -> Option<&'a mut Value> {
+/// Writes edits into an object for which their guards held; one may have changed the surroundings of another, and then
+/// that is not written. Those of one object's fields are written together.
+fn write_all<'a>(edits: &[Edit<'a>], object: &mut Object<'a>, lists: &Lists) {
+    let mut of_fields: BTreeMap<&[Step], Vec<(Cow<'a, str>, Option<Json<'a>>)>> = BTreeMap::new();
+    for edit in edits {
+        match edit.at.split_last() {
+            Some((Step::Field(name), parents)) => {
+                of_fields.entry(parents).or_default().push((Cow::Owned(name.clone()), edit.put.clone()));
+            }
+            Some(_) => edit.write(object, lists),
+            None => {}
+        }
+    }
+    for (parents, edits) in of_fields {
+        let fields = if parents.is_empty() {
+            Some(&mut *object)
+        } else {
+            at_mut(object, parents, lists).and_then(Json::as_object_mut)
+        };
+        if let Some(fields) = fields {
+            fields.edit(edits);
+        }
+    }
+}
+
+/// The value at a place that is not the object itself.
+fn at_mut<'o, 'a>(object: &'o mut Object<'a>, at: &[Step], lists: &Lists) -> Option<&'o mut Json<'a>> {
+    let (Step::Field(first), below) = at.split_first()? else { return None };
+    let mut value = object.get_mut(first)?;
+    for (step, place) in below.iter().zip(prefixes(at)) {
+        value = below_mut(value, step, place, lists)?;
+    }
+    Some(value)
+}
+
+fn entry<'o, 'a>(list: &'o Json<'a>, keyed: &Step, place: u64, lists: &mut Lists) -> Option<&'o Json<'a>> {
+    let index = lists.place(place, keyed, list)?;
+    list.as_array()?.get(index)
+}
+
+fn below_mut<'o, 'a>(value: &'o mut Json<'a>, step: &Step, place: u64, lists: &Lists) -> Option<&'o mut Json<'a>> {
     match step {
         Step::Field(name) => value.as_object_mut()?.get_mut(name),
         keyed => {
@@ -553,12 +596,5 @@ fn below_mut<'a>(value: &'a mut Value, step: &Step, place: u64, lists: &Lists) -
             let still_it = entry.get(keyed.key_field()?)?.as_str() == Some(keyed.text());
             still_it.then_some(entry)
         }
-    }
-}
-
-fn write_field(fields: &mut Object, name: &str, value: Option<&Value>) {
-    match value {
-        Some(value) => drop(fields.insert(name.to_owned(), value.clone())),
-        None => drop(fields.remove(name)),
     }
 }

@@ -1,15 +1,13 @@
 //! `MachineSet` and `MachineDeployment`.
 
-use serde_json::{Map, Value, json};
-
 use super::{
     Object, annotations,
     conditions::{self, UpdateTime},
-    machine, nested, operation, put_annotation, remove_annotation,
+    machine, nested, object_of, operation, put_annotation, remove_annotation,
 };
-use crate::api::names::annotation;
+use crate::api::{json::Json, names::annotation};
 
-pub(super) fn set_up(set: &mut Object) {
+pub(super) fn set_up(set: &mut Object<'_>) {
     if let Some(spec) = nested(set, "spec") {
         spec.remove("machineClass");
         template(spec, machine::spec_up);
@@ -17,14 +15,14 @@ pub(super) fn set_up(set: &mut Object) {
     if let Some(status) = nested(set, "status") {
         status.remove("conditions");
         if let Some(list) = status.remove("machineSetCondition").as_ref().and_then(conditions::up) {
-            status.insert("conditions".to_owned(), list);
+            status.insert("conditions", list);
         }
         operation::up(status);
         failed_machines(status, operation::up);
     }
 }
 
-pub(super) fn set_down(set: &mut Object) {
+pub(super) fn set_down(set: &mut Object<'_>) {
     if let Some(spec) = nested(set, "spec") {
         spec.remove("machineClass");
         template(spec, machine::spec_down);
@@ -33,14 +31,14 @@ pub(super) fn set_down(set: &mut Object) {
         status.remove("machineSetCondition");
         let list = status.remove("conditions");
         if let Some(list) = list.as_ref().and_then(|list| conditions::down(list, UpdateTime::Absent)) {
-            status.insert("machineSetCondition".to_owned(), list);
+            status.insert("machineSetCondition", list);
         }
         operation::down(status);
         failed_machines(status, operation::down);
     }
 }
 
-pub(super) fn deployment_up(deployment: &mut Object) {
+pub(super) fn deployment_up(deployment: &mut Object<'_>) {
     let mut rollback = None;
     if let Some(spec) = nested(deployment, "spec") {
         rollback = spec.remove("rollbackTo").as_ref().and_then(revision);
@@ -49,7 +47,7 @@ pub(super) fn deployment_up(deployment: &mut Object) {
     }
     if let Some(status) = nested(deployment, "status") {
         if let Some(list) = status.remove("conditions").as_ref().and_then(conditions::up) {
-            status.insert("conditions".to_owned(), list);
+            status.insert("conditions", list);
         }
         failed_machines(status, operation::up);
     }
@@ -58,11 +56,11 @@ pub(super) fn deployment_up(deployment: &mut Object) {
     }
 }
 
-pub(super) fn deployment_down(deployment: &mut Object) {
+pub(super) fn deployment_down(deployment: &mut Object<'_>) {
     if let Some(status) = nested(deployment, "status") {
         let list = status.remove("conditions");
         if let Some(list) = list.as_ref().and_then(|list| conditions::down(list, UpdateTime::Kept)) {
-            status.insert("conditions".to_owned(), list);
+            status.insert("conditions", list);
         }
         failed_machines(status, operation::down);
     }
@@ -72,34 +70,33 @@ pub(super) fn deployment_down(deployment: &mut Object) {
     spec.remove("rollbackTo");
     if let Some(revision) = rollback {
         // Go leaves out a zero.
-        let rollback_to = if revision == 0 { json!({}) } else { json!({"revision": revision}) };
-        spec.insert("rollbackTo".to_owned(), rollback_to);
+        let rollback_to = if revision == 0 { object_of([]) } else { object_of([("revision", Json::from(revision))]) };
+        spec.insert("rollbackTo", rollback_to);
         remove_annotation(deployment, annotation::ROLLBACK_TO);
     }
 }
 
-fn template(spec: &mut Object, convert: impl FnOnce(&mut Object)) {
+fn template(spec: &mut Object<'_>, convert: impl FnOnce(&mut Object<'_>)) {
     if let Some(machine_spec) = nested(spec, "template").and_then(|template| nested(template, "spec")) {
         convert(machine_spec);
     }
 }
 
-fn failed_machines(status: &mut Object, convert: impl Fn(&mut Object)) {
-    let Some(Value::Array(list)) = status.get_mut("failedMachines") else { return };
-    list.iter_mut().filter_map(Value::as_object_mut).for_each(convert);
+fn failed_machines(status: &mut Object<'_>, convert: impl Fn(&mut Object<'_>)) {
+    let Some(list) = status.get_mut("failedMachines").and_then(Json::as_array_mut) else { return };
+    list.iter_mut().filter_map(Json::as_object_mut).for_each(convert);
 }
 
 /// v1beta1 names the strategy; an absent one means what the documentation of v1alpha1 says.
-fn name_strategy(spec: &mut Object) {
-    let strategy = spec.entry("strategy").or_insert_with(|| Value::Object(Map::new()));
-    let Some(strategy) = strategy.as_object_mut() else { return };
-    if strategy.get("type").is_none_or(|name| name == "") {
-        strategy.insert("type".to_owned(), "RollingUpdate".into());
+fn name_strategy(spec: &mut Object<'_>) {
+    let Some(strategy) = spec.get_or_insert_object("strategy").as_object_mut() else { return };
+    if strategy.get("type").is_none_or(|name| *name == "") {
+        strategy.insert("type", "RollingUpdate");
     }
 }
 
 /// The revision of `rollbackTo`, which is 0 when it is absent.
-fn revision(rollback_to: &Value) -> Option<i64> {
+fn revision(rollback_to: &Json<'_>) -> Option<i64> {
     match rollback_to.as_object()?.get("revision") {
         None => Some(0),
         Some(revision) => revision.as_i64(),
@@ -107,7 +104,7 @@ fn revision(rollback_to: &Value) -> Option<i64> {
 }
 
 /// The revision in the annotation, if it is written as a plain number; other texts stay annotations.
-fn rollback_annotation(deployment: &mut Object) -> Option<i64> {
+fn rollback_annotation(deployment: &Object<'_>) -> Option<i64> {
     let text = annotations(deployment)?.get(annotation::ROLLBACK_TO)?.as_str()?;
     text.parse::<i64>().ok().filter(|revision| revision.to_string() == text)
 }

@@ -14,6 +14,7 @@ use std::{
 use serde_json::Value;
 
 use super::{ErrorKind, FieldError, FieldPath};
+use crate::api::json::steps;
 
 /// Findings of one severity that are kept with their texts.
 pub const FINDINGS_MAX: usize = 50;
@@ -126,9 +127,25 @@ struct LeftOut {
     denials: Vec<Identity>,
     unrecognised_denials: usize,
     warnings: usize,
+    /// The place that holds all that is refused.
+    refused_in: Option<FieldPath>,
 }
 
 impl LeftOut {
+    fn widen(&mut self, path: FieldPath) {
+        self.refused_in = Some(match self.refused_in.take() {
+            Some(place) => place.around(&path),
+            None => path,
+        });
+    }
+
+    fn pass(&mut self) {
+        self.warnings += self.denied();
+        self.denials.clear();
+        self.unrecognised_denials = 0;
+        self.refused_in = None;
+    }
+
     fn denied(&self) -> usize {
         self.denials.len() + self.unrecognised_denials
     }
@@ -152,6 +169,7 @@ impl Findings {
     }
 
     fn push(&mut self, finding: Finding) {
+        steps::taken(1);
         self.place_last();
         self.kept.push(finding);
         self.last = Last::Open;
@@ -169,9 +187,13 @@ impl Findings {
         }
         let denies = last.denies();
         if self.count_kept(denies) > FINDINGS_MAX
-            && let Some(Finding { rule, identity, .. }) = self.kept.pop()
+            && let Some(Finding { rule, identity, error, .. }) = self.kept.pop()
         {
-            if denies { self.leave_out_denial(rule, identity) } else { self.leave_out_warning(rule) }
+            if denies {
+                self.leave_out_denial(rule, identity).widen(error.path);
+            } else {
+                self.leave_out_warning(rule);
+            }
         }
     }
 
@@ -182,7 +204,7 @@ impl Findings {
         self.kept.iter().filter(|finding| finding.denies() == denying).count()
     }
 
-    fn leave_out_denial(&mut self, rule: RuleId, identity: Identity) {
+    fn leave_out_denial(&mut self, rule: RuleId, identity: Identity) -> &mut LeftOut {
         let recognised: usize = self.left_out.values().map(|left_out| left_out.denials.len()).sum();
         let left_out = self.left_out.entry(rule).or_default();
         if recognised < RECOGNISED_MAX {
@@ -190,6 +212,7 @@ impl Findings {
         } else {
             left_out.unrecognised_denials += 1;
         }
+        left_out
     }
 
     /// Counts a warning without its text; for rules to whom the text is dear, when [`Self::warnings_are_full`].
@@ -220,6 +243,9 @@ impl Findings {
             let own = self.left_out.entry(rule).or_default();
             own.unrecognised_denials += left_out.unrecognised_denials;
             own.warnings += left_out.warnings;
+            if let Some(place) = left_out.refused_in.filter(|_| own.denied() > 0) {
+                own.widen(place);
+            }
         }
     }
 
@@ -233,10 +259,16 @@ impl Findings {
 
     /// Turns the refusals of some rules that were left out into warnings.
     pub fn let_left_out_pass(&mut self, is_meant: impl Fn(RuleId) -> bool) {
-        for (_, left_out) in self.left_out.iter_mut().filter(|(rule, _)| is_meant(rule)) {
-            left_out.warnings += left_out.denied();
-            left_out.denials.clear();
-            left_out.unrecognised_denials = 0;
+        self.left_out.iter_mut().filter(|(rule, _)| is_meant(rule)).for_each(|(_, left_out)| left_out.pass());
+    }
+
+    /// Turns the refusals of a rule that were left out into warnings, if `is_forgiven` says so of the one place that holds all
+    /// of them: their own if they have the same, else the fields around them.
+    pub fn forgive_left_out(&mut self, is_forgiven: impl Fn(RuleId, &FieldPath) -> bool) {
+        for (rule, left_out) in &mut self.left_out {
+            if left_out.refused_in.as_ref().is_some_and(|place| is_forgiven(rule, place)) {
+                left_out.pass();
+            }
         }
     }
 

@@ -29,8 +29,8 @@ impl Providers for TwoDrivers {
         self.0
     }
 
-    fn check(&self, provider: &str, class: &Value, found: &mut Findings) {
-        if provider == "AWS" && class["providerSpec"].get("ami").is_none() {
+    fn check(&self, provider: &str, class: &Json<'_>, found: &mut Findings) {
+        if provider == "AWS" && class.get("providerSpec").and_then(|spec| spec.get("ami")).is_none() {
             found.required("CLS-6", FieldPath::new("providerSpec.ami"), "AMI is required");
         }
     }

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
-
 use super::{Object, node::Node, provider_schema::ProviderSchema, syntax};
 use crate::api::{
     field::{FieldPath, Findings},
@@ -52,7 +50,7 @@ pub trait Providers: Send + Sync {
 
     /// The own rules of the driver that serves this provider (CLS-6). `class` has the shape of v1alpha1; paths start at
     /// `providerSpec`. Pure, without I/O.
-    fn check(&self, provider: &str, class: &Value, found: &mut Findings);
+    fn check(&self, provider: &str, class: &Json<'_>, found: &mut Findings);
 }
 
 /// No drivers are known here; nothing is said about providers.
@@ -68,7 +66,7 @@ impl Providers for NoProviders {
         Coverage::Some
     }
 
-    fn check(&self, _provider: &str, _class: &Value, _found: &mut Findings) {}
+    fn check(&self, _provider: &str, _class: &Json<'_>, _found: &mut Findings) {}
 }
 
 /// Runs all static rules of a class.
@@ -120,15 +118,15 @@ fn driver_agrees(
     found: &mut Findings,
 ) {
     if object.version == ApiVersion::V1alpha1 {
-        return providers.check(provider, &object.value.to_value(), found);
+        return providers.check(provider, object.value, found);
     }
-    let Value::Object(mut class) = object.root().get("spec").value_or_null() else { return };
+    let Some(mut class) = object.root().get("spec").members().cloned() else { return };
     if let Some(reference) = class.remove("userDataSecretRef") {
-        class.insert("secretRef".to_owned(), reference);
+        class.insert("secretRef", reference);
     }
-    class.insert("metadata".to_owned(), object.root().get("metadata").value_or_null());
+    class.insert("metadata", object.value.get("metadata").cloned().unwrap_or(Json::Null));
     let mut own = Findings::new();
-    providers.check(provider, &Value::Object(class), &mut own);
+    providers.check(provider, &Json::Object(class), &mut own);
     for finding in own.iter_mut() {
         let place = finding.error.path.as_str().replacen("secretRef", "userDataSecretRef", 1);
         finding.error.path = path.child(&place);

@@ -7,7 +7,7 @@
 
 use super::{Change, ValidationRequest, node::Node, syntax};
 use crate::api::{
-    field::{Finding, Findings, Severity},
+    field::{FieldPath, Findings, RuleId, Severity},
     json::{Json, Members},
     kind::{ApiVersion, Kind},
     names::{GROUP, label},
@@ -66,21 +66,25 @@ fn is_name(text: &str) -> bool {
 pub fn forgive_what_the_owner_says(request: &ValidationRequest<'_>, owner: &Json<'_>, found: &mut Findings) {
     let Some(key) = controlling_owner(request).filter(|key| key.names(owner)) else { return };
     let Some(child) = request.change.new_object().map(Node::of) else { return };
+    let is_inherited = |rule, path: &FieldPath| is_inherited(key.kind, child, Node::of(owner), rule, path);
     for finding in found.iter_mut().filter(|finding| finding.denies()) {
-        if is_inherited(key.kind, child, Node::of(owner), finding) {
+        if is_inherited(finding.rule, &finding.error.path) {
             finding.severity = Severity::Existing;
         }
     }
+    found.forgive_left_out(is_inherited);
 }
 
-fn is_inherited(owner_kind: Kind, child: Node<'_>, owner: Node<'_>, finding: &Finding) -> bool {
+fn is_inherited(owner_kind: Kind, child: Node<'_>, owner: Node<'_>, rule: RuleId, path: &FieldPath) -> bool {
     // The one rule that looks at two places.
-    let second = if finding.rule == "SEL-6" { Some("spec.selector") } else { None };
-    let mut places = second.into_iter().chain([finding.error.path.as_str()]);
-    places.all(|place| {
-        let Some(place) = Place::parse(place) else { return false };
+    let second = if rule == "SEL-6" { Some("spec.selector") } else { None };
+    let mut places = second.into_iter().chain([path.as_str()]);
+    places.all(|path| {
+        let Some(place) = Place::parse(path) else { return false };
+        // Under a user's key something is, unless the key itself reads like a path.
+        let is_there = |value: Node<'_>| !path.ends_with(']') || !matches!(value, Node::Absent);
         let own = place.of(child);
-        place.in_owner(owner_kind).iter().any(|counterpart| alike(own, counterpart.of(owner)))
+        is_there(own) && place.in_owner(owner_kind).iter().any(|counterpart| alike(own, counterpart.of(owner)))
     })
 }
 
@@ -160,7 +164,8 @@ fn same_but_for_the_hash(own: &Json<'_>, owners: &Json<'_>) -> bool {
                     .all(|(key, value)| owners.get(key).is_some_and(|theirs| same_but_for_the_hash(value, theirs)))
         }
         (Json::List(own), Json::List(owners)) => {
-            own.len() == owners.len() && own.iter().zip(owners).all(|(own, theirs)| same_but_for_the_hash(own, theirs))
+            own.len() == owners.len()
+                && own.iter().zip(owners.iter()).all(|(own, theirs)| same_but_for_the_hash(own, theirs))
         }
         _ => own == owners,
     }
@@ -218,7 +223,7 @@ mod tests {
             providers: &NoProviders,
             references: &NoReferences,
         };
-        (validate_child(&request, &owner).errors().count(), validate(&request).denies())
+        (validate_child(&request, &owner).denied(), validate(&request).denies())
     }
 
     const BAD: &str = "KernelDeadlock, ReadonlyFilesystem";
@@ -301,6 +306,41 @@ mod tests {
         let set = merged(Kind::MachineSet, &[owned_by("MachineDeployment", "d1", UID), template, hashed, more]);
         let judged = judge(Kind::MachineSet, ApiVersion::V1alpha1, &set, &deployment);
         assert_eq!(judged, (refusals, true));
+    }
+
+    fn bad_labels(keys: std::ops::Range<usize>) -> Value {
+        let labels: serde_json::Map<_, _> = keys.map(|number| (format!("bad key {number}!"), json!("x"))).collect();
+        json!({"spec": {"nodeTemplate": {"metadata": {"labels": labels}}}})
+    }
+
+    /// More mistakes than are told.
+    #[rstest]
+    #[case::all_are_the_owners(0..300, json!({}), 0)]
+    #[case::one_is_its_own(0..301, json!({}), 1)]
+    #[case::one_is_its_own_elsewhere(0..300, json!({"spec": {"healthTimeout": "0s"}}), 1)]
+    fn many_mistakes_of_the_owner(#[case] keys: std::ops::Range<usize>, #[case] more: Value, #[case] least: usize) {
+        let (child, owner) = (merged(Kind::Machine, &[machine(bad_labels(keys)), more]), set(&bad_labels(0..300)));
+        let (denied, _) = judge(Kind::Machine, ApiVersion::V1alpha1, &child, &owner);
+        assert!(denied >= least && (denied > 0) == (least > 0), "{denied}");
+        let nobodys = judge(Kind::Machine, ApiVersion::V1alpha1, &child, &set(&json!({}))).0;
+        assert!(nobodys >= 300, "{nobodys}");
+    }
+
+    #[rstest]
+    #[case::fifty_and_one_annotation(50)]
+    #[case::many_and_one_annotation(300)]
+    fn a_mistake_that_comes_after_many(#[case] number: usize) {
+        let annotation = json!({"metadata": {"annotations": {"machinepriority.machine.sapcloud.io": "high"}}});
+        let both = merged(Kind::Machine, &[machine(bad_labels(0..number)), annotation.clone()]);
+        let mut template = bad_labels(0..number);
+        json_patch::merge(&mut template, &annotation);
+        assert_eq!(judge(Kind::Machine, ApiVersion::V1alpha1, &both, &set(&template)).0, 0);
+    }
+
+    #[test]
+    fn a_key_that_reads_like_a_path_is_not_taken_for_nothing() {
+        let label = json!({"spec": {"nodeTemplate": {"metadata": {"labels": {"x].y[z": 5}}}}});
+        assert!(judge(Kind::Machine, ApiVersion::V1alpha1, &machine(label), &set(&json!({}))).0 > 0);
     }
 
     fn says_in_template(value: &str) -> Value {

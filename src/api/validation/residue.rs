@@ -39,15 +39,15 @@ pub fn restores_nothing_wrong(
     if request.version != ApiVersion::V1beta1 {
         return;
     }
-    let new = new.to_value();
     let mut plain = new.clone();
-    if let Some(annotations) = plain.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+    let metadata = plain.as_object_mut().and_then(|object| object.get_mut("metadata")?.as_object_mut());
+    if let Some(annotations) = metadata.and_then(|metadata| metadata.get_mut("annotations")?.as_object_mut()) {
         annotations.remove(key);
     }
     let mut before = Findings::new();
-    find_in_stored_form(request, &plain, &mut before);
+    find_in_stored_form(request, plain, &mut before);
     let mut restored = Findings::forgiving(&before);
-    find_in_stored_form(request, &new, &mut restored);
+    find_in_stored_form(request, new.clone(), &mut restored);
     if restored.denies() {
         let mut errors = FirstFew::default();
         restored.errors().for_each(|error| errors.add(|| error.to_string()));
@@ -59,9 +59,9 @@ pub fn restores_nothing_wrong(
 
 /// Adds what the rules say of the object that would be stored; nothing if it cannot be converted at all, which the API server
 /// then says itself.
-fn find_in_stored_form(request: &ValidationRequest<'_>, object: &Value, found: &mut Findings) {
-    if let Ok(converted) = conversion::convert(object, names::API_VERSION_V1ALPHA1) {
-        let stored = Object { kind: request.kind, version: ApiVersion::V1alpha1, value: &Json::from(&converted) };
+fn find_in_stored_form(request: &ValidationRequest<'_>, object: Json<'_>, found: &mut Findings) {
+    if let Ok(converted) = conversion::convert_json(object, names::API_VERSION_V1ALPHA1) {
+        let stored = Object { kind: request.kind, version: ApiVersion::V1alpha1, value: &converted.object };
         static_rules(&stored, request, found);
         rules::apply_profile(Profile::Compat, ApiVersion::V1alpha1, found);
     }
