@@ -73,6 +73,8 @@ pub trait Kind:
 {
     /// Place of the kind's log.
     const PLACE: usize;
+    /// The kind's name.
+    const NAME: &'static str;
     /// Where its objects are.
     fn table(api: &Api) -> &Table<Self>;
     /// Where its objects are, to change them.
@@ -93,6 +95,7 @@ macro_rules! kinds {
     ($($kind:ident, $place:literal, $table:ident, $variant:ident;)+) => {$(
         impl Kind for $kind {
             const PLACE: usize = $place;
+            const NAME: &'static str = stringify!($kind);
             fn table(api: &Api) -> &Table<Self> {
                 &api.$table
             }

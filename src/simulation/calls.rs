@@ -10,14 +10,18 @@ use super::{
     api::{Api, Kind},
     checks::Checks,
     guards::Guard,
+    refusals::{Refused, Request, Verb, refusal},
     trace::Trace,
 };
-use crate::cluster::{
-    error::ApiError,
-    gate::Gate,
-    key::{ObjectKey, Target},
-    objects::{Part, Patch},
-    store::Store,
+use crate::{
+    api::v1alpha1::controller_of,
+    cluster::{
+        error::ApiError,
+        gate::Gate,
+        key::{ObjectKey, Target},
+        objects::{Part, Patch},
+        store::Store,
+    },
 };
 
 /// What goes wrong with one call.
@@ -29,6 +33,8 @@ pub enum Fault {
     LoseAnswer,
     /// It is refused because somebody was faster.
     Conflict,
+    /// It is refused by a rule of somebody's.
+    Refused,
     /// The process dies before it.
     DieBefore,
     /// The process dies after it, before the answer.
@@ -68,6 +74,8 @@ pub struct Around {
     pub without: Option<Guard>,
     /// Which call goes wrong.
     pub misfortune: Option<Misfortune>,
+    /// What is refused for hours.
+    pub refused: Option<Refused>,
 }
 
 /// The calls of one pass.
@@ -113,12 +121,13 @@ impl Calls<'_> {
     fn call<T>(
         &mut self,
         what: impl Fn() -> String,
-        is_write: bool,
+        request: Request<'_>,
         perform: impl FnOnce(&mut Self) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         if self.end == End::Dies {
             return Err(ApiError::Unavailable("the process is dead".to_owned()));
         }
+        let is_write = request.verb != Verb::Get;
         let fault = self.fault();
         if fault == Some(Fault::LoseLease) {
             self.trace.say(|| format!("    the lease goes to another process before: {}", what()));
@@ -146,6 +155,12 @@ impl Calls<'_> {
             }
             _ => {}
         }
+        let is_refused = fault == Some(Fault::Refused) || self.around.refused.is_some_and(|one| one.covers(request));
+        if is_write && is_refused {
+            let error = refusal(request);
+            self.trace.say(|| format!("    {} - {error}", what()));
+            return Err(error);
+        }
         if is_write {
             self.checks.acts();
         }
@@ -171,7 +186,11 @@ impl Calls<'_> {
     /// Reads an object; the store is told.
     pub fn get<K: Kind>(&mut self, store: &Store<K>, key: &ObjectKey) -> Result<Option<Arc<K>>, ApiError> {
         let asked = store.moment();
-        let found = self.call(|| format!("get {key}"), false, |calls| Ok(calls.api.get::<K>(&key.name)))?;
+        let found = self.call(
+            || format!("get {key}"),
+            request::<K>(Verb::Get, &key.name),
+            |calls| Ok(calls.api.get::<K>(&key.name)),
+        )?;
         match &found {
             Some(object) => {
                 store.observe_read(Arc::clone(object), asked);
@@ -187,9 +206,16 @@ impl Calls<'_> {
 
     /// Creates an object.
     pub fn create<K: Kind>(&mut self, store: &Store<K>, object: &K) -> Result<Arc<K>, ApiError> {
+        let name = object.meta().name.as_deref().unwrap_or_default();
+        // Its name is a new one at each try.
+        let (kind, owner) = match controller_of(object.meta()) {
+            Some(owner) => (owner.kind.as_str(), owner.name.as_str()),
+            None => ("", name),
+        };
+        self.checks.costs(kind, owner);
         let created = self.call(
-            || format!("create {} {}", K::kind(&()), object.meta().name.as_deref().unwrap_or_default()),
-            true,
+            || format!("create {} {name}", K::kind(&())),
+            request::<K>(Verb::Create, name),
             |calls| calls.api.create(object, calls.now),
         )?;
         Ok(self.take(store, created))
@@ -206,7 +232,9 @@ impl Calls<'_> {
         let what = || format!("patch {}{} {target}: {}", K::kind(&()), suffix(part), short(patch));
         let unguarded = self.lacks(Guard::Versions).then(|| without_version(patch));
         let patch = unguarded.as_ref().unwrap_or(patch);
-        let result = self.call(what, true, |calls| calls.api.patch::<K>(target, part, patch));
+        self.checks.costs(K::NAME, &target.key.name);
+        let request = request::<K>(Verb::Patch, &target.key.name);
+        let result = self.call(what, request, |calls| calls.api.patch::<K>(target, part, patch));
         match result {
             Ok(object) => Ok(self.take(store, object)),
             Err(error) => {
@@ -226,9 +254,10 @@ impl Calls<'_> {
         version: Option<&str>,
     ) -> Result<Option<Arc<K>>, ApiError> {
         let version = version.filter(|_| !self.lacks(Guard::Versions));
+        self.checks.costs(K::NAME, &target.key.name);
         let result = self.call(
             || format!("delete {} {target}", K::kind(&())),
-            true,
+            request::<K>(Verb::Delete, &target.key.name),
             |calls| calls.api.delete::<K>(&target.key.name, Some(&target.uid), version, calls.now),
         );
         match result {
@@ -244,6 +273,10 @@ impl Calls<'_> {
             Err(error) => Err(error),
         }
     }
+}
+
+fn request<K: Kind>(verb: Verb, name: &str) -> Request<'_> {
+    Request { verb, kind: K::NAME, name }
 }
 
 fn without_version(patch: &Patch) -> Patch {

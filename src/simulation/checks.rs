@@ -8,17 +8,23 @@ use std::{collections::BTreeSet, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
-use super::{api::Api, trace::Trace};
+use super::{
+    api::Api,
+    cloud::machine_of,
+    margins::{Margins, margins},
+    refusals::Costs,
+    trace::Trace,
+};
 use crate::{
     api::{
-        names::{annotation, label, update_result},
-        v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, StrategyType, controller_of},
+        names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
+        v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, controller_of},
     },
     cluster::{key::Target, objects::Patch},
     controllers::{
-        deployment::{self, fenceposts::Fenceposts, observe::DeploymentObservation, template_equality::is_equal},
+        deployment::{self, observe::DeploymentObservation, template_equality::is_equal},
         set::{
-            counts::{annotation_of, is_available, is_terminating},
+            counts::{annotation_of, is_available, is_terminating, label_of},
             observe::SetObservation,
             plan::{Effect, Plan, Step},
             preservation::{NodePreserve, may_terminate},
@@ -51,10 +57,12 @@ pub struct Checks {
     taken: i32,
     available: BTreeSet<String>,
     deleted_by_us: BTreeSet<String>,
-    /// Machines that nobody controls.
+    /// Machines that no deployment has.
     orphans: BTreeSet<String>,
     /// Machines that were adopted since the last rest.
     adopted: BTreeSet<String>,
+    /// Sets that users have scaled since the last rest.
+    scaled: BTreeSet<String>,
     /// Machines whose Nodes a user has picked for an update.
     picked_by_user: BTreeSet<String>,
     /// Writes up to which everything was checked.
@@ -62,6 +70,8 @@ pub struct Checks {
     /// What users have done since the last rest.
     edits: Edits,
     watching: Watching,
+    /// What objects cost while something is refused.
+    pub(super) costs: Costs,
 }
 
 /// Whether anybody watches over a history.
@@ -122,6 +132,7 @@ impl Checks {
         self.adopted.clear();
         self.deleted_by_us.clear();
         self.picked_by_user.clear();
+        self.scaled.clear();
         self.available = available(api);
         self.orphans = orphans(api);
         for deployment in api.deployments.values() {
@@ -144,21 +155,28 @@ impl Checks {
     }
 
     fn allow(&mut self, deployment: &MachineDeployment) {
-        let (limits, replicas) = (Fenceposts::of(deployment), deployment.spec.replicas);
-        self.most = self.most.max(replicas.saturating_add(limits.surge));
-        let keeps_some =
-            matches!(deployment.spec.strategy.strategy_type, StrategyType::RollingUpdate | StrategyType::InPlaceUpdate);
-        let least = if keeps_some && deployment.metadata.deletion_timestamp.is_none() {
-            replicas - limits.max_unavailable(replicas)
-        } else {
-            0
-        };
+        let Margins { most, least } = margins(deployment);
+        self.most = self.most.max(most);
         self.least = self.least.min(least);
     }
 
     /// A user has picked the Node of this machine for an update; what follows is not our doing.
     pub fn picked_by_user(&mut self, machine: String) {
         self.picked_by_user.insert(machine);
+    }
+
+    /// A user is about to make a set so much larger, or smaller if negative: that many machines more stay, or are missing.
+    pub fn set_is_scaled(&mut self, name: &str, by: i32) {
+        self.scaled.insert(name.to_owned());
+        self.most = self.most.saturating_add(by.max(0));
+        self.taken += (-by).max(0);
+    }
+
+    /// A user is about to delete a set: its machines go.
+    pub fn set_ends(&mut self, api: &Api, name: &str) {
+        let is_of_it = |machine: &&Arc<Machine>| controller_of(&machine.metadata).is_some_and(|set| set.name == name);
+        let available = api.machines.values().filter(is_of_it).filter(|machine| is_available(machine)).count();
+        self.taken += count(available);
     }
 
     /// A deployment has decided.
@@ -184,14 +202,13 @@ impl Checks {
 
     /// The deployment has picked the Node of a machine for an update. What users pick they take.
     pub fn picked(&mut self, api: &Api, node: &str) {
-        if !api.machines.get(node).is_some_and(|machine| is_available(machine)) {
+        if !api.machines.get(machine_of(node)).is_some_and(|machine| is_available(machine)) {
             // It is missing already.
             return;
         }
         let by_user = &self.picked_by_user;
-        let is_up = |name: &&String| {
-            by_user.contains(*name) || !api.nodes.get(*name).is_some_and(|node| is_being_updated(node))
-        };
+        let is_up =
+            |name: &&String| by_user.contains(*name) || !node_of(api, name).is_some_and(|node| is_being_updated(node));
         let left = count(available(api).iter().filter(is_up).count());
         if left + self.taken < self.least {
             let (least, taken) = (self.least, self.taken);
@@ -207,12 +224,7 @@ impl Checks {
             let rules: Vec<&str> = plan.steps.iter().map(|step| step.rule).collect();
             format!("    decides {rules:?}")
         });
-        let goes = |machine: &Machine| {
-            plan.steps.iter().any(|step| {
-                matches!(&step.effect, Effect::DeleteMachine { machine: target, .. }
-                if Some(&target.uid) == machine.metadata.uid.as_ref())
-            })
-        };
+        let goes = |machine: &Machine| deleted_by(plan, machine).is_some();
         if seen.set.metadata.deletion_timestamp.is_some() || self.watching == Watching::Off {
             return;
         }
@@ -225,10 +237,34 @@ impl Checks {
         // One that somebody keeps goes last, marked or not (spec/deployment-and-set §6.4).
         let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
         let spared = healthy().find(|machine| is_marked(machine) && !is_kept(machine) && !goes(machine));
-        let dies = healthy().find(|machine| !is_marked(machine) && goes(machine));
+        // A user may have given one a still lower priority.
+        let dies = healthy().find(|machine| !is_marked(machine) && priority(machine) >= MARKED && goes(machine));
         if let (Some(spared), Some(dies)) = (spared, dies) {
             self.violated("an unmarked healthy machine dies while a marked one lives", || {
                 format!("{:?} dies, {:?} lives", dies.metadata.name, spared.metadata.name)
+            });
+        }
+        self.priorities_hold(&claimed, plan);
+    }
+
+    /// Of the machines that are too many those of the lowest priority go, unless somebody keeps them or they were just handed
+    /// over (spec/deployment-and-set §6.4).
+    fn priorities_hold(&mut self, claimed: &[Arc<Machine>], plan: &Plan) {
+        let is_plain = |machine: &&Arc<Machine>| {
+            !is_terminating(machine)
+                && machine.status.current_status.preserve_expiry_time.is_none()
+                && label_of(machine, label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL)
+        };
+        let plain = || claimed.iter().filter(is_plain);
+        let dies = plain().filter(|machine| deleted_by(plan, machine) == Some("replicas/surplus"));
+        let lives = plain().filter(|machine| deleted_by(plan, machine).is_none());
+        let (Some(dies), Some(lives)) = (dies.max_by_key(|one| priority(one)), lives.min_by_key(|one| priority(one)))
+        else {
+            return;
+        };
+        if priority(dies) > priority(lives) {
+            self.violated("a machine goes before one of a lower priority", || {
+                format!("{:?} dies, {:?} lives", dies.metadata.name, lives.metadata.name)
             });
         }
     }
@@ -257,8 +293,8 @@ impl Checks {
             // It failed.
             return;
         }
-        if is_marked(before) {
-            // The scaler has named it and wants it gone, whatever is left. That excuses no other deletion beside it.
+        if is_marked(before) || self.is_wanted_gone(before, rule) {
+            // The scaler has named it, or a user wants it gone, whatever is left. That excuses no other deletion beside it.
             if count(available(api).len()) + self.taken < self.least {
                 self.taken += 1;
             }
@@ -282,12 +318,20 @@ impl Checks {
         }
     }
 
+    /// Whether users want a machine gone: with its set, which they have deleted, or before all others of a set that they have
+    /// made larger than its deployment wants it.
+    fn is_wanted_gone(&self, machine: &Machine, rule: &str) -> bool {
+        let set = controller_of(&machine.metadata).map(|set| set.name.as_str()).unwrap_or_default();
+        let is_too_large = self.scaled.contains(set) || !self.adopted.is_empty();
+        rule == "deletion/set" || (priority(machine) < DEFAULT_MACHINE_PRIORITY && is_too_large)
+    }
+
     /// Machines that somebody has made for a set and preserves although they are no use: they go last, and each costs a
     /// healthy one its place.
     fn kept_strays(&self, api: &Api) -> i32 {
         let adopted = self.adopted.iter().filter_map(|name| api.machines.get(name));
         let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
-        count(adopted.filter(|machine| is_ours(machine) && is_kept(machine) && !is_available(machine)).count())
+        count(adopted.filter(|machine| is_ours(api, machine) && is_kept(machine) && !is_available(machine)).count())
     }
 
     /// After every step.
@@ -308,12 +352,22 @@ impl Checks {
         let adopted = self.orphans.difference(&orphans).filter(|name| stays(api, name));
         self.adopted.extend(adopted.cloned());
         self.orphans = orphans;
-        let staying = count(api.machines.values().filter(|machine| is_ours(machine)).count());
+        let staying = count(api.machines.values().filter(|machine| is_ours(api, machine)).count());
         let most = self.most.saturating_add(count(self.adopted.len()));
         if staying > most {
             self.violated("there are too many machines", || format!("{staying} stay, at most {most} may"));
         }
     }
+}
+
+/// The rule by which a set deletes a machine now.
+fn deleted_by(plan: &Plan, machine: &Machine) -> Option<&'static str> {
+    plan.steps.iter().find_map(|step| match &step.effect {
+        Effect::DeleteMachine { machine: target, .. } if Some(&target.uid) == machine.metadata.uid.as_ref() => {
+            Some(step.rule)
+        }
+        _ => None,
+    })
 }
 
 /// The set that is told by this when the scaler has changed its deployment's size.
@@ -339,9 +393,14 @@ fn is_larger(seen: &DeploymentObservation, set: &Target) -> bool {
     })
 }
 
-/// Whether a set has the machine and it is not on its way out.
-fn is_ours(machine: &Machine) -> bool {
-    !is_terminating(machine) && controller_of(&machine.metadata).is_some()
+/// Whether a set of a deployment has the machine and it is not on its way out.
+fn is_ours(api: &Api, machine: &Machine) -> bool {
+    !is_terminating(machine) && has_deployment(api, machine)
+}
+
+/// Whether the machine belongs to a set, and that to a deployment.
+fn has_deployment(api: &Api, machine: &Machine) -> bool {
+    set_of(api, machine).is_some_and(|set| controller_of(&set.metadata).is_some())
 }
 
 fn stays(api: &Api, name: &str) -> bool {
@@ -349,7 +408,7 @@ fn stays(api: &Api, name: &str) -> bool {
 }
 
 fn orphans(api: &Api) -> BTreeSet<String> {
-    let is_orphan = |machine: &Machine| controller_of(&machine.metadata).is_none();
+    let is_orphan = |machine: &Machine| !has_deployment(api, machine);
     api.machines.iter().filter(|(_, machine)| is_orphan(machine)).map(|(name, _)| name.clone()).collect()
 }
 
@@ -363,6 +422,16 @@ fn is_being_updated(node: &Node) -> bool {
     label(label::SELECTED_FOR_UPDATE).is_some() && label(label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL)
 }
 
+/// The priority that the scaler gives to what it wants gone.
+const MARKED: i64 = 1;
+
+/// What a machine's annotation says of its place among those that are too many.
+fn priority(machine: &Machine) -> i64 {
+    annotation_of(machine, annotation::MACHINE_PRIORITY)
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(DEFAULT_MACHINE_PRIORITY)
+}
+
 /// Whether the scaler has named the machine.
 fn is_marked(machine: &Machine) -> bool {
     annotation_of(machine, annotation::MACHINE_PRIORITY) == Some("1")
@@ -374,8 +443,13 @@ fn count(number: usize) -> i32 {
 }
 
 fn available(api: &Api) -> BTreeSet<String> {
-    let counts = |machine: &Machine| is_available(machine) && is_ours(machine);
+    let counts = |machine: &Machine| is_available(machine) && is_ours(api, machine);
     api.machines.iter().filter(|(_, machine)| counts(machine)).map(|(name, _)| name.clone()).collect()
+}
+
+/// The Node that a machine names.
+fn node_of<'a>(api: &'a Api, machine: &str) -> Option<&'a Arc<Node>> {
+    api.nodes.get(label_of(api.machines.get(machine)?, label::NODE)?)
 }
 
 fn set_of<'a>(api: &'a Api, machine: &Machine) -> Option<&'a MachineSet> {

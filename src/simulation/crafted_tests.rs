@@ -3,7 +3,7 @@
 use super::{
     calls::{Fault, Misfortune},
     guards::Guard,
-    history::{Edit, History, Keep, Luck, NodeEvent, Picks, Place, Setup, Step, Strategy},
+    history::{Edit, History, Keep, Luck, Margin, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy},
     *,
 };
 
@@ -12,11 +12,17 @@ const NODES: u8 = 3;
 const MACHINES: u8 = 0;
 
 fn history(replicas: u8, strategy: Strategy, steps: Vec<Step>) -> History {
-    History { seed: 1, setup: Setup { replicas, strategy }, rounds: vec![steps], without: None }
+    History {
+        seed: 1,
+        setup: Setup { replicas, strategy },
+        provider: Provider::default(),
+        rounds: vec![steps],
+        without: None,
+    }
 }
 
 fn rolling() -> Strategy {
-    Strategy::Rolling { surge: 1, unavailable: 0 }
+    Strategy::Rolling { surge: Margin::Machines(1), unavailable: Margin::Machines(0) }
 }
 
 /// Rule of the violation with and without the guard.
@@ -63,7 +69,8 @@ fn a_set_that_was_sized_without_an_answer_takes_room() {
 #[test]
 fn a_node_that_was_picked_without_an_answer_is_missing() {
     // Seed 154399.
-    let strategy = Strategy::InPlace { surge: 0, unavailable: 0, picks: Picks::Controller };
+    let strategy =
+        Strategy::InPlace { surge: Margin::Machines(0), unavailable: Margin::Machines(0), picks: Picks::Controller };
     let back = vec![
         Step::Edit(Edit::Class(0)),
         Step::Watch(DEPLOYMENT, 9),
@@ -120,7 +127,7 @@ fn a_set_that_the_template_turns_back_to_is_not_counted_on_before_it_knows_its_s
         let mut steps = vec![Step::Edit(Edit::Class(1)), Step::Watch(DEPLOYMENT, 9)];
         steps.extend(std::iter::repeat_n(pass, passes).flatten());
         // There is room for it to grow at once.
-        let roomy = Strategy::Rolling { surge: 3, unavailable: 0 };
+        let roomy = Strategy::Rolling { surge: Margin::Machines(3), unavailable: Margin::Machines(0) };
         steps.extend([Step::Decide(0), Step::Edit(Edit::Class(0)), Step::Edit(Edit::Strategy(roomy))]);
         steps.push(Step::Watch(DEPLOYMENT, 9));
         steps.extend([Step::Pass(0, None); 8]);
@@ -134,6 +141,28 @@ fn a_set_that_the_template_turns_back_to_is_not_counted_on_before_it_knows_its_s
 
 #[test]
 fn what_a_set_may_still_be_making_takes_room() {
-    let found = shown(&History::of_seed(25_802), Guard::Settling);
+    let found = shown(&History::prompt(25_802).with_delays(), Guard::Settling);
     assert_eq!(found, [None, Some("there are too many machines")]);
+}
+
+/// A machine is made, and its driver calls end so many times like this.
+fn creation(calls: usize, luck: Luck) -> Vec<Step> {
+    let mut steps = vec![Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9)];
+    let call = [Step::Pass(0, None), Step::Pass(0, None), Step::Pass(0, None), Step::Cloud(0, luck)];
+    steps.extend(std::iter::repeat_n(call, calls).flatten());
+    steps
+}
+
+#[test]
+fn a_vm_that_its_machine_does_not_name_yet_is_not_collected() {
+    let after = |calls: usize| {
+        let mut steps = creation(calls, Luck::ShownLate);
+        // Nobody looks at the machine meanwhile.
+        steps.extend([Step::Wait(700); 3]);
+        shown(&history(0, rolling(), steps), Guard::Claims)
+    };
+    let found: Vec<_> = (1..8).map(after).collect();
+    assert!(found.iter().all(|[with, _]| with.is_none()), "{found:?}");
+    let wrong = Some("the VM of a machine is deleted that nobody has deleted");
+    assert!(found.iter().any(|[_, without]| *without == wrong), "{found:?}");
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{
     calls::Calls,
-    guards::{Guard, deployment_without},
+    guards::{Guard, cleans, deployment_without},
     process::Process,
 };
 use crate::{
@@ -83,7 +83,10 @@ impl Process {
             self.deployments.remove(key);
             return Err(Outcome::Settled);
         };
-        let plan = decide(&deployment_without(calls.around.without, &seen));
+        let mut plan = decide(&deployment_without(calls.around.without, &seen));
+        if calls.lacks(Guard::Cleaning) {
+            plan.steps.retain(|step| !cleans(step.rule));
+        }
         calls.checks.deployment_decides(&seen, &plan, calls.trace);
         Ok(DeploymentDecided { seen, plan })
     }
@@ -194,6 +197,7 @@ impl Process {
             }
             Effect::Tell(note) => {
                 calls.trace.say(|| format!("    event {}: {}", note.reason, note.message));
+                calls.checks.costs("MachineDeployment", deployment.metadata.name.as_deref().unwrap_or_default());
                 Ok(())
             }
             // Carried out above.

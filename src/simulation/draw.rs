@@ -1,4 +1,6 @@
-//! How a history is drawn from its seed.
+//! How a history is drawn from its seed. What came later is in [`more`], so that what older seeds show stays.
+
+mod more;
 
 use rand_chacha::{
     ChaCha8Rng,
@@ -7,7 +9,7 @@ use rand_chacha::{
 
 use super::{
     calls::{Fault, Misfortune},
-    history::{Edit, History, Keep, Luck, NodeEvent, Picks, Place, Setup, Step, Strategy},
+    history::{Edit, History, Keep, Luck, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy, Unheard},
 };
 
 struct Draw(ChaCha8Rng);
@@ -33,11 +35,11 @@ impl Draw {
         match self.below(100) {
             0..=12 => Strategy::Recreate,
             13..=36 => Strategy::InPlace {
-                surge: self.small(3),
-                unavailable: self.small(3),
+                surge: self.small(3).into(),
+                unavailable: self.small(3).into(),
                 picks: if self.chance(70) { Picks::Controller } else { Picks::User },
             },
-            _ => Strategy::Rolling { surge: self.small(4), unavailable: self.small(3) },
+            _ => Strategy::Rolling { surge: self.small(4).into(), unavailable: self.small(3).into() },
         }
     }
 
@@ -65,6 +67,10 @@ impl Draw {
             (_, 3) => Luck::Stillborn,
             _ => Luck::Good,
         }
+    }
+
+    fn unheard(&mut self) -> Unheard {
+        if self.chance(50) { Unheard::AtOnce } else { Unheard::Never }
     }
 
     fn edit(&mut self) -> Edit {
@@ -113,8 +119,8 @@ impl Draw {
                 let event = [NodeEvent::Sickens, NodeEvent::Sickens, NodeEvent::Recovers, NodeEvent::Deleted];
                 Step::Node(self.pick(), event[usize::from(self.small(4))])
             }
-            192 if weather == Weather::Foul => Step::Crash(self.chance(50)),
-            193 if weather == Weather::Foul => Step::Usurped(self.chance(50)),
+            192 if weather == Weather::Foul => Step::Crash(self.unheard()),
+            193 if weather == Weather::Foul => Step::Usurped(self.unheard()),
             194..=196 if weather == Weather::Foul => Step::StalePass(self.pick()),
             _ => Step::Wait(1),
         }
@@ -155,12 +161,12 @@ enum Weather {
 impl History {
     /// The history of a seed.
     pub fn of_seed(seed: u64) -> Self {
-        Self::prompt(seed).with_delays()
+        Self::prompt(seed).with_delays().with_more()
     }
 
     /// The same, but in every second history some passes are torn apart: between what is decided and what is done other
     /// things happen. These draws come from a stream of their own, so that the rest of a history stays as it is.
-    fn with_delays(mut self) -> Self {
+    pub(super) fn with_delays(mut self) -> Self {
         let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
         stream.set_stream(1);
         let mut draw = Draw(stream);
@@ -187,6 +193,6 @@ impl History {
             steps
         });
         let rounds = rounds.collect();
-        Self { seed, setup, rounds, without: None }
+        Self { seed, setup, provider: Provider::default(), rounds, without: None }
     }
 }

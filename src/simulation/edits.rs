@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::{
 use super::{
     api::Api,
     checks::{Checks, Edited},
-    history::{Edit, Picks, Setup, Strategy},
+    history::{Edit, Margin, Picks, Setup, Strategy},
     tampering,
 };
 use crate::{
@@ -53,8 +53,16 @@ pub fn deployment(setup: Setup) -> MachineDeployment {
     deployment
 }
 
-fn class(number: u8) -> String {
+/// The name of a class.
+pub(super) fn class(number: u8) -> String {
     format!("class-{number}")
+}
+
+fn margin(margin: Margin) -> IntOrString {
+    match margin {
+        Margin::Machines(machines) => IntOrString::Int(machines.into()),
+        Margin::Percent(percent) => IntOrString::String(format!("{percent}%")),
+    }
 }
 
 fn strategy(strategy: Strategy) -> MachineDeploymentStrategy {
@@ -62,8 +70,8 @@ fn strategy(strategy: Strategy) -> MachineDeploymentStrategy {
         Strategy::Rolling { surge, unavailable } => MachineDeploymentStrategy {
             strategy_type: StrategyType::RollingUpdate,
             rolling_update: Some(RollingUpdate {
-                max_surge: Some(IntOrString::Int(surge.into())),
-                max_unavailable: Some(IntOrString::Int(unavailable.into())),
+                max_surge: Some(margin(surge)),
+                max_unavailable: Some(margin(unavailable)),
             }),
             in_place_update: None,
         },
@@ -74,8 +82,8 @@ fn strategy(strategy: Strategy) -> MachineDeploymentStrategy {
             strategy_type: StrategyType::InPlaceUpdate,
             rolling_update: None,
             in_place_update: Some(InPlaceUpdate {
-                max_surge: Some(IntOrString::Int(surge.into())),
-                max_unavailable: Some(IntOrString::Int(unavailable.into())),
+                max_surge: Some(margin(surge)),
+                max_unavailable: Some(margin(unavailable)),
                 orchestration_type: match picks {
                     Picks::Controller => OrchestrationType::Auto,
                     Picks::User => OrchestrationType::Manual,
@@ -118,7 +126,12 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) -> 
         | Edit::OrphanSet(_)
         | Edit::Relabel(_)
         | Edit::Strays(..)
-        | Edit::PickNode(_) => tampering::apply(api, checks, edit, now),
+        | Edit::PickNode(_)
+        | Edit::Prioritise(..)
+        | Edit::ScaleSet(..)
+        | Edit::ClassOfSet(..)
+        | Edit::RelabelSet(_)
+        | Edit::DeleteSet(_) => tampering::apply(api, checks, edit, now),
     }
     api.changes != changes
 }

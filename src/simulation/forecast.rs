@@ -275,7 +275,8 @@ impl<'a> World<'a> {
                     continue;
                 }
                 let (mut checks, mut trace) = (Checks::none(), Trace::default());
-                let around = Around { now: self.now, evictions_from: self.now, without: None, misfortune: None };
+                let around =
+                    Around { now: self.now, evictions_from: self.now, without: None, misfortune: None, refused: None };
                 // Nothing goes wrong, so that it lives.
                 let _ = run(&mut self.api, &mut checks, &mut trace, &mut self.process, (job, Work::Whole), around);
             }

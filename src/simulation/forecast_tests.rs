@@ -17,7 +17,7 @@ const PLAIN: Assumptions = Assumptions {
 };
 
 fn rolling(replicas: u8, surge: u8, unavailable: u8) -> Setup {
-    Setup { replicas, strategy: Strategy::Rolling { surge, unavailable } }
+    Setup { replicas, strategy: Strategy::Rolling { surge: surge.into(), unavailable: unavailable.into() } }
 }
 
 /// A history in which nothing happens by itself.
@@ -49,7 +49,7 @@ fn question(world: &Played) -> Question {
 }
 
 fn in_place(replicas: u8, surge: u8, unavailable: u8, picks: Picks) -> Setup {
-    Setup { replicas, strategy: Strategy::InPlace { surge, unavailable, picks } }
+    Setup { replicas, strategy: Strategy::InPlace { surge: surge.into(), unavailable: unavailable.into(), picks } }
 }
 
 fn foretold(question: &Question) -> Forecast {

@@ -8,13 +8,14 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::{
     api::{
+        int_or_percent::{IntOrPercent, Rounding},
         names::{annotation, label},
         v1alpha1::{Machine, MachinePhase},
     },
     controllers::{
         deployment::observe::DeploymentObservation,
         set::{
-            counts::{is_failed, is_terminating},
+            counts::{annotation_of, is_failed, is_terminating},
             observe::SetObservation,
         },
     },
@@ -59,6 +60,8 @@ guards! {
     Versions = "versions";
     /// A set deletes first what the scaler has marked.
     Marks = "marks";
+    /// A set deletes machines of a lower priority first.
+    Priorities = "priorities";
     /// A set deletes first what is of no use.
     Ranking = "ranking";
     /// A frozen set makes no machines, nor one whose machines are being handed over.
@@ -71,10 +74,22 @@ guards! {
     MaxUnavailable = "max-unavailable";
     /// No more machines are made than `maxSurge` allows.
     MaxSurge = "max-surge";
+    /// Percentages of `maxUnavailable` are rounded down.
+    Rounding = "rounding";
     /// A rollout counts on no machine before its VM is there.
     Availability = "availability";
     /// A Node that is being updated counts as missing.
     Selection = "selection";
+    /// At a provider that makes another VM when it is asked again, the intent is stored before each creation.
+    Intent = "intent";
+    /// VMs that are nobody's are collected.
+    Orphans = "orphans";
+    /// A VM whose machine may be about to get it is no orphan.
+    Claims = "claims";
+    /// A refusal that quotes another name is no other refusal.
+    Quotes = "quotes";
+    /// A rollout takes back what it has done to Nodes.
+    Cleaning = "cleaning";
     /// A paused deployment begins no rollout.
     Pause = "pause";
     /// A rolling update minds which sizes its sets may still act on.
@@ -112,6 +127,12 @@ pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetOb
             forget_annotation(machine, annotation::MACHINE_PRIORITY);
             forget_annotation(machine, annotation::MARKED_FOR_DELETION_TIME);
         }),
+        Some(Guard::Priorities) => each(|machine| {
+            // The scaler's marks are a guard of their own.
+            if annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME).is_none() {
+                forget_annotation(machine, annotation::MACHINE_PRIORITY);
+            }
+        }),
         Some(Guard::Ranking) => each(all_alike),
         Some(Guard::Preservation) => each(|machine| {
             forget_annotation(machine, annotation::PRESERVE);
@@ -129,12 +150,25 @@ pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetOb
     }
 }
 
+/// What the decision about the status of a set sees without this guard.
+pub fn told_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetObservation> {
+    if guard != Some(Guard::Quotes) {
+        return Cow::Borrowed(seen);
+    }
+    let mut blind = seen.clone();
+    for condition in &mut Arc::make_mut(&mut blind.set).status.conditions {
+        condition.message.clear();
+    }
+    Cow::Owned(blind)
+}
+
 /// What the decision about a deployment sees without this guard.
 pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) -> Cow<'_, DeploymentObservation> {
     let mut blind = match guard {
         Some(
             Guard::MaxUnavailable
             | Guard::MaxSurge
+            | Guard::Rounding
             | Guard::Availability
             | Guard::Selection
             | Guard::Pause
@@ -160,22 +194,40 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
         Some(Guard::Settling) => blind.unsettled.clear(),
         Some(Guard::Pause) => Arc::make_mut(&mut blind.deployment).spec.paused = false,
         _ => {
-            let strategy = &mut Arc::make_mut(&mut blind.deployment).spec.strategy;
+            let spec = &mut Arc::make_mut(&mut blind.deployment).spec;
+            let (strategy, replicas) = (&mut spec.strategy, spec.replicas);
             let is_surge = guard == Some(Guard::MaxSurge);
+            let widen = |limit: &mut Option<IntOrString>| {
+                if guard == Some(Guard::Rounding) { rounded_up(limit, replicas) } else { one_more(limit, replicas) }
+            };
             if let Some(limits) = &mut strategy.rolling_update {
-                one_more(if is_surge { &mut limits.max_surge } else { &mut limits.max_unavailable });
+                widen(if is_surge { &mut limits.max_surge } else { &mut limits.max_unavailable });
             }
             if let Some(limits) = &mut strategy.in_place_update {
-                one_more(if is_surge { &mut limits.max_surge } else { &mut limits.max_unavailable });
+                widen(if is_surge { &mut limits.max_surge } else { &mut limits.max_unavailable });
             }
         }
     }
     Cow::Owned(blind)
 }
 
-fn one_more(limit: &mut Option<IntOrString>) {
+/// Whether a step of a deployment takes back what a rollout has done to a Node.
+pub fn cleans(rule: &str) -> bool {
+    ["taint/new", "rollback/untaint", "autoscaler/enable"].contains(&rule)
+}
+
+fn one_more(limit: &mut Option<IntOrString>, replicas: i32) {
+    rounded_up(limit, replicas);
     if let Some(IntOrString::Int(limit)) = limit {
         *limit += 1;
+    }
+}
+
+/// Percentages become the next larger number of machines.
+fn rounded_up(limit: &mut Option<IntOrString>, replicas: i32) {
+    let number = limit.as_ref().and_then(|limit| IntOrPercent::try_from(limit).ok());
+    if let Some(share @ IntOrPercent::Percent(_)) = number {
+        *limit = Some(IntOrString::Int(share.resolve(replicas, Rounding::Up)));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{calls::Misfortune, guards::Guard};
+use super::{calls::Misfortune, guards::Guard, refusals::Refused};
 
 /// The deployment that a history begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,21 +19,36 @@ pub enum Strategy {
     /// With so many more and so many fewer.
     Rolling {
         /// `maxSurge`.
-        surge: u8,
+        surge: Margin,
         /// `maxUnavailable`.
-        unavailable: u8,
+        unavailable: Margin,
     },
     /// Old ones first.
     Recreate,
     /// They are kept and updated, with so many more and so many fewer meanwhile.
     InPlace {
         /// `maxSurge`.
-        surge: u8,
+        surge: Margin,
         /// `maxUnavailable`.
-        unavailable: u8,
+        unavailable: Margin,
         /// Who says which Node is next.
         picks: Picks,
     },
+}
+
+/// How far a rollout may stray from the wanted number, in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Margin {
+    /// By so many machines.
+    Machines(u8),
+    /// By so many hundredths of the wanted number.
+    Percent(u8),
+}
+
+impl From<u8> for Margin {
+    fn from(machines: u8) -> Self {
+        Self::Machines(machines)
+    }
 }
 
 /// Who picks the Nodes of an update in place.
@@ -58,6 +73,31 @@ pub enum Luck {
     Lost,
     /// It succeeds, but a VM that it made will never join.
     Stillborn,
+    /// A creation is done, but the answer is lost, and the provider does not tell of the VM before a while has passed.
+    ShownLate,
+    /// The same, and the while is longer than anybody waits.
+    ShownTooLate,
+}
+
+/// What a provider makes of a creation that is repeated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Provider {
+    /// It answers with the VM that is there.
+    #[default]
+    AnswersTheSame,
+    /// It makes another VM.
+    MakesAnother,
+}
+
+/// What becomes of driver calls whose process is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unheard {
+    /// They never happen.
+    Never,
+    /// They have happened by then.
+    AtOnce,
+    /// They happen while another process works already.
+    Later,
 }
 
 /// What happens to a Node.
@@ -116,10 +156,29 @@ pub enum Edit {
     Strays(u16, u8),
     /// Picks a Node for its update.
     PickNode(u16),
+    /// Gives a machine a place in the order of deletion.
+    Prioritise(u16, Priority),
+    /// Changes the size of a set, past its deployment.
+    ScaleSet(u16, u8),
+    /// Wants machines of another class in a set, past its deployment.
+    ClassOfSet(u16, u8),
+    /// Changes a label by which the deployment finds a set, or changes it back.
+    RelabelSet(u16),
+    /// Deletes a set.
+    DeleteSet(u16),
     /// Asks the overshoot guard to thaw the deployment.
     Thaw,
     /// Deletes the deployment.
     DeleteDeployment,
+}
+
+/// What a user writes as the priority of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// A number; smaller goes first.
+    Number(i8),
+    /// A word: the priority is the default one.
+    Word,
 }
 
 /// Where something is said.
@@ -165,10 +224,12 @@ pub enum Step {
     Budget(u8),
     /// A user does something.
     Edit(Edit),
-    /// The leader dies and comes back. Whether its driver calls under way have happened.
-    Crash(bool),
+    /// For so many hours something is refused.
+    Refuse(Refused, u8),
+    /// The leader dies and comes back.
+    Crash(Unheard),
     /// Another process takes the lease; the leader goes on without it.
-    Usurped(bool),
+    Usurped(Unheard),
 }
 
 /// What happens, in rounds between which everything comes to rest.
@@ -178,6 +239,8 @@ pub struct History {
     pub seed: u64,
     /// How it begins.
     pub setup: Setup,
+    /// What makes the VMs.
+    pub provider: Provider,
     /// What happens.
     pub rounds: Vec<Vec<Step>>,
     /// A guard that the controllers lack.
@@ -212,6 +275,15 @@ impl History {
 impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} machines, {}", self.replicas, self.strategy)
+    }
+}
+
+impl fmt::Display for Margin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machines(machines) => write!(f, "{machines}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
     }
 }
 
@@ -254,6 +326,12 @@ impl fmt::Display for Edit {
             Self::Relabel(_) => f.write_str("a user changes a label that a set looks for"),
             Self::Strays(_, count) => write!(f, "a user makes {count} machines without owner"),
             Self::PickNode(_) => f.write_str("a user picks a Node for its update"),
+            Self::Prioritise(_, Priority::Number(number)) => write!(f, "a user gives a machine the priority {number}"),
+            Self::ScaleSet(_, replicas) => write!(f, "a user wants {replicas} machines of a set"),
+            Self::ClassOfSet(_, class) => write!(f, "a user wants machines of class {class} in a set"),
+            Self::RelabelSet(_) => f.write_str("a user changes a label that the deployment looks for"),
+            Self::DeleteSet(_) => f.write_str("a user deletes a set"),
+            Self::Prioritise(_, Priority::Word) => f.write_str("a user gives a machine a priority that is no number"),
             Self::Thaw => f.write_str("a user asks for a thaw"),
             Self::DeleteDeployment => f.write_str("a user deletes the deployment"),
         }

@@ -301,6 +301,7 @@ impl Process {
             }
             Effect::Warn { reason, message } | Effect::Tell { reason, message } => {
                 calls.trace.say(|| format!("    event {reason}: {message}"));
+                calls.checks.costs("Machine", seen.name());
                 Ok(())
             }
             // There are no volumes, no tokens and no metrics here.

@@ -3,7 +3,11 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
 
-use super::{api::Api, cloud::Cloud, history::NodeEvent};
+use super::{
+    api::Api,
+    cloud::{self, Cloud},
+    history::NodeEvent,
+};
 use crate::{
     api::names::{label, update_result},
     controllers::machine::in_place::{UpdateStage, result_of},
@@ -18,19 +22,19 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
     };
     let name = match event {
         NodeEvent::Joins => {
-            let alive = cloud.vms.iter().filter(|(_, vm)| vm.joins_at != Timestamp::MAX);
-            one_of(alive.map(|(name, _)| name.clone()).collect())?
+            let alive = cloud.vms.values().filter(|vm| vm.joins_at != Timestamp::MAX);
+            one_of(alive.map(|vm| vm.provider_id.clone()).collect())?
         }
         _ => one_of(api.nodes.iter().filter(|(_, node)| fits(node)).map(|(name, _)| name.clone()).collect())?,
     };
     match event {
-        NodeEvent::Joins => return join(api, cloud, &name, now).then_some(name),
+        NodeEvent::Joins => return join(api, cloud, &name, now),
         NodeEvent::Deleted => {
             // It is there: it was just looked up.
             let _ = api.delete::<Node>(&name, None, None, now);
         }
         NodeEvent::Sickens | NodeEvent::Recovers => {
-            let is_ready = event == NodeEvent::Recovers && cloud.vms.contains_key(&name);
+            let is_ready = event == NodeEvent::Recovers && cloud.runs(&name);
             let readiness = if is_ready { Readiness::Ready } else { Readiness::NotReady };
             api.edit::<Node>(&name, |node| set_ready(node, readiness));
         }
@@ -40,24 +44,20 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
     Some(name)
 }
 
-/// Lets the Node of a VM join; whether it had not yet.
-pub fn join(api: &mut Api, cloud: &Cloud, name: &str, now: Timestamp) -> bool {
-    let Some(vm) = cloud.vms.get(name) else { return false };
-    if api.nodes.contains_key(name) {
-        return false;
-    }
+/// Lets the Node of a VM join; its name, unless it had joined before.
+pub fn join(api: &mut Api, cloud: &Cloud, provider_id: &str, now: Timestamp) -> Option<String> {
+    let vm = cloud.vms.get(provider_id).filter(|vm| !api.nodes.contains_key(&vm.node))?;
     let mut node = Node::default();
-    node.metadata.name = Some(name.to_owned());
-    node.spec =
-        Some(NodeSpec { provider_id: Some(super::cloud::as_the_node_has_it(&vm.provider_id)), ..NodeSpec::default() });
+    node.metadata.name = Some(vm.node.clone());
+    node.spec = Some(NodeSpec { provider_id: Some(cloud::as_the_node_has_it(&vm.provider_id)), ..NodeSpec::default() });
     set_ready(&mut node, Readiness::Ready);
     let _ = api.create(&node, now);
-    true
+    node.metadata.name
 }
 
 /// Nodes whose VMs live are ready again.
 pub fn heal(api: &mut Api, cloud: &Cloud) {
-    let alive: Vec<String> = api.nodes.keys().filter(|name| cloud.vms.contains_key(*name)).cloned().collect();
+    let alive: Vec<String> = api.nodes.keys().filter(|name| cloud.runs(name)).cloned().collect();
     for name in alive {
         api.edit::<Node>(&name, |node| set_ready(node, Readiness::Ready));
     }

@@ -31,7 +31,7 @@ use crate::{
     controllers::{
         checked::{Checkable, Checked},
         deployment::{self, settings::DeploymentSettings},
-        machine::{self, settings::MachineSettings},
+        machine::{self, observation::CreationGuarantee, settings::MachineSettings},
         overshooting, set,
         set::routing::{Strength, Wake},
         views::{ControlViews, node_store},
@@ -122,7 +122,13 @@ pub struct Process {
     pub(super) machine_settings: MachineSettings,
     /// How long its drains take.
     pub(super) drain_time: Duration,
+    /// Whether a creation can be repeated.
+    pub(super) creation: CreationGuarantee,
     pub(super) vanished: std::collections::BTreeSet<ObjectKey>,
+    /// Since when the orphan collector has suspected VMs, by their identity.
+    pub(super) suspects: BTreeMap<String, Timestamp>,
+    /// When it looks again.
+    pub(super) collects_at: Timestamp,
     news: Arc<Mutex<Vec<News>>>,
     due: BTreeMap<Job, Timestamp>,
     /// Jobs that are decided on and not done; nobody else works on them.
@@ -150,7 +156,10 @@ impl Process {
             machines_since: None,
             machine_settings: MachineSettings::default(),
             drain_time: DRAIN_TIME,
+            creation: CreationGuarantee::Idempotent,
             vanished: std::collections::BTreeSet::new(),
+            suspects: BTreeMap::new(),
+            collects_at: now,
             news: Arc::default(),
             due: BTreeMap::new(),
             open: Vec::new(),
@@ -172,8 +181,8 @@ impl Process {
     }
 
     /// A process of a history.
-    pub fn of_history(api: &Api, now: Timestamp, seed: u64) -> Self {
-        Self { origin: Origin::Drawn, ..Self::start(api, now, seed) }
+    pub fn of_history(api: &Api, now: Timestamp, seed: u64, creation: CreationGuarantee) -> Self {
+        Self { origin: Origin::Drawn, creation, ..Self::start(api, now, seed) }
     }
 
     /// What the rules of admission say of an object.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::{
     calls::Calls,
-    guards::{Guard, set_without},
+    guards::{Guard, set_without, told_without},
     process::Process,
 };
 use crate::{
@@ -130,7 +130,7 @@ impl Process {
     }
 
     fn tell_set(&mut self, calls: &mut Calls<'_>, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
-        let plan = decide_status(seen);
+        let plan = decide_status(&told_without(calls.around.without, seen));
         if let Some(error) = self.act_on_set(calls, seen, &plan.steps).error {
             return Err(error);
         }
@@ -169,6 +169,7 @@ impl Process {
                 }
                 Effect::Tell(note) => {
                     calls.trace.say(|| format!("    event {}: {}", note.reason, note.message));
+                    calls.checks.costs("MachineSet", seen.set.metadata.name.as_deref().unwrap_or_default());
                     Ok(())
                 }
             };
@@ -212,7 +213,7 @@ impl Process {
                 }
             }
             if let Some(error) = failed {
-                done.failure = replica_failure(seen, set_reason::FAILED_CREATE, "Error creating", &error);
+                done.failure = failure(calls, seen, set_reason::FAILED_CREATE, "Error creating", &error);
                 return Err(error);
             }
         }
@@ -262,7 +263,23 @@ impl Process {
             }
         }
         let Some(error) = failed else { return Ok(()) };
-        done.failure = replica_failure(seen, set_reason::FAILED_DELETE, "Error deleting", &error);
+        done.failure = failure(calls, seen, set_reason::FAILED_DELETE, "Error deleting", &error);
         Err(error)
     }
+}
+
+/// What the set tells of calls that failed; an event goes with it when it is news.
+fn failure(
+    calls: &mut Calls<'_>,
+    seen: &SetObservation,
+    reason: &'static str,
+    what: &str,
+    error: &ApiError,
+) -> Option<ReplicaFailure> {
+    let failure = replica_failure(seen, reason, what, error)?;
+    if failure.is_news(seen) {
+        calls.trace.say(|| format!("    event {reason}: {}", failure.message));
+        calls.checks.costs("MachineSet", seen.set.metadata.name.as_deref().unwrap_or_default());
+    }
+    Some(failure)
 }

@@ -1,12 +1,14 @@
 //! What users write on machines, sets and Nodes, past the deployment.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use super::{
     api::{Api, Kind},
     checks::Checks,
-    history::{Edit, Keep, Place},
+    cloud::machine_of,
+    edits::class,
+    history::{Edit, Keep, Place, Priority},
 };
 use crate::{
     api::{
@@ -38,9 +40,22 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
         }
         Edit::Orphan(pick) => change(api, pick, |machine: &mut Machine| machine.metadata.owner_references = None),
         Edit::OrphanSet(pick) => change(api, pick, |set: &mut MachineSet| set.metadata.owner_references = None),
-        Edit::Relabel(pick) => change(api, pick, relabel),
+        Edit::Relabel(pick) => change(api, pick, |machine: &mut Machine| relabel(&mut machine.metadata)),
         Edit::Strays(pick, count) => strays(api, pick, count, now),
         Edit::PickNode(pick) => pick_node(api, checks, pick),
+        Edit::Prioritise(pick, priority) => change(api, pick, |machine: &mut Machine| prioritise(machine, priority)),
+        Edit::ScaleSet(pick, replicas) => scale_set(api, checks, pick, replicas.into()),
+        Edit::ClassOfSet(pick, number) => {
+            change(api, pick, |set: &mut MachineSet| set.spec.template.spec.class.name = class(number));
+        }
+        Edit::RelabelSet(pick) => change(api, pick, |set: &mut MachineSet| relabel(&mut set.metadata)),
+        Edit::DeleteSet(pick) => {
+            if let Some(name) = some(&api.sets, pick, |_| true) {
+                checks.set_ends(api, &name);
+                // It is there: it was just looked up.
+                let _ = api.delete::<MachineSet>(&name, None, None, now);
+            }
+        }
         _ => {}
     }
 }
@@ -70,10 +85,26 @@ fn say(annotations: &mut Option<std::collections::BTreeMap<String, String>>, kee
     annotations.get_or_insert_default().insert(annotation::PRESERVE.to_owned(), value.to_owned());
 }
 
-fn relabel(machine: &mut Machine) {
-    let labels = machine.metadata.labels.get_or_insert_default();
+fn prioritise(machine: &mut Machine, priority: Priority) {
+    let value = match priority {
+        Priority::Number(number) => number.to_string(),
+        Priority::Word => "first".to_owned(),
+    };
+    machine.metadata.annotations.get_or_insert_default().insert(annotation::MACHINE_PRIORITY.to_owned(), value);
+}
+
+fn relabel(meta: &mut ObjectMeta) {
+    let labels = meta.labels.get_or_insert_default();
     let is_home = labels.get(label::NAME).is_some_and(|value| value == AT_HOME);
     labels.insert(label::NAME.to_owned(), if is_home { ELSEWHERE } else { AT_HOME }.to_owned());
+}
+
+fn scale_set(api: &mut Api, checks: &mut Checks, pick: u16, replicas: i32) {
+    if let Some(name) = some(&api.sets, pick, |_| true) {
+        let before = api.sets.get(&name).map_or(0, |set| set.spec.replicas);
+        checks.set_is_scaled(&name, replicas - before);
+        api.edit(&name, |set: &mut MachineSet| set.spec.replicas = replicas);
+    }
 }
 
 /// Machines like this one that nobody owns.
@@ -104,7 +135,7 @@ fn pick_node(api: &mut Api, checks: &mut Checks, pick: u16) {
             let labels = node.metadata.labels.get_or_insert_default();
             labels.insert(label::SELECTED_FOR_UPDATE.to_owned(), "true".to_owned());
         });
-        checks.picked_by_user(name);
+        checks.picked_by_user(machine_of(&name).to_owned());
     }
 }
 
@@ -122,14 +153,19 @@ pub fn go_on_picking(api: &mut Api, checks: &mut Checks) -> bool {
 
 /// After a storm labels are as they were.
 pub fn mend_labels(api: &mut Api) {
-    let is_away = |machine: &Machine| {
-        machine.metadata.labels.as_ref().and_then(|labels| labels.get(label::NAME)).is_some_and(|at| at == ELSEWHERE)
-    };
-    let away: Vec<String> =
-        api.machines.iter().filter(|(_, machine)| is_away(machine)).map(|(name, _)| name.clone()).collect();
-    for name in away {
-        api.edit(&name, relabel);
+    fn mend<K: Kind>(api: &mut Api) {
+        let is_away = |object: &K| {
+            let labels = object.meta().labels.as_ref();
+            labels.and_then(|labels| labels.get(label::NAME)).is_some_and(|at| at == ELSEWHERE)
+        };
+        let away: Vec<String> =
+            K::table(api).iter().filter(|(_, object)| is_away(object)).map(|(name, _)| name.clone()).collect();
+        for name in away {
+            api.edit(&name, |object: &mut K| relabel(object.meta_mut()));
+        }
     }
+    mend::<Machine>(api);
+    mend::<MachineSet>(api);
 }
 
 /// Machines and sets that nobody adopts are deleted by whoever took their owners away; whether there were any.

@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::{
     guards::Guard,
-    history::{Edit, History, Setup, Step, Strategy},
+    history::{Edit, History, Margin, Provider, Setup, Step, Strategy},
     *,
 };
 
@@ -46,7 +46,11 @@ fn a_history_is_a_function_of_its_seed() {
 fn a_plain_rollout_is_told_readably() {
     let history = History {
         seed: 1,
-        setup: Setup { replicas: 2, strategy: Strategy::Rolling { surge: 1, unavailable: 0 } },
+        setup: Setup {
+            replicas: 2,
+            strategy: Strategy::Rolling { surge: Margin::Machines(1), unavailable: Margin::Machines(0) },
+        },
+        provider: Provider::default(),
         rounds: vec![vec![Step::Edit(Edit::Class(1))]],
         without: None,
     };
@@ -71,6 +75,12 @@ fn a_plain_rollout_is_told_readably() {
 #[case(Guard::Availability, "too few machines are available through a deletion of ours")]
 #[case(Guard::Selection, "too few machines are available through an update of our choice")]
 #[case(Guard::Unanswered, "there are too many machines")]
+#[case(Guard::Rounding, "too few machines are available through a deletion of ours")]
+#[case(Guard::Priorities, "a machine goes before one of a lower priority")]
+#[case(Guard::Intent, "a second VM is made for a machine")]
+#[case(Guard::Orphans, "the rest is not what the specification wants")]
+#[case(Guard::Cleaning, "the rest is not what the specification wants")]
+#[case(Guard::Quotes, "an object costs too many writes while something is refused")]
 #[case(Guard::Pause, "a paused deployment begins a rollout")]
 fn without_a_guard_a_history_goes_wrong(#[case] guard: Guard, #[case] expected: &str) {
     let shows = |seed| {

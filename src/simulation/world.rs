@@ -1,4 +1,9 @@
-//! The world of a history: clusters, cloud, processes and virtual time; what each step does; and the calm after a storm.
+//! The world of a history: clusters, cloud, processes and virtual time, and what each step does. How it comes to rest after a
+//! storm is in [`calm`].
+
+mod calm;
+
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -6,25 +11,16 @@ use super::{
     api::Api,
     calls::{Around, Calls, End, Misfortune},
     checks::{Checks, Edited},
-    cloud::Cloud,
+    cloud::{Cloud, Moment, code_of},
     edits,
     guards::Guard,
-    history::{Edit, History, Luck, NodeEvent, Setup, Step},
+    history::{Edit, History, Luck, NodeEvent, Provider, Setup, Step, Unheard},
     nodes,
-    process::{Job, Loop, Process, Work, later},
-    rest, tampering,
+    process::{Job, Process, Work, later},
+    refusals::Refused,
     trace::Trace,
 };
-use std::time::Duration;
-
-/// How long a driver call takes in calm weather.
-const CALL_TIME: Duration = Duration::from_secs(2);
-/// How long a VM takes to join in calm weather.
-const JOIN_TIME: Duration = Duration::from_secs(40);
-/// Everything must have come to rest so long after a storm.
-const CALM: Duration = Duration::from_secs(6 * 3600);
-/// More passes than any way to a rest takes.
-const MOST_PASSES: u32 = 4000;
+use crate::controllers::machine::observation::CreationGuarantee;
 
 /// The world of a history.
 pub struct World {
@@ -47,7 +43,10 @@ pub struct World {
     standby: Option<Process>,
     /// Until when budgets refuse evictions.
     evictions_from: Timestamp,
+    /// What is refused for hours.
+    refused: Option<Refused>,
     seed: u64,
+    creation: CreationGuarantee,
     without: Option<Guard>,
     processes: usize,
     /// Passes so far.
@@ -57,9 +56,12 @@ pub struct World {
 /// A world at rest, to begin histories from.
 #[derive(Clone)]
 pub struct Start {
-    api: Api,
-    cloud: Cloud,
-    now: Timestamp,
+    /// The API servers.
+    pub api: Api,
+    /// The provider.
+    pub cloud: Cloud,
+    /// The time.
+    pub now: Timestamp,
 }
 
 /// When every world begins.
@@ -74,7 +76,7 @@ impl Start {
         // Nothing can be in the way of the first object.
         let _ = api.create(&edits::deployment(setup), dawn());
         let start = Self { api, cloud: Cloud::default(), now: dawn() };
-        let nothing = History { seed: 1, setup, rounds: Vec::new(), without: None };
+        let nothing = History { seed: 1, setup, provider: Provider::default(), rounds: Vec::new(), without: None };
         let mut world = World::new(&start, &nothing, Trace::default());
         world.calm();
         let World { mut api, cloud, now, checks, .. } = world;
@@ -87,15 +89,20 @@ impl World {
     /// A world that begins like this.
     pub fn new(start: &Start, history: &History, trace: Trace) -> Self {
         let api = start.api.clone();
-        let leader = Process::of_history(&api, start.now, history.seed);
+        let creation = match history.provider {
+            _ if history.without == Some(Guard::Intent) => CreationGuarantee::Idempotent,
+            Provider::AnswersTheSame => CreationGuarantee::Idempotent,
+            Provider::MakesAnother => CreationGuarantee::RecordIntent,
+        };
+        let leader = Process::of_history(&api, start.now, history.seed, creation);
         let waits = history.without == Some(Guard::CatchUp);
-        let standby = waits.then(|| Process::of_history(&api, start.now, !history.seed));
+        let standby = waits.then(|| Process::of_history(&api, start.now, !history.seed, creation));
         let mut checks = Checks::default();
         checks.leads = true;
         checks.at_rest(&api);
         Self {
             api,
-            cloud: start.cloud.clone(),
+            cloud: start.cloud.clone().run_by(history.provider),
             checks,
             trace,
             now: start.now,
@@ -104,7 +111,9 @@ impl World {
             stale: None,
             standby,
             evictions_from: start.now,
+            refused: None,
             seed: history.seed,
+            creation,
             without: history.without,
             processes: 1,
             passes: 0,
@@ -157,14 +166,15 @@ impl World {
                     self.checks.edited(&self.api, edited);
                 }
             }
-            Step::Crash(calls_happen) => {
+            Step::Refuse(refused, hours) => self.refuse(refused, hours),
+            Step::Crash(unheard) => {
                 self.say(|| "the process dies and another one starts".to_owned());
-                self.calls_end_unheard(calls_happen);
+                self.calls_end_unheard(unheard);
                 self.restart();
             }
-            Step::Usurped(calls_happen) => {
+            Step::Usurped(unheard) => {
                 self.say(|| "the process loses the lease to another one, and goes on".to_owned());
-                self.loses_lease(calls_happen);
+                self.loses_lease(unheard);
             }
         }
         self.checks.after_step(&self.api);
@@ -174,11 +184,27 @@ impl World {
         while let Some((job, decided)) = self.leader.take_overdue(then) {
             self.pass(job, Work::Act(decided), None);
         }
+        self.end_unheard(then);
         self.now = then.max(self.now);
+        if self.leader.collects_from() <= self.now {
+            self.collect();
+        }
     }
 
-    fn loses_lease(&mut self, calls_happen: bool) {
-        self.calls_end_unheard(calls_happen);
+    /// The leader looks for VMs that are nobody's.
+    fn collect(&mut self) {
+        if self.without == Some(Guard::Orphans) {
+            return;
+        }
+        let moment = Moment { now: self.now, api: &self.api };
+        for id in self.leader.look_for_orphans(&self.cloud, moment, self.without) {
+            self.cloud.destroy(&id, &self.api, &mut self.checks);
+            self.say(|| format!("the collector deletes VM {id}"));
+        }
+    }
+
+    fn loses_lease(&mut self, unheard: Unheard) {
+        self.calls_end_unheard(unheard);
         self.leader.lost.cancel();
         let old = self.restart();
         self.stale = Some(old);
@@ -186,7 +212,8 @@ impl World {
     }
 
     fn restart(&mut self) -> Process {
-        let listing = || Process::of_history(&self.api, self.now, self.seed ^ (self.processes as u64) << 32);
+        let seed = self.seed ^ (self.processes as u64) << 32;
+        let listing = || Process::of_history(&self.api, self.now, seed, self.creation);
         let fresh = self.standby.take().unwrap_or_else(listing);
         self.processes += 1;
         std::mem::replace(&mut self.leader, fresh)
@@ -223,7 +250,13 @@ impl World {
     }
 
     fn around(&self, misfortune: Option<Misfortune>) -> Around {
-        Around { now: self.now, evictions_from: self.evictions_from, without: self.without, misfortune }
+        Around {
+            now: self.now,
+            evictions_from: self.evictions_from,
+            without: self.without,
+            misfortune,
+            refused: self.refused,
+        }
     }
 
     fn pass(&mut self, job: Job, work: Work, misfortune: Option<Misfortune>) {
@@ -238,10 +271,10 @@ impl World {
         match run(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, (job, work), around) {
             End::Lives => {}
             End::Dies => {
-                self.calls_end_unheard(true);
+                self.calls_end_unheard(Unheard::AtOnce);
                 self.restart();
             }
-            End::LosesLease => self.loses_lease(true),
+            End::LosesLease => self.loses_lease(Unheard::AtOnce),
         }
     }
 
@@ -251,139 +284,38 @@ impl World {
             return;
         }
         let (key, call) = under_way.swap_remove(usize::from(pick) % under_way.len());
-        let answer = self.cloud.end(&call, luck, later(self.now, JOIN_TIME), &self.api, &mut self.checks);
-        self.say(|| format!("driver call {:?} for {key} ends ({luck:?})", call.call));
+        let moment = Moment { now: self.now, api: &self.api };
+        let answer = self.cloud.end(&call, luck, moment, &mut self.checks);
+        self.say(|| {
+            let code = code_of(&answer).map(|code| format!(": {code:?}")).unwrap_or_default();
+            format!("driver call {:?} for {key} ends ({luck:?}){code}", call.call)
+        });
         self.leader.answered(&key, answer, self.now);
     }
 
     /// The process is gone before its driver calls end.
-    fn calls_end_unheard(&mut self, happen: bool) {
-        if happen {
-            for (_, call) in self.leader.calls_under_way() {
-                self.cloud.end(&call, Luck::Good, later(self.now, JOIN_TIME), &self.api, &mut self.checks);
-            }
+    fn calls_end_unheard(&mut self, unheard: Unheard) {
+        if unheard == Unheard::Never {
+            return;
         }
+        for (_, call) in self.leader.calls_under_way() {
+            self.cloud.goes_on(call, self.now);
+        }
+        if unheard == Unheard::AtOnce {
+            self.end_unheard(Timestamp::MAX);
+        }
+    }
+
+    /// Calls of processes that are gone end that end until then.
+    fn end_unheard(&mut self, until: Timestamp) {
+        let moment = Moment { now: self.now, api: &self.api };
+        self.cloud.end_unheard(until, moment, &mut self.checks);
     }
 
     fn node_event(&mut self, pick: u16, event: NodeEvent) {
         if let Some(name) = nodes::happens(&mut self.api, &self.cloud, pick, event, self.now) {
             self.say(|| format!("node {name}: {event:?}"));
         }
-    }
-
-    /// The weather clears: everything that can heal heals, and everything comes to rest.
-    pub fn calm(&mut self) {
-        self.say(|| "the weather clears".to_owned());
-        while let Some((job, decided)) = self.leader.take_open(0) {
-            self.pass(job, Work::Act(decided), None);
-        }
-        edits::resume(&mut self.api, &mut self.checks);
-        self.stale = None;
-        nodes::heal(&mut self.api, &self.cloud);
-        tampering::mend_labels(&mut self.api);
-        let deadline = later(self.now, CALM);
-        let mut passes = 0;
-        while !self.is_violated() {
-            for kind in 0..4 {
-                self.leader.watch(&self.api, kind, usize::MAX, self.now);
-            }
-            if self.calm_step(&mut passes) {
-                self.checks.after_step(&self.api);
-                continue;
-            }
-            let Some(next) = self.next_happening() else {
-                if self.is_all_done() {
-                    break;
-                }
-                continue;
-            };
-            if next > deadline || passes > MOST_PASSES {
-                let text = rest::unlike(&self.api, &self.cloud).join("; ");
-                self.checks.violated("nothing comes to rest", || format!("{passes} passes since the storm; {text}"));
-                return;
-            }
-            self.now = next.max(self.now);
-        }
-        if !self.is_violated() {
-            self.check_rest();
-        }
-    }
-
-    /// Does what is due now; whether there was anything.
-    fn calm_step(&mut self, passes: &mut u32) -> bool {
-        let mut moved = false;
-        let began: Vec<Timestamp> = self.leader.calls_began().collect();
-        for (place, began) in began.into_iter().enumerate().rev() {
-            if later(began, CALL_TIME) <= self.now {
-                self.end_some_call(u16::try_from(place).unwrap_or(0), Luck::Good);
-                moved = true;
-            }
-        }
-        let joining: Vec<String> =
-            self.cloud.vms.iter().filter(|(_, vm)| vm.joins_at <= self.now).map(|(name, _)| name.clone()).collect();
-        for name in joining {
-            if nodes::join(&mut self.api, &self.cloud, &name, self.now) {
-                self.say(|| format!("node {name} joins"));
-                moved = true;
-            }
-        }
-        if nodes::go_on_updating(&mut self.api) {
-            self.say(|| "nodes are updated".to_owned());
-            moved = true;
-        }
-        // One loop after the other, as deployments and sets rest between passes while machines come and go.
-        let due = self.leader.due(self.now);
-        let is_due = |of: &Loop| due.iter().any(|job| job.0 == *of);
-        if let Some(of) = [Loop::Machine, Loop::Set, Loop::Deployment].into_iter().find(is_due) {
-            for job in due.into_iter().filter(|job| job.0 == of) {
-                self.pass(job, Work::Whole, None);
-                *passes += 1;
-            }
-            moved = true;
-        }
-        moved
-    }
-
-    /// Whether nobody does anything any more when nothing is due: neither the guard nor a user.
-    fn is_all_done(&mut self) -> bool {
-        let changes = self.api.changes;
-        self.pass(Process::guard_job(), Work::Whole, None);
-        if tampering::go_on_picking(&mut self.api, &mut self.checks) {
-            self.say(|| "a user picks the next node".to_owned());
-        }
-        if tampering::sweep(&mut self.api, self.now) {
-            self.say(|| "machines without owner are deleted".to_owned());
-        }
-        self.api.changes == changes
-    }
-
-    fn next_happening(&self) -> Option<Timestamp> {
-        let calls = self.leader.calls_began().map(|began| later(began, CALL_TIME)).min();
-        let joins = self
-            .cloud
-            .vms
-            .iter()
-            .filter(|(name, vm)| vm.joins_at != Timestamp::MAX && !self.api.nodes.contains_key(*name))
-            .map(|(_, vm)| vm.joins_at)
-            .min();
-        [calls, joins, self.leader.next_due()].into_iter().flatten().min()
-    }
-
-    fn check_rest(&mut self) {
-        let unlike = rest::unlike(&self.api, &self.cloud);
-        if !unlike.is_empty() {
-            self.checks.violated("the rest is not what the specification wants", || unlike.join("; "));
-            return;
-        }
-        self.say(|| "everything is at rest".to_owned());
-        let changes = self.api.changes;
-        for job in self.leader.all_jobs() {
-            self.pass(job, Work::Whole, None);
-        }
-        if self.api.changes != changes {
-            self.checks.violated("something is written although everything is at rest", String::new);
-        }
-        self.checks.at_rest(&self.api);
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
     observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of},
     plan::{DrainFlow, DrainOrder, Effect, Next, Say, VersionGuard},
     retry::RetryPeriod,
-    status_change::{StatusChange, TimeoutClock, progressing, rfc3339},
+    status_change::{Moving, StatusChange, TimeoutClock, progressing, rfc3339},
     time_limit::node_limit,
     waiting::{Waiting, after, awaits_views, told_reason, views_wait},
     waits::Wait,
@@ -137,6 +137,11 @@ pub fn next_in_place_step(node: &Node) -> InPlaceStep {
             (Some(stage), Some(UpdateResult::Successful)) if stage != UpdateStage::Successful => {
                 InPlaceStep::Mark(UpdateStage::Successful)
             }
+            // Withdrawn before its drain had ended; left as selected, the Node would be drained as soon as it is a candidate
+            // again.
+            (Some(UpdateStage::Selected), None) if !has(label::SELECTED_FOR_UPDATE) => {
+                InPlaceStep::Mark(UpdateStage::Candidate)
+            }
             _ => InPlaceStep::None,
         };
     }
@@ -187,7 +192,7 @@ pub fn in_place_marks(seen: &Observation) -> Say {
 pub fn in_place_drain(seen: &Observation) -> Say {
     let Some(node) = node_of(seen) else { return Say::NOTHING };
     if next_in_place_step(node) != InPlaceStep::Drain {
-        return Say::NOTHING;
+        return withdrawn(seen, node);
     }
     if let Some(trouble) = &seen.trouble {
         return match trouble.step {
@@ -227,6 +232,25 @@ pub fn in_place_drain(seen: &Observation) -> Say {
             Say::act("in-place-drained", effects, Next::Again)
         }
     }
+}
+
+/// A machine whose update was withdrawn during the drain stays in service, and waits for nothing any more.
+fn withdrawn(seen: &Observation, node: &Node) -> Say {
+    let tells_of_drain = matches!(
+        told_reason(&seen.machine),
+        Some(machine_condition::REASON_DRAINING_FOR_UPDATE | machine_reason::DRAIN_BLOCKED)
+    );
+    let is_candidate = node.labels().contains_key(label::CANDIDATE_FOR_UPDATE);
+    if !tells_of_drain || is_candidate || *seen.phase() != MachinePhase::Running {
+        return Say::NOTHING;
+    }
+    let text = "the update of its Node in place was withdrawn";
+    let mut change = StatusChange::new().progress(Moving::No, machine_condition::REASON_SETTLED, text);
+    if seen.machine.status.last_operation.operation == OperationType::DrainNode {
+        let text = "Drain stopped: the update in place was withdrawn".to_owned();
+        change = change.operation(OperationType::DrainNode, OperationState::Successful, text);
+    }
+    Say::act("in-place-withdrawn", vec![change.effect(seen)], Next::Again)
 }
 
 /// When the Node was selected: the clock of its drain.

@@ -9,9 +9,9 @@ use rstest::rstest;
 
 use super::{
     decide::decide,
-    in_place::{InPlaceStep, UpdateStage, next_in_place_step},
+    in_place::{InPlaceStep, UpdateStage, in_place_drain, next_in_place_step},
     observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, Permit, Trouble},
-    plan::{Effect, Next, Plan},
+    plan::{Effect, Next, Plan, Say},
     testing::*,
     waiting::told_reason,
 };
@@ -78,6 +78,7 @@ const FAILURE: (&str, &str) = (label::UPDATE_RESULT, "failed");
 #[case::mc_142_not_while_the_last_result_stands(&[CANDIDATE, SUCCESS], Some(UpdateStage::Successful), InPlaceStep::None)]
 #[case::a_failed_update_stays_failed(&[CANDIDATE, SELECTED], Some(UpdateStage::Failed), InPlaceStep::None)]
 #[case::without_the_leash_no_drain(&[SELECTED], Some(UpdateStage::Selected), InPlaceStep::None)]
+#[case::withdrawn_during_the_drain(&[], Some(UpdateStage::Selected), InPlaceStep::Mark(UpdateStage::Candidate))]
 #[case::an_unknown_result(
     &[CANDIDATE, SELECTED, (label::UPDATE_RESULT, "perhaps")], Some(UpdateStage::ReadyForUpdate), InPlaceStep::None
 )]
@@ -87,6 +88,29 @@ fn the_next_step_is(
     #[case] expected: InPlaceStep,
 ) {
     assert_eq!(next_in_place_step(&updating_node(labels, stage)), expected);
+}
+
+/// Seed 1381 of `mcm simulate`: it said for ever that it waited for the drain.
+#[rstest]
+#[case::while_it_moves(None)]
+#[case::while_a_budget_stops_it(Some("ns/budget"))]
+fn a_machine_whose_update_was_withdrawn_waits_for_nothing(#[case] budget: Option<&str>) {
+    let drain = DrainState::Running {
+        progress: "1 pod is left".to_owned(),
+        blocked_by: budget.map(str::to_owned),
+        waiting: None,
+        headway: Headway::None,
+        wake: std::time::Duration::from_secs(5),
+    };
+    let draining = Observation { drain, ..selected(110) };
+    let told = after(&decide(&draining), &draining.machine);
+    assert_ne!(told_reason(&told), Some(machine_condition::REASON_SETTLED));
+    let stopped = with_node(seen(told, 120), updating_node(&[], Some(UpdateStage::Candidate)));
+    let Say::Act(plan) = in_place_drain(&stopped) else { panic!("nothing is decided") };
+    assert_eq!(plan.rule, "in-place-withdrawn");
+    let told = after(&plan, &stopped.machine);
+    assert_eq!(told_reason(&told), Some(machine_condition::REASON_SETTLED));
+    assert_ne!(told.status.last_operation.state, OperationState::Processing);
 }
 
 /// A Running machine whose node is selected and cordoned.

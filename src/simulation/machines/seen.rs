@@ -42,6 +42,7 @@ impl Process {
     ) -> Observation {
         let limits = self.machine_settings.limits_of(machine);
         let mut seen = Observation::of(Arc::clone(machine), limits, now);
+        seen.class.creation = self.creation;
         seen.node = self.node_of(machine, memory);
         memory.conditions_differ_since =
             conditions_differ_since(machine, &seen.node, memory.conditions_differ_since, now);

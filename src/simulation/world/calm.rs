@@ -1,0 +1,178 @@
+//! The calm after a storm, and hours in which something is refused and nothing else goes wrong: whatever is due is done, and
+//! time goes on to what is due next.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{
+    super::{
+        edits,
+        history::Luck,
+        nodes,
+        process::{Loop, Process, Work, later},
+        refusals::Refused,
+        rest, tampering,
+    },
+    World,
+};
+
+/// How long a driver call takes in calm weather.
+const CALL_TIME: Duration = Duration::from_secs(2);
+/// Everything must have come to rest so long after a storm.
+const CALM: Duration = Duration::from_secs(6 * 3600);
+/// More passes than any way to a rest takes.
+const MOST_PASSES: u32 = 4000;
+
+impl World {
+    /// The weather clears: everything that can heal heals, and everything comes to rest.
+    pub fn calm(&mut self) {
+        self.say(|| "the weather clears".to_owned());
+        while let Some((job, decided)) = self.leader.take_open(0) {
+            self.pass(job, Work::Act(decided), None);
+        }
+        edits::resume(&mut self.api, &mut self.checks);
+        self.stale = None;
+        self.end_unheard(Timestamp::MAX);
+        nodes::heal(&mut self.api, &self.cloud);
+        tampering::mend_labels(&mut self.api);
+        let deadline = later(self.now, CALM);
+        let mut passes = 0;
+        while !self.is_violated() {
+            self.do_what_is_due(&mut passes);
+            let Some(next) = self.next_happening() else {
+                if self.is_all_done() {
+                    break;
+                }
+                continue;
+            };
+            if next > deadline || passes > MOST_PASSES {
+                let text = rest::unlike(&self.api, &self.cloud).join("; ");
+                self.checks.violated("nothing comes to rest", || format!("{passes} passes since the storm; {text}"));
+                return;
+            }
+            self.now = next.max(self.now);
+        }
+        if !self.is_violated() {
+            self.check_rest();
+        }
+    }
+
+    /// Something is refused for hours. Everything else goes on as in calm weather, and what it costs is counted.
+    pub(super) fn refuse(&mut self, refused: Refused, hours: u8) {
+        self.say(|| format!("for {hours} hours the API server refuses {refused:?}"));
+        self.refused = Some(refused);
+        let mut passes = 0;
+        for _ in 0..hours {
+            self.checks.costs.begin(self.now);
+            let end = later(self.now, Duration::from_secs(3600));
+            while !self.is_violated() {
+                self.do_what_is_due(&mut passes);
+                match self.next_happening().filter(|next| *next < end) {
+                    Some(next) => self.now = next.max(self.now),
+                    None => break,
+                }
+            }
+            self.now = end.max(self.now);
+        }
+        self.checks.costs.end();
+        self.refused = None;
+    }
+
+    /// All views are up to date, and all that is due now is done.
+    fn do_what_is_due(&mut self, passes: &mut u32) {
+        loop {
+            for kind in 0..4 {
+                self.leader.watch(&self.api, kind, usize::MAX, self.now);
+            }
+            if self.is_violated() || !self.calm_step(passes) {
+                return;
+            }
+            self.checks.after_step(&self.api);
+        }
+    }
+
+    /// Does what is due now; whether there was anything.
+    fn calm_step(&mut self, passes: &mut u32) -> bool {
+        let mut moved = false;
+        let began: Vec<Timestamp> = self.leader.calls_began().collect();
+        for (place, began) in began.into_iter().enumerate().rev() {
+            if later(began, CALL_TIME) <= self.now {
+                self.end_some_call(u16::try_from(place).unwrap_or(0), Luck::Good);
+                moved = true;
+            }
+        }
+        let joining: Vec<String> =
+            self.cloud.vms.iter().filter(|(_, vm)| vm.joins_at <= self.now).map(|(id, _)| id.clone()).collect();
+        for id in joining {
+            if let Some(name) = nodes::join(&mut self.api, &self.cloud, &id, self.now) {
+                self.say(|| format!("node {name} joins"));
+                moved = true;
+            }
+        }
+        if self.leader.collects_at().is_some_and(|at| at <= self.now) {
+            self.collect();
+            moved = true;
+        }
+        if nodes::go_on_updating(&mut self.api) {
+            self.say(|| "nodes are updated".to_owned());
+            moved = true;
+        }
+        // One loop after the other, as deployments and sets rest between passes while machines come and go.
+        let due = self.leader.due(self.now);
+        let is_due = |of: &Loop| due.iter().any(|job| job.0 == *of);
+        if let Some(of) = [Loop::Machine, Loop::Set, Loop::Deployment].into_iter().find(is_due) {
+            for job in due.into_iter().filter(|job| job.0 == of) {
+                self.pass(job, Work::Whole, None);
+                *passes += 1;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Whether nobody does anything any more when nothing is due: neither the guard nor a user.
+    fn is_all_done(&mut self) -> bool {
+        let changes = self.api.changes;
+        let vms = self.cloud.vms.len();
+        self.collect();
+        self.pass(Process::guard_job(), Work::Whole, None);
+        if tampering::go_on_picking(&mut self.api, &mut self.checks) {
+            self.say(|| "a user picks the next node".to_owned());
+        }
+        if tampering::sweep(&mut self.api, self.now) {
+            self.say(|| "machines without owner are deleted".to_owned());
+        }
+        self.api.changes == changes && self.cloud.vms.len() == vms && self.leader.collects_at().is_none()
+    }
+
+    fn next_happening(&self) -> Option<Timestamp> {
+        let calls = self.leader.calls_began().map(|began| later(began, CALL_TIME)).min();
+        let joins = self
+            .cloud
+            .vms
+            .iter()
+            .filter(|(_, vm)| vm.joins_at != Timestamp::MAX && !self.api.nodes.contains_key(&vm.node))
+            .map(|(_, vm)| vm.joins_at)
+            .min();
+        let shown = self.cloud.vms.values().map(|vm| vm.shown).filter(|shown| *shown > self.now).min();
+        [calls, joins, shown, self.leader.collects_at(), self.leader.next_due()].into_iter().flatten().min()
+    }
+
+    fn check_rest(&mut self) {
+        let unlike = rest::unlike(&self.api, &self.cloud);
+        if !unlike.is_empty() {
+            self.checks.violated("the rest is not what the specification wants", || unlike.join("; "));
+            return;
+        }
+        self.say(|| "everything is at rest".to_owned());
+        let changes = self.api.changes;
+        for job in self.leader.all_jobs() {
+            self.pass(job, Work::Whole, None);
+        }
+        if self.api.changes != changes {
+            self.checks.violated("something is written although everything is at rest", String::new);
+        }
+        self.checks.at_rest(&self.api);
+    }
+}
