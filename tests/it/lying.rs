@@ -2,11 +2,13 @@
 //!
 //! A life is: two machines come, the lie is told while something happens to them, one is deleted and replaced, all go. Each
 //! case names the machines whose VMs may end; every other VM of the case must still run until the end, and everything comes
-//! to rest. The cases share one control plane and keep apart by namespace.
+//! to rest. In some cases the leader dies in the middle and another process takes over behind a liar of its own. The cases share one
+//! control plane and keep apart by namespace. `lies` tells all lies in all parts of a life, on paused time.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use hyper::Method;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::{
@@ -18,7 +20,7 @@ use crate::{
         wait::expect,
         wait_until,
     },
-    weather::{FLEET, PATIENCE, Weather, names, node_of, sky},
+    weather::{FLEET, PATIENCE, Weather, names, node_of, sky, through},
 };
 
 /// A life whose manager sees everything through a liar.
@@ -36,12 +38,25 @@ impl Life {
     async fn begins(test: &str, flags: &[&str]) -> Option<Self> {
         let rig = sky(test).await?;
         let (liar, kubeconfig) = rig.liar().await;
-        let clusters = ["control", "target"].map(|which| format!("--{which}-kubeconfig={}", kubeconfig.display()));
+        let clusters = through(&kubeconfig);
         let all: Vec<&str> = clusters.iter().map(String::as_str).chain(flags.iter().copied()).collect();
         let weather = Weather::over(rig, &all).await;
         weather.want(2).await;
         let born = weather.clears_up(2).await;
         Some(Self { weather, liar, born, may_go: BTreeSet::new() })
+    }
+
+    /// The leader dies, and another process takes over behind a liar of its own, which tells these lies from the start.
+    async fn is_taken_over(&mut self, lies: impl IntoIterator<Item = Rule>) {
+        self.weather.manager.kill();
+        let (liar, kubeconfig) = self.weather.rig.liar().await;
+        for lie in lies {
+            liar.tells(lie);
+        }
+        self.liar = liar;
+        let clusters = through(&kubeconfig);
+        self.weather.manager.restart_with(&clusters.each_ref().map(String::as_str));
+        self.weather.manager.wait_until_ready().await;
     }
 
     fn first(&self) -> &str {
@@ -216,6 +231,30 @@ async fn pods_that_came_while_the_connection_was_silent_are_drained_within_their
         expect(!left.contains(&machine), || format!("{left:?}"))
     })
     .await;
+    life.goes_on_to_its_end().await;
+}
+
+/// What both the leader that dies and its successor are told of each question, for a while.
+fn everywhere(lie: &Lie) -> [Rule; 3] {
+    let about = |path: &str| Rule::about(path, lie.clone()).without("watch=true").without("/leases");
+    [about("/machine").times(4), about("/api/v1/nodes").times(4), about("/api/v1/secrets").times(1)]
+}
+
+#[rstest]
+#[case::a_gateway_without_a_backend("page", Lie::Answers(Answer::page(404)))]
+#[case::a_busy_api_server("busy", Lie::Answers(Answer::status(429, "TooManyRequests")))]
+#[case::an_api_server_that_fails("fault", Lie::Answers(Answer::status(500, "InternalError")))]
+#[case::late_answers("late", Lie::Held(Duration::from_secs(3)))]
+#[case::lost_answers("lost", Lie::Lost)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_dies_behind_lies_is_taken_over_behind_lies(#[case] short: &str, #[case] lie: Lie) {
+    let test = format!("lying::taken_over_behind_lies_{short}");
+    let Some(mut life) = Life::begins(&test, &["--leader-elect=true"]).await else { return };
+    let told = everywhere(&lie).map(|rule| life.liar.tells(rule));
+    let machine = life.first().to_owned();
+    life.deletes(&machine).await;
+    life.liar.told(told[0], 4, PATIENCE).await;
+    life.is_taken_over(everywhere(&lie)).await;
     life.goes_on_to_its_end().await;
 }
 

@@ -41,6 +41,7 @@ mod lockout;
 mod lying;
 mod machine_life;
 mod neighbours;
+mod nightly_write_rate;
 mod one_thread;
 mod protocol;
 mod quick_start;

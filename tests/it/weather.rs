@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
@@ -51,6 +52,11 @@ pub async fn sky(test: &str) -> Option<Arc<Rig>> {
     };
     READY.get_or_init(|| ready).await;
     Some(rig)
+}
+
+/// The flags by which a manager sees both clusters through a kubeconfig.
+pub fn through(kubeconfig: &Path) -> [String; 2] {
+    ["control", "target"].map(|which| format!("--{which}-kubeconfig={}", kubeconfig.display()))
 }
 
 /// A manager in a place of its own.

@@ -1,7 +1,8 @@
-//! What trouble that lasts costs the API server: machines and sets whose creation is refused for hours.
+//! What trouble that lasts costs the API server: machines and sets whose creation is refused for hours, and evictions that are.
 //!
 //! API server, manager and virtual cloud run in one thread on paused time, as in [`crate::one_thread`]. Writes are creations,
-//! patches, deletions and events, tried or done; those that were refused are counted where they are refused.
+//! patches, deletions and events, tried or done; those that were refused are counted where they are refused, or where they are
+//! sent ([`Count`]).
 
 use std::{
     collections::BTreeMap,
@@ -16,12 +17,21 @@ use machine_controller_manager::{
     server::{Reviewer, answer_at},
 };
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    fleet,
+    fleet::{self, describe, phase},
+    lies::{
+        weather::{Telling, Told},
+        world::{CloudState, Ends, World},
+    },
     one_thread::{MACHINE_PATH, NAMESPACE, WEBHOOKS, install, list, post, settings, start_server},
-    support::scratch::count_ran,
+    support::{
+        cluster_object::{name, number, text},
+        lying::Tried,
+        scratch::count_ran,
+        wait::expect,
+    },
 };
 
 const HOURS: usize = 6;
@@ -31,6 +41,15 @@ const MOST: usize = 30;
 const WITHOUT_MACHINES: &str = "without-machines";
 /// The deployment whose sets are refused.
 const WITHOUT_SETS: &str = "without-sets";
+
+/// The deployment whose pods are not evicted.
+const GUARDED: &str = "guarded";
+/// An eviction that was refused is not tried again before.
+const EVICTED_AGAIN: Duration = Duration::from_secs(20);
+/// A drain that may use force some day would end before the hours do.
+const PATIENT: [&str; 3] = ["--leader-elect=false", "--machine-drain-timeout=24h", "--machine-max-evict-retries=10000"];
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 
 /// Writes by the object that they are about.
 type Writes = BTreeMap<String, usize>;
@@ -52,6 +71,149 @@ fn what_is_refused_for_hours_costs_few_writes() {
         refused(&format!("machinesets/{WITHOUT_MACHINES}")) && refused("machinedeployments/without-sets"),
         "{hours:?}"
     );
+}
+
+#[test]
+fn evictions_that_are_refused_for_hours_cost_few_writes() {
+    count_ran("write_rate::evictions_that_are_refused_for_hours");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let hours = runtime.expect("a runtime").block_on(evictions_refused_for_hours());
+    for (hour, count) in hours.iter().enumerate() {
+        println!("hour {}: {:?}, evictions {:?}", hour + 1, count.writes, count.evictions());
+        for (object, count) in &count.writes {
+            assert!(*count <= MOST, "{object} cost {count} writes in hour {}: {hours:?}", hour + 1);
+        }
+        assert_eq!(count.evictions.len(), 6, "each pod is asked for: {:?}", count.evictions());
+        for (pod, tried) in &count.evictions {
+            let pause = tried.windows(2).map(|two| two[1] - two[0]).min().expect("several in an hour");
+            assert!(pause >= EVICTED_AGAIN, "{pod} was evicted again after {pause:?} in hour {}", hour + 1);
+        }
+    }
+}
+
+/// Three machines are deleted, each with two pods of one budget that allows nothing, since a seventh pod is not healthy. (A budget
+/// that wants all pods is misconfigured: drains fail by it and begin anew.)
+async fn evictions_refused_for_hours() -> Vec<Count> {
+    let mut world = World::new(7, CloudState::ConfigMap, Telling::of(Told::Truth));
+    install(&world.client).await;
+    world.starts_manager(&PATIENT, Ends::Never).await;
+    create(&world.client, GUARDED).await;
+    world
+        .until("the machines to run", async |world| {
+            let machines = world.ours("machines").await;
+            let all = machines.len() == 3 && machines.iter().all(|machine| phase(machine) == "Running");
+            expect(all, || machines.iter().map(describe).collect::<Vec<_>>().join("\n"))
+        })
+        .await;
+    let machines = world.ours("machines").await;
+    let labels = json!({ "app": GUARDED });
+    let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": GUARDED },
+        "spec": { "minAvailable": 7, "selector": { "matchLabels": labels } } });
+    post(&world.client, BUDGETS, &budget).await;
+    for (number, machine) in machines.iter().chain(&machines).enumerate() {
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("{GUARDED}-{number}"), "labels": labels },
+            "spec": { "nodeName": text(machine, "/metadata/labels/node"),
+                "containers": [{ "name": "main", "image": "example.com/guarded" }] } });
+        post(&world.client, PODS, &pod).await;
+    }
+    let nowhere = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "nowhere", "labels": labels },
+        "spec": { "containers": [{ "name": "main", "image": "example.com/guarded" }] } });
+    post(&world.client, PODS, &nowhere).await;
+    world
+        .until("the budget to count its pods", async |world| {
+            let budgets = list(&world.client, BUDGETS).await;
+            expect(number(&budgets[0], "/status/currentHealthy") == 6, || budgets[0]["status"].to_string())
+        })
+        .await;
+    for machine in &machines {
+        world.deletes_machine(machine).await;
+    }
+    let mut hours = vec![Count::default()];
+    for _ in 0..HOURS {
+        world
+            .for_a_while(Duration::from_secs(3600), async |world| {
+                let pods = list(&world.client, PODS).await;
+                let stay = pods.iter().filter(|pod| pod.pointer("/metadata/deletionTimestamp").is_none()).count();
+                expect(stay == 7, || format!("{stay} pods stay"))
+            })
+            .await;
+        let mut hour = hours[hours.len() - 1].next();
+        hour.of(&world.take_tried());
+        hours.push(hour);
+    }
+    let waiting = world.ours("machines").await;
+    let left = machines.iter().all(|machine| waiting.iter().any(|waiting| name(waiting) == name(machine)));
+    assert!(left, "a machine went before its pods");
+    hours.split_off(1)
+}
+
+/// What a manager tried to write, by the objects that it was about; evictions apart.
+#[derive(Clone, Debug, Default)]
+pub struct Count {
+    pub writes: Writes,
+    /// When each pod was to be evicted.
+    evictions: BTreeMap<String, Vec<Instant>>,
+    /// The objects of the events, by their names: who counts one up does not say what it is about.
+    events: BTreeMap<String, String>,
+}
+
+impl Count {
+    /// A count that begins after these, which only tell what events are about.
+    pub fn after(tried: &[Tried]) -> Self {
+        let mut before = Self::default();
+        before.of(tried);
+        before.next()
+    }
+
+    fn next(&self) -> Self {
+        Self { events: self.events.clone(), ..Self::default() }
+    }
+
+    /// Counts these, too.
+    pub fn of(&mut self, tried: &[Tried]) {
+        for write in tried {
+            if let Some(pod) = write.path.strip_suffix("/eviction") {
+                let pod = pod.rsplit('/').next().unwrap_or_default().to_owned();
+                self.evictions.entry(pod).or_default().push(write.at);
+                continue;
+            }
+            let object = self.object_of(write);
+            *self.writes.entry(object).or_default() += 1;
+        }
+    }
+
+    /// How often each pod was to be evicted.
+    pub fn evictions(&self) -> BTreeMap<String, usize> {
+        self.evictions.iter().map(|(pod, tried)| (pod.clone(), tried.len())).collect()
+    }
+
+    /// What a write is about: `resource/name`, without the subresource. A creation is about the owner of what it makes, if there
+    /// is one, since each try has another name; an event about the object that it tells of.
+    fn object_of(&mut self, write: &Tried) -> String {
+        let body: Value = serde_json::from_slice(&write.body).unwrap_or_default();
+        let word = |pointer: &str| text(&body, pointer).to_lowercase();
+        let mut parts: Vec<&str> = write.path.trim_matches('/').split('/').collect();
+        parts.drain(..if parts[0] == "api" { 2 } else { 3 });
+        if parts[0] == "namespaces" && parts.len() > 2 {
+            parts.drain(..2);
+        }
+        let (resource, object) = (parts[0], parts.get(1).copied());
+        if resource == "events" {
+            let event = object.map_or_else(|| word("/metadata/name"), str::to_owned);
+            if object.is_none() {
+                let about = format!("{}s/{}", word("/involvedObject/kind"), word("/involvedObject/name"));
+                self.events.insert(event.clone(), about);
+            }
+            return self.events.get(&event).cloned().unwrap_or_else(|| format!("events/{event}"));
+        }
+        let owner =
+            || format!("{}s/{}", word("/metadata/ownerReferences/0/kind"), word("/metadata/ownerReferences/0/name"));
+        match object {
+            Some(object) => format!("{resource}/{object}"),
+            None if body.pointer("/metadata/ownerReferences/0").is_some() => owner(),
+            None => format!("{resource}/{}", word("/metadata/name")),
+        }
+    }
 }
 
 async fn refused_for_hours() -> Vec<Writes> {

@@ -10,8 +10,8 @@
 mod flows;
 mod ledger;
 mod shape;
-mod weather;
-mod world;
+pub mod weather;
+pub mod world;
 
 use std::{
     collections::BTreeMap,

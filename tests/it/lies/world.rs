@@ -20,7 +20,7 @@ use crate::{
     one_thread::{MACHINE_PATH, NAMESPACE, answer_webhooks, list, send, settings, start_server},
     support::{
         cluster_object::name,
-        lying::in_process::{InProcessLiar, Tried},
+        lying::{Tried, in_process::InProcessLiar},
         scratch,
     },
 };
@@ -207,7 +207,8 @@ impl World {
         }
     }
 
-    fn take_tried(&self) -> Vec<Tried> {
+    /// What all managers have tried to write until now; the count begins anew.
+    pub fn take_tried(&self) -> Vec<Tried> {
         self.managers.iter().flat_map(|manager| manager.liar.take_tried()).collect()
     }
 

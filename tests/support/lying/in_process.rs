@@ -1,37 +1,20 @@
 //! The liar of a manager in the test's own thread: a layer between its clients and the embedded API server, without a socket.
 //!
-//! It also counts what the manager tries to write. The simulated cloud and its kubelets live in the manager's process, but
-//! would be clients of their own in the world: nobody lies to them, and their writes are not the manager's.
+//! It also counts what the manager tries to write. Nobody lies to the simulated cloud and its kubelets.
 
-use std::{
-    convert::Infallible,
-    io,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{convert::Infallible, io, sync::Arc};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper::{
-    Method, Request, Response, StatusCode,
-    body::Frame,
-    header::{CONTENT_TYPE, USER_AGENT},
-};
+use hyper::{Request, Response, StatusCode, body::Frame, header::CONTENT_TYPE};
 use kube::client::Body;
 use tokio::sync::watch;
 
-use super::{Answer, Lie, Rule, Script, Told, WATCH, line_of};
+use super::{Answer, Lie, Rule, Script, Told, Tried, WATCH, is_counted, is_of_the_cloud, line_of};
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 type AnyBody = UnsyncBoxBody<Bytes, AnyError>;
-
-/// A write that the manager has tried, whatever came of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
-    pub method: Method,
-    pub path: String,
-    pub body: Bytes,
-}
 
 /// How the layer treats watches, by when they were opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,7 +34,6 @@ struct Line {
 pub struct InProcessLiar {
     script: Arc<Script>,
     line: watch::Sender<Line>,
-    tried: Arc<Mutex<Vec<Tried>>>,
 }
 
 impl InProcessLiar {
@@ -93,7 +75,7 @@ impl InProcessLiar {
 
     /// What the manager has tried to write until now, but for its Leases; the count begins anew.
     pub fn take_tried(&self) -> Vec<Tried> {
-        std::mem::take(&mut *self.tried.lock().unwrap_or_else(PoisonError::into_inner))
+        self.script.take_tried()
     }
 
     async fn answer(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<AnyBody>, AnyError> {
@@ -126,14 +108,12 @@ impl InProcessLiar {
 
     /// The request, once it is written down if it is a write of the manager.
     async fn noted(&self, request: Request<Body>) -> Result<Request<Body>, AnyError> {
-        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
-        if is_read || is_of_the_cloud(&request) || request.uri().path().contains("/leases") {
+        if !is_counted(&request) {
             return Ok(request);
         }
         let (head, body) = request.into_parts();
         let body = body.collect_bytes().await?;
-        let tried = Tried { method: head.method.clone(), path: head.uri.path().to_owned(), body: body.clone() };
-        self.tried.lock().unwrap_or_else(PoisonError::into_inner).push(tried);
+        self.script.notes(&head, &body);
         Ok(Request::from_parts(head, Body::from(body)))
     }
 }
@@ -169,12 +149,6 @@ impl Opened {
             }
         }
     }
-}
-
-/// Whether a request comes from the simulated cloud.
-fn is_of_the_cloud<B>(request: &Request<B>) -> bool {
-    let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
-    agent.is_some_and(|agent| agent.ends_with("/virtual-cloud"))
 }
 
 fn broken(why: &str) -> AnyError {

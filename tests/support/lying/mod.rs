@@ -13,8 +13,11 @@ use std::{
     time::Duration,
 };
 
-use hyper::{Method, Request};
+use bytes::Bytes;
+use http::request::Parts;
+use hyper::{Method, Request, header::USER_AGENT};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 pub use proxy::Liar;
 
@@ -177,6 +180,28 @@ impl Kept {
     }
 }
 
+/// A write that the manager has tried, whatever came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    pub method: Method,
+    pub path: String,
+    pub body: Bytes,
+    pub at: Instant,
+}
+
+/// Whether a request comes from the simulated cloud or its kubelets. They live in the manager's process, but would be clients of
+/// their own in the world: their writes are not the manager's.
+fn is_of_the_cloud<B>(request: &Request<B>) -> bool {
+    let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+    agent.is_some_and(|agent| agent.ends_with("/virtual-cloud"))
+}
+
+/// Whether a request is a write of the manager that counts; renewals of Leases don't.
+fn is_counted<B>(request: &Request<B>) -> bool {
+    let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
+    !is_read && !is_of_the_cloud(request) && !request.uri().path().contains("/leases")
+}
+
 /// The rules of a liar, and what has come of them.
 #[derive(Default)]
 struct Script(Mutex<State>);
@@ -186,6 +211,7 @@ struct State {
     rules: Vec<Kept>,
     /// What passed, newest last, for the text of a test that fails.
     passed: VecDeque<String>,
+    tried: Vec<Tried>,
 }
 
 impl Script {
@@ -215,6 +241,17 @@ impl Script {
             return Ok(());
         }
         Err(format!("{:?} was told {count} times; what passed last: {:#?}", kept.rule, state.passed))
+    }
+
+    /// Writes down a write.
+    fn notes(&self, head: &Parts, body: &Bytes) {
+        let (method, path) = (head.method.clone(), head.uri.path().to_owned());
+        self.state().tried.push(Tried { method, path, body: body.clone(), at: Instant::now() });
+    }
+
+    /// What was written down; the list begins anew.
+    fn take_tried(&self) -> Vec<Tried> {
+        std::mem::take(&mut self.state().tried)
     }
 
     /// The lie that is told of a request, if any.

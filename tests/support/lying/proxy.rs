@@ -23,7 +23,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Answer, Lie, Rule, Script, Told, line_of};
+use super::{Answer, Lie, Rule, Script, Told, Tried, is_counted, line_of};
 use crate::support::{trusting, wait_until};
 
 type AnyBody = BoxBody<Bytes, hyper::Error>;
@@ -79,6 +79,11 @@ impl Liar {
         wait_until(&what, within, || async { self.script.has_told(told, times) }).await;
     }
 
+    /// What the manager has tried to write until now, but for its Leases; the count begins anew.
+    pub fn take_tried(&self) -> Vec<Tried> {
+        self.script.take_tried()
+    }
+
     /// All connections that are open now stay open and carry nothing any more; new ones work.
     pub fn falls_silent(&self) {
         self.age.send_modify(|age| *age += 1);
@@ -110,6 +115,7 @@ async fn answer(
 ) -> Option<Response<AnyBody>> {
     stays_heard(&silent).await;
     let lie = script.lie_about(&request);
+    let request = noted(request, script).await?;
     if let Some(Lie::Answers(lie)) = &lie {
         return Some(invented(lie));
     }
@@ -125,6 +131,17 @@ async fn answer(
     }
     stays_heard(&silent).await;
     Some(passed_on(truth, before, silent))
+}
+
+/// The request, once it is written down if it is a write of the manager; none if it breaks off.
+async fn noted(request: Request<Incoming>, script: &Script) -> Option<Request<AnyBody>> {
+    if !is_counted(&request) {
+        return Some(request.map(BodyExt::boxed));
+    }
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.ok()?.to_bytes();
+    script.notes(&head, &body);
+    Some(Request::from_parts(head, Full::new(body).map_err(|never: Infallible| match never {}).boxed()))
 }
 
 /// Never ends once the connection is silent.
@@ -143,7 +160,7 @@ fn invented(answer: &Answer) -> Response<AnyBody> {
 }
 
 /// Asks the API server, over a connection for this request alone.
-async fn forward(mut request: Request<Incoming>, upstream: u16) -> Result<Response<Incoming>, String> {
+async fn forward(mut request: Request<AnyBody>, upstream: u16) -> Result<Response<Incoming>, String> {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream)).await.map_err(|error| error.to_string())?;
     let stream = trusting::connect(stream).await.map_err(|error| error.to_string())?;
     let (mut sender, connection) =
