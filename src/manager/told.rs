@@ -237,7 +237,7 @@ impl Definitions {
                 }
             }
             Known::Mended | Known::Whole => {
-                tracing::info!("the definitions let objects be read as they are stored again")
+                tracing::info!("the definitions let objects be read as they are stored again");
             }
         }
     }

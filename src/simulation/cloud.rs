@@ -185,13 +185,11 @@ impl Cloud {
         if self.provider == Provider::MakesAnother && self.of_machine(owner).any(could_be_found) {
             checks.violated("a second VM is made for a machine", || format!("{owner} has {known:?}"));
         }
-        let id = match known.into_iter().next().filter(|_| self.provider == Provider::AnswersTheSame) {
-            Some(id) => id,
-            None => {
-                self.made += 1;
-                format!("sim:///{owner}/{}", self.made)
-            }
-        };
+        let known = known.into_iter().next().filter(|_| self.provider == Provider::AnswersTheSame);
+        let id = known.unwrap_or_else(|| {
+            self.made += 1;
+            format!("sim:///{owner}/{}", self.made)
+        });
         let node = if self.runs(owner) { format!("{owner}.{}", self.made) } else { owner.to_owned() };
         let shown = match luck {
             Luck::ShownLate => later(now, SHOWN_LATE),

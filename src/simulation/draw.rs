@@ -161,7 +161,7 @@ enum Weather {
 impl History {
     /// The history of a seed.
     pub fn of_seed(seed: u64) -> Self {
-        Self::prompt(seed).with_delays().with_more()
+        Self::prompt(seed).with_delays()
     }
 
     /// The same, but in every second history some passes are torn apart: between what is decided and what is done other

@@ -84,7 +84,7 @@ fn a_plain_rollout_is_told_readably() {
 #[case(Guard::Pause, "a paused deployment begins a rollout")]
 fn without_a_guard_a_history_goes_wrong(#[case] guard: Guard, #[case] expected: &str) {
     let shows = |seed| {
-        let history = History { without: Some(guard), ..History::of_seed(seed) };
+        let history = History { without: Some(guard), ..History::of_seed(seed).with_more() };
         run(&history, Telling::Silent).violation.is_some_and(|violation| violation.rule == expected)
     };
     assert!((0..SEEDS).any(shows), "{guard}");

@@ -548,10 +548,13 @@ impl<'a> Edit<'a> {
     }
 }
 
+/// The name of a field, and what it is to be; nothing where it goes.
+type FieldEdit<'a> = (Cow<'a, str>, Option<Json<'a>>);
+
 /// Writes edits into an object for which their guards held; one may have changed the surroundings of another, and then
 /// that is not written. Those of one object's fields are written together.
 fn write_all<'a>(edits: &[Edit<'a>], object: &mut Object<'a>, lists: &Lists) {
-    let mut of_fields: BTreeMap<&[Step], Vec<(Cow<'a, str>, Option<Json<'a>>)>> = BTreeMap::new();
+    let mut of_fields: BTreeMap<&[Step], Vec<FieldEdit<'a>>> = BTreeMap::new();
     for edit in edits {
         match edit.at.split_last() {
             Some((Step::Field(name), parents)) => {

@@ -2,11 +2,14 @@
 
 use super::Differences;
 use crate::api::{
-    names::{deployment_reason, machine_condition},
+    names::{deployment_reason, machine_condition, machine_reason},
     v1alpha1::{
         ConditionStatus, Machine, MachineDeployment, MachineDeploymentConditionType, MachineSet, OperationState,
     },
 };
+
+/// Why a machine that waits for nothing says so: all is done, or the last that was done is the end of its preservation.
+const AT_REST: [&str; 2] = [machine_condition::REASON_SETTLED, machine_reason::PRESERVATION_STOPPED];
 
 /// A machine that runs waits for nothing, and nothing of it has failed.
 pub(super) fn of_machine(found: &mut Differences, name: &str, machine: &Machine) {
@@ -17,7 +20,7 @@ pub(super) fn of_machine(found: &mut Differences, name: &str, machine: &Machine)
     for condition in &machine.status.machine_conditions {
         let is_settled = condition.type_ == machine_condition::PROGRESSING
             && condition.status == "False"
-            && condition.reason == machine_condition::REASON_SETTLED;
+            && AT_REST.contains(&condition.reason.as_str());
         found.expect(is_settled, || format!("machine {name} says {condition:?}"));
         tells_of_progress |= is_settled;
     }
