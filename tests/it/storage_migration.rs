@@ -189,9 +189,15 @@ async fn a_converter_that_is_away_for_seconds_is_waited_for() {
     let options = ManagerOptions { flags: vec!["--controllers=none".to_owned()], ..ManagerOptions::default() };
     let mut manager = TestManager::start(&rig, &namespace, &options).await;
     serve_v1beta1(&rig, &namespace, &manager).await;
-    let arguments =
-        ["migrate-storage", "--to=v1beta1", "--settle=2", &format!("--kubeconfig={}", kubeconfig.display())]
-            .map(str::to_owned);
+    // So slow that the converter goes before the last object is rewritten, on a busy host, too.
+    let arguments = [
+        "migrate-storage",
+        "--to=v1beta1",
+        "--settle=2",
+        "--rate=2",
+        &format!("--kubeconfig={}", kubeconfig.display()),
+    ]
+    .map(str::to_owned);
     let (tell, told) = tokio::sync::oneshot::channel();
     let ended = tokio::task::spawn_blocking(move || {
         let mut child =

@@ -158,8 +158,8 @@ const MACHINE_FINALIZER: &str = "machine.sapcloud.io/machine-controller-manager"
 
 /// Half an uninstallation would be worse than none.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_lacks_a_right_learns_so_before_anything_is_done() {
-    let Some(rig) = Rig::own("uninstall::who_lacks_a_right").await else { return };
+async fn a_missing_right_is_named_before_anything_is_done() {
+    let Some(rig) = Rig::own("uninstall::a_missing_right").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("rights").await;
     namespace.apply(&machine(&json!([MACHINE_FINALIZER]), &json!({}))).await.succeed();
