@@ -212,7 +212,8 @@ fn patches() -> Vec<Probe> {
     ]
 }
 
-/// A role for the user that a probe impersonates.
+/// A role for the user that a probe impersonates. An authorizer learns of it a moment later: the first request that needs it is asked
+/// again until it counts.
 fn role(resource: &str, group: &str, verbs: &[&str]) -> [Step; 2] {
     let metadata = json!({"name": "probe"});
     let kind = |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata});
@@ -236,7 +237,8 @@ fn rights() -> Vec<Probe> {
                 bound,
                 as_user(patch("$T/b?fieldManager=m", APPLY, thing("b", json!({"color": "red"}))))
                     .status(403)
-                    .facts([Text("cannot create resource")]),
+                    .facts([Text("cannot create resource")])
+                    .eventually(),
                 get("$T/b").status(404),
             ],
         ),
@@ -247,7 +249,8 @@ fn rights() -> Vec<Probe> {
                 bound_leases,
                 as_user(put(&format!("{LEASES}/l"), lease(json!({"holderIdentity": "one"}))))
                     .status(403)
-                    .facts([Text("cannot create resource")]),
+                    .facts([Text("cannot create resource")])
+                    .eventually(),
                 put(&format!("{LEASES}/l"), lease(json!({"holderIdentity": "one"}))).status(201),
             ],
         ),
