@@ -217,8 +217,9 @@ async fn a_converter_that_is_away_for_seconds_is_waited_for() {
     });
     told.await.expect("the storage version is switched");
     manager.kill();
+    // One object, and the last in order: lists are answered from what the API server converted before.
     wait_until("conversions to fail", Duration::from_secs(30), || async {
-        let answer = namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1beta1)]).await;
+        let answer = namespace.kubectl(&["get", &qualified(Kind::Machine, ApiVersion::V1beta1), "m-9"]).await;
         expect(!answer.succeeded(), || answer.stdout.clone())
     })
     .await;

@@ -162,17 +162,28 @@ async fn delete(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError>
     Ok(())
 }
 
+/// The definition may have changed since it was read, while the answer to our question was waited for: a migration that ended
+/// meanwhile would leave objects behind that nothing can read.
 async fn unserve(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError> {
-    let place = place_of(&definition_of(&found.object), ApiVersion::V1beta1).unwrap_or_default();
+    let definition = definition_of(&found.object);
+    let place = place_of(&definition, ApiVersion::V1beta1).unwrap_or_default();
+    let stored_as_planned = "/status/storedVersions";
     let patch = json!([
         {"op": "test", "path": "/metadata/uid", "value": found.object.metadata.uid},
+        {"op": "test", "path": stored_as_planned, "value": definition.pointer(stored_as_planned)},
+        {"op": "test", "path": "/spec/conversion", "value": definition["spec"]["conversion"]},
         {"op": "test", "path": format!("/spec/versions/{place}/name"), "value": names::V1BETA1},
         {"op": "replace", "path": format!("/spec/versions/{place}/served"), "value": false},
         {"op": "replace", "path": "/spec/conversion", "value": {"strategy": "None"}},
     ]);
     let patch: json_patch::Patch = serde_json::from_value(patch).map_err(|error| ApiError::Other(error.to_string()))?;
-    api.patch(found.name(), &PatchParams::default(), &Patch::Json::<()>(patch)).await?;
-    Ok(())
+    match api.patch(found.name(), &PatchParams::default(), &Patch::Json::<()>(patch)).await.map_err(ApiError::from) {
+        Ok(_) => Ok(()),
+        Err(ApiError::Invalid(why)) => Err(ApiError::Conflict(format!(
+            "it may have changed since this command read it, and was left as it is: {why}"
+        ))),
+        Err(error) => Err(error),
+    }
 }
 
 /// Tries again on what the object has become meanwhile, as long as it is the same.
@@ -213,7 +224,10 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{api::names::finalizer, cli::uninstall::inventory::Resource};
+    use crate::{
+        api::names::finalizer,
+        cli::uninstall::inventory::{DEFINITIONS, Resource},
+    };
 
     /// An API server with a machine that is in its second version, and what it was asked to change.
     fn server(uid: &'static str) -> (Client, Arc<Mutex<Vec<Value>>>) {
@@ -238,6 +252,64 @@ mod tests {
             }
         });
         (Client::new(service, "mcm"), patches)
+    }
+
+    fn definition(stored: &[&str], bundle: &str) -> Value {
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "machines.machine.sapcloud.io", "uid": "u"},
+            "spec": {
+                "versions": [{"name": "v1alpha1", "served": true}, {"name": "v1beta1", "served": true}],
+                "conversion": {"strategy": "Webhook", "webhook": {"clientConfig": {"caBundle": bundle}}},
+            },
+            "status": {"storedVersions": stored},
+        })
+    }
+
+    /// An API server that applies JSON patches to one definition.
+    fn patching(stored: Value) -> (Client, Arc<Mutex<Value>>) {
+        let stored = Arc::new(Mutex::new(stored));
+        let kept = Arc::clone(&stored);
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let kept = Arc::clone(&kept);
+            async move {
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let patch: json_patch::Patch = serde_json::from_slice(&body).unwrap();
+                let mut kept = kept.lock().unwrap();
+                let (code, answer) = match json_patch::patch(&mut kept, &patch) {
+                    Ok(()) => (200, kept.clone()),
+                    Err(why) => {
+                        (422, json!({"kind": "Status", "apiVersion": "v1", "code": 422, "message": why.to_string()}))
+                    }
+                };
+                Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(answer.to_string())).unwrap())
+            }
+        });
+        (Client::new(service, "mcm"), stored)
+    }
+
+    #[rstest]
+    #[case::as_it_was_read(definition(&["v1alpha1"], "YQ=="), true)]
+    #[case::migrated_meanwhile(definition(&["v1beta1"], "YQ=="), false)]
+    #[case::half_way_there(definition(&["v1alpha1", "v1beta1"], "YQ=="), false)]
+    #[case::another_converter(definition(&["v1alpha1"], "Yg=="), false)]
+    #[tokio::test]
+    async fn only_a_definition_that_is_as_it_was_read_loses_its_converter(#[case] now: Value, #[case] goes: bool) {
+        let (client, stored) = patching(now.clone());
+        let api = DEFINITIONS.api(&client, None);
+        let read = serde_json::from_value(definition(&["v1alpha1"], "YQ==")).unwrap();
+        let found = Found { resource: DEFINITIONS, object: read };
+        let done = unserve(&api, &found).await;
+        assert_eq!(done.is_ok(), goes, "{done:?}");
+        let stored = stored.lock().unwrap();
+        if goes {
+            assert_eq!(
+                (&stored["spec"]["conversion"]["strategy"], &stored["spec"]["versions"][1]["served"]),
+                (&json!("None"), &json!(false))
+            );
+        } else {
+            assert_eq!(*stored, now);
+        }
     }
 
     fn machine(uid: &str, version: &str) -> Value {
