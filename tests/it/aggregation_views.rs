@@ -202,8 +202,8 @@ async fn xa_149_xa_150_xa_151_th_30_what_the_provider_has_is_told_and_not_asked_
         }
     })
     .await;
-    // kubectl would heed `Retry-After` ten times before it says so.
+    // kubectl and kube would heed `Retry-After` ten times and more before they say so.
     let one = http::Request::get(format!("{path}/nobody.00000000")).body(Vec::new()).expect("a request");
-    let absent = client.request_text(one).await.expect_err("nobody knows");
+    let absent = world.rig.client_without_retries().await.request_text(one).await.expect_err("nobody knows");
     assert!(matches!(&absent, kube::Error::Api(told) if told.code == 503), "{absent}");
 }
