@@ -4,8 +4,15 @@
 //! server then relabels them and drops every field that v1alpha1 spells differently: classes read without a provider,
 //! deployments without a class. Nothing may be done by such objects.
 
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, stream::select_all};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
+use kube::{
+    Api,
+    core::PartialObjectMeta,
+    runtime::{WatchStreamExt, watcher},
+};
 use serde_json::Value;
 
 use super::{error::ApiError, objects::CALL_TIMEOUT};
@@ -25,11 +32,38 @@ pub fn hollow(definition: &Value) -> Option<String> {
     (!others.is_empty()).then(|| {
         format!(
             "objects may be stored as {} and nothing converts them, so that they read as if most of their fields were empty. \
-             Nothing is lost yet: apply the output of `mcm manifests crds --serve v1beta1`, and before v1beta1 is switched \
-             off run `mcm migrate-storage --to v1alpha1`",
+             Each object that anybody writes now loses these fields for good: apply the output of `mcm manifests crds --serve \
+             v1beta1` at once, and before v1beta1 is switched off run `mcm migrate-storage --to v1alpha1`",
             others.join(" and ")
         )
     })
+}
+
+/// Tells whenever one of the definitions may have changed, as far as the API server lets us watch them; each is watched by its name,
+/// which rights can be restricted to. After trouble a watch rests for `pause_after` it.
+pub fn changes(
+    client: &kube::Client,
+    pause_after: fn(&watcher::Error) -> Duration,
+) -> impl Stream<Item = ()> + Send + use<> {
+    let definitions: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client.clone());
+    let of = |kind: Kind| {
+        let named = watcher::Config::default().fields(&format!("metadata.name={}", name_of(kind)));
+        let events = watcher(definitions.clone(), named).default_backoff();
+        let told = events.filter_map(move |event| {
+            let pause = event.as_ref().err().map(pause_after);
+            async move {
+                let Some(pause) = pause else { return Some(()) };
+                tokio::time::sleep(pause).await;
+                None
+            }
+        });
+        told.boxed()
+    };
+    select_all(Kind::ALL.map(of))
+}
+
+fn name_of(kind: Kind) -> String {
+    format!("{}.{GROUP}", kind.plural())
 }
 
 /// The same of the definition in a cluster.
@@ -38,7 +72,7 @@ pub fn hollow(definition: &Value) -> Option<String> {
 /// When it can't be read; not every installation may read definitions.
 pub async fn hollow_in(client: &kube::Client, kind: Kind) -> Result<Option<String>, ApiError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let name = format!("{}.{GROUP}", kind.plural());
+    let name = name_of(kind);
     let read = tokio::time::timeout(CALL_TIMEOUT, definitions.get(&name)).await;
     let definition = read.map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))??;
     let definition = serde_json::to_value(definition).map_err(|error| ApiError::Other(error.to_string()))?;
@@ -66,6 +100,6 @@ mod tests {
         let definition = json!({"spec": {"conversion": {"strategy": strategy}}, "status": {"storedVersions": stored}});
         let found = hollow(&definition);
         assert_eq!(found.is_some(), expected, "{found:?}");
-        assert!(found.is_none_or(|text| text.contains("stored as v1beta1") && text.contains("--serve v1beta1")));
+        assert!(found.is_none_or(|text| text.contains("stored as v1beta1") && text.contains("at once")));
     }
 }

@@ -1,8 +1,10 @@
 //! What `/readyz?verbose` tells beside readiness: cold or failing views, silent API servers, definitions that spoil objects.
 //! None of it makes a replica unready, since an unready one takes admission with it. The last one stops all effects.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
+use futures::StreamExt;
+use kube::runtime::watcher;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +13,7 @@ use crate::{
     api::kind::Kind,
     cluster::{
         clients::Purpose,
-        definitions::hollow_in,
+        definitions::{changes, hollow_in},
         error::ApiError,
         gate::Gate,
         objects::CALL_TIMEOUT,
@@ -168,16 +170,39 @@ impl Look {
     }
 }
 
+/// Whether a look came when the pause after the last one was over, or before that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    InTime,
+    ByAChange,
+}
+
 /// What follows from a look for a process that knew so much. Without an answer, what was known goes on being so. One look that
 /// finds everything whole is not enough after a hollow one: of several API servers some may not know the definitions yet, and the
 /// next process could ask one of them.
-fn after_look(known: Known, look: &Look) -> Then {
+fn after_look(known: Known, look: &Look, woken: Woken) -> Then {
     match (known, look) {
         (_, Look::Hollow(why)) => Then::Know(Known::Hollow(why.clone())),
         (known, Look::Unanswered | Look::Forbidden) => Then::Know(known),
         (Known::Whole, Look::Whole) => Then::Know(Known::Whole),
         (Known::Hollow(_), Look::Whole) => Then::Know(Known::Mended),
-        (Known::Mended, Look::Whole) => Then::End,
+        (Known::Mended, Look::Whole) => match woken {
+            Woken::InTime => Then::End,
+            Woken::ByAChange => Then::Know(Known::Mended),
+        },
+    }
+}
+
+/// How long a watch of a definition rests after trouble. What it does not tell the next look does.
+fn rest_after(error: &watcher::Error) -> Duration {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+            if matches!(status.code, 401 | 403) =>
+        {
+            ASK_EVERY_WITHOUT_RIGHTS
+        }
+        _ => Duration::ZERO,
     }
 }
 
@@ -195,9 +220,12 @@ impl Definitions {
     async fn keep(self, stop: CancellationToken) {
         let forever = async {
             let mut known = Known::default();
+            let mut woken = Woken::InTime;
+            // A definition that spoils objects must be noticed before we write one of them.
+            let mut changes = pin!(changes(&self.client, rest_after));
             loop {
                 let look = self.look().await;
-                match after_look(known.clone(), &look) {
+                match after_look(known.clone(), &look, woken) {
                     Then::Know(now) if now == known => {}
                     Then::Know(now) => {
                         self.act_on(&now);
@@ -210,7 +238,10 @@ impl Definitions {
                     }
                 }
                 say(&self.check, known.trouble());
-                sleep(look.pause(&known)).await;
+                woken = tokio::select! {
+                    () = sleep(look.pause(&known)) => Woken::InTime,
+                    Some(()) = changes.next() => Woken::ByAChange,
+                };
             }
         };
         stop.run_until_cancelled(forever).await;
@@ -287,18 +318,20 @@ mod tests {
     }
 
     #[rstest]
-    #[case::all_is_well(Known::Whole, Look::Whole, Then::Know(Known::Whole))]
-    #[case::spoilt(Known::Whole, Look::Hollow("a".to_owned()), Then::Know(hollow("a")))]
-    #[case::spoilt_otherwise(hollow("a"), Look::Hollow("b".to_owned()), Then::Know(hollow("b")))]
-    #[case::whole_by_one_look(hollow("a"), Look::Whole, Then::Know(Known::Mended))]
-    #[case::whole_by_two(Known::Mended, Look::Whole, Then::End)]
-    #[case::spoilt_again(Known::Mended, Look::Hollow("a".to_owned()), Then::Know(hollow("a")))]
-    #[case::silence_ends_no_suspension(hollow("a"), Look::Unanswered, Then::Know(hollow("a")))]
-    #[case::silence_confirms_nothing(Known::Mended, Look::Unanswered, Then::Know(Known::Mended))]
-    #[case::rights_that_were_lost_end_none(hollow("a"), Look::Forbidden, Then::Know(hollow("a")))]
-    #[case::a_process_without_rights_works(Known::Whole, Look::Forbidden, Then::Know(Known::Whole))]
-    fn after_a_look(#[case] known: Known, #[case] look: Look, #[case] expected: Then) {
-        assert_eq!(after_look(known, &look), expected);
+    #[case::all_is_well(Known::Whole, Look::Whole, Then::Know(Known::Whole), Woken::InTime)]
+    #[case::spoilt(Known::Whole, Look::Hollow("a".to_owned()), Then::Know(hollow("a")), Woken::InTime)]
+    #[case::spoilt_otherwise(hollow("a"), Look::Hollow("b".to_owned()), Then::Know(hollow("b")), Woken::InTime)]
+    #[case::whole_by_one_look(hollow("a"), Look::Whole, Then::Know(Known::Mended), Woken::InTime)]
+    #[case::whole_by_two(Known::Mended, Look::Whole, Then::End, Woken::InTime)]
+    #[case::whole_by_two_at_once(Known::Mended, Look::Whole, Then::Know(Known::Mended), Woken::ByAChange)]
+    #[case::spoilt_meanwhile(Known::Whole, Look::Hollow("a".to_owned()), Then::Know(hollow("a")), Woken::ByAChange)]
+    #[case::spoilt_again(Known::Mended, Look::Hollow("a".to_owned()), Then::Know(hollow("a")), Woken::InTime)]
+    #[case::silence_ends_no_suspension(hollow("a"), Look::Unanswered, Then::Know(hollow("a")), Woken::InTime)]
+    #[case::silence_confirms_nothing(Known::Mended, Look::Unanswered, Then::Know(Known::Mended), Woken::InTime)]
+    #[case::rights_that_were_lost_end_none(hollow("a"), Look::Forbidden, Then::Know(hollow("a")), Woken::InTime)]
+    #[case::a_process_without_rights_works(Known::Whole, Look::Forbidden, Then::Know(Known::Whole), Woken::InTime)]
+    fn after_a_look(#[case] known: Known, #[case] look: Look, #[case] expected: Then, #[case] woken: Woken) {
+        assert_eq!(after_look(known, &look, woken), expected);
     }
 
     #[rstest]

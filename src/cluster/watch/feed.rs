@@ -27,6 +27,9 @@ use crate::cluster::{
 
 /// A watch that ends sooner than this without a word has failed.
 const AT_ONCE: Duration = Duration::from_secs(1);
+/// How long a watch that was opened after an outage tells what happened meanwhile, or that it can't tell. API servers do so right behind
+/// the head of their answer.
+const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// One watch: takes events and feeds the store.
 pub(super) struct Feed<W, K> {
@@ -170,16 +173,14 @@ where
         };
         loop {
             let (began, before) = (Instant::now(), here.text.clone());
-            let trouble = match api.watch(&params, &here.text).await {
+            let trouble = match self.opened(api.watch(&params, &before)).await {
                 Err(error) => {
-                    let trouble = trouble(self.kind, &error);
-                    self.store.set_current(trouble.history == Lost::Yes);
-                    trouble
+                    self.store.set_current(false);
+                    trouble(self.kind, &error)
                 }
                 Ok(events) => {
                     self.health.heard();
                     self.health.opened();
-                    self.store.set_current(true);
                     match self.take_events(events, &mut here, pauses, silence).await {
                         End::Closed if began.elapsed() >= AT_ONCE || here.text != before => continue,
                         End::Closed => Trouble {
@@ -195,6 +196,10 @@ where
                     }
                 }
             };
+            if trouble.history == Lost::Yes {
+                // What the store shows is of before an unknown time.
+                self.store.set_current(false);
+            }
             self.rest(&trouble, pauses).await;
             if trouble.history == Lost::Yes {
                 return;
@@ -202,7 +207,18 @@ where
         }
     }
 
-    /// Feeds events to the store until there are no more.
+    /// The answer to a request for a watch. What the store shows grows old while it does not come.
+    async fn opened<T>(&self, answer: impl Future<Output = T>) -> T {
+        let mut answer = pin!(answer);
+        if let Ok(answer) = tokio::time::timeout(CATCH_UP, answer.as_mut()).await {
+            return answer;
+        }
+        self.store.set_current(false);
+        answer.await
+    }
+
+    /// Feeds events to the store until there are no more. After an outage the store counts as current once the watch has told what
+    /// happened meanwhile: with a bookmark, else a moment after it was opened.
     async fn take_events(
         &self,
         events: impl Stream<Item = kube::Result<WatchEvent<Guarded<W>>>>,
@@ -211,12 +227,18 @@ where
         silence: &mut Silence,
     ) -> End {
         let mut events = pin!(events);
+        let mut caught_up_at = (!self.store.is_current()).then(|| Instant::now() + CATCH_UP);
         loop {
-            let Ok(event) = tokio::time::timeout(silence.limit(), events.next()).await else { return End::Silent };
-            let event = match event {
-                None => return End::Closed,
-                Some(Err(error)) => return End::Broken(trouble(self.kind, &error)),
-                Some(Ok(event)) => event,
+            let heard_by = caught_up_at.unwrap_or_else(|| Instant::now() + silence.limit());
+            let event = match tokio::time::timeout_at(heard_by, events.next()).await {
+                Err(_) if caught_up_at.take().is_some() => {
+                    self.store.set_current(true);
+                    continue;
+                }
+                Err(_) => return End::Silent,
+                Ok(None) => return End::Closed,
+                Ok(Some(Err(error))) => return End::Broken(trouble(self.kind, &error)),
+                Ok(Some(Ok(event))) => event,
             };
             self.health.heard();
             match event {
@@ -240,10 +262,15 @@ where
                     if let Ok(number) = version.parse() {
                         self.store.watched(number);
                     }
+                    caught_up_at = caught_up_at.map(|_| Instant::now());
                 }
                 WatchEvent::Error(status) => return End::Broken(refusal(self.kind, &status)),
             }
             pauses.reset();
+            if caught_up_at.is_some_and(|at| at <= Instant::now()) {
+                caught_up_at = None;
+                self.store.set_current(true);
+            }
         }
     }
 
@@ -320,7 +347,7 @@ where
 fn went_back(kind: &str, version: &str, here: &Position) -> Trouble {
     Trouble {
         text: format!("the history of {kind} went back from version {} to {version}; it lists again", here.text),
-        cause: Cause::Other(None),
+        cause: Cause::Behind,
         history: Lost::Yes,
     }
 }
@@ -354,7 +381,7 @@ fn refusal(kind: &str, status: &kube::core::Status) -> Trouble {
         }
         410 => {
             let text = format!("the watch of {kind} fell behind the API server's history; it lists again");
-            (text, other, Lost::Yes)
+            (text, Cause::Behind, Lost::Yes)
         }
         code => (format!("{code} to a list or watch of {kind}: {message}"), other, Lost::No),
     };

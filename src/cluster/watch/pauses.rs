@@ -16,6 +16,8 @@ const MOST_WISHED: Duration = Duration::from_secs(5 * 60);
 pub(super) enum Cause {
     /// 401 or 403.
     Refused,
+    /// The API server can't tell what happened since. Nothing is wrong with it: the first time a list is asked for at once.
+    Behind,
     /// Anything else, with the pause that the server wishes for.
     Other(Option<Duration>),
 }
@@ -24,14 +26,21 @@ pub(super) enum Cause {
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     failures: u32,
+    behind: u32,
 }
 
 impl Pauses {
     /// The pause after one more failure; up to a quarter more by chance, so that watches don't come all at once.
     pub(super) fn after(&mut self, cause: Cause, random: u64) -> Duration {
+        if cause == Cause::Behind {
+            self.behind = self.behind.saturating_add(1);
+            if self.behind == 1 {
+                return Duration::ZERO;
+            }
+        }
         let longest = match cause {
             Cause::Refused => LONGEST_REFUSED,
-            Cause::Other(_) => LONGEST,
+            Cause::Behind | Cause::Other(_) => LONGEST,
         };
         let pause = FIRST.saturating_mul(2_u32.saturating_pow(self.failures.min(16))).min(longest);
         self.failures = self.failures.saturating_add(1);
@@ -39,13 +48,13 @@ impl Pauses {
         let pause = pause + pause / 1024 * chance;
         match cause {
             Cause::Other(Some(wished)) => pause.max(wished.min(MOST_WISHED)),
-            Cause::Other(None) | Cause::Refused => pause,
+            Cause::Other(None) | Cause::Refused | Cause::Behind => pause,
         }
     }
 
     /// It works.
     pub(super) fn reset(&mut self) {
-        self.failures = 0;
+        *self = Self::default();
     }
 }
 
@@ -70,6 +79,20 @@ mod tests {
     fn a_server_may_wish_for_a_longer_pause_within_bounds() {
         let wished = |seconds| Pauses::default().after(Cause::Other(Some(Duration::from_secs(seconds))), 0);
         assert_eq!((wished(0), wished(7), wished(86_400)), (FIRST, Duration::from_secs(7), MOST_WISHED));
+    }
+
+    #[test]
+    fn whoever_is_behind_lists_at_once_and_the_next_times_not_before_something_was_heard() {
+        let mut pauses = Pauses::default();
+        let mut behind = || pauses.after(Cause::Behind, 0).as_millis();
+        assert_eq!([behind(), behind(), behind()], [0, 800, 1600]);
+        pauses.reset();
+        // As at the end of an outage.
+        for _ in 0..9 {
+            pauses.after(Cause::Other(None), 0);
+        }
+        assert_eq!(pauses.after(Cause::Behind, 0), Duration::ZERO);
+        assert_eq!(pauses.after(Cause::Behind, 0), LONGEST);
     }
 
     #[test]

@@ -291,6 +291,57 @@ async fn a_view_is_stale_only_while_no_connection_can_be_opened() {
     assert_eq!(rig.asked().len(), 4);
 }
 
+/// When the view was stale, in tenths of a second, over so many seconds.
+async fn stale(rig: &Rig, seconds: usize) -> Vec<usize> {
+    let api = rig.api();
+    let mut keep = pin!(rig.feed.keep(&api));
+    let mut stale = Vec::new();
+    for tenth in 0..seconds * 10 {
+        assert!(tokio::time::timeout(Duration::from_millis(100), &mut keep).await.is_err());
+        if !rig.feed.store.is_current() {
+            stale.push(tenth);
+        }
+    }
+    stale
+}
+
+/// The moments are tenths of seconds: of the refusals from 0.0 to 12.5, the pauses are 0.8, 1.7, 3.5 and 7.0 s.
+#[rstest]
+#[case::as_an_event(Reply::Silence(vec![json!({"type": "ERROR", "object": {
+    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 410, "reason": "Expired", "message": "too old",
+}})]))]
+#[case::as_a_status(Reply::Refused(410))]
+#[tokio::test(start_paused = true)]
+async fn a_view_that_is_behind_after_an_outage_is_stale_until_it_is_listed_which_is_done_at_once(
+    #[case] behind: Reply,
+) {
+    let mut replies = vec![Reply::List(1, vec![machine("a", 1)])];
+    replies.extend(vec![Reply::Refused(503); 4]);
+    replies.extend([behind, Reply::Nothing]);
+    let rig = Rig::new(replies);
+    let stale = stale(&rig, 30).await;
+    assert_eq!((stale.len(), rig.names()), (300, vec!["a".to_owned()]), "the list never came: {stale:?}");
+    let asked = rig.asked();
+    assert_eq!(asked[5].0, asked[6].0, "the list waits for no pause: {asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_open_again_has_two_seconds_or_a_bookmark_to_tell_what_happened_meanwhile() {
+    let modified = || event("MODIFIED", &machine("a", 5));
+    let after = |reply| vec![Reply::List(1, Vec::new()), Reply::Refused(503), reply];
+    let tenths = |quiet: usize| (0..quiet).collect::<Vec<_>>();
+    // The refusal is 0.9 s ago when the watch is opened.
+    assert_eq!(stale(&Rig::new(after(Reply::Silence(Vec::new()))), 10).await, tenths(28));
+    assert_eq!(stale(&Rig::new(after(Reply::Silence(vec![modified()]))), 10).await, tenths(28));
+    assert_eq!(stale(&Rig::new(after(Reply::Silence(vec![modified(), bookmark(6)]))), 10).await, tenths(8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_is_stale_while_nobody_answers_the_request_for_its_watch() {
+    let rig = Rig::new(vec![Reply::List(1, Vec::new()), Reply::Nothing]);
+    assert_eq!(stale(&rig, 5).await, (19..50).collect::<Vec<_>>());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_bookmark_from_the_past_tells_that_history_went_back() {
     let rig = Rig::new(vec![
