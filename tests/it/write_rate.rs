@@ -16,6 +16,7 @@ use machine_controller_manager::{
     manager::{Face, Randomness, Reach, Surroundings, run_in},
     server::{Reviewer, answer_at},
 };
+use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, time::Instant};
 
@@ -73,11 +74,36 @@ fn what_is_refused_for_hours_costs_few_writes() {
     );
 }
 
-#[test]
-fn evictions_that_are_refused_for_hours_cost_few_writes() {
+/// Why pods may not be evicted.
+#[derive(Clone, Copy, Debug)]
+enum Guard {
+    /// A budget allows nothing, since a seventh pod is not healthy.
+    Exhausted,
+    /// A budget wants all pods there are, so that drains fail by it and begin anew.
+    Misconfigured,
+    /// Two budgets stand over each pod: the API server answers evictions with an error, and drains fail by that.
+    Several,
+}
+
+impl Guard {
+    /// Names of the budgets and how many pods each wants.
+    fn budgets(self) -> &'static [(&'static str, u32)] {
+        match self {
+            Self::Exhausted => &[("guard", 7)],
+            Self::Misconfigured => &[("guard", 6)],
+            Self::Several => &[("guard", 1), ("second-guard", 1)],
+        }
+    }
+}
+
+#[rstest]
+#[case::by_a_budget_that_allows_nothing(Guard::Exhausted, HOURS)]
+#[case::by_a_budget_that_wants_all_pods(Guard::Misconfigured, 2)]
+#[case::since_two_budgets_stand_over_a_pod(Guard::Several, 2)]
+fn evictions_that_are_refused_for_hours_cost_few_writes(#[case] guard: Guard, #[case] hours: usize) {
     count_ran("write_rate::evictions_that_are_refused_for_hours");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let hours = runtime.expect("a runtime").block_on(evictions_refused_for_hours());
+    let hours = runtime.expect("a runtime").block_on(evictions_refused_for(hours, guard));
     for (hour, count) in hours.iter().enumerate() {
         println!("hour {}: {:?}, evictions {:?}", hour + 1, count.writes, count.evictions());
         for (object, count) in &count.writes {
@@ -91,9 +117,8 @@ fn evictions_that_are_refused_for_hours_cost_few_writes() {
     }
 }
 
-/// Three machines are deleted, each with two pods of one budget that allows nothing, since a seventh pod is not healthy. (A budget
-/// that wants all pods is misconfigured: drains fail by it and begin anew.)
-async fn evictions_refused_for_hours() -> Vec<Count> {
+/// Three machines are deleted, each with two pods that may not be evicted.
+async fn evictions_refused_for(hours_in_all: usize, guard: Guard) -> Vec<Count> {
     let mut world = World::new(7, CloudState::ConfigMap, Telling::of(Told::Truth));
     install(&world.client).await;
     world.starts_manager(&PATIENT, Ends::Never).await;
@@ -107,34 +132,40 @@ async fn evictions_refused_for_hours() -> Vec<Count> {
         .await;
     let machines = world.ours("machines").await;
     let labels = json!({ "app": GUARDED });
-    let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": GUARDED },
-        "spec": { "minAvailable": 7, "selector": { "matchLabels": labels } } });
-    post(&world.client, BUDGETS, &budget).await;
+    for (name, wanted) in guard.budgets() {
+        let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": name },
+            "spec": { "minAvailable": wanted, "selector": { "matchLabels": labels } } });
+        post(&world.client, BUDGETS, &budget).await;
+    }
     for (number, machine) in machines.iter().chain(&machines).enumerate() {
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("{GUARDED}-{number}"), "labels": labels },
             "spec": { "nodeName": text(machine, "/metadata/labels/node"),
                 "containers": [{ "name": "main", "image": "example.com/guarded" }] } });
         post(&world.client, PODS, &pod).await;
     }
-    let nowhere = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "nowhere", "labels": labels },
-        "spec": { "containers": [{ "name": "main", "image": "example.com/guarded" }] } });
-    post(&world.client, PODS, &nowhere).await;
+    if let Guard::Exhausted = guard {
+        let nowhere = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "nowhere", "labels": labels },
+            "spec": { "containers": [{ "name": "main", "image": "example.com/guarded" }] } });
+        post(&world.client, PODS, &nowhere).await;
+    }
     world
-        .until("the budget to count its pods", async |world| {
+        .until("the budgets to count their pods", async |world| {
             let budgets = list(&world.client, BUDGETS).await;
-            expect(number(&budgets[0], "/status/currentHealthy") == 6, || budgets[0]["status"].to_string())
+            let counted = budgets.iter().all(|budget| number(budget, "/status/currentHealthy") == 6);
+            expect(counted, || format!("{budgets:?}"))
         })
         .await;
+    let pods_there = list(&world.client, PODS).await.len();
     for machine in &machines {
         world.deletes_machine(machine).await;
     }
     let mut hours = vec![Count::default()];
-    for _ in 0..HOURS {
+    for _ in 0..hours_in_all {
         world
             .for_a_while(Duration::from_secs(3600), async |world| {
                 let pods = list(&world.client, PODS).await;
                 let stay = pods.iter().filter(|pod| pod.pointer("/metadata/deletionTimestamp").is_none()).count();
-                expect(stay == 7, || format!("{stay} pods stay"))
+                expect(stay == pods_there, || format!("{stay} pods stay"))
             })
             .await;
         let mut hour = hours[hours.len() - 1].next();
