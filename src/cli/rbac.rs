@@ -250,7 +250,7 @@ const TARGET: &[Grant<'_>] = &[
 const TOKENS: &[Grant<'_>] = &[Grant {
     group: "",
     resources: &["secrets"],
-    verbs: &["create", "delete", "get", "patch"],
+    verbs: &["create", "delete", "get"],
     names: &[],
     why: "one bootstrap token per machine that joins; their names are not known before",
 }];
@@ -524,6 +524,12 @@ mod tests {
         let cluster_wide = REGISTRATIONS.iter().chain(TARGET).chain(SIMULATION);
         assert!(cluster_wide.flat_map(|grant| grant.resources).all(|resource| *resource != "secrets"));
         assert!(TOKENS.iter().all(|grant| !grant.verbs.contains(&"list")));
+    }
+
+    #[test]
+    fn a_bootstrap_token_is_made_found_and_deleted_and_never_changed() {
+        // What has expired is deleted and made anew: `controllers::machine::tokens`.
+        assert!(TOKENS.iter().all(|grant| grant.verbs == ["create", "delete", "get"]));
     }
 
     #[test]

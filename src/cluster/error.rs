@@ -56,6 +56,12 @@ impl ApiError {
         matches!(self, Self::TimedOut(_) | Self::Unavailable(_) | Self::ServerFault(_) | Self::NotServed(_))
     }
 
+    /// Whether the API server says itself why the call failed, be it that it may have done what was asked: a webhook that it
+    /// can't reach, for one, is a fault of the server.
+    pub fn is_explained(&self) -> bool {
+        matches!(self, Self::ServerFault(_)) || !self.outcome_unknown()
+    }
+
     /// Whether the object is gone, which a deletion takes for success.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))

@@ -95,15 +95,7 @@ impl Parts {
     /// Waits while a view is replaced because history went back: what was decided on the rest of it would be about objects
     /// that may be there again, or never were (decisions.md 45).
     pub(super) async fn views_are_whole(&self) {
-        let views = &self.views;
-        views.machines.wait_whole().await;
-        views.sets.wait_whole().await;
-        views.deployments.wait_whole().await;
-        views.classes.wait_whole().await;
-        views.secrets.wait_whole().await;
-        if let Some(target) = &self.target {
-            target.wait_whole().await;
-        }
+        are_whole(&self.views, self.target.as_ref()).await;
     }
 
     /// What the predecessor wrote last must be seen, or it is done twice.
@@ -326,4 +318,85 @@ fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: Arc<Latch>, task
         stop.cancelled().await;
         Ok::<(), anyhow::Error>(())
     });
+}
+
+async fn are_whole(views: &ControlViews, target: Option<&TargetViews>) {
+    views.machines.wait_whole().await;
+    views.sets.wait_whole().await;
+    views.deployments.wait_whole().await;
+    views.classes.wait_whole().await;
+    views.secrets.wait_whole().await;
+    if let Some(target) = target {
+        target.wait_whole().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::Future, time::Duration};
+
+    use http::{Request, Response};
+    use kube::{Resource, client::Body};
+    use rstest::rstest;
+    use tokio::time::timeout;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::cluster::{
+        clients::{ClientSettings, Cluster, Rate},
+        store::{History, Store},
+    };
+
+    /// All views of a process.
+    struct Views<'a>(&'a ControlViews, &'a TargetViews);
+
+    /// The list that replaces a view because history went back; `end` is its last page.
+    struct Replacing {
+        end: Box<dyn FnOnce()>,
+    }
+
+    fn replace<K: Resource<DynamicType = ()> + Send + Sync + 'static>(store: &Arc<Store<K>>) -> Replacing {
+        store.watched(10);
+        store.list_begins();
+        assert_eq!(store.list_is_of(5), History::WentBack);
+        let store = Arc::clone(store);
+        Replacing { end: Box::new(move || store.list_ends()) }
+    }
+
+    fn target() -> TargetViews {
+        let unasked = tower::service_fn(|_: Request<Body>| async {
+            std::future::pending::<()>().await;
+            Ok::<_, kube::Error>(Response::new(Body::empty()))
+        });
+        let client = kube::Client::new(unasked, "ns");
+        let settings = ClientSettings { rate: Rate { qps: 1.0, burst: 1 }, observer: None };
+        let gate = Gate::open_until(CancellationToken::new());
+        TargetViews::new(&Cluster::over(&client, &client, "test", &settings), &gate)
+    }
+
+    async fn is_over(wait: impl Future<Output = ()>) -> bool {
+        timeout(Duration::from_secs(60), wait).await.is_ok()
+    }
+
+    #[rstest]
+    #[case::machines(|views: Views<'_>| replace(&views.0.machines))]
+    #[case::sets(|views: Views<'_>| replace(&views.0.sets))]
+    #[case::deployments(|views: Views<'_>| replace(&views.0.deployments))]
+    #[case::classes(|views: Views<'_>| replace(&views.0.classes))]
+    #[case::secrets(|views: Views<'_>| replace(&views.0.secrets))]
+    #[case::nodes(|views: Views<'_>| replace(&views.1.node_store))]
+    #[case::pods(|views: Views<'_>| replace(views.1.pods.store()))]
+    #[case::volumes(|views: Views<'_>| replace(views.1.volumes.store()))]
+    #[case::claims(|views: Views<'_>| replace(views.1.claims.store()))]
+    #[case::attachments(|views: Views<'_>| replace(views.1.attachments.store()))]
+    #[case::budgets(|views: Views<'_>| replace(views.1.budgets.store()))]
+    #[tokio::test(start_paused = true)]
+    async fn a_pass_waits_while_a_view_is_replaced(#[case] replace: fn(Views<'_>) -> Replacing) {
+        let (views, target) = (ControlViews::default(), target());
+        assert!(is_over(are_whole(&views, Some(&target))).await, "nothing is replaced");
+        let replacing = replace(Views(&views, &target));
+        assert!(!is_over(are_whole(&views, Some(&target))).await, "half of the view is of another history");
+        (replacing.end)();
+        assert!(is_over(are_whole(&views, Some(&target))).await);
+    }
 }

@@ -367,16 +367,19 @@ impl Starting<'_> {
                 let pass = Arc::new(pass);
                 let whole = move |key| {
                     let (parts, pass) = (Arc::clone(&parts), Arc::clone(&pass));
-                    async move {
-                        parts.views_are_whole().await;
-                        pass(key).await
-                    }
+                    async move { once(parts.views_are_whole(), || pass(key)).await }
                 };
                 queue.run(workers.get(), stop, whole).await;
                 last.await;
             }
         });
     }
+}
+
+/// The pass, once this is so.
+async fn once<Fut: Future<Output = Outcome>>(is_so: impl Future<Output = ()>, pass: impl FnOnce() -> Fut) -> Outcome {
+    is_so.await;
+    pass().await
 }
 
 /// The pass, or a pause while an API server cannot be reached: what would be decided on may be an old view.
@@ -438,6 +441,22 @@ pub(super) fn machine_settings(flags: &crate::settings::MachineSettings) -> mach
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn no_pass_begins_before_the_views_are_whole() {
+        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        let begun = std::sync::atomic::AtomicBool::new(false);
+        let pass = || async {
+            begun.store(true, std::sync::atomic::Ordering::Relaxed);
+            Outcome::Settled
+        };
+        let mut waits = std::pin::pin!(once(async { drop(told.await) }, pass));
+        assert_eq!(futures::poll!(&mut waits), std::task::Poll::Pending);
+        assert!(!begun.load(std::sync::atomic::Ordering::Relaxed));
+        drop(tell);
+        assert_eq!(waits.await, Outcome::Settled);
+        assert!(begun.load(std::sync::atomic::Ordering::Relaxed));
+    }
 
     #[tokio::test]
     async fn s_safe_20_nothing_is_created_or_deleted_while_an_api_server_is_silent() {

@@ -12,7 +12,7 @@ use super::{Common, clusters::Clusters};
 use crate::{
     api::kind::Kind,
     cluster::{
-        clients::Purpose,
+        clients::{Cluster, Purpose},
         definitions::{changes, hollow_in},
         error::ApiError,
         gate::Gate,
@@ -48,11 +48,9 @@ pub(super) fn tell(
 ) {
     let stop = tasks.stop_of(Stage::Support);
     tasks.spawn(Stage::Support, "state of views", tell_views(common.health.clone(), watches, stop.clone()));
-    let servers = [("control", Some(&clusters.control)), ("target", clusters.target.as_ref())];
-    for (name, cluster) in servers {
-        let Some(cluster) = cluster else { continue };
-        let check = common.health.check(&format!("cluster-{name}"), Decides::None, "was not asked yet");
-        let client = cluster.client(Purpose::Discovery);
+    let client = |cluster: &Cluster| cluster.client(Purpose::Discovery);
+    let (control, target) = (Some(client(&clusters.control)), clusters.target.as_ref().map(client));
+    for (check, client) in checks_of_servers(&common.health, control, target) {
         tasks.spawn(Stage::Support, "state of API servers", tell_server(client, check, stop.clone()));
     }
     let guard = Definitions {
@@ -63,6 +61,17 @@ pub(super) fn tell(
         views_spoilt: common.views_spoilt.clone(),
     };
     tasks.spawn(Stage::Support, "state of definitions", guard.keep(stop));
+}
+
+/// The checks that tell of API servers, each with the client that asks.
+fn checks_of_servers(
+    health: &Health,
+    control: Option<kube::Client>,
+    target: Option<kube::Client>,
+) -> Vec<(Check, kube::Client)> {
+    let servers = [("cluster-control", control), ("cluster-target", target)];
+    let asked = servers.into_iter().filter_map(|(name, client)| Some((name, client?)));
+    asked.map(|(name, client)| (health.check(name, Decides::None, "was not asked yet"), client)).collect()
 }
 
 /// What is said of a view; nothing when it is well.
@@ -287,7 +296,12 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 
@@ -311,6 +325,49 @@ mod tests {
     #[case::spoilt(watch(true, None, 2), Some("2 objects can't be decoded"))]
     fn a_view_says_what_ails_it(#[case] watch: WatchHealth, #[case] expected: Option<&str>) {
         assert_eq!(trouble(&watch).as_deref(), expected);
+    }
+
+    /// Answers what its version is, unless it is to be silent.
+    fn server(silent: &Arc<AtomicBool>) -> kube::Client {
+        let silent = Arc::clone(silent);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let silent = silent.load(Ordering::Relaxed);
+            async move {
+                assert_eq!(request.uri().path(), "/version");
+                if silent {
+                    std::future::pending::<()>().await;
+                }
+                let version = json!({ "major": "1", "minor": "36", "gitVersion": "", "gitCommit": "", "gitTreeState": "",
+                    "buildDate": "", "goVersion": "", "compiler": "", "platform": "" });
+                Ok::<_, kube::Error>(Response::new(Body::from(version.to_string().into_bytes())))
+            }
+        });
+        kube::Client::new(service, "ns")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_target_cluster_that_does_not_answer_is_told_and_gates_nothing() {
+        let (health, silent, stop) = (Health::default(), Arc::new(AtomicBool::new(false)), CancellationToken::new());
+        let says = |what: &str| health.report().lines().any(|line| line.starts_with(what));
+        let cluster = Some(server(&silent));
+        let mut telling = Vec::new();
+        for (check, client) in checks_of_servers(&health, None, cluster) {
+            telling.push(tokio::spawn(tell_server(client, check, stop.clone())));
+        }
+        assert!(says("[-]cluster-target failed: was not asked yet") && !says("[+]cluster-control"));
+        sleep(Duration::from_secs(1)).await;
+        assert!(says("[+]cluster-target ok"), "{}", health.report());
+        silent.store(true, Ordering::Relaxed);
+        sleep(ASK_EVERY + CALL_TIMEOUT).await;
+        assert!(says("[-]cluster-target failed: no answer within"), "{}", health.report());
+        assert!(health.report().contains("(does not gate readiness)"), "{}", health.report());
+        silent.store(false, Ordering::Relaxed);
+        sleep(ASK_EVERY + CALL_TIMEOUT).await;
+        assert!(says("[+]cluster-target ok"), "{}", health.report());
+        stop.cancel();
+        for told in telling {
+            told.await.unwrap();
+        }
     }
 
     fn hollow(why: &str) -> Known {

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     guard,
@@ -72,10 +72,10 @@ impl Refused {
 
     async fn wants_machines(&self) {
         self.weather.namespace.kubectl(&["scale", "machinedeployment", FLEET, "--replicas=3"]).await.succeed();
-        // The set's status says so of a refusal, and not of a webhook that can't be asked: the manager's log tells of both.
-        wait_until("a machine to be refused", PATIENCE, || async {
-            let log = self.weather.manager.log();
-            expect(log.contains(self.said), || log.lines().rev().take(5).collect::<Vec<_>>().join("\n"))
+        wait_until("the set to say so", PATIENCE, || async {
+            let sets = self.weather.namespace.list("machinesets").await;
+            let says = |set: &Value| set["status"]["machineSetCondition"].to_string().contains(self.said);
+            expect(sets.iter().any(says), || format!("{sets:?}"))
         })
         .await;
     }

@@ -1,4 +1,4 @@
-//! How `mcm serve` ends.
+//! How `mcm serve` ends, and who leads then.
 
 use std::time::Duration;
 
@@ -48,4 +48,52 @@ async fn readiness_goes_first_then_the_lease_and_a_second_signal_ends_it_at_once
     manager.signal("TERM");
     assert_eq!(manager.wait(PATIENCE), 1);
     assert!(manager.log().contains("told to stop for the second time"), "{}", manager.log());
+}
+
+/// The lines by which a process says that it leads.
+fn leads(manager: &TestManager) -> Vec<String> {
+    manager.log().lines().filter(|line| line.contains("leading identity=")).map(str::to_owned).collect()
+}
+
+/// Two processes of one host are told apart by the ends of their identities.
+#[tokio::test(flavor = "multi_thread")]
+async fn pk_039_of_two_processes_on_one_host_one_leads_and_the_other_follows_it() {
+    let Some(rig) = Rig::shared("shutdown::pk_039_two_processes").await else { return };
+    let namespace = rig.namespace("one-host").await;
+    let options = ManagerOptions { flags: vec!["--leader-elect=true".to_owned()], ..ManagerOptions::default() };
+    let names = ["first", "second"].map(|which| format!("{}-{which}", namespace.name));
+    let (first, second) = futures::join!(
+        TestManager::start_as(&names[0], &rig, &namespace, &options),
+        TestManager::start_as(&names[1], &rig, &namespace, &options)
+    );
+    let mut all = [first, second];
+    wait_until("one to lead and the other to stand by for both Leases", PATIENCE, || async {
+        let leading = all.iter().filter(|manager| !leads(manager).is_empty()).count();
+        let stands_by = |manager: &TestManager| manager.log().matches("somebody else leads; standing by").count() >= 2;
+        let standing_by = all.iter().filter(|manager| stands_by(manager)).count();
+        expect(leading >= 1 && standing_by == 1, || format!("{leading} lead, {standing_by} stand by"))
+    })
+    .await;
+    let holder = async || {
+        let leases = ["machine-controller-manager", "machine-controller"];
+        let [one, two] = leases.map(|lease| namespace.get("lease", lease));
+        let (one, two) = futures::join!(one, two);
+        let holder = text(&one, "/spec/holderIdentity").to_owned();
+        assert_eq!(holder, text(&two, "/spec/holderIdentity"), "both Leases are of one process");
+        holder
+    };
+    let before = holder().await;
+    let (host, end) = before.rsplit_once('_').expect("an identity ends with a suffix");
+    assert!(end.len() == 16 && end.chars().all(|c| c.is_ascii_hexdigit()), "{before}");
+    assert_eq!(all.iter().map(|manager| leads(manager).len()).sum::<usize>(), 1, "both lead");
+
+    all.sort_by_key(|manager| leads(manager).is_empty());
+    let [leader, follower] = &mut all;
+    leader.kill();
+    wait_until("the other one to lead", PATIENCE, || async {
+        expect(!leads(follower).is_empty(), || follower.log().lines().rev().take(5).collect::<Vec<_>>().join("\n"))
+    })
+    .await;
+    let after = holder().await;
+    assert!(after != before && after.starts_with(&format!("{host}_")), "{before} was followed by {after}");
 }

@@ -87,6 +87,8 @@ async fn mc_260_a_machine_that_is_held_up_by_a_silent_target_says_so() {
     let weather = Weather::over(control, &flags).await;
     weather.want(2).await;
     let before = weather.clears_up(2).await;
+    let told = weather.manager.http("/readyz?verbose").await.1;
+    assert!(told.contains("[+]cluster-control ok\n") && told.contains("[+]cluster-target ok\n"), "{told}");
     weather.cloud.fails(json!([{"op": "create", "code": "ResourceExhausted"}])).await;
     weather.want(3).await;
     weather.some_machine("a machine on its way", |machine| phase(machine) == "CrashLoopBackOff").await;

@@ -1,6 +1,6 @@
 //! What trouble that lasts costs the API server: machines and sets whose creation is refused for hours, and evictions that are.
 //!
-//! API server, manager and virtual cloud run in one thread on paused time, as in [`crate::one_thread`]. Writes are creations,
+//! API server, manager and virtual cloud run in one thread on paused time, as in [`crate::support::one_thread`]. Writes are creations,
 //! patches, deletions and events, tried or done; those that were refused are counted where they are refused, or where they are
 //! sent ([`Count`]).
 
@@ -11,11 +11,11 @@ use std::{
 };
 
 use machine_controller_manager::{
-    cluster::clock::{SharedClock, TokioClock},
     dev_server::{DevServer, InProcess},
-    manager::{Face, Randomness, Reach, Surroundings, run_in},
+    manager::{Face, run_in},
     server::{Reviewer, answer_at},
 };
+use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, time::Instant};
 
@@ -25,10 +25,10 @@ use crate::{
         weather::{Telling, Told},
         world::{CloudState, Ends, World},
     },
-    one_thread::{MACHINE_PATH, NAMESPACE, WEBHOOKS, install, list, post, settings, start_server},
     support::{
         cluster_object::{name, number, text},
         lying::Tried,
+        one_thread::{MACHINE_PATH, NAMESPACE, Stage, WEBHOOKS, install, list, play, post, settings},
         scratch::count_ran,
         wait::expect,
     },
@@ -39,6 +39,8 @@ const HOURS: usize = 6;
 const MOST: usize = 30;
 /// The deployment whose machines are refused.
 const WITHOUT_MACHINES: &str = "without-machines";
+/// The deployment about whose machines a webhook is to be asked that can't be reached.
+const UNREACHED: &str = "unreached";
 /// The deployment whose sets are refused.
 const WITHOUT_SETS: &str = "without-sets";
 
@@ -57,8 +59,7 @@ type Writes = BTreeMap<String, usize>;
 #[test]
 fn what_is_refused_for_hours_costs_few_writes() {
     count_ran("write_rate::what_is_refused_for_hours");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let hours = runtime.expect("a runtime").block_on(refused_for_hours());
+    let hours = play(refused_for_hours());
     for (hour, writes) in hours.iter().enumerate() {
         println!("hour {}: {writes:?}", hour + 1);
         for (object, count) in writes {
@@ -67,17 +68,40 @@ fn what_is_refused_for_hours_costs_few_writes() {
     }
     let refused =
         |prefix: &str| hours.iter().flatten().any(|(object, count)| object.starts_with(prefix) && *count > 10);
-    assert!(
-        refused(&format!("machinesets/{WITHOUT_MACHINES}")) && refused("machinedeployments/without-sets"),
-        "{hours:?}"
-    );
+    for object in ["machinesets/without-machines", "machinesets/unreached", "machinedeployments/without-sets"] {
+        assert!(refused(object), "{object}: {hours:?}");
+    }
 }
 
-#[test]
-fn evictions_that_are_refused_for_hours_cost_few_writes() {
+/// Why pods may not be evicted.
+#[derive(Clone, Copy, Debug)]
+enum Guard {
+    /// A budget allows nothing, since a seventh pod is not healthy.
+    Exhausted,
+    /// A budget wants all pods there are, so that drains fail by it and begin anew.
+    Misconfigured,
+    /// Two budgets stand over each pod: the API server answers evictions with an error, and drains fail by that.
+    Several,
+}
+
+impl Guard {
+    /// Names of the budgets and how many pods each wants.
+    fn budgets(self) -> &'static [(&'static str, u32)] {
+        match self {
+            Self::Exhausted => &[("guard", 7)],
+            Self::Misconfigured => &[("guard", 6)],
+            Self::Several => &[("guard", 1), ("second-guard", 1)],
+        }
+    }
+}
+
+#[rstest]
+#[case::by_a_budget_that_allows_nothing(Guard::Exhausted, HOURS)]
+#[case::by_a_budget_that_wants_all_pods(Guard::Misconfigured, 2)]
+#[case::since_two_budgets_stand_over_a_pod(Guard::Several, 2)]
+fn evictions_that_are_refused_for_hours_cost_few_writes(#[case] guard: Guard, #[case] hours: usize) {
     count_ran("write_rate::evictions_that_are_refused_for_hours");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let hours = runtime.expect("a runtime").block_on(evictions_refused_for_hours());
+    let hours = play(evictions_refused_for(hours, guard));
     for (hour, count) in hours.iter().enumerate() {
         println!("hour {}: {:?}, evictions {:?}", hour + 1, count.writes, count.evictions());
         for (object, count) in &count.writes {
@@ -91,13 +115,12 @@ fn evictions_that_are_refused_for_hours_cost_few_writes() {
     }
 }
 
-/// Three machines are deleted, each with two pods of one budget that allows nothing, since a seventh pod is not healthy. (A budget
-/// that wants all pods is misconfigured: drains fail by it and begin anew.)
-async fn evictions_refused_for_hours() -> Vec<Count> {
+/// Three machines are deleted, each with two pods that may not be evicted.
+async fn evictions_refused_for(hours_in_all: usize, guard: Guard) -> Vec<Count> {
     let mut world = World::new(7, CloudState::ConfigMap, Telling::of(Told::Truth));
-    install(&world.client).await;
+    install(&world.stage.client).await;
     world.starts_manager(&PATIENT, Ends::Never).await;
-    create(&world.client, GUARDED).await;
+    create(&world.stage.client, GUARDED).await;
     world
         .until("the machines to run", async |world| {
             let machines = world.ours("machines").await;
@@ -107,34 +130,40 @@ async fn evictions_refused_for_hours() -> Vec<Count> {
         .await;
     let machines = world.ours("machines").await;
     let labels = json!({ "app": GUARDED });
-    let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": GUARDED },
-        "spec": { "minAvailable": 7, "selector": { "matchLabels": labels } } });
-    post(&world.client, BUDGETS, &budget).await;
+    for (name, wanted) in guard.budgets() {
+        let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": name },
+            "spec": { "minAvailable": wanted, "selector": { "matchLabels": labels } } });
+        post(&world.stage.client, BUDGETS, &budget).await;
+    }
     for (number, machine) in machines.iter().chain(&machines).enumerate() {
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("{GUARDED}-{number}"), "labels": labels },
             "spec": { "nodeName": text(machine, "/metadata/labels/node"),
                 "containers": [{ "name": "main", "image": "example.com/guarded" }] } });
-        post(&world.client, PODS, &pod).await;
+        post(&world.stage.client, PODS, &pod).await;
     }
-    let nowhere = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "nowhere", "labels": labels },
-        "spec": { "containers": [{ "name": "main", "image": "example.com/guarded" }] } });
-    post(&world.client, PODS, &nowhere).await;
+    if let Guard::Exhausted = guard {
+        let nowhere = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "nowhere", "labels": labels },
+            "spec": { "containers": [{ "name": "main", "image": "example.com/guarded" }] } });
+        post(&world.stage.client, PODS, &nowhere).await;
+    }
     world
-        .until("the budget to count its pods", async |world| {
-            let budgets = list(&world.client, BUDGETS).await;
-            expect(number(&budgets[0], "/status/currentHealthy") == 6, || budgets[0]["status"].to_string())
+        .until("the budgets to count their pods", async |world| {
+            let budgets = list(&world.stage.client, BUDGETS).await;
+            let counted = budgets.iter().all(|budget| number(budget, "/status/currentHealthy") == 6);
+            expect(counted, || format!("{budgets:?}"))
         })
         .await;
+    let pods_there = list(&world.stage.client, PODS).await.len();
     for machine in &machines {
         world.deletes_machine(machine).await;
     }
     let mut hours = vec![Count::default()];
-    for _ in 0..HOURS {
+    for _ in 0..hours_in_all {
         world
             .for_a_while(Duration::from_secs(3600), async |world| {
-                let pods = list(&world.client, PODS).await;
+                let pods = list(&world.stage.client, PODS).await;
                 let stay = pods.iter().filter(|pod| pod.pointer("/metadata/deletionTimestamp").is_none()).count();
-                expect(stay == 7, || format!("{stay} pods stay"))
+                expect(stay == pods_there, || format!("{stay} pods stay"))
             })
             .await;
         let mut hour = hours[hours.len() - 1].next();
@@ -217,26 +246,18 @@ impl Count {
 }
 
 async fn refused_for_hours() -> Vec<Writes> {
-    let clock: SharedClock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")));
-    let server = start_server(7, &clock);
-    let client = server.client("tester", NAMESPACE);
-    install(&client).await;
+    let stage = Stage::new(7);
+    let (server, client) = (&stage.server, &stage.client);
+    install(client).await;
     let (stop, stopped) = oneshot::channel::<()>();
     let (give, given) = oneshot::channel::<Arc<dyn Reviewer>>();
-    let surroundings = Surroundings {
-        reach: Reach::Clients {
-            control: server.client("manager", NAMESPACE),
-            target: Some(server.client("manager", NAMESPACE)),
-        },
-        face: Face::Given(Box::new(|reviewer| drop(give.send(reviewer)))),
-        clock,
-        randomness: Randomness::Seeded(7),
-    };
+    let face = Face::Given(Box::new(|reviewer| drop(give.send(reviewer))));
+    let surroundings = stage.surroundings(&stage.managers_client(), face, 7);
     let story = async {
         let refused = Arc::new(Mutex::new(Writes::new()));
-        refuse(&server, given.await.expect("the manager gives its reviewer"), &refused);
-        for name in [WITHOUT_MACHINES, WITHOUT_SETS] {
-            create(&client, name).await;
+        refuse(server, given.await.expect("the manager gives its reviewer"), &refused);
+        for name in [WITHOUT_MACHINES, UNREACHED, WITHOUT_SETS] {
+            create(client, name).await;
         }
         let mut hours = Vec::new();
         let mut known = server.writes().len();
@@ -250,12 +271,16 @@ async fn refused_for_hours() -> Vec<Writes> {
             known = journal.len();
             hours.push(writes);
         }
-        assert_eq!(list(&client, &format!("{MACHINE_PATH}/machines")).await.len(), 0);
-        let sets = list(&client, &format!("{MACHINE_PATH}/machinesets")).await;
-        assert_eq!(sets.len(), 1, "{sets:?}");
-        assert_eq!(sets[0]["status"]["machineSetCondition"][0]["reason"], "FailedCreate");
-        for deployment in list(&client, &format!("{MACHINE_PATH}/machinedeployments")).await {
-            assert!(deployment["status"]["conditions"].to_string().contains("no room"), "{deployment}");
+        assert_eq!(list(client, &format!("{MACHINE_PATH}/machines")).await.len(), 0);
+        let sets = list(client, &format!("{MACHINE_PATH}/machinesets")).await;
+        assert_eq!(sets.len(), 2, "{sets:?}");
+        for set in sets {
+            assert_eq!(set["status"]["machineSetCondition"][0]["reason"], "FailedCreate", "{set}");
+        }
+        for deployment in list(client, &format!("{MACHINE_PATH}/machinedeployments")).await {
+            let says = deployment["status"]["conditions"].to_string();
+            let why = if name(&deployment) == UNREACHED { "failed calling webhook" } else { "no room" };
+            assert!(says.contains(why), "{deployment}");
         }
         drop(stop);
         hours
@@ -266,7 +291,8 @@ async fn refused_for_hours() -> Vec<Writes> {
     hours
 }
 
-/// Refuses machines of one deployment and the sets of the other, as a policy or a quota would: quoting the name.
+/// Refuses machines of one deployment and the sets of another, as a policy or a quota would: quoting the name. About machines of
+/// a third one no answer is given.
 fn refuse(server: &DevServer, reviewer: Arc<dyn Reviewer>, refused: &Arc<Mutex<Writes>>) {
     let refused = Arc::clone(refused);
     let handler: InProcess = Arc::new(move |path, body| {
@@ -281,6 +307,9 @@ fn refuse(server: &DevServer, reviewer: Arc<dyn Reviewer>, refused: &Arc<Mutex<W
         };
         if let Some(object) = object.filter(|_| path.contains("validate") && request["operation"] == "CREATE") {
             *refused.lock().expect("no panic").entry(object).or_default() += 1;
+            if name.starts_with(UNREACHED) {
+                return (503, Vec::new());
+            }
             let status = json!({ "code": 403, "message": format!("there is no room for {name:?}") });
             let response = json!({ "uid": request["uid"], "allowed": false, "status": status });
             let answer = json!({ "apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response });

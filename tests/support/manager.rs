@@ -64,8 +64,13 @@ pub struct TestManager {
 impl TestManager {
     /// Starts the manager of a namespace and waits until it answers `/readyz`.
     pub async fn start(rig: &Arc<Rig>, namespace: &Namespace, options: &ManagerOptions) -> Self {
+        Self::start_as(&format!("mcm-{}", namespace.name), rig, namespace, options).await
+    }
+
+    /// The same under a name of its own, for a namespace that has several managers.
+    pub async fn start_as(name: &str, rig: &Arc<Rig>, namespace: &Namespace, options: &ManagerOptions) -> Self {
         let (http_port, secure_port) = (free_port(), free_port());
-        let name = format!("mcm-{}", namespace.name);
+        let name = name.to_owned();
         let simulation = simulation_file(&rig.folder, &name);
         std::fs::write(&simulation, &options.simulation).expect("the rig's folder is writable");
         let kubeconfig = rig.manager_kubeconfig(namespace, options.rights).await.display().to_string();

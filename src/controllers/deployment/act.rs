@@ -55,7 +55,7 @@ impl Done {
     pub fn creation(&mut self, set: &MachineSet, answer: &Result<(), ApiError>) {
         match answer {
             Ok(()) => self.report.created_set.clone_from(&set.metadata.name),
-            Err(error) if error.outcome_unknown() => {}
+            Err(error) if !error.is_explained() => {}
             // The next pass sees the collision; without the lease nothing was asked.
             Err(ApiError::AlreadyExists(_) | ApiError::NotLeading(_)) => {}
             Err(error) => {

@@ -279,10 +279,13 @@ async fn a_set_that_was_sized_without_an_answer_is_read_before_a_new_one_is_made
     assert!(wanted <= 3, "{wanted} machines are wanted, 3 are allowed: {sets:#?}");
 }
 
+#[rstest]
+#[case::a_refusal(Fault::Refuse)]
+#[case::a_webhook_that_the_server_cannot_reach(Fault::Fail)]
 #[tokio::test(start_paused = true)]
-async fn s_ms_29_and_30_a_refusal_is_told_and_taken_back() {
+async fn s_ms_29_and_30_why_a_machine_was_not_made_is_told_and_taken_back(#[case] fault: Fault) {
     let mut cluster = Cluster::new(&deployment(3, 1, 0).build());
-    cluster.api.fail_next("POST machines", Fault::Refuse);
+    cluster.api.fail_next("POST machines", fault);
     cluster.pass().await;
     let set = cluster.api.all("machinesets").remove(0);
     assert_eq!(set["status"]["machineSetCondition"][0]["reason"], "FailedCreate");
@@ -292,6 +295,21 @@ async fn s_ms_29_and_30_a_refusal_is_told_and_taken_back() {
     let set = cluster.api.all("machinesets").remove(0);
     assert_eq!(set["status"]["machineSetCondition"], Value::Null);
     assert_eq!(set["status"]["readyReplicas"], 3);
+}
+
+#[rstest]
+#[case::a_refusal(Fault::Refuse, "exceeded quota")]
+#[case::a_webhook_that_the_server_cannot_reach(Fault::Fail, "failed calling webhook")]
+#[tokio::test(start_paused = true)]
+async fn why_a_set_was_not_made_is_told_and_taken_back(#[case] fault: Fault, #[case] says: &str) {
+    let cluster = Cluster::new(&deployment(3, 1, 0).build());
+    cluster.api.fail_next("POST machinesets", fault);
+    cluster.pass().await;
+    let told = cluster.api.all(MD)[0]["status"]["conditions"].to_string();
+    assert!(told.contains(says), "{told}");
+    cluster.settle().await;
+    let told = cluster.api.all(MD)[0]["status"]["conditions"].to_string();
+    assert!(!told.contains(says), "{told}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -152,12 +152,21 @@ impl Run {
     }
 
     fn failed(&mut self, error: &str, now: Timestamp) {
-        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures.min(8))).min(EVICTION_RETRY);
+        let pause = pause_after(&self.progress, self.failures);
         self.failures = self.failures.saturating_add(1);
         self.began = None;
         self.progress = self.progress.next_attempt();
         self.paused = Some((after(now, pause), error.to_owned()));
     }
+}
+
+/// How long the next attempt waits after one that failed, and so many before it. The next attempt evicts its pods anew: a pod
+/// whose eviction was refused is not asked to go again any sooner than within one attempt.
+fn pause_after(attempt: &Progress, failures_before: u32) -> Duration {
+    if attempt.was_refused() {
+        return EVICTION_RETRY;
+    }
+    FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures_before.min(8))).min(EVICTION_RETRY)
 }
 
 impl Drainer {
@@ -262,5 +271,25 @@ impl Drainer {
             progress.unnamed.entry(name.clone()).or_insert(new).next_try = None;
             self.namer.ask(driver, (name, spec), &run.inbox, &drain.wake);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::{progress::PodProgress, *};
+
+    #[rstest]
+    #[case::the_first_failure_is_tried_again_soon(0, 0, 5)]
+    #[case::then_ever_more_slowly(0, 1, 10)]
+    #[case::up_to_the_time_between_evictions(0, 9, 20)]
+    #[case::a_pod_that_was_refused_is_not_asked_again_before(1, 0, 20)]
+    #[case::nor_later_than_any_other(3, 9, 20)]
+    fn the_next_attempt_waits(#[case] refusals: u32, #[case] failures_before: u32, #[case] seconds: u64) {
+        let pods = [("a", refusals), ("b", 0)]
+            .map(|(uid, refusals)| (uid.to_owned(), PodProgress { refusals, ..PodProgress::default() }));
+        let attempt = Progress { pods: pods.into(), ..Progress::default() };
+        assert_eq!(pause_after(&attempt, failures_before), Duration::from_secs(seconds));
     }
 }

@@ -83,7 +83,7 @@ pub struct PodProgress {
     pub volumes: Vec<String>,
     /// What was asked for and is not answered yet.
     pub asked: Option<How>,
-    /// Evictions that were refused.
+    /// Evictions that were refused, by a budget or with an error.
     pub refusals: u32,
     /// When a budget refused for the first time.
     pub refused_since: Option<Timestamp>,
@@ -140,6 +140,11 @@ impl Progress {
     /// Pods that have not gone.
     fn left(&self) -> usize {
         self.pods.values().filter(|pod| pod.end != Some(End::Done)).count()
+    }
+
+    /// Whether an eviction of this attempt was refused, by a budget or with an error.
+    pub fn was_refused(&self) -> bool {
+        self.pods.values().any(|pod| pod.refusals > 0)
     }
 
     /// How the attempt stands against the one before.

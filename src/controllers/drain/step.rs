@@ -443,7 +443,10 @@ pub fn learn(progress: &mut Progress, seen: &DrainObservation, action: &PodActio
             pod.refused_by = budget.and_then(|budget| budget.names());
             pod.next_try = later(EVICTION_RETRY);
         }
-        (PodAnswer::Failed(error), _) => {
+        (PodAnswer::Failed(error), how) => {
+            if how == How::Evict {
+                pod.refusals = pod.refusals.saturating_add(1);
+            }
             let budgets = match budget {
                 Some(BudgetState::Several(names)) => format!(
                     ": it is covered by PodDisruptionBudgets {}, and no pod with more than one is ever evicted",

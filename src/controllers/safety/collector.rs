@@ -202,7 +202,7 @@ impl Collector {
             .await;
         for vm in &mut vms {
             match vm.claim {
-                Claim::Nobody | Claim::OtherVm(_) => {
+                Claim::Nobody | Claim::OtherVm(_) | Claim::Leaving => {
                     vm.claim = answers.remove(&vm.provider_id).unwrap_or(Claim::Unknown);
                 }
                 Claim::Own | Claim::InCreation | Claim::Unnamed | Claim::Unknown => {}

@@ -223,6 +223,30 @@ async fn mc_032_two_machines_with_one_node_on_their_label_are_both_told() {
     assert_eq!(told, ["a", "b"]);
 }
 
+/// A machine whose creations got no answer is deleted before it knows its VM: the driver sees two of its name and answers neither.
+#[tokio::test(start_paused = true)]
+async fn the_vms_of_a_machine_that_leaves_and_names_none_of_them_go() {
+    let scene = Scene::new(&["c"]);
+    for id in ["v", "w"] {
+        scene.vm("c", id, "m");
+    }
+    let leaving = json!({
+        "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": "m", "namespace": "ns", "uid": "m", "deletionTimestamp": "2026-01-01T00:50:00Z"},
+        "spec": {"class": {"kind": "MachineClass", "name": "c"}},
+        "status": {"lastOperation": {"type": "Delete", "state": "Failed", "description":
+            "Error occurred while getting VM status, aborting without retry. machine code: Cloud provider message - machine codes \
+             error: code = [OutOfRange] message = [2 VMs of this name]."}},
+    });
+    scene.store(format!("{MACHINES}/m"), leaving.clone());
+    let machine: Machine = serde_json::from_value(leaving).unwrap();
+    scene.collector.deps.views.machines.apply(machine);
+    assert_eq!(scene.look("c").await, Duration::from_secs(60));
+    assert!(scene.deleted().is_empty(), "one verdict is not enough");
+    scene.look("c").await;
+    assert_eq!(scene.deleted(), ["v", "w"], "the driver finds no VM now, and the machine may go");
+}
+
 /// Somebody takes our finalizer off by hand: the machine is gone at once, its VM is not.
 #[tokio::test(start_paused = true)]
 async fn mc_189_the_vm_of_a_machine_that_lost_its_finalizer_is_collected_after_two_verdicts() {

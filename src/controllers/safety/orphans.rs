@@ -50,6 +50,8 @@ pub enum Claim {
     Own,
     /// It may be about to get this VM.
     InCreation,
+    /// It is being deleted and can't tell which of several VMs it has: they all end with it.
+    Leaving,
     /// It has another one.
     OtherVm(String),
     /// There is no such machine.
@@ -68,11 +70,21 @@ pub fn claim(provider_id: &str, machine: Option<&Machine>) -> Claim {
         matches!(machine.status.current_status.phase, MachinePhase::Unset | MachinePhase::CrashLoopBackOff);
     if is_same_vm(own, provider_id) {
         Claim::Own
+    } else if own.is_empty() && machine.metadata.deletion_timestamp.is_some() && tells_of_several_vms(machine) {
+        Claim::Leaving
     } else if own.is_empty() || in_creation {
         Claim::InCreation
     } else {
         Claim::OtherVm(own.to_owned())
     }
+}
+
+/// A driver that saw several VMs for one machine says this code (spec §9.1).
+const SEVERAL_VMS: &str = "OutOfRange";
+
+/// Whether the driver's last word about the machine's VM was that it has several.
+pub fn tells_of_several_vms(machine: &Machine) -> bool {
+    machine.status.last_operation.description.contains(SEVERAL_VMS)
 }
 
 /// What the stores say about a listed VM: `held` are the identities of all machines in lower case, `machine` is the one of
@@ -96,7 +108,7 @@ impl Claim {
     /// Whether the VM is nobody's.
     pub fn is_orphaned(&self) -> bool {
         match self {
-            Self::Nobody | Self::OtherVm(_) => true,
+            Self::Nobody | Self::OtherVm(_) | Self::Leaving => true,
             Self::Own | Self::InCreation | Self::Unnamed | Self::Unknown => false,
         }
     }
@@ -217,6 +229,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
     use rstest::rstest;
 
     use super::*;
@@ -246,6 +259,13 @@ mod tests {
         machine
     }
 
+    fn leaving(provider_id: &str, says: &str) -> Machine {
+        let mut machine = machine(MachinePhase::Terminating, provider_id);
+        machine.metadata.deletion_timestamp = Some(Time(at(0)));
+        says.clone_into(&mut machine.status.last_operation.description);
+        machine
+    }
+
     #[rstest]
     #[case::mc_241_no_machine_at_all(None, Claim::Nobody)]
     #[case::mc_242_the_machine_has_it(Some(machine(MachinePhase::Running, "cloud:///v")), Claim::Own)]
@@ -255,6 +275,13 @@ mod tests {
         Claim::InCreation
     )]
     #[case::a_new_machine(Some(machine(MachinePhase::Unset, "")), Claim::InCreation)]
+    #[case::it_leaves_and_names_none_of_several(Some(leaving("", "code = [OutOfRange]")), Claim::Leaving)]
+    #[case::it_leaves_and_may_have_only_this_one(Some(leaving("", "code = [Internal]")), Claim::InCreation)]
+    #[case::it_stays_and_names_none_of_several(
+        Some(Machine { metadata: ObjectMeta::default(), ..leaving("", "code = [OutOfRange]") }),
+        Claim::InCreation
+    )]
+    #[case::it_leaves_with_this_one(Some(leaving("cloud:///v", "code = [OutOfRange]")), Claim::Own)]
     #[case::mc_244_it_has_another_one(Some(machine(MachinePhase::Running, "cloud:///w")), Claim::OtherVm("cloud:///w".to_owned()))]
     #[case::mc_245_pending_without_identity(Some(machine(MachinePhase::Pending, "")), Claim::InCreation)]
     #[case::a_failed_one_without_identity(Some(machine(MachinePhase::Failed, "")), Claim::InCreation)]

@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
+use super::orphans::tells_of_several_vms;
 use crate::{
     api::{
         names::{annotation, finalizer, label},
@@ -20,8 +21,6 @@ use crate::{
 const AFTER_A_MACHINE: Duration = Duration::from_secs(5);
 /// Two managers of one target cluster that each take the other's Nodes for nobody's must not race.
 const AFTER_A_MARK: Duration = Duration::from_secs(60);
-/// A driver that saw several VMs for one machine says this code (spec §9.1).
-const SEVERAL_VMS: &str = "OutOfRange";
 
 /// A key, and when to look at it.
 pub type Wake = (ObjectKey, Duration);
@@ -41,7 +40,7 @@ pub fn after_machine(change: &Change<Machine>) -> Vec<Wake> {
     let mut woken = Vec::new();
     let Some(newest) = change.newest() else { return woken };
     let class = ObjectKey::new(newest.namespace().unwrap_or_default(), newest.spec.class.name.clone());
-    let says = |machine: &Arc<Machine>| machine.status.last_operation.description.contains(SEVERAL_VMS);
+    let says = |machine: &Arc<Machine>| tells_of_several_vms(machine);
     if change.new.is_none() {
         woken.push((class, AFTER_A_MACHINE));
     } else if change.new.as_ref().is_some_and(says) && !change.old.as_ref().is_some_and(says) {

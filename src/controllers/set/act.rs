@@ -110,15 +110,15 @@ pub fn together(steps: &[Step]) -> usize {
     }
 }
 
-/// What a set tells of calls that failed. A refusal is told; a lost answer is not one (S-MS-28), nor is a change by somebody
-/// else or the loss of the lease.
+/// What a set tells of calls that failed. What the API server says is told; a lost answer says nothing (S-MS-28), and a change by
+/// somebody else or the loss of the lease is no failure.
 pub fn replica_failure(
     seen: &SetObservation,
     reason: &'static str,
     what: &str,
     error: &ApiError,
 ) -> Option<ReplicaFailure> {
-    let is_told = !must_be_read_again(error) && !matches!(error, ApiError::NotLeading(_));
+    let is_told = error.is_explained() && !matches!(error, ApiError::Conflict(_) | ApiError::NotLeading(_));
     is_told.then(|| ReplicaFailure::after(reason, format!("{what}: {error}"), seen))
 }
 

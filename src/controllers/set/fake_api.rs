@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     LoseRequest,
     /// It is refused.
     Refuse,
+    /// It is not done, and the server says what it failed at: a webhook that it can't reach.
+    Fail,
 }
 
 #[derive(Default)]
@@ -120,6 +122,11 @@ impl FakeApi {
                 let name = body["metadata"]["name"].as_str().unwrap_or(object_path);
                 let text = format!("{plural} \"{name}\" is forbidden: exceeded quota");
                 return failure(StatusCode::FORBIDDEN, "Forbidden", &text);
+            }
+            Some(Fault::Fail) => {
+                let text =
+                    "Internal error occurred: failed calling webhook \"machines.example.com\": connection refused";
+                return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", text);
             }
             Some(Fault::LoseRequest) => return failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "lost"),
             Some(Fault::LoseAnswer) | None => {}

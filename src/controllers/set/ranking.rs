@@ -136,6 +136,10 @@ mod tests {
     #[case::s_rank_03_crash_loop_before_unknown(vec![
         machine("b").phase(MachinePhase::Unknown), machine("a").phase(MachinePhase::CrashLoopBackOff)
     ], &["a", "b"])]
+    #[case::a_newborn_that_has_cost_nothing_yet_before_any_other(vec![
+        running("a").created_at(1), machine("b").phase(MachinePhase::Pending).created_at(2),
+        machine("newborn").phase(MachinePhase::Unset).created_at(3)
+    ], &["newborn", "b", "a"])]
     #[case::s_rank_04_oldest_first(vec![
         running("c").created_at(3), running("a").created_at(1), running("b").created_at(2)
     ], &["a", "b", "c"])]

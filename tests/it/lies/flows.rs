@@ -12,10 +12,10 @@ use super::{
 use crate::{
     fleet::{self, describe, phase, rolled_out},
     go_fleet, guard,
-    one_thread::{MACHINE_PATH, NAMESPACE, install, post},
     rollout::{is_handed_over, is_selected},
     support::{
         cluster_object::{name, number, text},
+        one_thread::{MACHINE_PATH, NAMESPACE, install, list, post},
         scratch,
         wait::expect,
     },
@@ -67,7 +67,7 @@ impl Flow {
             return the_original_was_here(seed, telling).await;
         }
         let mut world = World::new(seed, CloudState::ConfigMap, telling);
-        install(&world.client).await;
+        install(&world.stage.client).await;
         if self.is_take_over() {
             world.starts_manager(&ELECTION, Ends::ComesAgain).await;
             world.starts_manager(&ELECTION, Ends::ComesAgain).await;
@@ -76,7 +76,7 @@ impl Flow {
         }
         for object in &manifests(BYSTANDER, 1)[..2] {
             let plural = if object["kind"] == "Secret" { SECRETS } else { CLASSES };
-            post(&world.client, plural, object).await;
+            post(&world.stage.client, plural, object).await;
         }
         apply(&world, BYSTANDER, 1, None).await;
         if self != Self::Create {
@@ -179,7 +179,7 @@ async fn apply(world: &World, name: &str, replicas: usize, strategy: Option<Valu
     if let Some(strategy) = strategy {
         deployment["spec"]["strategy"] = strategy;
     }
-    post(&world.client, &format!("{MACHINE_PATH}/machinedeployments"), &deployment).await;
+    post(&world.stage.client, &format!("{MACHINE_PATH}/machinedeployments"), &deployment).await;
 }
 
 fn in_place() -> Value {
@@ -244,17 +244,17 @@ async fn happens_to_a_running_fleet(world: &mut World, born: &[Value]) {
 async fn drains(world: &mut World, born: &[Value]) {
     let machine = &born[0];
     for object in guard::manifest(text(machine, "/metadata/labels/node"))["items"].as_array().expect("a list") {
-        post(&world.client, if object["kind"] == "Pod" { PODS } else { BUDGETS }, object).await;
+        post(&world.stage.client, if object["kind"] == "Pod" { PODS } else { BUDGETS }, object).await;
     }
     world
         .until("the budget to count its pod", async |world| {
-            let budgets = crate::one_thread::list(&world.client, BUDGETS).await;
+            let budgets = list(&world.stage.client, BUDGETS).await;
             expect(number(&budgets[0], "/status/currentHealthy") == 1, || budgets[0]["status"].to_string())
         })
         .await;
     world.deletes_machine(machine).await;
     let refused = async |world: &World| {
-        let pods = crate::one_thread::list(&world.client, PODS).await;
+        let pods = list(&world.stage.client, PODS).await;
         expect(pods.len() == 1 && !is_deleting(&pods[0]), || "the pod went against its budget".to_owned())?;
         let machines = world.machines_of(FLEET).await;
         expect(machines.iter().any(|left| name(left) == name(machine)), || "the machine went before its pod".to_owned())
@@ -319,7 +319,7 @@ async fn dies_once(world: &mut World, what: &str, holds: impl Fn(&Value) -> bool
 async fn rolls_in_place(world: &mut World) {
     let mut class = manifests(FLEET, 2).remove(1);
     class["metadata"]["name"] = json!("class-b");
-    post(&world.client, CLASSES, &class).await;
+    post(&world.stage.client, CLASSES, &class).await;
     let rolled = json!({ "spec": { "template": { "spec": { "class": { "name": "class-b" } } } } });
     world.patches("machinedeployments", FLEET, &rolled).await;
     let updated = json!({ "metadata": { "labels": { "node.machine.sapcloud.io/update-result": "successful" } } });
@@ -346,12 +346,12 @@ async fn the_original_was_here(seed: u64, telling: Telling) -> World {
     let path = scratch::subfolder("cloud").join("vms.json");
     let mut world = World::new(seed, CloudState::File(path.clone()), telling);
     for definition in definitions(&CrdOptions::default()) {
-        post(&world.client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
+        post(&world.stage.client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
     }
     let mut secret = manifests(FLEET, 0).remove(0);
     secret["metadata"]["name"] = json!("s");
-    post(&world.client, SECRETS, &secret).await;
-    go_fleet::recreate(&world.client, NAMESPACE, |object| {
+    post(&world.stage.client, SECRETS, &secret).await;
+    go_fleet::recreate(&world.stage.client, NAMESPACE, |object| {
         let pool = text(object, "/metadata/labels/pool");
         let deployment = name(object);
         object["kind"] == "MachineClass" || POOLS.contains(&pool) || POOLS.contains(&deployment)
@@ -360,7 +360,7 @@ async fn the_original_was_here(seed: u64, telling: Telling) -> World {
     let vm = |machine: &Value| json!({ "name": name(machine), "providerID": machine["spec"]["providerID"], "nodeName": machine["metadata"]["labels"]["node"] });
     let vms: Vec<Value> = world.ours("machines").await.iter().map(vm).collect();
     std::fs::write(&path, json!({ "version": 1, "vms": vms }).to_string()).expect("the scratch folder is writable");
-    let server = std::sync::Arc::clone(&world.server);
+    let server = std::sync::Arc::clone(&world.stage.server);
     world.ledger.looks(&server);
     world
 }

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{Shapes, world::World};
-use crate::{fleet::phase, one_thread::list, support::cluster_object::text};
+use crate::{
+    fleet::phase,
+    support::{cluster_object::text, one_thread::list},
+};
 
 /// Our kinds, and those that the machine controller writes to.
 const KINDS: [(&str, &str); 6] = [
@@ -21,7 +24,7 @@ const KINDS: [(&str, &str); 6] = [
 pub async fn of_all(world: &World) -> Shapes {
     let mut all = BTreeMap::new();
     for (kind, path) in KINDS {
-        let mut shapes: Vec<String> = list(&world.client, path).await.iter().map(shape).collect();
+        let mut shapes: Vec<String> = list(&world.stage.client, path).await.iter().map(shape).collect();
         shapes.sort();
         all.insert(kind, shapes);
     }

@@ -3,11 +3,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use machine_controller_manager::{
-    cluster::clock::{SharedClock, TokioClock},
-    dev_server::DevServer,
-    manager::{Face, Randomness, Reach, Surroundings, run_in},
-};
+use machine_controller_manager::manager::{Face, run_in};
 use serde_json::{Value, json};
 use tokio::{
     sync::Notify,
@@ -16,13 +12,11 @@ use tokio::{
 };
 
 use super::{ledger::Ledger, weather::Telling};
-use crate::{
-    one_thread::{MACHINE_PATH, NAMESPACE, answer_webhooks, list, send, settings, start_server},
-    support::{
-        cluster_object::name,
-        lying::{Tried, in_process::InProcessLiar},
-        scratch,
-    },
+use crate::support::{
+    cluster_object::name,
+    lying::{Tried, in_process::InProcessLiar},
+    one_thread::{MACHINE_PATH, Stage, answer_webhooks, list, send, settings},
+    scratch,
 };
 
 /// Virtual time that anything may take.
@@ -73,11 +67,8 @@ struct Manager {
 
 /// The world of one cell.
 pub struct World {
-    pub server: Arc<DevServer>,
-    /// Of the test; nobody lies to it.
-    pub client: kube::Client,
+    pub stage: Stage,
     pub ledger: Ledger,
-    clock: SharedClock,
     seed: u64,
     managers: Vec<Manager>,
     started: u64,
@@ -88,19 +79,15 @@ pub struct World {
 impl World {
     /// A cluster without definitions or managers, whose managers will be told these lies.
     pub fn new(seed: u64, state: CloudState, telling: Telling) -> Self {
-        let start = "2026-12-01T00:00:00Z".parse().expect("a time");
-        let clock: SharedClock = Arc::new(TokioClock::starting_at(start));
-        let server = Arc::new(start_server(seed, &clock));
-        let client = server.client("tester", NAMESPACE);
         let ledger = Ledger::of(state.clone());
-        Self { server, client, ledger, clock, seed, managers: Vec::new(), started: 0, state, telling }
+        Self { stage: Stage::new(seed), ledger, seed, managers: Vec::new(), started: 0, state, telling }
     }
 
     /// Starts a manager behind a liar of its own; it answers webhooks from now on.
     pub async fn starts_manager(&mut self, flags: &[&str], ends: Ends) {
         let liar = InProcessLiar::default();
         self.telling.begins_for(&liar);
-        let client = liar.in_front_of(&self.server.client("manager", NAMESPACE));
+        let client = liar.in_front_of(&self.stage.managers_client());
         let state = match &self.state {
             CloudState::ConfigMap => format!("--simulation-state=configmap:{CLOUD}"),
             CloudState::File(path) => format!("--simulation-state=json:{}", path.display()),
@@ -111,23 +98,18 @@ impl World {
         let flags: Vec<&str> = flags.iter().copied().chain([state.as_str(), simulation.as_str()]).collect();
         let settings = settings(&flags);
         self.started += 1;
-        let (clock, seed) = (Arc::clone(&self.clock), self.seed * 100 + self.started * 10);
-        let (server, answering) = (Arc::clone(&self.server), Arc::new(Notify::new()));
+        let seed = self.seed * 100 + self.started * 10;
+        let (stage, answering) = (self.stage.clone(), Arc::new(Notify::new()));
         let answers = Arc::clone(&answering);
         let task = tokio::spawn(async move {
             let mut attempt = 0;
             loop {
-                let (server, answers) = (Arc::clone(&server), Arc::clone(&answers));
+                let (server, answers) = (Arc::clone(&stage.server), Arc::clone(&answers));
                 let given = move |reviewer| {
                     answer_webhooks(&server, reviewer);
                     answers.notify_one();
                 };
-                let surroundings = Surroundings {
-                    reach: Reach::Clients { control: client.clone(), target: Some(client.clone()) },
-                    face: Face::Given(Box::new(given)),
-                    clock: Arc::clone(&clock),
-                    randomness: Randomness::Seeded(seed + attempt),
-                };
+                let surroundings = stage.surroundings(&client, Face::Given(Box::new(given)), seed + attempt);
                 let ended = run_in(settings.clone(), surroundings, std::future::pending()).await;
                 attempt += 1;
                 if ends == Ends::Never || attempt > 4 {
@@ -153,7 +135,7 @@ impl World {
         for manager in &self.managers {
             self.telling.begins_for(&manager.liar);
         }
-        self.telling.disturbs(&self.server, &mut self.ledger);
+        self.telling.disturbs(&self.stage.server, &mut self.ledger);
     }
 
     /// Lets some seconds of virtual time pass.
@@ -162,8 +144,8 @@ impl World {
         for manager in &self.managers {
             assert!(!manager.task.is_finished(), "a manager has ended by itself");
         }
-        self.telling.disturbs(&self.server, &mut self.ledger);
-        self.ledger.looks(&self.server);
+        self.telling.disturbs(&self.stage.server, &mut self.ledger);
+        self.ledger.looks(&self.stage.server);
     }
 
     /// Lets so much virtual time pass; the check must hold all the while.
@@ -214,7 +196,7 @@ impl World {
 
     /// The objects of one of our kinds.
     pub async fn ours(&self, plural: &str) -> Vec<Value> {
-        list(&self.client, &format!("{MACHINE_PATH}/{plural}")).await
+        list(&self.stage.client, &format!("{MACHINE_PATH}/{plural}")).await
     }
 
     /// The machines of a deployment of [`super::flows`].
@@ -225,7 +207,7 @@ impl World {
     }
 
     pub async fn nodes(&self) -> Vec<Value> {
-        list(&self.client, "/api/v1/nodes").await
+        list(&self.stage.client, "/api/v1/nodes").await
     }
 
     /// Changes one of our objects.
@@ -235,12 +217,14 @@ impl World {
 
     /// Changes what is at a path.
     pub async fn merges(&self, path: &str, patch: &Value) {
-        send(&self.client, "PATCH", path, patch).await.unwrap_or_else(|error| panic!("PATCH {path}: {error}"));
+        send(&self.stage.client, "PATCH", path, patch).await.unwrap_or_else(|error| panic!("PATCH {path}: {error}"));
     }
 
     /// Deletes what is at a path.
     pub async fn deletes(&self, path: &str) {
-        send(&self.client, "DELETE", path, &Value::Null).await.unwrap_or_else(|error| panic!("DELETE {path}: {error}"));
+        send(&self.stage.client, "DELETE", path, &Value::Null)
+            .await
+            .unwrap_or_else(|error| panic!("DELETE {path}: {error}"));
     }
 
     /// Deletes a machine, which may go from now on with its Node and its VM.

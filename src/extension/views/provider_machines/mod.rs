@@ -325,6 +325,7 @@ impl<'a> Seen<'a> {
             collector.filter(|_| acts).map(|collector| deleted_after(vm.created, since, &collector.guards(), self.now));
         let reason = match claim {
             Claim::OtherVm(other) => format!("machine {} has another VM: {other}", vm.machine_name),
+            Claim::Leaving => format!("machine {} is being deleted and has several VMs", vm.machine_name),
             _ => format!("no machine {} exists", vm.machine_name),
         };
         Orphan { since: rfc3339(since), will_be_deleted_after: last.map(rfc3339), reason: scrubbed(&reason) }

@@ -74,7 +74,7 @@ pub enum Then {
 pub fn state_of_vm(claim: &Claim, namesakes: Number, inventories: Number, then: Then) -> State {
     match (claim, namesakes, inventories) {
         (Claim::Own, _, _) | (Claim::InCreation, Number::One, _) => State::Owned,
-        (Claim::InCreation | Claim::OtherVm(_), Number::More, _) => State::Duplicate,
+        (Claim::InCreation | Claim::OtherVm(_), Number::More, _) | (Claim::Leaving, _, _) => State::Duplicate,
         (Claim::Nobody | Claim::OtherVm(_), _, Number::More) => State::Foreign,
         (Claim::Nobody | Claim::OtherVm(_), _, Number::One) => match then {
             Then::Somebodys => State::Unknown,

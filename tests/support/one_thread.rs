@@ -1,0 +1,132 @@
+//! API server, managers and virtual cloud in one thread on paused time, without a socket: what the tests of that kind share.
+
+use std::{future::Future, sync::Arc};
+
+use clap::Parser;
+use http::Request;
+use jiff::Timestamp;
+use machine_controller_manager::{
+    admission::manifests::{Client, WebhookManifests},
+    api::crd::{Converter, CrdOptions, V1Beta1, definitions},
+    cli::serve::{args::ServeArgs, validate},
+    cluster::clock::{SharedClock, TokioClock},
+    dev_server::{DevServer, DevServerOptions, InProcess},
+    manager::{Face, Randomness, Reach, Surroundings},
+    server::{Reviewer, answer_at},
+    settings::Settings,
+};
+use serde_json::Value;
+
+/// Where everything happens.
+pub const NAMESPACE: &str = "default";
+/// Where webhooks would be, if anything listened.
+pub const WEBHOOKS: &str = "https://webhooks.example.com:443";
+/// Where the objects of our kinds are.
+pub const MACHINE_PATH: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default";
+/// How patches are written.
+const MERGE: &str = "application/merge-patch+json";
+
+/// Plays a story on paused time. Time alone is enabled: whoever opened a socket here would panic.
+pub fn play<T>(story: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(story)
+}
+
+/// A cluster of one thread: its API server, its time, and the test that looks on.
+#[derive(Clone)]
+pub struct Stage {
+    pub server: Arc<DevServer>,
+    /// Of the test; nobody lies to it.
+    pub client: kube::Client,
+    pub clock: SharedClock,
+}
+
+impl Stage {
+    /// A cluster without definitions or managers, at the beginning of a year. One seed is one history.
+    pub fn new(seed: u64) -> Self {
+        let clock: SharedClock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")));
+        let told = Arc::clone(&clock);
+        let now: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(move || told.now());
+        let options = DevServerOptions { seed, clock: now, ..DevServerOptions::default() };
+        let server = Arc::new(DevServer::start(options).expect("memory is there"));
+        let client = server.client("tester", NAMESPACE);
+        Self { server, client, clock }
+    }
+
+    /// The client of a manager.
+    pub fn managers_client(&self) -> kube::Client {
+        self.server.client("manager", NAMESPACE)
+    }
+
+    /// What a manager is surrounded by that sees both clusters through one client.
+    pub fn surroundings(&self, client: &kube::Client, face: Face, seed: u64) -> Surroundings {
+        Surroundings {
+            reach: Reach::Clients { control: client.clone(), target: Some(client.clone()) },
+            face,
+            clock: Arc::clone(&self.clock),
+            randomness: Randomness::Seeded(seed),
+        }
+    }
+}
+
+/// As `mcm serve` would be told, with leader election unless a flag says otherwise; clusters and ports in it are not used.
+pub fn settings(more: &[&str]) -> Settings {
+    #[derive(Parser)]
+    struct Serving {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+    let flags = ["serve", "--namespace=default", "--enable-simulation", "--kube-api-qps=1000", "--kube-api-burst=1000"];
+    let flags = flags.iter().chain(more);
+    let surroundings = validate::Surroundings { host_name: "one-thread".to_owned(), pod_namespace: None };
+    Serving::parse_from(flags).args.validate(&surroundings).expect("the flags are right")
+}
+
+/// From now on webhooks are answered in this thread.
+pub fn answer_webhooks(server: &DevServer, reviewer: Arc<dyn Reviewer>) {
+    let handler: InProcess = Arc::new(move |path, body| match answer_at(&*reviewer, path, body) {
+        Some(answer) => (answer.status, answer.body),
+        None => (404, Vec::new()),
+    });
+    server.answer_webhooks(WEBHOOKS.trim_start_matches("https://"), handler);
+}
+
+/// Definitions and webhook configurations, as `mcm manifests` prints them.
+pub async fn install(client: &kube::Client) {
+    let options = CrdOptions { v1beta1: V1Beta1::Served(Converter::Url(WEBHOOKS.to_owned())), ..CrdOptions::default() };
+    for definition in definitions(&options) {
+        post(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
+    }
+    let manifests = WebhookManifests {
+        client: Client::Url(WEBHOOKS.to_owned()),
+        controller_users: Vec::new(),
+        ..WebhookManifests::in_namespace(NAMESPACE)
+    };
+    let base = "/apis/admissionregistration.k8s.io/v1";
+    post(client, &format!("{base}/mutatingwebhookconfigurations"), &manifests.mutating()).await;
+    post(client, &format!("{base}/validatingwebhookconfigurations"), &manifests.validating()).await;
+}
+
+/// What a list holds.
+pub async fn list(client: &kube::Client, path: &str) -> Vec<Value> {
+    let answer = send(client, "GET", path, &Value::Null).await.expect("the list is answered");
+    answer["items"].as_array().cloned().unwrap_or_default()
+}
+
+/// Makes an object.
+pub async fn post(client: &kube::Client, path: &str, object: &Value) {
+    if let Err(error) = send(client, "POST", path, object).await {
+        panic!("POST {path} {}: {error}", object["metadata"]["name"]);
+    }
+}
+
+/// Asks, and answers what came back; a refusal as text.
+pub async fn send(client: &kube::Client, method: &str, path: &str, body: &Value) -> Result<Value, String> {
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", if method == "PATCH" { MERGE } else { "application/json" });
+    let answer = client.request_text(request.body(body).expect("a request")).await;
+    answer.map(|text| serde_json::from_str(&text).expect("JSON")).map_err(|error| error.to_string())
+}
