@@ -44,6 +44,12 @@ pub fn unless_they_differ(machine: &str, node: &str) -> SameInstance {
     }
 }
 
+/// What ids of one instance have in common however they are spelled: the last segment in lower case, or the whole text of one that has
+/// none. Two instances may have it in common, too.
+pub fn instance_key(id: &str) -> String {
+    last_segment(id).unwrap_or(id).to_ascii_lowercase()
+}
+
 /// The last segment of an id's path; `None` when there is none.
 pub fn last_segment(id: &str) -> Option<&str> {
     id.rsplit('/').next().filter(|segment| !segment.is_empty())

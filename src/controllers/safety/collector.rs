@@ -39,7 +39,9 @@ use crate::{
         machine::{FreezeSwitch, observation::Freeze, secrets_of},
         views::{BY_NAMESPACE, BY_NODE, ControlViews},
     },
-    driver::{Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, answered},
+    driver::{
+        Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, answered, same_instance::instance_key,
+    },
     metrics::{Metrics, OfClass},
 };
 
@@ -175,7 +177,8 @@ impl Collector {
             .machines
             .by_index(BY_NAMESPACE, &class.namespace)
             .iter()
-            .map(|machine| machine.spec.provider_id.to_ascii_lowercase())
+            .filter(|machine| !machine.spec.provider_id.is_empty())
+            .map(|machine| instance_key(&machine.spec.provider_id))
             .collect();
         let of_store = |vm: crate::driver::ListedVm| {
             let machine = views.machines.get(&ObjectKey::new(class.namespace.clone(), vm.machine_name.clone()));

@@ -197,6 +197,19 @@ async fn mc_241_a_vm_without_a_machine_is_deleted_at_the_second_look() {
     assert!(metrics.contains(r#"mcm_orphan_vms_deleted_total{class="c"} 1"#), "{metrics}");
 }
 
+/// The machine that a VM was made for is gone; another one has the VM, in the spelling of its Node.
+#[tokio::test(start_paused = true)]
+async fn the_vm_of_a_machine_that_spells_it_as_its_node_does_is_no_orphan() {
+    let scene = Scene::new(&["c"]);
+    scene.vm("c", "aws:///eu-west-1/i-0abc", "gone");
+    let twin =
+        json!({"metadata": {"name": "twin", "namespace": "ns"}, "spec": {"providerID": "aws:///eu-west-1a/I-0abc"}});
+    scene.collector.deps.views.machines.apply(serde_json::from_value(twin).unwrap());
+    scene.look("c").await;
+    scene.look("c").await;
+    assert!(scene.deleted().is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn mc_032_two_machines_with_one_node_on_their_label_are_both_told() {
     let mut scene = Scene::new(&[]);

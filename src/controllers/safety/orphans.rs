@@ -12,7 +12,10 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::api::v1alpha1::{Machine, MachinePhase};
+use crate::{
+    api::v1alpha1::{Machine, MachinePhase},
+    driver::same_instance::instance_key,
+};
 
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
@@ -68,7 +71,7 @@ pub fn claim(provider_id: &str, machine: Option<&Machine>) -> Claim {
     let own = machine.spec.provider_id.as_str();
     let in_creation =
         matches!(machine.status.current_status.phase, MachinePhase::Unset | MachinePhase::CrashLoopBackOff);
-    if is_same_vm(own, provider_id) {
+    if may_be_same_vm(own, provider_id) {
         Claim::Own
     } else if own.is_empty() && machine.metadata.deletion_timestamp.is_some() && tells_of_several_vms(machine) {
         Claim::Leaving
@@ -87,10 +90,10 @@ pub fn tells_of_several_vms(machine: &Machine) -> bool {
     machine.status.last_operation.description.contains(SEVERAL_VMS)
 }
 
-/// What the stores say about a listed VM: `held` are the identities of all machines in lower case, `machine` is the one of
-/// the VM's name.
+/// What the stores say about a listed VM: `held` are the instances of all machines, as [`instance_key`] tells them, `machine` is the
+/// one of the VM's name.
 pub fn claim_in_stores(vm: &crate::driver::ListedVm, held: &BTreeSet<String>, machine: Option<&Machine>) -> Claim {
-    if held.contains(&vm.provider_id.to_ascii_lowercase()) {
+    if held.contains(&instance_key(&vm.provider_id)) {
         Claim::Own
     } else if vm.machine_name.is_empty() {
         Claim::Unnamed
@@ -99,9 +102,11 @@ pub fn claim_in_stores(vm: &crate::driver::ListedVm, held: &BTreeSet<String>, ma
     }
 }
 
-/// Providers spell their ids in different cases at different doors (Azure); an orphan is never found by that.
-pub fn is_same_vm(one: &str, other: &str) -> bool {
-    one.eq_ignore_ascii_case(other)
+/// Providers spell their ids in different cases at different doors (Azure), and people write into a machine what its Node says, with a
+/// zone or a slash less; an orphan is never found by that (decisions.md 44). Ids that may name one VM count as doing so: a VM too many
+/// costs money, one too few costs pods.
+fn may_be_same_vm(one: &str, other: &str) -> bool {
+    instance_key(one) == instance_key(other)
 }
 
 impl Claim {
@@ -269,6 +274,7 @@ mod tests {
     #[rstest]
     #[case::mc_241_no_machine_at_all(None, Claim::Nobody)]
     #[case::mc_242_the_machine_has_it(Some(machine(MachinePhase::Running, "cloud:///v")), Claim::Own)]
+    #[case::as_its_node_spells_it(Some(machine(MachinePhase::Running, "cloud://region/zone/v")), Claim::Own)]
     #[case::in_another_case_of_letters(Some(machine(MachinePhase::Running, "Cloud:///V")), Claim::Own)]
     #[case::mc_243_a_machine_in_creation(
         Some(machine(MachinePhase::CrashLoopBackOff, "cloud:///w")),

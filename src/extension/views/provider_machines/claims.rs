@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use crate::{
     api::v1alpha1::Machine,
     controllers::safety::orphans::{Claim, claim_in_stores},
-    driver::ListedVm,
+    driver::{ListedVm, same_instance::instance_key},
 };
 
 /// The identity of a VM, so that spellings of different doors of a provider are one.
@@ -23,7 +23,7 @@ pub fn identity(provider_id: &str) -> String {
 /// The machines of one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
-    /// Identities of the VMs that machines have.
+    /// Instances of the VMs that machines have.
     held: BTreeSet<String>,
     by_name: BTreeMap<String, Arc<Machine>>,
 }
@@ -31,7 +31,7 @@ pub struct Claims {
 impl Claims {
     /// What these machines claim.
     pub fn of(machines: &[Arc<Machine>]) -> Self {
-        let ids = machines.iter().map(|machine| identity(&machine.spec.provider_id));
+        let ids = machines.iter().map(|machine| instance_key(&machine.spec.provider_id));
         Self {
             held: ids.filter(|id| !id.is_empty()).collect(),
             by_name: machines.iter().map(|machine| (machine.name_any(), Arc::clone(machine))).collect(),

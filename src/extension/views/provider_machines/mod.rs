@@ -46,7 +46,7 @@ use crate::{
         safety::orphans::Claim,
         views::BY_NAMESPACE,
     },
-    driver::ListedVm,
+    driver::{ListedVm, same_instance::instance_key},
     extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
     protocol::{request::Verb, status::ApiStatus},
 };
@@ -158,7 +158,7 @@ impl<'a> Seen<'a> {
         let by_vm: BTreeMap<String, Arc<Machine>> = machines
             .iter()
             .filter(|machine| !machine.spec.provider_id.is_empty())
-            .map(|machine| (identity(&machine.spec.provider_id), Arc::clone(machine)))
+            .map(|machine| (instance_key(&machine.spec.provider_id), Arc::clone(machine)))
             .collect();
         let (mut listed, mut vms_of) = (BTreeMap::new(), BTreeMap::<String, BTreeSet<String>>::new());
         for snapshot in inventories.iter().filter_map(|inventory| inventory.snapshot.as_ref()) {
@@ -182,12 +182,13 @@ impl<'a> Seen<'a> {
     }
 
     fn rows(&self) -> Vec<ProviderMachine> {
-        let mut told = BTreeSet::new();
+        let (mut told, mut instances) = (BTreeSet::new(), BTreeSet::new());
         let mut rows = Vec::new();
         for inventory in &self.inventories {
             let Some(snapshot) = &inventory.snapshot else { continue };
             for vm in &*snapshot.vms {
                 // A VM that several inventories list is one VM.
+                instances.insert(instance_key(&vm.provider_id));
                 if told.insert(identity(&vm.provider_id)) {
                     rows.push(self.row_of_vm(inventory, snapshot, vm));
                 }
@@ -195,8 +196,8 @@ impl<'a> Seen<'a> {
         }
         let by_class = self.lists_by_class();
         for machine in &self.machines {
-            let id = identity(&machine.spec.provider_id);
-            if id.is_empty() || told.contains(&id) {
+            let id = &machine.spec.provider_id;
+            if id.is_empty() || instances.contains(&instance_key(id)) {
                 continue;
             }
             let inventory = by_class.get(machine.spec.class.name.as_str()).copied();
@@ -222,7 +223,7 @@ impl<'a> Seen<'a> {
 
     fn row_of_vm(&self, inventory: &Inventory, snapshot: &Snapshot, vm: &ListedVm) -> ProviderMachine {
         let id = identity(&vm.provider_id);
-        let machine = self.by_vm.get(&id).or_else(|| self.claims.machine(&vm.machine_name));
+        let machine = self.by_vm.get(&instance_key(&vm.provider_id)).or_else(|| self.claims.machine(&vm.machine_name));
         let claim = self.claims.on(vm);
         let number = |count: Option<&usize>| Number::of(count.copied().unwrap_or(1));
         let (namesakes, inventories) = (number(self.namesakes.get(&vm.machine_name)), number(self.listed.get(&id)));
