@@ -110,6 +110,13 @@ impl From<kube::Error> for ApiError {
     }
 }
 
+/// Whether a write was refused because the name belongs to another object now: patches of built-in kinds that carry the UID of the
+/// object that was read are answered so, where those of custom kinds meet a conflict.
+fn is_about_another_object(status: &kube::core::Status) -> bool {
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    causes.iter().any(|cause| cause.field == "metadata.uid")
+}
+
 fn from_status(status: &kube::core::Status) -> ApiError {
     let message = status.message.clone();
     match status.code {
@@ -117,6 +124,7 @@ fn from_status(status: &kube::core::Status) -> ApiError {
         404 => ApiError::NotServed(shortened(&message)),
         409 if status.reason == "AlreadyExists" => ApiError::AlreadyExists(message),
         409 => ApiError::Conflict(message),
+        422 if is_about_another_object(status) => ApiError::Conflict(message),
         400 | 422 => ApiError::Invalid(message),
         401 | 403 => ApiError::Forbidden(message),
         429 => {
@@ -222,6 +230,19 @@ mod tests {
     fn only_a_404_that_names_kind_and_object_proves_that_it_is_gone(#[case] error: ApiError, #[case] proves: bool) {
         assert_eq!(error.is_not_found(), proves, "{error}");
         assert!(proves || matches!(error, ApiError::Unavailable(_)) && error.outcome_unknown(), "{error:?}");
+    }
+
+    #[rstest]
+    #[case::of_the_object("metadata.uid", true)]
+    #[case::of_its_content("spec.podCIDR", false)]
+    fn an_immutable_uid_says_that_the_name_is_of_another_object(#[case] field: &str, #[case] is_conflict: bool) {
+        let cause = json!({ "reason": "FieldValueInvalid", "message": "field is immutable", "field": field });
+        let body = json!({
+            "kind": "Status", "status": "Failure", "reason": "Invalid", "message": "Node \"n\" is invalid",
+            "details": { "name": "n", "kind": "Node", "causes": [cause] },
+        });
+        let error = ApiError::about::<Node>(refusal(422, &body), "n");
+        assert_eq!(matches!(error, ApiError::Conflict(_)), is_conflict, "{error:?}");
     }
 
     #[test]
