@@ -376,11 +376,8 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
 /// would use the set's allowance up for as long as the machine lives (MC-149). The original leaves them.
 fn let_go(seen: &Observation) -> Say {
     let node = seen.node.ours().and_then(|node| unmarked(node, Annotations::Go));
-    let node = node.map(|patch| Effect::PatchNode {
-        step: NodeStep::Preservation,
-        patch,
-        guard: VersionGuard::Observed,
-    });
+    let node =
+        node.map(|patch| Effect::PatchNode { step: NodeStep::Preservation, patch, guard: VersionGuard::Observed });
     // A user may have decided meanwhile.
     let effects = node.into_iter().chain(own_annotations_go(seen, VersionGuard::Observed));
     Say::act("let-recovered-go", effects.collect(), Next::Again)

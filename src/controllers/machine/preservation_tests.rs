@@ -301,7 +301,11 @@ fn mc_149_one_that_recovers_before_its_preservation_begins_is_let_go(#[case] sto
         Effect::PatchMachine { guard: VersionGuard::Observed, .. } => "patch-machine",
         other => panic!("{other:?}"),
     });
-    assert_eq!(names.collect::<Vec<_>>().join(" "), expected, "nothing else has begun, and a user may decide meanwhile");
+    assert_eq!(
+        names.collect::<Vec<_>>().join(" "),
+        expected,
+        "nothing else has begun, and a user may decide meanwhile"
+    );
 }
 
 #[test]
