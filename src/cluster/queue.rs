@@ -276,7 +276,8 @@ fn pass_panic_on(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-fn backoff(failures: u32) -> Duration {
+/// The pause after so many failures in a row, this one apart.
+pub(crate) fn backoff(failures: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.min(31))).min(LONGEST_BACKOFF)
 }
 

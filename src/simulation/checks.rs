@@ -61,6 +61,8 @@ pub struct Checks {
     orphans: BTreeSet<String>,
     /// Machines that were adopted since the last rest.
     adopted: BTreeSet<String>,
+    /// Available machines of sets that somebody has taken from their deployment.
+    unowned: BTreeSet<String>,
     /// Sets that users have scaled since the last rest.
     scaled: BTreeSet<String>,
     /// Machines whose Nodes a user has picked for an update.
@@ -135,6 +137,7 @@ impl Checks {
         self.scaled.clear();
         self.available = available(api);
         self.orphans = orphans(api);
+        self.unowned = unowned(api);
         for deployment in api.deployments.values() {
             self.allow(deployment);
         }
@@ -293,7 +296,7 @@ impl Checks {
             // It failed.
             return;
         }
-        if is_marked(before) || self.is_wanted_gone(before, rule) {
+        if is_marked(before) || self.is_wanted_gone(api, before, rule) {
             // The scaler has named it, or a user wants it gone, whatever is left. That excuses no other deletion beside it.
             if count(available(api).len()) + self.taken < self.least {
                 self.taken += 1;
@@ -318,12 +321,18 @@ impl Checks {
         }
     }
 
-    /// Whether users want a machine gone: with its set, which they have deleted, or before all others of a set that they have
-    /// made larger than its deployment wants it.
-    fn is_wanted_gone(&self, machine: &Machine, rule: &str) -> bool {
-        let set = controller_of(&machine.metadata).map(|set| set.name.as_str()).unwrap_or_default();
-        let is_too_large = self.scaled.contains(set) || !self.adopted.is_empty();
-        rule == "deletion/set" || (priority(machine) < DEFAULT_MACHINE_PRIORITY && is_too_large)
+    /// Whether users want a machine gone: with its set, which they have deleted, or before others of a set that they have
+    /// made larger than its deployment wants it. Those others stay even if they are no use yet (spec/deployment-and-set §6.4).
+    fn is_wanted_gone(&self, api: &Api, machine: &Machine, rule: &str) -> bool {
+        let set = controller_of(&machine.metadata);
+        let name = set.map(|set| set.name.as_str()).unwrap_or_default();
+        let is_too_large = self.scaled.contains(name) || !self.adopted.is_empty();
+        let has_its_place = |other: &&Arc<Machine>| {
+            controller_of(&other.metadata) == set && !is_terminating(other) && priority(other) > priority(machine)
+        };
+        let goes_first =
+            priority(machine) < DEFAULT_MACHINE_PRIORITY || api.machines.values().any(|other| has_its_place(&other));
+        rule == "deletion/set" || (is_too_large && goes_first)
     }
 
     /// Machines that somebody has made for a set and preserves although they are no use: they go last, and each costs a
@@ -347,6 +356,11 @@ impl Checks {
                 self.taken += 1;
             }
         }
+        // The deployment counts on one that has come up in a set of which it has not heard yet that it has lost it.
+        let unowned = unowned(api);
+        let lost = unowned.difference(&self.unowned).filter(|name| !self.available.contains(*name));
+        self.taken += count(lost.count());
+        self.unowned = unowned;
         self.available = now;
         let orphans = orphans(api);
         let adopted = self.orphans.difference(&orphans).filter(|name| stays(api, name));
@@ -444,6 +458,19 @@ fn count(number: usize) -> i32 {
 
 fn available(api: &Api) -> BTreeSet<String> {
     let counts = |machine: &Machine| is_available(machine) && is_ours(api, machine);
+    api.machines.iter().filter(|(_, machine)| counts(machine)).map(|(name, _)| name.clone()).collect()
+}
+
+/// Available machines of sets without a deployment.
+fn unowned(api: &Api) -> BTreeSet<String> {
+    if api.sets.values().all(|set| controller_of(&set.metadata).is_some()) {
+        return BTreeSet::new();
+    }
+    let counts = |machine: &Machine| {
+        is_available(machine)
+            && !is_terminating(machine)
+            && set_of(api, machine).is_some_and(|set| controller_of(&set.metadata).is_none())
+    };
     api.machines.iter().filter(|(_, machine)| counts(machine)).map(|(name, _)| name.clone()).collect()
 }
 

@@ -26,7 +26,7 @@ use crate::{
     controllers::{
         drain::progress::Headway,
         machine::{
-            added_condition,
+            Said, added_condition,
             creation_outcome::{AskedBefore, leaves_outcome_unknown},
             decide::decide,
             guarded, is_conflict,
@@ -61,6 +61,8 @@ pub struct MachineMemory {
     conditions_differ_since: Option<Timestamp>,
     /// What the drain under way is for, and when it began.
     drain: Option<(DrainFlow, Timestamp)>,
+    /// What the Node was drained for: to drain it once more takes no time.
+    drained: Option<DrainFlow>,
     reread: bool,
     /// The driver call under way.
     pub(super) call: Option<PendingCall>,
@@ -68,6 +70,8 @@ pub struct MachineMemory {
     answer: Option<Answer>,
     /// What the driver said of the VM of an unhealthy machine.
     vm_check: VmCheck,
+    /// What events have last said.
+    said: Said,
 }
 
 /// A driver call under way.
@@ -180,7 +184,7 @@ impl Process {
                 Acted::Failed(error) => return failure(&error),
             }
             if plan.next.ends_pass() && pass.drain == DrainState::Due && pass.trouble.is_none() {
-                memory.drain = None;
+                (memory.drain, memory.drained) = (None, None);
             }
             match plan.next {
                 Next::Again => {}
@@ -300,8 +304,10 @@ impl Process {
                 Ok(())
             }
             Effect::Warn { reason, message } | Effect::Tell { reason, message } => {
-                calls.trace.say(|| format!("    event {reason}: {message}"));
-                calls.checks.costs("Machine", seen.name());
+                if memory.said.is_news(reason, message) {
+                    calls.trace.say(|| format!("    event {reason}: {message}"));
+                    calls.checks.costs("Machine", seen.name());
+                }
                 Ok(())
             }
             // There are no volumes, no tokens and no metrics here.
@@ -385,12 +391,15 @@ impl Process {
 
 /// What a drain comes to: it takes its time, and while budgets refuse evictions it waits, until it is forced or late.
 fn stepped(order: &DrainOrder, memory: &mut MachineMemory, calls: &Calls<'_>, takes: Duration) -> DrainState {
+    if memory.drained == Some(order.flow) {
+        return DrainState::Drained;
+    }
     let same = memory.drain.filter(|(flow, _)| *flow == order.flow);
     let (_, began) = *memory.drain.insert(same.unwrap_or((order.flow, calls.now)));
     let is_blocked = order.force == Force::No && calls.now < calls.around.evictions_from;
     let end = if is_blocked { calls.around.evictions_from } else { later(began, takes) };
     if end <= calls.now {
-        memory.drain = None;
+        (memory.drain, memory.drained) = (None, Some(order.flow));
         return DrainState::Drained;
     }
     if is_blocked && order.deadline <= calls.now {

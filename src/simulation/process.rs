@@ -25,7 +25,7 @@ use crate::{
     cluster::{
         gate::Gate,
         key::ObjectKey,
-        queue::Outcome,
+        queue::{Outcome, backoff},
         store::{Change, Store},
     },
     controllers::{
@@ -333,9 +333,9 @@ impl Process {
             }
             Outcome::Retry(_) => {
                 let failures = self.failures.entry(job.clone()).or_insert(0);
-                let pause = Duration::from_millis(5).saturating_mul(1 << (*failures).min(18));
+                let pause = backoff(*failures);
                 *failures += 1;
-                self.wake(job, later(now, pause.min(Duration::from_secs(1000))));
+                self.wake(job, later(now, pause));
             }
         }
         self.route(now);

@@ -13,9 +13,9 @@ use crate::cluster::error::ApiError;
 /// Writes that an object may cost in an hour while something is refused, tried or done, events included.
 fn most_writes(kind: &str) -> u32 {
     match kind {
-        // With each try machines and deployments try to say what was refused.
-        "Machine" | "MachineDeployment" => 80,
-        _ => 40,
+        // Its set writes on it, too, and with each try to let it go it tries to say what was refused.
+        "Machine" => 60,
+        _ => 30,
     }
 }
 

@@ -35,6 +35,17 @@ fn what_went_wrong_once_holds(#[case] seed: u64) {
     assert_eq!(run(&History::prompt(seed), Telling::Silent).violation, None);
 }
 
+/// The same for histories with torn passes, and for those with more that goes wrong.
+#[rstest]
+#[case::a_machine_that_recovered_was_kept_for_ever(History::of_seed(33_257))]
+#[case::a_machine_came_up_in_a_set_that_somebody_had_taken_away(History::of_seed(71_614))]
+#[case::a_set_that_was_refused_was_told_of_at_each_try(History::of_seed(8_122).with_more())]
+#[case::a_drained_node_was_drained_again_and_again(History::of_seed(3_770).with_more())]
+#[case::a_user_gave_a_set_one_machine_too_many_and_that_one_a_high_priority(History::of_seed(15_746).with_more())]
+fn what_went_wrong_later_holds(#[case] history: History) {
+    assert_eq!(run(&history, Telling::Silent).violation, None);
+}
+
 #[test]
 fn a_history_is_a_function_of_its_seed() {
     let told = |seed| run(&History::of_seed(seed), Telling::Aloud).lines;

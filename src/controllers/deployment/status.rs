@@ -146,7 +146,11 @@ fn tell_conditions(
         let says = Says::new(ConditionStatus::False, reason::STRATEGY_NOT_SUPPORTED, in_place::NO_TARGET);
         conditions::put(status, Kind::Progressing, says, now);
     } else if !scaling::is_due(fleet) {
-        conditions::tell_progress(status, fleet, now);
+        // A set that can't be made is all there is to tell, whatever the other machines do; else the two reasons take turns,
+        // and each turn is a write. So does the original.
+        if report.create_error.is_none() {
+            conditions::tell_progress(status, fleet, now);
+        }
         conditions::explain_progress(status, waits::explain(seen, fleet).as_deref());
     }
 }
@@ -243,6 +247,8 @@ fn write(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus, error
 mod tests {
     use std::sync::Arc;
 
+    use jiff::SignedDuration;
+    use rstest::rstest;
     use serde_json::Value;
 
     use super::*;
@@ -292,6 +298,27 @@ mod tests {
         empty.machines.clear();
         let status = written(&seeing_sets(deployment(5, 1, 1).build(), vec![empty]), &report).unwrap();
         assert_eq!(reasons(&status), ["MinimumReplicasUnavailable", "NewMachineSetCreated"]);
+    }
+
+    /// Seed 8122: a set that is refused for hours was told of anew at each try, or not at all.
+    #[rstest]
+    #[case::no_machine_is_wanted(0, 0)]
+    #[case::others_have_moved(5, 5)]
+    #[case::some_are_missing(5, 3)]
+    fn a_set_that_can_not_be_made_is_told_of_once(#[case] replicas: i32, #[case] available: usize) {
+        let report = Report { created_set: None, create_error: Some("no room for md-new".to_owned()) };
+        let wanting = deployment(replicas, 1, 1).with(|d| d.spec.progress_deadline_seconds = Some(600));
+        let mut seen = seeing_sets(wanting.build(), vec![old(replicas, available)]);
+        let status = written(&seen, &report).unwrap();
+        assert!(reasons(&status).contains(&reason::SET_CREATE_ERROR), "{status}");
+        let deployment = Arc::make_mut(&mut seen.deployment);
+        let mut stored = serde_json::to_value(&deployment.status).unwrap();
+        json_patch::merge(&mut stored, &status);
+        deployment.status = serde_json::from_value(stored).unwrap();
+        for seconds in [5, 700, 1500] {
+            seen.now = now() + SignedDuration::from_secs(seconds);
+            assert_eq!(written(&seen, &report), None, "{seconds} s later");
+        }
     }
 
     #[test]

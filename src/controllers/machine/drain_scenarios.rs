@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use http::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -204,6 +205,27 @@ async fn mc_199_a_budget_that_never_allows_is_asked_until_the_drains_time_is_ove
     assert_eq!(world.phase(), None);
     assert_eq!(pods_deleted(&world), [("a".to_owned(), Some(0))], "then by force");
     assert!(world.vms().by_name.is_empty());
+}
+
+/// Each answer to an eviction steps the drain. What the API server refuses to write is not tried again with each of them.
+#[tokio::test(start_paused = true)]
+async fn a_drain_whose_status_is_refused_tries_to_write_it_less_and_less_often() {
+    let world = with_held_pod("a").await;
+    hold(&world, "b");
+    world.api().delete(MACHINE);
+    wait(60).await;
+    world.api().refusals = vec![(Method::PATCH, MACHINE, 403); 1000];
+    release(&world, "a");
+    wait(60).await;
+    world.api().writes.clear();
+    wait(3600).await;
+    let tried = world.api().writes.iter().filter(|write| write.starts_with("PATCH")).count();
+    assert!((1..=30).contains(&tried), "{tried} writes were tried in an hour");
+    assert!(evictions_of(&world, "b") > 0, "the drain goes on");
+    world.api().refusals.clear();
+    release(&world, "b");
+    wait(400).await;
+    assert_eq!(world.phase(), None, "it ends once the API server agrees again");
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,8 +39,8 @@ pub struct Memory {
     pub vm_check: VmCheck,
     /// The machine's bootstrap token.
     pub token: Option<HeldToken>,
-    /// What was last said by reason, without what changes from time to time.
-    said: BTreeMap<&'static str, String>,
+    /// What was last said.
+    said: Said,
     /// The outcome of a write is unknown: read the machine before deciding again.
     pub reread: bool,
 }
@@ -71,7 +71,7 @@ impl Memory {
             conditions_differ_since: None,
             vm_check: VmCheck::NotAsked,
             token: None,
-            said: BTreeMap::new(),
+            said: Said::default(),
             reread: false,
         }
     }
@@ -92,7 +92,7 @@ impl Memory {
             conditions_differ_since: self.conditions_differ_since,
             vm_check: self.vm_check,
             token: None,
-            said: BTreeMap::new(),
+            said: Said::default(),
             reread: false,
         }
     }
@@ -123,8 +123,19 @@ impl Memory {
 
     /// Whether this message is news.
     pub fn is_news(&mut self, reason: &'static str, message: &str) -> bool {
+        self.said.is_news(reason, message)
+    }
+}
+
+/// What events have last said of a machine, by reason and without what changes from time to time.
+#[derive(Debug, Default)]
+pub struct Said(BTreeMap<&'static str, String>);
+
+impl Said {
+    /// Whether this message is news.
+    pub fn is_news(&mut self, reason: &'static str, message: &str) -> bool {
         let text = masked(message);
-        self.said.insert(reason, text.clone()).is_none_or(|before| before != text)
+        self.0.insert(reason, text.clone()).is_none_or(|before| before != text)
     }
 }
 

@@ -9,6 +9,7 @@
 mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
 pub(crate) use act::{added_condition, guarded, is_conflict, node_step, set_condition, status_patch, without};
+pub(crate) use memory::Said;
 pub mod bootstrap_token;
 pub mod class_state;
 #[cfg(test)]

@@ -161,6 +161,7 @@ pub fn preservation(seen: &Observation) -> Say {
     let is_over = if time_left(seen).is_some_and(|left| left.is_zero()) { IsOver::Yes } else { IsOver::No };
     match verdict(wish, is_over, seen.phase()) {
         Verdict::Stop(annotations) if ends(seen).is_some() => stop(seen, annotations),
+        Verdict::Stop(Annotations::Go) => let_go(seen),
         Verdict::Stop(_) => remember_the_nodes_value(&said, speaker).unwrap_or(Say::NOTHING),
         Verdict::Preserve => preserve(seen, wish)
             .or_else(|| lift_taint(seen))
@@ -353,13 +354,7 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
             effects.push(Effect::PatchNode { step: NodeStep::Preservation, patch, guard: VersionGuard::Observed });
         }
     }
-    let own = seen.machine.annotations();
-    let mine = [annotation::PRESERVE, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE];
-    if annotations == Annotations::Go && mine.iter().any(|key| own.contains_key(*key)) {
-        let gone: Map<String, Value> = mine.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
-        let patch = json!({ "metadata": { "annotations": gone } });
-        effects.push(Effect::PatchMachine { patch, guard: VersionGuard::Any });
-    }
+    effects.extend(own_annotations_go(seen, VersionGuard::Any).filter(|_| annotations == Annotations::Go));
     let mut change = StatusChange::new().preservation_stops();
     if progressing(&seen.machine).is_some_and(|stored| stored.reason == machine_condition::REASON_PRESERVED) {
         let (reason, text) = (machine_reason::PRESERVATION_STOPPED, "the machine is not preserved any longer");
@@ -375,6 +370,28 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
         message: "the machine is not preserved any longer".to_owned(),
     });
     Say::act("stop-preservation", effects, Next::Again)
+}
+
+/// A machine that its set wanted to keep runs again before its preservation has begun. The annotations go all the same: they
+/// would use the set's allowance up for as long as the machine lives (MC-149). The original leaves them.
+fn let_go(seen: &Observation) -> Say {
+    let node = seen.node.ours().and_then(|node| unmarked(node, Annotations::Go));
+    let node =
+        node.map(|patch| Effect::PatchNode { step: NodeStep::Preservation, patch, guard: VersionGuard::Observed });
+    // A user may have decided meanwhile.
+    let effects = node.into_iter().chain(own_annotations_go(seen, VersionGuard::Observed));
+    Say::act("let-recovered-go", effects.collect(), Next::Again)
+}
+
+/// What the machine says of its preservation, taken off.
+fn own_annotations_go(seen: &Observation, guard: VersionGuard) -> Option<Effect> {
+    let own = seen.machine.annotations();
+    let mine = [annotation::PRESERVE, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE];
+    if !mine.iter().any(|key| own.contains_key(*key)) {
+        return None;
+    }
+    let gone: Map<String, Value> = mine.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+    Some(Effect::PatchMachine { patch: json!({ "metadata": { "annotations": gone } }), guard })
 }
 
 /// The Node without what a preservation has put on it. A user's own annotation for cluster-autoscaler stays.

@@ -13,7 +13,7 @@ use super::{
     decide::decide,
     deletion_stage::DeletionStage,
     observation::{DrainState, Force, NodeStep, NodeView, Observation, Trouble, condition as find, conditions_of},
-    plan::{DrainOrder, Effect, Next, Plan},
+    plan::{DrainOrder, Effect, Next, Plan, VersionGuard},
     preservation::{Annotations, IsOver, Verdict, Wish, verdict},
     testing::*,
 };
@@ -282,6 +282,30 @@ fn mc_149_a_machine_that_its_set_keeps_is_let_go_when_it_runs_again() {
     let back = kept.at(2000).becomes(MachinePhase::Running).rest();
     assert_eq!((back.ends(), back.is_tainted(), back.scale_down()), (None, false, (None, None)));
     assert!(!back.machine.annotations().contains_key(annotation::PRESERVE));
+}
+
+/// Seed 33257: a machine recovers after its set has chosen to keep it and before its preservation begins.
+#[rstest]
+#[case::chosen_by_its_set(Story::of(running()).on_machine("auto-preserved"), "patch-machine")]
+#[case::said_by_the_node(Story::of(running()).on_node("auto-preserved"), "patch-node")]
+#[case::asked_for_by_a_user(Story::of(running()).on_machine("when-failed"), "")]
+fn mc_149_one_that_recovers_before_its_preservation_begins_is_let_go(#[case] story: Story, #[case] expected: &str) {
+    let is_users = expected.is_empty();
+    let back = story.rest();
+    let own = back.machine.annotations();
+    assert_eq!(own.contains_key(annotation::PRESERVE), is_users, "it would count against the set's allowance for ever");
+    assert!(!own.contains_key(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE));
+    assert!(!back.node.as_ref().unwrap().annotations().contains_key(annotation::PRESERVE));
+    let names = back.effects.iter().map(|effect| match effect {
+        Effect::PatchNode { guard: VersionGuard::Observed, .. } => "patch-node",
+        Effect::PatchMachine { guard: VersionGuard::Observed, .. } => "patch-machine",
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(
+        names.collect::<Vec<_>>().join(" "),
+        expected,
+        "nothing else has begun, and a user may decide meanwhile"
+    );
 }
 
 #[test]
