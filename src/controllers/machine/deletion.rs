@@ -12,7 +12,7 @@ use super::{
     creation::is_stale_node,
     creation_errors::{Fault, InputFault, class_fault, secret_fault},
     creation_outcome::{ASKED_EVERY, UnknownOutcome, unknown_before_the_end},
-    deletion_drain::{detach, drain_node},
+    deletion_drain::{DrainMode, detach, drain_mode, drain_node},
     deletion_end::{delete_node, node_trouble},
     deletion_stage::{DeletionStage, was_failed},
     observation::{Answer, Call, Force, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster},
@@ -339,7 +339,9 @@ fn ask_status(seen: &Observation) -> Plan {
                     None => skip_drain(seen),
                 },
             },
-            StatusReaction::AskAgain(_) if by_force => skip_drain(seen),
+            StatusReaction::AskAgain(_) if by_force || has_waited_for_one_of_several(seen, status.code) => {
+                skip_drain(seen)
+            }
             StatusReaction::AskAgain(period) => {
                 let text = if period == RetryPeriod::Short {
                     format!(
@@ -363,6 +365,12 @@ fn ask_status(seen: &Observation) -> Plan {
             (None, None) => Plan::new("ask-vm-status", vec![Effect::Start(Call::Status)], Next::AwaitCall),
         },
     }
+}
+
+/// A driver that sees several VMs of the machine's name tells the Node of none, however often it is asked. They are deleted without
+/// a drain once one would have had its time.
+fn has_waited_for_one_of_several(seen: &Observation, code: Code) -> bool {
+    code == Code::OutOfRange && drain_mode(seen) == DrainMode::Forced
 }
 
 /// Without the name of a Node there is nothing to drain.

@@ -163,6 +163,20 @@ fn mc_161_the_driver_tells_the_node() {
 }
 
 #[rstest]
+#[case::while_a_drain_would_have_time(Code::OutOfRange, 7300, DeletionStage::GetVmStatus)]
+#[case::when_a_drain_has_had_its_time(Code::OutOfRange, 7301, DeletionStage::DeleteVm)]
+#[case::a_provider_that_fails_names_the_vm_some_day(Code::Internal, 7301, DeletionStage::GetVmStatus)]
+fn a_driver_that_sees_several_vms_is_asked_no_longer_than_a_drain_may_last(
+    #[case] code: Code,
+    #[case] second: i64,
+    #[case] stage: DeletionStage,
+) {
+    let machine = no_label(resting(DeletionStage::GetVmStatus));
+    let told = answered(seen(machine, second), Answer::Status(Err(Status::new(code, "x"))));
+    assert_eq!(stage_after(&told), Some(stage));
+}
+
+#[rstest]
 #[case::mc_162_not_found(Code::NotFound, Force::No, Some(DeletionStage::DeleteVm))]
 #[case::unimplemented(Code::Unimplemented, Force::No, Some(DeletionStage::DeleteVm))]
 #[case::mc_163_bad_permissions(Code::PermissionDenied, Force::No, Some(DeletionStage::GetVmStatus))]

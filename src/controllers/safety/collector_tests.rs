@@ -236,7 +236,7 @@ async fn mc_032_two_machines_with_one_node_on_their_label_are_both_told() {
     assert_eq!(told, ["a", "b"]);
 }
 
-/// A machine whose creations got no answer is deleted before it knows its VM: the driver sees two of its name and answers neither.
+/// A machine whose creations got no answer is deleted before it knows its VM: the driver sees two of its name and deletes neither.
 #[tokio::test(start_paused = true)]
 async fn the_vms_of_a_machine_that_leaves_and_names_none_of_them_go() {
     let scene = Scene::new(&["c"]);
@@ -247,9 +247,8 @@ async fn the_vms_of_a_machine_that_leaves_and_names_none_of_them_go() {
         "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
         "metadata": {"name": "m", "namespace": "ns", "uid": "m", "deletionTimestamp": "2026-01-01T00:50:00Z"},
         "spec": {"class": {"kind": "MachineClass", "name": "c"}},
-        "status": {"lastOperation": {"type": "Delete", "state": "Failed", "description":
-            "Error occurred while getting VM status, aborting without retry. machine code: Cloud provider message - machine codes \
-             error: code = [OutOfRange] message = [2 VMs of this name]."}},
+        "status": {"currentStatus": {"phase": "Terminating"}, "lastOperation": {"type": "Delete", "state": "Failed", "description":
+            "Cloud provider message - machine codes error: code = [OutOfRange] message = [2 VMs of this name]. Initiate VM deletion"}},
     });
     scene.store(format!("{MACHINES}/m"), leaving.clone());
     let machine: Machine = serde_json::from_value(leaving).unwrap();

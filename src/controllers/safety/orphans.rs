@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::{
     api::v1alpha1::{Machine, MachinePhase},
+    controllers::machine::deletion_stage::DeletionStage,
     driver::same_instance::instance_key,
 };
 
@@ -53,7 +54,7 @@ pub enum Claim {
     Own,
     /// It may be about to get this VM.
     InCreation,
-    /// It is being deleted and can't tell which of several VMs it has: they all end with it.
+    /// It is being deleted and its driver doesn't know which of several VMs it has: they all end with it.
     Leaving,
     /// It has another one.
     OtherVm(String),
@@ -73,7 +74,7 @@ pub fn claim(provider_id: &str, machine: Option<&Machine>) -> Claim {
         matches!(machine.status.current_status.phase, MachinePhase::Unset | MachinePhase::CrashLoopBackOff);
     if may_be_same_vm(own, provider_id) {
         Claim::Own
-    } else if own.is_empty() && machine.metadata.deletion_timestamp.is_some() && tells_of_several_vms(machine) {
+    } else if own.is_empty() && is_left_with_several_vms(machine) {
         Claim::Leaving
     } else if own.is_empty() || in_creation {
         Claim::InCreation
@@ -88,6 +89,13 @@ const SEVERAL_VMS: &str = "OutOfRange";
 /// Whether the driver's last word about the machine's VM was that it has several.
 pub fn tells_of_several_vms(machine: &Machine) -> bool {
     machine.status.last_operation.description.contains(SEVERAL_VMS)
+}
+
+/// Whether the machine's deletion is past its drain and fails since the driver sees several VMs of the machine's name.
+fn is_left_with_several_vms(machine: &Machine) -> bool {
+    machine.metadata.deletion_timestamp.is_some()
+        && DeletionStage::of(machine) == Some(DeletionStage::DeleteVm)
+        && tells_of_several_vms(machine)
 }
 
 /// What the stores say about a listed VM: `held` are the instances of all machines, as [`instance_key`] tells them, `machine` is the
@@ -238,6 +246,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::api::names::stage_text;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -264,6 +273,10 @@ mod tests {
         machine
     }
 
+    fn several() -> String {
+        format!("code = [OutOfRange] {}", stage_text::DELETE_VM)
+    }
+
     fn leaving(provider_id: &str, says: &str) -> Machine {
         let mut machine = machine(MachinePhase::Terminating, provider_id);
         machine.metadata.deletion_timestamp = Some(Time(at(0)));
@@ -281,13 +294,17 @@ mod tests {
         Claim::InCreation
     )]
     #[case::a_new_machine(Some(machine(MachinePhase::Unset, "")), Claim::InCreation)]
-    #[case::it_leaves_and_names_none_of_several(Some(leaving("", "code = [OutOfRange]")), Claim::Leaving)]
-    #[case::it_leaves_and_may_have_only_this_one(Some(leaving("", "code = [Internal]")), Claim::InCreation)]
-    #[case::it_stays_and_names_none_of_several(
-        Some(Machine { metadata: ObjectMeta::default(), ..leaving("", "code = [OutOfRange]") }),
+    #[case::it_leaves_and_names_none_of_several(Some(leaving("", &several())), Claim::Leaving)]
+    #[case::its_node_may_still_be_drained(Some(leaving("", &format!("code = [OutOfRange] {}", stage_text::GET_VM_STATUS))), Claim::InCreation)]
+    #[case::it_leaves_and_may_have_only_this_one(
+        Some(leaving("", &format!("code = [Internal] {}", stage_text::DELETE_VM))),
         Claim::InCreation
     )]
-    #[case::it_leaves_with_this_one(Some(leaving("cloud:///v", "code = [OutOfRange]")), Claim::Own)]
+    #[case::it_stays_and_names_none_of_several(
+        Some(Machine { metadata: ObjectMeta::default(), ..leaving("", &several()) }),
+        Claim::InCreation
+    )]
+    #[case::it_leaves_with_this_one(Some(leaving("cloud:///v", &several())), Claim::Own)]
     #[case::mc_244_it_has_another_one(Some(machine(MachinePhase::Running, "cloud:///w")), Claim::OtherVm("cloud:///w".to_owned()))]
     #[case::mc_245_pending_without_identity(Some(machine(MachinePhase::Pending, "")), Claim::InCreation)]
     #[case::a_failed_one_without_identity(Some(machine(MachinePhase::Failed, "")), Claim::InCreation)]
