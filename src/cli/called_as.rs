@@ -55,7 +55,12 @@ mod tests {
     fn a_half_is_known_by_its_name(#[case] program: &str, #[case] port: &str) {
         let completed = completed(line(&[program, "--safety-up=2"]));
         assert_eq!(completed[..2], line(&[program, "serve"]));
-        assert!(completed.contains(&OsString::from(port)), "{completed:?}");
+        for flag in [port, "--secure-port=0", "--shutdown-delay-duration=0s"] {
+            assert!(
+                completed.contains(&OsString::from(flag)),
+                "{flag} in {completed:?}: pods of the original have five seconds to end"
+            );
+        }
         assert_eq!(completed.last(), Some(&OsString::from("--safety-up=2")), "what was given comes last");
     }
 
