@@ -124,10 +124,11 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
             DrainMode::ByIllness | DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
         },
         DrainState::Failed(error) => match mode {
-            DrainMode::Normal => {
+            // A Node that is ill does not tell whether its pods were only not reached.
+            DrainMode::Normal | DrainMode::ByIllness => {
                 failed_drain(seen, &format!("Drain failed due to - {error}. Will retry in next sync."))
             }
-            DrainMode::ByIllness | DrainMode::Forced => to_attachments(seen, &forced_on(error)),
+            DrainMode::Forced => to_attachments(seen, &forced_on(error)),
         },
     }
 }

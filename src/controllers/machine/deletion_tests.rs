@@ -279,6 +279,20 @@ fn after_the_drain(
 }
 
 #[rstest]
+#[case::its_node_is_ill(400, DeletionStage::Drain)]
+#[case::and_its_time_is_over(7400, DeletionStage::DeleteVm)]
+fn a_drain_by_force_that_fails_is_tried_again_until_its_time_is_over(
+    #[case] second: i64,
+    #[case] stage: DeletionStage,
+) {
+    let ill = cordoned(vec![condition("Ready", "False")]);
+    let mut seen = with_node(seen(resting(DeletionStage::Drain), second), ill);
+    assert!(seen.is_node_lastingly_ill());
+    seen.drain = DrainState::Failed("API server not available".to_owned());
+    assert_eq!(stage_after(&seen), Some(stage));
+}
+
+#[rstest]
 #[case::mc_173_live_ones_are_deleted(false, 1)]
 #[case::mc_174_others_are_not_deleted_twice(true, 0)]
 fn attachments_are_deleted_by_force(#[case] deleting: bool, #[case] deletions: usize) {
