@@ -232,7 +232,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     }
 
     /// Whether the list or watch that feeds the store could be opened.
-    pub(super) fn set_current(&self, current: bool) {
+    pub(crate) fn set_current(&self, current: bool) {
         self.current.store(current, Ordering::Release);
     }
 

@@ -147,9 +147,11 @@ impl TargetViews {
 }
 
 impl TargetViews {
-    /// The kinds that drains need, and whether each is listed completely and fed at present.
-    fn listed(&self) -> [(&'static str, bool); 5] {
+    /// The kinds that drains need, and whether each is listed completely and fed at present. Whether a drain is to be forced is
+    /// told by the Node.
+    fn listed(&self) -> [(&'static str, bool); 6] {
         [
+            ("nodes", is_fed(&self.node_store)),
             ("pods", is_fed(self.pods.store())),
             ("persistentvolumes", is_fed(self.volumes.store())),
             ("persistentvolumeclaims", is_fed(self.claims.store())),

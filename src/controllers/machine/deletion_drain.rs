@@ -43,6 +43,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 pub enum DrainMode {
     /// Pods are evicted.
     Normal,
+    /// Pods are deleted at once, because the Node has been ill for long. Only who reaches the Node's API server knows that.
+    ByIllness,
     /// Pods are deleted at once, and whatever fails does not stop the deletion.
     Forced,
 }
@@ -50,8 +52,10 @@ pub enum DrainMode {
 /// How the Node is to be drained now, from the label, the time since the deletion, and what ails the Node (M-05).
 pub fn drain_mode(seen: &Observation) -> DrainMode {
     let late = drain_limit(seen).is_some_and(TimeLimit::has_passed);
-    if seen.force_deletion() == Force::Yes || late || seen.is_node_lastingly_ill() {
+    if seen.force_deletion() == Force::Yes || late {
         DrainMode::Forced
+    } else if seen.is_node_lastingly_ill() {
+        DrainMode::ByIllness
     } else {
         DrainMode::Normal
     }
@@ -86,6 +90,9 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
             };
             return failed_drain(seen, &cause);
         }
+        (Some(trouble), DrainMode::ByIllness) if trouble.step == NodeStep::Cordon => {
+            return failed_drain(seen, &format!("Drain failed due to - {}. Will retry in next sync.", trouble.error));
+        }
         (Some(trouble), DrainMode::Forced) if trouble.step == NodeStep::Cordon => {
             return to_attachments(seen, &forced_on(&trouble.error));
         }
@@ -114,10 +121,11 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
         }
         DrainState::Drained => match mode {
             DrainMode::Normal => to_delete_vm(seen, "Drain successful.", recovered(seen).into_iter().collect()),
-            DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
+            DrainMode::ByIllness | DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
         },
         DrainState::Failed(error) => match mode {
-            DrainMode::Normal => {
+            // A Node that is ill does not tell whether its pods were only not reached.
+            DrainMode::Normal | DrainMode::ByIllness => {
                 failed_drain(seen, &format!("Drain failed due to - {error}. Will retry in next sync."))
             }
             DrainMode::Forced => to_attachments(seen, &forced_on(error)),
@@ -213,7 +221,7 @@ fn forced_on(error: &str) -> String {
 pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
     let (force, left) = match mode {
         DrainMode::Normal => (Force::No, drain_limit(seen).map_or(seen.limits.drain, TimeLimit::left)),
-        DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
+        DrainMode::ByIllness | DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
     };
     let node_uid = seen.node.ours().and_then(|node| node.uid()).unwrap_or_default();
     DrainOrder { node, node_uid, flow: DrainFlow::Deletion, force, deadline: after(seen.steady, left) }
@@ -373,6 +381,18 @@ pub(super) fn is_overdue(seen: &Observation) -> bool {
     deletion_limit(seen, overdue_after(seen)).is_some_and(TimeLimit::has_passed)
 }
 
+/// Whether a deletion that came past its drain by force has no reason for force any more: its Node is well again, or was not seen
+/// for as long as an illness must last.
+fn is_forced_no_more(seen: &Observation) -> bool {
+    drain_mode(seen) == DrainMode::Normal
+}
+
+/// Back to the drain. What the forced one has moved is gone; nobody else is moved without being asked.
+fn drain_after_all(seen: &Observation) -> Plan {
+    let rest = Rest::at(DeletionStage::Drain, "Nothing forces the drain any more.");
+    Plan::new("drain-after-all", vec![rest.effect(seen)], Next::Again)
+}
+
 /// Delete the Node's attachments; those that are being deleted already are not waited for.
 pub(super) fn detach(seen: &Observation) -> Plan {
     if !matches!(seen.node, NodeView::Ours(_)) {
@@ -385,6 +405,9 @@ pub(super) fn detach(seen: &Observation) -> Plan {
     let Some(attachments) = &seen.attachments else {
         return await_lists(seen, "detach-awaits-views", Wait::AttachmentViews);
     };
+    if is_forced_no_more(seen) {
+        return drain_after_all(seen);
+    }
     let alive: Vec<_> = attachments.iter().filter(|attachment| !attachment.deleting).collect();
     if alive.is_empty() {
         return to_delete_vm(seen, "No Live VolumeAttachments for node. Moving to VM Deletion.", Vec::new());

@@ -243,14 +243,16 @@ fn mc_170_an_attempt_ends_when_the_drain_timeout_does() {
 }
 
 #[rstest]
-#[case::mc_171_gently(200, Some(DeletionStage::Drain))]
-#[case::mc_172_by_force(7400, Some(DeletionStage::DeleteVolumeAttachments))]
-fn a_refused_cordon(#[case] second: i64, #[case] stage: Option<DeletionStage>) {
-    let mut seen = with_node(seen(resting(DeletionStage::Drain), second), node(vec![condition("Ready", "True")]));
+#[case::mc_171_gently(200, "True", Some(DeletionStage::Drain))]
+#[case::mc_172_by_force(7400, "True", Some(DeletionStage::DeleteVolumeAttachments))]
+#[case::by_force_because_the_node_is_ill(400, "False", Some(DeletionStage::Drain))]
+#[case::by_force_although_the_node_is_ill(7400, "False", Some(DeletionStage::DeleteVolumeAttachments))]
+fn a_refused_cordon(#[case] second: i64, #[case] ready: &str, #[case] stage: Option<DeletionStage>) {
+    let mut seen = with_node(seen(resting(DeletionStage::Drain), second), node(vec![condition("Ready", ready)]));
     seen.trouble = Some(Trouble { step: NodeStep::Cordon, error: "forbidden".to_owned() });
     seen.attachments = Some(vec![attachment(false)]);
     assert_eq!(stage_after(&seen), stage);
-    if second == 200 {
+    if stage == Some(DeletionStage::Drain) {
         let status = after(&decide(&seen), &seen.machine).status;
         assert_eq!(
             status.last_operation.description,
@@ -291,6 +293,20 @@ fn after_the_drain(
 }
 
 #[rstest]
+#[case::its_node_is_ill(400, DeletionStage::Drain)]
+#[case::and_its_time_is_over(7400, DeletionStage::DeleteVm)]
+fn a_drain_by_force_that_fails_is_tried_again_until_its_time_is_over(
+    #[case] second: i64,
+    #[case] stage: DeletionStage,
+) {
+    let ill = cordoned(vec![condition("Ready", "False")]);
+    let mut seen = with_node(seen(resting(DeletionStage::Drain), second), ill);
+    assert!(seen.is_node_lastingly_ill());
+    seen.drain = DrainState::Failed("API server not available".to_owned());
+    assert_eq!(stage_after(&seen), Some(stage));
+}
+
+#[rstest]
 #[case::mc_173_live_ones_are_deleted(false, 1)]
 #[case::mc_174_others_are_not_deleted_twice(true, 0)]
 fn attachments_are_deleted_by_force(#[case] deleting: bool, #[case] deletions: usize) {
@@ -303,6 +319,31 @@ fn attachments_are_deleted_by_force(#[case] deleting: bool, #[case] deletions: u
         stage_after(&seen),
         Some(if deleting { DeletionStage::DeleteVm } else { DeletionStage::DeleteVolumeAttachments })
     );
+}
+
+#[rstest]
+#[case::its_node_is_well_again(400, "True", "False", DeletionStage::Drain)]
+#[case::its_node_has_not_been_ill_for_long(250, "False", "False", DeletionStage::Drain)]
+#[case::its_node_is_ill(400, "False", "False", DeletionStage::DeleteVm)]
+#[case::the_label_forces_it(400, "True", "True", DeletionStage::DeleteVm)]
+#[case::its_time_is_over(7400, "True", "False", DeletionStage::DeleteVm)]
+fn a_deletion_that_nothing_forces_any_more_drains_after_all(
+    #[case] second: i64,
+    #[case] ready: &str,
+    #[case] label: &str,
+    #[case] stage: DeletionStage,
+) {
+    let mut machine = resting(DeletionStage::DeleteVolumeAttachments);
+    machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), label.to_owned());
+    let mut seen = with_node(seen(machine, second), cordoned(vec![condition("Ready", ready)]));
+    assert_eq!(stage_after(&seen), Some(stage));
+    seen.attachments = Some(vec![attachment(false)]);
+    let goes_back = stage == DeletionStage::Drain;
+    assert_eq!(decide(&seen).rule == "detach-by-force", !goes_back);
+    if goes_back {
+        seen.machine = Arc::new(after(&decide(&seen), &seen.machine));
+        assert!(matches!(decide(&seen).next, Next::StepDrain(order) if order.force == Force::No));
+    }
 }
 
 #[rstest]

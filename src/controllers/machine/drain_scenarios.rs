@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     testing_cloud::Mishap,
-    testing_cluster::{Luck, MACHINE, NODES, World, lock},
+    testing_cluster::{Luck, MACHINE, NODES, NoticedBy, World, lock},
 };
 
 const NODE: &str = "/api/v1/nodes/m-abcde";
@@ -296,6 +296,60 @@ async fn mc_143_a_preserved_machine_keeps_its_time_through_an_update_in_place() 
     world.api().set(NODE, "/metadata/labels/node.machine.sapcloud.io~1update-result", json!("successful"));
     wait(60).await;
     assert_eq!((world.phase().as_deref(), expiry()), (Some("Running"), until));
+}
+
+fn reports_ready(world: &World, status: &str) {
+    let ready = json!({ "type": "Ready", "status": status, "lastTransitionTime": world.now() });
+    world.api().set(NODE, "/status/conditions", json!([ready]));
+}
+
+#[rstest]
+#[case::the_watches_find_no_connection(NoticedBy::Watches)]
+#[case::only_the_probes_get_no_answer(NoticedBy::Watchman)]
+#[tokio::test(start_paused = true)]
+async fn a_node_that_recovers_while_the_target_cluster_is_silent_is_drained_gently_afterwards(
+    #[case] noticed: NoticedBy,
+) {
+    let world = with_held_pod("a").await;
+    reports_ready(&world, "False");
+    wait(5).await;
+    assert_eq!(world.phase().as_deref(), Some("Unknown"));
+    world.target_falls_silent(noticed);
+    wait(8).await;
+    reports_ready(&world, "True");
+    wait(330).await;
+    world.api().delete(MACHINE);
+    wait(30).await;
+    let stage = world.api().get(MACHINE).unwrap()["status"]["lastOperation"]["description"].clone();
+    assert!(stage.as_str().unwrap().ends_with("Initiate node drain"), "{stage}");
+    world.target_answers_again();
+    wait(60).await;
+    assert!(evictions_of(&world, "a") > 0, "nobody asked for the eviction of the pod");
+    assert_eq!((world.phase().as_deref(), world.vms().deletes), (Some("Terminating"), 0), "the VM went with its pod");
+    assert!(pods_deleted(&world).is_empty(), "{:?}", pods_deleted(&world));
+    world.api().held.clear();
+    wait(60).await;
+    assert_eq!(world.phase(), None);
+    assert!(world.vms().by_name.is_empty());
+}
+
+#[rstest]
+#[case::by_force("True", 200)]
+#[case::its_time_is_over("", 7400)]
+#[tokio::test(start_paused = true)]
+async fn a_silent_target_cluster_keeps_no_vm_whose_deletion_is_forced_or_overdue(
+    #[case] label: &str,
+    #[case] within: u64,
+) {
+    let world = with_held_pod("a").await;
+    reports_ready(&world, "False");
+    wait(5).await;
+    world.target_falls_silent(NoticedBy::Watches);
+    world.api().set(MACHINE, "/metadata/labels/force-deletion", json!(label));
+    world.api().delete(MACHINE);
+    wait(within).await;
+    assert_eq!(world.vms().deletes, 1);
+    assert!(world.vms().by_name.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

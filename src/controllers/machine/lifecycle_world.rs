@@ -24,6 +24,7 @@ use super::{
     decide::decide,
     lifecycle_property::Sabotage,
     memory::{Memory, Pass},
+    node_ailments::Sight,
     node_ownership::{Claim, Owner, owner, provider_id},
     observation::{
         Answer, Call, ClassState, Flow, Force, Freeze, LastGood, Namesake, NodeSource, NodeView, Observation, Permit,

@@ -2,6 +2,7 @@
 //!
 //! A Node's conditions carry times of the target cluster, whose clock may differ from ours by any amount. So these times only tell
 //! one spell of an ailment from the next; how long a spell lasts is counted from when this process first saw it (decisions.md 46).
+//! A view that may be old tells of no ailment: nobody is judged by it (decisions.md 47), and after it a spell begins anew.
 //! What lives here: that memory, as a plain value. What is done by it: the drains. Source: spec/machine-controller M-05.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -10,7 +11,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde::Serialize;
 
-use super::observation::{condition, conditions_of, since};
+use super::observation::{Freeze, Silence, condition, conditions_of, since};
+use crate::cluster::{clock::ClockTrouble, store::Store};
 
 /// A Node that has been ill for so long is drained by force.
 const FORCES_AFTER: Duration = Duration::from_secs(5 * 60);
@@ -37,6 +39,33 @@ impl Ailment {
     }
 }
 
+/// Whether what is seen of Nodes is what the API server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// It is.
+    Current,
+    /// It may be old: the Node may have recovered since.
+    MaybeOld,
+}
+
+impl Sight {
+    /// How Nodes are seen through this view.
+    pub fn through(view: &Store<Node>) -> Self {
+        if view.is_current() { Self::Current } else { Self::MaybeOld }
+    }
+
+    /// The same while verdicts are suspended or not, and why. A clock in doubt alone makes no Node look other than it is.
+    #[must_use]
+    pub fn under(self, freeze: Freeze, silence: Silence, clock: Option<ClockTrouble>) -> Self {
+        match (freeze, silence, clock) {
+            (Freeze::Flowing, _, _) | (Freeze::Frozen, Silence::None, Some(_)) => self,
+            (Freeze::Frozen, Silence::None, None) | (Freeze::Frozen, Silence::Target | Silence::Control, _) => {
+                Self::MaybeOld
+            }
+        }
+    }
+}
+
 /// One spell of an ailment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Spell {
@@ -52,7 +81,10 @@ pub struct Ailments(BTreeMap<Ailment, Spell>);
 
 impl Ailments {
     /// What ails the Node at this steady time, after what was seen before.
-    pub fn of(node: &Node, before: &Self, steady: Timestamp) -> Self {
+    pub fn of(node: &Node, sight: Sight, before: &Self, steady: Timestamp) -> Self {
+        if sight == Sight::MaybeOld {
+            return Self::default();
+        }
         Self::seen_on(node, |ailment, transition| {
             let same = before.0.get(&ailment).filter(|spell| spell.transition == transition);
             same.map_or(steady, |spell| spell.since)
@@ -98,7 +130,7 @@ mod tests {
     fn lasting(looks: &[(i64, Node)]) -> bool {
         let mut ailments = Ailments::default();
         for (second, node) in looks {
-            ailments = Ailments::of(node, &ailments, at(*second));
+            ailments = Ailments::of(node, Sight::Current, &ailments, at(*second));
         }
         looks.last().is_some_and(|(second, _)| ailments.are_lasting(at(*second)))
     }
@@ -121,6 +153,39 @@ mod tests {
         let ill = || since_second("Ready", "False", target_ahead);
         assert!(!lasting(&[(0, ill())]) && !lasting(&[(0, ill()), (300, ill())]));
         assert!(lasting(&[(0, ill()), (301, ill())]));
+    }
+
+    #[rstest]
+    #[case::seen_all_the_time(&[(0, Sight::Current), (301, Sight::Current)], true)]
+    #[case::seen_in_an_old_view(&[(0, Sight::Current), (301, Sight::MaybeOld)], false)]
+    #[case::long_known_before_the_view_grew_old(&[(0, Sight::Current), (301, Sight::Current), (302, Sight::MaybeOld)], false)]
+    #[case::seen_again_after_an_outage(&[(0, Sight::Current), (5, Sight::MaybeOld), (400, Sight::Current)], false)]
+    #[case::and_for_long(&[(0, Sight::Current), (5, Sight::MaybeOld), (400, Sight::Current), (701, Sight::Current)], true)]
+    fn time_out_of_sight_is_no_time_of_illness(#[case] looks: &[(i64, Sight)], #[case] expected: bool) {
+        let (mut ailments, mut lasting) = (Ailments::default(), false);
+        for (second, sight) in looks {
+            ailments = Ailments::of(&since_second("Ready", "False", 0), *sight, &ailments, at(*second));
+            lasting = ailments.are_lasting(at(*second));
+        }
+        assert_eq!(lasting, expected);
+    }
+
+    #[rstest]
+    #[case::nothing_is_amiss(Freeze::Flowing, Silence::None, None, Sight::Current)]
+    #[case::a_probe_has_failed(Freeze::Flowing, Silence::Target, None, Sight::Current)]
+    #[case::the_target_cluster_is_silent(Freeze::Frozen, Silence::Target, None, Sight::MaybeOld)]
+    #[case::it_answers_and_the_views_are_behind(Freeze::Frozen, Silence::None, None, Sight::MaybeOld)]
+    #[case::the_control_cluster_is_silent(Freeze::Frozen, Silence::Control, None, Sight::MaybeOld)]
+    #[case::only_the_clock_is_in_doubt(Freeze::Frozen, Silence::None, Some(ClockTrouble::Stepped), Sight::Current)]
+    #[case::the_clock_too(Freeze::Frozen, Silence::Target, Some(ClockTrouble::Stepped), Sight::MaybeOld)]
+    fn nodes_are_seen(
+        #[case] freeze: Freeze,
+        #[case] silence: Silence,
+        #[case] clock: Option<ClockTrouble>,
+        #[case] expected: Sight,
+    ) {
+        assert_eq!(Sight::Current.under(freeze, silence, clock), expected);
+        assert_eq!(Sight::MaybeOld.under(freeze, silence, clock), Sight::MaybeOld, "a view that is not fed");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{
     class_state::class_state,
     health::conditions_changed,
     memory::{Memory, Pass},
-    node_ailments::Ailments,
+    node_ailments::{Ailments, Sight},
     node_ownership::{Owner, instance_of, owner_in, provider_id},
     observation::{
         AttachmentView, ClassView, CreationGuarantee, DrainState, Freeze, Inputs, LastGood, Namesake, NodeIdentity,
@@ -141,7 +141,7 @@ pub fn observe(
         siblings: siblings(sources.views, &machine, &limits, vm_check, now),
         limits,
         node_identity: node_identity(sources, &machine, &node),
-        ailments: ailments(&node, &memory.ailments, reading.steady),
+        ailments: ailments(&node, sight_of_nodes(sources, reading), &memory.ailments, reading.steady),
         conditions_differ_since: conditions_differ_since(
             &machine,
             &node,
@@ -258,8 +258,13 @@ pub fn first_seen_deleting(machine: &Machine, before: Option<Timestamp>, now: Ti
 }
 
 /// What ails the Node of a machine, after what was seen before.
-pub fn ailments(node: &NodeView, before: &Ailments, steady: Timestamp) -> Ailments {
-    node.ours().map(|node| Ailments::of(node, before, steady)).unwrap_or_default()
+pub fn ailments(node: &NodeView, sight: Sight, before: &Ailments, steady: Timestamp) -> Ailments {
+    node.ours().map(|node| Ailments::of(node, sight, before, steady)).unwrap_or_default()
+}
+
+fn sight_of_nodes(sources: &Sources<'_>, reading: Reading) -> Sight {
+    let through = sources.target.map_or(Sight::Current, |target| Sight::through(target.nodes));
+    through.under(sources.freeze, sources.silence, reading.trouble())
 }
 
 /// What the driver said of the VM counts for as long as the machine is unhealthy.

@@ -50,6 +50,8 @@ pub struct Api {
     pub held: BTreeSet<String>,
     /// Whether the views of pods are still empty, because they are slow to fill.
     pub pods_are_late: bool,
+    /// Whether the views hear nothing of Nodes.
+    pub nodes_are_untold: bool,
     /// The budgets of the namespace.
     pub budgets: Vec<Arc<PodDisruptionBudget>>,
     /// Objects that were deleted, each with the grace period that was asked for.

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 pub use super::testing_api::{Api, MACHINE, MACHINES, NODES, lock};
 use super::{
     FreezeSwitch, MachineController, MachineDeps, TargetParts,
-    observation::LastGood,
+    observation::{Freeze, LastGood},
     settings::MachineSettings,
     testing::at,
     testing_api::{PODS, Pods, client},
@@ -105,6 +105,15 @@ impl Clock for SetClock {
     }
 }
 
+/// Who in the process notices that the target cluster's API server is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticedBy {
+    /// The watches, which find no connection.
+    Watches,
+    /// The watchman alone, whose probes get no answer: the watches hear nothing and take that for peace.
+    Watchman,
+}
+
 /// How late and how wrong the controller's view is.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
@@ -127,9 +136,15 @@ struct Process {
     stopping: CancellationToken,
     leadership: Leadership,
     queue: Arc<WorkQueue<ObjectKey>>,
+    /// Its view of Nodes.
+    nodes: Arc<Store<Node>>,
+    freeze: FreezeSwitch,
     controller: Arc<MachineController>,
     working: Option<tokio::task::JoinHandle<()>>,
 }
+
+/// Requests of the target cluster.
+const TARGET: [&str; 2] = [" /api/v1/nodes", " /api/v1/namespaces/ns/pods"];
 
 /// How long a process that is asked to stop lets driver calls run.
 pub const DRIVER_DRAIN: Duration = Duration::from_secs(20);
@@ -224,6 +239,36 @@ impl World {
 
     pub fn api(&self) -> MutexGuard<'_, Api> {
         lock(&self.api)
+    }
+
+    /// The target cluster's API server falls silent. The cluster lives on.
+    pub fn target_falls_silent(&self, noticed: NoticedBy) {
+        let mut api = self.api();
+        api.unreachable.extend(TARGET);
+        api.nodes_are_untold = true;
+        match noticed {
+            NoticedBy::Watches => {
+                api.pods_are_late = true;
+                self.process.nodes.set_current(false);
+            }
+            NoticedBy::Watchman => self.process.freeze.set(Freeze::Frozen),
+        }
+    }
+
+    /// It answers again, and the views have caught up.
+    pub fn target_answers_again(&self) {
+        let mut api = self.api();
+        api.unreachable.retain(|text| !TARGET.contains(text));
+        api.nodes_are_untold = false;
+        api.pods_are_late = false;
+        let nodes = &self.process.nodes;
+        nodes.list_begins();
+        for (_, object) in api.objects.iter().filter(|(path, _)| path.starts_with(NODES)) {
+            nodes.apply(serde_json::from_value(object.clone()).unwrap());
+        }
+        nodes.list_ends();
+        nodes.set_current(true);
+        self.process.freeze.set(Freeze::Flowing);
     }
 
     /// Lets the controller look at the machine at once.
@@ -325,6 +370,7 @@ fn start(
     let (sender, mut events) = tokio::sync::mpsc::channel(64);
     tokio::spawn(async move { while events.recv().await.is_some() {} });
     let client = client(api);
+    let freeze = FreezeSwitch::default();
     let mut drivers = Registry::new();
     let cloud = Arc::clone(cloud) as Arc<dyn Driver>;
     let driver: Arc<dyn Driver> = Arc::new(Measured::new(cloud, metrics.clone()));
@@ -345,7 +391,7 @@ fn start(
         gate,
         recorder: Recorder::new("machine-controller", sender),
         rng: Arc::new(Mutex::new(rand_chacha::ChaCha20Rng::seed_from_u64(7))),
-        freeze: FreezeSwitch::default(),
+        freeze: freeze.clone(),
         settings: MachineSettings::default(),
         metrics: metrics.clone(),
     }));
@@ -362,6 +408,7 @@ fn start(
         heard = heard.max(version(object));
     }
     // The watch: changes are heard of a little later.
+    let watched = Arc::clone(&nodes);
     let (api, watch) = (Arc::clone(api), stop.clone());
     tokio::spawn(async move {
         let mut at = 0;
@@ -371,10 +418,15 @@ fn start(
             let next = changed.notified();
             tokio::pin!(next);
             next.as_mut().enable();
-            let news: Vec<(String, Value, bool)> = lock(&api).news.iter().skip(at).cloned().collect();
+            let (news, untold): (Vec<(String, Value, bool)>, bool) = {
+                let api = lock(&api);
+                (api.news.iter().skip(at).cloned().collect(), api.nodes_are_untold)
+            };
             at += news.len();
-            for (path, object, gone) in news.iter().filter(|(_, object, _)| version(object) > heard) {
-                tell(&views, &nodes, path, object, *gone);
+            let is_told = |path: &str| !(untold && path.starts_with(NODES));
+            for (path, object, gone) in news.iter().filter(|(path, object, _)| version(object) > heard && is_told(path))
+            {
+                tell(&views, &watched, path, object, *gone);
             }
             tokio::select! {
                 () = next => tokio::time::sleep(weather.watch_delay).await,
@@ -397,7 +449,7 @@ fn start(
         let controller = Arc::clone(&passing);
         async move { controller.reconcile(key).await }
     }));
-    Process { stop, stopping, leadership, queue: woken, controller, working: Some(working) }
+    Process { stop, stopping, leadership, queue: woken, nodes, freeze, controller, working: Some(working) }
 }
 
 fn version(object: &Value) -> u64 {

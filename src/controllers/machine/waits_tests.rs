@@ -59,6 +59,11 @@ fn moving() -> DrainState {
     }
 }
 
+fn by_force(mut seen: Observation) -> Observation {
+    Arc::make_mut(&mut seen.machine).labels_mut().insert(label::FORCE_DELETION.to_owned(), "True".to_owned());
+    seen
+}
+
 fn troubled(mut seen: Observation, step: NodeStep) -> Observation {
     seen.trouble = Some(Trouble { step, error: "no".to_owned() });
     seen
@@ -204,12 +209,13 @@ fn row_of(wait: Wait) -> Row {
         }
         // The view shows it within moments; the stage was told on entering.
         Wait::Detachment => {
-            let mut seen = at_stage(DeletionStage::DeleteVolumeAttachments);
+            let mut seen = by_force(at_stage(DeletionStage::DeleteVolumeAttachments));
             seen.attachments = Some(vec![attachment()]);
             quiet(row(seen, "", &[]))
         }
         Wait::DetachmentFailed => {
-            let mut seen = troubled(at_stage(DeletionStage::DeleteVolumeAttachments), NodeStep::Attachments);
+            let mut seen = by_force(at_stage(DeletionStage::DeleteVolumeAttachments));
+            seen = troubled(seen, NodeStep::Attachments);
             seen.attachments = Some(vec![attachment()]);
             let says = &[SINCE_DELETED, "failed due to - no", "every 5s", "from 2027-01-15T10:11:40Z on"];
             row(seen, "WaitingForVolumeDetachment", says)

@@ -15,6 +15,7 @@ use crate::{
     cluster::key::ObjectKey,
     controllers::{
         machine::{
+            node_ailments::Sight,
             node_ownership::{Owner, owner_in, provider_id},
             observation::{Namesake, NodeView, Observation, Sibling, since},
             observe::{ailments, conditions_differ_since, first_seen_deleting, whose},
@@ -46,7 +47,7 @@ impl Process {
         seen.node = self.node_of(machine, memory);
         memory.conditions_differ_since =
             conditions_differ_since(machine, &seen.node, memory.conditions_differ_since, now);
-        memory.ailments = ailments(&seen.node, &memory.ailments, now);
+        memory.ailments = ailments(&seen.node, Sight::through(&self.nodes), &memory.ailments, now);
         memory.first_seen_deleting = first_seen_deleting(machine, memory.first_seen_deleting, now);
         seen.first_seen = memory.first_seen;
         seen.first_seen_deleting = memory.first_seen_deleting;

@@ -123,14 +123,16 @@ impl World {
         let memory = &mut self.process.memory;
         memory.conditions_differ_since = conditions_differ_since(&machine, &node, memory.conditions_differ_since, now);
         memory.first_seen_deleting = first_seen_deleting(&machine, memory.first_seen_deleting, now);
-        memory.ailments = ailments(&node, &memory.ailments, now);
+        let silence = if self.freeze == Freeze::Frozen { Silence::Target } else { Silence::None };
+        let sight = Sight::Current.under(self.freeze, silence, None);
+        memory.ailments = ailments(&node, sight, &memory.ailments, now);
         memory.vm_check = vm_check(&machine, memory.vm_check);
         let mut seen = self.base.clone();
         (seen.now, seen.steady) = (now, now);
         seen.first_seen = memory.first_seen;
         seen.first_seen_deleting = memory.first_seen_deleting;
         seen.freeze = self.freeze;
-        seen.silence = if self.freeze == Freeze::Frozen { Silence::Target } else { Silence::None };
+        seen.silence = silence;
         seen.class.state = self.class.clone();
         seen.class.last_good = LastGood::Unknown;
         seen.flow = memory.flow.clone();
