@@ -32,7 +32,7 @@ pub const BY_TEMPLATE_CLASS: IndexName = "template-class";
 pub const BY_MACHINE: IndexName = "machine";
 /// Index: nodes and machines by provider ID.
 pub const BY_PROVIDER_ID: IndexName = "provider-id";
-/// Index: machines by the last segment of their provider ID in lower case, which is what ids of one instance have in common
+/// Index: nodes and machines by the last segment of their provider ID in lower case, which is what ids of one instance have in common
 /// however they are spelled (`driver::same_instance`).
 pub const BY_INSTANCE: IndexName = "instance";
 /// Index: classes by the `namespace/name` of the Secrets they refer to.
@@ -126,6 +126,10 @@ pub fn node_store() -> Arc<Store<Node>> {
     Arc::new(Store::new(vec![
         (BY_MACHINE, |node| label_of(node, label::MACHINE_NAME)),
         (BY_PROVIDER_ID, |node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).into_iter().collect()),
+        (BY_INSTANCE, |node| {
+            let instance = node.spec.as_ref().and_then(|spec| last_segment(spec.provider_id.as_deref()?));
+            instance.map(str::to_ascii_lowercase).into_iter().collect()
+        }),
     ]))
 }
 

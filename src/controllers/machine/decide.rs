@@ -12,6 +12,7 @@ use super::{
     health::health,
     health_timeout::timeouts,
     in_place::{in_place_drain, in_place_marks},
+    lost_link::lost_link,
     node_capacity,
     node_identity::node_identity,
     node_metadata,
@@ -32,9 +33,10 @@ pub fn decide(seen: &Observation) -> Plan {
     if seen.machine.metadata.deletion_timestamp.is_some() {
         return deletion(seen);
     }
-    let rules: [fn(&Observation) -> Say; 12] = [
+    let rules: [fn(&Observation) -> Say; 13] = [
         own_finalizer,
         frozen,
+        lost_link,
         node_was_deleted,
         in_place_marks,
         health,

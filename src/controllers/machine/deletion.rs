@@ -15,6 +15,7 @@ use super::{
     deletion_drain::{DrainMode, detach, drain_mode, drain_node},
     deletion_end::{delete_node, node_trouble},
     deletion_stage::{DeletionStage, was_failed},
+    lost_link::link_before_the_vm_goes,
     observation::{Answer, Call, Force, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster},
     plan::{Effect, Memo, Next, Plan, VersionGuard},
     retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
@@ -48,7 +49,7 @@ pub enum DeletionStep {
     AwaitOther(String),
     /// Enter this stage; the machine becomes Terminating.
     MarkTerminating(DeletionStage),
-    /// Link the Node whose label names the machine, and become Terminating.
+    /// Link the Node that is the machine's, and become Terminating; its drain follows.
     LinkNode(String),
     /// Find out which Node the VM has.
     AskStatus,
@@ -79,24 +80,26 @@ pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
         }
         VmOwner::Leaving(_) | VmOwner::This => {}
     }
-    let Some(stage) = DeletionStage::of(&seen.machine) else {
+    let stage = DeletionStage::of(&seen.machine);
+    if vm_is_gone(seen) && stage.is_some_and(|stage| stage <= DeletionStage::DeleteVm) {
+        return DeletionStep::DeleteNode;
+    }
+    if let Some(node) = link_before_the_vm_goes(seen, stage) {
+        return DeletionStep::LinkNode(node.to_owned());
+    }
+    let Some(stage) = stage else {
         return match (&seen.node, seen.target) {
             (_, TargetCluster::None) => DeletionStep::MarkTerminating(DeletionStage::DeleteVm),
-            (NodeView::NotLinked { candidate: Some(node), .. }, _) => DeletionStep::LinkNode(node.clone()),
-            (NodeView::NotLinked { candidate: None, .. }, _) => match node_of_answered_vm(seen) {
+            (NodeView::NotLinked { .. }, _) => match node_of_answered_vm(seen) {
                 Some(node) => DeletionStep::LinkNode(node.to_owned()),
                 None => DeletionStep::MarkTerminating(DeletionStage::GetVmStatus),
             },
             _ => DeletionStep::MarkTerminating(DeletionStage::Drain),
         };
     };
-    if vm_is_gone(seen) && stage <= DeletionStage::DeleteVm {
-        return DeletionStep::DeleteNode;
-    }
     match stage {
         DeletionStage::GetVmStatus => match &seen.node {
-            NodeView::NotLinked { candidate: Some(node), .. } => DeletionStep::LinkNode(node.clone()),
-            NodeView::NotLinked { candidate: None, .. } => DeletionStep::AskStatus,
+            NodeView::NotLinked { .. } => DeletionStep::AskStatus,
             NodeView::NoTarget => DeletionStep::DeleteVm,
             NodeView::Absent
             | NodeView::Vanished

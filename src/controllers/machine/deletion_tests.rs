@@ -149,6 +149,38 @@ fn mc_160_a_node_that_names_the_machine_is_linked_without_asking_the_driver() {
     assert_eq!(starts(&plan), None);
 }
 
+#[rstest]
+fn a_node_in_sight_is_linked_again_and_drained_at_each_stage_before_the_vm_is_deleted(
+    #[values(
+        DeletionStage::GetVmStatus,
+        DeletionStage::Drain,
+        DeletionStage::DeleteVolumeAttachments,
+        DeletionStage::DeleteVm
+    )]
+    stage: DeletionStage,
+) {
+    let mut seen = seen(no_label(resting(stage)), 200);
+    seen.node = NodeView::NotLinked { candidate: Some("n7".to_owned()), namesake: None };
+    let plan = decide(&seen);
+    let machine = after(&plan, &seen.machine);
+    assert_eq!(machine.labels().get(label::NODE).map(String::as_str), Some("n7"));
+    assert_eq!((DeletionStage::of(&machine), starts(&plan)), (Some(DeletionStage::Drain), None));
+}
+
+#[rstest]
+#[case::drain(DeletionStage::Drain, Some(DeletionStage::DeleteVm))]
+#[case::attachments(DeletionStage::DeleteVolumeAttachments, Some(DeletionStage::DeleteVm))]
+fn a_machine_that_has_no_node_is_not_drained(#[case] stage: DeletionStage, #[case] next: Option<DeletionStage>) {
+    assert_eq!(stage_after(&seen(no_label(resting(stage)), 200)), next);
+}
+
+#[test]
+fn a_failed_deletion_of_the_vm_is_told_before_a_node_is_linked_again() {
+    let mut seen = answered(seen(no_label(resting(DeletionStage::DeleteVm)), 200), deletes(Code::Unavailable));
+    seen.node = NodeView::NotLinked { candidate: Some("n7".to_owned()), namesake: None };
+    assert_eq!(decide(&seen).rule, "driver-failed-in-deletion");
+}
+
 #[test]
 fn mc_161_the_driver_tells_the_node() {
     let seen = seen(no_label(resting(DeletionStage::GetVmStatus)), 100);

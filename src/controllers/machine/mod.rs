@@ -49,6 +49,9 @@ mod in_place_tests;
 mod lifecycle_property;
 #[cfg(test)]
 mod lifecycle_world;
+pub mod lost_link;
+#[cfg(test)]
+mod lost_link_scenarios;
 pub mod measures;
 mod memory;
 pub mod node_ailments;

@@ -110,7 +110,7 @@ fn better<'a>(claim: &Claim<'_>, node: &Node, rivals: impl Iterator<Item = &'a C
 }
 
 /// Whether the machine has the very text of the Node's id. Without an id neither says anything.
-fn has_its_id(machine: &Machine, node: &Node) -> bool {
+pub(super) fn has_its_id(machine: &Machine, node: &Node) -> bool {
     let id = provider_id(node);
     !id.is_empty() && machine.spec.provider_id.eq_ignore_ascii_case(id)
 }

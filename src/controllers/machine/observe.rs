@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use super::{
     class_state::class_state,
     health::conditions_changed,
+    lost_link::candidate,
     memory::{Memory, Pass},
     node_ailments::{Ailments, Sight},
     node_ownership::{Owner, instance_of, owner_in, provider_id},
@@ -30,7 +31,7 @@ use crate::{
     cluster::{clock::Reading, key::ObjectKey, store::Store},
     controllers::{
         drain::observe::{DrainViews, MissingView},
-        views::{BY_MACHINE, BY_NAME_LABEL, ControlViews, qualified},
+        views::{BY_NAME_LABEL, ControlViews, qualified},
     },
     driver::{Registry, SameInstance, SecretData},
 };
@@ -235,11 +236,7 @@ fn node_identity(sources: &Sources<'_>, machine: &Machine, node: &NodeView) -> N
 }
 
 fn not_linked(sources: &Sources<'_>, nodes: &Store<Node>, machine: &Machine, memory: &Memory) -> NodeView {
-    let candidates = nodes.by_index(BY_MACHINE, machine.metadata.name.as_deref().unwrap_or_default());
-    let candidate = candidates
-        .iter()
-        .find(|node| owner_in(machine, node, sources.views, &same_instance(sources)) == Owner::Ours)
-        .map(|node| node.name_any());
+    let candidate = candidate(machine, nodes, sources.views, &same_instance(sources)).map(|node| node.name_any());
     let namesake = memory.flow.vm.as_ref().filter(|vm| !vm.identity.node_name.is_empty()).and_then(|vm| {
         let node = nodes.get(&ObjectKey::cluster_scoped(&vm.identity.node_name))?;
         let mut made = machine.clone();

@@ -134,7 +134,25 @@ pub fn after_node(change: &Change<Node>, views: &ControlViews) -> NodeNews {
             _ => {}
         }
     }
+    if leads_otherwise(change) {
+        news.wake.extend(unlinked_with_the_instance_of(newest, views));
+    }
     news
+}
+
+/// Whether the Node leads to another machine than before, or to one at all.
+fn leads_otherwise(change: &Change<Node>) -> bool {
+    let Some(new) = &change.new else { return false };
+    let leads = |node: &Node| (provider_id(node).to_owned(), node.labels().get(label::MACHINE_NAME).cloned());
+    change.old.as_ref().is_none_or(|old| leads(old) != leads(new))
+}
+
+/// Machines with the instance of this Node that have lost their link.
+fn unlinked_with_the_instance_of(node: &Node, views: &ControlViews) -> impl Iterator<Item = ObjectKey> {
+    let instance = last_segment(provider_id(node)).map(str::to_ascii_lowercase);
+    let machines = instance.map(|instance| views.machines.by_index(BY_INSTANCE, &instance)).unwrap_or_default();
+    let is_unlinked = |machine: &Arc<Machine>| machine.labels().get(label::NODE).is_none_or(String::is_empty);
+    machines.into_iter().filter(is_unlinked).map(|machine| ObjectKey::of(&*machine))
 }
 
 /// Whether an update of a Node may change a decision about its machine.

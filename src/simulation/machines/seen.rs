@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::{MachineMemory, Pass};
@@ -15,14 +14,15 @@ use crate::{
     cluster::key::ObjectKey,
     controllers::{
         machine::{
+            lost_link::candidate,
             node_ailments::Sight,
-            node_ownership::{Owner, owner_in, provider_id},
+            node_ownership::{owner_in, provider_id},
             observation::{Namesake, NodeView, Observation, Sibling, since},
             observe::{ailments, conditions_differ_since, first_seen_deleting, whose},
             settings::HealthTimeout,
             shared_instance::vm_owner_in,
         },
-        views::{BY_MACHINE, BY_NAME_LABEL, qualified},
+        views::{BY_NAME_LABEL, qualified},
     },
     driver::{SameInstance, same_instance::by_last_segment},
     simulation::process::Process,
@@ -69,8 +69,7 @@ impl Process {
     fn node_of(&self, machine: &Machine, memory: &MachineMemory) -> NodeView {
         let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
         if name.is_empty() {
-            let candidates = self.nodes.by_index(BY_MACHINE, &machine.name_any());
-            let is_ours = |node: &&Arc<Node>| owner_in(machine, node, &self.views, &same_instance) == Owner::Ours;
+            let candidate = candidate(machine, &self.nodes, &self.views, &same_instance);
             let namesake = memory.flow.vm.as_ref().and_then(|vm| {
                 let node = self.nodes.get(&ObjectKey::cluster_scoped(&vm.identity.node_name))?;
                 Some(Namesake {
@@ -78,10 +77,7 @@ impl Process {
                     created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
                 })
             });
-            return NodeView::NotLinked {
-                candidate: candidates.iter().find(is_ours).map(|node| node.name_any()),
-                namesake,
-            };
+            return NodeView::NotLinked { candidate: candidate.map(|node| node.name_any()), namesake };
         }
         match self.nodes.get(&ObjectKey::cluster_scoped(name)) {
             None if self.vanished.contains(&ObjectKey::of(machine)) => NodeView::Vanished,

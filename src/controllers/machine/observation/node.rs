@@ -16,9 +16,9 @@ use crate::{
 pub enum NodeView {
     /// There is no target cluster.
     NoTarget,
-    /// The machine has no node label; a Node that names the machine may exist.
+    /// The machine has no node label; a Node that is its own may exist.
     NotLinked {
-        /// Name of a Node whose label names the machine.
+        /// Name of a Node that is the machine's nevertheless: by its label or its instance.
         candidate: Option<String>,
         /// The Node that has the name which the driver answered, if there is such a Node.
         namesake: Option<Namesake>,
