@@ -292,6 +292,9 @@ async fn rivals_become_calm_and_say_so() {
         let metrics = replica.metrics.render().unwrap();
         assert!(!metrics.contains("mcm_certificate_ca_bundle_contests_total 0"), "{metrics}");
     }
+    let misses =
+        |replica: &Replica| replica.metrics.render().unwrap().contains("\nmcm_certificate_ca_bundles_drifted 1\n");
+    until(&api, || replicas.iter().any(misses)).await;
     // An emptied bundle helps nobody and is filled at once all the same.
     api.change(VALIDATING, |object| object["webhooks"][0]["clientConfig"]["caBundle"] = json!(""));
     let emptied = tokio::time::Instant::now();
