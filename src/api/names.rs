@@ -25,6 +25,9 @@ pub mod finalizer {
     pub const SECRET: &str = "machine.sapcloud.io/machine-controller";
     /// On Nodes with a backing machine.
     pub const NODE: &str = "node.machine.sapcloud.io/machine-controller";
+    /// On an object that is being deleted with the propagation policy `Orphan`: the garbage collector takes the references to it off
+    /// its dependents, and then this finalizer.
+    pub const ORPHAN: &str = "orphan";
 }
 
 /// Labels.

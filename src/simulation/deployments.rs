@@ -191,7 +191,9 @@ impl Process {
                 calls.patch::<MachineSet>(&self.views.sets, set, Part::Main, patch).map(drop)
             }
             Effect::ReleaseSet { set, patch } => released(calls.patch(&self.views.sets, set, Part::Main, patch)),
-            Effect::DeleteSet(set) => calls.delete::<MachineSet>(&self.views.sets, set, None).map(drop),
+            Effect::DeleteSet { set, version } => {
+                calls.delete::<MachineSet>(&self.views.sets, set, version.as_deref()).map(drop)
+            }
             Effect::PatchMachine { machine, patch } => {
                 gone_is_fine(calls.patch::<Machine>(&self.views.machines, machine, Part::Main, patch))
             }

@@ -262,3 +262,50 @@ async fn mc_145_mc_146_a_failed_machine_is_preserved_until_nobody_wants_it_any_m
     is_replaced(&namespace, &machine).await;
     running_machines(&namespace, 1, PATIENCE).await;
 }
+
+fn names(objects: &[Value]) -> Vec<String> {
+    let mut names: Vec<String> = objects.iter().map(|object| name(object).to_owned()).collect();
+    names.sort();
+    names
+}
+
+/// What `kubectl delete --cascade=orphan` leaves behind stays, and whoever is declared anew takes it over.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_orphaned_stays_and_is_taken_over() {
+    let Some(rig) = Rig::own("deletion::what_is_orphaned_stays").await else { return };
+    rig.with_controller_manager().await;
+    rig.install_crds().await;
+    let namespace = rig.namespace("orphans").await;
+    let _manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
+    let manifests = fleet::manifests(&namespace.name, "fleet", 2, "class-a");
+    namespace.apply(&manifests).await.succeed();
+    let machines = names(&running_machines(&namespace, 2, PATIENCE).await);
+    let sets = names(&namespace.list("machinesets").await);
+    let all_stay = || async {
+        assert_eq!(names(&namespace.list("machinesets").await), sets);
+        let seen = namespace.list("machines").await;
+        assert_eq!(names(&seen), machines);
+        assert!(
+            seen.iter().all(|machine| phase(machine) == "Running"),
+            "{}",
+            seen.iter().map(describe).collect::<String>()
+        );
+        seen
+    };
+
+    namespace.kubectl(&["delete", "machinedeployment", "fleet", "--cascade=orphan"]).await.succeed();
+    all_stay().await;
+    namespace.apply(&manifests).await.succeed();
+    wait_until("the set to be taken over", PATIENCE, || async {
+        let seen = namespace.get("machineset", &sets[0]).await;
+        expect(text(&seen, "/metadata/ownerReferences/0/name") == "fleet", || seen["metadata"].to_string())
+    })
+    .await;
+    all_stay().await;
+
+    namespace.kubectl(&["delete", "machinedeployment", "fleet", "--cascade=orphan"]).await.succeed();
+    namespace.kubectl(&["delete", "machineset", &sets[0], "--cascade=orphan"]).await.succeed();
+    let seen = namespace.list("machines").await;
+    assert_eq!(names(&seen), machines);
+    assert!(seen.iter().all(|machine| machine["metadata"]["deletionTimestamp"].is_null()), "{seen:?}");
+}

@@ -153,7 +153,7 @@ pub fn deletion_is_announced(
         }
         Kind::MachineSet | Kind::MachineDeployment => {
             let machines = request.references.machines_of(request.kind, request.namespace, name).unwrap_or_default();
-            if !machines.is_empty() {
+            if !machines.is_empty() && dependents == Dependents::Collected {
                 say(format!("deletes {} machines", machines.len()));
             }
             if let Some(owner) = transitions::controller(old, Kind::MachineDeployment) {

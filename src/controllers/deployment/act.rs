@@ -120,9 +120,12 @@ impl DeploymentController {
                 Ok(())
             }
             Effect::ReleaseSet { set, patch } => released(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
-            Effect::DeleteSet(set) => {
+            Effect::DeleteSet { set, version } => {
                 self.deps.gate.permit(Destruction::MachineSet, rule, set)?;
-                self.deps.sets.delete(set, DeleteHow::default()).await.map(drop)
+                match version {
+                    Some(version) => self.deps.sets.delete_unchanged(set, version).await.map(drop),
+                    None => self.deps.sets.delete(set, DeleteHow::default()).await.map(drop),
+                }
             }
             Effect::PatchMachine { machine, patch } => {
                 gone_is_fine(self.deps.machines.patch(machine, Part::Main, patch.clone()).await)

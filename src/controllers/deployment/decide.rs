@@ -25,7 +25,7 @@ use crate::{
     cluster::{key::Target, objects::Part},
     controllers::set::{
         ownership::Standing,
-        patches::{finalizer_added, finalizer_removed},
+        patches::{finalizer_added, finalizer_removed, is_orphaning},
     },
 };
 
@@ -181,12 +181,15 @@ fn settle_ownership(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
 
 /// A deployment that is being deleted takes its sets along and then lets go of its finalizer.
 fn end_deployment(seen: &DeploymentObservation, plan: &mut Plan) {
+    if is_orphaning(&seen.deployment.metadata) {
+        return;
+    }
     let Some(patch) = finalizer_removed(&seen.deployment.metadata) else { return };
     if seen.sets.is_empty() {
         plan.push("finalizer/remove", Effect::PatchDeployment { part: Part::Main, patch });
     }
     for set in seen.sets.iter().filter(|seen| seen.set.metadata.deletion_timestamp.is_none()) {
-        plan.push("deletion/deployment", Effect::DeleteSet(Target::of(&*set.set)));
+        plan.push("deletion/deployment", Effect::delete(&set.set));
     }
 }
 
@@ -212,6 +215,12 @@ mod tests {
     /// A deployment that knows its revision already.
     fn known(replicas: i32, surge: i32, unavailable: i32) -> Building<MachineDeployment> {
         deployment(replicas, surge, unavailable).annotation(annotation::REVISION, "1")
+    }
+
+    fn orphaning(deployment: Building<MachineDeployment>) -> MachineDeployment {
+        let orphan =
+            |d: &mut MachineDeployment| d.metadata.finalizers.get_or_insert_default().push("orphan".to_owned());
+        deployment.deleting().with(orphan).build()
     }
 
     fn older(replicas: i32) -> SetSeen {
@@ -250,6 +259,8 @@ mod tests {
         known(3, 1, 0).with(|d| d.spec.selector = Some(selector(&[]))).build(), vec![], &[])]
     #[case::s_md_04_deletion_takes_the_sets_along(known(3, 1, 0).deleting().build(), vec![new(3, 3)], &["deletion/deployment"])]
     #[case::s_md_04_then_the_finalizer_goes(known(3, 1, 0).deleting().build(), vec![], &["finalizer/remove"])]
+    #[case::sets_stay_that_are_to_be_orphaned(orphaning(known(3, 1, 0)), vec![old(1, 1), new(3, 3)], &[])]
+    #[case::the_finalizer_stays_until_the_garbage_collector_is_done(orphaning(known(3, 1, 0)), vec![], &[])]
     #[case::s_md_14_both_sets_go(
         known(3, 1, 0).deleting().build(), vec![old(1, 1), new(3, 3)], &["deletion/deployment"; 2])]
     #[case::s_md_05_an_unknown_strategy_does_nothing(

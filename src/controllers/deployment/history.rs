@@ -8,7 +8,6 @@ use super::{
     plan::{Effect, Plan},
     revision::revision_of,
 };
-use crate::cluster::key::Target;
 
 /// Adds the deletion of old sets beyond the deployment's limit, oldest first. Without a limit all stay.
 pub fn clean_up(fleet: &Fleet<'_>, plan: &mut Plan) {
@@ -22,7 +21,7 @@ pub fn clean_up(fleet: &Fleet<'_>, plan: &mut Plan) {
     });
     let surplus = by_age.len().saturating_sub(kept);
     for set in by_age.into_iter().take(surplus).filter(|set| may_go(set)) {
-        plan.push("history/surplus", Effect::DeleteSet(Target::of(&**set.set)));
+        plan.push("history/surplus", Effect::delete(set.set));
     }
 }
 
@@ -64,7 +63,7 @@ mod tests {
         let mut plan = Plan::default();
         clean_up(&Fleet::of(&seen), &mut plan);
         let name = |step: crate::controllers::deployment::plan::Step| match step.effect {
-            Effect::DeleteSet(target) => target.key.name,
+            Effect::DeleteSet { set, .. } => set.key.name,
             other => panic!("{other:?}"),
         };
         plan.steps.into_iter().map(name).collect()

@@ -59,7 +59,12 @@ pub enum Effect {
         patch: Patch,
     },
     /// Deletes a set.
-    DeleteSet(Target),
+    DeleteSet {
+        /// The set.
+        set: Target,
+        /// Only in this version: it may have been sized or have lost its owner since.
+        version: Option<String>,
+    },
     /// Changes a machine. One that is gone is left alone.
     PatchMachine {
         /// The machine.
@@ -102,6 +107,11 @@ impl fmt::Display for Counted {
 }
 
 impl Effect {
+    /// Deletes a set as it was seen.
+    pub fn delete(set: &MachineSet) -> Self {
+        Self::DeleteSet { set: Target::of(set), version: set.metadata.resource_version.clone() }
+    }
+
     /// What must be read again before anything else is decided, when no answer says what became of the effect: a set that
     /// was made or sized takes room, a node that was picked will be missing. `None` for what is only told, for hints on
     /// Nodes (which hold nothing up), and for the deployment, on which writes are guarded by its version or say the same
@@ -113,7 +123,7 @@ impl Effect {
             | Self::ScaleSet { set, .. }
             | Self::AdoptSet { set, .. }
             | Self::ReleaseSet { set, .. }
-            | Self::DeleteSet(set) => Some(Counted::Set(set.key.clone())),
+            | Self::DeleteSet { set, .. } => Some(Counted::Set(set.key.clone())),
             Self::PatchMachine { machine, .. } => Some(Counted::Machine(machine.key.clone())),
             Self::PatchNode { node, on_failure: OnFailure::EndPlan, .. } => Some(Counted::Node(node.key.clone())),
             Self::PatchNode { on_failure: OnFailure::GoOn, .. } | Self::PatchDeployment { .. } | Self::Tell(_) => None,
@@ -177,7 +187,7 @@ mod tests {
     #[case::a_size(
         Effect::ScaleSet { set: target("a"), from: 1, to: 2, patch: nothing() }, Some(Counted::Set(key())))]
     #[case::a_set(Effect::PatchSet { set: target("a"), patch: nothing() }, Some(Counted::Set(key())))]
-    #[case::its_end(Effect::DeleteSet(target("a")), Some(Counted::Set(key())))]
+    #[case::its_end(Effect::DeleteSet { set: target("a"), version: None }, Some(Counted::Set(key())))]
     #[case::a_machine(Effect::PatchMachine { machine: target("a"), patch: nothing() }, Some(Counted::Machine(key())))]
     #[case::a_picked_node(
         Effect::PatchNode { node: target("a"), patch: nothing(), on_failure: OnFailure::EndPlan },

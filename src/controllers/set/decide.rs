@@ -11,7 +11,7 @@ use super::{
     new_machine::effective_creation_timeout,
     observe::SetObservation,
     ownership::{Owner, Standing},
-    patches::{finalizer_added, finalizer_removed},
+    patches::{finalizer_added, finalizer_removed, is_orphaning},
     plan::{Effect, Next, Plan},
     replicas::{BURST, keep_replicas},
     template_sync::sync_template,
@@ -89,8 +89,12 @@ impl SetObservation {
     }
 }
 
-/// A set that is being deleted takes its machines along and then lets go of its finalizer.
+/// A set that is being deleted takes its machines along and then lets go of its finalizer, unless its machines are to stay. A
+/// machine may have lost its owner since it was seen: it goes only as it was seen.
 fn end_set(seen: &SetObservation, plan: &mut Plan) {
+    if is_orphaning(&seen.set.metadata) {
+        return;
+    }
     let Some(patch) = finalizer_removed(&seen.set.metadata) else { return };
     if seen.machines.is_empty() {
         plan.push("finalizer/remove", Effect::PatchSet { part: Part::Main, patch });
@@ -98,7 +102,8 @@ fn end_set(seen: &SetObservation, plan: &mut Plan) {
     }
     let to_delete: Vec<_> = seen.machines.iter().filter(|machine| !is_terminating(machine)).collect();
     for machine in to_delete.iter().take(BURST) {
-        plan.push("deletion/set", Effect::DeleteMachine { machine: Target::of(&***machine), version: None });
+        let version = machine.metadata.resource_version.clone();
+        plan.push("deletion/set", Effect::DeleteMachine { machine: Target::of(&***machine), version });
     }
     if to_delete.len() > BURST {
         plan.next = Next::After(Duration::ZERO, "more machines to delete");
@@ -111,6 +116,11 @@ mod tests {
 
     use super::*;
     use crate::{api::v1alpha1::MachineSet, controllers::set::testing::*};
+
+    fn orphaning(set: Building<MachineSet>) -> MachineSet {
+        let orphan = |s: &mut MachineSet| s.metadata.finalizers.get_or_insert_default().push("orphan".to_owned());
+        set.deleting().with(orphan).build()
+    }
 
     fn rules(plan: &Plan) -> Vec<&'static str> {
         plan.steps.iter().map(|step| step.rule).collect()
@@ -128,6 +138,8 @@ mod tests {
         &["deletion/set", "deletion/set"])]
     #[case::d_48_also_one_whose_labels_do_not_fit(
         set(3).deleting().build(), vec![running("a").label("set", "y").build()], &["deletion/set"])]
+    #[case::machines_stay_that_are_to_be_orphaned(orphaning(set(3)), vec![running("a").build()], &[])]
+    #[case::the_finalizer_stays_until_the_garbage_collector_is_done(orphaning(set(3)), vec![], &[])]
     #[case::a_deleted_set_without_our_finalizer_does_nothing(
         set(3).deleting().with(|s| s.metadata.finalizers = None).build(), vec![running("a").build()], &[])]
     #[case::a_missing_finalizer_is_put_back(
@@ -136,6 +148,17 @@ mod tests {
         set(1).build(), vec![running("a").label("set", "y").build()], &["ownership/release", "replicas/missing"])]
     fn a_set_is_decided_on(#[case] set: MachineSet, #[case] machines: Vec<Machine>, #[case] expected: &[&str]) {
         assert_eq!(rules(&decide(&seeing(set, machines))), expected);
+    }
+
+    #[test]
+    fn the_machines_of_a_deleted_set_go_only_as_they_were_seen() {
+        let machine = running("a").with(|m| m.metadata.resource_version = Some("7".to_owned())).build();
+        let plan = decide(&seeing(set(1).deleting().build(), [machine]));
+        let version = |step: &super::super::plan::Step| match &step.effect {
+            Effect::DeleteMachine { version, .. } => version.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(plan.steps.iter().map(version).collect::<Vec<_>>(), [Some("7".to_owned())]);
     }
 
     #[test]

@@ -59,6 +59,12 @@ pub fn finalizer_added(meta: &ObjectMeta) -> Option<Patch> {
     Some(Patch::Json(vec![unchanged, add]))
 }
 
+/// Whether the object was deleted with the propagation policy `Orphan` (`kubectl delete --cascade=orphan`) and its dependents still
+/// have to lose their references to it. The original deletes the dependents meanwhile.
+pub fn is_orphaning(meta: &ObjectMeta) -> bool {
+    meta.deletion_timestamp.is_some() && meta.finalizers.iter().flatten().any(|present| present == finalizer::ORPHAN)
+}
+
 /// Takes our finalizer off; `None` when it is not there.
 pub fn finalizer_removed(meta: &ObjectMeta) -> Option<Patch> {
     let index = meta.finalizers.as_ref()?.iter().position(|present| present == finalizer::MACHINE)?;
