@@ -66,7 +66,7 @@ pub use self::{
     metadata::object_metadata_syntax,
     node::Node,
     provider_schema::{ProviderSchema, as_go_reads},
-    references::{ClassFact, NoReferences, References, SecretFact, SelectingFact},
+    references::{ClassFact, Holder, HolderFact, NoReferences, References, SecretFact, SelectingFact},
     rules::{is_rule, stops_controllers},
     selector::selects,
     status::status_findings,
