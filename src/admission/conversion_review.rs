@@ -1,12 +1,15 @@
 //! `ConversionReview` v1: reading, converting one object after the other, writing (spec/api-and-admission §8.5).
 //!
-//! The objects stay text until it is their turn, and text again afterwards, so that a review with a thousand objects
-//! costs the memory of its bytes and of one object.
+//! The objects stay text until it is their turn, and are written into the answer at once, so that a review with a thousand
+//! objects costs the memory of its bytes and of one object.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    io::{ErrorKind, Write},
+};
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use super::{answer, refusal::Refusal, review::UID_MAX, weight};
 use crate::api::{
@@ -67,22 +70,6 @@ struct Request<'a> {
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Answer<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    response: Response<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Response<'a> {
-    uid: &'a str,
-    converted_objects: Vec<Box<RawValue>>,
-    result: Outcome<'a>,
-}
-
-#[derive(Serialize)]
 #[serde(tag = "status")]
 enum Outcome<'a> {
     Success,
@@ -106,21 +93,16 @@ pub fn answer(body: &[u8], given_up: &dyn Fn() -> bool) -> ConversionAnswer {
         return refused(&Refusal::plain(format!("the uid of the {KIND} has more than {UID_MAX} bytes")));
     }
     let mut facts = ConversionFacts { to: version(&request.desired), ..ConversionFacts::default() };
-    let (converted_objects, message) = match convert_all(&request, given_up, &mut facts) {
-        Ok(converted) => (converted, None),
+    let written = match convert_all(&request, given_up, body.len(), &mut facts) {
+        Ok(answer) => answer.end(&Outcome::Success),
         Err(refusal) => {
             // A review fails as a whole.
             facts.failure = refusal.for_logs;
             facts.objects = 0;
-            (Vec::new(), Some(refusal.reason))
+            AnswerText::begin(&request.uid, 0).end(&Outcome::Failure { message: &refusal.reason })
         }
     };
-    let result = match &message {
-        None => Outcome::Success,
-        Some(message) => Outcome::Failure { message },
-    };
-    let response = Response { uid: &request.uid, converted_objects, result };
-    match serde_json::to_vec(&Answer { api_version: API_VERSION, kind: KIND, response }) {
+    match written {
         Ok(body) => ConversionAnswer { status: 200, body, facts },
         Err(error) => {
             let refusal = Refusal::plain(format!("the converted objects cannot be written: {error}"));
@@ -136,13 +118,81 @@ fn refused(refusal: &Refusal) -> ConversionAnswer {
     ConversionAnswer { status: answer.status, body: answer.body, facts }
 }
 
-/// All objects in their order, or why one of them cannot be converted.
+/// An answer that is being written.
+struct AnswerText {
+    bytes: Vec<u8>,
+    objects: Separator,
+}
+
+/// What stands in front of the next object.
+#[derive(Clone, Copy)]
+enum Separator {
+    Nothing,
+    Comma,
+}
+
+impl AnswerText {
+    /// Everything in front of the objects, and room for so many bytes of them.
+    fn begin(uid: &str, room: usize) -> Self {
+        let uid = Value::from(uid);
+        let head =
+            format!(r#"{{"apiVersion":"{API_VERSION}","kind":"{KIND}","response":{{"uid":{uid},"convertedObjects":["#);
+        let mut bytes = Vec::with_capacity(head.len() + room + END_ROOM);
+        bytes.extend_from_slice(head.as_bytes());
+        Self { bytes, objects: Separator::Nothing }
+    }
+
+    /// Writes an object. Where there is no room for it, its length is counted first: growing step by step copies again and again.
+    fn add(&mut self, object: &Json<'_>) -> serde_json::Result<()> {
+        if let Separator::Comma = std::mem::replace(&mut self.objects, Separator::Comma) {
+            self.bytes.push(b',');
+        }
+        let begin = self.bytes.len();
+        if serde_json::to_writer(Room(&mut self.bytes), object).is_ok() {
+            return Ok(());
+        }
+        self.bytes.truncate(begin);
+        self.bytes.reserve(object.text_length_up_to(usize::MAX) + END_ROOM);
+        serde_json::to_writer(&mut self.bytes, object)
+    }
+
+    fn end(mut self, result: &Outcome<'_>) -> serde_json::Result<Vec<u8>> {
+        self.bytes.extend_from_slice(br#"],"result":"#);
+        serde_json::to_writer(&mut self.bytes, result)?;
+        self.bytes.extend_from_slice(b"}}");
+        Ok(self.bytes)
+    }
+}
+
+/// Room for what follows the objects of an answer.
+const END_ROOM: usize = 64;
+
+/// A buffer that is written to as long as it need not grow.
+struct Room<'b>(&'b mut Vec<u8>);
+
+impl Write for Room<'_> {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        if self.0.capacity() - self.0.len() < text.len() {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        self.0.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The answer with all objects in their order, or why one of them cannot be converted. Several take about as much room as they came
+/// in; the room for a single one is counted.
 fn convert_all(
     request: &Request<'_>,
     given_up: &dyn Fn() -> bool,
+    room: usize,
     facts: &mut ConversionFacts,
-) -> Result<Vec<Box<RawValue>>, Refusal> {
-    let mut converted = Vec::with_capacity(request.objects.len());
+) -> Result<AnswerText, Refusal> {
+    let mut answer = AnswerText::begin(&request.uid, if request.objects.len() > 1 { room } else { 0 });
     for (index, raw) in request.objects.iter().enumerate() {
         if given_up() {
             let count = request.objects.len();
@@ -161,9 +211,9 @@ fn convert_all(
         let done = convert_json(object, &request.desired).map_err(|error| explain(&error))?;
         facts.losses.extend(done.losses);
         facts.objects += 1;
-        converted.push(serde_json::value::to_raw_value(&done.object).map_err(|error| explain(&error))?);
+        answer.add(&done.object).map_err(|error| explain(&error))?;
     }
-    Ok(converted)
+    Ok(answer)
 }
 
 /// The version in a `group/version` of ours.

@@ -41,7 +41,7 @@ pub(crate) mod steps {
 }
 
 /// A JSON value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Json<'a> {
     /// `null`.
     Null,
@@ -58,7 +58,7 @@ pub enum Json<'a> {
 }
 
 /// The members of an object, each key once, in the order of the keys.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Members<'a>(Arc<Vec<(Cow<'a, str>, Json<'a>)>>);
 
 impl<'a> Json<'a> {
@@ -145,6 +145,28 @@ impl<'a> Json<'a> {
     /// The member of this name, if it is an object and has one.
     pub fn get(&self, key: &str) -> Option<&Json<'a>> {
         self.as_object()?.get(key)
+    }
+
+    /// Bytes of the value as a JSON text; of one that is longer than `max`, some number above that.
+    pub fn text_length_up_to(&self, max: usize) -> usize {
+        struct Counted {
+            bytes: usize,
+            max: usize,
+        }
+        impl std::io::Write for Counted {
+            fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+                self.bytes += text.len();
+                if self.bytes > self.max { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(text.len()) }
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut counted = Counted { bytes: 0, max };
+        // What is too long ends the writing; more than that nobody wants to know.
+        let _ = serde_json::to_writer(&mut counted, self);
+        counted.bytes
     }
 
     /// The same value with texts of its own.
@@ -599,6 +621,14 @@ mod tests {
     #[case::a_key_that_is_no_text("{1: 2}")]
     fn what_is_no_json_is_refused(#[case] text: &str) {
         assert!(serde_json::from_str::<Json<'_>>(text).is_err());
+    }
+
+    #[test]
+    fn the_length_of_a_text_is_counted_as_far_as_anybody_wants_to_know() {
+        let text = r#"{"a":[1,"b\n",null]}"#;
+        assert_eq!(read(text).text_length_up_to(usize::MAX), text.len());
+        assert_eq!(read(text).text_length_up_to(text.len()), text.len());
+        assert!(read(text).text_length_up_to(5) > 5);
     }
 
     #[test]

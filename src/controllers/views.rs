@@ -11,7 +11,7 @@ use crate::{
         v1alpha1::{Machine, MachineClass, MachineDeployment, MachinePhase, MachineSet, controller_of},
     },
     cluster::store::{IndexName, Store},
-    driver::same_instance::last_segment,
+    driver::same_instance::instance_key,
 };
 
 /// Index: objects by the UID of their controller.
@@ -30,10 +30,7 @@ pub const UNHEALTHY_BY_NAME_LABEL: IndexName = "unhealthy-name-label";
 pub const BY_TEMPLATE_CLASS: IndexName = "template-class";
 /// Index: nodes by the machine name on their label.
 pub const BY_MACHINE: IndexName = "machine";
-/// Index: nodes and machines by provider ID.
-pub const BY_PROVIDER_ID: IndexName = "provider-id";
-/// Index: nodes and machines by the last segment of their provider ID in lower case, which is what ids of one instance have in common
-/// however they are spelled (`driver::same_instance`).
+/// Index: nodes and machines by [`instance_key`], which is what ids of one instance have in common however they are spelled.
 pub const BY_INSTANCE: IndexName = "instance";
 /// Index: classes by the `namespace/name` of the Secrets they refer to.
 pub const BY_SECRET: IndexName = "secret";
@@ -68,14 +65,7 @@ impl Default for ControlViews {
                 (ORPHANS, orphan),
                 (BY_CLASS, |machine| vec![qualified(&namespace(machine), &machine.spec.class.name)]),
                 (BY_NODE, |machine| label_of(machine, label::NODE)),
-                (BY_PROVIDER_ID, |machine| {
-                    let id = &machine.spec.provider_id;
-                    if id.is_empty() { Vec::new() } else { vec![id.clone()] }
-                }),
-                (BY_INSTANCE, |machine| {
-                    let instance = last_segment(&machine.spec.provider_id);
-                    instance.map(str::to_ascii_lowercase).into_iter().collect()
-                }),
+                (BY_INSTANCE, |machine| instance_key(&machine.spec.provider_id).into_iter().collect()),
                 (BY_NAME_LABEL, |machine| {
                     label_of(machine, label::NAME).iter().map(|name| qualified(&namespace(machine), name)).collect()
                 }),
@@ -125,10 +115,9 @@ impl Default for ControlViews {
 pub fn node_store() -> Arc<Store<Node>> {
     Arc::new(Store::new(vec![
         (BY_MACHINE, |node| label_of(node, label::MACHINE_NAME)),
-        (BY_PROVIDER_ID, |node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).into_iter().collect()),
         (BY_INSTANCE, |node| {
-            let instance = node.spec.as_ref().and_then(|spec| last_segment(spec.provider_id.as_deref()?));
-            instance.map(str::to_ascii_lowercase).into_iter().collect()
+            let instance = node.spec.as_ref().and_then(|spec| instance_key(spec.provider_id.as_deref()?));
+            instance.into_iter().collect()
         }),
     ]))
 }

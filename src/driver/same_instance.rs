@@ -6,6 +6,8 @@
 
 use serde::Serialize;
 
+use crate::api::validation::{Holder, HolderFact};
+
 /// What a driver says of a machine's provider id and a Node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum SameInstance {
@@ -45,9 +47,84 @@ pub fn unless_they_differ(machine: &str, node: &str) -> SameInstance {
 }
 
 /// What ids of one instance have in common however they are spelled: the last segment in lower case, or the whole text of one that has
-/// none. Two instances may have it in common, too.
-pub fn instance_key(id: &str) -> String {
-    last_segment(id).unwrap_or(id).to_ascii_lowercase()
+/// none. Two instances may have it in common, too. The empty text names no instance.
+pub fn instance_key(id: &str) -> Option<String> {
+    (!id.is_empty()).then(|| last_segment(id).unwrap_or(id).to_ascii_lowercase())
+}
+
+/// Whether the ids of two machines name one instance, as far as the ids alone tell. Admission refuses by this, so that `Same` is
+/// certain: two instances of different projects, zones or resource groups may have one name.
+pub fn of_two_machines(one: &str, other: &str) -> SameInstance {
+    let (one, other) = (one.to_ascii_lowercase(), other.to_ascii_lowercase());
+    if one.is_empty() || other.is_empty() {
+        return SameInstance::Unknown;
+    }
+    if one == other {
+        return SameInstance::Same;
+    }
+    let instance = instance_key(&one);
+    if instance != instance_key(&other) {
+        return SameInstance::Another;
+    }
+    let (one, other) = (Spelled::of(&one), Spelled::of(&other));
+    if one.scheme != other.scheme {
+        return if one.scheme.is_some() && other.scheme.is_some() {
+            SameInstance::Another
+        } else {
+            SameInstance::Unknown
+        };
+    }
+    if one.place == other.place || instance.is_some_and(|instance| is_uuid(&instance)) {
+        return SameInstance::Same;
+    }
+    match (one.scheme, one.place.as_slice(), other.place.as_slice()) {
+        // An id is unique in its region; one writes the region, the other the zone, and a third nothing.
+        (Some("aws"), [], _) | (Some("aws"), _, []) => SameInstance::Same,
+        (Some("aws"), [one], [other]) if one.starts_with(other) || other.starts_with(one) => SameInstance::Same,
+        (Some("aws"), ..) => SameInstance::Another,
+        // A name is unique in a project and a zone.
+        (Some("gce"), one, other) if one.len() == other.len() => SameInstance::Another,
+        // A name is unique in a resource group, which a location does not tell.
+        (Some("azure"), one, other) if one.len() == other.len() => SameInstance::Another,
+        _ => SameInstance::Unknown,
+    }
+}
+
+/// The parts of an id in lower case, without the empty ones that only slashes make.
+struct Spelled<'i> {
+    scheme: Option<&'i str>,
+    /// All segments but the last.
+    place: Vec<&'i str>,
+}
+
+impl<'i> Spelled<'i> {
+    fn of(id: &'i str) -> Self {
+        let (scheme, path) = id.split_once("://").map_or((None, id), |(scheme, path)| (Some(scheme), path));
+        let mut place: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+        place.pop();
+        Self { scheme, place }
+    }
+}
+
+/// Whether it is a UUID, which no two instances share.
+fn is_uuid(text: &str) -> bool {
+    let lengths = text.split('-').map(str::len);
+    lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+}
+
+/// Which of these machines, given by names and ids, has the instance of an id; else which may have it.
+pub fn holder_among<'m>(id: &str, machines: impl Iterator<Item = (&'m str, &'m str)>) -> Option<HolderFact> {
+    let facts = machines.filter_map(|(name, provider_id)| {
+        let holder = || Holder { name: name.to_owned(), provider_id: provider_id.to_owned() };
+        match of_two_machines(id, provider_id) {
+            SameInstance::Same => Some(HolderFact::Holds(holder())),
+            SameInstance::Unknown if instance_key(id) == instance_key(provider_id) => {
+                Some(HolderFact::MayHold(holder()))
+            }
+            SameInstance::Unknown | SameInstance::Another => None,
+        }
+    });
+    facts.min()
 }
 
 /// The last segment of an id's path; `None` when there is none.
@@ -97,5 +174,74 @@ mod tests {
     ) {
         assert_eq!(by_last_segment(machine, node), at_a_known_provider);
         assert_eq!(unless_they_differ(machine, node), elsewhere);
+    }
+
+    #[rstest]
+    #[case::aws_writes_the_zone("aws:///eu-west-1a/i-1", "aws:///eu-west-1/i-1", Same)]
+    #[case::aws_without_a_place("aws:///i-1", "aws:///eu-west-1/i-1", Same)]
+    #[case::aws_in_another_region("aws:///us-east-1/i-1", "aws:///eu-west-1/i-1", Another)]
+    #[case::another_instance("aws:///eu-west-1/i-1", "aws:///eu-west-1/i-2", Another)]
+    #[case::gce_with_two_slashes("gce:///p/eu-1b/m-1", "gce://p/eu-1b/m-1", Same)]
+    #[case::gce_in_another_zone("gce:///p/eu-1b/m-1", "gce:///p/eu-1c/m-1", Another)]
+    #[case::gce_in_another_project("gce:///p/eu-1b/m-1", "gce:///q/eu-1b/m-1", Another)]
+    #[case::gce_without_a_project("gce:///eu-1b/m-1", "gce:///p/eu-1b/m-1", Unknown)]
+    #[case::azure_in_another_case("azure:///westeurope/M-1", "azure:///WestEurope/m-1", Same)]
+    #[case::azure_in_another_place("azure:///westeurope/m-1", "azure:///northeurope/m-1", Another)]
+    #[case::azure_resources_in_another_case(
+        "azure:///subscriptions/s/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M-1",
+        "azure:///subscriptions/s/resourcegroups/g/providers/microsoft.compute/virtualmachines/m-1",
+        Same
+    )]
+    #[case::azure_in_another_resource_group(
+        "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/m-1",
+        "azure:///subscriptions/s/resourceGroups/h/providers/Microsoft.Compute/virtualMachines/m-1",
+        Another
+    )]
+    #[case::azure_by_place_and_by_resource(
+        "azure:///westeurope/m-1",
+        "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/m-1",
+        Unknown
+    )]
+    #[case::azure_numbers_of_two_scale_sets(
+        "azure:///s/virtualMachineScaleSets/x/virtualMachines/0",
+        "azure:///s/virtualMachineScaleSets/y/virtualMachines/0",
+        Another
+    )]
+    #[case::openstack_with_a_region(
+        "openstack:///5b1a04d9-5a2c-4b8c-8e7e-0c6e1a1f2b3c",
+        "openstack://r1/5B1A04D9-5a2c-4b8c-8e7e-0c6e1a1f2b3c",
+        Same
+    )]
+    #[case::openstack_with_a_name("openstack:///m-1", "openstack://r1/m-1", Unknown)]
+    #[case::two_clouds("gce:///p/z/m-1", "azure:///p/z/m-1", Another)]
+    #[case::two_clouds_with_one_uuid(
+        "openstack:///5b1a04d9-5a2c-4b8c-8e7e-0c6e1a1f2b3c",
+        "metal:///5b1a04d9-5a2c-4b8c-8e7e-0c6e1a1f2b3c",
+        Another
+    )]
+    #[case::a_provider_that_nobody_knows("x:///a/m-1", "x:///b/m-1", Unknown)]
+    #[case::no_scheme("m-1", "x:///a/m-1", Unknown)]
+    #[case::one_text("x:///a/", "x:///a/", Same)]
+    #[case::no_id("", "", Unknown)]
+    fn ids_of_two_machines_name_one_instance_for_certain(
+        #[case] one: &str,
+        #[case] other: &str,
+        #[case] expected: SameInstance,
+    ) {
+        assert_eq!(of_two_machines(one, other), expected);
+        assert_eq!(of_two_machines(other, one), expected);
+        if expected != Another && !one.is_empty() {
+            assert_eq!(instance_key(one), instance_key(other), "both stand under one key of an index");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_has_the_instance_is_told_before_one_that_may_have_it() {
+        let machines = [("a", "m-1"), ("b", "x:///z/m-1"), ("c", "x:///m-1"), ("d", "x:///m-2"), ("e", "")];
+        let told = |id: &str| holder_among(id, machines.into_iter());
+        let holder = |name: &str, id: &str| Holder { name: name.to_owned(), provider_id: id.to_owned() };
+        assert_eq!(told("x://m-1"), Some(HolderFact::Holds(holder("c", "x:///m-1"))));
+        assert_eq!(told("x:///y/m-1"), Some(HolderFact::MayHold(holder("a", "m-1"))));
+        assert_eq!(told("x:///m-3"), None);
     }
 }

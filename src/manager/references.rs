@@ -18,12 +18,13 @@ use crate::{
         kind::Kind,
         selector,
         v1alpha1::{Labels, controller_of},
-        validation::{ClassFact, Node, OwnerKey, References, SecretFact, SelectingFact},
+        validation::{ClassFact, HolderFact, Node, OwnerKey, References, SecretFact, SelectingFact},
     },
     cluster::{key::ObjectKey, store::Store},
     controllers::views::{
-        BY_CLASS, BY_CONTROLLER, BY_NAMESPACE, BY_PROVIDER_ID, BY_TEMPLATE_CLASS, ControlViews, qualified,
+        BY_CLASS, BY_CONTROLLER, BY_INSTANCE, BY_NAMESPACE, BY_TEMPLATE_CLASS, ControlViews, qualified,
     },
+    driver::same_instance::{holder_among, instance_key},
 };
 
 /// The stores of one namespace, once there are any.
@@ -64,10 +65,15 @@ impl References for CachedReferences {
         })
     }
 
-    fn holder_of_provider_id(&self, namespace: &str, provider_id: &str, except: &str) -> Option<Option<String>> {
-        let holders = self.store(namespace, |views| &views.machines)?.by_index(BY_PROVIDER_ID, provider_id);
-        let holder = holders.iter().find(|machine| !is_terminating(&***machine) && machine.name_any() != except);
-        Some(holder.map(|machine| machine.name_any()))
+    fn holder_of_provider_id(&self, namespace: &str, provider_id: &str, except: &str) -> Option<Option<HolderFact>> {
+        let machines = self.store(namespace, |views| &views.machines)?;
+        let alike = instance_key(provider_id).map(|instance| machines.by_index(BY_INSTANCE, &instance));
+        let mut others = alike.unwrap_or_default();
+        others.retain(|machine| !is_terminating(&**machine) && machine.metadata.name.as_deref() != Some(except));
+        let ids = others
+            .iter()
+            .map(|machine| (machine.metadata.name.as_deref().unwrap_or_default(), machine.spec.provider_id.as_str()));
+        Some(holder_among(provider_id, ids))
     }
 
     fn machines_of_class(&self, namespace: &str, class: &str) -> Option<Vec<String>> {
@@ -170,7 +176,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::json::Json;
+    use crate::api::{json::Json, validation::Holder};
 
     fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
         serde_json::from_value(value).unwrap()
@@ -223,7 +229,13 @@ mod tests {
         references.know(views);
         assert_eq!(references.machine_class("ns", "c1"), Some(ClassFact::Present));
         assert_eq!(references.machine_class("ns", "c2"), Some(ClassFact::Missing));
-        assert_eq!(references.holder_of_provider_id("ns", "id-m1", "m9"), Some(Some("m1".to_owned())));
+        let holder = Holder { name: "m1".to_owned(), provider_id: "id-m1".to_owned() };
+        for spelling in ["id-m1", "ID-M1"] {
+            let held = HolderFact::Holds(holder.clone());
+            assert_eq!(references.holder_of_provider_id("ns", spelling, "m9"), Some(Some(held)));
+        }
+        let may_hold = Some(Some(HolderFact::MayHold(holder)));
+        assert_eq!(references.holder_of_provider_id("ns", "x:///id-m1", "m9"), may_hold);
         assert_eq!(references.holder_of_provider_id("ns", "id-m1", "m1"), Some(None), "its own");
         assert_eq!(references.holder_of_provider_id("ns", "id-m2", "m9"), Some(None), "v44: the holder leaves");
         assert_eq!(references.machines_of_class("ns", "c1"), Some(vec!["m1".to_owned(), "m2".to_owned()]));

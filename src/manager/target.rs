@@ -216,3 +216,69 @@ impl DrainViews for TargetViews {
         self.attachments.store().by_index(OF_VOLUME, volume)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use rstest::rstest;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::cluster::clients::{ClientSettings, Rate};
+
+    fn views() -> TargetViews {
+        let unasked = tower::service_fn(|_: Request<Body>| async {
+            std::future::pending::<()>().await;
+            Ok::<_, kube::Error>(Response::new(Body::empty()))
+        });
+        let client = kube::Client::new(unasked, "ns");
+        let settings = ClientSettings { rate: Rate { qps: 1.0, burst: 1 }, observer: None };
+        let gate = Gate::open_until(CancellationToken::new());
+        TargetViews::new(&Cluster::over(&client, &client, "test", &settings), &gate)
+    }
+
+    /// What becomes of a view.
+    #[derive(Clone, Copy)]
+    enum Comes {
+        List,
+        Connection,
+        Outage,
+    }
+
+    fn learns<K: kube::Resource + Send + Sync + 'static>(store: &Store<K>, news: Comes) {
+        match news {
+            Comes::List => store.list_ends(),
+            Comes::Connection => store.set_current(true),
+            Comes::Outage => store.set_current(false),
+        }
+    }
+
+    #[rstest]
+    #[case::nodes("nodes", |views: &TargetViews, news| learns(&views.node_store, news))]
+    #[case::pods("pods", |views: &TargetViews, news| learns(views.pods.store(), news))]
+    #[case::volumes("persistentvolumes", |views: &TargetViews, news| learns(views.volumes.store(), news))]
+    #[case::claims("persistentvolumeclaims", |views: &TargetViews, news| learns(views.claims.store(), news))]
+    #[case::attachments("volumeattachments", |views: &TargetViews, news| learns(views.attachments.store(), news))]
+    #[case::budgets("poddisruptionbudgets", |views: &TargetViews, news| learns(views.budgets.store(), news))]
+    #[tokio::test]
+    async fn a_kind_is_listed_while_its_own_view_is_complete_and_fed(
+        #[case] kind: &'static str,
+        #[case] learns: fn(&TargetViews, Comes),
+    ) {
+        let views = views();
+        let listed = || {
+            let listed = views.listed().into_iter().filter(|(_, is_listed)| *is_listed);
+            listed.map(|(kind, _)| kind).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(), [""; 0], "nothing is known at first");
+        learns(&views, Comes::Connection);
+        assert_eq!(listed(), [""; 0], "the first list is not complete");
+        learns(&views, Comes::List);
+        assert_eq!(listed(), [kind]);
+        learns(&views, Comes::Outage);
+        assert_eq!(listed(), [""; 0], "what the view shows grows old");
+        learns(&views, Comes::Connection);
+        assert_eq!(listed(), [kind]);
+    }
+}

@@ -54,7 +54,7 @@ impl Process {
 
     fn with_claims(&self, cloud: &Cloud, moment: Moment<'_>, without: Option<Guard>) -> Vec<orphans::ListedVm> {
         let machines = self.views.machines.snapshot();
-        let held: BTreeSet<String> = machines.iter().map(|one| instance_key(&one.spec.provider_id)).collect();
+        let held: BTreeSet<String> = machines.iter().filter_map(|one| instance_key(&one.spec.provider_id)).collect();
         let listed = |vm: &super::cloud::Vm| {
             let known = self.views.machines.get(&ObjectKey::new("ns", vm.owner.clone()));
             let listed = driver::ListedVm {

@@ -19,7 +19,7 @@ pub(super) enum UpdateTime {
 pub(super) fn up<'a>(conditions: &Json<'a>) -> Option<Json<'a>> {
     let conditions = conditions.as_array()?;
     let mut list: Vec<Json<'a>> = Vec::with_capacity(conditions.len());
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::with_capacity(conditions.len());
     for condition in conditions.iter().rev() {
         let Some(condition_type) = condition.get("type").filter(|found| found.is_string()) else { continue };
         if !seen.insert(condition_type.as_str()) {
@@ -69,6 +69,13 @@ fn word<'o, 'a>(condition: &'o Json<'a>, name: &str) -> Option<&'o Json<'a>> {
 /// A reason that matches `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`; what doesn't belong becomes an underscore.
 fn valid_reason(given: Json<'_>) -> Json<'_> {
     let reason = given.as_str().unwrap_or_default();
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b',' | b':');
+    if reason.starts_with(|c: char| c.is_ascii_alphabetic())
+        && reason.bytes().all(is_inner)
+        && !reason.ends_with([',', ':'])
+    {
+        return given;
+    }
     let mut valid: String = reason
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | ',' | ':') { c } else { '_' })
@@ -80,5 +87,5 @@ fn valid_reason(given: Json<'_>) -> Json<'_> {
         valid.pop();
         valid.push('_');
     }
-    if valid == reason { given } else { Json::from(valid) }
+    Json::from(valid)
 }

@@ -152,7 +152,7 @@ impl<'a> Collected<'a> {
             (&mut self.edits, &mut self.edits_bytes)
         };
         for part in [put, was].into_iter().flatten() {
-            *bytes = bytes.saturating_add(length_up_to(part, self.max_bytes));
+            *bytes = bytes.saturating_add(part.text_length_up_to(self.max_bytes));
         }
         *bytes = at.iter().fold(*bytes, |bytes, step| bytes.saturating_add(step.text().len() + 2));
         if *bytes <= self.max_bytes {
@@ -182,28 +182,6 @@ impl<'a> Collected<'a> {
         let carried = carried.or_else(|| fitting(&residue));
         Some(carried.map_or(Omission::TooLong, Omission::Carried))
     }
-}
-
-/// Bytes of a value as JSON, as far as they are not more than `max`.
-fn length_up_to(value: &Json<'_>, max: usize) -> usize {
-    struct Counted {
-        bytes: usize,
-        max: usize,
-    }
-    impl std::io::Write for Counted {
-        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-            self.bytes += text.len();
-            if self.bytes > self.max { Err(std::io::ErrorKind::OutOfMemory.into()) } else { Ok(text.len()) }
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut counted = Counted { bytes: 0, max };
-    // What is too long ends the writing; more than that nobody wants to know.
-    let _ = serde_json::to_writer(&mut counted, value);
-    counted.bytes
 }
 
 fn name_of(object: &Object<'_>) -> String {
@@ -309,12 +287,18 @@ fn have_the_same_keys(left: &[Json<'_>], right: &[Json<'_>], key_field: &str) ->
     fn key<'l>(entry: &'l Json<'_>, key_field: &str) -> Option<&'l str> {
         entry.get(key_field)?.as_str()
     }
-    let mut seen = HashSet::with_capacity(left.len());
-    let mut is_same = |left, right| {
-        let own = key(left, key_field);
-        own.is_some() && own == key(right, key_field) && seen.insert(own)
-    };
-    left.len() == right.len() && left.iter().zip(right).all(|(left, right)| is_same(left, right))
+    if left.len() != right.len() {
+        return false;
+    }
+    let mut keys = Vec::with_capacity(left.len());
+    for (left, right) in left.iter().zip(right) {
+        match (key(left, key_field), key(right, key_field)) {
+            (Some(own), Some(other)) if own == other => keys.push(own),
+            _ => return false,
+        }
+    }
+    keys.sort_unstable();
+    keys.is_sorted_by(|one, next| one < next)
 }
 
 /// Places in an object, remembered by their hashes.

@@ -2,18 +2,20 @@
 //!
 //! An object of a few kilobytes can break rules at thousands of places, and a text of a finding is longer than the place. So
 //! only the first findings are kept, with texts of bounded length; of the others only their number is known, and of those
-//! that refuse the request also which they are, since an update is not refused for what was wrong before.
+//! that refuse the request also which they are, since an update is not refused for what was wrong before. Rules hand over
+//! what they found as they have it, borrowed ([`PathRef`], [`Offending`], anything that can be displayed); texts are made of
+//! what is kept.
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, HashMap},
+    fmt,
     hash::{BuildHasher, Hash, Hasher, RandomState},
     sync::LazyLock,
 };
 
 use serde_json::Value;
 
-use super::{ErrorKind, FieldError, FieldPath};
+use super::{DETAIL_MAX, ErrorKind, FieldError, FieldPath, Located, Offending, PathRef, cut_text};
 use crate::api::json::steps;
 
 /// Findings of one severity that are kept with their texts.
@@ -63,27 +65,18 @@ impl Identity {
         KEYS.build_hasher()
     }
 
-    fn of(rule: RuleId, error: &FieldError) -> Self {
+    fn of(rule: RuleId, path: PathRef<'_>, value: &impl Offending, given: Option<u64>) -> Self {
         let mut hasher = Self::hasher();
         rule.hash(&mut hasher);
-        error.path.hash_without_indexes(&mut hasher);
-        error.value.hash(&mut hasher);
-        Self(hasher.finish())
-    }
-
-    fn and(self, inputs: &Value) -> Self {
-        let mut hasher = Self::hasher();
-        self.hash(&mut hasher);
-        inputs.hash(&mut hasher);
+        path.hash_without_indexes(&mut hasher);
+        hasher.write_u8(u8::MAX);
+        value.hash_into(&mut hasher);
+        given.hash(&mut hasher);
         Self(hasher.finish())
     }
 }
 
 impl Finding {
-    fn new(rule: RuleId, severity: Severity, error: FieldError) -> Self {
-        Self { rule, severity, identity: Identity::of(rule, &error), error: error.abridged() }
-    }
-
     /// Whether this refuses the request.
     pub fn denies(&self) -> bool {
         self.severity == Severity::Deny
@@ -104,21 +97,43 @@ impl Finding {
 /// What all rules found in one object, in the order in which the rules ran. Rules add and never stop at the first.
 ///
 /// Of the refusals and of the warnings the first [`FINDINGS_MAX`] are kept; the others are left out, but counted.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Findings {
     kept: Vec<Finding>,
-    last: Last,
+    counted: Counted,
+    /// Hash of what the rule of the next finding looked at besides.
+    given: Option<u64>,
     left_out: BTreeMap<RuleId, LeftOut>,
+    recognised: Recognised,
     forgiven: HashMap<Identity, usize>,
 }
 
-/// Whether the finding added last has its place yet. It gets one when the next is added, since its rule may still say what
-/// else it looked at.
+/// Of which refusals that are left out is known which they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Last {
+enum Recognised {
     #[default]
-    Placed,
-    Open,
+    Many,
+    None,
+}
+
+impl PartialEq for Findings {
+    fn eq(&self, other: &Self) -> bool {
+        self.kept == other.kept && self.left_out == other.left_out && self.forgiven == other.forgiven
+    }
+}
+
+/// How many of the kept findings refuse the request and how many do not, while nobody judges them anew.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    denials: usize,
+    warnings: usize,
+    are_stale: bool,
+}
+
+impl Counted {
+    fn of(&mut self, denying: bool) -> &mut usize {
+        if denying { &mut self.denials } else { &mut self.warnings }
+    }
 }
 
 /// Findings of one rule that are not kept.
@@ -132,10 +147,11 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    fn widen(&mut self, path: FieldPath) {
+    fn widen(&mut self, path: PathRef<'_>) {
         self.refused_in = Some(match self.refused_in.take() {
-            Some(place) => place.around(&path),
-            None => path,
+            Some(place) if path.is_at_or_below(&place) => place,
+            Some(place) => place.around(&path.told()),
+            None => path.told(),
         });
     }
 
@@ -157,6 +173,11 @@ impl Findings {
         Self::default()
     }
 
+    /// No findings yet. Nothing will be forgiven for what is found, so that of what is left out only the number is kept.
+    pub fn counting() -> Self {
+        Self { recognised: Recognised::None, ..Self::default() }
+    }
+
     /// No findings yet; refusals that were earned `before` will only warn, one for one (spec/api-and-admission §4.2).
     pub fn forgiving(before: &Self) -> Self {
         let mut forgiven = HashMap::new();
@@ -168,51 +189,67 @@ impl Findings {
         Self { forgiven, ..Self::default() }
     }
 
-    fn push(&mut self, finding: Finding) {
+    /// Adds a finding, of which texts are made only if it is kept.
+    fn add(
+        &mut self,
+        (rule, severity): (RuleId, Severity),
+        path: PathRef<'_>,
+        kind: ErrorKind,
+        value: &impl Offending,
+        detail: &impl fmt::Display,
+    ) {
         steps::taken(1);
-        self.place_last();
+        let identity = Identity::of(rule, path, value, self.given.take());
+        let Some(severity) = self.placed(rule, severity, identity, path) else { return };
+        let detail = cut_text(detail, DETAIL_MAX).into();
+        let error = FieldError { path: path.told(), kind, value: value.beginning(), detail };
+        self.keep(Finding { rule, severity, error, identity });
+    }
+
+    /// Forgives a finding if that is due. What it means then, if there is room for it; else it is left out.
+    fn placed(&mut self, rule: RuleId, severity: Severity, identity: Identity, path: PathRef<'_>) -> Option<Severity> {
+        let is_forgiven = severity == Severity::Deny && forgive(&mut self.forgiven, identity);
+        let severity = if is_forgiven { Severity::Existing } else { severity };
+        let denies = severity == Severity::Deny;
+        if *self.counted().of(denies) < FINDINGS_MAX {
+            return Some(severity);
+        }
+        if denies {
+            self.leave_out_denial(rule, identity).widen(path);
+        } else {
+            self.leave_out_warning(rule);
+        }
+        None
+    }
+
+    fn keep(&mut self, finding: Finding) {
+        *self.counted().of(finding.denies()) += 1;
         self.kept.push(finding);
-        self.last = Last::Open;
     }
 
-    /// Forgives the finding added last, and leaves it out if there are enough of its kind.
-    fn place_last(&mut self) {
-        if self.last == Last::Placed {
-            return;
+    /// Counts the kept findings, unless that was done since they were judged.
+    fn counted(&mut self) -> &mut Counted {
+        if self.counted.are_stale {
+            let denials = self.errors().count();
+            self.counted = Counted { denials, warnings: self.kept.len() - denials, are_stale: false };
         }
-        self.last = Last::Placed;
-        let Some(last) = self.kept.last_mut() else { return };
-        if last.denies() && forgive(&mut self.forgiven, last.identity) {
-            last.severity = Severity::Existing;
-        }
-        let denies = last.denies();
-        if self.count_kept(denies) > FINDINGS_MAX
-            && let Some(Finding { rule, identity, error, .. }) = self.kept.pop()
-        {
-            if denies {
-                self.leave_out_denial(rule, identity).widen(error.path);
-            } else {
-                self.leave_out_warning(rule);
-            }
-        }
-    }
-
-    fn count_kept(&self, denying: bool) -> usize {
-        if self.kept.len() <= FINDINGS_MAX {
-            return 0;
-        }
-        self.kept.iter().filter(|finding| finding.denies() == denying).count()
+        &mut self.counted
     }
 
     fn leave_out_denial(&mut self, rule: RuleId, identity: Identity) -> &mut LeftOut {
-        let recognised: usize = self.left_out.values().map(|left_out| left_out.denials.len()).sum();
+        let is_recognised = self.recognised == Recognised::Many && self.recognised() < RECOGNISED_MAX;
         let left_out = self.left_out.entry(rule).or_default();
-        if recognised < RECOGNISED_MAX {
+        if is_recognised {
             left_out.denials.push(identity);
         } else {
             left_out.unrecognised_denials += 1;
         }
         left_out
+    }
+
+    /// Refusals beyond those kept of which is known which they are.
+    fn recognised(&self) -> usize {
+        self.left_out.values().map(|left_out| left_out.denials.len()).sum()
     }
 
     /// Counts a warning without its text; for rules to whom the text is dear, when [`Self::warnings_are_full`].
@@ -221,19 +258,30 @@ impl Findings {
     }
 
     /// Whether a further warning would only be counted.
-    pub fn warnings_are_full(&self) -> bool {
-        self.count_kept(false) >= FINDINGS_MAX
+    pub fn warnings_are_full(&mut self) -> bool {
+        self.counted().warnings >= FINDINGS_MAX
     }
 
     /// Adds all findings of another collection, as if its rules had run here.
-    pub fn append(&mut self, mut other: Self) {
-        other.place_last();
+    pub fn append(&mut self, other: Self) {
         for finding in other.kept {
-            self.push(finding);
+            steps::taken(1);
+            let Finding { rule, severity, identity, error } = finding;
+            if let Some(severity) = self.placed(rule, severity, identity, error.path.place()) {
+                self.keep(Finding { rule, severity, error, identity });
+            }
         }
-        self.place_last();
-        for (rule, left_out) in other.left_out {
-            for identity in left_out.denials {
+        for (rule, mut left_out) in other.left_out {
+            let denials = std::mem::take(&mut left_out.denials);
+            if self.forgiven.is_empty()
+                && self.recognised == Recognised::Many
+                && !self.left_out.contains_key(rule)
+                && self.recognised() + denials.len() <= RECOGNISED_MAX
+            {
+                self.left_out.insert(rule, LeftOut { denials, ..left_out });
+                continue;
+            }
+            for identity in denials {
                 if forgive(&mut self.forgiven, identity) {
                     self.leave_out_warning(rule);
                 } else {
@@ -244,14 +292,14 @@ impl Findings {
             own.unrecognised_denials += left_out.unrecognised_denials;
             own.warnings += left_out.warnings;
             if let Some(place) = left_out.refused_in.filter(|_| own.denied() > 0) {
-                own.widen(place);
+                own.widen(place.place());
             }
         }
     }
 
     /// Keeps the refusals of some rules and nothing else.
     pub fn retain_denials(&mut self, is_wanted: impl Fn(RuleId) -> bool) {
-        self.place_last();
+        self.counted.are_stale = true;
         self.kept.retain(|finding| finding.denies() && is_wanted(finding.rule));
         self.left_out.retain(|rule, left_out| is_wanted(rule) && left_out.denied() > 0);
         self.left_out.values_mut().for_each(|left_out| left_out.warnings = 0);
@@ -272,77 +320,54 @@ impl Findings {
         }
     }
 
-    fn deny(&mut self, rule: RuleId, path: FieldPath, kind: ErrorKind, value: Value, detail: Cow<'static, str>) {
-        self.push(Finding::new(rule, Severity::Deny, FieldError { path, kind, value, detail }));
-    }
-
-    /// Notes all values that led to the finding added last, when they are more than the value it prints.
-    pub fn depends_on(&mut self, inputs: &Value) {
-        if let Some(last) = self.kept.last_mut().filter(|_| self.last == Last::Open) {
-            last.identity = last.identity.and(inputs);
-        }
+    /// Notes all values that lead to the next finding, when they are more than the value it prints.
+    #[must_use = "the finding is still to be added"]
+    pub fn given(&mut self, inputs: &impl Hash) -> &mut Self {
+        let mut hasher = Identity::hasher();
+        inputs.hash(&mut hasher);
+        self.given = Some(hasher.finish());
+        self
     }
 
     /// The field must be there.
-    pub fn required(&mut self, rule: RuleId, path: FieldPath, detail: impl Into<Cow<'static, str>>) {
-        self.deny(rule, path, ErrorKind::Required, Value::Null, detail.into());
+    pub fn required(&mut self, rule: RuleId, path: impl Located, detail: impl fmt::Display) {
+        self.add((rule, Severity::Deny), path.place(), ErrorKind::Required, &Value::Null, &detail);
     }
 
     /// The field has a wrong value.
-    pub fn invalid(
-        &mut self,
-        rule: RuleId,
-        path: FieldPath,
-        value: impl Into<Value>,
-        detail: impl Into<Cow<'static, str>>,
-    ) {
-        self.deny(rule, path, ErrorKind::Invalid, value.into(), detail.into());
+    pub fn invalid(&mut self, rule: RuleId, path: impl Located, value: impl Offending, detail: impl fmt::Display) {
+        self.add((rule, Severity::Deny), path.place(), ErrorKind::Invalid, &value, &detail);
     }
 
     /// The field is none of the supported words.
-    pub fn not_supported(&mut self, rule: RuleId, path: FieldPath, value: impl Into<Value>, supported: &[&str]) {
-        let words: Vec<String> = supported.iter().map(|word| format!("{word:?}")).collect();
-        let detail = format!("supported values: {}", words.join(", "));
-        self.deny(rule, path, ErrorKind::NotSupported, value.into(), detail.into());
+    pub fn not_supported(&mut self, rule: RuleId, path: impl Located, value: impl Offending, supported: &[&str]) {
+        self.add((rule, Severity::Deny), path.place(), ErrorKind::NotSupported, &value, &Supported(supported));
     }
 
     /// The field must not be there.
-    pub fn forbidden(&mut self, rule: RuleId, path: FieldPath, detail: impl Into<Cow<'static, str>>) {
-        self.deny(rule, path, ErrorKind::Forbidden, Value::Null, detail.into());
+    pub fn forbidden(&mut self, rule: RuleId, path: impl Located, detail: impl fmt::Display) {
+        self.add((rule, Severity::Deny), path.place(), ErrorKind::Forbidden, &Value::Null, &detail);
     }
 
     /// The field has the wrong JSON type; `expected` reads like `must be a string`.
-    pub fn mistyped(&mut self, rule: RuleId, path: FieldPath, value: impl Into<Value>, expected: &'static str) {
-        self.deny(rule, path, ErrorKind::TypeInvalid, value.into(), expected.into());
+    pub fn mistyped(&mut self, rule: RuleId, path: impl Located, value: impl Offending, expected: &'static str) {
+        self.add((rule, Severity::Deny), path.place(), ErrorKind::TypeInvalid, &value, &expected);
     }
 
     /// The field is longer than so many bytes.
-    pub fn too_long(&mut self, rule: RuleId, path: FieldPath, max_bytes: usize) {
-        let detail = format!("may not be more than {max_bytes} bytes");
-        self.deny(rule, path, ErrorKind::TooLong, Value::Null, detail.into());
+    pub fn too_long(&mut self, rule: RuleId, path: impl Located, max_bytes: usize) {
+        let detail = format_args!("may not be more than {max_bytes} bytes");
+        self.add((rule, Severity::Deny), path.place(), ErrorKind::TooLong, &Value::Null, &detail);
     }
 
     /// The value stands elsewhere already.
-    pub fn duplicate(
-        &mut self,
-        rule: RuleId,
-        path: FieldPath,
-        value: impl Into<Value>,
-        detail: impl Into<Cow<'static, str>>,
-    ) {
-        self.deny(rule, path, ErrorKind::Duplicate, value.into(), detail.into());
+    pub fn duplicate(&mut self, rule: RuleId, path: impl Located, value: impl Offending, detail: impl fmt::Display) {
+        self.add((rule, Severity::Deny), path.place(), ErrorKind::Duplicate, &value, &detail);
     }
 
     /// The value is legal but suspicious.
-    pub fn warn(
-        &mut self,
-        rule: RuleId,
-        path: FieldPath,
-        value: impl Into<Value>,
-        detail: impl Into<Cow<'static, str>>,
-    ) {
-        let error = FieldError { path, kind: ErrorKind::Invalid, value: value.into(), detail: detail.into() };
-        self.push(Finding::new(rule, Severity::Warn, error));
+    pub fn warn(&mut self, rule: RuleId, path: impl Located, value: impl Offending, detail: impl fmt::Display) {
+        self.add((rule, Severity::Warn), path.place(), ErrorKind::Invalid, &value, &detail);
     }
 
     /// The findings that are kept.
@@ -352,7 +377,7 @@ impl Findings {
 
     /// The findings that are kept, to be judged anew.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Finding> {
-        self.place_last();
+        self.counted.are_stale = true;
         self.kept.iter_mut()
     }
 
@@ -409,6 +434,20 @@ impl Findings {
     /// The errors in one line: bare when there is one, `[a, b]` when there are several, and how many are not told.
     pub fn aggregate(&self) -> String {
         in_one_line(&self.error_texts(AGGREGATE_MAX, str::len))
+    }
+}
+
+/// The words that a field may hold, as an explanation.
+struct Supported<'w>(&'w [&'w str]);
+
+impl fmt::Display for Supported<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("supported values: ")?;
+        for (place, word) in self.0.iter().enumerate() {
+            let separator = if place == 0 { "" } else { ", " };
+            write!(f, "{separator}{word:?}")?;
+        }
+        Ok(())
     }
 }
 
@@ -518,12 +557,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_only_counted_is_counted_all_the_same() {
+        let mut found = Findings::counting();
+        add(0, 200, &mut found);
+        found.append(bad(100));
+        assert_eq!((found.denied(), found.errors().count()), (300, FINDINGS_MAX));
+    }
+
+    #[test]
     fn what_a_rule_looked_at_besides_counts() {
         let with_inputs = |before: &Findings, inputs: &str| {
             let mut found = Findings::forgiving(before);
-            found.invalid("SEL-6", FieldPath::new("a"), "x", "bad");
-            found.depends_on(&inputs.into());
-            found.iter_mut().for_each(drop);
+            found.given(&inputs).invalid("SEL-6", FieldPath::new("a"), "x", "bad");
             found
         };
         let before = with_inputs(&Findings::new(), "1");
@@ -536,7 +581,6 @@ mod tests {
         let of = |before: &Findings, end: &str| {
             let mut found = Findings::forgiving(before);
             found.invalid("MCH-10", FieldPath::new("a"), "x".repeat(5_000) + end, "bad");
-            found.iter_mut().for_each(drop);
             found
         };
         let before = of(&Findings::new(), "a");

@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{
-    ClassFact, Coverage,
+    ClassFact, Coverage, Holder, HolderFact,
     Kind::{Machine, MachineClass, MachineDeployment, MachineSet},
     Node, Providers, References, SecretFact, SelectingFact,
     fixtures::{Question, create, delete, update},
@@ -103,8 +103,14 @@ impl References for Known {
         })
     }
 
-    fn holder_of_provider_id(&self, _namespace: &str, provider_id: &str, except: &str) -> Option<Option<String>> {
-        Some((provider_id == "aws:///r/i-1" && except != "m0").then(|| "m0".to_owned()))
+    fn holder_of_provider_id(&self, _namespace: &str, provider_id: &str, except: &str) -> Option<Option<HolderFact>> {
+        let holder = Holder { name: "m0".to_owned(), provider_id: "aws:///r/i-1".to_owned() };
+        let fact = match provider_id {
+            "aws:///r/i-1" | "aws:///ra/i-1" => Some(HolderFact::Holds(holder)),
+            "x:///i-1" => Some(HolderFact::MayHold(holder)),
+            _ => None,
+        };
+        Some(fact.filter(|_| except != "m0"))
     }
 
     fn machines_of_class(&self, _namespace: &str, class: &str) -> Option<Vec<String>> {
@@ -147,6 +153,9 @@ fn selecting_shared() -> Value {
 
 #[rstest]
 #[case::a_class_that_leaves(create(Machine, class_named("leaving")), &[], &["spec.class.name: MachineClass \"leaving\" is being deleted"])]
+#[case::mch_21_another_spelling(create(Machine, json!({"spec": {"providerID": "aws:///ra/i-1"}})), &["spec.providerID: Duplicate value: \"aws:///ra/i-1\": it is the instance of Machine \"m0\", spelled \"aws:///r/i-1\" there"], &[])]
+#[case::mch_21_nobody_can_tell(create(Machine, json!({"spec": {"providerID": "x:///i-1"}})), &[], &["spec.providerID: may be the instance of Machine \"m0\""])]
+#[case::mch_21_its_own(create(Machine, json!({"metadata": {"name": "m0"}, "spec": {"providerID": "aws:///ra/i-1"}})), &[], &[])]
 #[case::a_class_that_was_unknown_before(update(Machine, class_named("nope"), json!({"metadata": {"labels": {"x": "y"}}, "spec": {"class": {"name": "nope"}}})), &[], &[])]
 #[case::no_user_data(create(MachineClass, json!({"secretRef": {"name": "bare"}})), &[], &["secretRef: no userData found in the referenced secrets"])]
 #[case::user_data_in_one_of_two(create(MachineClass, json!({"secretRef": {"name": "bare"}, "credentialsSecretRef": {"name": "s"}})), &[], &[])]

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::{Object, node::Node, provider_schema::ProviderSchema, syntax};
 use crate::api::{
-    field::{FieldPath, Findings},
+    field::{FieldPath, Findings, Located, PathRef},
     json::{Json, Members},
     kind::ApiVersion,
-    quantity::Quantity,
+    quantity::{InvalidQuantity, Quantity},
 };
 
 const CAPACITY_TEXT: &str = "MachineClass NodeTemplate Capacity should mandatorily have CPU, GPU and Memory configured";
@@ -244,13 +244,15 @@ fn node_template(template: Node<'_>, path: &FieldPath, found: &mut Findings) {
         }
     }
     for field in ["capacity", "virtualCapacity"] {
+        let (path, field_is_virtual) = (path.place(), field == "virtualCapacity");
+        let path = path.child(field);
         for (resource, value) in template.get(field).members().into_iter().flat_map(Members::iter) {
-            let path = path.child(field).key(resource);
-            amount_is_a_quantity(value, &path, found);
+            let path = path.key(resource);
+            amount_is_a_quantity(value, path, found);
             for objection in syntax::qualified_name(resource) {
-                found.invalid("CLS-14", path.clone(), resource, objection);
+                found.invalid("CLS-14", path, resource, objection);
             }
-            if field == "virtualCapacity" && !resource.contains('/') {
+            if field_is_virtual && !resource.contains('/') {
                 found.warn("CLS-14", path, resource, "is not an extended resource");
             }
         }
@@ -271,12 +273,17 @@ fn capacity_is_complete(capacity: Node<'_>, path: &FieldPath, found: &mut Findin
 }
 
 /// CLS-12 and CLS-13.
-fn amount_is_a_quantity(value: &Json<'_>, path: &FieldPath, found: &mut Findings) {
-    match Quantity::from_json(&value.to_value()) {
-        _ if value.is_null() => {}
-        Err(_) => found.invalid("CLS-12", path.clone(), value, QUANTITY_TEXT),
-        Ok(amount) if amount.is_negative() => {
-            found.invalid("CLS-13", path.clone(), value, "must be greater than or equal to 0");
+fn amount_is_a_quantity(value: &Json<'_>, path: PathRef<'_>, found: &mut Findings) {
+    let amount = match value {
+        Json::Null => return,
+        Json::Text(text) => text.trim().parse(),
+        Json::Number(number) => number.to_string().parse(),
+        Json::Bool(_) | Json::List(_) | Json::Object(_) => Err(InvalidQuantity::Format),
+    };
+    match amount {
+        Err(_) => found.invalid("CLS-12", path, value, QUANTITY_TEXT),
+        Ok(amount) if Quantity::is_negative(&amount) => {
+            found.invalid("CLS-13", path, value, "must be greater than or equal to 0");
         }
         Ok(_) => {}
     }

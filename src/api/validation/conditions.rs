@@ -3,10 +3,10 @@
 //! In v1alpha1 one comma-separated string that is not trimmed, in v1beta1 a list. An entry that can never equal a
 //! condition type would silently disable the check it stands for.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, fmt};
 
 use super::{node::Node, syntax};
-use crate::api::field::{FieldPath, Findings, FirstFew, quoted};
+use crate::api::field::{FieldPath, Findings, FirstFew, PathRef, quoted};
 
 const RULE: &str = "MCH-10";
 
@@ -20,7 +20,7 @@ pub fn text_names_conditions(conditions: Node<'_>, path: impl Fn() -> FieldPath,
     for entry in text.split(',') {
         let is_first = seen.insert(entry);
         match (is_wellformed(entry), twice) {
-            (false, _) => objections.add(|| objection(entry)),
+            (false, _) => objections.add(|| Objection(entry).to_string()),
             (true, None) if !is_first => twice = Some(entry),
             (true, Some(_)) if !is_first => others.add(|| quoted(entry)),
             (true, _) => {}
@@ -31,19 +31,18 @@ pub fn text_names_conditions(conditions: Node<'_>, path: impl Fn() -> FieldPath,
     }
     if let Some(entry) = twice {
         let detail = if others.is_empty() { String::new() } else { format!("and so are {}", others.joined(", ")) };
-        found.duplicate(RULE, path(), entry, detail);
-        found.depends_on(&text.into());
+        found.given(&text).duplicate(RULE, path(), entry, detail);
     }
 }
 
 /// The list form.
-pub fn list_names_conditions(conditions: Node<'_>, path: &FieldPath, found: &mut Findings) {
+pub fn list_names_conditions(conditions: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     let mut seen = HashSet::new();
     for (index, entry) in conditions.elements().iter().enumerate() {
         let Some(entry) = entry.as_str() else { continue };
         let is_first = seen.insert(entry);
         if !is_wellformed(entry) {
-            found.invalid(RULE, path.index(index), entry, objection(entry));
+            found.invalid(RULE, path.index(index), entry, Objection(entry));
         } else if !is_first {
             found.duplicate(RULE, path.index(index), entry, "");
         }
@@ -55,14 +54,20 @@ fn is_wellformed(entry: &str) -> bool {
     syntax::is_qualified_name(entry)
 }
 
-fn objection(entry: &str) -> String {
-    if entry.is_empty() {
-        return "entry \"\" must not be empty".to_owned();
+/// What is wrong with an entry, put together where it is told.
+struct Objection<'e>(&'e str);
+
+impl fmt::Display for Objection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entry = self.0;
+        if entry.is_empty() {
+            return f.write_str("entry \"\" must not be empty");
+        }
+        let quoted = quoted(entry);
+        if entry.chars().any(char::is_whitespace) {
+            return write!(f, "entry {quoted} must not contain whitespace");
+        }
+        let objections = syntax::qualified_name(entry);
+        write!(f, "entry {quoted} is not a valid condition type: {}", objections.join("; "))
     }
-    let quoted = quoted(entry);
-    if entry.chars().any(char::is_whitespace) {
-        return format!("entry {quoted} must not contain whitespace");
-    }
-    let objections = syntax::qualified_name(entry);
-    format!("entry {quoted} is not a valid condition type: {}", objections.join("; "))
 }

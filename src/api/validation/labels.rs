@@ -1,11 +1,10 @@
-//! Labels, annotations and finalizers of templates: the API machinery's checks at a path of ours, which is made only when
-//! there is something to say about it.
+//! Labels, annotations and finalizers of templates: the API machinery's checks at a path of ours.
 
 use std::borrow::Cow;
 
 use super::{node::Node, syntax};
 use crate::api::{
-    field::{FieldPath, Findings, RuleId},
+    field::{Findings, PathRef, RuleId},
     json::Members,
 };
 
@@ -13,35 +12,30 @@ use crate::api::{
 pub const ANNOTATIONS_MAX: usize = 262_144;
 
 /// Keys are qualified names and values are label values. Values that are no texts are reported elsewhere.
-pub fn labels_are_wellformed(rule: RuleId, labels: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
+pub fn labels_are_wellformed(rule: RuleId, labels: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     for (key, value) in labels.members().into_iter().flat_map(Members::iter) {
         for objection in syntax::qualified_name(key) {
-            found.invalid(rule, path(), key, objection);
+            found.invalid(rule, path, key, objection);
         }
         if let Some(value) = value.as_str() {
             for objection in syntax::label_value(value) {
-                found.invalid(rule, path(), value, objection);
+                found.invalid(rule, path, value, objection);
             }
         }
     }
 }
 
 /// Keys are qualified names once lower-cased, and all together are not too large.
-pub fn annotations_are_wellformed(
-    rule: RuleId,
-    annotations: Node<'_>,
-    path: impl Fn() -> FieldPath,
-    found: &mut Findings,
-) {
+pub fn annotations_are_wellformed(rule: RuleId, annotations: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     let mut size = 0;
     for (key, value) in annotations.members().into_iter().flat_map(Members::iter) {
         for objection in syntax::qualified_name(&lower_cased(key)) {
-            found.invalid(rule, path(), key, objection);
+            found.invalid(rule, path, key, objection);
         }
         size += key.len() + value.as_str().map_or(0, str::len);
     }
     if size > ANNOTATIONS_MAX {
-        found.too_long(rule, path(), ANNOTATIONS_MAX);
+        found.too_long(rule, path, ANNOTATIONS_MAX);
     }
 }
 
@@ -52,21 +46,16 @@ fn lower_cased(key: &str) -> Cow<'_, str> {
 }
 
 /// Finalizers are qualified names with a domain.
-pub fn finalizers_are_qualified(
-    rule: RuleId,
-    finalizers: Node<'_>,
-    path: impl Fn() -> FieldPath,
-    found: &mut Findings,
-) {
+pub fn finalizers_are_qualified(rule: RuleId, finalizers: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     for (index, finalizer) in finalizers.elements().iter().enumerate() {
         let Some(text) = finalizer.as_str() else { continue };
         let objections = syntax::qualified_name(text);
         if objections.is_empty() && !text.contains('/') {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
-            found.invalid(rule, path().index(index), text, detail);
+            found.invalid(rule, path.index(index), text, detail);
         }
         for objection in objections {
-            found.invalid(rule, path().index(index), text, objection);
+            found.invalid(rule, path.index(index), text, objection);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::{Object, conditions, labels, node::Node, node_template, syntax};
 use crate::api::{
     duration::GoDuration,
-    field::{FieldPath, Findings},
+    field::{FieldPath, Findings, Located, PathRef},
     kind::{ApiVersion, Kind},
     names,
 };
@@ -27,7 +27,7 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
     if object.kind != Kind::Machine {
         template_has_no_provider_id(spec, &path, found);
     }
-    node_template::rules(spec.get("nodeTemplate"), || path.child("nodeTemplate"), found);
+    node_template::rules(spec.get("nodeTemplate"), path.place().child("nodeTemplate"), found);
     let (settings, settings_path) = match object.version {
         ApiVersion::V1alpha1 => (spec, path),
         ApiVersion::V1beta1 => (spec.get("lifecycle"), path.child("lifecycle")),
@@ -40,8 +40,8 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
             conditions::text_names_conditions(settings.get("nodeConditions"), path, found);
         }
         ApiVersion::V1beta1 => {
-            let path = settings_path.child("unhealthyNodeConditions");
-            conditions::list_names_conditions(settings.get("unhealthyNodeConditions"), &path, found);
+            let (conditions, path) = (settings.get("unhealthyNodeConditions"), settings_path.place());
+            conditions::list_names_conditions(conditions, path.child("unhealthyNodeConditions"), found);
         }
     }
     failed_machines_are_replaced(object, settings, &settings_path, found);
@@ -68,10 +68,10 @@ fn class_is_referred_to(version: ApiVersion, spec: Node<'_>, path: &FieldPath, f
 /// Rules over the metadata of a machine template: MCH-24, MCH-25.
 pub fn template_rules(object: &Object<'_>, found: &mut Findings) {
     let metadata = object.root().at(&["spec", "template", "metadata"]);
-    let path = FieldPath::new("spec.template.metadata");
-    labels::labels_are_wellformed("MCH-24", metadata.get("labels"), || path.child("labels"), found);
-    labels::annotations_are_wellformed("MCH-24", metadata.get("annotations"), || path.child("annotations"), found);
-    labels::finalizers_are_qualified("MCH-24", metadata.get("finalizers"), || path.child("finalizers"), found);
+    let path = PathRef::new("spec.template.metadata");
+    labels::labels_are_wellformed("MCH-24", metadata.get("labels"), path.child("labels"), found);
+    labels::annotations_are_wellformed("MCH-24", metadata.get("annotations"), path.child("annotations"), found);
+    labels::finalizers_are_qualified("MCH-24", metadata.get("finalizers"), path.child("finalizers"), found);
     for field in ["name", "namespace", "generateName"] {
         if let Some(value) = metadata.get(field).text().filter(|value| !value.is_empty()) {
             found.warn("MCH-25", path.child(field), value, "is ignored in a template");
@@ -111,8 +111,7 @@ fn class_is_named(class: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Fin
 /// MCH-22: a provider id in a template would give all machines the same VM.
 fn template_has_no_provider_id(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
     if let Some(id) = spec.get("providerID").text().filter(|id| !id.is_empty()) {
-        found.forbidden("MCH-22", path.child("providerID"), "may not be set in a template");
-        found.depends_on(&id.into());
+        found.given(&id).forbidden("MCH-22", path.child("providerID"), "may not be set in a template");
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Object, ValidationRequest, labels, node::Node, rules, syntax};
 use crate::api::{
     duration::GoDuration,
-    field::{FieldPath, Findings, FirstFew, quoted},
+    field::{FieldPath, Findings, FirstFew, Located, quoted},
     json::{Json, Members},
     kind::Kind,
     names::{annotation, finalizer, label},
@@ -110,8 +110,8 @@ pub fn object_metadata_syntax(object: &Json<'_>, found: &mut Findings) {
             }
         }
     }
-    labels::labels_are_wellformed(RULE, metadata.get("labels"), || path.child("labels"), found);
-    labels::annotations_are_wellformed(RULE, metadata.get("annotations"), || path.child("annotations"), found);
+    labels::labels_are_wellformed(RULE, metadata.get("labels"), path.place().child("labels"), found);
+    labels::annotations_are_wellformed(RULE, metadata.get("annotations"), path.place().child("annotations"), found);
     for (index, finalizer) in metadata.get("finalizers").elements().iter().enumerate() {
         for objection in finalizer.as_str().map(syntax::qualified_name).unwrap_or_default() {
             found.invalid(RULE, path.child("finalizers").index(index), finalizer, objection);

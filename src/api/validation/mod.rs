@@ -66,7 +66,7 @@ pub use self::{
     metadata::object_metadata_syntax,
     node::Node,
     provider_schema::{ProviderSchema, as_go_reads},
-    references::{ClassFact, NoReferences, References, SecretFact, SelectingFact},
+    references::{ClassFact, Holder, HolderFact, NoReferences, References, SecretFact, SelectingFact},
     rules::{is_rule, stops_controllers},
     selector::selects,
     status::status_findings,
@@ -284,10 +284,10 @@ fn judge(request: &ValidationRequest<'_>, owner: Option<&Json<'_>>) -> Findings 
         }
         found
     };
-    let mut judged = judge(Findings::new());
+    let mut judged = judge(Findings::counting());
     if let Some(old) = old {
         if judged.denies() {
-            // An update is not refused for what was wrong before (spec/api-and-admission §4.2).
+            // An update is not refused for what was wrong before (spec/api-and-admission §4.2), and so is judged anew.
             let mut before = Findings::new();
             static_rules(&Object { value: old, ..object }, request, &mut before);
             rules::apply_profile(request.profile(), request.version, &mut before);

@@ -51,6 +51,24 @@ pub struct SelectingFact {
     pub is_controlled: bool,
 }
 
+/// Another machine that a provider id may belong to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HolderFact {
+    /// It has that instance.
+    Holds(Holder),
+    /// Its id ends alike, and nobody can tell from both whether they name one instance.
+    MayHold(Holder),
+}
+
+/// A machine and its own spelling of its provider id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// Its name.
+    pub name: String,
+    /// Its provider id.
+    pub provider_id: String,
+}
+
 /// What is known of other objects. Every method answers at once, without I/O; `None` means "cannot tell".
 pub trait References: Send + Sync {
     /// A class by name.
@@ -58,9 +76,9 @@ pub trait References: Send + Sync {
         None
     }
 
-    /// The name of a Machine, other than `except`, that is not being deleted and holds this provider id. `Some(None)`:
-    /// there is none.
-    fn holder_of_provider_id(&self, _namespace: &str, _provider_id: &str, _except: &str) -> Option<Option<String>> {
+    /// A Machine, other than `except`, that is not being deleted and has the instance of this provider id, however it spells
+    /// that; else one that may have it. `Some(None)`: there is none.
+    fn holder_of_provider_id(&self, _namespace: &str, _provider_id: &str, _except: &str) -> Option<Option<HolderFact>> {
         None
     }
 
@@ -217,12 +235,22 @@ impl<'a> Facts<'a> {
         found.warn("MCH-6", FieldPath::new(place.join(".")), name, detail);
     }
 
-    /// MCH-21: two machines with one VM would both delete it.
+    /// MCH-21: two machines with one VM would both delete it. Names of instances are no more than names: what only may be one VM
+    /// is not refused.
     fn provider_id_is_held_once(&self, found: &mut Findings) {
         let Some(id) = self.fresh(&["spec", "providerID"]) else { return };
         let own = self.new.at(&["metadata", "name"]).text().unwrap_or_default();
-        if let Some(Some(_)) = self.request.references.holder_of_provider_id(self.request.namespace, id, own) {
-            found.duplicate("MCH-21", FieldPath::new("spec.providerID"), id, "");
+        let path = FieldPath::new("spec.providerID");
+        match self.request.references.holder_of_provider_id(self.request.namespace, id, own).flatten() {
+            Some(HolderFact::Holds(holder)) if holder.provider_id == id => found.duplicate("MCH-21", path, id, ""),
+            Some(HolderFact::Holds(Holder { name, provider_id })) => {
+                let detail = format_args!("it is the instance of Machine {name:?}, spelled {provider_id:?} there");
+                found.duplicate("MCH-21", path, id, detail);
+            }
+            Some(HolderFact::MayHold(Holder { name, .. })) => {
+                found.warn("MCH-21", path, id, format_args!("may be the instance of Machine {name:?}"));
+            }
+            None => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! Rules over the numbers of a set or deployment (spec/api-and-admission §5.3, REP-1 to REP-5 and MS-1).
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Object, node::Node};
 use crate::api::{
@@ -53,8 +53,8 @@ fn progress_deadline_is_longer_than_readiness(spec: Node<'_>, path: &FieldPath, 
         return;
     };
     if deadline >= 0 && deadline <= ready {
-        found.invalid("REP-4", path.child("progressDeadlineSeconds"), deadline, "must be greater than minReadySeconds");
-        found.depends_on(&json!([deadline, ready]));
+        let (path, detail) = (path.child("progressDeadlineSeconds"), "must be greater than minReadySeconds");
+        found.given(&(deadline, ready)).invalid("REP-4", path, deadline, detail);
     }
 }
 

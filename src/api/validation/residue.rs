@@ -3,8 +3,6 @@
 //! The API server stores what conversion makes of both, so that is what must be right. Without this rule a request in
 //! v1beta1 could store what the same rules refuse in v1alpha1.
 
-use serde_json::Value;
-
 use super::{Object, Profile, ValidationRequest, node::Node, rules, static_rules};
 use crate::api::{
     conversion,
@@ -52,8 +50,7 @@ pub fn restores_nothing_wrong(
         let mut errors = FirstFew::default();
         restored.errors().for_each(|error| errors.add(|| error.to_string()));
         let path = FieldPath::new("metadata.annotations").key(key);
-        found.forbidden(RULE, path, format!("would store {}", errors.joined("; ")));
-        found.depends_on(&Value::from(carried));
+        found.given(&carried).forbidden(RULE, path, format_args!("would store {}", errors.joined("; ")));
     }
 }
 
@@ -69,7 +66,7 @@ fn find_in_stored_form(request: &ValidationRequest<'_>, object: Json<'_>, found:
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::api::{

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Object, labels, node::Node, syntax};
 use crate::api::{
-    field::{FieldPath, Findings, RuleId},
+    field::{Findings, PathRef, RuleId},
     json::{Json, Members},
     kind::Kind,
     names::label,
@@ -19,7 +19,7 @@ const TEMPLATE_IS_SELECTED: RuleId = "SEL-6";
 /// Runs all rules of a selector.
 pub fn rules(object: &Object<'_>, found: &mut Findings) {
     let selector = object.root().at(&["spec", "selector"]);
-    let path = FieldPath::new("spec.selector");
+    let path = PathRef::new("spec.selector");
     if selector.is_absent() {
         return found.required("SEL-1", path, "");
     }
@@ -31,12 +31,12 @@ pub fn rules(object: &Object<'_>, found: &mut Findings) {
         };
         return found.invalid("SEL-2", path, json!({}), format!("empty selector is invalid for {whom}"));
     }
-    labels::labels_are_wellformed("SEL-5", selector.get("matchLabels"), || path.child("matchLabels"), found);
+    labels::labels_are_wellformed("SEL-5", selector.get("matchLabels"), path.child("matchLabels"), found);
     // Counted apart: what an update is forgiven is wrong all the same.
     let mut in_expressions = Findings::new();
+    let path = path.child("matchExpressions");
     for (index, expression) in selector.get("matchExpressions").elements().iter().enumerate() {
-        let path = path.child("matchExpressions").index(index);
-        expression_is_wellformed(Node::of(expression), &path, &mut in_expressions);
+        expression_is_wellformed(Node::of(expression), path.index(index), &mut in_expressions);
     }
     let are_wellformed = !in_expressions.denies();
     found.append(in_expressions);
@@ -57,7 +57,7 @@ fn is_empty(selector: Node<'_>) -> bool {
 }
 
 /// SEL-3, SEL-4, SEL-5.
-fn expression_is_wellformed(expression: Node<'_>, path: &FieldPath, found: &mut Findings) {
+fn expression_is_wellformed(expression: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     let values = expression.get("values");
     let are_missing = values.value().is_none_or(|values| values.as_array().is_some_and(<[_]>::is_empty));
     match expression.get("operator").text_or_empty() {
@@ -66,8 +66,7 @@ fn expression_is_wellformed(expression: Node<'_>, path: &FieldPath, found: &mut 
         }
         Some("Exists" | "DoesNotExist") if !values.elements().is_empty() => {
             let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-            found.forbidden("SEL-4", path.child("values"), detail);
-            found.depends_on(&values.value_or_null());
+            found.given(&values.value()).forbidden("SEL-4", path.child("values"), detail);
         }
         Some("In" | "NotIn" | "Exists" | "DoesNotExist") | None => {}
         Some(other) => found.invalid("SEL-3", path.child("operator"), other, "not a valid selector operator"),
@@ -77,9 +76,10 @@ fn expression_is_wellformed(expression: Node<'_>, path: &FieldPath, found: &mut 
             found.invalid("SEL-5", path.child("key"), key, objection);
         }
     }
+    let path = path.child("values");
     for (index, value) in values.elements().iter().enumerate() {
         for objection in value.as_str().map(syntax::label_value).unwrap_or_default() {
-            found.invalid("SEL-5", path.child("values").index(index), value, objection);
+            found.invalid("SEL-5", path.index(index), value, objection);
         }
     }
 }
@@ -91,10 +91,11 @@ fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Members
         return;
     }
     if !matches(selector, labels) {
-        let printed = labels.value().map_or_else(|| json!({}), Json::to_value);
-        let path = FieldPath::new("spec.template.metadata.labels");
-        found.invalid(TEMPLATE_IS_SELECTED, path, printed.clone(), "`selector` does not match template `labels`");
-        found.depends_on(&json!([whole, printed]));
+        let none = Json::Object(Members::default());
+        let labels = labels.value().unwrap_or(&none);
+        let path = PathRef::new("spec.template.metadata.labels");
+        let detail = "`selector` does not match template `labels`";
+        found.given(&(whole, labels)).invalid(TEMPLATE_IS_SELECTED, path, labels, detail);
     }
 }
 

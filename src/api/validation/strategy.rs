@@ -71,8 +71,8 @@ fn settings_of_other_types_are_not(strategy: Node<'_>, path: &FieldPath, found: 
     for (settings, owner) in [("rollingUpdate", "RollingUpdate"), ("inPlaceUpdate", "InPlaceUpdate")] {
         if chosen != owner && strategy.get(settings).is_present() {
             let detail = format!("may not be specified when strategy `type` is '{chosen}'");
-            found.forbidden("STR-5", path.child(settings), detail);
-            found.depends_on(&json!([chosen, strategy.get(settings).value_or_null()]));
+            let inputs = (chosen, strategy.get(settings).value());
+            found.given(&inputs).forbidden("STR-5", path.child(settings), detail);
         }
     }
 }
@@ -157,11 +157,9 @@ fn rollout_can_progress(
 ) {
     if surge.is_zero() && unavailable.is_zero() {
         let value = settings.get("maxUnavailable").value_or_null();
-        found.invalid("STR-11", path.child("maxUnavailable"), value, "may not be 0 when `maxSurge` is 0");
-        found.depends_on(&json!([
-            settings.get("maxSurge").value_or_null(),
-            settings.get("maxUnavailable").value_or_null()
-        ]));
+        let inputs = (settings.get("maxSurge").value(), settings.get("maxUnavailable").value());
+        let detail = "may not be 0 when `maxSurge` is 0";
+        found.given(&inputs).invalid("STR-11", path.child("maxUnavailable"), value, detail);
     }
 }
 
@@ -170,8 +168,9 @@ fn surged_replicas_can_be_counted(surge: IntOrPercent, replicas: i64, settings: 
     let Ok(wanted) = i32::try_from(replicas) else { return };
     if wanted > 0 && wanted.checked_add(surge.resolve(wanted, Rounding::Up)).is_none() {
         let path = FieldPath::new("spec.replicas");
-        found.invalid("REP-2", path, replicas, "replicas plus maxSurge must not exceed 2147483647");
-        found.depends_on(&json!([replicas, settings.get("maxSurge").value_or_null()]));
+        let inputs = (replicas, settings.get("maxSurge").value());
+        let detail = "replicas plus maxSurge must not exceed 2147483647";
+        found.given(&inputs).invalid("REP-2", path, replicas, detail);
     }
 }
 

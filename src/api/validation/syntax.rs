@@ -1,58 +1,110 @@
 //! Syntax of names, labels and annotation keys, with the API machinery's own texts.
 //!
 //! Source: k8s.io/apimachinery/pkg/util/validation (v0.36). A checker returns every objection as a finished text, so
-//! that a finding reads exactly like one of the API server.
+//! that a finding reads exactly like one of the API server. All of them are constants: a list of thousands of bad names
+//! takes no memory of its own.
+
+use std::ops::Deref;
 
 /// Longest DNS subdomain in bytes.
 const SUBDOMAIN_MAX: usize = 253;
 /// Longest name part of a qualified name, and longest label value, in bytes.
 const NAME_MAX: usize = 63;
 
-const SUBDOMAIN_TEXT: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const NAME_PART_TEXT: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+macro_rules! subdomain_text {
+    () => {
+        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+    };
+}
+
+macro_rules! name_part_text {
+    () => {
+        "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+    };
+}
+
+const SUBDOMAIN_TEXT: &str = subdomain_text!();
+const SUBDOMAIN_LENGTH_TEXT: &str = "must be no more than 253 bytes";
+const PREFIX_TEXT: &str = concat!("prefix part ", subdomain_text!());
+const PREFIX_LENGTH_TEXT: &str = "prefix part must be no more than 253 bytes";
+const QUALIFIED_NAME_TEXT: &str = concat!(
+    "a qualified name ",
+    name_part_text!(),
+    " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+);
+const NAME_PART_TEXT: &str = concat!("name part ", name_part_text!());
+const NAME_PART_LENGTH_TEXT: &str = "name part must be no more than 63 bytes";
 const LABEL_VALUE_TEXT: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+const LABEL_VALUE_LENGTH_TEXT: &str = "must be no more than 63 bytes";
+
+/// What is wrong with a text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Objections {
+    texts: [&'static str; Self::MAX],
+    number: usize,
+}
+
+impl Objections {
+    /// Most objections to one text: two to the prefix of a qualified name and two to its name.
+    const MAX: usize = 4;
+
+    fn add_if(&mut self, is_wrong: bool, text: &'static str) {
+        if is_wrong && let Some(free) = self.texts.get_mut(self.number) {
+            *free = text;
+            self.number += 1;
+        }
+    }
+}
+
+impl Deref for Objections {
+    type Target = [&'static str];
+
+    fn deref(&self) -> &Self::Target {
+        self.texts.get(..self.number).unwrap_or_default()
+    }
+}
+
+impl IntoIterator for Objections {
+    type Item = &'static str;
+    type IntoIter = std::iter::Take<std::array::IntoIter<&'static str, { Self::MAX }>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.texts.into_iter().take(self.number)
+    }
+}
 
 /// What is wrong with a DNS-1123 subdomain, such as an object's name.
-pub fn dns1123_subdomain(text: &str) -> Vec<String> {
-    let mut objections = Vec::new();
-    if text.len() > SUBDOMAIN_MAX {
-        objections.push(max_length(SUBDOMAIN_MAX));
-    }
-    if !is_subdomain(text) {
-        objections.push(SUBDOMAIN_TEXT.to_owned());
-    }
+pub fn dns1123_subdomain(text: &str) -> Objections {
+    let mut objections = Objections::default();
+    objections.add_if(text.len() > SUBDOMAIN_MAX, SUBDOMAIN_LENGTH_TEXT);
+    objections.add_if(!is_subdomain(text), SUBDOMAIN_TEXT);
     objections
 }
 
 /// What is wrong with a qualified name, such as a label key or a taint key.
-pub fn qualified_name(text: &str) -> Vec<String> {
-    let mut objections = Vec::new();
+pub fn qualified_name(text: &str) -> Objections {
+    let mut objections = Objections::default();
     // Bytes are looked through several times as fast as characters, and these texts are short and many.
     let slash = text.bytes().position(|byte| byte == b'/');
     let name = match slash.map(|at| (&text[..at], &text[at + 1..])) {
         None => text,
         Some((prefix, name)) if !name.bytes().any(|byte| byte == b'/') => {
             if prefix.is_empty() {
-                objections.push("prefix part must be non-empty".to_owned());
+                objections.add_if(true, "prefix part must be non-empty");
             } else {
-                objections.extend(dns1123_subdomain(prefix).into_iter().map(|text| format!("prefix part {text}")));
+                objections.add_if(prefix.len() > SUBDOMAIN_MAX, PREFIX_LENGTH_TEXT);
+                objections.add_if(!is_subdomain(prefix), PREFIX_TEXT);
             }
             name
         }
         Some(_) => {
-            return vec![format!(
-                "a qualified name {NAME_PART_TEXT} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-            )];
+            objections.add_if(true, QUALIFIED_NAME_TEXT);
+            return objections;
         }
     };
-    if name.is_empty() {
-        objections.push("name part must be non-empty".to_owned());
-    } else if name.len() > NAME_MAX {
-        objections.push(format!("name part {}", max_length(NAME_MAX)));
-    }
-    if !is_name_part(name) {
-        objections.push(format!("name part {NAME_PART_TEXT}"));
-    }
+    objections.add_if(name.is_empty(), "name part must be non-empty");
+    objections.add_if(name.len() > NAME_MAX, NAME_PART_LENGTH_TEXT);
+    objections.add_if(!is_name_part(name), NAME_PART_TEXT);
     objections
 }
 
@@ -65,19 +117,11 @@ pub fn is_qualified_name(text: &str) -> bool {
 }
 
 /// What is wrong with a label value. The empty string is fine.
-pub fn label_value(text: &str) -> Vec<String> {
-    let mut objections = Vec::new();
-    if text.len() > NAME_MAX {
-        objections.push(max_length(NAME_MAX));
-    }
-    if !text.is_empty() && !is_name_part(text) {
-        objections.push(LABEL_VALUE_TEXT.to_owned());
-    }
+pub fn label_value(text: &str) -> Objections {
+    let mut objections = Objections::default();
+    objections.add_if(text.len() > NAME_MAX, LABEL_VALUE_LENGTH_TEXT);
+    objections.add_if(!text.is_empty() && !is_name_part(text), LABEL_VALUE_TEXT);
     objections
-}
-
-fn max_length(bytes: usize) -> String {
-    format!("must be no more than {bytes} bytes")
 }
 
 /// What a part of a subdomain is made of. Tables, since every key and label of an object is looked through.
@@ -167,7 +211,7 @@ mod tests {
         let objections = qualified_name(text);
         assert_eq!(objections.len(), expected.len(), "{objections:?}");
         assert_eq!(is_qualified_name(text), objections.is_empty());
-        for (objection, start) in objections.iter().zip(expected) {
+        for (objection, start) in objections.into_iter().zip(expected) {
             assert!(objection.starts_with(start), "{objection}");
         }
     }
@@ -175,14 +219,31 @@ mod tests {
     #[test]
     fn a_name_part_may_have_63_bytes_and_no_more() {
         assert!(qualified_name(&"x".repeat(63)).is_empty());
-        assert_eq!(qualified_name(&"x".repeat(64)), ["name part must be no more than 63 bytes"]);
-        assert_eq!(label_value(&"x".repeat(64)), ["must be no more than 63 bytes"]);
+        assert_eq!(*qualified_name(&"x".repeat(64)), [NAME_PART_LENGTH_TEXT]);
+        assert_eq!(*label_value(&"x".repeat(64)), [LABEL_VALUE_LENGTH_TEXT]);
+        let told = |text: &str| text.ends_with(&format!("must be no more than {NAME_MAX} bytes"));
+        assert!(told(NAME_PART_LENGTH_TEXT) && told(LABEL_VALUE_LENGTH_TEXT));
+    }
+
+    #[test]
+    fn a_subdomain_may_have_253_bytes_and_no_more() {
+        assert!(dns1123_subdomain(&"x".repeat(253)).is_empty());
+        assert_eq!(*dns1123_subdomain(&"x".repeat(254)), [SUBDOMAIN_LENGTH_TEXT]);
+        assert_eq!(*qualified_name(&format!("{}/a", "x".repeat(254))), [PREFIX_LENGTH_TEXT]);
+        let told = |text: &str| text.ends_with(&format!("must be no more than {SUBDOMAIN_MAX} bytes"));
+        assert!(told(SUBDOMAIN_LENGTH_TEXT) && told(PREFIX_LENGTH_TEXT));
+    }
+
+    #[test]
+    fn all_objections_to_one_name_are_told() {
+        let name = format!("{}/{}", "X".repeat(254), "!".repeat(64));
+        assert_eq!(*qualified_name(&name), [PREFIX_LENGTH_TEXT, PREFIX_TEXT, NAME_PART_LENGTH_TEXT, NAME_PART_TEXT]);
     }
 
     #[test]
     fn a_label_value_may_be_empty() {
         assert!(label_value("").is_empty());
-        assert_eq!(label_value("x y"), [LABEL_VALUE_TEXT]);
+        assert_eq!(*label_value("x y"), [LABEL_VALUE_TEXT]);
     }
 
     #[rstest]

@@ -6,7 +6,7 @@
 
 use super::node::{Node, integer};
 use crate::api::{
-    field::{FieldPath, Findings, RuleId},
+    field::{Findings, PathRef, RuleId},
     json::{Json, Members},
     kind::{ApiVersion, Kind},
 };
@@ -35,17 +35,17 @@ use Shape::{Boolean, Int32, Int64, IntOrText, List, Map, Object, Text, TextMap};
 /// element of a list.
 pub fn fields_have_their_types(kind: Kind, version: ApiVersion, object: &Json<'_>, found: &mut Findings) {
     if !object.is_object() {
-        found.mistyped(TYPE, FieldPath::default(), object, "must be an object");
+        found.mistyped(TYPE, PathRef::new(""), object, "must be an object");
         return;
     }
     let shapes = shape_of(kind, version);
-    // Almost every object is as it should be, and then no path is needed.
+    // Almost every object is as it should be.
     if members_fit(shapes, object) {
         return;
     }
-    let root = FieldPath::default();
+    let root = PathRef::new("");
     for (name, shape) in shapes {
-        shape.check(Node::of(object).get(name), &|| root.child(name), found);
+        shape.check(Node::of(object).get(name), root.child(name), found);
     }
 }
 
@@ -88,7 +88,7 @@ impl Shape {
         }
     }
 
-    fn check(&self, node: Node<'_>, path: &dyn Fn() -> FieldPath, found: &mut Findings) {
+    fn check(&self, node: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
         let Some(value) = node.value() else { return };
         let expected = match self {
             Text if !value.is_string() => "must be a string",
@@ -99,20 +99,20 @@ impl Shape {
             Map | TextMap(_) | Object(_) if !value.is_object() => "must be an object",
             List(_) if !value.is_array() => "must be a list",
             Text | Boolean | Int32 | Int64 | IntOrText | Map => return,
-            TextMap(rule) => return values_are_texts(rule, node, &path(), found),
+            TextMap(rule) => return values_are_texts(rule, node, path, found),
             List(element) => return elements_have_their_type(element, value, path, found),
             Object(fields) => {
                 for (name, shape) in *fields {
-                    shape.check(node.get(name), &|| path().child(name), found);
+                    shape.check(node.get(name), path.child(name), found);
                 }
                 return;
             }
         };
-        found.mistyped(TYPE, path(), value, expected);
+        found.mistyped(TYPE, path, value, expected);
     }
 }
 
-fn values_are_texts(rule: RuleId, map: Node<'_>, path: &FieldPath, found: &mut Findings) {
+fn values_are_texts(rule: RuleId, map: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     for (key, value) in map.members().into_iter().flat_map(Members::iter) {
         if !value.is_string() {
             found.mistyped(rule, path.key(key), value, "must be a string");
@@ -120,12 +120,12 @@ fn values_are_texts(rule: RuleId, map: Node<'_>, path: &FieldPath, found: &mut F
     }
 }
 
-fn elements_have_their_type(element: &Shape, list: &Json<'_>, path: &dyn Fn() -> FieldPath, found: &mut Findings) {
+fn elements_have_their_type(element: &Shape, list: &Json<'_>, path: PathRef<'_>, found: &mut Findings) {
     for (index, value) in list.as_array().into_iter().flatten().enumerate() {
         if value.is_null() {
-            found.mistyped(TYPE, path().index(index), value, "must not be null");
+            found.mistyped(TYPE, path.index(index), value, "must not be null");
         }
-        element.check(Node::of(value), &|| path().index(index), found);
+        element.check(Node::of(value), path.index(index), found);
     }
 }
 
@@ -372,7 +372,7 @@ mod tests {
         for value in &values {
             let value = Json::from(value);
             let mut found = Findings::new();
-            shape.check(Node::of(&value), &FieldPath::default, &mut found);
+            shape.check(Node::of(&value), PathRef::new(""), &mut found);
             assert_eq!(shape.fits(&value), found.is_empty(), "{value:?}");
         }
     }

@@ -7,11 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::api::{
-    json::Json,
-    kind::{ApiVersion, Kind},
-    names,
-    validation::{ClassFact, Node, OwnerKey, References, SecretFact, SelectingFact, selects},
+use crate::{
+    api::{
+        json::Json,
+        kind::{ApiVersion, Kind},
+        names,
+        validation::{ClassFact, HolderFact, Node, OwnerKey, References, SecretFact, SelectingFact, selects},
+    },
+    driver::same_instance,
 };
 
 /// What tells an object from others.
@@ -125,14 +128,13 @@ impl References for Inventory {
         fact.or_else(|| (!self.classes.is_empty()).then_some(ClassFact::Missing))
     }
 
-    fn holder_of_provider_id(&self, namespace: &str, provider_id: &str, except: &str) -> Option<Option<String>> {
-        let holder = self.machines.iter().find(|machine| {
-            machine.namespace == namespace
-                && machine.provider_id == provider_id
-                && machine.name != except
-                && !machine.is_terminating
-        });
-        Some(holder.map(|machine| machine.name.clone()))
+    fn holder_of_provider_id(&self, namespace: &str, provider_id: &str, except: &str) -> Option<Option<HolderFact>> {
+        let others = self
+            .machines
+            .iter()
+            .filter(|machine| machine.namespace == namespace && machine.name != except && !machine.is_terminating);
+        let ids = others.map(|machine| (machine.name.as_str(), machine.provider_id.as_str()));
+        Some(same_instance::holder_among(provider_id, ids))
     }
 
     fn machines_of_class(&self, namespace: &str, class: &str) -> Option<Vec<String>> {

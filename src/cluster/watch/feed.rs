@@ -31,6 +31,10 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 /// the head of their answer.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
+/// So many watches that end after an outage before they have told what happened meanwhile; then a list tells. A proxy may close each
+/// connection sooner than a watch has [`CATCH_UP`].
+const UNTOLD_MAX: u32 = 3;
+
 /// One watch: takes events and feeds the store.
 pub(super) struct Feed<W, K> {
     pub(super) kind: &'static str,
@@ -162,7 +166,8 @@ where
         }
     }
 
-    /// Follows events from a version on until the API server can't tell any more what happened since.
+    /// Follows events from a version on until the API server can't tell any more what happened since, or nothing lets it finish
+    /// telling.
     async fn follow(&self, api: &Api<Guarded<W>>, mut here: Position, pauses: &mut Pauses, silence: &mut Silence) {
         let params = WatchParams {
             label_selector: self.watching.labels.clone(),
@@ -171,7 +176,12 @@ where
             bookmarks: true,
             ..WatchParams::default()
         };
+        let mut untold = 0;
         loop {
+            if untold >= UNTOLD_MAX {
+                tracing::info!(kind = self.kind, "each watch ends before it has told what happened; it lists again");
+                return;
+            }
             let (began, before) = (Instant::now(), here.text.clone());
             let trouble = match self.opened(api.watch(&params, &before)).await {
                 Err(error) => {
@@ -181,7 +191,9 @@ where
                 Ok(events) => {
                     self.health.heard();
                     self.health.opened();
-                    match self.take_events(events, &mut here, pauses, silence).await {
+                    let end = self.take_events(events, &mut here, pauses, silence).await;
+                    untold = if self.store.is_current() { 0 } else { untold + 1 };
+                    match end {
                         End::Closed if began.elapsed() >= AT_ONCE || here.text != before => continue,
                         End::Closed => Trouble {
                             text: format!("the API server ends the watch of {} at once", self.kind),

@@ -47,6 +47,8 @@ enum Reply {
     Events(Vec<Value>),
     /// Events, after which nothing comes any more.
     Silence(Vec<Value>),
+    /// Events, after which the connection is closed in so many tenths of a second.
+    Brief(Vec<Value>, u64),
     Refused(u16),
     /// No answer at all.
     Nothing,
@@ -132,6 +134,11 @@ async fn answer(reply: Reply) -> http::Response<AnyBody> {
         Reply::Events(events) => http::Response::new(StreamBody::new(lines(events)).boxed_unsync()),
         Reply::Silence(events) => {
             http::Response::new(StreamBody::new(lines(events).chain(stream::pending())).boxed_unsync())
+        }
+        Reply::Brief(events, tenths) => {
+            let end = stream::once(tokio::time::sleep(Duration::from_millis(100 * tenths)));
+            let end = end.filter_map(|()| std::future::ready(None));
+            http::Response::new(StreamBody::new(lines(events).chain(end)).boxed_unsync())
         }
         Reply::Refused(code) => {
             let status =
@@ -334,6 +341,43 @@ async fn a_watch_that_is_open_again_has_two_seconds_or_a_bookmark_to_tell_what_h
     assert_eq!(stale(&Rig::new(after(Reply::Silence(Vec::new()))), 10).await, tenths(28));
     assert_eq!(stale(&Rig::new(after(Reply::Silence(vec![modified()]))), 10).await, tenths(28));
     assert_eq!(stale(&Rig::new(after(Reply::Silence(vec![modified(), bookmark(6)]))), 10).await, tenths(8));
+}
+
+/// As a proxy does that closes each connection soon. The refusal is 0.9 s ago when the first watch is opened.
+#[rstest]
+#[case::soon(Reply::Brief(Vec::new(), 15), 54)]
+#[case::soon_after_an_event(Reply::Brief(vec![event("MODIFIED", &machine("a", 5))], 15), 54)]
+#[tokio::test(start_paused = true)]
+async fn watches_after_an_outage_that_all_end_before_they_have_told_what_happened_lead_to_a_list(
+    #[case] brief: Reply,
+    #[case] tenths: usize,
+) {
+    let mut replies = vec![Reply::List(1, vec![machine("a", 1)]), Reply::Refused(503)];
+    replies.extend(vec![brief.clone(); 3]);
+    replies.push(Reply::List(7, vec![machine("b", 7)]));
+    replies.extend(vec![brief; 100]);
+    let rig = Rig::new(replies);
+    let stale = stale(&rig, 60).await;
+    assert_eq!(
+        stale,
+        (0..stale.len()).collect::<Vec<_>>(),
+        "it is current from the list on, however brief the watches are"
+    );
+    assert!(stale.len().abs_diff(tenths) <= 1, "{stale:?}");
+    let lists = rig.asked().iter().filter(|(_, version)| version.is_none()).count();
+    assert_eq!((lists, rig.names().contains(&"b".to_owned())), (2, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_after_an_outage_that_end_at_once_lead_to_a_list_too() {
+    let mut replies = vec![Reply::List(1, Vec::new()), Reply::Refused(503)];
+    replies.extend(vec![Reply::Events(Vec::new()); 3]);
+    replies.extend([Reply::List(7, Vec::new()), Reply::Events(Vec::new()), Reply::Nothing]);
+    let rig = Rig::new(replies);
+    rig.run(60).await;
+    let lists: Vec<usize> =
+        rig.asked().iter().enumerate().filter(|(_, (_, version))| version.is_none()).map(|(at, _)| at).collect();
+    assert_eq!(lists, [0, 5]);
 }
 
 #[tokio::test(start_paused = true)]

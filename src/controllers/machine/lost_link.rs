@@ -24,7 +24,7 @@ use crate::{
     },
     cluster::store::Store,
     controllers::views::{BY_INSTANCE, BY_MACHINE, BY_NODE, ControlViews},
-    driver::{SameInstance, same_instance::last_segment},
+    driver::{SameInstance, same_instance::instance_key},
 };
 
 /// Links the Node in sight to a machine that has been linked before.
@@ -77,7 +77,7 @@ pub fn candidate(
     views: &ControlViews,
     same: &dyn Fn(&Machine, &str) -> SameInstance,
 ) -> Option<Arc<Node>> {
-    let instance = last_segment(&machine.spec.provider_id).map(str::to_ascii_lowercase);
+    let instance = instance_key(&machine.spec.provider_id);
     let of_instance = instance.map(|instance| nodes.by_index(BY_INSTANCE, &instance)).unwrap_or_default();
     let mut all = nodes.by_index(BY_MACHINE, &machine.name_any());
     all.extend(of_instance);

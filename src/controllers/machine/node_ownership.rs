@@ -12,7 +12,7 @@ use crate::{
     api::{names::label, v1alpha1::Machine},
     cluster::key::ObjectKey,
     controllers::views::{BY_INSTANCE, BY_NODE, ControlViews},
-    driver::{Registry, SameInstance, same_instance::last_segment},
+    driver::{Registry, SameInstance, same_instance::instance_key},
 };
 
 /// Whose a Node is.
@@ -141,11 +141,9 @@ pub fn owner_in(
 ) -> Owner {
     let id = provider_id(node);
     let mut rivals: BTreeMap<Option<String>, Arc<Machine>> = BTreeMap::new();
-    let instance = last_segment(id).map(str::to_ascii_lowercase).unwrap_or_default();
-    for rival in views.machines.by_index(BY_NODE, &node.name_any()).into_iter().chain(
-        // An index of the empty text would hold all machines without a VM.
-        if instance.is_empty() { Vec::new() } else { views.machines.by_index(BY_INSTANCE, &instance) },
-    ) {
+    let of_instance = instance_key(id).map(|instance| views.machines.by_index(BY_INSTANCE, &instance));
+    let of_node = views.machines.by_index(BY_NODE, &node.name_any());
+    for rival in of_node.into_iter().chain(of_instance.into_iter().flatten()) {
         rivals.insert(rival.metadata.uid.clone(), rival);
     }
     let rivals: Vec<Claim<'_>> =

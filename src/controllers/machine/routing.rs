@@ -23,7 +23,7 @@ use crate::{
     },
     cluster::{key::ObjectKey, store::Change},
     controllers::views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified},
-    driver::same_instance::last_segment,
+    driver::same_instance::instance_key,
 };
 
 /// Machines to look at after a change of a machine.
@@ -62,7 +62,7 @@ fn after_claim(change: &Change<Machine>, views: &ControlViews) -> Vec<ObjectKey>
         return Vec::new();
     }
     let claims = old.into_iter().chain(new).flat_map(|(node, id, _)| {
-        let instance = last_segment(&id).map(str::to_ascii_lowercase);
+        let instance = instance_key(&id);
         let node = Some(node).filter(|node| !node.is_empty());
         [node.map(|node| (BY_NODE, node)), instance.map(|instance| (BY_INSTANCE, instance))]
     });
@@ -149,7 +149,7 @@ fn leads_otherwise(change: &Change<Node>) -> bool {
 
 /// Machines with the instance of this Node that have lost their link.
 fn unlinked_with_the_instance_of(node: &Node, views: &ControlViews) -> impl Iterator<Item = ObjectKey> {
-    let instance = last_segment(provider_id(node)).map(str::to_ascii_lowercase);
+    let instance = instance_key(provider_id(node));
     let machines = instance.map(|instance| views.machines.by_index(BY_INSTANCE, &instance)).unwrap_or_default();
     let is_unlinked = |machine: &Arc<Machine>| machine.labels().get(label::NODE).is_none_or(String::is_empty);
     machines.into_iter().filter(is_unlinked).map(|machine| ObjectKey::of(&*machine))

@@ -17,7 +17,7 @@ use crate::{
     },
     cluster::key::ObjectKey,
     controllers::views::{BY_INSTANCE, ControlViews},
-    driver::{SameInstance, same_instance::last_segment},
+    driver::{SameInstance, same_instance::instance_key},
 };
 
 /// Whose the VM of a machine is.
@@ -71,8 +71,7 @@ fn is_twin(one: &Machine, other: &Machine, ids: SameInstance) -> bool {
 /// Whose the VM of this machine is, asked of the views. `same` tells of a machine whether its provider id and another one name
 /// the same instance.
 pub fn vm_owner_in(machine: &Machine, views: &ControlViews, same: &dyn Fn(&Machine, &str) -> SameInstance) -> VmOwner {
-    // An index of the empty text would hold all machines without a VM.
-    let Some(instance) = last_segment(&machine.spec.provider_id) else { return VmOwner::This };
+    let Some(instance) = instance_key(&machine.spec.provider_id) else { return VmOwner::This };
     let provider = |machine: &Machine| {
         let class = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
         views.classes.get(&class).map(|class| class.provider.clone())
@@ -81,7 +80,7 @@ pub fn vm_owner_in(machine: &Machine, views: &ControlViews, same: &dyn Fn(&Machi
     // Nobody can say that a class which is gone was of another provider.
     let at_one_provider =
         |other: &Machine| ours.as_ref().zip(provider(other)).is_none_or(|(ours, other)| *ours == other);
-    let mut twins: Vec<Arc<Machine>> = views.machines.by_index(BY_INSTANCE, &instance.to_ascii_lowercase());
+    let mut twins: Vec<Arc<Machine>> = views.machines.by_index(BY_INSTANCE, &instance);
     twins.retain(|other| is_twin(machine, other, same(machine, &other.spec.provider_id)) && at_one_provider(other));
     vm_owner(machine, &twins)
 }

@@ -177,8 +177,7 @@ impl Collector {
             .machines
             .by_index(BY_NAMESPACE, &class.namespace)
             .iter()
-            .filter(|machine| !machine.spec.provider_id.is_empty())
-            .map(|machine| instance_key(&machine.spec.provider_id))
+            .filter_map(|machine| instance_key(&machine.spec.provider_id))
             .collect();
         let of_store = |vm: crate::driver::ListedVm| {
             let machine = views.machines.get(&ObjectKey::new(class.namespace.clone(), vm.machine_name.clone()));

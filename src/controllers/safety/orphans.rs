@@ -101,7 +101,7 @@ fn is_left_with_several_vms(machine: &Machine) -> bool {
 /// What the stores say about a listed VM: `held` are the instances of all machines, as [`instance_key`] tells them, `machine` is the
 /// one of the VM's name.
 pub fn claim_in_stores(vm: &crate::driver::ListedVm, held: &BTreeSet<String>, machine: Option<&Machine>) -> Claim {
-    if held.contains(&instance_key(&vm.provider_id)) {
+    if instance_key(&vm.provider_id).is_some_and(|instance| held.contains(&instance)) {
         Claim::Own
     } else if vm.machine_name.is_empty() {
         Claim::Unnamed

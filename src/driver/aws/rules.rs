@@ -50,14 +50,8 @@ pub fn provider_spec(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
 }
 
 /// The error names no value, so that what was there is noted for the comparison of updates.
-fn required(
-    path: FieldPath,
-    detail: impl Into<std::borrow::Cow<'static, str>>,
-    looked_at: &Value,
-    found: &mut Findings,
-) {
-    found.required(RULE, path, detail);
-    found.depends_on(looked_at);
+fn required(path: FieldPath, detail: impl std::fmt::Display, looked_at: &Value, found: &mut Findings) {
+    found.given(looked_at).required(RULE, path, detail);
 }
 
 /// A word of a fixed list; `default` passes too.
@@ -230,8 +224,8 @@ fn placement(placement: Node<'_>, path: &FieldPath, found: &mut Findings) {
     one_of(placement.get("affinity"), "", &["default", "host"], found, || path.child("affinity"));
     let host = placement.get("hostId").text().is_some_and(|host| !host.is_empty());
     if host && placement.get("tenancy").text_or_empty().is_some_and(|tenancy| tenancy != "host") {
-        found.forbidden(RULE, path.child("hostId"), "hostId can only be set when tenancy is \"host\"");
-        found.depends_on(&placement.value_or_null());
+        let detail = "hostId can only be set when tenancy is \"host\"";
+        found.given(&placement.value()).forbidden(RULE, path.child("hostId"), detail);
     }
     if let Some(number) = placement.get("partitionNumber").integer().filter(|number| *number < 1) {
         found.invalid(RULE, path.child("partitionNumber"), number, "must be >= 1");

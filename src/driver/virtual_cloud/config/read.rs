@@ -120,7 +120,7 @@ impl SimulationConfig {
         if let Some((list, path)) = section.list("impersonate", found) {
             let names: Vec<String> = list.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect();
             if names.len() != list.len() || names.iter().any(String::is_empty) {
-                found.invalid(RULE, path, list.to_vec(), "must be a list of provider names such as AWS");
+                found.invalid(RULE, path, Value::from(list.to_vec()), "must be a list of provider names such as AWS");
             }
             self.impersonate = Some(names);
         }

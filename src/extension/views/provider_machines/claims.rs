@@ -31,9 +31,8 @@ pub struct Claims {
 impl Claims {
     /// What these machines claim.
     pub fn of(machines: &[Arc<Machine>]) -> Self {
-        let ids = machines.iter().map(|machine| instance_key(&machine.spec.provider_id));
         Self {
-            held: ids.filter(|id| !id.is_empty()).collect(),
+            held: machines.iter().filter_map(|machine| instance_key(&machine.spec.provider_id)).collect(),
             by_name: machines.iter().map(|machine| (machine.name_any(), Arc::clone(machine))).collect(),
         }
     }

@@ -157,8 +157,7 @@ impl<'a> Seen<'a> {
         let machines = sources.views.machines.by_index(BY_NAMESPACE, &sources.namespace);
         let by_vm: BTreeMap<String, Arc<Machine>> = machines
             .iter()
-            .filter(|machine| !machine.spec.provider_id.is_empty())
-            .map(|machine| (instance_key(&machine.spec.provider_id), Arc::clone(machine)))
+            .filter_map(|machine| Some((instance_key(&machine.spec.provider_id)?, Arc::clone(machine))))
             .collect();
         let (mut listed, mut vms_of) = (BTreeMap::new(), BTreeMap::<String, BTreeSet<String>>::new());
         for snapshot in inventories.iter().filter_map(|inventory| inventory.snapshot.as_ref()) {
@@ -188,7 +187,7 @@ impl<'a> Seen<'a> {
             let Some(snapshot) = &inventory.snapshot else { continue };
             for vm in &*snapshot.vms {
                 // A VM that several inventories list is one VM.
-                instances.insert(instance_key(&vm.provider_id));
+                instances.extend(instance_key(&vm.provider_id));
                 if told.insert(identity(&vm.provider_id)) {
                     rows.push(self.row_of_vm(inventory, snapshot, vm));
                 }
@@ -196,8 +195,7 @@ impl<'a> Seen<'a> {
         }
         let by_class = self.lists_by_class();
         for machine in &self.machines {
-            let id = &machine.spec.provider_id;
-            if id.is_empty() || instances.contains(&instance_key(id)) {
+            if instance_key(&machine.spec.provider_id).is_none_or(|instance| instances.contains(&instance)) {
                 continue;
             }
             let inventory = by_class.get(machine.spec.class.name.as_str()).copied();
@@ -223,7 +221,8 @@ impl<'a> Seen<'a> {
 
     fn row_of_vm(&self, inventory: &Inventory, snapshot: &Snapshot, vm: &ListedVm) -> ProviderMachine {
         let id = identity(&vm.provider_id);
-        let machine = self.by_vm.get(&instance_key(&vm.provider_id)).or_else(|| self.claims.machine(&vm.machine_name));
+        let of_instance = instance_key(&vm.provider_id).and_then(|instance| self.by_vm.get(&instance));
+        let machine = of_instance.or_else(|| self.claims.machine(&vm.machine_name));
         let claim = self.claims.on(vm);
         let number = |count: Option<&usize>| Number::of(count.copied().unwrap_or(1));
         let (namesakes, inventories) = (number(self.namesakes.get(&vm.machine_name)), number(self.listed.get(&id)));

@@ -1,0 +1,229 @@
+//! Paths that borrow their names.
+//!
+//! A rule goes through thousands of places, and few findings are told. So a rule carries a [`PathRef`], which costs nothing,
+//! and a [`FieldPath`] is made of it where the finding is kept.
+
+use std::{
+    fmt::{self, Write},
+    hash::Hasher,
+};
+
+use super::{FieldPath, PATH_MAX, cut_text};
+
+/// Where in an object something is, as [`FieldPath`], borrowed from the names on the way there.
+#[derive(Clone, Copy, Debug)]
+pub struct PathRef<'a> {
+    above: Option<&'a PathRef<'a>>,
+    step: Step<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step<'a> {
+    Path(&'a str),
+    Child(&'a str),
+    Index(usize),
+    Key(&'a str),
+}
+
+impl<'a> PathRef<'a> {
+    /// The path that is printed so; the empty text is the object itself.
+    pub const fn new(path: &'a str) -> Self {
+        Self { above: None, step: Step::Path(path) }
+    }
+
+    const fn below<'b>(&'b self, step: Step<'b>) -> PathRef<'b> {
+        PathRef { above: Some(self), step }
+    }
+
+    /// `self.name`.
+    #[must_use]
+    pub const fn child<'b>(&'b self, name: &'b str) -> PathRef<'b> {
+        self.below(Step::Child(name))
+    }
+
+    /// `self[index]`, an element of a list.
+    #[must_use]
+    pub const fn index(&self, index: usize) -> PathRef<'_> {
+        self.below(Step::Index(index))
+    }
+
+    /// `self[key]`, a value of a map.
+    #[must_use]
+    pub const fn key<'b>(&'b self, key: &'b str) -> PathRef<'b> {
+        self.below(Step::Key(key))
+    }
+
+    fn is_root(&self) -> bool {
+        self.above.is_none() && matches!(self.step, Step::Path(""))
+    }
+
+    /// Hashes the path with the numbers of list elements taken out; two findings that differ only there are the same
+    /// problem.
+    pub(super) fn hash_without_indexes(&self, hasher: &mut impl Hasher) {
+        if let Some(above) = self.above {
+            above.hash_without_indexes(hasher);
+        }
+        match self.step {
+            Step::Path(path) => hash_text_without_indexes(path, hasher),
+            Step::Child(name) => {
+                hasher.write(b".");
+                hasher.write(name.as_bytes());
+            }
+            Step::Index(_) => hasher.write(b"[]"),
+            Step::Key(key) => {
+                hasher.write(b"[");
+                hasher.write(key.as_bytes());
+                hasher.write(b"]");
+            }
+        }
+    }
+
+    /// The path for a finding that is told, no longer than a person reads.
+    pub(super) fn told(&self) -> FieldPath {
+        FieldPath(cut_text(self, PATH_MAX).into())
+    }
+
+    /// Whether `fields` is this path, or names fields around this place.
+    pub(super) fn is_at_or_below(&self, fields: &FieldPath) -> bool {
+        let mut compared = Compared { rest: fields.as_str().as_bytes(), next: None };
+        // An error ends the comparison; what is left of both says how.
+        let _ = write!(compared, "{self}");
+        let is_around = |next: u8| !fields.as_str().contains('[') && matches!(next, b'.' | b'[');
+        compared.rest.is_empty() && (fields.as_str().is_empty() || compared.next.is_none_or(is_around))
+    }
+}
+
+/// A text that is compared with another while that is written.
+struct Compared<'t> {
+    /// What has not been written yet.
+    rest: &'t [u8],
+    /// What was written beyond the text.
+    next: Option<u8>,
+}
+
+impl Write for Compared<'_> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let part = part.as_bytes();
+        let common = part.len().min(self.rest.len());
+        if self.rest[..common] != part[..common] {
+            return Err(fmt::Error);
+        }
+        self.rest = &self.rest[common..];
+        self.next = part.get(common).copied();
+        if self.next.is_some() { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+fn hash_text_without_indexes(path: &str, hasher: &mut impl Hasher) {
+    let mut rest = path;
+    while let Some(open) = rest.find('[') {
+        let Some(len) = rest[open..].find(']') else { break };
+        let inside = &rest[open + 1..open + len];
+        hasher.write(&rest.as_bytes()[..open]);
+        if inside.bytes().all(|byte| byte.is_ascii_digit()) {
+            hasher.write(b"[]");
+        } else {
+            hasher.write(&rest.as_bytes()[open..=open + len]);
+        }
+        rest = &rest[open + len + 1..];
+    }
+    hasher.write(rest.as_bytes());
+}
+
+impl fmt::Display for PathRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(above) = self.above {
+            above.fmt(f)?;
+        }
+        match self.step {
+            Step::Path(path) => f.write_str(path),
+            Step::Child(name) if self.above.is_some_and(PathRef::is_root) => f.write_str(name),
+            Step::Child(name) => {
+                f.write_str(".")?;
+                f.write_str(name)
+            }
+            Step::Index(index) => write!(f, "[{index}]"),
+            Step::Key(key) => {
+                f.write_str("[")?;
+                f.write_str(key)?;
+                f.write_str("]")
+            }
+        }
+    }
+}
+
+/// What names a place in an object.
+pub trait Located {
+    /// The place, borrowed.
+    fn place(&self) -> PathRef<'_>;
+}
+
+impl Located for FieldPath {
+    fn place(&self) -> PathRef<'_> {
+        PathRef::new(self.as_str())
+    }
+}
+
+impl Located for PathRef<'_> {
+    fn place(&self) -> PathRef<'_> {
+        *self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn hash(path: &PathRef<'_>) -> u64 {
+        let mut hasher = std::hash::DefaultHasher::new();
+        path.hash_without_indexes(&mut hasher);
+        hasher.finish()
+    }
+
+    #[rstest]
+    #[case::numbers_of_elements("a[0].b[key].c[12]", "a[7].b[key].c[1]", true)]
+    #[case::keys_of_a_map("a[0].b[key]", "a[0].b[other]", false)]
+    #[case::fields("a.b", "a.c", false)]
+    fn list_numbers_do_not_make_another_place(
+        #[case] one: &'static str,
+        #[case] other: &'static str,
+        #[case] same: bool,
+    ) {
+        assert_eq!(hash(&PathRef::new(one)) == hash(&PathRef::new(other)), same);
+    }
+
+    #[test]
+    fn a_borrowed_path_reads_and_counts_like_its_text() {
+        let (root, list) = (PathRef::new(""), FieldPath::new("spec").child("list"));
+        let (field, list) = (root.child("spec"), list.place());
+        let (name, element) = (field.child("name"), list.index(7));
+        let below = element.child("map");
+        let value = below.key("a.b/c");
+        for (path, text) in [
+            (root, ""),
+            (field, "spec"),
+            (name, "spec.name"),
+            (element, "spec.list[7]"),
+            (value, "spec.list[7].map[a.b/c]"),
+        ] {
+            assert_eq!((path.to_string().as_str(), path.told().as_str()), (text, text));
+        }
+        assert_eq!(hash(&value), hash(&PathRef::new("spec.list[3].map[a.b/c]")));
+        assert_ne!(hash(&value), hash(&PathRef::new("spec.list[3].map[other]")));
+    }
+
+    #[rstest]
+    #[case::the_place_itself("a.b[k]", "a.b[k]", true)]
+    #[case::fields_around("a.b[k]", "a.b", true)]
+    #[case::the_field_above("a.b", "a", true)]
+    #[case::the_object("a.b", "", true)]
+    #[case::a_name_that_begins_alike("a.bc", "a.b", false)]
+    #[case::another_value("a.b[k]", "a.b[l]", false)]
+    #[case::a_value_is_no_field("a[k].b", "a[k]", false)]
+    #[case::below("a", "a.b", false)]
+    fn what_is_around_a_place(#[case] path: &str, #[case] fields: &'static str, #[case] expected: bool) {
+        assert_eq!(PathRef::new(path).is_at_or_below(&FieldPath::new(fields)), expected);
+    }
+}
