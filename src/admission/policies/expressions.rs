@@ -309,7 +309,7 @@ pub const TRANSITION_CHECKS: &[Check] = &[
     ),
     transition(
         "META-8",
-        "!variables.is_machine || 'META-8' in variables.skips || variables.node == '' || variables.old_node == '' || variables.old_node == variables.node",
+        "!variables.is_machine || 'META-8' in variables.skips || variables.node == '' || variables.old_node == '' || variables.old_node == variables.node || (variables.old_provider_id == '' && variables.provider_id != '')",
         "metadata.labels[node]: field is immutable once set",
     ),
     transition(

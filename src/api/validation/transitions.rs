@@ -87,8 +87,13 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// META-8.
+    /// META-8. The update that tells a machine of its VM names its Node too, whatever stood in the label before: a template may have
+    /// brought a label of this name.
     fn node_label_stays(&self, found: &mut Findings) {
+        let identified = |object: Node<'_>| object.at(&["spec", "providerID"]).text().is_some_and(|id| !id.is_empty());
+        if identified(self.new) && !identified(self.old) {
+            return;
+        }
         let path = || FieldPath::new("metadata.labels").key(label::NODE);
         match self.replaced(&["metadata", "labels", label::NODE]) {
             Some((old, "")) => found.warn("META-8", path(), old, "the machine loses its node"),
