@@ -1,7 +1,8 @@
 //! What to do about a lease, decided from what was seen of it and when it was seen here.
 //!
-//! Rules: client-go's `leaderelection` (`tryAcquireOrRenew`), with two differences on the safe side. A leader that sees
-//! another holder steps down at once, and its renew deadline counts from the sending of the last renewal that succeeded.
+//! Rules: client-go's `leaderelection` (`tryAcquireOrRenew`), with three differences on the safe side. A leader that sees
+//! another holder steps down at once, and its renew deadline counts from the sending of the last renewal that succeeded. A
+//! candidate does not take the deletion of a lease for the end of its holder, who makes it again.
 //! The holder's clock is never read: a lease is over when it has not changed for its duration *here*.
 
 use std::time::Duration;
@@ -71,12 +72,23 @@ pub struct Record {
     pub transitions: i32,
 }
 
+/// What is seen where a lease should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// Nothing, now and before.
+    Absent,
+    /// Nothing, where there was this before.
+    Deleted(Record),
+    /// A lease that says this.
+    There(Record),
+}
+
 /// A lease as it was last seen here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What it says; `None` when it does not exist.
-    pub record: Option<Record>,
-    /// When it was first seen in this form, by this process's clock.
+    /// What it says.
+    pub record: Sight,
+    /// When it was first seen in this form, by this process's clock; of a deleted one, when it was last seen to change.
     pub since: Instant,
 }
 
@@ -131,22 +143,21 @@ pub fn decide(seen: &Seen, me: &str, role: Role, times: &Times, now: Instant) ->
             return Decision::StepDown(StepDown::NotRenewed(times.renew_deadline));
         }
         return match &seen.record {
-            None => Decision::Create,
-            Some(record) if record.holder == me => Decision::Renew,
-            Some(record) if record.holder.is_empty() => Decision::StepDown(StepDown::Cleared),
-            Some(record) => Decision::StepDown(StepDown::TakenBy(record.holder.clone())),
+            Sight::Absent | Sight::Deleted(_) => Decision::Create,
+            Sight::There(record) if record.holder == me => Decision::Renew,
+            Sight::There(record) if record.holder.is_empty() => Decision::StepDown(StepDown::Cleared),
+            Sight::There(record) => Decision::StepDown(StepDown::TakenBy(record.holder.clone())),
         };
     }
-    let Some(record) = &seen.record else { return Decision::Create };
-    if record.holder == me {
-        return Decision::Renew;
-    }
-    let transitions = record.transitions.saturating_add(1);
-    if record.holder.is_empty() {
-        return Decision::Take { transitions };
-    }
+    let (record, free) = match &seen.record {
+        Sight::Absent => return Decision::Create,
+        Sight::Deleted(record) => (record, Decision::Create),
+        Sight::There(record) if record.holder == me => return Decision::Renew,
+        Sight::There(record) => (record, Decision::Take { transitions: record.transitions.saturating_add(1) }),
+    };
     let over = seen.since + record.duration.unwrap_or(times.lease_duration);
-    if now < over { Decision::Follow(over - now) } else { Decision::Take { transitions } }
+    let is_held = !record.holder.is_empty() && record.holder != me;
+    if is_held && now < over { Decision::Follow(over - now) } else { free }
 }
 
 #[cfg(test)]
@@ -168,32 +179,48 @@ mod tests {
     }
 
     #[rstest]
-    #[case::creates_a_missing_lease(None, 0, Decision::Create)]
-    #[case::takes_a_released_lease_at_once(Some(held_by("")), 0, Decision::Take { transitions: 4 })]
-    #[case::follows_a_lease_just_seen_however_old_it_says_it_is(Some(held_by("other")), 0, Decision::Follow(secs(15)))]
-    #[case::follows_until_the_very_end(Some(held_by("other")), 14, Decision::Follow(secs(1)))]
-    #[case::takes_a_lease_that_did_not_change_for_its_duration(Some(held_by("other")), 15, Decision::Take { transitions: 4 })]
+    #[case::creates_a_missing_lease(Sight::Absent, 0, Decision::Create)]
+    #[case::waits_for_the_holder_of_a_deleted_lease(Sight::Deleted(held_by("other")), 14, Decision::Follow(secs(1)))]
+    #[case::creates_a_deleted_lease_whose_holder_does_not_come_back(
+        Sight::Deleted(held_by("other")),
+        15,
+        Decision::Create
+    )]
+    #[case::creates_a_deleted_lease_that_was_released(Sight::Deleted(held_by("")), 0, Decision::Create)]
+    #[case::creates_its_own_deleted_lease(Sight::Deleted(held_by("me")), 0, Decision::Create)]
+    #[case::takes_a_released_lease_at_once(Sight::There(held_by("")), 0, Decision::Take { transitions: 4 })]
+    #[case::follows_a_lease_just_seen_however_old_it_says_it_is(
+        Sight::There(held_by("other")),
+        0,
+        Decision::Follow(secs(15))
+    )]
+    #[case::follows_until_the_very_end(Sight::There(held_by("other")), 14, Decision::Follow(secs(1)))]
+    #[case::takes_a_lease_that_did_not_change_for_its_duration(Sight::There(held_by("other")), 15, Decision::Take { transitions: 4 })]
     #[case::assumes_its_own_duration_where_none_is_given(
-        Some(without_duration("other")),
+        Sight::There(without_duration("other")),
         14,
         Decision::Follow(secs(1))
     )]
-    #[case::goes_on_with_its_own_lease_after_a_restart(Some(held_by("me")), 0, Decision::Renew)]
-    fn a_candidate(#[case] record: Option<Record>, #[case] seen_for: u64, #[case] expected: Decision) {
+    #[case::goes_on_with_its_own_lease_after_a_restart(Sight::There(held_by("me")), 0, Decision::Renew)]
+    fn a_candidate(#[case] record: Sight, #[case] seen_for: u64, #[case] expected: Decision) {
         let since = Instant::now();
         let seen = Seen { record, since };
         assert_eq!(decide(&seen, "me", Role::Candidate, &Times::default(), since + secs(seen_for)), expected);
     }
 
     #[rstest]
-    #[case::renews_its_lease(Some(held_by("me")), 2, Decision::Renew)]
-    #[case::renews_until_the_deadline(Some(held_by("me")), 9, Decision::Renew)]
-    #[case::steps_down_at_the_deadline(Some(held_by("me")), 10, Decision::StepDown(StepDown::NotRenewed(secs(10))))]
-    #[case::creates_a_deleted_lease_again(None, 2, Decision::Create)]
-    #[case::steps_down_when_another_holds_it(Some(held_by("other")), 2, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
-    #[case::steps_down_when_the_holder_was_cleared(Some(held_by("")), 2, Decision::StepDown(StepDown::Cleared))]
-    #[case::never_takes_even_when_the_others_lease_is_over(Some(held_by("other")), 9, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
-    fn a_leader(#[case] record: Option<Record>, #[case] since_renewal: u64, #[case] expected: Decision) {
+    #[case::renews_its_lease(Sight::There(held_by("me")), 2, Decision::Renew)]
+    #[case::renews_until_the_deadline(Sight::There(held_by("me")), 9, Decision::Renew)]
+    #[case::steps_down_at_the_deadline(
+        Sight::There(held_by("me")),
+        10,
+        Decision::StepDown(StepDown::NotRenewed(secs(10)))
+    )]
+    #[case::creates_a_deleted_lease_again(Sight::Absent, 2, Decision::Create)]
+    #[case::steps_down_when_another_holds_it(Sight::There(held_by("other")), 2, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
+    #[case::steps_down_when_the_holder_was_cleared(Sight::There(held_by("")), 2, Decision::StepDown(StepDown::Cleared))]
+    #[case::never_takes_even_when_the_others_lease_is_over(Sight::There(held_by("other")), 9, Decision::StepDown(StepDown::TakenBy("other".to_owned())))]
+    fn a_leader(#[case] record: Sight, #[case] since_renewal: u64, #[case] expected: Decision) {
         let renewed = Instant::now();
         let seen = Seen { record, since: renewed };
         let role = Role::Leader { renewed };

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     api::LeaseApi,
-    decide::{Decision, Record, Role, Seen, StepDown, Times, decide},
+    decide::{Decision, Record, Role, Seen, Sight, StepDown, Times, decide},
     leadership::{Begun, Leadership},
 };
 use super::{
@@ -237,13 +237,21 @@ impl LeaderElection {
         // Any change counts as a sign of life, whoever made it.
         let since = match (&lease, &*seen) {
             (Some(lease), Some((known, since))) if known.spec == lease.spec => *since,
+            (None, Some((_, since))) => *since,
             _ => now,
         };
-        let record = lease.as_ref().map(api::record_of);
-        *seen = lease.clone().map(|lease| (lease, since));
+        let record = match (&lease, &*seen) {
+            (Some(lease), _) => Sight::There(api::record_of(lease)),
+            (None, Some((known, _))) => Sight::Deleted(api::record_of(known)),
+            (None, None) => Sight::Absent,
+        };
+        if let Some(lease) = &lease {
+            *seen = Some((lease.clone(), since));
+        }
         let decision =
             decide(&Seen { record, since }, &self.settings.identity, Role::Candidate, &self.settings.times, now);
         let transitions = match (&decision, &lease) {
+            (Decision::Follow(remaining), None) => return Ok(Tried::HeldFor(*remaining)),
             (Decision::Follow(remaining), Some(lease)) => {
                 let holder = api::record_of(lease).holder;
                 if *followed != holder {
@@ -255,7 +263,7 @@ impl LeaderElection {
             (Decision::Take { transitions }, _) => *transitions,
             (Decision::Renew, Some(lease)) => api::record_of(lease).transitions,
             (Decision::Create, _) => 0,
-            (Decision::StepDown(_) | Decision::Follow(_) | Decision::Renew, _) => return Ok(Tried::InVain),
+            (Decision::StepDown(_) | Decision::Renew, _) => return Ok(Tried::InVain),
         };
         if turn == Turn::OfAnEarlierLease {
             return Ok(Tried::InVain);
@@ -273,9 +281,7 @@ impl LeaderElection {
             let next = (Instant::now() + times.retry_period).min(deadline);
             tokio::time::sleep_until(next).await;
             let now = Instant::now();
-            let seen = Seen { record: current.as_ref().map(api::record_of), since: now };
-            let decision = decide(&seen, &self.settings.identity, Role::Leader { renewed }, &times, now);
-            if let Decision::StepDown(why) = decision {
+            if let Some(why) = self.ends(current.as_ref(), renewed, now) {
                 return why;
             }
             let transitions = current.as_ref().map_or(0, |lease| api::record_of(lease).transitions);
@@ -289,15 +295,28 @@ impl LeaderElection {
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(lease = name, %error, "the lease could not be renewed; trying again");
-                    // The next try decides on what the lease says now.
+                    // The next try goes by what the lease says now. Where it says somebody else there is none.
                     if let Ok(Ok(fresh)) =
                         tokio::time::timeout_at(deadline, self.call(self.api.get(name), self.call_timeout())).await
                     {
+                        if let Some(why) = self.ends(fresh.as_ref(), renewed, Instant::now()) {
+                            return why;
+                        }
                         current = fresh;
                     }
                 }
                 Err(_) => return StepDown::NotRenewed(times.renew_deadline),
             }
+        }
+    }
+
+    /// Why the leader of this lease steps down, if it must.
+    fn ends(&self, lease: Option<&Lease>, renewed: Instant, now: Instant) -> Option<StepDown> {
+        let record = lease.map_or(Sight::Absent, |lease| Sight::There(api::record_of(lease)));
+        let seen = Seen { record, since: now };
+        match decide(&seen, &self.settings.identity, Role::Leader { renewed }, &self.settings.times, now) {
+            Decision::StepDown(why) => Some(why),
+            _ => None,
         }
     }
 

@@ -255,6 +255,43 @@ async fn a_deleted_lease_is_made_again_by_its_leader() {
     assert!(first.leadership.is_leading());
 }
 
+#[rstest::rstest]
+#[case::candidates_that_try_early(0)]
+#[case::candidates_that_try_in_the_middle(u64::MAX / 2)]
+#[case::candidates_that_try_late(u64::MAX)]
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_somebody_deletes_stays_with_its_holder(#[case] jitter: u64) {
+    let server = Arc::<Server>::default();
+    let first = replica(&server, "a", &[FIRST, SECOND]);
+    first.leadership.won().await;
+    let second = replica_drawing(&server, "b", &[FIRST, SECOND], jitter);
+    pass(secs(20)).await;
+    for step in 0..40 {
+        server.leases.lock().unwrap().clear();
+        for _ in 0..60 {
+            assert!(second.gate.may_act().is_err(), "both act after deletion {step}");
+            pass(Duration::from_millis(97)).await;
+        }
+        assert!(first.gate.may_act().is_ok());
+        assert_eq!(server.holder(FIRST).as_deref(), Some("a"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_learns_of_another_holder_by_a_refused_renewal_steps_down_at_once() {
+    let server = Arc::<Server>::default();
+    let only = replica(&server, "a", &[FIRST]);
+    only.leadership.won().await;
+    pass(secs(3)).await;
+    let mut lease = server.lease(FIRST).unwrap();
+    lease.spec.as_mut().unwrap().holder_identity = Some("b".to_owned());
+    server.put(lease);
+    let taken = Instant::now();
+    let Ended::Lost { why, .. } = only.task.await.unwrap() else { panic!("not lost") };
+    assert_eq!(why, StepDown::TakenBy("b".to_owned()));
+    assert!(taken.elapsed() <= secs(2), "{:?}", taken.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_foreign_change_of_the_lease_does_not_cost_leadership() {
     let server = Arc::<Server>::default();
