@@ -307,6 +307,20 @@ impl<'a> Members<'a> {
         self.0.iter().map(|(key, value)| (key.as_ref(), value))
     }
 
+    /// Keys and values in the order of the keys, each with the value that another object has under the key: one pass over both.
+    pub fn beside<'m>(
+        &'m self,
+        other: &'m Members<'a>,
+    ) -> impl Iterator<Item = (&'m str, &'m Json<'a>, Option<&'m Json<'a>>)> {
+        steps::taken(1 + other.0.len());
+        let mut others = other.0.iter().peekable();
+        self.iter().map(move |(key, value)| {
+            while others.next_if(|(theirs, _)| theirs.as_ref() < key).is_some() {}
+            let same = others.next_if(|(theirs, _)| theirs.as_ref() == key);
+            (key, value, same.map(|(_, value)| value))
+        })
+    }
+
     /// The keys in their order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.iter().map(|(key, _)| key)
@@ -606,6 +620,15 @@ mod tests {
         assert_eq!(members.keys().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
         assert_eq!(members.get("b").map(Json::to_value), Some(json!(2)));
         assert_eq!((members.contains_key("c"), members.get("e")), (true, None));
+    }
+
+    #[test]
+    fn members_stand_beside_those_of_another_object() {
+        let (one, other) = (read(r#"{"b": 1, "c": 2, "e": 3}"#), read(r#"{"a": 4, "b": 5, "d": 6, "e": 7, "f": 8}"#));
+        let pairs: Vec<_> = one.as_object().unwrap().beside(other.as_object().unwrap()).collect();
+        let number = |value: &Json<'_>| value.as_i64().unwrap();
+        let pairs: Vec<_> = pairs.iter().map(|(key, own, other)| (*key, number(own), other.map(number))).collect();
+        assert_eq!(pairs, [("b", 1, Some(5)), ("c", 2, None), ("e", 3, Some(7))]);
     }
 
     #[test]

@@ -248,7 +248,10 @@ mod tests {
 
     fn learns<K: kube::Resource + Send + Sync + 'static>(store: &Store<K>, news: Comes) {
         match news {
-            Comes::List => store.list_ends(),
+            Comes::List => {
+                store.list_begins();
+                store.list_ends();
+            }
             Comes::Connection => store.set_current(true),
             Comes::Outage => store.set_current(false),
         }

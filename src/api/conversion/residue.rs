@@ -260,9 +260,9 @@ fn compare_fields<'a>(mapped: &Object<'a>, original: &Object<'a>, at: &mut Place
     if mapped.is_shared_with(original) {
         return;
     }
-    let new = original.keys().filter(|name| !mapped.contains_key(name));
-    for name in mapped.keys().chain(new) {
-        let (mapped, original) = (mapped.get(name), original.get(name));
+    let pairs = mapped.beside(original).map(|(name, mapped, original)| (name, Some(mapped), original));
+    let new = original.beside(mapped).filter(|(_, _, mapped)| mapped.is_none());
+    for (name, mapped, original) in pairs.chain(new.map(|(name, original, _)| (name, None, Some(original)))) {
         let is_leaf = |value: Option<&Json<'_>>| !matches!(value, Some(Json::Object(_) | Json::List(_)));
         if is_leaf(mapped) && is_leaf(original) && mapped == original {
             continue;

@@ -199,7 +199,12 @@ impl Findings {
         detail: &impl fmt::Display,
     ) {
         steps::taken(1);
-        let identity = Identity::of(rule, path, value, self.given.take());
+        let given = self.given.take();
+        if self.is_only_counted(severity) {
+            self.leave_out(rule, severity, None, path);
+            return;
+        }
+        let identity = Identity::of(rule, path, value, given);
         let Some(severity) = self.placed(rule, severity, identity, path) else { return };
         let detail = cut_text(detail, DETAIL_MAX).into();
         let error = FieldError { path: path.told(), kind, value: value.beginning(), detail };
@@ -210,16 +215,26 @@ impl Findings {
     fn placed(&mut self, rule: RuleId, severity: Severity, identity: Identity, path: PathRef<'_>) -> Option<Severity> {
         let is_forgiven = severity == Severity::Deny && forgive(&mut self.forgiven, identity);
         let severity = if is_forgiven { Severity::Existing } else { severity };
-        let denies = severity == Severity::Deny;
-        if *self.counted().of(denies) < FINDINGS_MAX {
+        if *self.counted().of(severity == Severity::Deny) < FINDINGS_MAX {
             return Some(severity);
         }
-        if denies {
+        self.leave_out(rule, severity, Some(identity), path);
+        None
+    }
+
+    /// Whether a further finding is left out, and nobody asks which it is.
+    fn is_only_counted(&mut self, severity: Severity) -> bool {
+        let denies = severity == Severity::Deny;
+        let is_recognised = denies && (self.recognised == Recognised::Many || !self.forgiven.is_empty());
+        !is_recognised && *self.counted().of(denies) >= FINDINGS_MAX
+    }
+
+    fn leave_out(&mut self, rule: RuleId, severity: Severity, identity: Option<Identity>, path: PathRef<'_>) {
+        if severity == Severity::Deny {
             self.leave_out_denial(rule, identity).widen(path);
         } else {
             self.leave_out_warning(rule);
         }
-        None
     }
 
     fn keep(&mut self, finding: Finding) {
@@ -236,13 +251,12 @@ impl Findings {
         &mut self.counted
     }
 
-    fn leave_out_denial(&mut self, rule: RuleId, identity: Identity) -> &mut LeftOut {
+    fn leave_out_denial(&mut self, rule: RuleId, identity: Option<Identity>) -> &mut LeftOut {
         let is_recognised = self.recognised == Recognised::Many && self.recognised() < RECOGNISED_MAX;
         let left_out = self.left_out.entry(rule).or_default();
-        if is_recognised {
-            left_out.denials.push(identity);
-        } else {
-            left_out.unrecognised_denials += 1;
+        match identity.filter(|_| is_recognised) {
+            Some(identity) => left_out.denials.push(identity),
+            None => left_out.unrecognised_denials += 1,
         }
         left_out
     }
@@ -285,7 +299,7 @@ impl Findings {
                 if forgive(&mut self.forgiven, identity) {
                     self.leave_out_warning(rule);
                 } else {
-                    self.leave_out_denial(rule, identity);
+                    self.leave_out_denial(rule, Some(identity));
                 }
             }
             let own = self.left_out.entry(rule).or_default();

@@ -25,12 +25,21 @@ impl Offending for Value {
     }
 
     fn beginning(&self) -> Value {
-        let borrowed = Json::from(self);
-        (&borrowed).beginning()
+        Json::from(self).beginning()
     }
 }
 
-impl Offending for &Json<'_> {
+impl<T: Offending + ?Sized> Offending for &T {
+    fn hash_into<H: Hasher>(&self, hasher: &mut H) {
+        (**self).hash_into(hasher);
+    }
+
+    fn beginning(&self) -> Value {
+        (**self).beginning()
+    }
+}
+
+impl Offending for Json<'_> {
     fn hash_into<H: Hasher>(&self, hasher: &mut H) {
         self.hash(hasher);
     }
@@ -41,7 +50,7 @@ impl Offending for &Json<'_> {
     }
 }
 
-impl Offending for &str {
+impl Offending for str {
     fn hash_into<H: Hasher>(&self, hasher: &mut H) {
         self.hash(hasher);
     }

@@ -3,10 +3,7 @@
 //! A rule goes through thousands of places, and few findings are told. So a rule carries a [`PathRef`], which costs nothing,
 //! and a [`FieldPath`] is made of it where the finding is kept.
 
-use std::{
-    fmt::{self, Write},
-    hash::Hasher,
-};
+use std::{fmt, hash::Hasher, ops::ControlFlow};
 
 use super::{FieldPath, PATH_MAX, cut_text};
 
@@ -83,34 +80,60 @@ impl<'a> PathRef<'a> {
         FieldPath(cut_text(self, PATH_MAX).into())
     }
 
+    /// Compares without writing the path down, since thousands of findings ask for it.
+    fn compare_with(&self, compared: &mut Compared<'_>) -> ControlFlow<()> {
+        if let Some(above) = self.above {
+            above.compare_with(compared)?;
+        }
+        match self.step {
+            Step::Path(path) => compared.pass(path.as_bytes()),
+            Step::Child(name) => {
+                if !self.above.is_some_and(PathRef::is_root) {
+                    compared.pass(b".")?;
+                }
+                compared.pass(name.as_bytes())
+            }
+            Step::Index(index) => {
+                compared.pass(b"[")?;
+                compared.pass(index.to_string().as_bytes())?;
+                compared.pass(b"]")
+            }
+            Step::Key(key) => {
+                compared.pass(b"[")?;
+                compared.pass(key.as_bytes())?;
+                compared.pass(b"]")
+            }
+        }
+    }
+
     /// Whether `fields` is this path, or names fields around this place.
     pub(super) fn is_at_or_below(&self, fields: &FieldPath) -> bool {
         let mut compared = Compared { rest: fields.as_str().as_bytes(), next: None };
-        // An error ends the comparison; what is left of both says how.
-        let _ = write!(compared, "{self}");
+        // What is left of both says how they differ.
+        let _ = self.compare_with(&mut compared);
         let is_around = |next: u8| !fields.as_str().contains('[') && matches!(next, b'.' | b'[');
         compared.rest.is_empty() && (fields.as_str().is_empty() || compared.next.is_none_or(is_around))
     }
 }
 
-/// A text that is compared with another while that is written.
+/// A text that a path is compared with, part by part.
 struct Compared<'t> {
-    /// What has not been written yet.
+    /// What is still to come of the text.
     rest: &'t [u8],
-    /// What was written beyond the text.
+    /// What comes in the path behind the end of the text.
     next: Option<u8>,
 }
 
-impl Write for Compared<'_> {
-    fn write_str(&mut self, part: &str) -> fmt::Result {
-        let part = part.as_bytes();
+impl Compared<'_> {
+    /// Goes on behind this part; a break when both differ or the text has ended.
+    fn pass(&mut self, part: &[u8]) -> ControlFlow<()> {
         let common = part.len().min(self.rest.len());
         if self.rest[..common] != part[..common] {
-            return Err(fmt::Error);
+            return ControlFlow::Break(());
         }
         self.rest = &self.rest[common..];
         self.next = part.get(common).copied();
-        if self.next.is_some() { Err(fmt::Error) } else { Ok(()) }
+        if self.next.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 
@@ -156,6 +179,12 @@ impl fmt::Display for PathRef<'_> {
 pub trait Located {
     /// The place, borrowed.
     fn place(&self) -> PathRef<'_>;
+}
+
+impl<T: Located + ?Sized> Located for &T {
+    fn place(&self) -> PathRef<'_> {
+        (**self).place()
+    }
 }
 
 impl Located for FieldPath {

@@ -18,12 +18,13 @@ pub fn text_names_conditions(conditions: Node<'_>, path: impl Fn() -> FieldPath,
     let mut objections = FirstFew::default();
     let (mut twice, mut others) = (None, FirstFew::default());
     for entry in text.split(',') {
-        let is_first = seen.insert(entry);
-        match (is_wellformed(entry), twice) {
-            (false, _) => objections.add(|| Objection(entry).to_string()),
-            (true, None) if !is_first => twice = Some(entry),
-            (true, Some(_)) if !is_first => others.add(|| quoted(entry)),
-            (true, _) => {}
+        if !is_wellformed(entry) {
+            objections.add(|| Objection(entry).to_string());
+        } else if !seen.insert(entry) {
+            match twice {
+                None => twice = Some(entry),
+                Some(_) => others.add(|| quoted(entry)),
+            }
         }
     }
     if !objections.is_empty() {
