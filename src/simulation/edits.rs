@@ -113,6 +113,7 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) -> 
             change(api, |d| d.spec.rollback_to = Some(RollbackConfig { revision: revision.into() }));
         }
         Edit::KeepFailed(most) => change(api, |d| d.spec.auto_preserve_failed_machine_max = most.into()),
+        Edit::MinReady(seconds) => change(api, |d| d.spec.min_ready_seconds = seconds.into()),
         Edit::Thaw => change(api, |d| {
             d.metadata.annotations.get_or_insert_default().insert(annotation::UNFREEZE.to_owned(), "True".to_owned());
         }),
@@ -131,7 +132,8 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) -> 
         | Edit::ScaleSet(..)
         | Edit::ClassOfSet(..)
         | Edit::RelabelSet(_)
-        | Edit::DeleteSet(_) => tampering::apply(api, checks, edit, now),
+        | Edit::DeleteSet(_)
+        | Edit::Unlink(_) => tampering::apply(api, checks, edit, now),
     }
     api.changes != changes
 }

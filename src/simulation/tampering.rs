@@ -41,6 +41,9 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
         Edit::Orphan(pick) => change(api, pick, |machine: &mut Machine| machine.metadata.owner_references = None),
         Edit::OrphanSet(pick) => change(api, pick, |set: &mut MachineSet| set.metadata.owner_references = None),
         Edit::Relabel(pick) => change(api, pick, |machine: &mut Machine| relabel(&mut machine.metadata)),
+        Edit::Unlink(pick) => change(api, pick, |machine: &mut Machine| {
+            machine.metadata.labels.get_or_insert_default().remove(label::NODE);
+        }),
         Edit::Strays(pick, count) => strays(api, pick, count, now),
         Edit::PickNode(pick) => pick_node(api, checks, pick),
         Edit::Prioritise(pick, priority) => change(api, pick, |machine: &mut Machine| prioritise(machine, priority)),

@@ -18,7 +18,7 @@ const STREAM: u64 = 2;
 impl History {
     /// The same history, and more. These draws come from a stream of their own.
     #[must_use]
-    pub fn with_more(mut self) -> Self {
+    pub(in crate::simulation) fn with_more(mut self) -> Self {
         let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
         stream.set_stream(STREAM);
         let mut draw = Draw(stream);
@@ -125,6 +125,10 @@ impl Draw {
             _ => Refused::MachinePatches,
         };
         let hours = 1 + self.small(3);
+        self.refuse(history, refused, hours);
+    }
+
+    pub(super) fn refuse(&mut self, history: &mut History, refused: Refused, hours: u8) {
         if let Some(steps) = history.rounds.first_mut() {
             let place = self.below(u32::try_from(steps.len()).unwrap_or(0)) as usize;
             let begin = if self.chance(50) { Edit::Scale(6) } else { Edit::Class(1 + self.small(2)) };
