@@ -58,7 +58,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(5);
 /// the end of a fault and its repair (spec/machine-controller §17.14, MC-282).
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5 * 60);
 /// Longest pause after a pass that was refused something.
-const LONGEST_REFUSED: Duration = Duration::from_secs(30);
+const LONGEST_REFUSED: Duration = Duration::from_secs(10);
 
 /// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
 pub struct WorkQueue<K> {
@@ -471,10 +471,10 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_refused_something_is_looked_at_twice_a_minute() {
+    fn a_key_that_is_refused_something_is_looked_at_every_ten_seconds() {
         let refused = Outcome::after(&ApiError::Forbidden("quota".to_owned()), "refused".to_owned());
         assert_eq!(refused.backoff(0), Some(FIRST_BACKOFF));
-        assert!((14..100).all(|failures| refused.backoff(failures) == Some(Duration::from_secs(30))));
+        assert!((14..100).all(|failures| refused.backoff(failures) == Some(Duration::from_secs(10))));
         let away = Outcome::after(&ApiError::Unavailable("away".to_owned()), "away".to_owned());
         assert_eq!(away.backoff(100), Some(Duration::from_secs(300)));
         assert_eq!(Outcome::Settled.backoff(100), None);

@@ -26,10 +26,10 @@ use super::{error::ApiError, key::ObjectKey, store::Change};
 /// a key ([`super::queue::Outcome::Refused`]) the longest one is five minutes (spec/machine-controller §17.14, MC-282).
 const PAUSES: [Duration; 5] = [
     Duration::from_secs(1),
-    Duration::from_secs(4),
-    Duration::from_secs(16),
-    Duration::from_secs(64),
-    Duration::from_secs(270),
+    Duration::from_secs(5),
+    Duration::from_secs(25),
+    Duration::from_secs(125),
+    Duration::from_secs(285),
 ];
 /// A write that nobody has asked for in this time is forgotten: the decision was another one since.
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);

@@ -113,7 +113,6 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) -> 
             change(api, |d| d.spec.rollback_to = Some(RollbackConfig { revision: revision.into() }));
         }
         Edit::KeepFailed(most) => change(api, |d| d.spec.auto_preserve_failed_machine_max = most.into()),
-        Edit::MinReady(seconds) => change(api, |d| d.spec.min_ready_seconds = seconds.into()),
         Edit::Thaw => change(api, |d| {
             d.metadata.annotations.get_or_insert_default().insert(annotation::UNFREEZE.to_owned(), "True".to_owned());
         }),

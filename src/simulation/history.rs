@@ -167,10 +167,8 @@ pub enum Edit {
     RelabelSet(u16),
     /// Deletes a set.
     DeleteSet(u16),
-    /// Takes the label with its Node off a machine.
+    /// Takes the label with its Node off a machine that runs.
     Unlink(u16),
-    /// Wants Nodes to be Ready for so many seconds before rollouts count on them, where they count on Nodes.
-    MinReady(u8),
     /// Asks the overshoot guard to thaw the deployment.
     Thaw,
     /// Deletes the deployment.
@@ -340,7 +338,6 @@ impl fmt::Display for Edit {
             Self::DeleteSet(_) => f.write_str("a user deletes a set"),
             Self::Prioritise(_, Priority::Word) => f.write_str("a user gives a machine a priority that is no number"),
             Self::Unlink(_) => f.write_str("a user takes the label with its Node off a machine"),
-            Self::MinReady(seconds) => write!(f, "a user wants Nodes to be Ready for {seconds} s"),
             Self::Thaw => f.write_str("a user asks for a thaw"),
             Self::DeleteDeployment => f.write_str("a user deletes the deployment"),
         }

@@ -46,8 +46,6 @@ pub enum Refused {
     Sets,
     /// Changes of machines, by a webhook.
     MachinePatches,
-    /// Changes of Nodes, by a policy.
-    NodePatches,
 }
 
 impl Refused {
@@ -57,7 +55,6 @@ impl Refused {
             Self::Machines => (Verb::Create, "Machine"),
             Self::Sets => (Verb::Create, "MachineSet"),
             Self::MachinePatches => (Verb::Patch, "Machine"),
-            Self::NodePatches => (Verb::Patch, "Node"),
         };
         (request.verb, request.kind) == (verb, kind)
     }

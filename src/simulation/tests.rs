@@ -42,6 +42,8 @@ fn what_went_wrong_once_holds(#[case] seed: u64) {
 #[case::a_machine_came_up_in_a_set_that_somebody_had_taken_away(History::prompt(71_614).with_delays())]
 #[case::a_set_that_was_refused_was_told_of_at_each_try(History::prompt(8_122).with_delays().with_more())]
 #[case::a_drained_node_was_drained_again_and_again(History::prompt(3_770).with_delays().with_more())]
+#[case::a_set_that_grew_was_refused_too_often(History::of_seed(1_298))]
+#[case::so_was_one_that_took_machines_over(History::of_seed(17_190))]
 #[case::a_user_gave_a_set_one_machine_too_many_and_that_one_a_high_priority(History::prompt(15_746).with_delays().with_more())]
 fn what_went_wrong_later_holds(#[case] history: History) {
     assert_eq!(run(&history, Telling::Silent).violation, None);

@@ -125,10 +125,6 @@ impl Draw {
             _ => Refused::MachinePatches,
         };
         let hours = 1 + self.small(3);
-        self.refuse(history, refused, hours);
-    }
-
-    pub(super) fn refuse(&mut self, history: &mut History, refused: Refused, hours: u8) {
         if let Some(steps) = history.rounds.first_mut() {
             let place = self.below(u32::try_from(steps.len()).unwrap_or(0)) as usize;
             let begin = if self.chance(50) { Edit::Scale(6) } else { Edit::Class(1 + self.small(2)) };

@@ -1,13 +1,9 @@
-//! Draws about Nodes, each in a part of the histories: changes of Nodes that are refused, machines that lose the label with their
-//! Node, rollouts that count on Nodes.
+//! Draws about Nodes, each in a part of the histories: machines that lose the label with their Node, rollouts that count on Nodes.
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
 use super::{
-    super::{
-        history::{Edit, History, Step},
-        refusals::Refused,
-    },
+    super::history::{Edit, History, Step},
     Draw,
 };
 use crate::controllers::deployment::AvailabilityRule;
@@ -27,13 +23,6 @@ impl History {
         }
         if draw.chance(15) {
             self.counts = AvailabilityRule::NodeReady;
-            if draw.chance(50) {
-                draw.wait_for_nodes(&mut self);
-            }
-        }
-        if draw.chance(2) {
-            let hours = 1 + draw.small(3);
-            draw.refuse(&mut self, Refused::NodePatches, hours);
         }
         self
     }
@@ -47,13 +36,6 @@ impl Draw {
                 let place = self.below(u32::try_from(steps.len()).unwrap_or(0)) as usize;
                 steps.insert(place, Step::Edit(Edit::Unlink(self.pick())));
             }
-        }
-    }
-
-    /// Nodes are to be Ready for a while from the beginning on.
-    fn wait_for_nodes(&mut self, history: &mut History) {
-        if let Some(steps) = history.rounds.first_mut() {
-            steps.insert(0, Step::Edit(Edit::MinReady([5, 30, 120][usize::from(self.small(3))])));
         }
     }
 }

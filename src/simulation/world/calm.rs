@@ -60,6 +60,10 @@ impl World {
 
     /// Something is refused for hours. Everything else goes on as in calm weather, and what it costs is counted.
     pub(super) fn refuse(&mut self, refused: Refused, hours: u8) {
+        // No pass takes hours.
+        while let Some((job, decided)) = self.leader.take_open(0) {
+            self.pass(job, Work::Act(decided), None);
+        }
         self.say(|| format!("for {hours} hours the API server refuses {refused:?}"));
         self.refused = Some(refused);
         let mut passes = 0;
