@@ -62,6 +62,12 @@ impl ApiError {
         matches!(self, Self::ServerFault(_)) || !self.outcome_unknown()
     }
 
+    /// Whether the API server refuses the write itself: by missing rights, a quota, a policy or a webhook. It refuses it again
+    /// until somebody has changed something.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Invalid(_) | Self::Forbidden(_))
+    }
+
     /// Whether the object is gone, which a deletion takes for success.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))

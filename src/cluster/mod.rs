@@ -20,6 +20,7 @@ pub mod lease;
 pub mod objects;
 pub mod preflight;
 pub mod queue;
+pub mod refusals;
 pub mod storage_version;
 pub mod store;
 pub mod supervisor;

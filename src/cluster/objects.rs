@@ -1,7 +1,8 @@
 //! Reads and writes of one kind: deadlines on every call, the leader's gate before every write, the answer into the store.
 //!
 //! Writes are patches that carry the object's UID, so that none can hit a namesake or create an empty object
-//! (decisions.md 43); whole objects are only ever created. Retrying is the work queue's business, not this room's.
+//! (decisions.md 43); whole objects are only ever created. Retrying is the work queue's business; what the API server refuses is
+//! not sent again before its pause is over ([`super::refusals`]).
 
 use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -14,8 +15,10 @@ use super::{
     error::ApiError,
     gate::Gate,
     key::{ObjectKey, Target},
+    refusals::{About, Refusals, Said},
     store::{Moment, Store},
 };
+use crate::api::v1alpha1::controller_of;
 
 /// Objects per page of a live look at a whole collection.
 const LIVE_PAGE: u32 = 250;
@@ -87,6 +90,8 @@ pub struct Objects<K> {
     client: kube::Client,
     reader: kube::Client,
     gate: Gate,
+    /// What was refused, where that is minded.
+    refusals: Option<Refusals>,
     store: Option<Arc<Store<K>>>,
     /// What is taken off objects before they are stored; they are never written back whole.
     prune: fn(&mut K),
@@ -99,6 +104,7 @@ impl<K> Clone for Objects<K> {
             client: self.client.clone(),
             reader: self.reader.clone(),
             gate: self.gate.clone(),
+            refusals: self.refusals.clone(),
             store: self.store.clone(),
             prune: self.prune,
             kind: PhantomData,
@@ -116,7 +122,27 @@ where
 {
     /// Objects read and written through this client; answers of writes go into `store`.
     pub fn new(client: kube::Client, gate: Gate, store: Option<Arc<Store<K>>>, prune: fn(&mut K)) -> Self {
-        Self { reader: client.clone(), client, gate, store, prune, kind: PhantomData }
+        Self { reader: client.clone(), client, gate, refusals: None, store, prune, kind: PhantomData }
+    }
+
+    /// The same objects, which share what is known of refused writes with others of their cluster, and send none of them again
+    /// before its pause is over.
+    #[must_use]
+    pub fn minding(mut self, refusals: &Refusals) -> Self {
+        self.refusals = Some(refusals.clone());
+        self
+    }
+
+    /// Whether a write may be sent.
+    fn may_try(&self, about: About<'_>, said: Said<'_>) -> Result<(), ApiError> {
+        self.refusals.as_ref().map_or(Ok(()), |refusals| refusals.may_try(about, said))
+    }
+
+    /// Keeps in mind what came of a write.
+    fn learn<T>(&self, about: About<'_>, said: Said<'_>, answer: &Result<T, ApiError>) {
+        if let Some(refusals) = &self.refusals {
+            refusals.learn(about, said, answer);
+        }
     }
 
     /// The same objects, read through another client, so that reads and writes don't share a rate.
@@ -215,9 +241,19 @@ where
             fields.insert("apiVersion".to_owned(), Value::from(K::api_version(&()).into_owned()));
             fields.insert("kind".to_owned(), Value::from(K::kind(&()).into_owned()));
         }
+        // Its name is a new one at each try: the owner is whom a refusal is about.
+        let (kind, name) = match controller_of(object.meta()) {
+            Some(owner) => (owner.kind.clone(), owner.name.clone()),
+            None => (K::kind(&()).into_owned(), object.meta().name.clone().unwrap_or_default()),
+        };
+        let key = ObjectKey::new(namespace.clone(), name);
+        let (about, said) = (About { kind: &kind, key: &key }, Said::New(&body));
+        self.may_try(about, said)?;
         let path = K::url_path(&(), Some(namespace.as_str()).filter(|namespace| !namespace.is_empty()));
         let request = request(http::Method::POST, &path, "application/json", encode(&body)?)?;
-        call::<K>(&self.client, request).await.map(|created| self.take(created))
+        let answer = call::<K>(&self.client, request).await;
+        self.learn(about, said, &answer);
+        answer.map(|created| self.take(created))
     }
 
     /// Patches an object; the patch carries the target's UID.
@@ -226,20 +262,25 @@ where
         let (content_type, body) = match patch {
             Patch::Merge(mut merge) => {
                 set_metadata(&mut merge, "uid", &target.uid);
-                ("application/merge-patch+json", encode(&merge)?)
+                ("application/merge-patch+json", merge)
             }
             Patch::Json(operations) => {
                 let mut all = vec![json!({"op": "test", "path": "/metadata/uid", "value": target.uid})];
                 all.extend(operations);
-                ("application/json-patch+json", encode(&Value::Array(all))?)
+                ("application/json-patch+json", Value::Array(all))
             }
         };
-        let subresource = match part {
-            Part::Main => None,
-            Part::Status => Some("status"),
+        let (subresource, said) = match part {
+            Part::Main => (None, Said::Change(&body)),
+            Part::Status => (Some("status"), Said::Status(&body)),
         };
-        let request = request(http::Method::PATCH, &Self::path(&target.key, subresource), content_type, body)?;
-        match self.call_about::<K>(&self.client, request, &target.key.name).await {
+        let about = About { kind: &K::kind(&()), key: &target.key };
+        self.may_try(about, said)?;
+        let request =
+            request(http::Method::PATCH, &Self::path(&target.key, subresource), content_type, encode(&body)?)?;
+        let answer = self.call_about::<K>(&self.client, request, &target.key.name).await;
+        self.learn(about, said, &answer);
+        match answer {
             Ok(object) => Ok(self.take(object)),
             Err(error) => {
                 self.forget_if_gone(&error, target);
@@ -271,11 +312,14 @@ where
 
     async fn delete_with(&self, target: &Target, options: &Value) -> Result<Deleted<K>, ApiError> {
         self.gate.may_act()?;
+        let about = About { kind: &K::kind(&()), key: &target.key };
+        self.may_try(about, Said::End)?;
         let request =
             request(http::Method::DELETE, &Self::path(&target.key, None), "application/json", encode(options)?)?;
         let answer = in_time(request, |request| self.client.request_status::<K>(request))
             .await?
             .map_err(|error| ApiError::about::<K>(error, &target.key.name));
+        self.learn(about, Said::End, &answer);
         match answer {
             Ok(either::Either::Left(object)) => {
                 // With a finalizer or a grace period the answer is the marked object.

@@ -19,6 +19,7 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use self::state::{State, Woken};
+use super::error::ApiError;
 use crate::metrics::{QueueMetrics, Waiting};
 
 /// What a pass over a key ended with.
@@ -30,6 +31,25 @@ pub enum Outcome {
     LookAgain(Duration, &'static str),
     /// The pass failed: run it again after a back-off that grows with the failures in a row.
     Retry(String),
+    /// The API server refuses what the pass asks for. Until it is asked again ([`super::refusals`]) passes cost no write, so that
+    /// the pause between them is short.
+    Refused(String),
+}
+
+impl Outcome {
+    /// The end of a pass in which this error came up.
+    pub fn after(error: &ApiError, text: String) -> Self {
+        if error.is_refusal() { Self::Refused(text) } else { Self::Retry(text) }
+    }
+
+    /// How long a key rests whose passes have failed so often in a row, this one apart; `None` when this one has not failed.
+    pub(crate) fn backoff(&self, failures: u32) -> Option<Duration> {
+        match self {
+            Self::Settled | Self::LookAgain(..) => None,
+            Self::Retry(_) => Some(backoff(failures)),
+            Self::Refused(_) => Some(backoff(failures).min(LONGEST_REFUSED)),
+        }
+    }
 }
 
 /// First pause after failures, that of client-go's `ItemExponentialFailureRateLimiter`.
@@ -37,6 +57,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(5);
 /// Longest pause. Shorter than client-go's 1000 s: no key is ever dropped here, so that a pause is all that stands between
 /// the end of a fault and its repair (spec/machine-controller §17.14, MC-282).
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5 * 60);
+/// Longest pause after a pass that was refused something.
+const LONGEST_REFUSED: Duration = Duration::from_secs(10);
 
 /// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
 pub struct WorkQueue<K> {
@@ -190,7 +212,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         state.running.remove(key);
         let mut wake_timer = false;
         let may_wait = state.wanted_unless_failed.remove(key);
-        if may_wait && !matches!(outcome, Outcome::Retry(_)) {
+        if may_wait && !matches!(outcome, Outcome::Retry(_) | Outcome::Refused(_)) {
             state.wanted.insert(key.clone());
         }
         match outcome {
@@ -202,10 +224,10 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                 state.failures.remove(key);
                 wake_timer = state.schedule(key.clone(), Instant::now() + delay);
             }
-            Outcome::Retry(error) => {
+            Outcome::Retry(ref error) | Outcome::Refused(ref error) => {
                 self.metrics.retried();
                 let failures = state.failures.entry(key.clone()).or_insert(0);
-                let delay = backoff(*failures);
+                let delay = outcome.backoff(*failures).unwrap_or_default();
                 *failures = failures.saturating_add(1);
                 tracing::debug!(queue = self.name, ?delay, error, "retry");
                 wake_timer = state.schedule(key.clone(), Instant::now() + delay);
@@ -277,7 +299,7 @@ fn pass_panic_on(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// The pause after so many failures in a row, this one apart.
-pub(crate) fn backoff(failures: u32) -> Duration {
+fn backoff(failures: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.min(31))).min(LONGEST_BACKOFF)
 }
 
@@ -446,6 +468,16 @@ mod tests {
         assert_eq!((backoff(8).as_secs(), backoff(15).as_secs()), (1, 163));
         assert!((16..100).all(|failures| backoff(failures) == Duration::from_secs(300)));
         assert_eq!(backoff(u32::MAX), Duration::from_secs(300));
+    }
+
+    #[test]
+    fn a_key_that_is_refused_something_is_looked_at_every_ten_seconds() {
+        let refused = Outcome::after(&ApiError::Forbidden("quota".to_owned()), "refused".to_owned());
+        assert_eq!(refused.backoff(0), Some(FIRST_BACKOFF));
+        assert!((14..100).all(|failures| refused.backoff(failures) == Some(Duration::from_secs(10))));
+        let away = Outcome::after(&ApiError::Unavailable("away".to_owned()), "away".to_owned());
+        assert_eq!(away.backoff(100), Some(Duration::from_secs(300)));
+        assert_eq!(Outcome::Settled.backoff(100), None);
     }
 
     #[tokio::test(start_paused = true)]

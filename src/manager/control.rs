@@ -29,6 +29,7 @@ use crate::{
         lease::{ElectionSettings, Ended, LeaderElection, Leadership, Times, identity_of},
         objects::Objects,
         preflight::Preflight,
+        refusals::Refusals,
         supervisor::{Stage, Supervisor},
         watch::{Poison, prune},
     },
@@ -59,6 +60,8 @@ pub(super) struct Parts {
     pub(super) probes: Probes,
     /// Secrets of the control namespace.
     pub(super) secrets: Objects<Secret>,
+    /// What the control cluster has refused to write.
+    pub(super) refusals: Refusals,
     /// The drivers; their clouds live once `drivers_live` says so.
     pub(super) drivers: Drivers,
     drivers_live: Arc<Latch>,
@@ -134,17 +137,15 @@ pub(super) struct Writers {
 }
 
 impl Writers {
-    fn new(client: &kube::Client, gate: &Gate, views: &ControlViews) -> Self {
+    fn new(client: &kube::Client, gate: &Gate, views: &ControlViews, refusals: &Refusals) -> Self {
+        let (client, gate) = (|| client.clone(), || gate.clone());
+        let (machines, sets) = (Some(Arc::clone(&views.machines)), Some(Arc::clone(&views.sets)));
+        let (deployments, classes) = (Some(Arc::clone(&views.deployments)), Some(Arc::clone(&views.classes)));
         Self {
-            machines: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.machines)), prune::common),
-            sets: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.sets)), prune::common),
-            deployments: Objects::new(
-                client.clone(),
-                gate.clone(),
-                Some(Arc::clone(&views.deployments)),
-                prune::common,
-            ),
-            classes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.classes)), prune::common),
+            machines: Objects::new(client(), gate(), machines, prune::common).minding(refusals),
+            sets: Objects::new(client(), gate(), sets, prune::common).minding(refusals),
+            deployments: Objects::new(client(), gate(), deployments, prune::common).minding(refusals),
+            classes: Objects::new(client(), gate(), classes, prune::common).minding(refusals),
         }
     }
 
@@ -177,6 +178,7 @@ pub(super) async fn start(
         .draining_calls(tasks.stop_of(Stage::Work), common.settings.shutdown.driver_drain);
     let views = ControlViews::default();
     references.know(views.clone());
+    let refusals = Refusals::default();
     let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
     observe_fleet(common, &views)?;
 
@@ -184,8 +186,8 @@ pub(super) async fn start(
     let live = Arc::clone(&drivers_live);
     let parts = Arc::new(Parts {
         common: Arc::clone(common),
-        rollout: Writers::new(&clusters.control.client(Purpose::Rollout), &gate, &views),
-        machines: Writers::new(&clusters.control.client(Purpose::Machines), &gate, &views)
+        rollout: Writers::new(&clusters.control.client(Purpose::Rollout), &gate, &views, &refusals),
+        machines: Writers::new(&clusters.control.client(Purpose::Machines), &gate, &views, &refusals)
             .reading_through(&clusters.control.client(Purpose::MachineReads)),
         probes: Probes {
             control: clusters.control.client(Purpose::Discovery),
@@ -196,7 +198,9 @@ pub(super) async fn start(
             gate.clone(),
             Some(Arc::clone(&views.secrets)),
             prune::common,
-        ),
+        )
+        .minding(&refusals),
+        refusals,
         inventories: inventories(common, &views, &drivers.registry),
         views,
         target,

@@ -6,6 +6,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Secret},
     storage::v1::VolumeAttachment,
 };
+use kube::Resource;
 
 use super::control::Parts;
 use crate::{
@@ -13,6 +14,7 @@ use crate::{
     cluster::{
         key::ObjectKey,
         queue::WorkQueue,
+        refusals::{About, Refusals},
         store::{Change, Listener},
     },
     controllers::{
@@ -36,8 +38,16 @@ pub(super) struct Listeners {
 
 impl Listeners {
     /// Attaches all of them; to be called once, before the watches begin.
-    pub(super) fn attach(self, parts: &Parts) {
+    pub(super) fn attach(mut self, parts: &Parts) {
         let views = &parts.views;
+        hear_first(&mut self.machines, &parts.refusals);
+        hear_first(&mut self.sets, &parts.refusals);
+        hear_first(&mut self.deployments, &parts.refusals);
+        hear_first(&mut self.classes, &parts.refusals);
+        hear_first(&mut self.secrets, &parts.refusals);
+        if let Some(target) = &parts.target {
+            hear_first(&mut self.nodes, &target.refusals);
+        }
         let mut attached = views.machines.set_listeners(self.machines)
             & views.sets.set_listeners(self.sets)
             & views.deployments.set_listeners(self.deployments)
@@ -50,6 +60,29 @@ impl Listeners {
         }
         debug_assert!(attached, "listeners are attached once per manager");
     }
+}
+
+/// Refusals hear of a change before whoever is woken by it: what was refused of the object may be tried again then.
+fn hear_first<K>(listeners: &mut Vec<Listener<K>>, refusals: &Refusals)
+where
+    K: Resource<DynamicType = ()> + 'static,
+{
+    let refusals = refusals.clone();
+    listeners.insert(0, Box::new(move |change| refusals.see(change)));
+}
+
+/// Makes refused creations of sets due that a change names, such as one of their class.
+pub(super) fn makes_due<K: 'static>(
+    refusals: &Refusals,
+    views: &ControlViews,
+    route: fn(&Change<K>, &ControlViews) -> Vec<Wake>,
+) -> Listener<K> {
+    let (refusals, views) = (refusals.clone(), views.clone());
+    Box::new(move |change| {
+        for wake in route(change, &views) {
+            refusals.changed(About { kind: "MachineSet", key: &wake.key });
+        }
+    })
 }
 
 /// Keys that a change wakes, as controllers name them.

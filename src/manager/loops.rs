@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     control::Parts,
-    listeners::{Listeners, wakes},
+    listeners::{Listeners, makes_due, wakes},
     stream,
     target::TargetViews,
 };
@@ -132,7 +132,9 @@ impl Starting<'_> {
         self.listeners.sets.push(wakes(&queue, views, |change, _| set::routing::sets_of_set(change)));
         self.listeners.machines.push(wakes(&queue, views, set::routing::sets_of_machine));
         self.listeners.nodes.push(wakes(&queue, views, set::routing::sets_of_node));
+        self.listeners.classes.push(makes_due(&parts.refusals, views, set::routing::sets_of_class));
         self.listeners.classes.push(wakes(&queue, views, set::routing::sets_of_class));
+        self.listeners.secrets.push(makes_due(&parts.refusals, views, set::routing::sets_of_secret));
         self.listeners.secrets.push(wakes(&queue, views, set::routing::sets_of_secret));
         let controller = SetController::new(SetDeps {
             views: views.clone(),

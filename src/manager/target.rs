@@ -17,6 +17,7 @@ use crate::{
         gate::Gate,
         key::ObjectKey,
         objects::Objects,
+        refusals::Refusals,
         store::{IndexName, Store},
         supervisor::{Stage, Supervisor},
         watch::{Lazy, SMALL_PAGE, Scope, Watches, Watching, prune},
@@ -62,6 +63,8 @@ pub(super) struct TargetViews {
     pub(super) node_store: Arc<Store<Node>>,
     pub(super) nodes: Objects<Node>,
     pub(super) bootstrap_tokens: Objects<Secret>,
+    /// What the target cluster has refused to write.
+    pub(super) refusals: Refusals,
     pub(super) pods: Lazy<Pod>,
     pub(super) volumes: Lazy<PersistentVolume>,
     pub(super) claims: Lazy<PersistentVolumeClaim>,
@@ -75,10 +78,13 @@ impl TargetViews {
     pub(super) fn new(cluster: &Cluster, gate: &Gate) -> Self {
         let client = cluster.client(Purpose::TargetCore);
         let node_store = node_store();
+        let refusals = Refusals::default();
         Self {
             nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&node_store)), prune::node)
-                .reading_through(cluster.client(Purpose::TargetReads)),
-            bootstrap_tokens: Objects::new(client, gate.clone(), None, prune::common),
+                .reading_through(cluster.client(Purpose::TargetReads))
+                .minding(&refusals),
+            bootstrap_tokens: Objects::new(client, gate.clone(), None, prune::common).minding(&refusals),
+            refusals,
             pods: Lazy::new(Arc::new(Store::new(vec![(ON_NODE, node_of_pod), (OF_CLAIM, claims_of_pod)]))),
             volumes: Lazy::new(Arc::new(Store::new(Vec::new()))),
             claims: Lazy::new(Arc::new(Store::new(Vec::new()))),

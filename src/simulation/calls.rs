@@ -1,15 +1,17 @@
 //! How a simulated process calls the API server: every call may get lost, and its answer goes into the process's stores as
 //! the real client puts it there ([`crate::cluster::objects`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     api::{Api, Kind},
     checks::Checks,
     guards::Guard,
+    process::steady,
     refusals::{Refused, Request, Verb, refusal},
     trace::Trace,
 };
@@ -20,6 +22,7 @@ use crate::{
         gate::Gate,
         key::{ObjectKey, Target},
         objects::{Part, Patch},
+        refusals::{About, Ledger, Said},
         store::Store,
     },
 };
@@ -90,6 +93,8 @@ pub struct Calls<'a> {
     pub gate: &'a Gate,
     /// Closes it.
     pub lost: &'a CancellationToken,
+    /// What the process was refused.
+    pub refusals: &'a Mutex<Ledger>,
     /// The time.
     pub now: Timestamp,
     /// What the pass happens in.
@@ -183,6 +188,35 @@ impl Calls<'_> {
         }
     }
 
+    /// Sends a write, unless it was refused a short while ago ([`crate::cluster::refusals`]).
+    fn write<T>(
+        &mut self,
+        about: About<'_>,
+        written: &impl Written,
+        send: impl FnOnce(&mut Self) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let now = steady(self.now);
+        let known = self.ledger().knows(about).then(|| written.body());
+        let minded = known.as_ref().filter(|_| !self.lacks(Guard::Refusals));
+        let standing = minded.and_then(|body| self.ledger().standing(about, written.said(body), now));
+        if let Some(error) = standing {
+            self.trace.say(|| format!("    not sent about {} {}: {error}", about.kind, about.key));
+            return Err(error);
+        }
+        self.checks.costs(about.kind, &about.key.name);
+        let answer = send(self);
+        let error = answer.as_ref().err();
+        let refused = || error.is_some_and(ApiError::is_refusal).then(|| written.body());
+        if let Some(body) = known.or_else(refused) {
+            self.ledger().learn(about, written.said(&body), error, now);
+        }
+        answer
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reads an object; the store is told.
     pub fn get<K: Kind>(&mut self, store: &Store<K>, key: &ObjectKey) -> Result<Option<Arc<K>>, ApiError> {
         let asked = store.moment();
@@ -210,14 +244,16 @@ impl Calls<'_> {
         // Its name is a new one at each try.
         let (kind, owner) = match controller_of(object.meta()) {
             Some(owner) => (owner.kind.as_str(), owner.name.as_str()),
-            None => ("", name),
+            None => (K::NAME, name),
         };
-        self.checks.costs(kind, owner);
-        let created = self.call(
-            || format!("create {} {name}", K::kind(&())),
-            request::<K>(Verb::Create, name),
-            |calls| calls.api.create(object, calls.now),
-        )?;
+        let owner = ObjectKey::new(object.meta().namespace.clone().unwrap_or_default(), owner);
+        let created = self.write(About { kind, key: &owner }, &NewObject(object), |calls| {
+            calls.call(
+                || format!("create {} {name}", K::kind(&())),
+                request::<K>(Verb::Create, name),
+                |calls| calls.api.create(object, calls.now),
+            )
+        })?;
         Ok(self.take(store, created))
     }
 
@@ -232,9 +268,11 @@ impl Calls<'_> {
         let what = || format!("patch {}{} {target}: {}", K::kind(&()), suffix(part), short(patch));
         let unguarded = self.lacks(Guard::Versions).then(|| without_version(patch));
         let patch = unguarded.as_ref().unwrap_or(patch);
-        self.checks.costs(K::NAME, &target.key.name);
         let request = request::<K>(Verb::Patch, &target.key.name);
-        let result = self.call(what, request, |calls| calls.api.patch::<K>(target, part, patch));
+        let about = About { kind: K::NAME, key: &target.key };
+        let result = self.write(about, &(part, patch), |calls| {
+            calls.call(what, request, |calls| calls.api.patch::<K>(target, part, patch))
+        });
         match result {
             Ok(object) => Ok(self.take(store, object)),
             Err(error) => {
@@ -254,12 +292,14 @@ impl Calls<'_> {
         version: Option<&str>,
     ) -> Result<Option<Arc<K>>, ApiError> {
         let version = version.filter(|_| !self.lacks(Guard::Versions));
-        self.checks.costs(K::NAME, &target.key.name);
-        let result = self.call(
-            || format!("delete {} {target}", K::kind(&())),
-            request::<K>(Verb::Delete, &target.key.name),
-            |calls| calls.api.delete::<K>(&target.key.name, Some(&target.uid), version, calls.now),
-        );
+        let about = About { kind: K::NAME, key: &target.key };
+        let result = self.write(about, &Ending, |calls| {
+            calls.call(
+                || format!("delete {} {target}", K::kind(&())),
+                request::<K>(Verb::Delete, &target.key.name),
+                |calls| calls.api.delete::<K>(&target.key.name, Some(&target.uid), version, calls.now),
+            )
+        });
         match result {
             Ok(Some(marked)) => Ok(Some(self.take(store, marked))),
             Ok(None) => {
@@ -272,6 +312,54 @@ impl Calls<'_> {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// What is written. It is put together only for those about whom something was refused.
+trait Written {
+    /// As the API server gets it.
+    fn body(&self) -> Value;
+    /// What it is.
+    fn said<'a>(&self, body: &'a Value) -> Said<'a>;
+}
+
+struct NewObject<'a, K>(&'a K);
+
+impl<K: Kind> Written for NewObject<'_, K> {
+    fn body(&self) -> Value {
+        serde_json::to_value(self.0).unwrap_or_default()
+    }
+
+    fn said<'a>(&self, body: &'a Value) -> Said<'a> {
+        Said::New(body)
+    }
+}
+
+impl Written for (Part, &Patch) {
+    fn body(&self) -> Value {
+        match self.1 {
+            Patch::Merge(merge) => merge.clone(),
+            Patch::Json(operations) => Value::Array(operations.clone()),
+        }
+    }
+
+    fn said<'a>(&self, body: &'a Value) -> Said<'a> {
+        match self.0 {
+            Part::Main => Said::Change(body),
+            Part::Status => Said::Status(body),
+        }
+    }
+}
+
+struct Ending;
+
+impl Written for Ending {
+    fn body(&self) -> Value {
+        Value::Null
+    }
+
+    fn said<'a>(&self, _: &'a Value) -> Said<'a> {
+        Said::End
     }
 }
 

@@ -6,6 +6,7 @@ use super::{
     history::{Edit, History, Keep, Luck, Margin, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy},
     *,
 };
+use crate::controllers::deployment::AvailabilityRule;
 
 const DEPLOYMENT: u8 = 2;
 const NODES: u8 = 3;
@@ -16,6 +17,7 @@ fn history(replicas: u8, strategy: Strategy, steps: Vec<Step>) -> History {
         seed: 1,
         setup: Setup { replicas, strategy },
         provider: Provider::default(),
+        counts: AvailabilityRule::default(),
         rounds: vec![steps],
         without: None,
     }

@@ -109,7 +109,7 @@ impl Process {
             None => Ok(Next::OnChange),
         };
         match (done.error, told) {
-            (Some(error), _) | (None, Err(error)) => Outcome::Retry(error.to_string()),
+            (Some(error), _) | (None, Err(error)) => Outcome::after(&error, error.to_string()),
             (None, Ok(next)) => plan.next.or_earlier(next).into(),
         }
     }

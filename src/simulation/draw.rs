@@ -1,6 +1,7 @@
-//! How a history is drawn from its seed. What came later is in [`more`], so that what older seeds show stays.
+//! How a history is drawn from its seed. What came later is in [`more`] and [`nodes`], so that what older seeds show stays.
 
 mod more;
+mod nodes;
 
 use rand_chacha::{
     ChaCha8Rng,
@@ -11,6 +12,8 @@ use super::{
     calls::{Fault, Misfortune},
     history::{Edit, History, Keep, Luck, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy, Unheard},
 };
+
+use crate::controllers::deployment::AvailabilityRule;
 
 struct Draw(ChaCha8Rng);
 
@@ -161,7 +164,7 @@ enum Weather {
 impl History {
     /// The history of a seed.
     pub fn of_seed(seed: u64) -> Self {
-        Self::prompt(seed).with_delays()
+        Self::prompt(seed).with_delays().with_more().with_nodes()
     }
 
     /// The same, but in every second history some passes are torn apart: between what is decided and what is done other
@@ -176,7 +179,7 @@ impl History {
         self
     }
 
-    /// The history of a seed in which every pass is done at once.
+    /// The history of a seed in which every pass is done at once, without what came later.
     pub fn prompt(seed: u64) -> Self {
         let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
         let setup = Setup { replicas: draw.small(6), strategy: draw.strategy() };
@@ -193,6 +196,6 @@ impl History {
             steps
         });
         let rounds = rounds.collect();
-        Self { seed, setup, provider: Provider::default(), rounds, without: None }
+        Self { seed, setup, provider: Provider::default(), counts: AvailabilityRule::default(), rounds, without: None }
     }
 }

@@ -131,7 +131,8 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) -> 
         | Edit::ScaleSet(..)
         | Edit::ClassOfSet(..)
         | Edit::RelabelSet(_)
-        | Edit::DeleteSet(_) => tampering::apply(api, checks, edit, now),
+        | Edit::DeleteSet(_)
+        | Edit::Unlink(_) => tampering::apply(api, checks, edit, now),
     }
     api.changes != changes
 }

@@ -308,7 +308,7 @@ impl<'a> World<'a> {
         let now = self.now;
         let mut node = Node::default();
         node.metadata.name = Some(name.to_owned());
-        set_ready(&mut node, Readiness::Ready);
+        set_ready(&mut node, Readiness::Ready, now);
         // One that is there already is as it is.
         let _ = self.api.create(&node, now);
         self.api.edit::<Machine>(name, |machine| {

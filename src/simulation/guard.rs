@@ -48,11 +48,12 @@ impl Process {
             if let Err(error) = result
                 && !error.is_not_found()
             {
-                failed.get_or_insert(error);
+                // One error that is no refusal is reason enough to try again soon.
+                failed = failed.filter(|known| !known.is_refusal()).or(Some(error));
             }
         }
         match failed {
-            Some(error) => Outcome::Retry(error.to_string()),
+            Some(error) => Outcome::after(&error, error.to_string()),
             None => Outcome::LookAgain(Duration::from_secs(60), "period"),
         }
     }

@@ -88,6 +88,8 @@ guards! {
     Claims = "claims";
     /// A refusal that quotes another name is no other refusal.
     Quotes = "quotes";
+    /// What was refused is not sent again before its pause is over.
+    Refusals = "refusals";
     /// A rollout takes back what it has done to Nodes.
     Cleaning = "cleaning";
     /// A paused deployment begins no rollout.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{calls::Misfortune, guards::Guard, refusals::Refused};
+use crate::controllers::deployment::AvailabilityRule;
 
 /// The deployment that a history begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,6 +167,8 @@ pub enum Edit {
     RelabelSet(u16),
     /// Deletes a set.
     DeleteSet(u16),
+    /// Takes the label with its Node off a machine that runs.
+    Unlink(u16),
     /// Asks the overshoot guard to thaw the deployment.
     Thaw,
     /// Deletes the deployment.
@@ -241,6 +244,8 @@ pub struct History {
     pub setup: Setup,
     /// What makes the VMs.
     pub provider: Provider,
+    /// Which machines rollouts count on.
+    pub counts: AvailabilityRule,
     /// What happens.
     pub rounds: Vec<Vec<Step>>,
     /// A guard that the controllers lack.
@@ -332,6 +337,7 @@ impl fmt::Display for Edit {
             Self::RelabelSet(_) => f.write_str("a user changes a label that the deployment looks for"),
             Self::DeleteSet(_) => f.write_str("a user deletes a set"),
             Self::Prioritise(_, Priority::Word) => f.write_str("a user gives a machine a priority that is no number"),
+            Self::Unlink(_) => f.write_str("a user takes the label with its Node off a machine"),
             Self::Thaw => f.write_str("a user asks for a thaw"),
             Self::DeleteDeployment => f.write_str("a user deletes the deployment"),
         }

@@ -16,7 +16,10 @@ use super::{
     process::{Loop, Process, later},
 };
 use crate::{
-    api::{names::finalizer, v1alpha1::Machine},
+    api::{
+        names::{finalizer, machine_reason},
+        v1alpha1::Machine,
+    },
     cluster::{
         error::ApiError,
         key::{ObjectKey, Target},
@@ -36,7 +39,7 @@ use crate::{
                 Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, Observation, Pause, Permit, Trouble, since,
             },
             plan::{DrainFlow, DrainOrder, Effect, Memo, Next, Plan},
-            set_condition, status_patch,
+            set_condition, status_patch, told_of_refusal, told_of_trouble,
             vm_gone::VmCheck,
             without,
         },
@@ -178,10 +181,16 @@ impl Process {
                 Acted::Done => {}
                 Acted::Void => continue,
                 Acted::Trouble(trouble) => {
+                    let text = told_of_trouble(&seen, &trouble);
+                    tell(calls, &seen, memory, (machine_reason::NODE_NOT_UPDATED, text));
                     pass.trouble = Some(trouble);
                     continue;
                 }
-                Acted::Failed(error) => return failure(&error),
+                Acted::Failed(error) => {
+                    let text = told_of_refusal(plan.rule, &error);
+                    tell(calls, &seen, memory, (machine_reason::WRITE_REFUSED, text));
+                    return failure(&error);
+                }
             }
             if plan.next.ends_pass() && pass.drain == DrainState::Due && pass.trouble.is_none() {
                 (memory.drain, memory.drained) = (None, None);
@@ -304,10 +313,7 @@ impl Process {
                 Ok(())
             }
             Effect::Warn { reason, message } | Effect::Tell { reason, message } => {
-                if memory.said.is_news(reason, message) {
-                    calls.trace.say(|| format!("    event {reason}: {message}"));
-                    calls.checks.costs("Machine", seen.name());
-                }
+                tell(calls, seen, memory, (reason, Some(message.clone())));
                 Ok(())
             }
             // There are no volumes, no tokens and no metrics here.
@@ -389,6 +395,15 @@ impl Process {
     }
 }
 
+/// An event about the machine, if that is news.
+fn tell(calls: &mut Calls<'_>, seen: &Observation, memory: &mut MachineMemory, event: (&'static str, Option<String>)) {
+    let (reason, Some(message)) = event else { return };
+    if memory.said.is_news(reason, &message) {
+        calls.trace.say(|| format!("    event {reason}: {message}"));
+        calls.checks.costs("Machine", seen.name());
+    }
+}
+
 /// What a drain comes to: it takes its time, and while budgets refuse evictions it waits, until it is forced or late.
 fn stepped(order: &DrainOrder, memory: &mut MachineMemory, calls: &Calls<'_>, takes: Duration) -> DrainState {
     if memory.drained == Some(order.flow) {
@@ -450,6 +465,6 @@ fn failure(error: &ApiError) -> Outcome {
     match error {
         ApiError::NotLeading(_) => Outcome::Settled,
         ApiError::Conflict(_) => Outcome::LookAgain(Duration::from_millis(200), "conflict"),
-        error => Outcome::Retry(error.to_string()),
+        error => Outcome::after(error, error.to_string()),
     }
 }

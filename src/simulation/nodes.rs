@@ -1,7 +1,10 @@
 //! The Nodes: kubelets that join and sicken, and the agents that update them in place.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 
 use super::{
     api::Api,
@@ -36,7 +39,7 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
         NodeEvent::Sickens | NodeEvent::Recovers => {
             let is_ready = event == NodeEvent::Recovers && cloud.runs(&name);
             let readiness = if is_ready { Readiness::Ready } else { Readiness::NotReady };
-            api.edit::<Node>(&name, |node| set_ready(node, readiness));
+            api.edit::<Node>(&name, |node| set_ready(node, readiness, now));
         }
         NodeEvent::Updated => tell_result(api, &name, update_result::SUCCESSFUL),
         NodeEvent::UpdateFailed => tell_result(api, &name, update_result::FAILED),
@@ -50,16 +53,16 @@ pub fn join(api: &mut Api, cloud: &Cloud, provider_id: &str, now: Timestamp) -> 
     let mut node = Node::default();
     node.metadata.name = Some(vm.node.clone());
     node.spec = Some(NodeSpec { provider_id: Some(cloud::as_the_node_has_it(&vm.provider_id)), ..NodeSpec::default() });
-    set_ready(&mut node, Readiness::Ready);
+    set_ready(&mut node, Readiness::Ready, now);
     let _ = api.create(&node, now);
     node.metadata.name
 }
 
 /// Nodes whose VMs live are ready again.
-pub fn heal(api: &mut Api, cloud: &Cloud) {
+pub fn heal(api: &mut Api, cloud: &Cloud, now: Timestamp) {
     let alive: Vec<String> = api.nodes.keys().filter(|name| cloud.runs(name)).cloned().collect();
     for name in alive {
-        api.edit::<Node>(&name, |node| set_ready(node, Readiness::Ready));
+        api.edit::<Node>(&name, |node| set_ready(node, Readiness::Ready, now));
     }
 }
 
@@ -103,14 +106,22 @@ pub enum Readiness {
     NotReady,
 }
 
-/// Says whether the Node is ready.
-pub fn set_ready(node: &mut Node, readiness: Readiness) {
+/// Says whether the Node is ready, and since when.
+pub fn set_ready(node: &mut Node, readiness: Readiness, now: Timestamp) {
     let status: &mut NodeStatus = node.status.get_or_insert_default();
     let conditions = status.conditions.get_or_insert_default();
-    conditions.retain(|condition| condition.type_ != "Ready");
-    let status = match readiness {
+    let is = match readiness {
         Readiness::Ready => "True",
         Readiness::NotReady => "False",
     };
-    conditions.push(NodeCondition { type_: "Ready".to_owned(), status: status.to_owned(), ..NodeCondition::default() });
+    if conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == is) {
+        return;
+    }
+    conditions.retain(|condition| condition.type_ != "Ready");
+    conditions.push(NodeCondition {
+        type_: "Ready".to_owned(),
+        status: is.to_owned(),
+        last_transition_time: Some(Time(now)),
+        ..NodeCondition::default()
+    });
 }

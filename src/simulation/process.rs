@@ -25,12 +25,13 @@ use crate::{
     cluster::{
         gate::Gate,
         key::ObjectKey,
-        queue::{Outcome, backoff},
+        queue::Outcome,
+        refusals::Ledger,
         store::{Change, Store},
     },
     controllers::{
         checked::{Checkable, Checked},
-        deployment::{self, settings::DeploymentSettings},
+        deployment::{self, AvailabilityRule, settings::DeploymentSettings},
         machine::{self, observation::CreationGuarantee, settings::MachineSettings},
         overshooting, set,
         set::routing::{Strength, Wake},
@@ -62,6 +63,15 @@ pub enum Origin {
     Given,
     /// From a history: they break none. To ask would cost a tenth of all the time.
     Drawn,
+}
+
+/// What all processes of a history have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Binary {
+    /// Whether a creation can be repeated.
+    pub creation: CreationGuarantee,
+    /// Which machines rollouts count on.
+    pub counts: AvailabilityRule,
 }
 
 /// What a loop is to look at.
@@ -112,6 +122,8 @@ pub struct Process {
     pub settings: DeploymentSettings,
     /// Cancelled when it loses the lease.
     pub lost: CancellationToken,
+    /// What it was refused.
+    pub refusals: Arc<Mutex<Ledger>>,
     /// Where its deployments and sets come from.
     pub origin: Origin,
     pub(super) sets: BTreeMap<ObjectKey, SetMemory>,
@@ -149,6 +161,7 @@ impl Process {
             gate: Gate::open_until(lost.clone()),
             settings: DeploymentSettings::default(),
             lost,
+            refusals: Arc::default(),
             origin: Origin::Given,
             sets: BTreeMap::new(),
             deployments: BTreeMap::new(),
@@ -181,8 +194,10 @@ impl Process {
     }
 
     /// A process of a history.
-    pub fn of_history(api: &Api, now: Timestamp, seed: u64, creation: CreationGuarantee) -> Self {
-        Self { origin: Origin::Drawn, creation, ..Self::start(api, now, seed) }
+    pub fn of_history(api: &Api, now: Timestamp, seed: u64, Binary { creation, counts }: Binary) -> Self {
+        let process = Self::start(api, now, seed);
+        let settings = DeploymentSettings { availability: counts, ..process.settings };
+        Self { origin: Origin::Drawn, creation, settings, ..process }
     }
 
     /// What the rules of admission say of an object.
@@ -216,6 +231,12 @@ impl Process {
     pub fn route(&mut self, now: Timestamp) {
         let all = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
         for news in all {
+            match &news {
+                News::Machine(change) => self.may_be_granted(change, now),
+                News::Set(change) => self.may_be_granted(change, now),
+                News::Deployment(change) => self.may_be_granted(change, now),
+                News::Node(change) => self.may_be_granted(change, now),
+            }
             let views = &self.views;
             let mut woken: Vec<(Loop, Wake)> = Vec::new();
             let mut wake = |of: Loop, wakes: Vec<Wake>| woken.extend(wakes.into_iter().map(|wake| (of, wake)));
@@ -256,6 +277,11 @@ impl Process {
                 self.wake(job, later(now, wake.after));
             }
         }
+    }
+
+    /// What was refused of an object may be granted once it has changed.
+    fn may_be_granted<K: Kind>(&self, change: &Change<K>, now: Timestamp) {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).see(change, steady(now));
     }
 
     /// Wants a pass at this time, or earlier if that was wanted already.
@@ -323,19 +349,14 @@ impl Process {
 
     /// A pass has ended: the queue's rules ([`crate::cluster::queue`]).
     pub fn ends(&mut self, job: Job, outcome: &Outcome, now: Timestamp) {
-        match outcome {
-            Outcome::Settled => {
-                self.failures.remove(&job);
-            }
-            Outcome::LookAgain(after, _) => {
-                self.failures.remove(&job);
+        let failures = self.failures.get(&job).copied().unwrap_or(0);
+        if let Some(pause) = outcome.backoff(failures) {
+            self.failures.insert(job.clone(), failures + 1);
+            self.wake(job, later(now, pause));
+        } else {
+            self.failures.remove(&job);
+            if let Outcome::LookAgain(after, _) = outcome {
                 self.wake(job, later(now, *after));
-            }
-            Outcome::Retry(_) => {
-                let failures = self.failures.entry(job.clone()).or_insert(0);
-                let pause = backoff(*failures);
-                *failures += 1;
-                self.wake(job, later(now, pause));
             }
         }
         self.route(now);
@@ -395,6 +416,11 @@ impl Process {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.seed
     }
+}
+
+/// A time as the ledger of refusals counts it.
+pub fn steady(now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(Timestamp::UNIX_EPOCH)).unwrap_or_default()
 }
 
 /// A time so much later.

@@ -3,21 +3,15 @@
 //! Refusals quote the name of the object, as those of quotas, policies and webhooks do. Names of new objects are drawn anew at
 //! each try, so that whoever copies the text writes something else each time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::checks::Checks;
 use crate::cluster::error::ApiError;
 
-/// Writes that an object may cost in an hour while something is refused, tried or done, events included.
-fn most_writes(kind: &str) -> u32 {
-    match kind {
-        // Its set writes on it, too, and with each try to let it go it tries to say what was refused.
-        "Machine" => 60,
-        _ => 30,
-    }
-}
+/// Writes that an object may cost in any hour while something is refused, tried or done, events included.
+const MOST_WRITES: usize = 30;
 
 /// What a process asks the API server to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,34 +70,36 @@ pub fn refusal(Request { verb, kind, name }: Request<'_>) -> ApiError {
     })
 }
 
-/// What objects have cost since the beginning of an hour in which something is refused.
+/// What objects have cost while something is refused.
 #[derive(Debug, Default)]
 pub struct Costs {
-    hour: Option<Timestamp>,
-    writes: BTreeMap<String, u32>,
+    /// When something is refused: the time.
+    now: Option<Timestamp>,
+    /// When they were written in the last hour.
+    writes: BTreeMap<String, VecDeque<Timestamp>>,
 }
 
 impl Costs {
-    /// An hour begins.
-    pub fn begin(&mut self, now: Timestamp) {
-        *self = Self { hour: Some(now), writes: BTreeMap::new() };
-    }
-
-    /// Nothing is counted any more.
-    pub fn end(&mut self) {
-        *self = Self::default();
+    /// The time goes on, and something is refused or not.
+    pub fn count(&mut self, now: Option<Timestamp>) {
+        if now.is_none() {
+            self.writes.clear();
+        }
+        self.now = now;
     }
 }
 
 impl Checks {
     /// A write about this object was tried, or an event tells of it.
     pub fn costs(&mut self, kind: &str, name: &str) {
-        if self.costs.hour.is_none() {
-            return;
-        }
+        let Some(now) = self.costs.now else { return };
         let writes = self.costs.writes.entry(format!("{kind} {name}")).or_default();
-        *writes += 1;
-        if *writes > most_writes(kind) {
+        writes.push_back(now);
+        let hour_ago = now.checked_sub(SignedDuration::from_hours(1)).unwrap_or(Timestamp::MIN);
+        while writes.front().is_some_and(|at| *at <= hour_ago) {
+            writes.pop_front();
+        }
+        if writes.len() > MOST_WRITES {
             self.violated("an object costs too many writes while something is refused", || format!("{kind} {name}"));
         }
     }

@@ -77,6 +77,9 @@ fn look_at_machine(found: &mut Differences, (api, cloud): (&Api, &Cloud), name: 
     let own = machine.spec.provider_id.as_str();
     found.expect(vms.contains(&own), || format!("machine {name} names VM {own:?} and not {vms:?}"));
     found.expect(vms.len() < 2, || format!("machine {name} has several VMs for ever: {vms:?}"));
+    let linked = label_of(machine, label::NODE);
+    let is_linked = cloud.vms.get(own).is_none_or(|vm| linked == Some(vm.node.as_str()));
+    found.expect(is_linked, || format!("machine {name} is linked to {linked:?} and not to its Node"));
     let is_marked = label_of(machine, label::UPDATE_RESULT).is_some();
     found.expect(!is_marked, || format!("machine {name} was handed over and its label was left"));
     let is_kept = annotation_of(machine, annotation::PRESERVE) == Some(preserve_value::AUTO_PRESERVED);

@@ -84,6 +84,8 @@ fn tell(node: &mut Node, kind: &str, reason: &str) {
 #[case::something_failed(|machine: &mut Machine| machine.status.last_operation.state = OperationState::Failed, "last did")]
 #[case::with_a_code(|machine: &mut Machine| machine.status.last_operation.error_code = "Internal".to_owned(), "has the code")]
 #[case::it_has_another_vm(|machine: &mut Machine| machine.spec.provider_id = "sim:///x".to_owned(), "names VM \"sim:///x\"")]
+#[case::it_has_no_node(
+    |machine: &mut Machine| drop(machine.metadata.labels.get_or_insert_default().remove(label::NODE)), "is linked to None")]
 #[case::it_was_kept(
     |machine: &mut Machine| {
         machine.metadata.annotations.get_or_insert_default()

@@ -105,7 +105,7 @@ impl Process {
         };
         let told = self.tell_set(calls, key, &after);
         match (done.error, told) {
-            (Some(error), _) | (None, Err(error)) => Outcome::Retry(error.to_string()),
+            (Some(error), _) | (None, Err(error)) => Outcome::after(&error, error.to_string()),
             (None, Ok(status)) => plan.next.or_earlier(status.next).into(),
         }
     }

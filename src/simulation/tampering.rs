@@ -13,7 +13,7 @@ use super::{
 use crate::{
     api::{
         names::{annotation, label, preserve_value},
-        v1alpha1::{Machine, MachineSet, MachineStatus, controller_of},
+        v1alpha1::{Machine, MachinePhase, MachineSet, MachineStatus, controller_of},
     },
     controllers::set::counts::is_terminating,
 };
@@ -41,6 +41,14 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
         Edit::Orphan(pick) => change(api, pick, |machine: &mut Machine| machine.metadata.owner_references = None),
         Edit::OrphanSet(pick) => change(api, pick, |set: &mut MachineSet| set.metadata.owner_references = None),
         Edit::Relabel(pick) => change(api, pick, |machine: &mut Machine| relabel(&mut machine.metadata)),
+        Edit::Unlink(pick) => {
+            let runs = |machine: &Machine| machine.status.current_status.phase == MachinePhase::Running;
+            if let Some(name) = some(&api.machines, pick, runs) {
+                api.edit(&name, |machine: &mut Machine| {
+                    machine.metadata.labels.get_or_insert_default().remove(label::NODE);
+                });
+            }
+        }
         Edit::Strays(pick, count) => strays(api, pick, count, now),
         Edit::PickNode(pick) => pick_node(api, checks, pick),
         Edit::Prioritise(pick, priority) => change(api, pick, |machine: &mut Machine| prioritise(machine, priority)),

@@ -16,11 +16,11 @@ use super::{
     guards::Guard,
     history::{Edit, History, Luck, NodeEvent, Provider, Setup, Step, Unheard},
     nodes,
-    process::{Job, Process, Work, later},
+    process::{Binary, Job, Process, Work, later},
     refusals::Refused,
     trace::Trace,
 };
-use crate::controllers::machine::observation::CreationGuarantee;
+use crate::controllers::{deployment::AvailabilityRule, machine::observation::CreationGuarantee};
 
 /// The world of a history.
 pub struct World {
@@ -46,7 +46,7 @@ pub struct World {
     /// What is refused for hours.
     refused: Option<Refused>,
     seed: u64,
-    creation: CreationGuarantee,
+    binary: Binary,
     without: Option<Guard>,
     processes: usize,
     /// Passes so far.
@@ -76,7 +76,14 @@ impl Start {
         // Nothing can be in the way of the first object.
         let _ = api.create(&edits::deployment(setup), dawn());
         let start = Self { api, cloud: Cloud::default(), now: dawn() };
-        let nothing = History { seed: 1, setup, provider: Provider::default(), rounds: Vec::new(), without: None };
+        let nothing = History {
+            seed: 1,
+            setup,
+            provider: Provider::default(),
+            counts: AvailabilityRule::default(),
+            rounds: Vec::new(),
+            without: None,
+        };
         let mut world = World::new(&start, &nothing, Trace::default());
         world.calm();
         let World { mut api, cloud, now, checks, .. } = world;
@@ -94,9 +101,10 @@ impl World {
             Provider::AnswersTheSame => CreationGuarantee::Idempotent,
             Provider::MakesAnother => CreationGuarantee::RecordIntent,
         };
-        let leader = Process::of_history(&api, start.now, history.seed, creation);
+        let binary = Binary { creation, counts: history.counts };
+        let leader = Process::of_history(&api, start.now, history.seed, binary);
         let waits = history.without == Some(Guard::CatchUp);
-        let standby = waits.then(|| Process::of_history(&api, start.now, !history.seed, creation));
+        let standby = waits.then(|| Process::of_history(&api, start.now, !history.seed, binary));
         let mut checks = Checks::default();
         checks.leads = true;
         checks.at_rest(&api);
@@ -113,7 +121,7 @@ impl World {
             evictions_from: start.now,
             refused: None,
             seed: history.seed,
-            creation,
+            binary,
             without: history.without,
             processes: 1,
             passes: 0,
@@ -213,7 +221,7 @@ impl World {
 
     fn restart(&mut self) -> Process {
         let seed = self.seed ^ (self.processes as u64) << 32;
-        let listing = || Process::of_history(&self.api, self.now, seed, self.creation);
+        let listing = || Process::of_history(&self.api, self.now, seed, self.binary);
         let fresh = self.standby.take().unwrap_or_else(listing);
         self.processes += 1;
         std::mem::replace(&mut self.leader, fresh)
@@ -329,9 +337,20 @@ pub(super) fn run(
     around: Around,
 ) -> End {
     process.begins(&job, &work);
-    let (gate, lost) = (process.gate.clone(), process.lost.clone());
-    let mut calls =
-        Calls { api, checks, trace, gate: &gate, lost: &lost, now: around.now, around, made: 0, end: End::Lives };
+    let (gate, lost, refusals) = (process.gate.clone(), process.lost.clone(), process.refusals.clone());
+    checks.costs.count(around.refused.map(|_| around.now));
+    let mut calls = Calls {
+        api,
+        checks,
+        trace,
+        gate: &gate,
+        lost: &lost,
+        refusals: &refusals,
+        now: around.now,
+        around,
+        made: 0,
+        end: End::Lives,
+    };
     let outcome = process.work(&mut calls, &job, work);
     let end = calls.end;
     match outcome {

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use http::{Method, Request, Response};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::client::Body;
 use rstest::rstest;
 use tokio_util::sync::CancellationToken;
@@ -130,4 +131,71 @@ async fn a_live_look_passes_no_object_over_because_it_cannot_be_decoded() {
     let found = objects.find_live("ns", |machine| machine["spec"]["class"] == 7).await;
     assert_eq!(found, Ok(Some("odd".to_owned())));
     assert_eq!(objects.find_live("ns", |_| false).await, Ok(None));
+}
+
+fn refused() -> (u16, String) {
+    let status = json!({ "kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403 });
+    (403, status.to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_not_sent_again_before_its_pause_is_over() {
+    let sent = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&sent);
+    let (objects, store) = objects(refused(), move |_| *count.lock().unwrap() += 1);
+    let refusals = Refusals::default();
+    let (mind, heard) = (objects.clone().minding(&refusals), refusals.clone());
+    store.set_listeners(vec![Box::new(move |change| heard.see(change))]);
+    let target = Target { key: key(), uid: "1".to_owned() };
+    let label = |value: &str| Patch::Merge(json!({ "metadata": { "labels": { "a": value } } }));
+    for expected in [1, 1] {
+        let answer = mind.patch(&target, Part::Main, label("b")).await;
+        assert!(matches!(answer, Err(ApiError::Forbidden(text)) if text == "no"), "the same each time");
+        assert_eq!(*sent.lock().unwrap(), expected);
+    }
+    assert!(objects.patch(&target, Part::Main, label("b")).await.is_err(), "who does not mind sends it");
+    assert!(mind.patch(&target, Part::Main, label("c")).await.is_err(), "another write");
+    assert!(mind.delete(&target, DeleteHow::default()).await.is_err(), "and another one");
+    assert_eq!(*sent.lock().unwrap(), 4);
+    // A status says nothing; somebody's change does.
+    store.apply(machine("1", 6));
+    assert!(mind.patch(&target, Part::Main, label("b")).await.is_err());
+    assert_eq!(*sent.lock().unwrap(), 4);
+    let mut labelled = machine("1", 7);
+    labelled.metadata.labels = Some([("by".to_owned(), "somebody".to_owned())].into());
+    store.apply(labelled);
+    assert!(mind.patch(&target, Part::Main, label("b")).await.is_err());
+    assert_eq!(*sent.lock().unwrap(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_creation_is_about_the_owner() {
+    let sent = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&sent);
+    let (objects, _) = objects(refused(), move |_| *count.lock().unwrap() += 1);
+    let refusals = Refusals::default();
+    let objects = objects.minding(&refusals);
+    let of_set = |set: &str, name: &str| {
+        let mut machine = machine("", 0);
+        let owner = OwnerReference {
+            api_version: "machine.sapcloud.io/v1alpha1".to_owned(),
+            kind: "MachineSet".to_owned(),
+            name: set.to_owned(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        };
+        machine.metadata.name = Some(name.to_owned());
+        machine.metadata.owner_references = Some(vec![owner]);
+        machine
+    };
+    for (set, name, expected) in [("a", "a-1", 1), ("a", "a-2", 1), ("b", "b-1", 2), ("a", "a-3", 2)] {
+        assert!(matches!(objects.create(&of_set(set, name)).await, Err(ApiError::Forbidden(_))));
+        assert_eq!(*sent.lock().unwrap(), expected, "{name}");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(objects.create(&of_set("a", "a-4")).await.is_err());
+    assert_eq!(*sent.lock().unwrap(), 3);
+    refusals.changed(About { kind: "MachineSet", key: &ObjectKey::new("ns", "a") });
+    assert!(objects.create(&of_set("a", "a-5")).await.is_err());
+    assert_eq!(*sent.lock().unwrap(), 4);
 }

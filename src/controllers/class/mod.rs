@@ -148,7 +148,7 @@ where
             if let Err(error) = reread().await {
                 return Outcome::Retry(format!("{key} can't be read again: {error}"));
             }
-            Outcome::Retry(format!("finalizer of {key}: {error}"))
+            Outcome::after(&error, format!("finalizer of {key}: {error}"))
         }
     }
 }

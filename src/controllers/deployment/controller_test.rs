@@ -104,7 +104,7 @@ impl Cluster {
         let mut note = |outcome: Outcome| match outcome {
             Outcome::Settled => {}
             Outcome::LookAgain(after, _) => settled &= !after.is_zero(),
-            Outcome::Retry(_) => settled = false,
+            Outcome::Retry(_) | Outcome::Refused(_) => settled = false,
         };
         note(self.deployments.reconcile(ObjectKey::new("ns", "md")).await);
         for set in self.views.sets.snapshot() {

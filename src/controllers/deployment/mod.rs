@@ -147,8 +147,8 @@ impl DeploymentController {
             None => Ok(Next::OnChange),
         };
         match (done.error, told) {
-            (Some(error), _) => Outcome::Retry(format!("machinedeployment {key}: {error}")),
-            (None, Err(error)) => Outcome::Retry(format!("status of machinedeployment {key}: {error}")),
+            (Some(error), _) => Outcome::after(&error, format!("machinedeployment {key}: {error}")),
+            (None, Err(error)) => Outcome::after(&error, format!("status of machinedeployment {key}: {error}")),
             (None, Ok(next)) => plan.next.or_earlier(next).into(),
         }
     }

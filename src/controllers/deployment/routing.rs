@@ -15,14 +15,14 @@ use crate::{
         selector,
         v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
     },
-    cluster::{key::ObjectKey, store::Change},
+    cluster::{key::ObjectKey, refusals::is_unchanged, store::Change},
     controllers::{
         deployment::{
             in_place::marks::{Marks, is_updated},
             node_side_effects::bears_traces,
             waits,
         },
-        set::routing::{Wake, is_unchanged, matters, set_of},
+        set::routing::{Wake, matters, set_of},
         views::{BY_CONTROLLER, BY_NAMESPACE, BY_NODE, ControlViews},
     },
 };

@@ -11,7 +11,7 @@ use super::{
     node_steps::has_node_finalizer,
     observation::{Force, NodeSource, NodeStep, NodeView, Observation, Trouble},
     plan::{Effect, Next, Plan},
-    retry::RetryPeriod,
+    retry::{RetryPeriod, tried_again},
     shared_instance::VmOwner,
     waiting::told_reason,
     waits::Wait,
@@ -96,7 +96,7 @@ pub(super) fn node_trouble(seen: &Observation, trouble: &Trouble) -> Plan {
     let (node, error) = (seen.node_label(), &trouble.error);
     let pause = pause_of(RetryPeriod::Short, seen);
     let every = GoDuration::from(pause);
-    let mut end = format!("tried again every {every}");
+    let mut end = tried_again(every);
     let (stage, reason, on, text) = match trouble.step {
         NodeStep::LastLook => {
             end = format!(

@@ -10,6 +10,7 @@ mod act;
 pub(in crate::controllers) use act::without as without_finalizer;
 pub(crate) use act::{added_condition, guarded, is_conflict, node_step, set_condition, status_patch, without};
 pub(crate) use memory::Said;
+pub(crate) use reconcile::{told_of_refusal, told_of_trouble};
 pub mod bootstrap_token;
 pub mod class_state;
 #[cfg(test)]
@@ -72,6 +73,8 @@ mod preservation_drain;
 #[cfg(test)]
 mod preservation_tests;
 mod reconcile;
+#[cfg(test)]
+mod refusal_scenarios;
 pub mod retry;
 pub mod routing;
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::{
     observation::{NodeStep, Observation, condition, conditions_of, since},
     plan::{Effect, Next, Say, VersionGuard},
     preservation_drain::{drain_if_due, is_drained},
-    retry::RetryPeriod,
+    retry::{RetryPeriod, tried_again},
     status_change::{Moving, StatusChange, masked, progressing, rfc3339},
     waiting::after,
     waits::Wait,
@@ -200,10 +200,8 @@ fn warn_of(seen: &Observation, value: &str, place: &str) -> Say {
 fn in_trouble(seen: &Observation) -> Say {
     let error = seen.trouble.as_ref().map(|trouble| trouble.error.as_str()).unwrap_or_default();
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
-    let message = format!(
-        "its Node to be marked as preserved, which failed: {error}; tried again every {}",
-        GoDuration::from(pause)
-    );
+    let message =
+        format!("its Node to be marked as preserved, which failed: {error}; {}", tried_again(GoDuration::from(pause)));
     let effects = explained(seen, machine_condition::REASON_PRESERVED, &message).into_iter().collect();
     Say::act("preservation-failed", effects, Next::LookAgain(pause, Wait::PreservationMarks))
 }

@@ -21,7 +21,7 @@ use super::{
     observation::{Answer, Call, DrainState, LastGood, NodeStep, Observation, Permit, Trouble, since},
     observe::{ClassSecrets, Looking, Sources, TargetSources, class_of, observe, secrets_of},
     plan::{DrainOrder, Next},
-    retry::RetryPeriod,
+    retry::{RetryPeriod, tried_again},
     settings::CallDeadlines,
     user_data::filled_in,
     waiting::SAID_AFTER,
@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     api::{
+        duration::GoDuration,
         names::{label, machine_reason},
         v1alpha1::Machine,
     },
@@ -72,7 +73,7 @@ impl MachineController {
     /// has stopped and while the lease is still held.
     pub async fn finish(&self) {
         let record = async |key: ObjectKey| {
-            if let Outcome::Retry(error) = self.reconcile(key.clone()).await {
+            if let Outcome::Retry(error) | Outcome::Refused(error) = self.reconcile(key.clone()).await {
                 tracing::warn!(machine = %key, error, "what the driver answered is not recorded; it is found by name later");
             }
         };
@@ -171,27 +172,18 @@ impl MachineController {
         }
     }
 
-    /// What can't be written on the Node of a living machine stops nothing, so that only an event tells of it.
     fn tell_of_trouble(&self, seen: &Observation, trouble: &Trouble, memory: &mut Memory) {
-        if !matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition | NodeStep::Preservation) {
-            return;
-        }
-        let node = seen.node_label();
-        let text =
-            format!("Node {node} can't be brought in line with the machine, tried again every 5s: {}", trouble.error);
-        if memory.is_news(machine_reason::NODE_NOT_UPDATED, &text) {
+        if let Some(text) = told_of_trouble(seen, trouble)
+            && memory.is_news(machine_reason::NODE_NOT_UPDATED, &text)
+        {
             self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
         }
     }
 
-    /// What the API server refuses to write, it refuses again: the machine stands still, and its status may be what can't be
-    /// written, so that an event tells of it.
     fn tell_of_refusal(&self, seen: &Observation, rule: &str, error: &ApiError, memory: &mut Memory) {
-        if !matches!(error, ApiError::Invalid(_) | ApiError::Forbidden(_)) {
-            return;
-        }
-        let text = format!("the API server refuses what {rule} asks for, tried again until it agrees: {error}");
-        if memory.is_news(machine_reason::WRITE_REFUSED, &text) {
+        if let Some(text) = told_of_refusal(rule, error)
+            && memory.is_news(machine_reason::WRITE_REFUSED, &text)
+        {
             self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::WRITE_REFUSED, text));
         }
     }
@@ -419,8 +411,26 @@ fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
         ApiError::NotLeading(_) => Outcome::Settled,
         ApiError::Conflict(_) => Outcome::LookAgain(RetryPeriod::Conflict.length(Duration::ZERO), "conflict"),
         ApiError::TooManyRequests(Some(after)) => Outcome::LookAgain(*after, "the API server is busy"),
-        _ => Outcome::Retry(format!("machine {key}: {rule}: {error}")),
+        _ => Outcome::after(error, format!("machine {key}: {rule}: {error}")),
     }
+}
+
+/// What can't be written on the Node of a living machine stops nothing, so that only an event tells of it: its text.
+pub(crate) fn told_of_trouble(seen: &Observation, trouble: &Trouble) -> Option<String> {
+    let stops_nothing =
+        matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition | NodeStep::Preservation);
+    let every = GoDuration::from(RetryPeriod::Short.length(Duration::ZERO));
+    stops_nothing.then(|| {
+        let (node, again, error) = (seen.node_label(), tried_again(every), &trouble.error);
+        format!("Node {node} can't be brought in line with the machine, {again}: {error}")
+    })
+}
+
+/// What the API server refuses to write, it refuses again: the machine stands still, and its status may be what can't be written,
+/// so that an event tells of it. Its text, if the error is a refusal.
+pub(crate) fn told_of_refusal(rule: &str, error: &ApiError) -> Option<String> {
+    let text = || format!("the API server refuses what {rule} asks for, tried again until it agrees: {error}");
+    error.is_refusal().then(text)
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

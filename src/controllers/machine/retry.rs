@@ -7,7 +7,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::driver::Code;
+use crate::{api::duration::GoDuration, driver::Code};
+
+/// How often a write that failed is tried again, in words.
+pub fn tried_again(every: GoDuration) -> String {
+    format!("tried again every {every}, or ever later as long as it is refused")
+}
 
 /// How soon to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

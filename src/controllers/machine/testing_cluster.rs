@@ -39,6 +39,7 @@ use crate::{
         lease::Leadership,
         objects::Objects,
         queue::WorkQueue,
+        refusals::Refusals,
         store::Store,
     },
     controllers::views::{ControlViews, node_store},
@@ -375,10 +376,12 @@ fn start(
     let cloud = Arc::clone(cloud) as Arc<dyn Driver>;
     let driver: Arc<dyn Driver> = Arc::new(Measured::new(cloud, metrics.clone()));
     drivers.register(&driver);
+    let (refusals, of_target) = (Refusals::default(), Refusals::default());
     let controller = Arc::new(MachineController::new(MachineDeps {
-        machines: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.machines)), |_| {}),
+        machines: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.machines)), |_| {})
+            .minding(&refusals),
         target: Some(TargetParts {
-            nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&nodes)), |_| {}),
+            nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&nodes)), |_| {}).minding(&of_target),
             node_store: Arc::clone(&nodes),
             tokens: Objects::new(client.clone(), gate.clone(), None, |_| {}),
             drain_views: Arc::new(Pods(Arc::clone(api))),
@@ -396,9 +399,15 @@ fn start(
         metrics: metrics.clone(),
     }));
     let told = Arc::clone(&controller);
-    views.machines.set_listeners(vec![Box::new(move |change| told.machine_changed(change))]);
+    views.machines.set_listeners(vec![
+        Box::new(move |change| refusals.see(change)),
+        Box::new(move |change| told.machine_changed(change)),
+    ]);
     let told = Arc::clone(&controller);
-    nodes.set_listeners(vec![Box::new(move |change| told.node_changed(change))]);
+    nodes.set_listeners(vec![
+        Box::new(move |change| of_target.see(change)),
+        Box::new(move |change| told.node_changed(change)),
+    ]);
     let (all, mut heard) = {
         let api = lock(api);
         (api.objects.clone(), 0)

@@ -69,7 +69,10 @@ impl OvershootController {
             return Outcome::LookAgain(self.deps.period.max(SHORTEST_PERIOD), "the period of the overshoot guard");
         }
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        Outcome::Retry(format!("overshoot guard of namespace {}: {}", key.namespace, texts.join("; ")))
+        let text = format!("overshoot guard of namespace {}: {}", key.namespace, texts.join("; "));
+        // One error that is no refusal is reason enough to try again soon.
+        let worst = errors.iter().find(|error| !error.is_refusal()).or(errors.first());
+        worst.map_or(Outcome::Settled, |error| Outcome::after(error, text))
     }
 }
 

@@ -185,7 +185,7 @@ async fn s_safe_07_a_wish_to_thaw_is_obeyed_and_taken_off() {
     // Half-way nothing is lost: the wish stays until the sets are thawed.
     cluster.api.fail_next("PATCH machinesets", Fault::Refuse);
     cluster.api.fail_next("PATCH machinedeployments/status", Fault::Refuse);
-    assert!(matches!(cluster.run().await, Outcome::Retry(_)));
+    assert!(matches!(cluster.run().await, Outcome::Refused(_)));
     assert!(cluster.deployment()["metadata"]["annotations"][annotation::UNFREEZE].is_string());
     assert!(matches!(cluster.run().await, Outcome::LookAgain(..)));
     assert_eq!(cluster.frozen_sets(), Vec::<String>::new());
@@ -212,7 +212,7 @@ async fn s_safe_09_a_recreate_deployment_and_s_safe_10_two_full_sets_are_dealt_w
     let cluster = Cluster::new(&recreating, &sets);
     // A failure with one set stops no other.
     cluster.api.fail_next("PATCH machinesets/status", Fault::Refuse);
-    assert!(matches!(cluster.run().await, Outcome::Retry(text) if text.contains("exceeded quota")));
+    assert!(matches!(cluster.run().await, Outcome::Refused(text) if text.contains("exceeded quota")));
     assert_eq!(cluster.frozen_sets().len(), 1);
     cluster.run().await;
     assert_eq!(cluster.frozen_sets(), ["lone", "md-new"]);

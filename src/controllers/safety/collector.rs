@@ -322,7 +322,7 @@ impl Collector {
             Err(error) => {
                 // The next try decides on the truth.
                 let reread = nodes.get(&key).await.err().map(|error| format!("; it can't be read again: {error}"));
-                Outcome::Retry(format!("node {key}: {error}{}", reread.unwrap_or_default()))
+                Outcome::after(&error, format!("node {key}: {error}{}", reread.unwrap_or_default()))
             }
         }
     }

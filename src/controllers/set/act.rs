@@ -92,7 +92,7 @@ pub fn must_be_read_again(error: &ApiError) -> bool {
 /// The error, when it ends the plan.
 pub fn passed_over(result: Result<(), ApiError>, on_failure: OnFailure, done: &mut Done) -> Result<(), ApiError> {
     match result {
-        Err(error @ (ApiError::Invalid(_) | ApiError::Forbidden(_))) if on_failure == OnFailure::GoOn => {
+        Err(error) if error.is_refusal() && on_failure == OnFailure::GoOn => {
             done.passed_over.get_or_insert(error);
             Ok(())
         }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::{MachinePhase, OperationType},
-    cluster::{clock::TokioClock, events::Pending},
+    cluster::{clock::TokioClock, events::Pending, refusals::Refusals},
     controllers::views::BY_CONTROLLER,
     metrics::Metrics,
 };
@@ -29,6 +29,15 @@ struct Cluster {
 
 impl Cluster {
     fn new(set: Option<Building<MachineSet>>, machines: Vec<Building<Machine>>) -> Self {
+        Self::with(set, machines, |objects| objects)
+    }
+
+    /// The same, whose writes of machines go through this.
+    fn with(
+        set: Option<Building<MachineSet>>,
+        machines: Vec<Building<Machine>>,
+        through: impl FnOnce(Objects<Machine>) -> Objects<Machine>,
+    ) -> Self {
         let api = FakeApi::default();
         let views = ControlViews::default();
         let gate = Gate::open_until(CancellationToken::new());
@@ -37,7 +46,7 @@ impl Cluster {
         let client = api.client();
         let sets = SetController::new(SetDeps {
             views: views.clone(),
-            machines: Objects::new(client.clone(), gate.clone(), Some(views.machines.clone()), |_| {}),
+            machines: through(Objects::new(client.clone(), gate.clone(), Some(views.machines.clone()), |_| {})),
             sets: Objects::new(client, gate.clone(), Some(views.sets.clone()), |_| {}),
             nodes: None,
             clock: Arc::new(TokioClock::starting_at(now())),
@@ -109,7 +118,7 @@ async fn s_ms_26_a_refused_deletion_is_an_error_and_changes_nothing() {
     let cluster = Cluster::new(Some(set(0)), vec![running("a")]);
     cluster.api.fail_next("DELETE machines", Fault::Refuse);
     let outcome = cluster.pass().await;
-    assert!(matches!(&outcome, Outcome::Retry(text) if text.contains("exceeded quota")), "{outcome:?}");
+    assert!(matches!(&outcome, Outcome::Refused(text) if text.contains("exceeded quota")), "{outcome:?}");
     let machine = cluster.api.all("machines").remove(0);
     assert_eq!(machine["status"]["currentStatus"]["phase"], "Running");
     assert!(machine["metadata"]["deletionTimestamp"].is_null());
@@ -205,7 +214,7 @@ async fn s_msst_06_a_status_that_met_a_change_is_written_at_the_second_try() {
         Some(())
     });
     cluster.api.fail_next("POST machines", Fault::Refuse);
-    assert!(matches!(cluster.pass().await, Outcome::Retry(_)));
+    assert!(matches!(cluster.pass().await, Outcome::Refused(_)));
     assert!(cluster.set()["status"]["machineSetCondition"].is_null());
     cluster.watch();
     cluster.api.fail_next("POST machines", Fault::Refuse);
@@ -261,7 +270,7 @@ async fn a_refused_annotation_costs_no_machine() {
     let set = set(1).with(|set| set.spec.auto_preserve_failed_machine_max = 1);
     let cluster = Cluster::new(Some(set), vec![failed("a")]);
     cluster.api.fail_next("PATCH machines", Fault::Refuse);
-    assert!(matches!(cluster.pass().await, Outcome::Retry(_)));
+    assert!(matches!(cluster.pass().await, Outcome::Refused(_)));
     cluster.pass().await;
     assert_eq!(cluster.writes("DELETE machines"), 0);
     let machine = cluster.api.all("machines").remove(0);
@@ -277,7 +286,7 @@ async fn a_machine_whose_patch_is_refused_holds_up_no_other() {
     let cluster = Cluster::new(Some(set(3)), machines);
     cluster.api.fail_next("PATCH machines", Fault::Refuse);
     let outcome = cluster.pass().await;
-    assert!(matches!(&outcome, Outcome::Retry(text) if text.contains("exceeded quota")), "{outcome:?}");
+    assert!(matches!(&outcome, Outcome::Refused(text) if text.contains("exceeded quota")), "{outcome:?}");
     assert_eq!((cluster.writes("PATCH machines"), cluster.writes("POST machines")), (2, 1));
 }
 
@@ -286,7 +295,7 @@ async fn a_refusal_that_lasts_is_written_and_told_once() {
     let mut cluster = Cluster::new(Some(set(3)), vec![]);
     for _ in 0..20 {
         cluster.api.fail_next("POST machines", Fault::Refuse);
-        assert!(matches!(cluster.pass().await, Outcome::Retry(_)));
+        assert!(matches!(cluster.pass().await, Outcome::Refused(_)));
     }
     assert_eq!((cluster.writes("POST machines"), cluster.writes("PATCH machinesets/status")), (20, 1));
     let mut told = 0;
@@ -334,4 +343,21 @@ async fn replacements_of_machines_that_never_join_wait_and_say_so() {
     assert_eq!(cluster.writes("POST machines"), 5);
     assert!(cluster.set()["status"]["machineSetCondition"].is_null());
     assert!(!shown(&cluster));
+}
+
+/// Each pass draws another name, and a set is woken by whatever happens to its machines.
+#[tokio::test(start_paused = true)]
+async fn machines_that_are_refused_for_hours_cost_few_tries() {
+    let cluster = Cluster::with(Some(set(3)), vec![], |machines| machines.minding(&Refusals::default()));
+    for hour in 0..3 {
+        let before = cluster.writes("POST machines");
+        for _ in 0..720 {
+            cluster.api.fail_next("POST machines", Fault::Refuse);
+            assert!(matches!(cluster.pass().await, Outcome::Refused(_)));
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+        let tries = cluster.writes("POST machines") - before;
+        assert!((10..=20).contains(&tries), "{tries} tries in hour {}", hour + 1);
+    }
+    assert_eq!(cluster.writes("PATCH machinesets/status"), 1);
 }

@@ -158,8 +158,8 @@ impl SetController {
         };
         let told = self.tell_status(&key, &after).await;
         match (done.error, told) {
-            (Some(error), _) => Outcome::Retry(format!("machineset {key}: {error}")),
-            (None, Err(error)) => Outcome::Retry(format!("status of machineset {key}: {error}")),
+            (Some(error), _) => Outcome::after(&error, format!("machineset {key}: {error}")),
+            (None, Err(error)) => Outcome::after(&error, format!("status of machineset {key}: {error}")),
             (None, Ok(status)) => plan.next.or_earlier(status.next).into(),
         }
     }

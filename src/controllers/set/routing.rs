@@ -5,10 +5,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use k8s_openapi::{
-    api::core::v1::{Node, Secret},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Resource, ResourceExt};
 
 use crate::{
@@ -17,7 +14,7 @@ use crate::{
         selector,
         v1alpha1::{Machine, MachineClass, MachineSet, controller_of},
     },
-    cluster::{key::ObjectKey, store::Change},
+    cluster::{key::ObjectKey, refusals::is_unchanged, store::Change},
     controllers::views::{BY_NAMESPACE, BY_NODE, BY_SECRET, BY_TEMPLATE_CLASS, ControlViews, qualified},
 };
 
@@ -75,12 +72,6 @@ pub fn sets_of_set(change: &Change<MachineSet>) -> Vec<Wake> {
         old.status != new.status && old.spec == new.spec && is_unchanged(&old.metadata, &new.metadata)
     };
     Wake::by_itself(change, is_status_alone).into_iter().collect()
-}
-
-/// Whether metadata say the same but for what every write changes.
-pub fn is_unchanged(old: &ObjectMeta, new: &ObjectMeta) -> bool {
-    let said = |meta: &ObjectMeta| ObjectMeta { resource_version: None, managed_fields: None, ..meta.clone() };
-    said(old) == said(new)
 }
 
 /// The set that controls the machine, or controlled it before; for an orphan the sets that it fits.

@@ -18,7 +18,7 @@ const STREAM: u64 = 2;
 impl History {
     /// The same history, and more. These draws come from a stream of their own.
     #[must_use]
-    pub fn with_more(mut self) -> Self {
+    pub(in crate::simulation) fn with_more(mut self) -> Self {
         let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
         stream.set_stream(STREAM);
         let mut draw = Draw(stream);

@@ -34,7 +34,7 @@ impl World {
         edits::resume(&mut self.api, &mut self.checks);
         self.stale = None;
         self.end_unheard(Timestamp::MAX);
-        nodes::heal(&mut self.api, &self.cloud);
+        nodes::heal(&mut self.api, &self.cloud, self.now);
         tampering::mend_labels(&mut self.api);
         let deadline = later(self.now, CALM);
         let mut passes = 0;
@@ -60,23 +60,24 @@ impl World {
 
     /// Something is refused for hours. Everything else goes on as in calm weather, and what it costs is counted.
     pub(super) fn refuse(&mut self, refused: Refused, hours: u8) {
+        // No pass takes hours.
+        while let Some((job, decided)) = self.leader.take_open(0) {
+            self.pass(job, Work::Act(decided), None);
+        }
         self.say(|| format!("for {hours} hours the API server refuses {refused:?}"));
         self.refused = Some(refused);
         let mut passes = 0;
-        for _ in 0..hours {
-            self.checks.costs.begin(self.now);
-            let end = later(self.now, Duration::from_secs(3600));
-            while !self.is_violated() {
-                self.do_what_is_due(&mut passes);
-                match self.next_happening().filter(|next| *next < end) {
-                    Some(next) => self.now = next.max(self.now),
-                    None => break,
-                }
+        let end = later(self.now, Duration::from_secs(3600) * u32::from(hours));
+        while !self.is_violated() {
+            self.do_what_is_due(&mut passes);
+            match self.next_happening().filter(|next| *next < end) {
+                Some(next) => self.now = next.max(self.now),
+                None => break,
             }
-            self.now = end.max(self.now);
         }
-        self.checks.costs.end();
+        self.now = end.max(self.now);
         self.refused = None;
+        self.checks.costs.count(None);
     }
 
     /// All views are up to date, and all that is due now is done.
