@@ -351,9 +351,18 @@ impl Refusals {
         self.lock().standing(about, said, self.now()).map_or(Ok(()), Err)
     }
 
-    /// [`Ledger::learn`] at this moment.
+    /// [`Ledger::learn`] at this moment. The first refusal about an object goes to the log: not every room has a place on its objects
+    /// to tell of it.
     pub fn learn<T>(&self, about: About<'_>, said: Said<'_>, answer: &Result<T, ApiError>) {
-        self.lock().learn(about, said, answer.as_ref().err(), self.now());
+        let mut ledger = self.lock();
+        let was_known = ledger.knows(about);
+        ledger.learn(about, said, answer.as_ref().err(), self.now());
+        if let Err(error) = answer
+            && !was_known
+            && ledger.knows(about)
+        {
+            tracing::warn!(kind = about.kind, object = %about.key, %error, "a write is refused; it is tried again ever later");
+        }
     }
 
     /// [`Ledger::changed`] at this moment.

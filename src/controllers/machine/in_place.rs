@@ -228,7 +228,12 @@ pub fn in_place_drain(seen: &Observation) -> Say {
         }
         DrainState::Failed(error) => failed(seen, node, error),
         DrainState::Drained => {
-            let effects = vec![begin(seen), mark(node, UpdateStage::DrainSuccessful, seen.now)];
+            // Where the Node's condition is refused, the machine has begun already: once is enough.
+            let mut effects = Vec::new();
+            if *seen.phase() != MachinePhase::InPlaceUpdating {
+                effects.push(begin(seen));
+            }
+            effects.push(mark(node, UpdateStage::DrainSuccessful, seen.now));
             Say::act("in-place-drained", effects, Next::Again)
         }
     }

@@ -182,6 +182,10 @@ fn mc_133_mc_144_after_the_drain_the_phase_is_stored_before_the_node_is_marked()
     assert_eq!(last.description, "Machine m-abcde is undergoing an in-place update");
     assert_eq!(told_reason(&machine), Some(machine_condition::REASON_WAITING_FOR_UPDATE));
     assert!(!plan.effects.iter().any(|effect| matches!(effect, Effect::Start(_))), "the VM is not touched");
+
+    // The API server has refused the Node's condition: what is told already is not told again.
+    let next = Observation { machine: std::sync::Arc::new(machine), ..seen };
+    assert!(matches!(&decide(&next).effects[..], [Effect::SetNodeCondition { .. }]), "{:?}", decide(&next));
 }
 
 #[test]
