@@ -81,9 +81,10 @@ fn never_joined(seen: &Observation, limit: TimeLimit) -> Say {
 }
 
 /// A last look at the Node before its machine is given up: this process may have been asleep and its watch may lag, and the
-/// kubelet may have joined or recovered meanwhile.
+/// kubelet may have joined or recovered meanwhile. Without the Node's name there is nothing to look at.
 fn last_look(seen: &Observation) -> Option<Say> {
-    (seen.node_source == NodeSource::View).then(|| Say::act("last-look-at-node", vec![Effect::RereadNode], Next::Again))
+    (!seen.node_label().is_empty() && seen.node_source == NodeSource::View)
+        .then(|| Say::act("last-look-at-node", vec![Effect::RereadNode], Next::Again))
 }
 
 /// Nothing is concluded from a Node of which nobody can tell whether it is this machine's.
@@ -173,6 +174,25 @@ mod tests {
         super::{decide::decide, observation::NodeView, shared_instance::VmOwner, testing::*},
         *,
     };
+    use crate::api::v1alpha1::OperationType;
+
+    #[rstest]
+    #[case::it_is_early(1000, "cloud:///n", false)]
+    #[case::its_time_is_over(1201, "cloud:///n", true)]
+    #[case::its_creation_goes_on(1201, "", false)]
+    fn a_machine_that_lost_its_label_before_its_node_joined_has_its_creation_timeout(
+        #[case] age: i64,
+        #[case] provider_id: &str,
+        #[case] is_over: bool,
+    ) {
+        let mut machine = in_phase(MachinePhase::Pending, 10, OperationType::Create, OperationState::Processing);
+        machine.labels_mut().remove(label::NODE);
+        machine.spec.provider_id = provider_id.to_owned();
+        let mut seen = seen(machine, age);
+        seen.node = NodeView::NotLinked { candidate: None, namesake: None };
+        let plan = decide(&seen);
+        assert_eq!(plan.rule == "creation-timeout", is_over, "{plan:?}");
+    }
 
     #[rstest]
     #[case::nobody_can_tell_whose_its_vm_is(VmOwner::This, MachinePhase::Pending, "timeout-contested")]

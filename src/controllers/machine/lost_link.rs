@@ -39,7 +39,7 @@ pub(super) fn lost_link(seen: &Observation) -> Say {
 
 /// Whether the machine must have had its label: that is written together with the provider id, before these phases. What a
 /// creation under way lacks, it writes itself.
-fn was_linked(seen: &Observation) -> bool {
+pub(super) fn was_linked(seen: &Observation) -> bool {
     let is_past_creation = match seen.phase() {
         MachinePhase::Pending
         | MachinePhase::Running

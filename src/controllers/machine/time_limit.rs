@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
+    lost_link::was_linked,
     observation::{Observation, since},
     settings::HealthTimeout,
     waiting::after,
@@ -80,10 +81,12 @@ pub fn creation_limit(seen: &Observation) -> TimeLimit {
     TimeLimit::of(seen, Limited::Creation, seen.limits.creation, seen.age())
 }
 
-/// The limit of the phase that a machine with a Node's name is in; `None` when the phase has none.
+/// The limit of the phase that a machine with a Node's name is in; `None` when the phase has none. A machine that lost the name
+/// before its Node joined has its creation timeout all the same; in the original it stays Pending for ever.
 pub fn phase_limit(seen: &Observation) -> Option<TimeLimit> {
     if seen.node_label().is_empty() {
-        return None;
+        let has_lost_it = *seen.phase() == MachinePhase::Pending && was_linked(seen);
+        return has_lost_it.then(|| joining_limit(seen));
     }
     match seen.phase() {
         MachinePhase::Pending => Some(joining_limit(seen)),
