@@ -43,7 +43,7 @@ fn mean(work: impl Fn()) -> Duration {
     loop {
         work();
         times += 1;
-        let taken = processor_time() - before;
+        let taken = processor_time().saturating_sub(before);
         if taken >= Duration::from_millis(150) || times == 1_000 {
             return taken / times;
         }

@@ -165,7 +165,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                     // On the heap: a worker that waits for work holds no room for a pass.
                     let outcome = Box::pin(pass(key.clone())).await;
                     drop(working);
-                    queue.done(&key, outcome);
+                    queue.done(&key, &outcome);
                 }
             });
         }
@@ -207,7 +207,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    fn done(&self, key: &K, outcome: Outcome) {
+    fn done(&self, key: &K, outcome: &Outcome) {
         let mut state = self.lock();
         state.running.remove(key);
         let mut wake_timer = false;
@@ -222,9 +222,9 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
             Outcome::LookAgain(delay, reason) => {
                 tracing::trace!(queue = self.name, ?delay, reason, "look again");
                 state.failures.remove(key);
-                wake_timer = state.schedule(key.clone(), Instant::now() + delay);
+                wake_timer = state.schedule(key.clone(), Instant::now() + *delay);
             }
-            Outcome::Retry(ref error) | Outcome::Refused(ref error) => {
+            Outcome::Retry(error) | Outcome::Refused(error) => {
                 self.metrics.retried();
                 let failures = state.failures.entry(key.clone()).or_insert(0);
                 let delay = outcome.backoff(*failures).unwrap_or_default();

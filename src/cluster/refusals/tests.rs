@@ -34,12 +34,11 @@ impl Passes {
         let (key, now) = (key(), Duration::from_secs(at));
         for write in writes {
             let said = Said::Change(write);
-            match self.ledger.standing(about(&key), said, now) {
-                Some(error) => assert_eq!(error, refusal()),
-                None => {
-                    self.sent.push(at);
-                    self.ledger.learn(about(&key), said, Some(&refusal()), now);
-                }
+            if let Some(error) = self.ledger.standing(about(&key), said, now) {
+                assert_eq!(error, refusal());
+            } else {
+                self.sent.push(at);
+                self.ledger.learn(about(&key), said, Some(&refusal()), now);
             }
         }
     }

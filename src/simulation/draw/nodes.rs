@@ -32,7 +32,7 @@ impl Draw {
     /// Some machines lose the label with their Node.
     fn unlink(&mut self, history: &mut History) {
         for steps in &mut history.rounds {
-            for _ in 0..1 + self.below(3) {
+            for _ in 0..=self.below(3) {
                 let place = self.below(u32::try_from(steps.len()).unwrap_or(0)) as usize;
                 steps.insert(place, Step::Edit(Edit::Unlink(self.pick())));
             }
