@@ -269,6 +269,32 @@ fn names(objects: &[Value]) -> Vec<String> {
     names
 }
 
+/// The garbage collector has taken in all that was written of sets so far: it collects one whose owner does not exist. It learns
+/// of new kinds twice a minute, and believes that a set that it does not know yet has no owner to lose.
+async fn the_garbage_collector_keeps_up(namespace: &Namespace) {
+    let mut probe = json!({
+        "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet",
+        "metadata": { "name": "probe" },
+        "spec": {
+            "replicas": 0, "selector": { "matchLabels": { "probe": "probe" } },
+            "template": {
+                "metadata": { "labels": { "probe": "probe" } },
+                "spec": { "class": { "kind": "MachineClass", "name": "class-a" } },
+            },
+        },
+    });
+    probe["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineDeployment", "name": "nobody",
+        "uid": "00000000-0000-4000-8000-000000000000", "controller": true,
+    }]);
+    namespace.apply(&probe.to_string()).await.succeed();
+    wait_until("the probe to be collected", PATIENCE, || async {
+        let sets = names(&namespace.list("machinesets").await);
+        expect(!sets.contains(&"probe".to_owned()), || sets.join(", "))
+    })
+    .await;
+}
+
 /// What `kubectl delete --cascade=orphan` leaves behind stays, and whoever is declared anew takes it over.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_orphaned_stays_and_is_taken_over() {
@@ -293,6 +319,7 @@ async fn what_is_orphaned_stays_and_is_taken_over() {
         seen
     };
 
+    the_garbage_collector_keeps_up(&namespace).await;
     namespace.kubectl(&["delete", "machinedeployment", "fleet", "--cascade=orphan"]).await.succeed();
     all_stay().await;
     namespace.apply(&manifests).await.succeed();
@@ -303,6 +330,7 @@ async fn what_is_orphaned_stays_and_is_taken_over() {
     .await;
     all_stay().await;
 
+    the_garbage_collector_keeps_up(&namespace).await;
     namespace.kubectl(&["delete", "machinedeployment", "fleet", "--cascade=orphan"]).await.succeed();
     namespace.kubectl(&["delete", "machineset", &sets[0], "--cascade=orphan"]).await.succeed();
     let seen = namespace.list("machines").await;
