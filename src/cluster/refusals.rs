@@ -1,8 +1,8 @@
 //! Writes that the API server refuses (403 by a quota, a policy or missing rights, 422 by admission), and when they may be tried
 //! again.
 //!
-//! One rule for all rooms: a refused write is not sent again before its pause is over. Until then whoever asks for the write gets
-//! the same refusal once more, from here. So a room may run a pass whenever something happens, and need not know what the last
+//! One rule for all rooms: a refused write is not sent again before its pause is over. Until then each attempt is answered
+//! with the same refusal, from here. So a room may run a pass whenever something happens, and need not know what the last
 //! pass was refused. Lost answers, conflicts and servers that fail are no refusals, and nothing here holds them back.
 //!
 //! What lives here: what was refused, by the object that it was about, and the pauses. The [`Ledger`] is pure; the time comes in
@@ -264,7 +264,7 @@ impl Ledger {
         if refused.writes.is_empty() {
             self.forget(about);
         } else {
-            // Whoever refused them may have gone, too.
+            // What refused them may be gone, too.
             lift(refused, now);
         }
     }

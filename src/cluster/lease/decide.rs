@@ -2,7 +2,7 @@
 //!
 //! Rules: client-go's `leaderelection` (`tryAcquireOrRenew`), with three differences on the safe side. A leader that sees
 //! another holder steps down at once, and its renew deadline counts from the sending of the last renewal that succeeded. A
-//! candidate does not take the deletion of a lease for the end of its holder, who makes it again.
+//! candidate does not take the deletion of a lease for the end of its holder: the holder makes it again.
 //! The holder's clock is never read: a lease is over when it has not changed for its duration *here*.
 
 use std::time::Duration;

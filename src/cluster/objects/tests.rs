@@ -153,7 +153,7 @@ async fn what_is_refused_is_not_sent_again_before_its_pause_is_over() {
         assert!(matches!(answer, Err(ApiError::Forbidden(text)) if text == "no"), "the same each time");
         assert_eq!(*sent.lock().unwrap(), expected);
     }
-    assert!(objects.patch(&target, Part::Main, label("b")).await.is_err(), "who does not mind sends it");
+    assert!(objects.patch(&target, Part::Main, label("b")).await.is_err(), "objects that mind no refusals send it");
     assert!(mind.patch(&target, Part::Main, label("c")).await.is_err(), "another write");
     assert!(mind.delete(&target, DeleteHow::default()).await.is_err(), "and another one");
     assert_eq!(*sent.lock().unwrap(), 4);
