@@ -339,17 +339,12 @@ async fn are_whole(views: &ControlViews, target: Option<&TargetViews>) {
 mod tests {
     use std::{future::Future, time::Duration};
 
-    use http::{Request, Response};
-    use kube::{Resource, client::Body};
+    use kube::Resource;
     use rstest::rstest;
     use tokio::time::timeout;
-    use tokio_util::sync::CancellationToken;
 
-    use super::*;
-    use crate::cluster::{
-        clients::{ClientSettings, Cluster, Rate},
-        store::{History, Store},
-    };
+    use super::{super::target::tests::unasked_views, *};
+    use crate::cluster::store::{History, Store};
 
     /// All views of a process.
     struct Views<'a>(&'a ControlViews, &'a TargetViews);
@@ -365,17 +360,6 @@ mod tests {
         assert_eq!(store.list_is_of(5), History::WentBack);
         let store = Arc::clone(store);
         Replacing { end: Box::new(move || store.list_ends()) }
-    }
-
-    fn target() -> TargetViews {
-        let unasked = tower::service_fn(|_: Request<Body>| async {
-            std::future::pending::<()>().await;
-            Ok::<_, kube::Error>(Response::new(Body::empty()))
-        });
-        let client = kube::Client::new(unasked, "ns");
-        let settings = ClientSettings { rate: Rate { qps: 1.0, burst: 1 }, observer: None };
-        let gate = Gate::open_until(CancellationToken::new());
-        TargetViews::new(&Cluster::over(&client, &client, "test", &settings), &gate)
     }
 
     async fn is_over(wait: impl Future<Output = ()>) -> bool {
@@ -396,7 +380,7 @@ mod tests {
     #[case::budgets(|views: Views<'_>| replace(views.1.budgets.store()))]
     #[tokio::test(start_paused = true)]
     async fn a_pass_waits_while_a_view_is_replaced(#[case] replace: fn(Views<'_>) -> Replacing) {
-        let (views, target) = (ControlViews::default(), target());
+        let (views, target) = (ControlViews::default(), unasked_views());
         assert!(is_over(are_whole(&views, Some(&target))).await, "nothing is replaced");
         let replacing = replace(Views(&views, &target));
         assert!(!is_over(are_whole(&views, Some(&target))).await, "half of the view is of another history");

@@ -224,7 +224,7 @@ impl DrainViews for TargetViews {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use http::{Request, Response};
     use kube::client::Body;
     use rstest::rstest;
@@ -233,7 +233,8 @@ mod tests {
     use super::*;
     use crate::cluster::clients::{ClientSettings, Rate};
 
-    fn views() -> TargetViews {
+    /// Views of a target cluster that answers nothing.
+    pub(in crate::manager) fn unasked_views() -> TargetViews {
         let unasked = tower::service_fn(|_: Request<Body>| async {
             std::future::pending::<()>().await;
             Ok::<_, kube::Error>(Response::new(Body::empty()))
@@ -275,7 +276,7 @@ mod tests {
         #[case] kind: &'static str,
         #[case] learns: fn(&TargetViews, Comes),
     ) {
-        let views = views();
+        let views = unasked_views();
         let listed = || {
             let listed = views.listed().into_iter().filter(|(_, is_listed)| *is_listed);
             listed.map(|(kind, _)| kind).collect::<Vec<_>>()
