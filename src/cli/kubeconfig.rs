@@ -1,11 +1,11 @@
 //! How commands that talk to a cluster and are not `serve` find it.
 
-use std::{future::Future, path::PathBuf};
+use std::{ffi::OsStr, future::Future, path::PathBuf};
 
 use clap::Args;
 use kube::{
     Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
 use super::Failure;
@@ -40,16 +40,38 @@ impl ClusterArgs {
                 let read = Kubeconfig::read_from(path).map_err(|error| unusable(&what, &error))?;
                 Config::from_custom_kubeconfig(read, &options).await.map_err(|error| unusable(&what, &error))?
             }
-            (None, Some(_)) => {
-                Config::from_kubeconfig(&options).await.map_err(|error| unusable("the kubeconfig", &error))?
-            }
-            (None, None) => {
-                Config::infer().await.map_err(|error| unusable("a kubeconfig or a service account", &error))?
-            }
+            (None, context) => match (those_that_are_there(std::env::var_os(KUBECONFIG).as_deref()), context) {
+                (Some(paths), _) => {
+                    let what = format!("the files of {KUBECONFIG}");
+                    let read = merged(&paths).map_err(|error| unusable(&what, &error))?;
+                    Config::from_custom_kubeconfig(read, &options).await.map_err(|error| unusable(&what, &error))?
+                }
+                (None, Some(_)) => {
+                    Config::from_kubeconfig(&options).await.map_err(|error| unusable("the kubeconfig", &error))?
+                }
+                (None, None) => {
+                    Config::infer().await.map_err(|error| unusable("a kubeconfig or a service account", &error))?
+                }
+            },
         };
         config.default_retry = false;
         Client::try_from(config).map_err(|error| unusable("the credentials of the kubeconfig", &error))
     }
+}
+
+/// What lists kubeconfigs, for kubectl too.
+const KUBECONFIG: &str = "KUBECONFIG";
+
+/// Of several listed files those that are there, if some are and others are not. kubectl passes over the others, and `kube`
+/// refuses them.
+fn those_that_are_there(list: Option<&OsStr>) -> Option<Vec<PathBuf>> {
+    let listed = || std::env::split_paths(list.unwrap_or_default()).filter(|path| !path.as_os_str().is_empty());
+    let there: Vec<PathBuf> = listed().filter(|path| path.exists()).collect();
+    (!there.is_empty() && there.len() < listed().count()).then_some(there)
+}
+
+fn merged(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
+    paths.iter().try_fold(Kubeconfig::default(), |all, path| all.merge(Kubeconfig::read_from(path)?))
 }
 
 /// Runs the work of a command until it ends or SIGINT or SIGTERM comes; then `interrupted` says what that means.
@@ -90,6 +112,22 @@ PZ+eAfKJ/2yqLaUYOWYr6SyMlCHKHdWAN9sX8415YrppxrhezqnGfRtA5Z6gJVLt\n\
 Q4sc4dRQd4LnAiBXwJbKJSQn2JD55zqs3bn42m6oQYSwyV01keno3mc8BQ==\n\
 -----END CERTIFICATE-----\n\
 ";
+
+    #[rstest::rstest]
+    #[case::one_of_two(&["there", "missing"], &["there"])]
+    #[case::an_empty_name(&["", "there", "missing"], &["there"])]
+    #[case::all_are_there(&["there", "too"], &[])]
+    #[case::none_is_there(&["missing"], &[])]
+    #[case::nothing_is_listed(&[], &[])]
+    fn missing_files_of_a_list_are_passed_over(#[case] listed: &[&str], #[case] taken: &[&str]) {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["there", "too"] {
+            std::fs::write(folder.path().join(name), "").expect("the folder is writable");
+        }
+        let path = |name: &&str| if name.is_empty() { PathBuf::new() } else { folder.path().join(name) };
+        let list = std::env::join_paths(listed.iter().map(path)).expect("plain names");
+        assert_eq!(those_that_are_there(Some(&list)).unwrap_or_default(), taken.iter().map(path).collect::<Vec<_>>());
+    }
 
     #[tokio::test]
     async fn a_client_certificate_of_version_1_is_told_as_what_it_is() {

@@ -217,11 +217,20 @@ const SERVICE_PORT: u16 = 443;
 /// API servers call webhooks over TLS only, and refuse a URL with anything behind the path.
 fn webhook_url(text: &str) -> Result<String, String> {
     let uri: http::Uri = text.parse().map_err(|_| "must be a URL such as https://127.0.0.1:9443".to_owned())?;
-    if uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty()) && uri.query().is_none() {
+    let is_plain = uri.scheme_str() == Some("https") && uri.query().is_none() && !text.contains('#');
+    if is_plain && uri.authority().is_some_and(is_host_and_port) {
         Ok(text.to_owned())
     } else {
-        Err("must be an https URL without a query, such as https://127.0.0.1:9443".to_owned())
+        Err("must be an https URL without user, query and fragment, such as https://127.0.0.1:9443".to_owned())
     }
+}
+
+/// Whether nothing else is there, and the port is one.
+fn is_host_and_port(authority: &http::uri::Authority) -> bool {
+    let host = authority.host();
+    let rest = authority.as_str().strip_prefix(host);
+    let port = rest.map(|rest| rest.strip_prefix(':').map(str::parse::<u16>));
+    !host.is_empty() && (rest == Some("") || matches!(port, Some(Some(Ok(1..)))))
 }
 
 fn kubernetes_minor(text: &str) -> Result<KubernetesMinor, String> {
@@ -244,6 +253,14 @@ mod tests {
     #[case::no_tls("http://127.0.0.1:9443", false)]
     #[case::no_scheme("127.0.0.1:9443", false)]
     #[case::a_query("https://host/?a=b", false)]
+    #[case::a_fragment("https://host/#a", false)]
+    #[case::of_ipv6("https://[::1]:9443", true)]
+    #[case::without_port("https://[::1]/mcm", true)]
+    #[case::no_such_port("https://host:99999", false)]
+    #[case::port_0("https://host:0", false)]
+    #[case::an_empty_port("https://host:", false)]
+    #[case::a_user("https://me@host", false)]
+    #[case::no_host("https://:9443", false)]
     fn a_webhook_url_is_one_that_api_servers_take(#[case] text: &str, #[case] taken: bool) {
         assert_eq!(webhook_url(text).is_ok(), taken);
     }

@@ -33,10 +33,6 @@ pub struct SimulateArgs {
     /// Tell a failing history as it is, without looking for a shorter one
     #[arg(long)]
     pub whole: bool,
-    /// Draw more: margins in percent, priorities, edits of sets, writes that are refused, providers that make another VM when they
-    /// are asked again or hide one, machines that lose the label with their Node
-    #[arg(long)]
-    pub more: bool,
     /// Take this guard away from the controllers, to see what it is good for
     #[arg(long, value_name = "GUARD")]
     pub without: Option<Guard>,
@@ -44,9 +40,7 @@ pub struct SimulateArgs {
 
 impl SimulateArgs {
     fn history(&self, seed: u64) -> History {
-        let history = History::of_seed(seed);
-        let history = if self.more { history.with_all() } else { history };
-        History { without: self.without, ..history }
+        History { without: self.without, ..History::of_seed(seed) }
     }
 }
 
@@ -139,9 +133,8 @@ fn fail(args: &SimulateArgs, seed: u64, violation: &Violation, out: &mut dyn Wri
     let violation = told.violation.as_ref().unwrap_or(violation);
     writeln!(out, "seed {seed}: {}: {}", violation.rule, violation.text)?;
     let without = args.without.map(|guard| format!(" --without {guard}")).unwrap_or_default();
-    let more = if args.more { " --more" } else { "" };
     let (left, all) = (history.len(), whole.len());
-    writeln!(out, "{left} of {all} steps are left; again with: mcm simulate --seed {seed}{more}{without}\n")?;
+    writeln!(out, "{left} of {all} steps are left; again with: mcm simulate --seed {seed}{without}\n")?;
     Ok(())
 }
 
@@ -158,7 +151,7 @@ mod tests {
     use super::*;
 
     fn args(seed: u64, histories: Option<u64>) -> SimulateArgs {
-        SimulateArgs { seed, histories, threads: None, whole: false, more: false, without: None }
+        SimulateArgs { seed, histories, threads: None, whole: false, without: None }
     }
 
     #[test]

@@ -36,6 +36,8 @@ use crate::api::{
 
 /// What `-f` calls the standard input.
 const STDIN: &str = "-";
+/// Most bytes of one input: a pipe or a device may never end.
+const LONGEST_INPUT: u64 = 256 << 20;
 /// Files that are read from a folder.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
@@ -104,7 +106,20 @@ pub fn check(
     let objects = documents.iter().flat_map(|document| {
         document.objects().into_iter().filter_map(|object| check_one(document, object)).collect::<Vec<_>>()
     });
-    Report { objects: objects.collect(), unreadable }
+    let passed_over = documents.iter().flat_map(|document| {
+        let objects = document.objects().into_iter();
+        objects.filter_map(|object| passed_over(document, object)).collect::<Vec<_>>()
+    });
+    Report { objects: objects.collect(), passed_over: passed_over.collect(), unreadable }
+}
+
+/// What is said of an object that has the name of a kind of ours in another group. It may be one of Cluster API, or its group
+/// is mistyped.
+fn passed_over(document: &Document, object: ObjectRef<'_>) -> Option<String> {
+    let text = |field: &str| object.value.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (group, _) = text("apiVersion").split_once('/')?;
+    let is_another = Kind::from_name(text("kind")).is_some() && group != names::GROUP;
+    is_another.then(|| format!("{} is of group {group}, not {}: not checked", document.describe(object), names::GROUP))
 }
 
 /// What the object is. Nothing, if it is none of ours; an error, if it wants to be one of ours and is not.
@@ -189,9 +204,8 @@ fn read(paths: &[PathBuf], stdin: &mut dyn Read) -> (Vec<Document>, Vec<String>)
     let (mut documents, mut unreadable) = (Vec::new(), Vec::new());
     for path in paths {
         if path == Path::new(STDIN) {
-            let mut text = String::new();
-            match stdin.read_to_string(&mut text) {
-                Ok(_) => parse("stdin", &text, &mut documents, &mut unreadable),
+            match read_text(&mut *stdin, LONGEST_INPUT) {
+                Ok(text) => parse("stdin", &text, &mut documents, &mut unreadable),
                 Err(error) => unreadable.push(format!("stdin: {error}")),
             }
             continue;
@@ -200,14 +214,27 @@ fn read(paths: &[PathBuf], stdin: &mut dyn Read) -> (Vec<Document>, Vec<String>)
             Ok(files) if files.is_empty() => {
                 unreadable.push(format!("{}: the folder holds no .yaml, .yml or .json file", path.display()));
             }
-            Ok(files) => files.iter().for_each(|file| match fs::read_to_string(file) {
-                Ok(text) => parse(&file.display().to_string(), &text, &mut documents, &mut unreadable),
-                Err(error) => unreadable.push(format!("{}: {error}", file.display())),
+            Ok(files) => files.iter().for_each(|file| {
+                match fs::File::open(file).and_then(|file| read_text(file, LONGEST_INPUT)) {
+                    Ok(text) => parse(&file.display().to_string(), &text, &mut documents, &mut unreadable),
+                    Err(error) => unreadable.push(format!("{}: {error}", file.display())),
+                }
             }),
             Err(error) => unreadable.push(format!("{}: {error}", path.display())),
         }
     }
     (documents, unreadable)
+}
+
+/// The text of an input of at most so many bytes.
+fn read_text(input: impl Read, longest: u64) -> io::Result<String> {
+    let mut text = String::new();
+    let length = input.take(longest + 1).read_to_string(&mut text)?;
+    if u64::try_from(length).is_ok_and(|length| length <= longest) {
+        Ok(text)
+    } else {
+        Err(io::Error::other(format!("is longer than {} MiB; split it", longest >> 20)))
+    }
 }
 
 fn parse(source: &str, text: &str, documents: &mut Vec<Document>, unreadable: &mut Vec<String>) {

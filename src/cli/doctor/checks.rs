@@ -57,6 +57,12 @@ pub enum Read {
     Refused(String),
 }
 
+/// The namespace that was asked for, if it is not there: nothing that is said about it would tell that it is mistyped.
+pub fn namespace(name: &str, read: &Read) -> Option<Finding> {
+    let message = "is not there: give that of the machine objects with --namespace".to_owned();
+    (*read == Read::Missing).then(|| Finding { subject: format!("Namespace {name}"), health: Health::Bad, message })
+}
+
 /// A definition of ours.
 pub fn definition(kind: Kind, read: &Read) -> Finding {
     let subject = format!("CustomResourceDefinition {}", name_of(kind));

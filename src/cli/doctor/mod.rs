@@ -87,6 +87,8 @@ async fn look_over(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
 
 async fn findings(client: &Client, namespace: &str, scope: WebhookScope) -> Vec<Finding> {
     let (mut findings, mut fields, mut service_namespace) = (Vec::new(), Vec::new(), None);
+    let namespaces = of(client, None, "", "v1", "Namespace", "namespaces");
+    findings.extend(checks::namespace(namespace, &ask(&namespaces, namespace).await));
     for kind in Kind::ALL {
         let api =
             of(client, None, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");

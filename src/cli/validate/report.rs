@@ -97,6 +97,8 @@ fn finding_value(finding: &Finding) -> Value {
 pub struct Report {
     /// The objects of ours, in their order.
     pub objects: Vec<ObjectReport>,
+    /// What looks like one of ours and was not checked, with the reason.
+    pub passed_over: Vec<String>,
     /// What could not be read, with the reason.
     pub unreadable: Vec<String>,
 }
@@ -131,6 +133,9 @@ impl Report {
         for reason in &self.unreadable {
             writeln!(out, "{reason}")?;
         }
+        for reason in &self.passed_over {
+            writeln!(out, "{reason}")?;
+        }
         for object in &self.objects {
             for finding in object.findings.iter() {
                 let text = finding.warning();
@@ -158,6 +163,7 @@ impl Report {
         json!({
             "valid": self.is_good(),
             "objects": self.objects.iter().map(ObjectReport::to_value).collect::<Vec<_>>(),
+            "passedOver": self.passed_over,
             "unreadable": self.unreadable,
             "errors": self.errors(),
             "warnings": self.warnings(),

@@ -127,6 +127,22 @@ fn what_cannot_be_checked_is_told(#[case] text: &str, #[case] expected: &str) {
 }
 
 #[test]
+fn a_kind_of_ours_in_another_group_is_named() {
+    let mistyped = MACHINE.replace("machine.sapcloud.io", "machine.sapclod.io");
+    let expected = "b.yaml: document 0: Machine \"m1\" is of group machine.sapclod.io, not machine.sapcloud.io: not \
+                    checked\n1 object checked: 0 errors, 0 warnings\n";
+    let report = Run::of(&[("a.yaml", MACHINE), ("b.yaml", &mistyped)]).report("");
+    assert_eq!(report, (0, expected.to_owned()));
+}
+
+#[test]
+fn an_input_without_end_is_given_up() {
+    let error = read_text(io::repeat(b' '), 1 << 20).expect_err("it is too long");
+    assert_eq!(error.to_string(), "is longer than 1 MiB; split it");
+    assert_eq!(read_text(&*vec![b' '; 1 << 20], 1 << 20).map(|text| text.len()).ok(), Some(1 << 20));
+}
+
+#[test]
 fn with_an_old_state_it_is_an_update() {
     let stored = MACHINE.replace("spec:", "spec:\n  providerID: id-1\n  nodeConditions: 'A, B'");
     let changed = stored.replace("providerID: id-1", "providerID: id-2");
@@ -168,7 +184,7 @@ fn a_program_reads_json() {
     assert_eq!(code, 1);
     assert_eq!(
         serde_json::from_str::<Value>(&report).unwrap(),
-        serde_json::json!({"valid": false, "errors": 1, "warnings": 0, "unreadable": [], "objects": [{
+        serde_json::json!({"valid": false, "errors": 1, "warnings": 0, "passedOver": [], "unreadable": [], "objects": [{
             "source": "stdin", "document": 0, "item": 0, "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
             "namespace": "default", "name": "m1", "valid": false, "findings": [{
                 "severity": "error", "rule": "MCH-9", "field": "spec.maxEvictRetries", "reason": "FieldValueInvalid",
