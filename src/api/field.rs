@@ -4,6 +4,7 @@
 //! the API server's own.
 
 mod findings;
+mod forgiven;
 mod offending;
 mod path_ref;
 

@@ -173,7 +173,7 @@ fn findings(
     if let Some(before) = &before {
         object_metadata_syntax(before, &mut then);
     }
-    let mut syntax = Findings::forgiving(&then);
+    let mut syntax = Findings::forgiving(then);
     object_metadata_syntax(&new, &mut syntax);
     let mut found = Findings::new();
     found.append(syntax);

@@ -7,7 +7,7 @@
 //! what is kept.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fmt,
     hash::{BuildHasher, Hash, Hasher, RandomState},
     sync::LazyLock,
@@ -15,7 +15,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{DETAIL_MAX, ErrorKind, FieldError, FieldPath, Located, Offending, PathRef, cut_text};
+use super::{DETAIL_MAX, ErrorKind, FieldError, FieldPath, Located, Offending, PathRef, cut_text, forgiven::Forgiven};
 use crate::api::json::steps;
 
 /// Findings of one severity that are kept with their texts.
@@ -56,7 +56,7 @@ pub struct Finding {
 
 /// What two findings have in common that are the same problem of an object before and after an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Identity(u64);
+pub(super) struct Identity(u64);
 
 impl Identity {
     /// Keys of this process, so that nobody can make up two values with one identity.
@@ -105,7 +105,7 @@ pub struct Findings {
     given: Option<u64>,
     left_out: BTreeMap<RuleId, LeftOut>,
     recognised: Recognised,
-    forgiven: HashMap<Identity, usize>,
+    forgiven: Forgiven,
 }
 
 /// Of which refusals that are left out is known which they are.
@@ -179,12 +179,13 @@ impl Findings {
     }
 
     /// No findings yet; refusals that were earned `before` will only warn, one for one (spec/api-and-admission §4.2).
-    pub fn forgiving(before: &Self) -> Self {
-        let mut forgiven = HashMap::new();
-        let kept = before.kept.iter().filter(|finding| finding.denies()).map(|finding| finding.identity);
-        let left_out = before.left_out.values().flat_map(|left_out| &left_out.denials).copied();
-        for identity in kept.chain(left_out) {
-            *forgiven.entry(identity).or_insert(0) += 1;
+    pub fn forgiving(before: Self) -> Self {
+        let mut forgiven = Forgiven::default();
+        for finding in before.kept.iter().filter(|finding| finding.denies()) {
+            forgiven.add_told(finding.rule, finding.identity);
+        }
+        for (rule, left_out) in before.left_out {
+            forgiven.add_counted(rule, left_out.denials);
         }
         Self { forgiven, ..Self::default() }
     }
@@ -213,7 +214,7 @@ impl Findings {
 
     /// Forgives a finding if that is due. What it means then, if there is room for it; else it is left out.
     fn placed(&mut self, rule: RuleId, severity: Severity, identity: Identity, path: PathRef<'_>) -> Option<Severity> {
-        let is_forgiven = severity == Severity::Deny && forgive(&mut self.forgiven, identity);
+        let is_forgiven = severity == Severity::Deny && self.forgiven.take(rule, identity);
         let severity = if is_forgiven { Severity::Existing } else { severity };
         if *self.counted().of(severity == Severity::Deny) < FINDINGS_MAX {
             return Some(severity);
@@ -296,7 +297,7 @@ impl Findings {
                 continue;
             }
             for identity in denials {
-                if forgive(&mut self.forgiven, identity) {
+                if self.forgiven.take(rule, identity) {
                     self.leave_out_warning(rule);
                 } else {
                     self.leave_out_denial(rule, Some(identity));
@@ -478,16 +479,6 @@ pub fn more(number: usize) -> String {
     format!("and {number} more")
 }
 
-fn forgive(forgiven: &mut HashMap<Identity, usize>, identity: Identity) -> bool {
-    match forgiven.get_mut(&identity) {
-        Some(left) if *left > 0 => {
-            *left -= 1;
-            true
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -562,12 +553,25 @@ mod tests {
         #[case] end: usize,
         #[case] refusals: usize,
     ) {
-        let mut found = Findings::forgiving(&bad(200));
+        let mut found = Findings::forgiving(bad(200));
         add(first, end, &mut found);
         let mut all = Findings::new();
         all.append(found);
         assert_eq!((all.denied(), all.warned()), (refusals, end - first - refusals));
         assert_eq!(all.errors().count(), refusals.min(FINDINGS_MAX), "a new mistake is told, not only counted");
+    }
+
+    #[rstest]
+    #[case::in_another_order([5, 0, 3], 3)]
+    #[case::once_more([0, 1, 0], 2)]
+    #[case::once_more_at_another_place([1, 1, 0], 2)]
+    #[case::after_another([9, 0, 1], 2)]
+    fn what_was_there_is_forgiven_once_wherever_it_is(#[case] numbers: [usize; 3], #[case] forgiven: usize) {
+        let mut found = Findings::forgiving(bad(6));
+        for number in numbers {
+            add(number, number + 1, &mut found);
+        }
+        assert_eq!((found.warned(), found.denied()), (forgiven, 3 - forgiven));
     }
 
     #[test]
@@ -580,25 +584,25 @@ mod tests {
 
     #[test]
     fn what_a_rule_looked_at_besides_counts() {
-        let with_inputs = |before: &Findings, inputs: &str| {
+        let with_inputs = |before: Findings, inputs: &str| {
             let mut found = Findings::forgiving(before);
             found.given(&inputs).invalid("SEL-6", FieldPath::new("a"), "x", "bad");
             found
         };
-        let before = with_inputs(&Findings::new(), "1");
-        assert!(with_inputs(&before, "2").denies());
-        assert!(!with_inputs(&before, "1").denies());
+        let before = with_inputs(Findings::new(), "1");
+        assert!(with_inputs(before.clone(), "2").denies());
+        assert!(!with_inputs(before, "1").denies());
     }
 
     #[test]
     fn two_long_values_that_differ_at_the_end_are_two_problems() {
-        let of = |before: &Findings, end: &str| {
+        let of = |before: Findings, end: &str| {
             let mut found = Findings::forgiving(before);
             found.invalid("MCH-10", FieldPath::new("a"), "x".repeat(5_000) + end, "bad");
             found
         };
-        let before = of(&Findings::new(), "a");
-        assert!(of(&before, "b").denies());
-        assert!(!of(&before, "a").denies());
+        let before = of(Findings::new(), "a");
+        assert!(of(before.clone(), "b").denies());
+        assert!(!of(before, "a").denies());
     }
 }

@@ -291,7 +291,7 @@ fn judge(request: &ValidationRequest<'_>, owner: Option<&Json<'_>>) -> Findings 
             let mut before = Findings::new();
             static_rules(&Object { value: old, ..object }, request, &mut before);
             rules::apply_profile(request.profile(), request.version, &mut before);
-            judged = judge(Findings::forgiving(&before));
+            judged = judge(Findings::forgiving(before));
             strategy::forgive_defaults_left_behind(old, new, &mut judged);
         }
         found.append(judged);

@@ -44,7 +44,7 @@ pub fn restores_nothing_wrong(
     }
     let mut before = Findings::new();
     find_in_stored_form(request, plain, &mut before);
-    let mut restored = Findings::forgiving(&before);
+    let mut restored = Findings::forgiving(before);
     find_in_stored_form(request, new.clone(), &mut restored);
     if restored.denies() {
         let mut errors = FirstFew::default();
