@@ -236,6 +236,8 @@ pub mod set_reason {
     pub const NEVER_JOINED: &str = "MachinesNeverJoined";
     /// Event and condition `Valid`: the object cannot be acted on. Also of deployments.
     pub const FAILED_VALIDATION: &str = "FailedValidation";
+    /// Event: the API server refuses a write about the set, again and again. Also of deployments. Not in the original.
+    pub const WRITE_REFUSED: &str = "WriteRefused";
 }
 
 /// Where the webhooks are asked.

@@ -11,6 +11,7 @@ pub mod drain;
 pub mod machine;
 pub mod outcomes;
 pub mod overshooting;
+pub mod refused_writes;
 pub mod safety;
 pub mod secret;
 pub mod set;

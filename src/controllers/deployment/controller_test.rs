@@ -312,6 +312,28 @@ async fn why_a_set_was_not_made_is_told_and_taken_back(#[case] fault: Fault, #[c
     assert!(!told.contains(says), "{told}");
 }
 
+/// As a deployment shows that can't be brought in line (a right is missing, a policy refuses).
+#[rstest]
+#[case::of_the_set("PATCH machinesets", "machinedeployment")]
+#[case::of_its_status("PATCH machinedeployments/status", "status of machinedeployment")]
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_refused_again_and_again_is_told_once(#[case] write: &str, #[case] named: &str) {
+    let mut cluster = Cluster::new(&deployment(3, 1, 0).build());
+    cluster.settle().await;
+    cluster.heard();
+    cluster.change_deployment(|stored| stored["spec"]["replicas"] = 4.into());
+    let mut told = Vec::new();
+    for pass in 0..5 {
+        cluster.api.fail_next(write, Fault::Refuse);
+        let outcome = cluster.deployments.reconcile(ObjectKey::new("ns", "md")).await;
+        assert!(matches!(&outcome, Outcome::Refused(text) if text.starts_with(named)), "{outcome:?} in pass {pass}");
+        told.extend(cluster.heard().into_iter().filter(|event| event.starts_with("WriteRefused: ")));
+        assert_eq!(told.len(), usize::from(pass > 0), "{told:?} after pass {pass}");
+        tokio::time::advance(Duration::from_secs(2)).await;
+    }
+    assert!(told[0].contains("exceeded quota"), "{told:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn s_md_04_a_deleted_deployment_takes_everything_along() {
     let cluster = Cluster::new(&deployment(3, 1, 0).build());

@@ -61,13 +61,16 @@ use self::{
     plan::{Counted, Effect, Next},
     status::{Report, decide_status},
 };
-use super::{checked::Checked, views::ControlViews};
+use super::{checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
+    api::{
+        names::set_reason,
+        v1alpha1::{Machine, MachineDeployment, MachineSet},
+    },
     cluster::{
         clock::SharedClock,
         error::ApiError,
-        events::Recorder,
+        events::{EventNote, Recorder},
         gate::Gate,
         key::ObjectKey,
         objects::{Objects, Part},
@@ -118,6 +121,7 @@ struct Memory {
     /// What was written on without an answer: sets that may be there and take room, also when the template is another one by
     /// now, or have another size, machines that may have moved, Nodes that may have been picked.
     unanswered: BTreeSet<Counted>,
+    refused: RefusedWrites,
 }
 
 impl DeploymentController {
@@ -141,15 +145,27 @@ impl DeploymentController {
             self.memory().entry(key.clone()).or_default().unanswered.extend(done.unanswered);
         }
         // What was done is in the stores already: the status tells of the sets as they are now.
+        let deployment = seen.deployment.clone();
         let after = if plan.steps.is_empty() { Some(seen) } else { self.observe(&key) };
         let told = match after {
             Some(after) => self.tell_status(&key, &after, &done.report).await,
             None => Ok(Next::OnChange),
         };
+        // A condition tells of a set that can't be made.
+        if done.report.create_error.is_none() {
+            self.tell_of_refusal(&key, &deployment, done.error.as_ref().or(told.as_ref().err()));
+        }
         match (done.error, told) {
             (Some(error), _) => Outcome::after(&error, format!("machinedeployment {key}: {error}")),
             (None, Err(error)) => Outcome::after(&error, format!("status of machinedeployment {key}: {error}")),
             (None, Ok(next)) => plan.next.or_earlier(next).into(),
+        }
+    }
+
+    fn tell_of_refusal(&self, key: &ObjectKey, deployment: &MachineDeployment, error: Option<&ApiError>) {
+        let due = self.memory().get_mut(key).and_then(|memory| memory.refused.after_pass(error));
+        if let Some(text) = due {
+            self.deps.recorder.note(deployment, EventNote::warning(set_reason::WRITE_REFUSED, text));
         }
     }
 

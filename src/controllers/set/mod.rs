@@ -49,13 +49,16 @@ use self::{
     plan::{Effect, Plan},
     unanswered::Unanswered,
 };
-use super::{checked::Checked, views::ControlViews};
+use super::{checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
 use crate::{
-    api::v1alpha1::{Machine, MachineSet},
+    api::{
+        names::set_reason,
+        v1alpha1::{Machine, MachineSet},
+    },
     cluster::{
         clock::SharedClock,
         error::ApiError,
-        events::Recorder,
+        events::{EventNote, Recorder},
         gate::Gate,
         key::ObjectKey,
         objects::{Objects, Part},
@@ -98,6 +101,7 @@ struct Memory {
     failure: Option<ReplicaFailure>,
     back_off: BackOff,
     checked: Option<Checked<MachineSet>>,
+    refused: RefusedWrites,
 }
 
 /// Brings sets to what they want to be.
@@ -157,10 +161,22 @@ impl SetController {
             after
         };
         let told = self.tell_status(&key, &after).await;
+        // A condition tells of machines that can't be made or deleted.
+        if after.failure.is_none() {
+            self.tell_of_refusal(&key, &after.set, done.error.as_ref().or(told.as_ref().err()));
+        }
         match (done.error, told) {
             (Some(error), _) => Outcome::after(&error, format!("machineset {key}: {error}")),
             (None, Err(error)) => Outcome::after(&error, format!("status of machineset {key}: {error}")),
             (None, Ok(status)) => plan.next.or_earlier(status.next).into(),
+        }
+    }
+
+    fn tell_of_refusal(&self, key: &ObjectKey, set: &MachineSet, error: Option<&ApiError>) {
+        let mut due = None;
+        self.remember(key, |memory| due = memory.refused.after_pass(error));
+        if let Some(text) = due {
+            self.deps.recorder.note(set, EventNote::warning(set_reason::WRITE_REFUSED, text));
         }
     }
 
