@@ -8,6 +8,7 @@
 use super::{
     cuts::AvailableBySize,
     fleet::{Fleet, SetState},
+    in_place,
     plan::Plan,
 };
 use crate::api::{names::annotation, v1alpha1::StrategyType};
@@ -62,7 +63,9 @@ pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
             // What the other sets have yet to delete, or may be making, takes room; the rollout fills it later.
             let others = fleet.sum(|other| if other.name() == set.name() { 0 } else { other.taken() });
             let room = fleet.replicas().saturating_add(fleet.limits.surge).saturating_sub(others);
-            let to = fleet.replicas().min(room.max(set.spec()));
+            // One that is kept from growing would be shrunk again to what it has, and grown again, without an end.
+            let most = if in_place::is_blocked(set) { set.spec() } else { room.max(set.spec()) };
+            let to = fleet.replicas().min(most);
             fleet.size_set("scaling/only", set, to, plan);
         }
         return;
@@ -220,11 +223,14 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::controllers::deployment::{
-        observe::{DeploymentObservation, SetSeen},
-        plan::Effect,
-        settling::Unsettled,
-        testing::*,
+    use crate::{
+        api::names::label,
+        controllers::deployment::{
+            observe::{DeploymentObservation, SetSeen},
+            plan::Effect,
+            settling::Unsettled,
+            testing::*,
+        },
     };
 
     fn sized(name: &str, class: &str, spec: i32, remembered: (i32, i32), created: i64) -> SetSeen {
@@ -300,6 +306,18 @@ mod tests {
         let mut sizes = scaled(&seen);
         sizes.reverse();
         assert_eq!(sizes, expected);
+    }
+
+    #[rstest]
+    #[case::free(None, 3)]
+    // Seed 39443: what has no machine in its stead was shrunk again, for ever.
+    #[case::kept_from_growing(Some("true"), 2)]
+    fn the_only_set_grows_unless_it_is_kept_from_growing(#[case] kept: Option<&str>, #[case] expected: i32) {
+        let mut set = set_of_class("md-a", "a", 2, -1000);
+        let labels = set.metadata.labels.get_or_insert_default();
+        labels.extend(kept.map(|value| (label::SCALE_UP_DISABLED.to_owned(), value.to_owned())));
+        let seen = seeing_sets(deployment(3, 1, 0).build(), vec![seen_set(set, 2)]);
+        assert_eq!(scaled(&seen), [expected]);
     }
 
     const SCALED_AT: &str = "2026-11-21T08:00:00Z";

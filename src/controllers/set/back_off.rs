@@ -24,7 +24,7 @@ use super::{
     observe::SetObservation,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineClass, MachinePhase, MachineSet, OperationType},
+    api::v1alpha1::{Machine, MachineClass, MachinePhase, MachineSet, OperationType, controller_of},
     cluster::key::ObjectKey,
     controllers::views::ControlViews,
 };
@@ -171,12 +171,26 @@ impl Row {
 
     fn hold(&self, seen: &SetObservation) -> Option<Hold> {
         let (since, until) = self.wait?;
-        let staying = seen.machines.iter().filter(|machine| !is_terminating(machine));
+        let staying = || seen.machines.iter().filter(|machine| !is_terminating(machine));
         // One that is still there, kept by somebody perhaps, leaves no room.
-        let there = staying.filter(|machine| self.waiting.contains(uid(machine))).count();
+        let there = staying().filter(|machine| self.waiting.contains(uid(machine))).count();
         let replacements = self.waiting.len().saturating_sub(there);
-        (replacements > 0).then(|| Hold { since, until, replacements, in_a_row: self.count, last: self.last.clone() })
+        (replacements > 0 && is_short(&seen.set, staying())).then(|| Hold {
+            since,
+            until,
+            replacements,
+            in_a_row: self.count,
+            last: self.last.clone(),
+        })
     }
+}
+
+/// Whether the set lacks machines. Those that it has not taken yet are not its own.
+fn is_short<'a>(set: &MachineSet, staying: impl Iterator<Item = &'a Arc<Machine>>) -> bool {
+    let is_own = |machine: &&Arc<Machine>| {
+        controller_of(&machine.metadata).is_some_and(|owner| Some(&owner.uid) == set.metadata.uid.as_ref())
+    };
+    usize::try_from(set.spec.replicas).is_ok_and(|wanted| staying.filter(is_own).count() < wanted)
 }
 
 /// How long the wait is after so many others.
@@ -248,7 +262,7 @@ mod tests {
     use super::*;
     use crate::{
         api::v1alpha1::{OperationState, SecretReference},
-        controllers::set::testing::{Building, at, failed, meta, running, seeing, set},
+        controllers::set::testing::{Building, at, failed, machine, meta, running, seeing, set},
     };
 
     /// Lost in its creation.
@@ -266,7 +280,7 @@ mod tests {
     }
 
     fn look_given(back_off: &mut BackOff, seconds: i64, machines: Vec<Building<Machine>>, given: u64) -> Option<Hold> {
-        let mut seen = seeing(set(1).build(), machines.into_iter().map(Building::build));
+        let mut seen = seeing(set(2).build(), machines.into_iter().map(Building::build));
         seen.now = at(seconds);
         // In the middle: no jitter.
         seen.name_seed = u64::from(JITTER);
@@ -354,6 +368,14 @@ mod tests {
         look(&mut back_off, 10, vec![lost("a"), lost("b"), lost("c"), lost("d").preserved_until(600)]);
         let hold = look(&mut back_off, 11, vec![lost("d").preserved_until(600)]).unwrap();
         assert_eq!((hold.in_a_row, hold.replacements), (4, 1));
+    }
+
+    #[rstest]
+    #[case::it_has_all(machine("e"), false)]
+    #[case::one_is_about_to_go(machine("e").deleting(), true)]
+    #[case::one_is_not_its_own(machine("e").no_owner(), true)]
+    fn nothing_waits_in_a_set_that_lacks_no_machine(#[case] other: Building<Machine>, #[case] waits: bool) {
+        assert_eq!(look(&mut held(), 10, vec![machine("d"), other]).is_some(), waits);
     }
 
     #[test]

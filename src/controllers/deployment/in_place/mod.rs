@@ -86,7 +86,8 @@ fn block_growth(fleet: &Fleet<'_>, plan: &mut Plan) {
     }
 }
 
-fn is_blocked(set: &SetState<'_>) -> bool {
+/// Whether the set is kept from making machines.
+pub fn is_blocked(set: &SetState<'_>) -> bool {
     set.set.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label::SCALE_UP_DISABLED))
 }
 
