@@ -3,14 +3,20 @@
 //! The bounds are those of all specifications since the last rest. What the weather takes (failures, deletions by users,
 //! lost Nodes) is no fault of the controllers: it widens the lower bound by as many machines as it took.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 
 use super::{
     api::Api,
     cloud::machine_of,
+    facts::{
+        MARKED, available, count, is_being_updated, is_marked, is_of_new_set, is_ours, is_updating, node_of,
+        old_ones_stay, orphan_sets, orphans, priority, stays, unowned,
+    },
     margins::{Margins, margins},
     refusals::Costs,
     trace::Trace,
@@ -18,13 +24,13 @@ use super::{
 use crate::{
     api::{
         names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
-        v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, controller_of},
+        v1alpha1::{Machine, MachineDeployment, controller_of},
     },
     cluster::{key::Target, objects::Patch},
     controllers::{
-        deployment::{self, observe::DeploymentObservation, template_equality::is_equal},
+        deployment::{self, observe::DeploymentObservation},
         set::{
-            counts::{annotation_of, is_available, is_terminating, label_of},
+            counts::{is_available, is_terminating, label_of},
             observe::SetObservation,
             plan::{Effect, Plan, Step},
             preservation::{NodePreserve, may_terminate},
@@ -51,6 +57,8 @@ pub struct Checks {
     pub leads: bool,
     /// Most machines that may stay.
     most: i32,
+    /// Machines that users have asked sets for, beside what the deployment allows.
+    asked_of_sets: i32,
     /// Least machines that must be available.
     least: i32,
     /// Machines that the weather made unavailable.
@@ -59,8 +67,12 @@ pub struct Checks {
     deleted_by_us: BTreeSet<String>,
     /// Machines that no deployment has.
     orphans: BTreeSet<String>,
-    /// Machines that were adopted since the last rest.
+    /// Machines that were adopted since the last rest, alone or with their sets.
     adopted: BTreeSet<String>,
+    /// Sets without a deployment.
+    orphan_sets: BTreeSet<String>,
+    /// Sets that were adopted since the last rest, and how many machines each was about to make.
+    adopted_sets: BTreeMap<String, i32>,
     /// Available machines of sets that somebody has taken from their deployment.
     unowned: BTreeSet<String>,
     /// Sets that users have scaled since the last rest.
@@ -130,13 +142,16 @@ impl Checks {
     /// Everything is at rest: the bounds begin here.
     pub fn at_rest(&mut self, api: &Api) {
         (self.most, self.least, self.taken, self.edits) = (0, i32::MAX, 0, Edits::None);
+        self.asked_of_sets = 0;
         self.checked = api.changes;
         self.adopted.clear();
+        self.adopted_sets.clear();
         self.deleted_by_us.clear();
         self.picked_by_user.clear();
         self.scaled.clear();
         self.available = available(api);
         self.orphans = orphans(api);
+        self.orphan_sets = orphan_sets(api);
         self.unowned = unowned(api);
         for deployment in api.deployments.values() {
             self.allow(deployment);
@@ -171,7 +186,7 @@ impl Checks {
     /// A user is about to make a set so much larger, or smaller if negative: that many machines more stay, or are missing.
     pub fn set_is_scaled(&mut self, name: &str, by: i32) {
         self.scaled.insert(name.to_owned());
-        self.most = self.most.saturating_add(by.max(0));
+        self.asked_of_sets = self.asked_of_sets.saturating_add(by.max(0));
         self.taken += (-by).max(0);
     }
 
@@ -321,18 +336,19 @@ impl Checks {
         }
     }
 
-    /// Whether users want a machine gone: with its set, which they have deleted, or before others of a set that they have
-    /// made larger than its deployment wants it. Those others stay even if they are no use yet (spec/deployment-and-set §6.4).
+    /// Whether users want a machine gone: with its set, which they have deleted, before others of a set that they have made
+    /// larger than its deployment wants it, or before one to which they gave a higher priority. Those others stay even if they
+    /// are no use yet (spec/deployment-and-set §6.4).
     fn is_wanted_gone(&self, api: &Api, machine: &Machine, rule: &str) -> bool {
         let set = controller_of(&machine.metadata);
         let name = set.map(|set| set.name.as_str()).unwrap_or_default();
-        let is_too_large = self.scaled.contains(name) || !self.adopted.is_empty();
-        let has_its_place = |other: &&Arc<Machine>| {
+        let is_too_large = self.scaled.contains(name) || !(self.adopted.is_empty() && self.adopted_sets.is_empty());
+        let has_its_place = |other: &Arc<Machine>| {
             controller_of(&other.metadata) == set && !is_terminating(other) && priority(other) > priority(machine)
         };
-        let goes_first =
-            priority(machine) < DEFAULT_MACHINE_PRIORITY || api.machines.values().any(|other| has_its_place(&other));
-        rule == "deletion/set" || (is_too_large && goes_first)
+        let goes_first = || priority(machine) < DEFAULT_MACHINE_PRIORITY || api.machines.values().any(has_its_place);
+        let stays_for_it = |other: &Arc<Machine>| has_its_place(other) && !is_available(other);
+        rule == "deletion/set" || (is_too_large && goes_first()) || api.machines.values().any(stays_for_it)
     }
 
     /// Machines that somebody has made for a set and preserves although they are no use: they go last, and each costs a
@@ -341,6 +357,20 @@ impl Checks {
         let adopted = self.adopted.iter().filter_map(|name| api.machines.get(name));
         let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
         count(adopted.filter(|machine| is_ours(api, machine) && is_kept(machine) && !is_available(machine)).count())
+    }
+
+    /// A set that comes back to a deployment brings its machines, and makes those that it lacks.
+    fn see_adopted_sets(&mut self, api: &Api) {
+        let orphan_sets = orphan_sets(api);
+        for name in self.orphan_sets.difference(&orphan_sets) {
+            let Some(set) = api.sets.get(name) else { continue };
+            let is_of_it = |machine: &&Arc<Machine>| {
+                !is_terminating(machine) && controller_of(&machine.metadata).is_some_and(|owner| owner.name == *name)
+            };
+            let lacks = set.spec.replicas - count(api.machines.values().filter(is_of_it).count());
+            *self.adopted_sets.entry(name.clone()).or_default() += lacks.max(0);
+        }
+        self.orphan_sets = orphan_sets;
     }
 
     /// After every step.
@@ -366,8 +396,10 @@ impl Checks {
         let adopted = self.orphans.difference(&orphans).filter(|name| stays(api, name));
         self.adopted.extend(adopted.cloned());
         self.orphans = orphans;
+        self.see_adopted_sets(api);
         let staying = count(api.machines.values().filter(|machine| is_ours(api, machine)).count());
-        let most = self.most.saturating_add(count(self.adopted.len()));
+        let adopted = count(self.adopted.len()) + self.adopted_sets.values().sum::<i32>();
+        let most = self.most.saturating_add(self.asked_of_sets).saturating_add(adopted);
         if staying > most {
             self.violated("there are too many machines", || format!("{staying} stay, at most {most} may"));
         }
@@ -405,91 +437,4 @@ fn is_larger(seen: &DeploymentObservation, set: &Target) -> bool {
         let sized_for = known.and_then(|known| known.parse().ok()).unwrap_or(set.spec.replicas);
         set.spec.replicas > 0 && sized_for.max(set.spec.replicas) > replicas
     })
-}
-
-/// Whether a set of a deployment has the machine and it is not on its way out.
-fn is_ours(api: &Api, machine: &Machine) -> bool {
-    !is_terminating(machine) && has_deployment(api, machine)
-}
-
-/// Whether the machine belongs to a set, and that to a deployment.
-fn has_deployment(api: &Api, machine: &Machine) -> bool {
-    set_of(api, machine).is_some_and(|set| controller_of(&set.metadata).is_some())
-}
-
-fn stays(api: &Api, name: &str) -> bool {
-    api.machines.get(name).is_some_and(|machine| !is_terminating(machine))
-}
-
-fn orphans(api: &Api) -> BTreeSet<String> {
-    let is_orphan = |machine: &Machine| !has_deployment(api, machine);
-    api.machines.iter().filter(|(_, machine)| is_orphan(machine)).map(|(name, _)| name.clone()).collect()
-}
-
-fn is_updating(machine: &Arc<Machine>) -> bool {
-    machine.status.current_status.phase == MachinePhase::InPlaceUpdating && !is_terminating(machine)
-}
-
-fn is_being_updated(node: &Node) -> bool {
-    let labels = node.metadata.labels.as_ref();
-    let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
-    label(label::SELECTED_FOR_UPDATE).is_some() && label(label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL)
-}
-
-/// The priority that the scaler gives to what it wants gone.
-const MARKED: i64 = 1;
-
-/// What a machine's annotation says of its place among those that are too many.
-fn priority(machine: &Machine) -> i64 {
-    annotation_of(machine, annotation::MACHINE_PRIORITY)
-        .and_then(|value| value.parse().ok())
-        .unwrap_or(DEFAULT_MACHINE_PRIORITY)
-}
-
-/// Whether the scaler has named the machine.
-fn is_marked(machine: &Machine) -> bool {
-    annotation_of(machine, annotation::MACHINE_PRIORITY) == Some("1")
-        && annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME).is_some()
-}
-
-fn count(number: usize) -> i32 {
-    i32::try_from(number).unwrap_or(i32::MAX)
-}
-
-fn available(api: &Api) -> BTreeSet<String> {
-    let counts = |machine: &Machine| is_available(machine) && is_ours(api, machine);
-    api.machines.iter().filter(|(_, machine)| counts(machine)).map(|(name, _)| name.clone()).collect()
-}
-
-/// Available machines of sets without a deployment.
-fn unowned(api: &Api) -> BTreeSet<String> {
-    if api.sets.values().all(|set| controller_of(&set.metadata).is_some()) {
-        return BTreeSet::new();
-    }
-    let counts = |machine: &Machine| {
-        is_available(machine)
-            && !is_terminating(machine)
-            && set_of(api, machine).is_some_and(|set| controller_of(&set.metadata).is_none())
-    };
-    api.machines.iter().filter(|(_, machine)| counts(machine)).map(|(name, _)| name.clone()).collect()
-}
-
-/// The Node that a machine names.
-fn node_of<'a>(api: &'a Api, machine: &str) -> Option<&'a Arc<Node>> {
-    api.nodes.get(label_of(api.machines.get(machine)?, label::NODE)?)
-}
-
-fn set_of<'a>(api: &'a Api, machine: &Machine) -> Option<&'a MachineSet> {
-    let owner = controller_of(&machine.metadata)?;
-    api.sets.get(&owner.name).map(|set| &**set)
-}
-
-/// Whether the machine's set is the one that the deployment asks for.
-pub fn is_of_new_set(api: &Api, machine: &Machine) -> bool {
-    let Some(set) = set_of(api, machine) else { return false };
-    api.deployments.values().any(|deployment| is_equal(&set.spec.template, &deployment.spec.template))
-}
-
-fn old_ones_stay(api: &Api) -> bool {
-    api.machines.values().any(|machine| !is_terminating(machine) && !is_of_new_set(api, machine))
 }

@@ -164,13 +164,7 @@ enum Weather {
 impl History {
     /// The history of a seed.
     pub fn of_seed(seed: u64) -> Self {
-        Self::prompt(seed).with_delays()
-    }
-
-    /// The same with all that came later, which does not hold in every history yet.
-    #[must_use]
-    pub fn with_all(self) -> Self {
-        self.with_more().with_nodes()
+        Self::prompt(seed).with_delays().with_more().with_nodes()
     }
 
     /// The same, but in every second history some passes are torn apart: between what is decided and what is done other

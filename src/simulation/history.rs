@@ -167,7 +167,7 @@ pub enum Edit {
     RelabelSet(u16),
     /// Deletes a set.
     DeleteSet(u16),
-    /// Takes the label with its Node off a machine that runs.
+    /// Takes the label with its Node off a machine.
     Unlink(u16),
     /// Asks the overshoot guard to thaw the deployment.
     Thaw,

@@ -36,7 +36,8 @@ use crate::{
             node_ailments::Ailments,
             node_step,
             observation::{
-                Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, Observation, Pause, Permit, Trouble, since,
+                Answer, Call, DrainState, Flow, Force, NodeSource, NodeStep, Observation, Pause, Permit, Trouble,
+                Troubles, since,
             },
             plan::{DrainFlow, DrainOrder, Effect, Memo, Next, Plan},
             set_condition, status_patch, told_of_refusal, told_of_trouble,
@@ -94,7 +95,7 @@ pub struct PendingCall {
 #[derive(Default)]
 struct Pass {
     drain: DrainState,
-    trouble: Option<Trouble>,
+    troubles: Troubles,
     permit: Permit,
     node_source: NodeSource,
     conflicts: u32,
@@ -183,7 +184,7 @@ impl Process {
                 Acted::Trouble(trouble) => {
                     let text = told_of_trouble(&seen, &trouble);
                     tell(calls, &seen, memory, (machine_reason::NODE_NOT_UPDATED, text));
-                    pass.trouble = Some(trouble);
+                    pass.troubles.push(trouble);
                     continue;
                 }
                 Acted::Failed(error) => {
@@ -192,7 +193,7 @@ impl Process {
                     return failure(&error);
                 }
             }
-            if plan.next.ends_pass() && pass.drain == DrainState::Due && pass.trouble.is_none() {
+            if plan.next.ends_pass() && pass.drain == DrainState::Due && pass.troubles.is_empty() {
                 (memory.drain, memory.drained) = (None, None);
             }
             match plan.next {
@@ -401,6 +402,9 @@ fn tell(calls: &mut Calls<'_>, seen: &Observation, memory: &mut MachineMemory, e
     if memory.said.is_news(reason, &message) {
         calls.trace.say(|| format!("    event {reason}: {message}"));
         calls.checks.costs("Machine", seen.name());
+        if reason == machine_reason::IN_PLACE_UPDATE_SUCCESSFUL {
+            calls.checks.updated();
+        }
     }
 }
 
@@ -439,8 +443,7 @@ fn start(calls: &mut Calls<'_>, call: Call, seen: &Observation, memory: &mut Mac
     let vm = memory.flow.vm.as_ref().map(|vm| vm.identity.provider_id.clone());
     let provider_id =
         if call == Call::DeleteStale { vm.unwrap_or_default() } else { seen.machine.spec.provider_id.clone() };
-    memory.flow.answer = None;
-    memory.flow.in_flight = Some(call);
+    memory.flow.ask(call, seen.now);
     memory.call = Some(PendingCall { call, machine: Target::of(&*seen.machine), provider_id, began: calls.now });
     calls.trace.say(|| format!("    starts the driver call {call:?}"));
     Acted::Done

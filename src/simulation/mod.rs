@@ -22,6 +22,7 @@ mod deployments;
 pub mod drain;
 mod draw;
 mod edits;
+mod facts;
 pub mod forecast;
 mod guard;
 pub mod guards;

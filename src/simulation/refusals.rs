@@ -13,6 +13,9 @@ use crate::cluster::error::ApiError;
 /// Writes that an object may cost in any hour while something is refused, tried or done, events included.
 const MOST_WRITES: usize = 30;
 
+/// What the move of a machine from set to set costs each of them: its size, its status, and that once more when the machine counts.
+const WRITES_PER_UPDATE: usize = 3;
+
 /// What a process asks the API server to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -46,6 +49,8 @@ pub enum Refused {
     Sets,
     /// Changes of machines, by a webhook.
     MachinePatches,
+    /// Changes of Nodes, by a webhook of the other cluster.
+    NodePatches,
 }
 
 impl Refused {
@@ -55,6 +60,7 @@ impl Refused {
             Self::Machines => (Verb::Create, "Machine"),
             Self::Sets => (Verb::Create, "MachineSet"),
             Self::MachinePatches => (Verb::Patch, "Machine"),
+            Self::NodePatches => (Verb::Patch, "Node"),
         };
         (request.verb, request.kind) == (verb, kind)
     }
@@ -77,6 +83,8 @@ pub struct Costs {
     now: Option<Timestamp>,
     /// When they were written in the last hour.
     writes: BTreeMap<String, VecDeque<Timestamp>>,
+    /// When machines have been updated in place in the last hour.
+    updated: VecDeque<Timestamp>,
 }
 
 impl Costs {
@@ -90,16 +98,23 @@ impl Costs {
 }
 
 impl Checks {
+    /// A machine was updated in place: it moves from set to set, whatever is refused.
+    pub fn updated(&mut self) {
+        self.costs.updated.extend(self.costs.now);
+    }
+
     /// A write about this object was tried, or an event tells of it.
     pub fn costs(&mut self, kind: &str, name: &str) {
         let Some(now) = self.costs.now else { return };
         let writes = self.costs.writes.entry(format!("{kind} {name}")).or_default();
         writes.push_back(now);
         let hour_ago = now.checked_sub(SignedDuration::from_hours(1)).unwrap_or(Timestamp::MIN);
-        while writes.front().is_some_and(|at| *at <= hour_ago) {
-            writes.pop_front();
+        for times in [&mut *writes, &mut self.costs.updated] {
+            while times.front().is_some_and(|at| *at <= hour_ago) {
+                times.pop_front();
+            }
         }
-        if writes.len() > MOST_WRITES {
+        if writes.len() > MOST_WRITES + self.costs.updated.len() * WRITES_PER_UPDATE {
             self.violated("an object costs too many writes while something is refused", || format!("{kind} {name}"));
         }
     }

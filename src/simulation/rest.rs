@@ -7,8 +7,8 @@ mod nodes;
 
 use super::{
     api::Api,
-    checks::is_of_new_set,
     cloud::{Cloud, machine_of},
+    facts::is_of_new_set,
 };
 use crate::{
     api::{

@@ -13,9 +13,9 @@ use super::{
 use crate::{
     api::{
         names::{annotation, label, preserve_value},
-        v1alpha1::{Machine, MachinePhase, MachineSet, MachineStatus, controller_of},
+        v1alpha1::{Machine, MachineSet, MachineStatus, controller_of},
     },
-    controllers::set::counts::is_terminating,
+    controllers::set::counts::{is_terminating, label_of},
 };
 
 /// What a selector label says after a user has changed it.
@@ -42,8 +42,8 @@ pub fn apply(api: &mut Api, checks: &mut Checks, edit: Edit, now: Timestamp) {
         Edit::OrphanSet(pick) => change(api, pick, |set: &mut MachineSet| set.metadata.owner_references = None),
         Edit::Relabel(pick) => change(api, pick, |machine: &mut Machine| relabel(&mut machine.metadata)),
         Edit::Unlink(pick) => {
-            let runs = |machine: &Machine| machine.status.current_status.phase == MachinePhase::Running;
-            if let Some(name) = some(&api.machines, pick, runs) {
+            let is_linked = |machine: &Machine| label_of(machine, label::NODE).is_some();
+            if let Some(name) = some(&api.machines, pick, is_linked) {
                 api.edit(&name, |machine: &mut Machine| {
                     machine.metadata.labels.get_or_insert_default().remove(label::NODE);
                 });

@@ -60,8 +60,16 @@ pub fn unknown_outcome(seen: &Observation) -> Option<UnknownOutcome> {
         }
         _ => return None,
     };
+    still_unknown(seen, since_when)
+}
+
+/// The attempt of that time, as long as its VM may show itself. The driver's word counts by the time at which it was asked: a pass
+/// may come long after the answer, and the VM in between.
+fn still_unknown(seen: &Observation, since_when: Timestamp) -> Option<UnknownOutcome> {
     let waited = waited_since(seen, since_when);
-    (waited < SHOWS_ITSELF).then_some(UnknownOutcome { since: since_when, waited })
+    let asked = seen.flow.asked_at.filter(|asked| since_when <= seen.now && *asked <= seen.now);
+    let asked_after = asked.map_or(waited, |asked| since(asked, since_when));
+    (waited.min(asked_after) < SHOWS_ITSELF).then_some(UnknownOutcome { since: since_when, waited })
 }
 
 /// How long that was ago. What lies in the future was written before the clock was set back: it was then at the latest, or before
@@ -135,9 +143,7 @@ impl AskedBefore {
 /// such wait: it is deleted by that.
 pub(super) fn unknown_before_the_end(seen: &Observation) -> Option<UnknownOutcome> {
     let since_when = seen.creation_unknown_since?;
-    let waited = waited_since(seen, since_when);
-    let may_show_itself = waited < SHOWS_ITSELF && seen.machine.spec.provider_id.is_empty();
-    may_show_itself.then_some(UnknownOutcome { since: since_when, waited })
+    still_unknown(seen, since_when).filter(|_| seen.machine.spec.provider_id.is_empty())
 }
 
 impl UnknownOutcome {
@@ -170,11 +176,13 @@ pub(super) fn await_outcome(seen: &Observation, outcome: UnknownOutcome) -> Say 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use rstest::rstest;
 
     use super::{
-        super::{decide::decide, deletion_tests::answered, observation::Call, testing::*},
+        super::{decide::decide, deletion::vm_is_gone, deletion_tests::answered, observation::Call, testing::*},
         *,
     };
     use crate::{
@@ -223,6 +231,23 @@ mod tests {
         assert!(creates(111, CreationGuarantee::Idempotent), "whoever repeats nothing is not waited for");
         let first = (111..400).find(|second| creates(*second, CreationGuarantee::RecordIntent));
         assert_eq!(first, Some(again_at));
+    }
+
+    #[rstest]
+    #[case::while_it_may_show_itself(159, false)]
+    #[case::afterwards(160, true)]
+    fn an_answer_counts_by_the_time_of_its_question(#[case] asked: i64, #[case] counts: bool) {
+        let mut seen = without_vm(last(OperationState::Failed, "Internal", "x"), 900, CreationGuarantee::RecordIntent);
+        seen.flow.asked_at = Some(at(asked));
+        let plan = decide(&seen);
+        assert_eq!(starts(&plan) == Some(Call::Create), counts);
+        // It is asked at once, not after a wait.
+        let again = Next::LookAgain(Duration::ZERO, Wait::UnknownOutcome);
+        assert_eq!(plan.next == again, !counts, "{plan:?}");
+        seen.machine = Arc::new(deleted_at((*seen.machine).clone(), 850));
+        seen.creation_unknown_since = Some(at(100));
+        seen.flow.answer = Some(Answer::Deleted(Err(Status::new(Code::NotFound, ""))));
+        assert_eq!(vm_is_gone(&seen), counts);
     }
 
     #[rstest]

@@ -103,7 +103,7 @@ fn node_is_dressed(seen: &Observation) -> Say {
     if *seen.phase() == MachinePhase::Unset {
         return Say::NOTHING;
     }
-    if seen.trouble.as_ref().is_some_and(|trouble| trouble.step == NodeStep::Metadata) {
+    if seen.troubles.at(NodeStep::Metadata).is_some() {
         return Say::Pass(Some(std::time::Duration::from_secs(5)));
     }
     let wanted = node_metadata::wanted(seen.name(), &seen.machine.spec.node_template, node);

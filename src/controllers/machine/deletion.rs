@@ -483,7 +483,7 @@ fn await_other(seen: &Observation, other: &str) -> Plan {
 /// Lets go, and leaves VM and Node to another machine. The stage stays: should the other one be gone before this one is, all
 /// that belongs to a deletion is done after all.
 fn leave_vm(seen: &Observation, other: &str) -> Plan {
-    if let Some(trouble) = seen.trouble.as_ref().filter(|trouble| trouble.step == NodeStep::LetGo) {
+    if let Some(trouble) = seen.troubles.at(NodeStep::LetGo) {
         return node_trouble(seen, trouble);
     }
     let text = format!("VM {} is left to machine {other}, which names it too.", seen.machine.spec.provider_id);

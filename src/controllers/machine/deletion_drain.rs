@@ -77,7 +77,7 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
         NodeView::Ours(node) => node,
     };
     let mode = drain_mode(seen);
-    match (&seen.trouble, mode) {
+    match (seen.troubles.latest(), mode) {
         (Some(trouble), DrainMode::Normal) => {
             let cause = match trouble.step {
                 NodeStep::TerminatingCondition => {
@@ -106,7 +106,7 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
             guard: VersionGuard::Any,
         });
     }
-    let condition_failed = seen.trouble.as_ref().is_some_and(|trouble| trouble.step == NodeStep::TerminatingCondition);
+    let condition_failed = seen.troubles.at(NodeStep::TerminatingCondition).is_some();
     if condition(conditions_of(node), node_condition::TERMINATING).is_none() && !condition_failed {
         effects.push(Effect::AddNodeCondition(terminating_condition(Leaving::of(&seen.machine), seen.now)));
     }
@@ -164,7 +164,7 @@ fn contested(seen: &Observation, node: &str, why: &str) -> Plan {
 /// A Node that the view does not show has no pods only if the API server does not have it either (decisions.md 45). A forced
 /// deletion does not wait for the answer.
 fn without_node(seen: &Observation) -> Plan {
-    match &seen.trouble {
+    match seen.troubles.latest() {
         Some(trouble) if trouble.step == NodeStep::LastLook && drain_mode(seen) == DrainMode::Normal => {
             failed_drain(seen, &format!("Drain failed due to - {}. Will retry in next sync.", trouble.error))
         }
@@ -412,7 +412,7 @@ pub(super) fn detach(seen: &Observation) -> Plan {
     if alive.is_empty() {
         return to_delete_vm(seen, "No Live VolumeAttachments for node. Moving to VM Deletion.", Vec::new());
     }
-    if let Some(trouble) = seen.trouble.as_ref().filter(|trouble| trouble.step == NodeStep::Attachments) {
+    if let Some(trouble) = seen.troubles.at(NodeStep::Attachments) {
         if is_overdue(seen) {
             let kept = Effect::Warn {
                 reason: machine_reason::VOLUME_STILL_ATTACHED,

@@ -24,7 +24,7 @@ use crate::api::{
 /// Delete the Node (first, so that nobody puts the finalizer back on), take our finalizer off it, and let go.
 pub(super) fn delete_node(seen: &Observation) -> Plan {
     let mut effects = Vec::new();
-    match &seen.trouble {
+    match seen.troubles.latest() {
         Some(trouble) if may_go_unseen(seen, trouble) => effects.push(Effect::Warn {
             reason: machine_reason::NODE_NOT_LOOKED_FOR,
             message: format!(
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn who_refuses_to_let_the_machine_go_is_told() {
         let mut seen = without_vm(NodeView::Absent, NodeSource::Live);
-        seen.trouble = Some(Trouble { step: NodeStep::LetGo, error: "invalid: a policy".to_owned() });
+        seen.troubles = Trouble { step: NodeStep::LetGo, error: "invalid: a policy".to_owned() }.into();
         let plan = decide(&seen);
         let machine = after(&plan, &seen.machine);
         assert_eq!(DeletionStage::of(&machine), Some(DeletionStage::RemoveFinalizer));
@@ -250,7 +250,7 @@ mod tests {
             machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned());
         }
         seen.now = at(second);
-        seen.trouble = Some(Trouble { step: NodeStep::LastLook, error: "away".to_owned() });
+        seen.troubles = Trouble { step: NodeStep::LastLook, error: "away".to_owned() }.into();
         let plan = decide(&seen);
         assert_eq!(plan.effects.contains(&Effect::RemoveMachineFinalizer), goes);
         if goes {

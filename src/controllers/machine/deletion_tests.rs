@@ -15,7 +15,7 @@ use super::{
     deletion_stage::DeletionStage,
     observation::{
         Answer, AttachmentView, Call, ClassState, DrainState, Flow, Force, LastGood, NodeStep, NodeView, Observation,
-        Pause, Purpose, TargetCluster, Trouble,
+        Pause, Purpose, TargetCluster, Trouble, Troubles,
     },
     plan::{Effect, Memo, Next, Plan},
     shared_instance::VmOwner,
@@ -281,7 +281,7 @@ fn mc_170_an_attempt_ends_when_the_drain_timeout_does() {
 #[case::by_force_although_the_node_is_ill(7400, "False", Some(DeletionStage::DeleteVolumeAttachments))]
 fn a_refused_cordon(#[case] second: i64, #[case] ready: &str, #[case] stage: Option<DeletionStage>) {
     let mut seen = with_node(seen(resting(DeletionStage::Drain), second), node(vec![condition("Ready", ready)]));
-    seen.trouble = Some(Trouble { step: NodeStep::Cordon, error: "forbidden".to_owned() });
+    seen.troubles = Trouble { step: NodeStep::Cordon, error: "forbidden".to_owned() }.into();
     seen.attachments = Some(vec![attachment(false)]);
     assert_eq!(stage_after(&seen), stage);
     if stage == Some(DeletionStage::Drain) {
@@ -384,7 +384,7 @@ fn a_deletion_that_nothing_forces_any_more_drains_after_all(
 fn attachments_that_can_not_be_deleted(#[case] second: i64, #[case] stage: Option<DeletionStage>) {
     let mut seen = with_node(seen(resting(DeletionStage::DeleteVolumeAttachments), second), cordoned(vec![]));
     seen.attachments = Some(vec![attachment(false)]);
-    seen.trouble = Some(Trouble { step: NodeStep::Attachments, error: "forbidden".to_owned() });
+    seen.troubles = Trouble { step: NodeStep::Attachments, error: "forbidden".to_owned() }.into();
     assert_eq!(stage_after(&seen), stage);
 }
 
@@ -643,12 +643,12 @@ fn a_machine_whose_vm_is_anothers_goes_alone_and_says_so(#[case] machine: Machin
     assert!(told.status.last_operation.description.starts_with("VM cloud:///n is left to machine m-other"), "{told:?}");
     assert_eq!(DeletionStage::of(&told), Some(before.unwrap_or(DeletionStage::GetVmStatus)));
     // Who refuses to let it go is told once, and the stage stays.
-    seen.trouble = Some(Trouble { step: NodeStep::LetGo, error: "a policy".to_owned() });
+    seen.troubles = Trouble { step: NodeStep::LetGo, error: "a policy".to_owned() }.into();
     let refused = after(&decide(&seen), &told);
     assert_eq!(DeletionStage::of(&refused), DeletionStage::of(&told));
     assert!(refused.status.machine_conditions[0].message.contains("a policy"), "{refused:?}");
     // The other one is gone: all that belongs to a deletion is done after all.
-    seen.trouble = None;
+    seen.troubles = Troubles::default();
     seen.machine = Arc::new(refused);
     seen.vm_owner = VmOwner::This;
     assert_ne!(next_deletion_step(&seen), DeletionStep::RemoveFinalizer);
@@ -752,7 +752,7 @@ fn a_node_that_can_not_be_deleted_is_told() {
         with_node(seen(resting(DeletionStage::DeleteVm), 200), cordoned(vec![])),
         Answer::Deleted(Ok(DeletedVm::default())),
     );
-    seen.trouble = Some(Trouble { step: NodeStep::Delete, error: "forbidden".to_owned() });
+    seen.troubles = Trouble { step: NodeStep::Delete, error: "forbidden".to_owned() }.into();
     let status = after(&decide(&seen), &seen.machine).status;
     assert_eq!(
         status.last_operation.description,

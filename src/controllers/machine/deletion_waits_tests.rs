@@ -132,7 +132,7 @@ fn after_a_step_of_hours_a_deletion_waits_until_its_time_was_watched(#[case] wat
     (unlisted.drain, unlisted.attachments) = (DrainState::Warming, None);
     let mut attached = stepped(DeletionStage::DeleteVolumeAttachments);
     attached.attachments = Some(vec![AttachmentView { name: "a".to_owned(), uid: "u".to_owned(), deleting: false }]);
-    attached.trouble = Some(Trouble { step: NodeStep::Attachments, error: "no".to_owned() });
+    attached.troubles = Trouble { step: NodeStep::Attachments, error: "no".to_owned() }.into();
     for seen in [unlisted, attached] {
         let plan = decide(&seen);
         let machine = after(&plan, &seen.machine);

@@ -181,7 +181,7 @@ fn node_of(seen: &Observation) -> Option<&Node> {
 pub fn in_place_marks(seen: &Observation) -> Say {
     let Some(node) = node_of(seen) else { return Say::NOTHING };
     let InPlaceStep::Mark(stage) = next_in_place_step(node) else { return Say::NOTHING };
-    if seen.trouble.as_ref().is_some_and(|trouble| trouble.step == NodeStep::InPlaceCondition) {
+    if seen.troubles.at(NodeStep::InPlaceCondition).is_some() {
         return Say::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
     }
     Say::act("in-place-mark", vec![mark(node, stage, seen.now)], Next::Again)
@@ -194,11 +194,11 @@ pub fn in_place_drain(seen: &Observation) -> Say {
     if next_in_place_step(node) != InPlaceStep::Drain {
         return withdrawn(seen, node);
     }
-    if let Some(trouble) = &seen.trouble {
-        return match trouble.step {
-            NodeStep::Cordon => failed(seen, node, &trouble.error),
-            _ => Say::Pass(Some(RetryPeriod::Short.length(Duration::ZERO))),
-        };
+    if let Some(trouble) = seen.troubles.at(NodeStep::Cordon) {
+        return failed(seen, node, &trouble.error);
+    }
+    if !seen.troubles.is_empty() {
+        return Say::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
     }
     if !is_cordoned(node) {
         let cordon = Effect::PatchNode {

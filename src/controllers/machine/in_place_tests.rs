@@ -275,7 +275,7 @@ fn a_drain_that_moves_is_told_without_an_event() {
 #[test]
 fn a_cordon_that_fails_is_a_failed_drain() {
     let mut seen = selected(200);
-    seen.trouble = Some(Trouble { step: NodeStep::Cordon, error: "forbidden".to_owned() });
+    seen.troubles = Trouble { step: NodeStep::Cordon, error: "forbidden".to_owned() }.into();
     assert_eq!(decide(&seen).rule, "in-place-drain-failed");
 }
 

@@ -27,7 +27,7 @@ use super::{
     node_ailments::Sight,
     node_ownership::{Claim, Owner, owner, provider_id},
     observation::{
-        Answer, Call, ClassState, Flow, Force, Freeze, LastGood, Namesake, NodeSource, NodeView, Observation, Permit,
+        Answer, Call, ClassState, Force, Freeze, LastGood, Namesake, NodeSource, NodeView, Observation, Permit,
         Silence, Trouble, force_deletion,
     },
     observe::{ailments, conditions_differ_since, first_seen_deleting, vm_check},

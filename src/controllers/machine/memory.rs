@@ -8,7 +8,7 @@ use super::{
     bootstrap_token::Token,
     creation_outcome::{AskedBefore, leaves_outcome_unknown},
     node_ailments::Ailments,
-    observation::{Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Trouble},
+    observation::{Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Troubles},
     status_change::masked,
     vm_gone::VmCheck,
 };
@@ -116,7 +116,7 @@ impl Memory {
     /// A pass has come to rest. A drain that it did not want is forgotten: the flow that began it is over, and its list of
     /// pods must not serve another one.
     pub fn rested(&mut self, pass: &Pass) {
-        if pass.drain == DrainState::Due && pass.trouble.is_none() {
+        if pass.drain == DrainState::Due && pass.troubles.is_empty() {
             self.drain = None;
         }
     }
@@ -145,7 +145,7 @@ pub struct Pass {
     /// The drain, once stepped.
     pub drain: DrainState,
     /// An effect on the target cluster that failed.
-    pub trouble: Option<Trouble>,
+    pub troubles: Troubles,
     /// Whether the failure permit is held.
     pub permit: Permit,
     /// Whether the Node was read from the API server.

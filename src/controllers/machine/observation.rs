@@ -18,7 +18,7 @@ use serde::Serialize;
 pub use self::{
     class::{ClassState, ClassView, CreationGuarantee, LastGood, SecretView, UserData},
     flow::{Answer, Call, Flow, Inputs, KnownVm, Pause, Purpose, VmOrigin, union},
-    node::{AttachmentView, DrainState, Namesake, NodeIdentity, NodeSource, NodeStep, NodeView, Trouble},
+    node::{AttachmentView, DrainState, Namesake, NodeIdentity, NodeSource, NodeStep, NodeView, Trouble, Troubles},
 };
 use super::{node_ailments::Ailments, settings::Limits, shared_instance::VmOwner, vm_gone::VmCheck};
 use crate::{
@@ -94,8 +94,8 @@ pub struct Observation {
     pub permit: Permit,
     /// Whether the Node was read from the API server in this pass.
     pub node_source: NodeSource,
-    /// An effect on the target cluster that failed in this pass.
-    pub trouble: Option<Trouble>,
+    /// Effects on the target cluster that failed in this pass.
+    pub troubles: Troubles,
     /// What ails the machine's Node, and since when this process has seen it.
     pub ailments: Ailments,
     /// Since when the Node's conditions differ from the stored ones, in the steady time.
@@ -207,7 +207,7 @@ impl Observation {
             siblings: None,
             permit: Permit::NotHeld,
             node_source: NodeSource::View,
-            trouble: None,
+            troubles: Troubles::default(),
             ailments: Ailments::default(),
             conditions_differ_since: None,
             vm_check: VmCheck::NotAsked,

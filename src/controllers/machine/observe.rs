@@ -157,7 +157,7 @@ pub fn observe(
         drain: pass.drain.clone(),
         permit: pass.permit,
         node_source: pass.node_source,
-        trouble: pass.trouble.clone(),
+        troubles: pass.troubles.clone(),
         vm_check,
         machine,
     }

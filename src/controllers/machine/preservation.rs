@@ -154,7 +154,7 @@ pub fn preservation(seen: &Observation) -> Say {
     {
         return warn_of(seen, unknown, "Machine");
     }
-    if seen.trouble.as_ref().is_some_and(|trouble| trouble.step == NodeStep::Preservation) {
+    if seen.troubles.at(NodeStep::Preservation).is_some() {
         return in_trouble(seen);
     }
     let (wish, speaker) = wish(seen, &said);
@@ -198,7 +198,7 @@ fn warn_of(seen: &Observation, value: &str, place: &str) -> Say {
 
 /// A write on the Node failed: say so, and try again soon.
 fn in_trouble(seen: &Observation) -> Say {
-    let error = seen.trouble.as_ref().map(|trouble| trouble.error.as_str()).unwrap_or_default();
+    let error = seen.troubles.at(NodeStep::Preservation).map(|trouble| trouble.error.as_str()).unwrap_or_default();
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
     let message =
         format!("its Node to be marked as preserved, which failed: {error}; {}", tried_again(GoDuration::from(pause)));

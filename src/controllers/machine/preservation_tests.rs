@@ -463,7 +463,7 @@ fn a_preservation_that_can_not_be_marked_is_told() {
     let story = Story::of(failed()).on_machine("now");
     let kept = story.rest();
     let mut seen = kept.seen();
-    seen.trouble = Some(Trouble { step: NodeStep::Preservation, error: "forbidden".to_owned() });
+    seen.troubles = Trouble { step: NodeStep::Preservation, error: "forbidden".to_owned() }.into();
     let plan = decide(&seen);
     assert!(matches!(plan.next, Next::LookAgain(after, _) if after.as_secs() == 5));
     let told = after(&plan, &kept.machine);

@@ -107,7 +107,7 @@ impl MachineController {
                 Acted::Trouble(trouble) => {
                     tracing::debug!(machine = %key, rule = plan.rule, ?trouble, "effect failed");
                     self.tell_of_trouble(&seen, &trouble, memory);
-                    pass.trouble = Some(trouble);
+                    pass.troubles.push(trouble);
                     continue;
                 }
                 Acted::Failed(error) => {
@@ -247,9 +247,7 @@ impl MachineController {
                 return Acted::Void;
             }
         };
-        memory.flow.answer = None;
-        memory.flow.in_flight = Some(call);
-        memory.flow.asked_at = Some(seen.now);
+        memory.flow.ask(call, seen.now);
         let order = Order { rule, call, driver, request, deadline: deadline(call, self.settings.deadlines) };
         if !self.calls.start(&target, order) {
             tracing::debug!(machine = %target, ?call, "a call for a machine of this name is still under way");

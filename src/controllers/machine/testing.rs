@@ -14,7 +14,8 @@ use super::{
     node_ailments::Ailments,
     observation::{
         Call, ClassState, ClassView, CreationGuarantee, DrainState, Flow, Freeze, Inputs, LastGood, NodeIdentity,
-        NodeSource, NodeView, OBSERVATION_VERSION, Observation, Permit, SecretView, Silence, TargetCluster, UserData,
+        NodeSource, NodeView, OBSERVATION_VERSION, Observation, Permit, SecretView, Silence, TargetCluster, Troubles,
+        UserData,
     },
     plan::{Effect, Plan},
     settings::MachineSettings,
@@ -147,7 +148,7 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
         siblings: None,
         permit: Permit::NotHeld,
         node_source: NodeSource::Live,
-        trouble: None,
+        troubles: Troubles::default(),
         ailments: Ailments::default(),
         conditions_differ_since: None,
         vm_check: VmCheck::NotAsked,

@@ -208,12 +208,12 @@ fn a_deletion_says_at_each_stage_whom_it_waits_for(
         DeletionStage::DeleteNode => {
             let mut seen = draining(200);
             seen.machine = Arc::new(resting(stage));
-            seen.trouble = Some(Trouble { step: NodeStep::Delete, error: "no".to_owned() });
+            seen.troubles = Trouble { step: NodeStep::Delete, error: "no".to_owned() }.into();
             (seen, Some("DeletingNode"))
         }
         DeletionStage::RemoveFinalizer => {
             let mut seen = seen(resting(stage), 200);
-            seen.trouble = Some(Trouble { step: NodeStep::LetGo, error: "no".to_owned() });
+            seen.troubles = Trouble { step: NodeStep::LetGo, error: "no".to_owned() }.into();
             (seen, Some("LettingGo"))
         }
     };

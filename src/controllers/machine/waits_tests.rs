@@ -65,7 +65,7 @@ fn by_force(mut seen: Observation) -> Observation {
 }
 
 fn troubled(mut seen: Observation, step: NodeStep) -> Observation {
-    seen.trouble = Some(Trouble { step, error: "no".to_owned() });
+    seen.troubles = Trouble { step, error: "no".to_owned() }.into();
     seen
 }
 

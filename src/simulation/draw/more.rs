@@ -120,8 +120,9 @@ impl Draw {
     /// At some point something is refused for hours, most often as a rollout or a growth begins.
     fn refuse_for_hours(&mut self, history: &mut History) {
         let refused = match self.below(8) {
-            0..=4 => Refused::Machines,
-            5 => Refused::Sets,
+            0..=3 => Refused::Machines,
+            4 => Refused::Sets,
+            5 => Refused::NodePatches,
             _ => Refused::MachinePatches,
         };
         let hours = 1 + self.small(3);

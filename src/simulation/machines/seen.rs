@@ -58,7 +58,7 @@ impl Process {
         seen.drain = pass.drain.clone();
         seen.permit = pass.permit;
         seen.node_source = pass.node_source;
-        seen.trouble.clone_from(&pass.trouble);
+        seen.troubles.clone_from(&pass.troubles);
         seen.ailments.clone_from(&memory.ailments);
         seen.conditions_differ_since = memory.conditions_differ_since;
         seen.vm_check = memory.vm_check;

@@ -21,6 +21,8 @@ use super::{
 const CALL_TIME: Duration = Duration::from_secs(2);
 /// Everything must have come to rest so long after a storm.
 const CALM: Duration = Duration::from_secs(6 * 3600);
+/// Longest time after which a refused write is sent again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// More passes than any way to a rest takes.
 const MOST_PASSES: u32 = 4000;
 
@@ -136,6 +138,8 @@ impl World {
     fn is_all_done(&mut self) -> bool {
         let changes = self.api.changes;
         let vms = self.cloud.vms.len();
+        // Whatever the guard was refused is due again by then.
+        self.now = later(self.now, LONGEST_PAUSE);
         self.collect();
         self.pass(Process::guard_job(), Work::Whole, None);
         if tampering::go_on_picking(&mut self.api, &mut self.checks) {

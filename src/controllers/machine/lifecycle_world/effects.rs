@@ -237,8 +237,7 @@ impl World {
         }
         let takes = self.random.random_range(1..40);
         self.call = Some(Running { call, ends: self.now + takes, is_awaited: true });
-        let flow = &mut self.process.memory.flow;
-        *flow = Flow { answer: None, in_flight: Some(call), asked_at: Some(at(self.now)), vm: flow.vm.take() };
+        self.process.memory.flow.ask(call, at(self.now));
         Acted::Done
     }
 }

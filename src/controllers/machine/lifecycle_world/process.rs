@@ -38,7 +38,7 @@ impl World {
                 Acted::Done => {}
                 Acted::Void => continue,
                 Acted::Trouble(trouble) => {
-                    pass.trouble = Some(trouble);
+                    pass.troubles.push(trouble);
                     continue;
                 }
                 Acted::Failed => {
@@ -147,7 +147,7 @@ impl World {
         seen.drain = pass.drain.clone();
         seen.permit = pass.permit;
         seen.node_source = pass.node_source;
-        seen.trouble.clone_from(&pass.trouble);
+        seen.troubles.clone_from(&pass.troubles);
         seen.node = node;
         seen.machine = machine;
         seen

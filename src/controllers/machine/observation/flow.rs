@@ -78,6 +78,11 @@ impl Flow {
         self.in_flight.is_none() && self.answer.is_none() && self.vm.is_none()
     }
 
+    /// A call is started; what the last one answered has been acted upon.
+    pub fn ask(&mut self, call: Call, now: Timestamp) {
+        (self.answer, self.in_flight, self.asked_at) = (None, Some(call), Some(now));
+    }
+
     /// Takes in what a call answered.
     pub fn learn(&mut self, answer: Answer) {
         self.in_flight = None;

@@ -163,3 +163,36 @@ pub struct Trouble {
     /// What came of it.
     pub error: String,
 }
+
+/// The steps that failed in a pass. Each is tried once in a pass, whatever else fails in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Troubles(Vec<Trouble>);
+
+impl Troubles {
+    /// Another step failed.
+    pub fn push(&mut self, trouble: Trouble) {
+        self.0.retain(|known| known.step != trouble.step);
+        self.0.push(trouble);
+    }
+
+    /// What came of this step.
+    pub fn at(&self, step: NodeStep) -> Option<&Trouble> {
+        self.0.iter().find(|trouble| trouble.step == step)
+    }
+
+    /// The step that failed last.
+    pub fn latest(&self) -> Option<&Trouble> {
+        self.0.last()
+    }
+
+    /// Whether nothing failed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<Trouble> for Troubles {
+    fn from(trouble: Trouble) -> Self {
+        Self(vec![trouble])
+    }
+}
