@@ -1,8 +1,8 @@
 //! Whom a rollout waits for: the part of the `Progressing` message that names machines.
 //!
 //! A message is for people who watch a deployment, so it names what is held up and not what takes its usual time: an old
-//! machine that says itself that its drain is stuck or that has been ending for longer than [`HELD_UP`], a new one whose VM
-//! the provider refuses, nodes that the user is to pick. Not in the original; its texts stay in front. Pure.
+//! machine that says itself that its drain is stuck or that has been ending, or has been updated in place, for longer than
+//! [`HELD_UP`], a new one whose VM the provider refuses, nodes that the user is to pick. Not in the original; its texts stay in front. Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,11 +15,12 @@ use super::{
     observe::DeploymentObservation,
 };
 use crate::api::{
+    field::cut,
     names::{label, machine_condition},
     v1alpha1::{Machine, MachinePhase, OrchestrationType, StrategyType},
 };
 
-/// A machine that takes longer than this to end is worth a word.
+/// A machine that takes longer than this to end, or to be updated in place, is worth a word.
 pub const HELD_UP: Duration = Duration::from_secs(30);
 /// Machines named in one message; the others are counted.
 const NAMED: usize = 3;
@@ -38,6 +39,8 @@ pub fn explain(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String
         ending_for(machine, seen.now).is_some_and(|time| time >= HELD_UP || is_stuck(machine))
     });
     parts.extend(part("old machine to end", "old machines to end", &ending));
+    let updating = machines(&fleet.old, |machine| is_held_up_in_update(fleet, machine, seen.now));
+    parts.extend(part("old machine to be updated", "old machines to be updated", &updating));
     let refused = fleet.new.as_ref().map(|new| {
         machines(std::slice::from_ref(new), |machine| {
             machine.status.current_status.phase == MachinePhase::CrashLoopBackOff
@@ -54,11 +57,12 @@ pub fn with_explanation(message: &str, explanation: Option<&str>) -> String {
     format!("{text}{}", explanation.unwrap_or_default())
 }
 
-/// When a machine that is ending now will be worth a word.
+/// When a machine that is ending, or is being updated in place, will be worth a word.
 pub fn next_word(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<Duration> {
     let machines = fleet.old.iter().flat_map(|set| set.machines);
     machines
-        .filter_map(|machine| HELD_UP.checked_sub(ending_for(machine, seen.now)?))
+        .filter_map(|machine| ending_for(machine, seen.now).or_else(|| updating_for(machine, seen.now)))
+        .filter_map(|time| HELD_UP.checked_sub(time))
         .filter(|left| !left.is_zero())
         .min()
 }
@@ -66,6 +70,22 @@ pub fn next_word(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<Dura
 fn ending_for(machine: &Machine, now: Timestamp) -> Option<Duration> {
     let since = machine.metadata.deletion_timestamp.as_ref()?.0;
     Some(Duration::try_from(now.duration_since(since)).unwrap_or_default())
+}
+
+/// Since when the Node's agent has been asked to update the Node in place.
+fn updating_for(machine: &Machine, now: Timestamp) -> Option<Duration> {
+    if machine.status.current_status.phase != MachinePhase::InPlaceUpdating {
+        return None;
+    }
+    let since = machine.status.last_operation.last_update_time.as_ref()?.0;
+    Some(Duration::try_from(now.duration_since(since)).unwrap_or_default())
+}
+
+/// Whether the machine is to be updated in place, and its drain or its agent does not get on.
+fn is_held_up_in_update(fleet: &Fleet<'_>, machine: &Machine, now: Timestamp) -> bool {
+    fleet.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate
+        && machine.metadata.deletion_timestamp.is_none()
+        && (is_stuck(machine) || updating_for(machine, now).is_some_and(|time| time >= HELD_UP))
 }
 
 /// Whether the machine says itself that its drain does not get on, be it for a budget or for an error.
@@ -106,7 +126,7 @@ fn told_of(machine: &Machine) -> String {
     if said.is_empty() {
         return name.to_owned();
     }
-    let quoted: String = said.chars().take(QUOTED).collect();
+    let quoted = cut(said.to_owned(), QUOTED);
     format!("{name} ({})", quoted.trim_end_matches('.'))
 }
 
@@ -185,6 +205,36 @@ mod tests {
         reason.clone_into(&mut Arc::make_mut(&mut set.machines[1]).status.machine_conditions[0].reason);
         let expected = " Waiting for 1 old machine to end: md-old-1 (the budget default/db allows no eviction).";
         assert_eq!(explained(vec![set, new(1, 1)]).as_deref(), named.then_some(expected));
+    }
+
+    #[rstest]
+    #[case::a_budget_refuses(MachinePhase::Running, machine_condition::REASON_DRAIN_BLOCKED, -1, true)]
+    #[case::the_agent_is_silent(MachinePhase::InPlaceUpdating, machine_condition::REASON_WAITING_FOR_UPDATE, -30, true)]
+    #[case::the_agent_has_just_begun(MachinePhase::InPlaceUpdating, machine_condition::REASON_WAITING_FOR_UPDATE, -29, false)]
+    #[case::it_waits_for_its_turn(MachinePhase::Running, machine_condition::REASON_SETTLED, -300, false)]
+    fn one_that_is_held_up_in_its_update_in_place_is_named(
+        #[case] phase: MachinePhase,
+        #[case] reason: &str,
+        #[case] since: i64,
+        #[case] named: bool,
+    ) {
+        let mut set = ending(old(3, 3), 1, since, "its words.");
+        let machine = Arc::make_mut(&mut set.machines[1]);
+        machine.metadata.deletion_timestamp = None;
+        machine.status.current_status.phase = phase;
+        machine.status.last_operation.last_update_time = Some(Time(at(since)));
+        reason.clone_into(&mut machine.status.machine_conditions[0].reason);
+        let explained = |strategy: StrategyType| {
+            let deployment = deployment(3, 1, 0).with(|d| d.spec.strategy.strategy_type = strategy).build();
+            let seen = seeing_sets(deployment, vec![set.clone(), new(1, 1)]);
+            let fleet = Fleet::of(&seen);
+            (explain(&seen, &fleet), next_word(&seen, &fleet))
+        };
+        let expected = " Waiting for 1 old machine to be updated: md-old-1 (its words).";
+        let (text, next) = explained(StrategyType::InPlaceUpdate);
+        assert_eq!(text.as_deref(), named.then_some(expected));
+        assert_eq!(next, (since == -29).then_some(Duration::from_secs(1)));
+        assert_eq!(explained(StrategyType::RollingUpdate).0, None);
     }
 
     #[test]

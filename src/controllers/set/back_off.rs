@@ -24,7 +24,10 @@ use super::{
     observe::SetObservation,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineClass, MachinePhase, MachineSet, OperationType, controller_of},
+    api::{
+        field::cut,
+        v1alpha1::{Machine, MachineClass, MachinePhase, MachineSet, OperationType, controller_of},
+    },
     cluster::key::ObjectKey,
     controllers::views::ControlViews,
 };
@@ -217,7 +220,7 @@ fn uid(machine: &Machine) -> &str {
 /// A machine's name and what it said last, in one line.
 fn told_of(machine: &Machine) -> String {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
-    let said: String = machine.status.last_operation.description.chars().take(QUOTED).collect();
+    let said = cut(machine.status.last_operation.description.clone(), QUOTED);
     let said = said.trim_end_matches('.');
     if said.is_empty() { name.to_owned() } else { format!("{name} ({said})") }
 }
