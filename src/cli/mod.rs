@@ -38,6 +38,8 @@ use std::{
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::api::validation::syntax::dns1123_subdomain;
+
 /// Declarative virtual machines for Kubernetes.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mcm", version, about, arg_required_else_help = true)]
@@ -199,6 +201,20 @@ pub fn namespace_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// The name of an object, as an API server takes it: anything else would become part of a path.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn object_name(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("must not be empty".to_owned());
+    }
+    match dns1123_subdomain(text).into_iter().next() {
+        None => Ok(text.to_owned()),
+        Some(objection) => Err(format!("{text:?} is no name of an object: {objection}")),
+    }
+}
+
 /// Whether the reader of our output has gone away, as `| head` does.
 fn is_closed_pipe(cause: &anyhow::Error) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
@@ -219,6 +235,12 @@ mod tests {
         assert!(["a", "shoot--garden--x1", "0", long.as_str()].iter().all(|name| namespace_name(name).is_ok()));
         let wrong = ["", "Bad_NS", "a: b", "-a", "a-", "a.b", &format!("{long}a")];
         assert!(wrong.iter().all(|name| namespace_name(name).is_err()));
+    }
+
+    #[test]
+    fn the_name_of_an_object_is_a_dns_subdomain() {
+        assert!(["ip", "a.b-c"].iter().all(|name| object_name(name).is_ok()));
+        assert!(["", "ip ", "a/b", "UP", &"x".repeat(254)].iter().all(|name| object_name(name).is_err()));
     }
 
     #[test]

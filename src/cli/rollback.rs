@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Failure,
     kubeconfig::{ClusterArgs, run_interruptibly},
+    namespace_name, object_name,
 };
 use crate::{
     api::v1alpha1::{MachineDeployment, MachineSet, controller_of},
@@ -36,13 +37,13 @@ const TRIES: usize = 5;
 #[derive(Clone, Debug, Args)]
 pub struct RollbackArgs {
     /// Name of the `MachineDeployment`
-    #[arg(value_name = "DEPLOYMENT")]
+    #[arg(value_name = "DEPLOYMENT", value_parser = object_name)]
     pub deployment: String,
     /// The revision to go back to; 0 is the one before the present one
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
     pub to_revision: i64,
     /// Namespace of the deployment; unset means the one of the kubeconfig's context
-    #[arg(short, long, value_name = "NAMESPACE")]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace_name)]
     pub namespace: Option<String>,
     /// Say what would be done, and do nothing
     #[arg(long)]
