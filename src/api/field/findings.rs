@@ -20,7 +20,7 @@ use crate::api::json::steps;
 
 /// Findings of one severity that are kept with their texts.
 pub const FINDINGS_MAX: usize = 50;
-/// Refusals beyond those of which is known which they are; an update with more of them is refused.
+/// Refusals beyond those of which is known which they are; an object with more of them can't be updated before some are mended.
 const RECOGNISED_MAX: usize = 1 << 16;
 /// Bytes of all errors in one line.
 const AGGREGATE_MAX: usize = 4096;
@@ -190,6 +190,42 @@ impl Findings {
         Self { forgiven, ..Self::default() }
     }
 
+    /// These findings, where refusals that were earned `before` only warn, one for one (spec/api-and-admission §4.2).
+    ///
+    /// # Errors
+    ///
+    /// Of the refusals that are left, some were only counted, and now there is room to tell them: the rules have to run again
+    /// with what is given back.
+    pub fn forgiven(self, before: Self) -> Result<Self, Self> {
+        let mut found = Self::forgiving(before);
+        let all_were_told = self.left_out.values().all(|left_out| left_out.denied() == 0);
+        found.append(self);
+        if !all_were_told && found.left_out.values().any(|left_out| !left_out.denials.is_empty()) {
+            return Err(Self { forgiven: found.forgiven.renewed(), ..Self::default() });
+        }
+        found.forgiven = Forgiven::default();
+        if found.errors().next().is_none() {
+            found.tell_unrecognised();
+        }
+        Ok(found)
+    }
+
+    /// Tells of each rule that its refusals are too many to know which of them are new.
+    fn tell_unrecognised(&mut self) {
+        let many = self.left_out.iter_mut().filter(|(_, left_out)| left_out.unrecognised_denials > 0);
+        for (&rule, left_out) in many {
+            let number = std::mem::take(&mut left_out.unrecognised_denials);
+            let detail = format!(
+                "{number} mistakes beyond {RECOGNISED_MAX} can't be told from those that were there before; mend some of them first"
+            );
+            let path = left_out.refused_in.clone().unwrap_or_default();
+            let identity = Identity::of(rule, path.place(), &Value::Null, None);
+            let error = FieldError { path, kind: ErrorKind::Forbidden, value: Value::Null, detail: detail.into() };
+            self.counted.are_stale = true;
+            self.kept.push(Finding { rule, severity: Severity::Deny, error, identity });
+        }
+    }
+
     /// Adds a finding, of which texts are made only if it is kept.
     fn add(
         &mut self,
@@ -287,7 +323,7 @@ impl Findings {
             }
         }
         for (rule, mut left_out) in other.left_out {
-            let denials = std::mem::take(&mut left_out.denials);
+            let mut denials = std::mem::take(&mut left_out.denials);
             if self.forgiven.is_empty()
                 && self.recognised == Recognised::Many
                 && !self.left_out.contains_key(rule)
@@ -296,12 +332,11 @@ impl Findings {
                 self.left_out.insert(rule, LeftOut { denials, ..left_out });
                 continue;
             }
+            let number = denials.len();
+            self.forgiven.take_all(rule, &mut denials);
+            self.left_out.entry(rule).or_default().warnings += number - denials.len();
             for identity in denials {
-                if self.forgiven.take(rule, identity) {
-                    self.leave_out_warning(rule);
-                } else {
-                    self.leave_out_denial(rule, Some(identity));
-                }
+                self.leave_out_denial(rule, Some(identity));
             }
             let own = self.left_out.entry(rule).or_default();
             own.unrecognised_denials += left_out.unrecognised_denials;
@@ -559,6 +594,42 @@ mod tests {
         all.append(found);
         assert_eq!((all.denied(), all.warned()), (refusals, end - first - refusals));
         assert_eq!(all.errors().count(), refusals.min(FINDINGS_MAX), "a new mistake is told, not only counted");
+    }
+
+    #[test]
+    fn more_than_can_be_recognised_is_refused_in_few_words() {
+        let many = RECOGNISED_MAX + FINDINGS_MAX;
+        let unchanged = bad(many).forgiven(bad(many)).unwrap();
+        assert_eq!((unchanged.denied(), unchanged.warned()), (0, many));
+        let more = bad(many + 3).forgiven(bad(many + 3)).unwrap();
+        let text = more.aggregate();
+        assert_eq!(more.denied(), 1);
+        assert!(text.starts_with("a: Forbidden: 3 mistakes beyond 65536 can't be told from those"), "{text}");
+    }
+
+    /// Rules that ran before anything was known to be forgiven need not run again, unless there is more to tell.
+    #[rstest]
+    #[case::the_same(0, 200, None)]
+    #[case::fewer(10, 100, None)]
+    #[case::few_others(170, 210, None)]
+    #[case::one_more_that_was_not_told(0, 201, Some(1))]
+    #[case::others(200, 260, Some(60))]
+    fn what_was_found_is_forgiven_afterwards(
+        #[case] first: usize,
+        #[case] end: usize,
+        #[case] refusals: Option<usize>,
+    ) {
+        let found = bad_from(first, end).forgiven(bad(200));
+        let (found, denied) = match (found, refusals) {
+            (Ok(found), None) => (found, end.saturating_sub(200)),
+            (Err(mut anew), Some(refusals)) => {
+                add(first, end, &mut anew);
+                (anew, refusals)
+            }
+            (found, _) => panic!("{}", found.is_ok()),
+        };
+        assert_eq!((found.denied(), found.warned()), (denied, end - first - denied));
+        assert_eq!(found.errors().count(), denied.min(FINDINGS_MAX), "a new mistake is told, not only counted");
     }
 
     #[rstest]

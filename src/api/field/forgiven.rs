@@ -49,10 +49,29 @@ impl Forgiven {
         &mut self.0[place].1
     }
 
+    /// The same, with nothing of it taken yet.
+    pub(super) fn renewed(mut self) -> Self {
+        for (_, of_rule) in &mut self.0 {
+            of_rule.taken = 0;
+            of_rule.others = None;
+        }
+        self
+    }
+
     /// Whether the refusal is forgiven, which it then is once less.
     pub(super) fn take(&mut self, rule: RuleId, identity: Identity) -> bool {
-        let known = self.0.iter_mut().find(|(known, _)| *known == rule);
-        known.is_some_and(|(_, of_rule)| of_rule.take(identity))
+        self.known(rule).is_some_and(|of_rule| of_rule.take(identity))
+    }
+
+    /// Leaves those of a rule's refusals that are not forgiven.
+    pub(super) fn take_all(&mut self, rule: RuleId, identities: &mut Vec<Identity>) {
+        if let Some(of_rule) = self.known(rule) {
+            identities.retain(|identity| !of_rule.take(*identity));
+        }
+    }
+
+    fn known(&mut self, rule: RuleId) -> Option<&mut ForgivenOfRule> {
+        self.0.iter_mut().find(|(known, _)| *known == rule).map(|(_, of_rule)| of_rule)
     }
 }
 

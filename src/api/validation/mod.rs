@@ -284,20 +284,20 @@ fn judge(request: &ValidationRequest<'_>, owner: Option<&Json<'_>>) -> Findings 
         }
         found
     };
-    let mut judged = judge(Findings::counting());
     if let Some(old) = old {
+        let mut judged = judge(Findings::new());
         if judged.denies() {
-            // An update is not refused for what was wrong before (spec/api-and-admission §4.2), and so is judged anew.
+            // An update is not refused for what was wrong before (spec/api-and-admission §4.2).
             let mut before = Findings::new();
             static_rules(&Object { value: old, ..object }, request, &mut before);
             rules::apply_profile(request.profile(), request.version, &mut before);
-            judged = judge(Findings::forgiving(before));
+            judged = judged.forgiven(before).unwrap_or_else(judge);
             strategy::forgive_defaults_left_behind(old, new, &mut judged);
         }
         found.append(judged);
         transitions::rules(request, old, new, &mut found);
     } else {
-        found.append(judged);
+        found.append(judge(Findings::counting()));
     }
     references::rules(request, &mut found);
     honour_skips(new, &mut found);
