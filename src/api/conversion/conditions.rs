@@ -2,11 +2,12 @@
 
 use std::{borrow::Cow, collections::HashSet};
 
-use super::object_of;
-use crate::api::json::Json;
+use crate::api::json::{Json, Members};
 
 /// The time of a condition that has none.
 const NO_TIME: &str = "1970-01-01T00:00:00Z";
+/// The reason of a condition that has none.
+const NO_REASON: &str = "Unknown";
 
 /// Whether the older shape of a condition has `lastUpdateTime`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,21 +27,25 @@ pub(super) fn up<'a>(conditions: &Json<'a>) -> Option<Json<'a>> {
             continue;
         }
         let word = |name: &str, otherwise| word(condition, name).cloned().unwrap_or(Json::from(otherwise));
-        list.push(object_of([
+        let fields = [
             ("type", condition_type.clone()),
             ("status", word("status", "Unknown")),
-            ("reason", valid_reason(word("reason", "Unknown"))),
+            ("reason", valid_reason(word("reason", NO_REASON))),
             ("message", word("message", "")),
             ("lastTransitionTime", word("lastTransitionTime", NO_TIME)),
-        ]));
+        ];
+        list.push(one_of([condition], fields.map(|(name, value)| (name, Some(value)))));
     }
     list.reverse();
     Some(list.into_iter().collect())
 }
 
 /// The list in the older shape; what stands for "none" there is left out. `None` if there is no list.
-pub(super) fn down<'a>(conditions: &Json<'a>, update_time: UpdateTime) -> Option<Json<'a>> {
+///
+/// Entries are shared with `origin`, the list that these conditions were made of, where they are the same as there.
+pub(super) fn down<'a>(conditions: &Json<'a>, update_time: UpdateTime, origin: Option<&Json<'a>>) -> Option<Json<'a>> {
     let conditions = conditions.as_array()?;
+    let mut origins = origin.and_then(Json::as_array).unwrap_or_default().iter();
     let mut list: Vec<Json<'a>> = Vec::with_capacity(conditions.len());
     for condition in conditions {
         let Some(condition_type) = condition.get("type").filter(|found| found.is_string()) else { continue };
@@ -48,17 +53,32 @@ pub(super) fn down<'a>(conditions: &Json<'a>, update_time: UpdateTime) -> Option
         let fields = [
             ("type", Some(condition_type.clone())),
             ("status", Some(word(condition, "status").cloned().unwrap_or(Json::from("Unknown")))),
-            ("reason", word(condition, "reason").cloned()),
+            ("reason", word(condition, "reason").filter(|reason| **reason != NO_REASON).cloned()),
             ("message", word(condition, "message").cloned()),
             ("lastTransitionTime", time.cloned()),
             ("lastUpdateTime", time.filter(|_| update_time == UpdateTime::Kept).cloned()),
         ];
-        let count = fields.iter().filter(|(_, value)| value.is_some()).count();
-        let mut older = Vec::with_capacity(count);
-        older.extend(fields.into_iter().filter_map(|(name, value)| Some((Cow::Borrowed(name), value?))));
-        list.push(Json::Object(older.into_iter().collect()));
+        list.push(one_of([condition].into_iter().chain(origins.next()), fields));
     }
     Some(list.into_iter().collect())
+}
+
+/// The first of these objects that has the given fields and no others; a new object if there is none. Ten thousand conditions
+/// that are mapped up, and back to find what got lost, are so made once at most.
+fn one_of<'o, 'a: 'o, const N: usize>(
+    objects: impl IntoIterator<Item = &'o Json<'a>>,
+    fields: [(&'static str, Option<Json<'a>>); N],
+) -> Json<'a> {
+    let count = fields.iter().filter(|(_, value)| value.is_some()).count();
+    let is_same = |object: &Members<'a>| {
+        object.len() == count && fields.iter().all(|(name, value)| object.get(name) == value.as_ref())
+    };
+    let same = objects.into_iter().find(|object| object.as_object().is_some_and(is_same));
+    same.cloned().unwrap_or_else(|| {
+        let mut present = Vec::with_capacity(count);
+        present.extend(fields.into_iter().filter_map(|(name, value)| Some((Cow::Borrowed(name), value?))));
+        Json::Object(present.into_iter().collect())
+    })
 }
 
 /// A text that says something.

@@ -112,8 +112,8 @@ fn convert_fields(kind: Kind, fields: Object<'_>, from: ApiVersion, to: ApiVersi
     if matches!(carried, Carried::Unreadable) {
         losses.push(Loss::UnreadableResidue);
     }
-    let map = || map_fields(kind, source.clone(), to);
-    let shown = |object| map_fields(kind, object, from);
+    let map = || map_fields(kind, source.clone(), to, None);
+    let shown = |object| map_fields(kind, object, from, Some(&source));
     let (mut target, back) = match carried {
         Carried::Residue(residue) => residue.apply(&source, map, shown),
         Carried::Nothing | Carried::Unreadable => {
@@ -152,16 +152,17 @@ fn take_residue(object: &mut Object<'_>, version: ApiVersion) -> Carried {
     Residue::parse(&text).map_or(Carried::Unreadable, Carried::Residue)
 }
 
-/// Maps the fields that both versions can express and leaves out the rest.
-fn map_fields(kind: Kind, mut object: Object<'_>, to: ApiVersion) -> Object<'_> {
+/// Maps the fields that both versions can express and leaves out the rest. What is mapped back says of what it was made, its
+/// `origin`, and shares with that what is the same.
+fn map_fields<'a>(kind: Kind, mut object: Object<'a>, to: ApiVersion, origin: Option<&Object<'a>>) -> Object<'a> {
     object.insert("apiVersion", api_version(to));
     match (kind, to) {
         (Kind::Machine, ApiVersion::V1beta1) => machine::up(&mut object),
         (Kind::Machine, ApiVersion::V1alpha1) => machine::down(&mut object),
         (Kind::MachineSet, ApiVersion::V1beta1) => scaling::set_up(&mut object),
-        (Kind::MachineSet, ApiVersion::V1alpha1) => scaling::set_down(&mut object),
+        (Kind::MachineSet, ApiVersion::V1alpha1) => scaling::set_down(&mut object, origin),
         (Kind::MachineDeployment, ApiVersion::V1beta1) => scaling::deployment_up(&mut object),
-        (Kind::MachineDeployment, ApiVersion::V1alpha1) => scaling::deployment_down(&mut object),
+        (Kind::MachineDeployment, ApiVersion::V1alpha1) => scaling::deployment_down(&mut object, origin),
         (Kind::MachineClass, ApiVersion::V1beta1) => class::up(&mut object),
         (Kind::MachineClass, ApiVersion::V1alpha1) => class::down(&mut object),
     }

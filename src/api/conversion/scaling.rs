@@ -22,7 +22,8 @@ pub(super) fn set_up(set: &mut Object<'_>) {
     }
 }
 
-pub(super) fn set_down(set: &mut Object<'_>) {
+/// `origin` is what the set was made of, if it is mapped back.
+pub(super) fn set_down<'a>(set: &mut Object<'a>, origin: Option<&Object<'a>>) {
     if let Some(spec) = nested(set, "spec") {
         spec.remove("machineClass");
         template(spec, machine::spec_down);
@@ -30,7 +31,10 @@ pub(super) fn set_down(set: &mut Object<'_>) {
     if let Some(status) = nested(set, "status") {
         status.remove("machineSetCondition");
         let list = status.remove("conditions");
-        if let Some(list) = list.as_ref().and_then(|list| conditions::down(list, UpdateTime::Absent)) {
+        if let Some(list) = list
+            .as_ref()
+            .and_then(|list| conditions::down(list, UpdateTime::Absent, of_status(origin, "machineSetCondition")))
+        {
             status.insert("machineSetCondition", list);
         }
         operation::down(status);
@@ -56,10 +60,13 @@ pub(super) fn deployment_up(deployment: &mut Object<'_>) {
     }
 }
 
-pub(super) fn deployment_down(deployment: &mut Object<'_>) {
+/// `origin` is what the deployment was made of, if it is mapped back.
+pub(super) fn deployment_down<'a>(deployment: &mut Object<'a>, origin: Option<&Object<'a>>) {
     if let Some(status) = nested(deployment, "status") {
         let list = status.remove("conditions");
-        if let Some(list) = list.as_ref().and_then(|list| conditions::down(list, UpdateTime::Kept)) {
+        if let Some(list) =
+            list.as_ref().and_then(|list| conditions::down(list, UpdateTime::Kept, of_status(origin, "conditions")))
+        {
             status.insert("conditions", list);
         }
         failed_machines(status, operation::down);
@@ -74,6 +81,10 @@ pub(super) fn deployment_down(deployment: &mut Object<'_>) {
         spec.insert("rollbackTo", rollback_to);
         remove_annotation(deployment, annotation::ROLLBACK_TO);
     }
+}
+
+fn of_status<'o, 'a>(object: Option<&'o Object<'a>>, field: &str) -> Option<&'o Json<'a>> {
+    object?.get("status")?.get(field)
 }
 
 fn template(spec: &mut Object<'_>, convert: impl FnOnce(&mut Object<'_>)) {
