@@ -46,6 +46,9 @@ fn one_seed_replays_one_history_byte_by_byte() {
         first.lasted.as_secs_f64(),
         once.as_secs_f64()
     );
+    if let Some(file) = std::env::var_os("MCM_TEST_WRITE_LOG") {
+        std::fs::write(file, first.writes.join("\n")).expect("the log of writes can be kept");
+    }
     if let Some(at) = first.writes.iter().zip(&second.writes).position(|(one, two)| one != two) {
         panic!("write {at} differs:\n{}\n{}", first.writes[at], second.writes[at]);
     }
