@@ -20,12 +20,12 @@ use k8s_openapi::api::{
     storage::v1::VolumeAttachment,
 };
 use kube::client::Body;
+use kube_values::field::Findings;
+use machine_api::{
+    names::{finalizer, label, machine_condition, stage_text},
+    v1alpha1::{Machine, MachineClass},
+};
 use machine_controller_manager::{
-    api::{
-        field::Findings,
-        names::{finalizer, label, machine_condition, stage_text},
-        v1alpha1::{Machine, MachineClass},
-    },
     cluster::{
         clients::{ClientSettings, Cluster, Purpose, Rate},
         clock::{SharedClock, TokioClock},
@@ -45,8 +45,8 @@ use machine_controller_manager::{
         Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
         Registry, Status, VmIdentity, VolumeIdsRequest,
     },
-    metrics::Metrics,
 };
+use mcm_metrics::Metrics;
 use rand::SeedableRng;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

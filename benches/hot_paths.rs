@@ -10,13 +10,17 @@ use k8s_openapi::api::{
     storage::v1::VolumeAttachment,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use machine_controller_manager::{
+use kube_protocol::{
+    selectors::{FieldSelector, LabelSelector},
+    status::ApiStatus,
+};
+use machine_api::{
     admission::{Admission, Endpoint},
-    api::{
-        names::finalizer,
-        v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet},
-        validation::{NoProviders, NoReferences, Policy},
-    },
+    names::finalizer,
+    v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet},
+    validation::{NoProviders, NoReferences, Policy},
+};
+use machine_controller_manager::{
     cluster::{
         clock::{SharedClock, TokioClock},
         key::ObjectKey,
@@ -37,10 +41,6 @@ use machine_controller_manager::{
         rows::Selection,
         view::{Freshness, View},
         views::{FleetView, Inventories, InventorySettings, Judges, OutlookView, RolloutPlanView, Sources, Standing},
-    },
-    protocol::{
-        selectors::{FieldSelector, LabelSelector},
-        status::ApiStatus,
     },
 };
 

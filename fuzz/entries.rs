@@ -3,10 +3,12 @@
 //!
 //! Shared by the fuzz targets beside this file and by `tests/it/hostile_bytes.rs`, which runs them in CI for a bounded time.
 
-use machine_controller_manager::{
+use machine_api::{
     admission::{ANSWER_MAX, Admission, Endpoint, convert},
-    api::{conversion, validation::Policy},
+    conversion,
+    validation::Policy,
 };
+
 use serde_json::{Value, json};
 
 /// An `AdmissionReview` to every endpoint.

@@ -4,12 +4,6 @@
 
 #![forbid(unsafe_code)]
 
-// Under this name the samples of tests/limits know the crate, which are tests of ours too.
-#[cfg(test)]
-extern crate self as machine_controller_manager;
-
-pub mod admission;
-pub mod api;
 pub mod cli;
 pub mod cluster;
 pub mod controllers;
@@ -19,8 +13,6 @@ pub mod extension;
 #[cfg(test)]
 mod floors;
 pub mod manager;
-pub mod metrics;
-pub mod protocol;
 pub mod server;
 pub mod settings;
 pub mod simulation;

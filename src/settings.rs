@@ -21,12 +21,11 @@ pub use extension::{
 };
 pub use limits::{ConnectionLimits, Http2Limits, Limits, RequestLimits};
 pub use loops::{Controller, ControllerSet, Half, LeaderElection, StandbyCaches, Workers};
+use machine_api::kind::ApiVersion;
 pub use serving::{
     AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, SniCertificate, TlsCipherSuite,
     TlsMinVersion, WebhookSettings,
 };
-
-use crate::api::kind::ApiVersion;
 
 /// Everything `mcm serve` is told.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,10 +13,11 @@ use std::{
     cell::Cell,
 };
 
+use kube_values::json::Json;
 use limits::{Door, Sample, samples};
-use machine_controller_manager::{
+use machine_api::{
     admission::{ANSWER_MAX, Admission, convert},
-    api::{json::Json, validation::Policy},
+    validation::Policy,
 };
 
 /// The system's allocator, counting what each thread does.

@@ -3,9 +3,9 @@
 
 use std::{hint::black_box, time::Duration};
 
-use machine_controller_manager::{
+use machine_api::{
     admission::{Admission, convert},
-    api::validation::Policy,
+    validation::Policy,
 };
 
 #[path = "../../tests/limits/mod.rs"]

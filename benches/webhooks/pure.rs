@@ -2,10 +2,11 @@
 
 use std::{hint::black_box, time::Instant};
 
-use machine_controller_manager::{
+use machine_api::{
     admission::{Admission, Endpoint, convert},
-    api::validation::Policy,
+    validation::Policy,
 };
+
 use serde_json::{Value, json};
 
 const ROUNDS: u32 = 20_000;

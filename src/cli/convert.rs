@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::documents::{
     Document, DocumentError, Format, ObjectRef, WriteError, list_items, parse_documents, write_documents,
 };
-use crate::api::{
+use machine_api::{
     conversion::{ConversionError, convert},
     names,
 };

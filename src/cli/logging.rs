@@ -103,13 +103,17 @@ pub fn start(args: &LoggingArgs) -> Result<(), tracing_subscriber::util::TryInit
 /// When something else in the process logs already.
 pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::TryInitError> {
     let filter = if verbosity == 0 {
-        filter(0).with_target("machine_controller_manager", LevelFilter::WARN).with_target("mcm", LevelFilter::WARN)
+        filter(0).with_targets(OURS.map(|name| (name, LevelFilter::WARN)))
     } else {
         filter(verbosity)
     };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(filter).with(lines).try_init()
 }
+
+/// The crates of this program, as their log lines name them.
+const OURS: [&str; 6] =
+    ["kube_protocol", "kube_values", "machine_api", "machine_controller_manager", "mcm", "mcm_metrics"];
 
 /// What is logged at a verbosity.
 fn filter(verbosity: i32) -> Targets {
@@ -120,8 +124,7 @@ fn filter(verbosity: i32) -> Targets {
         10.. => (LevelFilter::TRACE, LevelFilter::DEBUG),
     };
     Targets::new()
-        .with_target("machine_controller_manager", ours)
-        .with_target("mcm", ours)
+        .with_targets(OURS.map(|name| (name, ours)))
         .with_default(theirs)
         // It logs whole objects that it can't decode, Secrets among them. Who called tells what went wrong.
         .with_target("kube_client::client", LevelFilter::ERROR)
@@ -164,7 +167,7 @@ mod tests {
     #[case::and_of_the_libraries(10, Level::TRACE, Level::DEBUG)]
     fn verbosity_opens_our_levels_before_the_libraries(#[case] v: i32, #[case] ours: Level, #[case] theirs: Level) {
         let filter = filter(v);
-        assert!(filter.would_enable("machine_controller_manager::api", &ours));
+        assert!(filter.would_enable("machine_api", &ours));
         assert!(filter.would_enable("hyper", &theirs));
         assert!(!filter.would_enable("hyper", &Level::TRACE));
     }

@@ -11,12 +11,10 @@ use super::{
     rbac::{self, Installation},
     webhook_scope::WebhookScope,
 };
-use crate::{
+use machine_api::{
     admission::manifests::{Client, FailurePolicy, MatchConditions, StatusWebhook, WebhookManifests},
-    api::{
-        crd::{Converter, CrdOptions, OldestServer, V1Beta1},
-        names,
-    },
+    crd::{Converter, CrdOptions, OldestServer, V1Beta1},
+    names,
 };
 
 /// Flags of `mcm manifests`.

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::{documents::to_yaml, migrate_storage::definition::name_of};
-use crate::api::{
+use machine_api::{
     kind::Kind,
     names::{V1ALPHA1, V1BETA1, WEBHOOK_CONFIGURATION},
 };

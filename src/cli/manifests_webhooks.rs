@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::documents::to_yaml;
-use crate::admission::{
+use machine_api::admission::{
     manifests::{Client, Scope, WebhookManifests},
     policies::policies,
 };

@@ -37,8 +37,7 @@ use std::{
 };
 
 use clap::{CommandFactory, Parser, Subcommand};
-
-use crate::api::validation::syntax::dns1123_subdomain;
+use kube_values::syntax::dns1123_subdomain;
 
 /// Declarative virtual machines for Kubernetes.
 #[derive(Clone, Debug, Parser)]

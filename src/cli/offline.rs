@@ -17,13 +17,13 @@ use super::{
     validate::{self, ValidateOptions},
 };
 use crate::{
-    admission::RegisteredDrivers,
-    api::validation::{ControllerUsers, Coverage, Policy, Profile},
     driver::{
         self, Driver, Registry,
         virtual_cloud::{SimulationOptions, Standby},
     },
+    manager::registered_drivers::RegisteredDrivers,
 };
+use machine_api::validation::{ControllerUsers, Coverage, Policy, Profile};
 
 /// What `-f` calls the standard input.
 const STDIN: &str = "-";

@@ -9,7 +9,7 @@
 use serde_json::{Value, json};
 
 use super::{manifests_webhooks::DEFAULT_NAMESPACE, webhook_scope::WebhookScope};
-use crate::api::names;
+use machine_api::names;
 
 /// Group of the views.
 const VIEWS: &str = crate::extension::view::GROUP;

@@ -16,7 +16,6 @@ use super::{
     namespace_name, object_name,
 };
 use crate::{
-    api::v1alpha1::{MachineDeployment, MachineSet, controller_of},
     cluster::{
         error::ApiError,
         gate::Gate,
@@ -29,6 +28,7 @@ use crate::{
         template_equality::is_equal,
     },
 };
+use machine_api::v1alpha1::{MachineDeployment, MachineSet, controller_of};
 
 /// How often the change is tried while others change the deployment too.
 const TRIES: usize = 5;
@@ -155,12 +155,11 @@ fn no_such_revision(deployment: &MachineDeployment, sets: &[&MachineSet], wish: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        api::names::annotation,
-        controllers::{
-            deployment::testing::{deployment, set_of_class},
-            set::testing::Building,
-        },
+    use machine_api::names::annotation;
+
+    use crate::controllers::{
+        deployment::testing::{deployment, set_of_class},
+        set::testing::Building,
     };
 
     #[test]

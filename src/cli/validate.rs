@@ -22,10 +22,12 @@ use self::{
     unknown_fields::Schemas,
 };
 use super::documents::{Document, ObjectRef, parse_documents};
-use crate::api::{
-    defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
+use kube_values::{
     field::{FieldPath, Findings},
     json::Json,
+};
+use machine_api::{
+    defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
     kind::{ApiVersion, Kind},
     names,
     validation::{

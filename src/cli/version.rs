@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{Failure, output::OutputFormat};
-use crate::api::names;
+use machine_api::names;
 
 /// Flags of `mcm version`.
 #[derive(Clone, Copy, Debug, Args)]

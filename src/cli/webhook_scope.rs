@@ -1,8 +1,7 @@
 //! Whose objects the webhooks of an installation judge, and what it is called by outside its namespace.
 
 use clap::ValueEnum;
-
-use crate::{admission::manifests::Scope, api::names};
+use machine_api::{admission::manifests::Scope, names};
 
 /// Whose objects the webhooks judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

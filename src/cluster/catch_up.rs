@@ -115,7 +115,7 @@ mod tests {
     use tower::service_fn;
 
     use super::*;
-    use crate::api::v1alpha1::Machine;
+    use machine_api::v1alpha1::Machine;
 
     fn machine(name: &str, uid: &str, version: u64) -> Machine {
         let mut machine = Machine::default();

@@ -16,7 +16,7 @@ use kube::{
 use serde_json::Value;
 
 use super::{error::ApiError, objects::CALL_TIMEOUT};
-use crate::api::{
+use machine_api::{
     kind::Kind,
     names::{GROUP, V1ALPHA1},
 };

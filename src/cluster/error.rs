@@ -203,7 +203,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::api::v1alpha1::Machine;
+    use machine_api::v1alpha1::Machine;
 
     fn refusal(code: u16, body: &Value) -> kube::Error {
         let status: kube::core::Status = serde_json::from_value(body.clone()).unwrap();

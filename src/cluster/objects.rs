@@ -18,7 +18,7 @@ use super::{
     refusals::{About, Refusals, Said},
     store::{Moment, Store},
 };
-use crate::api::v1alpha1::controller_of;
+use machine_api::v1alpha1::controller_of;
 
 /// Objects per page of a live look at a whole collection.
 const LIVE_PAGE: u32 = 250;

@@ -16,7 +16,7 @@ use super::{
     error::{ApiError, chain},
     objects::CALL_TIMEOUT,
 };
-use crate::api::names;
+use machine_api::names;
 
 /// How long an API server may be silent at the start, and the pause between questions (spec/deployment-and-set §1.2).
 const REACHABLE_WITHIN: Duration = Duration::from_secs(10);

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::state::{State, Woken};
 use super::error::ApiError;
-use crate::metrics::{QueueMetrics, Waiting};
+use mcm_metrics::{QueueMetrics, Waiting};
 
 /// What a pass over a key ended with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
     /// An empty queue whose metrics nobody reads.
     #[cfg(test)]
     pub(crate) fn for_tests(name: &'static str) -> Self {
-        let metrics = crate::metrics::Metrics::new(Arc::new(|| Duration::ZERO)).expect("the declarations agree");
+        let metrics = mcm_metrics::Metrics::new(Arc::new(|| Duration::ZERO)).expect("the declarations agree");
         Self::new(name, metrics.queue(name))
     }
 

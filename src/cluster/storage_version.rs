@@ -9,12 +9,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use tokio::time::Instant;
 
 use super::{definitions::hollow_in, error::ApiError, objects::CALL_TIMEOUT};
-use crate::{
-    api::{
-        kind::{ApiVersion, Kind},
-        names,
-    },
-    settings::ReadVersion,
+use crate::settings::ReadVersion;
+use machine_api::{
+    kind::{ApiVersion, Kind},
+    names,
 };
 
 /// How often discovery is looked at again: storage moves once in a cluster's life, and until it is noticed the other

@@ -7,13 +7,12 @@
 use std::sync::Arc;
 
 use kube::Resource;
-use serde::Serialize;
-
-use crate::api::{
+use machine_api::{
     kind::Kind,
     v1alpha1::{MachineDeployment, MachineSet},
     validation::reconcile_findings_of,
 };
+use serde::Serialize;
 
 /// Bytes of all errors together: they become the text of an event and of a condition.
 const TOLD_MAX: usize = 1000;

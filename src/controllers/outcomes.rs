@@ -2,8 +2,9 @@
 //! that have owners and orphans (`set`, `deployment`) and by the simulation, so that both read an answer in the same way. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use machine_api::v1alpha1::controller_of;
 
-use crate::{api::v1alpha1::controller_of, cluster::error::ApiError};
+use crate::cluster::error::ApiError;
 
 /// The effect has nothing left to do on an object that is gone.
 ///

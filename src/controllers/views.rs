@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Resource, ResourceExt};
+use machine_api::{
+    names::label,
+    v1alpha1::{Machine, MachineClass, MachineDeployment, MachinePhase, MachineSet, controller_of},
+};
 
 use crate::{
-    api::{
-        names::label,
-        v1alpha1::{Machine, MachineClass, MachineDeployment, MachinePhase, MachineSet, controller_of},
-    },
     cluster::store::{IndexName, Store},
     driver::same_instance::instance_key,
 };

@@ -10,10 +10,9 @@ use std::{
 };
 
 use http::{HeaderMap, header};
+use kube_protocol::{request::Target, status::ApiStatus};
 use serde_json::{Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
-
-use crate::protocol::{request::Target, status::ApiStatus};
 
 /// The group of those who may impersonate.
 pub(super) const MASTERS: &str = "system:masters";

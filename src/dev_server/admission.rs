@@ -15,10 +15,8 @@ use super::{
     server::{Call, Server},
     store::Collection,
 };
-use crate::{
-    api::selector,
-    protocol::{options::DryRun, status::ApiStatus},
-};
+use kube_protocol::{options::DryRun, status::ApiStatus};
+use kube_values::selector;
 
 /// How long a conversion may take.
 const CONVERSION: Duration = Duration::from_secs(30);

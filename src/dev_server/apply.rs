@@ -11,7 +11,7 @@ use super::{
     schema::{ListType, MapType, Schema, prune, validate},
     server::Call,
 };
-use crate::protocol::status::{ApiStatus, Cause};
+use kube_protocol::status::{ApiStatus, Cause};
 
 /// Whether an apply takes fields from their owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,14 +14,12 @@ use super::{
     object::text,
     store::{Collection, Store, Stored, key},
 };
-use crate::{
-    api::selector,
-    protocol::{
-        request::{Query, ResourceRequest, Target, Verb},
-        selectors::FieldSelector,
-        status::ApiStatus,
-    },
+use kube_protocol::{
+    request::{Query, ResourceRequest, Target, Verb},
+    selectors::FieldSelector,
+    status::ApiStatus,
 };
+use kube_values::selector;
 
 /// Group of all objects of RBAC.
 pub(super) const GROUP: &str = "rbac.authorization.k8s.io";
@@ -291,7 +289,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{dev_server::persistence::Durable, dev_server::store::Expect, protocol::request::classify};
+    use crate::dev_server::{persistence::Durable, store::Expect};
+    use kube_protocol::request::classify;
 
     fn attributes(method: &str, path: &str) -> Attributes {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));

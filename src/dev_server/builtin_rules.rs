@@ -13,7 +13,7 @@ use super::{
     schema::validate,
     write_rules::remove,
 };
-use crate::protocol::status::{ApiStatus, Cause};
+use kube_protocol::status::{ApiStatus, Cause};
 
 /// The label of a namespace that holds its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::protocol::request::{ResourceRequest, Verb};
+use kube_protocol::request::{ResourceRequest, Verb};
 
 /// What is told apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +84,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::protocol::request::{Query, Target, classify};
+    use kube_protocol::request::{Query, Target, classify};
 
     #[rstest]
     #[case::create("POST", "/api/v1/namespaces/a/configmaps", None, "POST", "resource", "")]

@@ -13,7 +13,7 @@ use super::{
     store::Collection,
     write_rules::remove,
 };
-use crate::protocol::{
+use kube_protocol::{
     jsonpath::JsonPath,
     resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope, Subresource},
     status::ApiStatus,

@@ -6,7 +6,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use super::{kinds::Served, write_rules::remove};
-use crate::protocol::status::{ApiStatus, Cause};
+use kube_protocol::status::{ApiStatus, Cause};
 
 /// Bytes of data of one object, decoded.
 const DATA_LIMIT: usize = 1024 * 1024;

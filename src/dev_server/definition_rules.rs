@@ -12,7 +12,7 @@ use super::{
     object::{name, text},
     schema::{Schema, Type, compile::structural, structure, validate},
 };
-use crate::protocol::{jsonpath::JsonPath, status::Cause};
+use kube_protocol::{jsonpath::JsonPath, status::Cause};
 
 /// What is wrong with a definition.
 pub(super) fn check(definition: &Value, old: Option<&Value>) -> Vec<Cause> {

@@ -16,7 +16,7 @@ use super::{
     server::{Answer, Call, Server},
     store::{Expect, Raced, Stored, key},
 };
-use crate::protocol::{
+use kube_protocol::{
     options::{DeleteOptions, DryRun, Propagation},
     request::ResourceRequest,
     status::{ApiStatus, deleted},

@@ -17,10 +17,10 @@ use super::{
     kinds::{Registry, Served},
     server::{Answer, Server},
 };
-use crate::protocol::{
+use kube_protocol::{
     answer::Document,
-    discovery, health,
-    health::CheckState,
+    discovery,
+    health::{self, CheckState},
     negotiate::{Offer, Shape, accept},
     openapi, openapi_protobuf,
     request::{Query, Verb},

@@ -12,14 +12,12 @@ use super::{
     server::{Answer, Call, Server},
     store::{Collection, Stored},
 };
-use crate::{
-    api::selector,
-    protocol::{
-        options::{DeleteOptions, DryRun, WriteOptions},
-        request::Query,
-        status::ApiStatus,
-    },
+use kube_protocol::{
+    options::{DeleteOptions, DryRun, WriteOptions},
+    request::Query,
+    status::ApiStatus,
 };
+use kube_values::selector;
 
 /// What the body of an eviction asks for.
 struct Eviction {

@@ -34,7 +34,7 @@ use super::{
     store::{Collection, Store},
     webhook_client::InProcess,
 };
-use crate::protocol::status::ApiStatus;
+use kube_protocol::status::ApiStatus;
 
 /// The name of context and cluster in kubeconfigs.
 pub const CONTEXT: &str = "mcm-dev";

@@ -7,7 +7,7 @@ use json_patch::PatchOperation;
 use serde_json::Value;
 
 use super::server::BODY_LIMIT;
-use crate::protocol::depth::{self, TooDeep};
+use kube_protocol::depth::{self, TooDeep};
 
 /// Why a patch is not applied.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use super::{
     schema::{Schema, compile::Compiler},
     store::Collection,
 };
-use crate::protocol::{
+use kube_protocol::{
     jsonpath::JsonPath,
     request::Verb,
     resource::{Column, GroupVersionKind, Resource, ResourceScope, Subresource},
@@ -174,7 +174,7 @@ impl Registry {
         custom.sort_by(|one, other| {
             let key = |served: &Served| (served.group().to_owned(), served.plural().to_owned());
             key(one).cmp(&key(other)).then_with(|| {
-                crate::protocol::discovery::compare_versions(&one.resource.kind.version, &other.resource.kind.version)
+                kube_protocol::discovery::compare_versions(&one.resource.kind.version, &other.resource.kind.version)
             })
         });
         let all: Vec<Arc<Served>> = built_in().iter().cloned().chain(custom).collect();

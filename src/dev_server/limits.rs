@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::access::User;
-use crate::protocol::{
+use kube_protocol::{
     answer::{Answer, AnswerBody},
     request::{Query, Target, Verb, check_timeout},
     status::{ApiStatus, Form},
@@ -173,13 +173,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        dev_server::{
-            access::MASTERS,
-            testing::{ask, cluster_with, open, watch},
-        },
-        protocol::request::classify,
+    use crate::dev_server::{
+        access::MASTERS,
+        testing::{ask, cluster_with, open, watch},
     };
+    use kube_protocol::request::classify;
 
     fn user(groups: &[&str]) -> User {
         User::known("somebody", groups.iter().map(|group| (*group).to_owned()))

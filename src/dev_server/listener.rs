@@ -23,13 +23,13 @@ use super::{
     server::{BODY_LIMIT, Server},
 };
 use crate::{
-    protocol::status::ApiStatus,
     server::{
         BodyReader, Peer,
         connections::{Acceptor, Handler, Stop},
     },
     settings::{ConnectionLimits, Http2Limits, RequestLimits},
 };
+use kube_protocol::status::ApiStatus;
 
 /// Concurrent requests on one HTTP/2 connection: clients that run many watches have one connection.
 const STREAMS: u32 = 1000;

@@ -1,10 +1,9 @@
 //! What is common to all objects: metadata, names, time stamps.
 
 use jiff::Timestamp;
+use kube_protocol::status::Cause;
 use rand::Rng;
 use serde_json::{Map, Value, json};
-
-use crate::protocol::status::Cause;
 
 /// Characters of generated names: no vowels, so that no words come out.
 const NAME_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";

@@ -17,7 +17,7 @@ use super::{
     write::{Outcome, Owners, Proposal},
     write_body::agree_with_url,
 };
-use crate::protocol::{
+use kube_protocol::{
     depth, duplicates, negotiate,
     options::{FieldValidation, WriteOptions},
     request::Verb,

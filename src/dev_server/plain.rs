@@ -12,7 +12,7 @@ use super::{
     server::Call,
     store::{MANAGED, Stored},
 };
-use crate::protocol::negotiate::{self, Encoding, Layout, Shape};
+use kube_protocol::negotiate::{self, Encoding, Layout, Shape};
 
 /// Where an object is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use kube_values::quantity::Quantity;
 use serde_json::{Value, json};
-
-use crate::api::quantity::Quantity;
 
 /// Only these count.
 const COUNTED: [&str; 2] = ["cpu", "memory"];

@@ -12,7 +12,7 @@ use super::{
     server::{Answer, Call, Server},
     store::{Snapshot, Stored},
 };
-use crate::protocol::{
+use kube_protocol::{
     options::{ListOptions, Revision},
     request::Query,
     selectors::FieldSelector,
@@ -23,7 +23,7 @@ use crate::protocol::{
 impl Server {
     pub(super) async fn get(&self, call: &Call<'_>) -> Result<Answer, ApiStatus> {
         if let Some(version) = call.query.get("resourceVersion") {
-            self.not_older_than(crate::protocol::options::resource_version(version)?).await?;
+            self.not_older_than(kube_protocol::options::resource_version(version)?).await?;
         }
         let stored = self.store.get(&call.served.collection, &call.key()).ok_or_else(|| call.not_found())?;
         if plain::is_wanted(call) && !plain::needs_webhook(&stored, &call.served) {

@@ -12,7 +12,7 @@ use super::{
     server::{Answer, Call, Server},
     write_body::{agree_with_url, read_body},
 };
-use crate::protocol::{
+use kube_protocol::{
     options::{FieldValidation, WriteOptions},
     status::ApiStatus,
 };

@@ -30,8 +30,8 @@ use super::{
     watch_lines::WatchLines,
     webhook_client::WebhookClient,
 };
-pub(super) use crate::protocol::answer::{Answer, AnswerBody};
-use crate::protocol::{
+pub(super) use kube_protocol::answer::{Answer, AnswerBody};
+use kube_protocol::{
     answer::{refused, written},
     negotiate::{self, Accepted, Encoding, Offer},
     request::{Query, ResourceRequest, Target, Verb, classify},

@@ -18,7 +18,7 @@ use super::{
     server::{Answer, AnswerBody, Call, Server},
     store::{Change, Stored},
 };
-use crate::protocol::{
+use kube_protocol::{
     negotiate::Shape,
     options::{Bookmarks, InitialEvents, WatchOptions},
     status::ApiStatus,

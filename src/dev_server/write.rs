@@ -21,7 +21,7 @@ use super::{
         same,
     },
 };
-use crate::protocol::{
+use kube_protocol::{
     options::{DryRun, FieldValidation, WriteOptions},
     status::{ApiStatus, Cause},
 };

@@ -10,7 +10,7 @@ use super::{
     schema::{defaults, prune},
     server::{BODY_LIMIT, Call},
 };
-use crate::protocol::{
+use kube_protocol::{
     bodies::{self, Origin},
     duplicates,
     options::{FieldValidation, WriteOptions},
@@ -83,7 +83,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{dev_server::kinds::Registry, protocol::request::Query};
+    use crate::dev_server::kinds::Registry;
+    use kube_protocol::request::Query;
 
     #[test]
     fn nulls_in_fields_of_built_in_kinds_say_nothing() {

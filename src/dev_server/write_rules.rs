@@ -12,7 +12,7 @@ use super::{
     server::Call,
     store::revision_of,
 };
-use crate::protocol::status::{ApiStatus, Cause};
+use kube_protocol::status::{ApiStatus, Cause};
 
 /// What no writer can set.
 const SERVER_ONLY: [&str; 6] =
@@ -116,7 +116,7 @@ pub(super) fn demands(call: &Call<'_>, old: &Value, new: &Value) -> Result<Deman
         let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
         return Err(ApiStatus::invalid(call.served.group(), call.served.kind(), call.name(), vec![cause]));
     }
-    if crate::protocol::options::resource_version(revision)? != revision_of(old) {
+    if kube_protocol::options::resource_version(revision)? != revision_of(old) {
         return Err(call.modified());
     }
     // A patch leaves the version as it was found: only a caller who named one insists on it.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use kube_values::field::Findings;
+use machine_api::v1alpha1::MachineClass;
 use serde_json::Value;
-
-use crate::api::{field::Findings, v1alpha1::MachineClass};
 
 /// Rules over the classes of one provider. A process can have them without a driver for that provider: admission in front
 /// of drivers that run elsewhere.

@@ -10,10 +10,8 @@ use serde_json::json;
 use super::{
     Code, CreatedVm, Driver, ListRequest, ListedVm, MachineRequest, OpContext, SameInstance, SecretData, Status,
 };
-use crate::api::{
-    field::Findings,
-    v1alpha1::{Machine, MachineClass},
-};
+use kube_values::field::Findings;
+use machine_api::v1alpha1::{Machine, MachineClass};
 
 /// Lets the whole story happen; panics with the rule that is broken. Machines of the class that are there before stay.
 pub async fn holds_for(driver: &dyn Driver, class: MachineClass, secret: SecretData) {

@@ -13,10 +13,9 @@ use super::{
     ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
     SameInstance, SecretData, Status, VmIdentity, VolumeIdsRequest, unless_it_crashes,
 };
-use crate::{
-    api::{field::Findings, v1alpha1::MachineClass},
-    metrics::{DriverCall, DriverOperation, FailedDriverCall, Metrics},
-};
+use kube_values::field::Findings;
+use machine_api::v1alpha1::MachineClass;
+use mcm_metrics::{DriverCall, DriverOperation, FailedDriverCall, Metrics};
 
 /// A driver whose calls are counted and timed, and whose errors tell no secret that it was given.
 pub struct Measured {

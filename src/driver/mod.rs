@@ -22,6 +22,7 @@ use async_trait::async_trait;
 use futures::FutureExt;
 
 pub use class_rules::ClassRules;
+pub use machine_api::machine_code::Code;
 pub use measured::Measured;
 pub use registry::Registry;
 pub use requests::OpContext;
@@ -29,8 +30,8 @@ pub use same_instance::SameInstance;
 pub use status::Status;
 pub use types::*;
 
-pub use crate::api::machine_code::Code;
-use crate::api::{field::Findings, v1alpha1::MachineClass};
+use kube_values::field::Findings;
+use machine_api::v1alpha1::MachineClass;
 
 /// The rules over classes that this program knows without a driver for them.
 pub fn known_rules() -> Vec<Arc<dyn ClassRules>> {

@@ -8,7 +8,8 @@ use std::{
 use serde_json::Value;
 
 use super::{ClassRules, Code, Driver, SameInstance, Status, same_instance};
-use crate::api::{field::Findings, v1alpha1::MachineClass};
+use kube_values::field::Findings;
+use machine_api::v1alpha1::MachineClass;
 
 /// The drivers of this process, by the `provider` strings they serve, and rules over classes that are served elsewhere.
 #[derive(Clone, Default)]
@@ -107,14 +108,12 @@ mod tests {
     use async_trait::async_trait;
 
     use super::*;
-    use crate::{
-        driver::{
-            Capabilities, CreatedVm, DeletedVm, DriverInfo, ListRequest, ListedVm, MachineRequest, Measured, OpContext,
-            VmIdentity, VolumeIdsRequest, aws, known_rules,
-            virtual_cloud::{SimulationOptions, Standby},
-        },
-        metrics::Metrics,
+    use crate::driver::{
+        Capabilities, CreatedVm, DeletedVm, DriverInfo, ListRequest, ListedVm, MachineRequest, Measured, OpContext,
+        VmIdentity, VolumeIdsRequest, aws, known_rules,
+        virtual_cloud::{SimulationOptions, Standby},
     };
+    use mcm_metrics::Metrics;
 
     /// A driver of its own for a provider whose rules are known.
     struct Served(DriverInfo);

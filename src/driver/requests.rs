@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Code, Status};
-use crate::metrics::{CloudCall, Metrics};
+use mcm_metrics::{CloudCall, Metrics};
 
 /// What every driver call gets along.
 #[derive(Clone)]

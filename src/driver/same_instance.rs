@@ -4,9 +4,8 @@
 //! differ in spelling: `aws:///eu-west-1/i-0abc` and `aws:///eu-west-1a/i-0abc`, `gce:///…` and `gce://…`, a name and a
 //! resource path at Azure. Source: decisions.md 44.
 
+use machine_api::validation::{Holder, HolderFact};
 use serde::Serialize;
-
-use crate::api::validation::{Holder, HolderFact};
 
 /// What a driver says of a machine's provider id and a Node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

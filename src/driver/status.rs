@@ -1,6 +1,6 @@
 //! The status that a failing driver call answers.
 //!
-//! Source: spec/providers §1.4. The codes themselves are vocabulary: [`crate::api::machine_code`].
+//! Source: spec/providers §1.4. The codes themselves are vocabulary: [`machine_api::machine_code`].
 
 use std::fmt;
 

@@ -7,8 +7,7 @@ use k8s_openapi::{
     ByteString,
     api::core::v1::{NodeAddress, PersistentVolumeSpec},
 };
-
-use crate::api::v1alpha1::{Machine, MachineClass};
+use machine_api::v1alpha1::{Machine, MachineClass};
 
 /// What a driver is called, serves and can do.
 #[derive(Clone, Debug)]

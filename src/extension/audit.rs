@@ -16,11 +16,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::authentication::{decide::Way, identity::Identity};
-use crate::{
-    metrics::Metrics,
-    protocol::request::{ResourceRequest, Verb},
-    settings::AuditLog,
-};
+use crate::settings::AuditLog;
+use kube_protocol::request::{ResourceRequest, Verb};
+use mcm_metrics::Metrics;
 
 /// Lines that may wait to be written.
 const QUEUE: usize = 10_000;

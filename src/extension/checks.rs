@@ -7,7 +7,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use super::{authentication::config::AuthConfig, contact::Contact};
-use crate::{protocol::health::CheckState, server::Health};
+use crate::server::Health;
+use kube_protocol::health::CheckState;
 
 /// The endpoints.
 pub const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];

@@ -15,21 +15,19 @@ use super::{
     rows::Selection,
     view::{Answer as ViewAnswer, Freshness, Listing, Question, View},
 };
-use crate::{
-    api::validation::syntax,
-    protocol::{
-        answer::Answer,
-        bodies::{self, Origin},
-        duplicates,
-        negotiate::{self, Shape},
-        options::{FieldValidation, ListOptions, Revision, WriteOptions, resource_version},
-        request::{Query, ResourceRequest, Verb},
-        selectors::FieldSelector,
-        status::{ApiStatus, Cause},
-        table::{shape_list, shape_object},
-        unknown_fields,
-    },
+use kube_protocol::{
+    answer::Answer,
+    bodies::{self, Origin},
+    duplicates,
+    negotiate::{self, Shape},
+    options::{FieldValidation, ListOptions, Revision, WriteOptions, resource_version},
+    request::{Query, ResourceRequest, Verb},
+    selectors::FieldSelector,
+    status::{ApiStatus, Cause},
+    table::{shape_list, shape_object},
+    unknown_fields,
 };
+use kube_values::syntax;
 
 /// A question to a view, from a caller who may ask it.
 pub struct Call<'a> {

@@ -4,12 +4,10 @@ use http::Method;
 use rstest::rstest;
 
 use super::*;
-use crate::{
-    extension::testing::TestView,
-    protocol::{
-        answer::AnswerBody,
-        request::{Target, classify},
-    },
+use crate::extension::testing::TestView;
+use kube_protocol::{
+    answer::AnswerBody,
+    request::{Target, classify},
 };
 
 const BASE: &str = "/apis/views.machine.sapcloud.io/v1alpha1";

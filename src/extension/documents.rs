@@ -12,7 +12,7 @@ use super::{
     registry::Registry,
     view::{GROUP, VERSION},
 };
-use crate::protocol::{
+use kube_protocol::{
     answer::{Answer, Document},
     discovery,
     negotiate::{Offer, Shape, accept},
@@ -187,7 +187,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{extension::testing::TestView, protocol::answer::AnswerBody};
+    use crate::extension::testing::TestView;
+    use kube_protocol::answer::AnswerBody;
 
     fn documents() -> Documents {
         Documents::of(&Registry::new(vec![TestView::served()]))

@@ -39,18 +39,18 @@ use super::{
     view::{SourceRight, View},
 };
 use crate::{
-    api::names,
-    metrics::{Listener, Metrics, OfView, Rejected, Rejection, TEXT_CONTENT_TYPE, ViewRequest},
-    protocol::{
-        answer::{Answer, AnswerBody, refused, written},
-        health,
-        negotiate::{self, Accepted, Encoding, Layout, Offer},
-        request::{Query, ResourceRequest, Target, Verb, check_timeout, classify},
-        status::{ApiStatus, Form},
-    },
     server::{BodyReader, Guest, Peer, tls::ShownChain},
     settings::SourceRights,
 };
+use kube_protocol::{
+    answer::{Answer, AnswerBody, refused, written},
+    health,
+    negotiate::{self, Accepted, Encoding, Layout, Offer},
+    request::{Query, ResourceRequest, Target, Verb, check_timeout, classify},
+    status::{ApiStatus, Form},
+};
+use machine_api::names;
+use mcm_metrics::{Listener, Metrics, OfView, Rejected, Rejection, TEXT_CONTENT_TYPE, ViewRequest};
 
 /// Bodies above this many bytes are compressed for callers that read that.
 const COMPRESSED: u64 = 128 * 1024;

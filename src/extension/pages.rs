@@ -13,7 +13,7 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use tokio::time::Instant;
 
 use super::rows::Rows;
-use crate::protocol::status::ApiStatus;
+use kube_protocol::status::ApiStatus;
 
 /// How long a list is kept.
 const KEPT: Duration = Duration::from_secs(300);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::view::{GROUP, VERSION, View};
-use crate::protocol::resource::Resource;
+use kube_protocol::resource::Resource;
 
 /// The served views. Their set never changes while a server runs.
 #[derive(Clone)]

@@ -11,14 +11,12 @@ use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
 use super::view::{Answer, Description, Freshness, GROUP, Listing, Question, SourceRight, VERSION, View};
-use crate::{
-    protocol::{
-        jsonpath::JsonPath,
-        request::Verb,
-        resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
-        status::ApiStatus,
-    },
-    server::tls::Authorities,
+use crate::server::tls::Authorities;
+use kube_protocol::{
+    jsonpath::JsonPath,
+    request::Verb,
+    resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
+    status::ApiStatus,
 };
 
 /// An authority that certifies whatever a test needs.

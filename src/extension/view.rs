@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::rows::Rows;
-use crate::protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus};
+use kube_protocol::{jsonpath::JsonPath, request::Verb, resource::Resource, status::ApiStatus};
 
 /// Group of all views.
 pub const GROUP: &str = "views.machine.sapcloud.io";

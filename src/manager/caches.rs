@@ -17,7 +17,6 @@ use super::{
     views::{Seen, inventories},
 };
 use crate::{
-    api::kind::{ApiVersion, Kind},
     cluster::{
         clients::Purpose,
         gate::Gate,
@@ -32,6 +31,7 @@ use crate::{
     extension::views::Standing,
     settings::StandbyCaches,
 };
+use machine_api::kind::{ApiVersion, Kind};
 
 /// When watches begin: at once, or with leadership.
 #[derive(Clone)]

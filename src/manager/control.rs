@@ -19,7 +19,6 @@ use super::{
     views::inventories,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
     cluster::{
         catch_up::caught_up,
         clients::Purpose,
@@ -36,9 +35,10 @@ use crate::{
     controllers::views::ControlViews,
     driver::virtual_cloud::ConfigMapAccess,
     extension::views::Inventories,
-    metrics::{FleetSnapshot, Listing},
     settings::Half,
 };
+use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
+use mcm_metrics::{FleetSnapshot, Listing};
 
 /// Component of events that no controller tells.
 const COMPONENT: &str = "machine-controller-manager";

@@ -10,7 +10,6 @@ use kube::Resource;
 
 use super::control::Parts;
 use crate::{
-    api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
     cluster::{
         key::ObjectKey,
         queue::WorkQueue,
@@ -22,6 +21,7 @@ use crate::{
         views::ControlViews,
     },
 };
+use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
 
 /// The listeners of each view, before they are attached.
 #[derive(Default)]

@@ -16,6 +16,7 @@ mod observers;
 mod owner_places;
 mod randomness;
 mod references;
+pub mod registered_drivers;
 mod reviewer;
 mod serving;
 mod target;
@@ -38,10 +39,10 @@ use crate::{
         clock::{SharedClock, SystemClock},
         supervisor::{Graces, Supervisor},
     },
-    metrics::Metrics,
     server::{Health, Reviewer, Taken},
     settings::{Settings, ShutdownSettings},
 };
+use mcm_metrics::Metrics;
 
 /// What all parts of one manager share.
 struct Common {

@@ -1,11 +1,10 @@
 //! Where the runtime of the controllers tells metrics what it does.
 
-use crate::{
-    cluster::{
-        clients::{Call, CallResult, ObserveCall},
-        clock::{SharedClock, date_of},
-    },
-    metrics::{Metrics, RestLatency, RestResult, url_pattern},
+use mcm_metrics::{Metrics, RestLatency, RestResult, url_pattern};
+
+use crate::cluster::{
+    clients::{Call, CallResult, ObserveCall},
+    clock::{SharedClock, date_of},
 };
 
 /// Counts calls to Kubernetes APIs.

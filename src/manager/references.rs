@@ -10,16 +10,16 @@ use std::{
 
 use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube::{Resource, ResourceExt};
+use kube_values::selector::{self, Labels};
+use machine_api::{
+    kind::Kind,
+    v1alpha1::controller_of,
+    validation::{ClassFact, HolderFact, Node, OwnerKey, References, SecretFact, SelectingFact},
+};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    api::{
-        kind::Kind,
-        selector,
-        v1alpha1::{Labels, controller_of},
-        validation::{ClassFact, HolderFact, Node, OwnerKey, References, SecretFact, SelectingFact},
-    },
     cluster::{key::ObjectKey, store::Store},
     controllers::views::{
         BY_CLASS, BY_CONTROLLER, BY_INSTANCE, BY_NAMESPACE, BY_TEMPLATE_CLASS, ControlViews, qualified,
@@ -176,7 +176,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::{json::Json, validation::Holder};
+    use kube_values::json::Json;
+    use machine_api::validation::Holder;
 
     fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
         serde_json::from_value(value).unwrap()

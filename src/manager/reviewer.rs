@@ -9,21 +9,19 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::owner_places::OwnerPlaces;
-use crate::{
+use crate::server::{Answer, LogLimit, Lookup, Reply, Reviewer};
+use kube_values::field::Severity;
+use machine_api::{
     admission::{
         Admission, ConversionFacts, Endpoint, Operation, Progress, ReviewAnswer, ReviewFacts, Verdict, convert_unless,
     },
-    api::{
-        field::Severity,
-        kind::{ApiVersion, Kind},
-        v1alpha1::{MachineDeployment, MachineSet},
-        validation::OwnerKey,
-    },
-    metrics::{
-        Allowed, ApiVersion as VersionLabel, Conversion, Metrics, Outcome, Reviewed, ReviewedKind, ReviewedOperation,
-        RuleHit, RuleLevel, Webhook,
-    },
-    server::{Answer, LogLimit, Lookup, Reply, Reviewer},
+    kind::{ApiVersion, Kind},
+    v1alpha1::{MachineDeployment, MachineSet},
+    validation::OwnerKey,
+};
+use mcm_metrics::{
+    Allowed, ApiVersion as VersionLabel, Conversion, Metrics, Outcome, Reviewed, ReviewedKind, ReviewedOperation,
+    RuleHit, RuleLevel, Webhook,
 };
 
 /// How long the owner of an object may take to be read; its creation is refused then, and its controller comes again.
@@ -213,7 +211,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::validation::Policy;
+    use machine_api::validation::Policy;
 
     /// An API server with a set `s1` in every namespace but `crowded`, of which it never says anything.
     async fn owners(request: Request<kube::client::Body>) -> Result<Response<Body>, Infallible> {

@@ -9,16 +9,12 @@ use super::{
     stream,
 };
 use crate::{
-    admission::{Admission, RegisteredDrivers},
-    api::{
-        names::{API_SERVICE, CERTIFICATE_SECRET},
-        validation::{ControllerUsers, Policy},
-    },
     cluster::{
         clients::Purpose,
         supervisor::{Stage, Supervisor},
     },
     extension::front::Front,
+    manager::registered_drivers::RegisteredDrivers,
     server::{
         ClientCertificates, Profiling, Server, ServerOptions, Taken, TlsVersion,
         tls::{
@@ -27,6 +23,11 @@ use crate::{
         },
     },
     settings,
+};
+use machine_api::{
+    admission::Admission,
+    names::{API_SERVICE, CERTIFICATE_SECRET},
+    validation::{ControllerUsers, Policy},
 };
 
 /// Takes all ports, prepares the certificate and starts answering; or hands over what answers.

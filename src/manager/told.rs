@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Common, clusters::Clusters};
 use crate::{
-    api::kind::Kind,
     cluster::{
         clients::{Cluster, Purpose},
         definitions::{changes, hollow_in},
@@ -20,9 +19,10 @@ use crate::{
         supervisor::{Stage, Supervisor},
         watch::{WatchHealth, Watches},
     },
-    metrics::Metrics,
     server::{Check, Gate as Decides, Health},
 };
+use machine_api::kind::Kind;
+use mcm_metrics::Metrics;
 
 /// Pause between two looks at the watches, which cost nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

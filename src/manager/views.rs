@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use super::{Common, control::Parts, loops, references::CachedReferences, target::TargetViews};
 use crate::{
-    admission::RegisteredDrivers,
-    api::validation::{ControllerUsers, Policy},
     controllers::{
         drain::observe::DrainViews,
         machine::outlook::{OutlookDeps, OutlookTarget, Outlooks},
@@ -13,7 +11,9 @@ use crate::{
     },
     driver::Registry,
     extension::views::{Inventories, InventorySettings, Judges, Sources, Standing, StandingNow},
+    manager::registered_drivers::RegisteredDrivers,
 };
+use machine_api::validation::{ControllerUsers, Policy};
 
 /// What providers list. The loop that looks for orphans tells it what it has learned.
 pub(super) fn inventories(common: &Common, views: &ControlViews, drivers: &Registry) -> Arc<Inventories> {

@@ -11,7 +11,8 @@ use tokio::{
 };
 
 use super::status::Refusal;
-use crate::{protocol::status::ApiStatus, settings::RequestLimits};
+use crate::settings::RequestLimits;
+use kube_protocol::status::ApiStatus;
 
 /// Bytes that all large bodies of one kind together may take; counted in KiB.
 #[derive(Clone)]

@@ -45,10 +45,8 @@ use self::{
     tls::CertificateHandle,
     webhooks::{Callers, Webhooks},
 };
-use crate::{
-    metrics::{Listener, Metrics},
-    settings::{ConnectionLimits, LateRequests, RequestLimits},
-};
+use crate::settings::{ConnectionLimits, LateRequests, RequestLimits};
+use mcm_metrics::{Listener, Metrics};
 
 /// Where and how to listen.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use super::{
     LogLimit,
     connections::{Observer, is_health},
 };
-use crate::metrics::{Listener, Metrics, OfListener, Rejected, Rejection};
+use mcm_metrics::{Listener, Metrics, OfListener, Rejected, Rejection};
 
 /// Counts connections in metrics, and logs requests without their bodies.
 pub(super) struct Told {

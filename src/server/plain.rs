@@ -9,7 +9,7 @@ use axum::{
 use http::{StatusCode, header::CONTENT_TYPE};
 
 use super::health::{Health, Readiness};
-use crate::metrics::{Metrics, TEXT_CONTENT_TYPE};
+use mcm_metrics::{Metrics, TEXT_CONTENT_TYPE};
 
 /// Whether profiles are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,11 +28,10 @@ use super::{
     status::Refusal,
     tls::LiveAuthorities,
 };
-use crate::{
-    api::{duration::GoDuration, names::webhook_path},
-    metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection, Webhook},
-    settings::RequestLimits,
-};
+use crate::settings::RequestLimits;
+use kube_values::duration::GoDuration;
+use machine_api::names::webhook_path;
+use mcm_metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection, Webhook};
 
 /// What a reviewer answers. The body is JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, num::NonZeroUsize, time::Duration};
 
-use crate::api::names;
+use machine_api::names;
 
 /// One control loop, by the name of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

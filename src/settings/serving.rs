@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, num::NonZeroU16, path::PathBuf};
 
-use crate::api::{
+use machine_api::{
     defaulting::FinalizerDefault,
     validation::{Coverage, Profile},
 };

@@ -11,16 +11,14 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
-    cluster::{
-        error::ApiError,
-        key::Target,
-        objects::{Part, Patch},
-    },
+use crate::cluster::{
+    error::ApiError,
+    key::Target,
+    objects::{Part, Patch},
 };
 
 /// An object of any of the four kinds.

@@ -15,17 +15,15 @@ use super::{
     refusals::{Refused, Request, Verb, refusal},
     trace::Trace,
 };
-use crate::{
-    api::v1alpha1::controller_of,
-    cluster::{
-        error::ApiError,
-        gate::Gate,
-        key::{ObjectKey, Target},
-        objects::{Part, Patch},
-        refusals::{About, Ledger, Said},
-        store::Store,
-    },
+use crate::cluster::{
+    error::ApiError,
+    gate::Gate,
+    key::{ObjectKey, Target},
+    objects::{Part, Patch},
+    refusals::{About, Ledger, Said},
+    store::Store,
 };
+use machine_api::v1alpha1::controller_of;
 
 /// What goes wrong with one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,10 +22,6 @@ use super::{
     trace::Trace,
 };
 use crate::{
-    api::{
-        names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
-        v1alpha1::{Machine, MachineDeployment, controller_of},
-    },
     cluster::{key::Target, objects::Patch},
     controllers::{
         deployment::{self, observe::DeploymentObservation},
@@ -37,6 +33,10 @@ use crate::{
             replicas::may_not_grow,
         },
     },
+};
+use machine_api::{
+    names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
+    v1alpha1::{Machine, MachineDeployment, controller_of},
 };
 
 /// Something that must not happen has happened.

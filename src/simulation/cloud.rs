@@ -15,10 +15,10 @@ use super::{
     process::later,
 };
 use crate::{
-    api::v1alpha1::Machine,
     controllers::machine::observation::{Answer, Call},
     driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity},
 };
+use machine_api::v1alpha1::Machine;
 
 /// How long a VM takes to join in calm weather.
 const JOIN_TIME: Duration = Duration::from_secs(40);

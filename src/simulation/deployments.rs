@@ -10,7 +10,6 @@ use super::{
     process::Process,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
     cluster::{
         error::ApiError,
         key::{ObjectKey, Target},
@@ -30,6 +29,7 @@ use crate::{
         outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
     },
 };
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
 
 /// What a process remembers of a deployment.
 #[derive(Clone, Debug, Default)]

@@ -13,18 +13,18 @@ use super::{
     tampering,
 };
 use crate::{
-    api::{
-        duration::GoDuration,
-        names::{MACHINE_CLASS_KIND, annotation, label},
-        v1alpha1::{
-            InPlaceUpdate, Labels, MachineDeployment, MachineDeploymentStrategy, MachineSet, OrchestrationType,
-            RollbackConfig, RollingUpdate, StrategyType, controller_of,
-        },
-    },
     cluster::{key::Target, objects::Part},
     controllers::{
         deployment::rollback::{Found, Wish, find, patch},
         set::counts::is_terminating,
+    },
+};
+use kube_values::{duration::GoDuration, selector::Labels};
+use machine_api::{
+    names::{MACHINE_CLASS_KIND, annotation, label},
+    v1alpha1::{
+        InPlaceUpdate, MachineDeployment, MachineDeploymentStrategy, MachineSet, OrchestrationType, RollbackConfig,
+        RollingUpdate, StrategyType, controller_of,
     },
 };
 

@@ -5,15 +5,13 @@ use std::{collections::BTreeSet, sync::Arc};
 use k8s_openapi::api::core::v1::Node;
 
 use super::api::Api;
-use crate::{
-    api::{
-        names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
-        v1alpha1::{Machine, MachinePhase, MachineSet, controller_of},
-    },
-    controllers::{
-        deployment::template_equality::is_equal,
-        set::counts::{annotation_of, is_available, is_terminating, label_of},
-    },
+use crate::controllers::{
+    deployment::template_equality::is_equal,
+    set::counts::{annotation_of, is_available, is_terminating, label_of},
+};
+use machine_api::{
+    names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
+    v1alpha1::{Machine, MachinePhase, MachineSet, controller_of},
 };
 
 /// Whether a set of a deployment has the machine and it is not on its way out.

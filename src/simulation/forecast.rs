@@ -29,13 +29,6 @@ use super::{
     world::run,
 };
 use crate::{
-    api::{
-        names::{annotation, label},
-        v1alpha1::{
-            LastOperation, Machine, MachineDeployment, MachinePhase, MachineSet, OperationState, OperationType,
-            controller_of,
-        },
-    },
     cluster::key::ObjectKey,
     controllers::{
         deployment::{
@@ -44,6 +37,13 @@ use crate::{
         },
         machine::settings::MachineSettings,
         set::counts::is_terminating,
+    },
+};
+use machine_api::{
+    names::{annotation, label},
+    v1alpha1::{
+        LastOperation, Machine, MachineDeployment, MachinePhase, MachineSet, OperationState, OperationType,
+        controller_of,
     },
 };
 

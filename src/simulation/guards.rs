@@ -5,19 +5,17 @@
 use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube_values::int_or_percent::{IntOrPercent, Rounding};
+use machine_api::{
+    names::{annotation, label},
+    v1alpha1::{Machine, MachinePhase},
+};
 
-use crate::{
-    api::{
-        int_or_percent::{IntOrPercent, Rounding},
-        names::{annotation, label},
-        v1alpha1::{Machine, MachinePhase},
-    },
-    controllers::{
-        deployment::observe::DeploymentObservation,
-        set::{
-            counts::{annotation_of, is_failed, is_terminating},
-            observe::SetObservation,
-        },
+use crate::controllers::{
+    deployment::observe::DeploymentObservation,
+    set::{
+        counts::{annotation_of, is_failed, is_terminating},
+        observe::SetObservation,
     },
 };
 

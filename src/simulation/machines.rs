@@ -16,10 +16,6 @@ use super::{
     process::{Loop, Process, later},
 };
 use crate::{
-    api::{
-        names::{finalizer, machine_reason},
-        v1alpha1::Machine,
-    },
     cluster::{
         error::ApiError,
         key::{ObjectKey, Target},
@@ -46,6 +42,10 @@ use crate::{
         },
         outcomes::gone_is_fine,
     },
+};
+use machine_api::{
+    names::{finalizer, machine_reason},
+    v1alpha1::Machine,
 };
 
 /// How long a drain takes.

@@ -1,8 +1,7 @@
 //! How many machines a specification allows and demands, by arithmetic of its own: that of the controllers is under test.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-
-use crate::api::v1alpha1::{MachineDeployment, OrchestrationType, StrategyType};
+use machine_api::v1alpha1::{MachineDeployment, OrchestrationType, StrategyType};
 
 /// What a specification says about the number of machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,10 +11,8 @@ use super::{
     cloud::{self, Cloud},
     history::NodeEvent,
 };
-use crate::{
-    api::names::{label, update_result},
-    controllers::machine::in_place::{UpdateStage, result_of},
-};
+use crate::controllers::machine::in_place::{UpdateStage, result_of};
+use machine_api::names::{label, update_result};
 
 /// Lets something happen to a Node; its name, if it has happened.
 pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: Timestamp) -> Option<String> {

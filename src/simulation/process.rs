@@ -21,7 +21,6 @@ use super::{
     sets::{SetDecided, SetMemory},
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
     cluster::{
         gate::Gate,
         key::ObjectKey,
@@ -33,11 +32,15 @@ use crate::{
         checked::{Checkable, Checked},
         deployment::{self, AvailabilityRule, settings::DeploymentSettings},
         machine::{self, observation::CreationGuarantee, settings::MachineSettings},
-        overshooting, set,
-        set::routing::{Strength, Wake},
+        overshooting,
+        set::{
+            self,
+            routing::{Strength, Wake},
+        },
         views::{ControlViews, node_store},
     },
 };
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
 
 /// A pass takes no longer. One that does may overlap with what comes when a rollout's patience is over
 /// ([`deployment::settling::PATIENCE`]).

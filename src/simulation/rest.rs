@@ -10,15 +10,13 @@ use super::{
     cloud::{Cloud, machine_of},
     facts::is_of_new_set,
 };
-use crate::{
-    api::{
-        names::{annotation, finalizer, label, preserve_value},
-        v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet},
-    },
-    controllers::{
-        deployment::template_equality::is_equal,
-        set::counts::{annotation_of, is_terminating, label_of},
-    },
+use crate::controllers::{
+    deployment::template_equality::is_equal,
+    set::counts::{annotation_of, is_terminating, label_of},
+};
+use machine_api::{
+    names::{annotation, finalizer, label, preserve_value},
+    v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet},
 };
 
 /// How the world differs from what the specification wants.

@@ -12,15 +12,12 @@ use super::{
     },
     *,
 };
-use crate::{
-    api::{
-        names::{machine_condition, node_condition, taint},
-        v1alpha1::{
-            ConditionStatus, MachineDeploymentConditionType, MachineSetCondition, MachineSetConditionType,
-            OperationState,
-        },
+use crate::simulation::cloud::Vm;
+use machine_api::{
+    names::{machine_condition, node_condition, taint},
+    v1alpha1::{
+        ConditionStatus, MachineDeploymentConditionType, MachineSetCondition, MachineSetConditionType, OperationState,
     },
-    simulation::cloud::Vm,
 };
 
 /// A world at rest in which somebody then does this to each of its objects.

@@ -8,10 +8,6 @@ use super::{
     process::Process,
 };
 use crate::{
-    api::{
-        names::set_reason,
-        v1alpha1::{Machine, MachineSet, controller_of},
-    },
     cluster::{
         error::ApiError,
         key::{ObjectKey, Target},
@@ -36,6 +32,10 @@ use crate::{
             unanswered::{Doubt, Unanswered},
         },
     },
+};
+use machine_api::{
+    names::set_reason,
+    v1alpha1::{Machine, MachineSet, controller_of},
 };
 
 /// What a process remembers of a set.

@@ -10,12 +10,10 @@ use super::{
     edits::class,
     history::{Edit, Keep, Place, Priority},
 };
-use crate::{
-    api::{
-        names::{annotation, label, preserve_value},
-        v1alpha1::{Machine, MachineSet, MachineStatus, controller_of},
-    },
-    controllers::set::counts::{is_terminating, label_of},
+use crate::controllers::set::counts::{is_terminating, label_of};
+use machine_api::{
+    names::{annotation, label, preserve_value},
+    v1alpha1::{Machine, MachineSet, MachineStatus, controller_of},
 };
 
 /// What a selector label says after a user has changed it.

@@ -8,10 +8,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use machine_controller_manager::{
-    api::crd::{CrdOptions, OldestServer},
-    cli::{documents::parse_documents, manifests_crds::crds_yaml},
-};
+use machine_api::crd::{CrdOptions, OldestServer};
+use machine_controller_manager::cli::{documents::parse_documents, manifests_crds::crds_yaml};
 use serde_json::{Value, json};
 
 use crate::support::{

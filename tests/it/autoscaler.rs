@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use machine_controller_manager::api::names::annotation;
+use machine_api::names::annotation;
 use serde_json::json;
 
 use crate::{

@@ -20,13 +20,13 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use machine_controller_manager::{
-    metrics::{Metrics, Webhook},
     server::{
         Answer, Health, Reply, Reviewer, Server, ServerOptions,
         tls::{CertMode, CertificateManager, CertificateSettings, Target, material::Certificate, plan::PlanSettings},
     },
     settings::ConnectionLimits,
 };
+use mcm_metrics::{Metrics, Webhook};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -9,20 +9,20 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
-use machine_controller_manager::{
+use machine_api::{
     admission::convert,
-    api::{
-        crd::{Converter, CrdOptions, V1Beta1},
-        kind::Kind,
-        names::annotation,
-    },
+    crd::{Converter, CrdOptions, V1Beta1},
+    kind::Kind,
+    names::annotation,
+};
+use machine_controller_manager::{
     cli::manifests_crds::crds_yaml,
-    metrics::{Metrics, Webhook},
     server::{
         Answer, Health, Reply, Reviewer, Server, ServerOptions,
         tls::{CertMode, CertificateManager, CertificateSettings, Target, plan::PlanSettings},
     },
 };
+use mcm_metrics::{Metrics, Webhook};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -9,10 +9,8 @@ use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
 };
-use machine_controller_manager::{
-    api::crd::{CrdOptions, OldestServer},
-    cli::manifests_crds::crds_yaml,
-};
+use machine_api::crd::{CrdOptions, OldestServer};
+use machine_controller_manager::cli::manifests_crds::crds_yaml;
 use serde_json::{Value, json};
 
 use crate::support::{Namespace, Rig, wait_until};

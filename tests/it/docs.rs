@@ -14,7 +14,7 @@ const FOLDERS: [&str; 4] = ["", "docs", "certs", "apiservice"];
 /// Flags that documents name and `mcm` does not have: placeholders, and those of scripts.
 const FLAGS_OF_OTHERS: [&str; 2] = ["--flag", "--all"];
 /// Where files are named from.
-const BASES: [&str; 4] = ["", "src", "src/controllers", "tests"];
+const BASES: [&str; 5] = ["", "crates", "src", "src/controllers", "tests"];
 
 struct Document {
     path: PathBuf,
@@ -147,7 +147,7 @@ fn every_flag_that_is_named_exists() {
 
 #[test]
 fn every_metric_that_is_named_exists() {
-    let sources = ["catalogue", "fleet", "queue"].map(|name| format!("{ROOT}/src/metrics/{name}.rs"));
+    let sources = ["catalogue", "fleet", "queue"].map(|name| format!("{ROOT}/crates/mcm-metrics/src/{name}.rs"));
     let sources: String = sources.iter().map(|path| fs::read_to_string(path).expect("readable")).collect();
     let named = Regex::new(r"\b((?:mcm|workqueue)_[a-z_]+)(\*?)").expect("a pattern");
     let wrong = complaints(|document| {

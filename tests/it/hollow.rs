@@ -7,7 +7,7 @@ use kube::{
     Api,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
 };
-use machine_controller_manager::api::{
+use machine_api::{
     kind::{ApiVersion, Kind},
     v1alpha1::{Machine, MachineDeployment},
 };

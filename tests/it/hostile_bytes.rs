@@ -7,7 +7,8 @@ mod entries;
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use machine_controller_manager::api::json::Json;
+use kube_values::json::Json;
+
 use proptest::{prelude::*, sample::Index};
 use serde_json::{Value, json};
 

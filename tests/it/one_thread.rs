@@ -5,11 +5,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use machine_api::crd::{CrdOptions, definitions};
 use machine_controller_manager::{
-    api::crd::{CrdOptions, definitions},
     manager::{Face, run_in},
     server::Reviewer,
 };
+
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 

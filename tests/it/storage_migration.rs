@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use machine_controller_manager::api::kind::{ApiVersion, Kind};
+use machine_api::kind::{ApiVersion, Kind};
+
 use serde_json::{Value, json};
 
 use crate::{

@@ -7,7 +7,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use machine_controller_manager::api::kind::{ApiVersion, Kind};
+use machine_api::kind::{ApiVersion, Kind};
 use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt, task::JoinHandle};
 

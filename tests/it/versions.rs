@@ -8,7 +8,7 @@ use kube::{
     api::{ApiResource, DynamicObject, WatchEvent, WatchParams},
     core::GroupVersionKind,
 };
-use machine_controller_manager::api::kind::{ApiVersion, Kind};
+use machine_api::kind::{ApiVersion, Kind};
 
 use crate::support::{
     Namespace, Rig,

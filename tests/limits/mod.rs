@@ -1,7 +1,8 @@
 //! Reviews of objects at the limits of what a schema or an API server lets through, and beyond them: for the test of what
 //! they cost (`tests/cost.rs`) and for the benchmark that times them (`benches/webhooks limits`).
 
-use machine_controller_manager::admission::Endpoint;
+use machine_api::admission::Endpoint;
+
 use serde_json::{Map, Value, json};
 
 /// What answers a body.

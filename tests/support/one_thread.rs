@@ -5,9 +5,11 @@ use std::{future::Future, sync::Arc};
 use clap::Parser;
 use http::Request;
 use jiff::Timestamp;
-use machine_controller_manager::{
+use machine_api::{
     admission::manifests::{Client, WebhookManifests},
-    api::crd::{Converter, CrdOptions, V1Beta1, definitions},
+    crd::{Converter, CrdOptions, V1Beta1, definitions},
+};
+use machine_controller_manager::{
     cli::serve::{args::ServeArgs, validate},
     cluster::clock::{SharedClock, TokioClock},
     dev_server::{DevServer, DevServerOptions, InProcess},

@@ -4,18 +4,16 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use http::Request;
+use machine_api::{
+    admission::manifests::{Client, WebhookManifests},
+    crd::{Converter, CrdOptions, V1Beta1, definitions},
+    names,
+};
 use serde_json::{Value, json};
 
-use crate::{
-    admission::manifests::{Client, WebhookManifests},
-    api::{
-        crd::{Converter, CrdOptions, V1Beta1, definitions},
-        names,
-    },
-    cli::{
-        documents::parse_documents,
-        manifests_views::{ViewsManifests, views_for_readers},
-    },
+use crate::cli::{
+    documents::parse_documents,
+    manifests_views::{ViewsManifests, views_for_readers},
 };
 
 const EXAMPLE: [&str; 2] = [

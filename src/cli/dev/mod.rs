@@ -32,7 +32,6 @@ use super::{
     serve::{args::ServeArgs, validate::Surroundings},
 };
 use crate::{
-    api::duration::GoDuration,
     dev_server::{
         AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Limits, Listening, Reach, StandIn,
         Storage, write_private,
@@ -41,6 +40,7 @@ use crate::{
     server::Taken,
     settings::Settings,
 };
+use kube_values::duration::GoDuration;
 
 /// The namespace of the machine objects.
 const NAMESPACE: &str = "default";

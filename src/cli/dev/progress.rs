@@ -11,8 +11,7 @@ use kube::{
     Api, ResourceExt,
     runtime::{WatchStreamExt, watcher},
 };
-
-use crate::api::v1alpha1::Machine;
+use machine_api::v1alpha1::Machine;
 
 /// Begins the line anew. It does not wrap: what has wrapped can't be taken back.
 const REDRAW: &str = "\r\x1b[2K\x1b[?7l";

@@ -1,11 +1,14 @@
 //! What is wrong with the objects by which a cluster knows the manager. Pure: objects in, findings out.
 
+use machine_api::{
+    admission::manifests::{CREATE_WEBHOOK, UPDATE_WEBHOOK},
+    kind::Kind,
+    names,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    admission::manifests::{CREATE_WEBHOOK, UPDATE_WEBHOOK},
-    api::{kind::Kind, names},
     cli::{lease_watch::Pulse, migrate_storage::definition::name_of},
     cluster::definitions::hollow,
 };

@@ -28,13 +28,11 @@ use super::{
     output::OutputFormat,
     webhook_scope::WebhookScope,
 };
-use crate::{
-    api::{kind::Kind, names},
-    cluster::{
-        clock::{Clock, SystemClock, date_of},
-        objects::CALL_TIMEOUT,
-    },
+use crate::cluster::{
+    clock::{Clock, SystemClock, date_of},
+    objects::CALL_TIMEOUT,
 };
+use machine_api::{kind::Kind, names};
 
 /// Flags of `mcm doctor`.
 #[derive(Clone, Debug, Args)]

@@ -3,12 +3,11 @@
 //! Pure: looks at a `CustomResourceDefinition` as it is stored and answers what is left to do, or the patch that does it.
 //! Source: spec/api-and-admission §8.6.
 
-use serde_json::{Value, json};
-
-use crate::api::{
+use machine_api::{
     kind::{ApiVersion, Kind},
     names,
 };
+use serde_json::{Value, json};
 
 /// What a migration to a version has to do with one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +119,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::api::kind::ApiVersion::{V1alpha1, V1beta1};
+    use machine_api::kind::ApiVersion::{V1alpha1, V1beta1};
 
     fn a_definition(storage: &str, stored: &[&str]) -> Value {
         let version = |name: &str| json!({"name": name, "served": true, "storage": name == storage});

@@ -25,7 +25,7 @@ use super::{
     offline::TargetVersion,
     output::OutputFormat,
 };
-use crate::api::kind::{ApiVersion, Kind};
+use machine_api::kind::{ApiVersion, Kind};
 
 /// Flags of `mcm migrate-storage`.
 #[derive(Clone, Debug, Args)]

@@ -25,13 +25,10 @@ use super::{
     definition::{Step, is, name_of, next_step, stored_versions_patch, switch_patch},
     refusals::{Blame, Live, Verdict, advice, after_refusal, is_passing, proves_absence},
 };
-use crate::{
-    api::{
-        kind::{ApiVersion, Kind},
-        names,
-    },
-    cli::Failure,
-    cluster::error::ApiError,
+use crate::{cli::Failure, cluster::error::ApiError};
+use machine_api::{
+    kind::{ApiVersion, Kind},
+    names,
 };
 
 /// Objects per list call.

@@ -11,10 +11,11 @@ use clap::{ArgAction, Args};
 
 pub use super::{extension::ExtensionArgs, limits::LimitArgs};
 use crate::{
-    api::{duration::GoDuration, names},
     cli::{go_flags::go_bool, logging::LoggingArgs, webhook_scope::WebhookScope},
     settings::{Half, ReadVersion},
 };
+use kube_values::duration::GoDuration;
+use machine_api::names;
 
 fn half(text: &str) -> Result<Half, String> {
     let named = Half::ALL.into_iter().find(|half| half.program() == text);

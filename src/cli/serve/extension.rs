@@ -9,7 +9,6 @@ use clap::{ArgAction, Args};
 
 use super::problems::Problems;
 use crate::{
-    api::{duration::GoDuration, names},
     cli::go_flags::go_bool,
     extension::{authentication::config::header_name, authorization::decide::OpenPaths},
     settings::{
@@ -17,6 +16,8 @@ use crate::{
         SharedAuthority, SourceRights, ViewSelection,
     },
 };
+use kube_values::duration::GoDuration;
+use machine_api::names;
 
 /// The extension API server.
 #[derive(Clone, Debug, Args)]

@@ -7,10 +7,8 @@ use std::{num::NonZeroUsize, time::Duration};
 use clap::Args;
 
 use super::problems::Problems;
-use crate::{
-    api::duration::GoDuration,
-    settings::{ConnectionLimits, Http2Limits, Limits, RequestLimits},
-};
+use crate::settings::{ConnectionLimits, Http2Limits, Limits, RequestLimits};
+use kube_values::duration::GoDuration;
 
 /// Limits of connections and requests.
 #[derive(Clone, Debug, Args)]

@@ -3,7 +3,9 @@
 
 use std::{net::IpAddr, num::NonZeroU16, time::Duration};
 
-use crate::{api::duration::GoDuration, cli::namespace_name};
+use kube_values::duration::GoDuration;
+
+use crate::cli::namespace_name;
 
 /// The mistakes found so far.
 #[derive(Default)]

@@ -17,19 +17,16 @@ use super::{
     problems::{Problems, address, is_media_type, port_or_off},
     simulation::simulation,
 };
-use crate::{
-    api::{
-        defaulting::FinalizerDefault,
-        duration::GoDuration,
-        validation::{Coverage, Profile},
-    },
-    settings::{
-        AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
-        DriverSelection, HttpSettings, LateRequests, LeaderElection, MachineSettings, OldMachineSets, Profiling,
-        RolloutAvailability, RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings,
-        SniCertificate, StandbyCaches, TargetCluster, TlsCipherSuite, TlsMinVersion, VmGoneCheck, WebhookSettings,
-        Workers,
-    },
+use crate::settings::{
+    AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
+    DriverSelection, HttpSettings, LateRequests, LeaderElection, MachineSettings, OldMachineSets, Profiling,
+    RolloutAvailability, RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings, SniCertificate,
+    StandbyCaches, TargetCluster, TlsCipherSuite, TlsMinVersion, VmGoneCheck, WebhookSettings, Workers,
+};
+use kube_values::duration::GoDuration;
+use machine_api::{
+    defaulting::FinalizerDefault,
+    validation::{Coverage, Profile},
 };
 
 /// What the process finds around itself when it starts.

@@ -6,9 +6,9 @@ use clap::Parser;
 use rstest::rstest;
 
 use super::*;
-use crate::api::kind::ApiVersion;
 use crate::cli::{Cli, Command};
 use crate::settings::{Half, ReadVersion};
+use machine_api::kind::ApiVersion;
 
 fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)

@@ -15,7 +15,6 @@ use super::{
     plan::{Action, is_in_target},
 };
 use crate::{
-    api::{kind::ApiVersion, names},
     cli::{
         Failure,
         lease_watch::{self, Held, LOOK_EVERY, Pulse},
@@ -23,6 +22,7 @@ use crate::{
     },
     cluster::error::ApiError,
 };
+use machine_api::{kind::ApiVersion, names};
 
 /// How often a finalizer is taken off what the object has become meanwhile.
 const TRIES: usize = 5;
@@ -224,10 +224,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{
-        api::names::finalizer,
-        cli::uninstall::inventory::{DEFINITIONS, Resource},
-    };
+    use crate::cli::uninstall::inventory::{DEFINITIONS, Resource};
+    use machine_api::names::finalizer;
 
     /// An API server with a machine that is in its second version, and what it was asked to change.
     fn server(uid: &'static str) -> (Client, Arc<Mutex<Vec<Value>>>) {
@@ -326,7 +324,7 @@ mod tests {
     #[tokio::test]
     async fn only_the_object_that_was_planned_for_is_let_go(#[case] uid: &'static str, #[case] goes: bool) {
         let (client, patches) = server(uid);
-        let api = Resource::of_kind(crate::api::kind::Kind::Machine).api(&client, Some("mcm"));
+        let api = Resource::of_kind(machine_api::kind::Kind::Machine).api(&client, Some("mcm"));
         let planned: DynamicObject = serde_json::from_value(machine("u1", "1")).unwrap();
         let done = take_off(&api, planned, finalizer::MACHINE).await;
         assert_eq!((done.is_ok(), done.is_err_and(|error| error.is_not_found())), (goes, !goes));

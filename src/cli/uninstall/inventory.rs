@@ -6,13 +6,13 @@ use kube::{
     Api, Client,
     api::{DynamicObject, ListParams},
 };
+use machine_api::{
+    kind::{ApiVersion, Kind},
+    names::{self, finalizer},
+};
 use serde_json::{Value, json};
 
 use crate::{
-    api::{
-        kind::{ApiVersion, Kind},
-        names::{self, finalizer},
-    },
     cli::{
         Failure,
         cluster_objects::{get, list, of},
@@ -191,7 +191,7 @@ impl Inventory {
         }
         wanted.extend([MUTATING, VALIDATING].map(|resource| (resource, configuration.clone())));
         // Without the webhooks that fill in what is missing, the policies would refuse it.
-        for suffix in crate::admission::policies::SUFFIXES {
+        for suffix in machine_api::admission::policies::SUFFIXES {
             wanted.extend([BINDINGS, POLICIES].map(|resource| (resource, format!("{configuration}-{suffix}"))));
         }
         for (resource, name) in wanted {

@@ -5,12 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::inventory::{BINDINGS, Found, Inventory, NODES, POLICIES, Place, VIEWS, definition_of};
-use crate::{
-    api::{
-        kind::Kind,
-        names::{self, finalizer, label},
-    },
-    cli::webhook_scope::WebhookScope,
+use crate::cli::webhook_scope::WebhookScope;
+use machine_api::{
+    kind::Kind,
+    names::{self, finalizer, label},
 };
 
 /// Names that a line gives before it only counts.

@@ -8,12 +8,15 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    admission::{Admission, Endpoint, RegisteredDrivers, ReviewAnswer},
-    api::validation::{ControllerUsers, Coverage, NoReferences, Profile, References},
     driver::{
         self, Driver, Registry,
         virtual_cloud::{SimulationOptions, Standby},
     },
+    manager::registered_drivers::RegisteredDrivers,
+};
+use machine_api::{
+    admission::{Admission, Endpoint, ReviewAnswer},
+    validation::{ControllerUsers, Coverage, NoReferences, Profile, References},
 };
 
 #[path = "../../../tests/support/admission_cases.rs"]

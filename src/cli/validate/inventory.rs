@@ -5,17 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kube_values::json::Json;
+use machine_api::{
+    kind::{ApiVersion, Kind},
+    names,
+    validation::{ClassFact, HolderFact, Node, OwnerKey, References, SecretFact, SelectingFact, selects},
+};
 use serde_json::Value;
 
-use crate::{
-    api::{
-        json::Json,
-        kind::{ApiVersion, Kind},
-        names,
-        validation::{ClassFact, HolderFact, Node, OwnerKey, References, SecretFact, SelectingFact, selects},
-    },
-    driver::same_instance,
-};
+use crate::driver::same_instance;
 
 /// What tells an object from others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

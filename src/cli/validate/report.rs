@@ -5,10 +5,8 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use super::inventory::Identity;
-use crate::{
-    api::field::{Finding, Findings, more},
-    cli::documents::{Document, ObjectRef, to_yaml},
-};
+use crate::cli::documents::{Document, ObjectRef, to_yaml};
+use kube_values::field::{Finding, Findings, more};
 
 /// How a report is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use rstest::rstest;
 use tempfile::TempDir;
 
 use super::*;
-use crate::api::validation::NoProviders;
+use machine_api::validation::NoProviders;
 
 const MACHINE: &str = "\
 apiVersion: machine.sapcloud.io/v1alpha1
@@ -157,7 +157,7 @@ fn with_an_old_state_it_is_an_update() {
         "{warning}{at}error: spec.providerID: Invalid value: \"id-2\": field is immutable once set (MCH-19)\n1 object checked: 1 error, 1 warning\n"
     );
     assert_eq!(run.report(""), (1, expected));
-    run.options.policy.controllers = crate::api::validation::ControllerUsers::named(["ctl"]);
+    run.options.policy.controllers = machine_api::validation::ControllerUsers::named(["ctl"]);
     run.options.user = "ctl".to_owned();
     assert_eq!(run.report(""), (0, format!("{warning}1 object checked: 0 errors, 1 warning\n")));
 }

@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
-
-use crate::api::{
-    crd::{CrdOptions, definitions},
+use kube_values::{
     field::{FieldPath, Findings},
-    kind::{ApiVersion, Kind},
-    validation::syntax,
+    syntax,
 };
+use machine_api::{
+    crd::{CrdOptions, definitions},
+    kind::{ApiVersion, Kind},
+};
+use serde_json::{Map, Value};
 
 const RULE: &str = "SCHEMA";
 /// Members of every object that the API server itself defines.

@@ -10,10 +10,8 @@ use tokio_util::sync::CancellationToken;
 use tower::service_fn;
 
 use super::*;
-use crate::{
-    api::v1alpha1::Machine,
-    cluster::{error::testing::not_found_at, objects::Patch},
-};
+use crate::cluster::{error::testing::not_found_at, objects::Patch};
+use machine_api::v1alpha1::Machine;
 
 const PATH: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m";
 

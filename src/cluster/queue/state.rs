@@ -6,9 +6,8 @@ use std::{
     time::Duration,
 };
 
+use mcm_metrics::{QueueMetrics, Waiting};
 use tokio::time::Instant;
-
-use crate::metrics::{QueueMetrics, Waiting};
 
 /// So many remembered rests are looked through for those that are over.
 const SWEEP_FROM: usize = 256;

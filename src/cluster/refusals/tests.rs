@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::api::v1alpha1::MachineSet;
+use machine_api::v1alpha1::MachineSet;
 
 const HOUR: u64 = 3600;
 /// Writes that an object may cost in any hour, its events and accepted writes included.

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::api::v1alpha1::Machine;
+use machine_api::v1alpha1::Machine;
 
 fn machine(name: &str, uid: &str, version: u64, class: &str) -> Machine {
     let mut machine = Machine::default();

@@ -7,10 +7,9 @@ use std::borrow::Cow;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
+use machine_api::{conversion, names};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
 use serde_json::Value;
-
-use crate::api::{conversion, names};
 
 /// An object that is v1beta1 on the wire.
 #[derive(Clone, Debug)]
@@ -63,10 +62,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        api::v1alpha1::{Machine, MachineDeployment},
-        cluster::watch::Guarded,
-    };
+    use crate::cluster::watch::Guarded;
+    use machine_api::v1alpha1::{Machine, MachineDeployment};
 
     #[test]
     fn an_item_of_a_list_is_read_in_v1beta1_and_kept_in_v1alpha1() {

@@ -83,7 +83,7 @@ impl<W: Resource<DynamicType = ()>> Resource for Guarded<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::v1alpha1::Machine;
+    use machine_api::v1alpha1::Machine;
 
     #[test]
     fn one_undecodable_item_leaves_the_others_of_its_page() {

@@ -8,8 +8,7 @@ use k8s_openapi::api::{
     storage::v1::VolumeAttachment,
 };
 use kube::Resource;
-
-use crate::api::names::annotation;
+use machine_api::names::annotation;
 
 /// Managed fields and kubectl's memory of the last apply; for all kinds, and enough for machine objects and Secrets.
 pub fn common<K: Resource>(object: &mut K) {

@@ -12,10 +12,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{
-    api::v1alpha1::Machine,
-    cluster::watch::{Lazy, Scope, Watches, prune},
-};
+use crate::cluster::watch::{Lazy, Scope, Watches, prune};
+use machine_api::v1alpha1::Machine;
 
 fn machine(name: &str, version: u64) -> Value {
     json!({"metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "resourceVersion": version.to_string()},

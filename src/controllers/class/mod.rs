@@ -7,14 +7,14 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use kube::ResourceExt;
+use machine_api::{
+    names::{MACHINE_CLASS_KIND, finalizer, machine_reason},
+    v1alpha1::{Machine, MachineClass},
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    api::{
-        names::{MACHINE_CLASS_KIND, finalizer, machine_reason},
-        v1alpha1::{Machine, MachineClass},
-    },
     cluster::{
         error::ApiError,
         events::{EventNote, Recorder},

@@ -12,10 +12,6 @@ use super::{
     status::Report,
 };
 use crate::{
-    api::{
-        names::deployment_reason as reason,
-        v1alpha1::{MachineDeployment, MachineSet},
-    },
     cluster::{
         error::ApiError,
         events::EventNote,
@@ -24,6 +20,10 @@ use crate::{
         objects::{DeleteHow, Part},
     },
     controllers::outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
+};
+use machine_api::{
+    names::deployment_reason as reason,
+    v1alpha1::{MachineDeployment, MachineSet},
 };
 
 /// Patches of Nodes under way at once; the client's rate limits them beyond that.

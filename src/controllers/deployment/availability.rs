@@ -7,12 +7,10 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use machine_api::v1alpha1::{Machine, MachineDeployment};
 use serde::Serialize;
 
-use crate::{
-    api::v1alpha1::{Machine, MachineDeployment},
-    controllers::set::counts::{is_available, is_ready},
-};
+use crate::controllers::set::counts::{is_available, is_ready};
 
 /// Which machines rollouts count on (`--strict-availability`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -70,10 +68,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::v1alpha1::MachinePhase::{self, Available, Pending, Running},
-        controllers::set::testing::{at, machine, now},
-    };
+    use crate::controllers::set::testing::{at, machine, now};
+    use machine_api::v1alpha1::MachinePhase::{self, Available, Pending, Running};
 
     const STRICT: Availability = Availability::ReadyFor(SignedDuration::from_secs(60));
 

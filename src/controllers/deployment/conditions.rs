@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{fleet::Fleet, waits};
-use crate::api::{
+use machine_api::{
     names::{deployment_reason as reason, label, update_result},
     v1alpha1::{
         ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType as Kind,

@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{DeploymentController, DeploymentDeps, DeploymentSettings, testing::deployment};
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
     cluster::{
         clock::{SharedClock, TokioClock},
         events::{Pending, Recorder},
@@ -27,6 +26,7 @@ use crate::{
         views::ControlViews,
     },
 };
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType};
 
 struct Cluster {
     api: FakeApi,
@@ -419,7 +419,7 @@ async fn s_rb_01_the_set_of_the_previous_revision_becomes_the_newest() {
 #[tokio::test(start_paused = true)]
 async fn s_inpl_24_an_in_place_deployment_without_nodes_says_so_and_keeps_its_machines() {
     use super::testing::in_place;
-    use crate::api::v1alpha1::OrchestrationType::Auto;
+    use machine_api::v1alpha1::OrchestrationType::Auto;
     let mut cluster = Cluster::new(&deployment(2, 1, 0).build());
     cluster.settle().await;
     let strategy = serde_json::to_value(in_place(0, 1, Auto)).unwrap();

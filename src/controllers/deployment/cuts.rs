@@ -10,13 +10,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::in_place::marks::is_handed_over;
-use crate::{
-    api::v1alpha1::{Machine, MachineSet},
-    controllers::set::{
-        counts::is_terminating,
-        ranking::{is_marked, sort_for_deletion},
-    },
+use crate::controllers::set::{
+    counts::is_terminating,
+    ranking::{is_marked, sort_for_deletion},
 };
+use machine_api::v1alpha1::{Machine, MachineSet};
 
 /// Machines that are not on their way out, as the set's controller sees them (spec/deployment-and-set §6.2): those just
 /// handed over, which it never chooses, and the others in the order in which it deletes them.
@@ -78,13 +76,11 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::{names::annotation, v1alpha1::MachinePhase},
-        controllers::set::{
-            counts::is_available,
-            testing::{Building, failed, machine, now, running, set},
-        },
+    use crate::controllers::set::{
+        counts::is_available,
+        testing::{Building, failed, machine, now, running, set},
     };
+    use machine_api::{names::annotation, v1alpha1::MachinePhase};
 
     fn unknown(name: &str) -> Building<Machine> {
         machine(name).phase(MachinePhase::Unknown)

@@ -21,13 +21,13 @@ use super::{
     trigger, validity,
 };
 use crate::{
-    api::{names::label, v1alpha1::StrategyType},
     cluster::{key::Target, objects::Part},
     controllers::set::{
         ownership::Standing,
         patches::{finalizer_added, finalizer_removed, is_orphaning},
     },
 };
+use machine_api::{names::label, v1alpha1::StrategyType};
 
 /// Decides what is to be done about the deployment.
 pub fn decide(seen: &DeploymentObservation) -> Plan {
@@ -200,16 +200,14 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::{
-            duration::GoDuration,
-            names::annotation,
-            v1alpha1::{MachineDeployment, MachineDeploymentStrategy, OrchestrationType},
-        },
-        controllers::{
-            deployment::{observe::SetSeen, testing::*},
-            set::testing::{Building, selector},
-        },
+    use crate::controllers::{
+        deployment::{observe::SetSeen, testing::*},
+        set::testing::{Building, selector},
+    };
+    use kube_values::duration::GoDuration;
+    use machine_api::{
+        names::annotation,
+        v1alpha1::{MachineDeployment, MachineDeploymentStrategy, OrchestrationType},
     };
 
     /// A deployment that knows its revision already.
@@ -312,7 +310,7 @@ mod tests {
     fn what_a_rolling_update_left_on_the_set_that_is_new_again_goes_when_the_strategy_is_recreate() {
         use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 
-        use crate::api::names::taint;
+        use machine_api::names::taint;
         let ours = Taint {
             key: taint::PREFER_NO_SCHEDULE.to_owned(),
             value: Some("True".to_owned()),

@@ -3,12 +3,9 @@
 //! Source: spec/deployment-and-set §9.1. Pure.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube_values::int_or_percent::{IntOrPercent, Rounding};
+use machine_api::v1alpha1::{MachineDeployment, OrchestrationType, StrategyType};
 use serde::Serialize;
-
-use crate::api::{
-    int_or_percent::{IntOrPercent, Rounding},
-    v1alpha1::{MachineDeployment, OrchestrationType, StrategyType},
-};
 
 /// Machines above and below the wanted number. A negative margin that was stored before admission refused it counts as in
 /// the original: it takes away from the wanted number, though never more than there is.
@@ -123,7 +120,7 @@ mod tests {
     #[case::s_roll_07_in_place_without_replicas(0, in_place(1, 2, OrchestrationType::Manual), 0)]
     fn never_more_than_there_should_be(
         #[case] replicas: i32,
-        #[case] strategy: crate::api::v1alpha1::MachineDeploymentStrategy,
+        #[case] strategy: machine_api::v1alpha1::MachineDeploymentStrategy,
         #[case] expected: i32,
     ) {
         let deployment = deployment(replicas, 1, 1).with(|d| d.spec.strategy = strategy).build();

@@ -15,14 +15,12 @@ use super::{
     settling::{Unsettled, knows_its_size},
     template_equality::is_equal,
 };
-use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
-    controllers::set::{
-        counts::{Counts, is_failed},
-        ownership::{Owner, Standing},
-        ranking::{is_marked, is_named, is_preserved},
-    },
+use crate::controllers::set::{
+    counts::{Counts, is_failed},
+    ownership::{Owner, Standing},
+    ranking::{is_marked, is_named, is_preserved},
 };
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType};
 
 /// A set with its counts.
 #[derive(Clone, Debug)]

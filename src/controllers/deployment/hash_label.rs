@@ -12,10 +12,11 @@ use super::{
     template_hash::template_hash,
 };
 use crate::{
-    api::{names::label::MACHINE_TEMPLATE_HASH, v1alpha1::Labels},
     cluster::{key::Target, objects::Patch},
     controllers::set::counts::label_of,
 };
+use kube_values::selector::Labels;
+use machine_api::names::label::MACHINE_TEMPLATE_HASH;
 
 /// What became of the sets' labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +82,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::v1alpha1::MachineSet,
-        controllers::deployment::{decide::decide, observe::SetSeen, testing::*},
-    };
+    use crate::controllers::deployment::{decide::decide, observe::SetSeen, testing::*};
+    use machine_api::v1alpha1::MachineSet;
 
     /// How far the label has come.
     #[derive(Clone, Copy, PartialEq, PartialOrd)]

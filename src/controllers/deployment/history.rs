@@ -39,10 +39,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::{names::annotation, v1alpha1::MachineSet},
-        controllers::deployment::{observe::SetSeen, testing::*},
-    };
+    use crate::controllers::deployment::{observe::SetSeen, testing::*};
+    use machine_api::{names::annotation, v1alpha1::MachineSet};
 
     fn empty(count: usize, change: fn(&mut MachineSet)) -> Vec<SetSeen> {
         (0..count)

@@ -62,20 +62,18 @@ use self::{
     status::{Report, decide_status},
 };
 use super::{checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
-use crate::{
-    api::{
-        names::set_reason,
-        v1alpha1::{Machine, MachineDeployment, MachineSet},
-    },
-    cluster::{
-        clock::SharedClock,
-        error::ApiError,
-        events::{EventNote, Recorder},
-        gate::Gate,
-        key::ObjectKey,
-        objects::{Objects, Part},
-        queue::Outcome,
-    },
+use crate::cluster::{
+    clock::SharedClock,
+    error::ApiError,
+    events::{EventNote, Recorder},
+    gate::Gate,
+    key::ObjectKey,
+    objects::{Objects, Part},
+    queue::Outcome,
+};
+use machine_api::{
+    names::set_reason,
+    v1alpha1::{Machine, MachineDeployment, MachineSet},
 };
 
 /// Component name of the deployment controller's events.

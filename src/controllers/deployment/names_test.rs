@@ -3,9 +3,8 @@
 //! Not written any more are `SuccessfulCreate` and `SuccessfulDelete`: no Normal event per machine on the plain path
 //! (decisions.md 32).
 
+use machine_api::names::{deployment_reason as deployment, freeze_reason as freeze, set_reason as set};
 use rstest::rstest;
-
-use crate::api::names::{deployment_reason as deployment, freeze_reason as freeze, set_reason as set};
 
 #[rstest]
 #[case(set::FAILED_CREATE, "FailedCreate")]

@@ -16,12 +16,12 @@ use super::{
     settings::AutoscalerAnnotations,
 };
 use crate::{
-    api::{
-        names::{annotation, label, taint},
-        v1alpha1::Machine,
-    },
     cluster::{key::Target, objects::Patch},
     controllers::set::counts::label_of,
+};
+use machine_api::{
+    names::{annotation, label, taint},
+    v1alpha1::Machine,
 };
 
 const MARKER_VALUE: &str = "True";

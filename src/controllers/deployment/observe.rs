@@ -15,16 +15,16 @@ use super::{
     template_hash::new_set_identity,
 };
 use crate::{
-    api::{
-        names::{annotation, label},
-        v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
-    },
     cluster::{key::ObjectKey, store::Store},
     controllers::{
         checked::Checked,
         set::counts::label_of,
         views::{BY_CONTROLLER, ControlViews, ORPHANS},
     },
+};
+use machine_api::{
+    names::{annotation, label},
+    v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
 };
 
 /// Version of [`DeploymentObservation`] as it is written down.

@@ -4,15 +4,13 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use crate::controllers::set::plan::{Next, OnFailure};
-use crate::{
-    api::v1alpha1::MachineSet,
-    cluster::{
-        events::EventNote,
-        key::{ObjectKey, Target},
-        objects::{Part, Patch},
-    },
+use crate::cluster::{
+    events::EventNote,
+    key::{ObjectKey, Target},
+    objects::{Part, Patch},
 };
+pub use crate::controllers::set::plan::{Next, OnFailure};
+use machine_api::v1alpha1::MachineSet;
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -15,17 +15,17 @@ use super::{
     template_hash::new_set_identity,
 };
 use crate::{
-    api::{
-        names::{UNSELECTED_TEMPLATE, annotation, deployment_reason, finalizer, label},
-        selector,
-        v1alpha1::{MachineDeployment, MachineSet, MachineSetSpec},
-    },
     cluster::{
         events::EventNote,
         key::Target,
         objects::{Part, Patch},
     },
     controllers::set::patches::merge_difference,
+};
+use kube_values::selector;
+use machine_api::{
+    names::{UNSELECTED_TEMPLATE, annotation, deployment_reason, finalizer, label},
+    v1alpha1::{MachineDeployment, MachineSet, MachineSetSpec},
 };
 
 /// Annotations that are never copied between deployment and set (spec/deployment-and-set §2.3). What asks admission for
@@ -239,13 +239,11 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::v1alpha1::{MachineDeploymentStrategy, OrchestrationType},
-        controllers::{
-            deployment::{observe::SetSeen, testing::*},
-            set::testing::Building,
-        },
+    use crate::controllers::{
+        deployment::{observe::SetSeen, testing::*},
+        set::testing::Building,
     };
+    use machine_api::v1alpha1::{MachineDeploymentStrategy, OrchestrationType};
 
     fn revised(name: &str, revision: &str) -> MachineSet {
         Building(set_of_class(name, "old", 0, -2000)).annotation(annotation::REVISION, revision).build()
@@ -390,7 +388,7 @@ mod tests {
     #[test]
     fn d_51_old_sets_get_new_timeouts_and_nothing_else() {
         let built = deployment(5, 1, 1).with(|d| {
-            d.spec.template.spec.configuration.drain_timeout = Some(crate::api::duration::GoDuration::from_secs(9));
+            d.spec.template.spec.configuration.drain_timeout = Some(kube_values::duration::GoDuration::from_secs(9));
         });
         let seen = seeing_sets(built.build(), vec![old(5, 5), new(1, 1)]);
         let mut plan = Plan::default();
@@ -431,7 +429,7 @@ mod tests {
 
     #[test]
     fn s_rev_10_surge_of_an_in_place_update_is_not_remembered() {
-        use crate::api::v1alpha1::OrchestrationType::Auto;
+        use machine_api::v1alpha1::OrchestrationType::Auto;
         let built = deployment(5, 1, 1).with(|d| d.spec.strategy = in_place(2, 1, Auto)).build();
         let seen = seeing_sets(built, vec![]);
         assert_eq!(new_set(&Fleet::of(&seen), 5).metadata.annotations.unwrap()[annotation::MAX_REPLICAS], "5");

@@ -19,15 +19,16 @@ use super::{
     template_equality::is_equal,
 };
 use crate::{
-    api::{
-        names::{deployment_reason as reason, label},
-        v1alpha1::{Labels, MachineDeployment, MachineSet},
-    },
     cluster::{
         events::EventNote,
         objects::{Part, Patch},
     },
     controllers::set::patches::merge_difference,
+};
+use kube_values::selector::Labels;
+use machine_api::{
+    names::{deployment_reason as reason, label},
+    v1alpha1::{MachineDeployment, MachineSet},
 };
 
 /// The revision that is asked for.
@@ -165,15 +166,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        api::{
-            names::{annotation, taint},
-            v1alpha1::RollbackConfig,
-        },
-        controllers::{
-            deployment::{decide::decide, observe::SetSeen, testing::*},
-            set::testing::{Building, meta},
-        },
+    use crate::controllers::{
+        deployment::{decide::decide, observe::SetSeen, testing::*},
+        set::testing::{Building, meta},
+    };
+    use machine_api::{
+        names::{annotation, taint},
+        v1alpha1::RollbackConfig,
     };
 
     #[rstest]

@@ -87,13 +87,11 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::v1alpha1::MachinePhase,
-        controllers::{
-            deployment::{observe::SetSeen, settling::Unsettled, testing::*},
-            set::testing::at,
-        },
+    use crate::controllers::{
+        deployment::{observe::SetSeen, settling::Unsettled, testing::*},
+        set::testing::at,
     };
+    use machine_api::v1alpha1::MachinePhase;
 
     #[rstest]
     #[case::s_roll_13(5, 2, vec![old(4, 4), new(2, 2)], 2, 3)]
@@ -183,7 +181,7 @@ mod tests {
 
     /// An old set whose last machines are marked by the scaler, and named.
     fn naming(mut set: SetSeen, count: usize, priority_of_first: Option<&str>) -> SetSeen {
-        use crate::api::names::annotation;
+        use machine_api::names::annotation;
         for machine in set.machines.iter_mut().rev().take(count) {
             let annotations = std::sync::Arc::make_mut(machine).metadata.annotations.get_or_insert_default();
             annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
@@ -210,7 +208,7 @@ mod tests {
         #[case] new: SetSeen,
         #[case] expected: i32,
     ) {
-        use crate::api::names::annotation;
+        use machine_api::names::annotation;
         let built = deployment(replicas, surge, unavailable)
             .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, "2026-11-21T08:00:00Z");
         let seen = seeing_sets(built.build(), vec![old, new]);

@@ -15,7 +15,6 @@ use super::{
     testing::*,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, controller_of},
     cluster::objects::{Part, Patch},
     controllers::set::{
         self,
@@ -24,6 +23,7 @@ use crate::{
         testing::{at, now},
     },
 };
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, controller_of};
 
 /// The control cluster: objects as the API server would have them.
 struct World {

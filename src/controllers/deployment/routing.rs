@@ -8,13 +8,13 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
+use kube_values::selector;
+use machine_api::{
+    names::annotation,
+    v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
+};
 
 use crate::{
-    api::{
-        names::annotation,
-        selector,
-        v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
-    },
     cluster::{key::ObjectKey, refusals::is_unchanged, store::Change},
     controllers::{
         deployment::{
@@ -151,15 +151,15 @@ mod tests {
 
     use super::*;
     use crate::{
-        api::{
-            names::{label, machine_condition, node_condition},
-            v1alpha1::OrchestrationType,
-        },
         cluster::queue::{Outcome, WorkQueue},
         controllers::{
             deployment::testing::*,
             set::testing::{Building, at, controller_reference, meta},
         },
+    };
+    use machine_api::{
+        names::{label, machine_condition, node_condition},
+        v1alpha1::OrchestrationType,
     };
 
     fn views() -> ControlViews {

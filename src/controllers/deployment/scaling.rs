@@ -11,7 +11,7 @@ use super::{
     in_place,
     plan::Plan,
 };
-use crate::api::{names::annotation, v1alpha1::StrategyType};
+use machine_api::{names::annotation, v1alpha1::StrategyType};
 
 /// Whether the deployment's size has changed since its sets were last sized.
 pub fn is_due(fleet: &Fleet<'_>) -> bool {
@@ -223,15 +223,13 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::names::label,
-        controllers::deployment::{
-            observe::{DeploymentObservation, SetSeen},
-            plan::Effect,
-            settling::Unsettled,
-            testing::*,
-        },
+    use crate::controllers::deployment::{
+        observe::{DeploymentObservation, SetSeen},
+        plan::Effect,
+        settling::Unsettled,
+        testing::*,
     };
+    use machine_api::names::label;
 
     fn sized(name: &str, class: &str, spec: i32, remembered: (i32, i32), created: i64) -> SetSeen {
         let mut set = set_of_class(name, class, spec, created);

@@ -16,7 +16,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
 use super::observe::SetSeen;
-use crate::{api::v1alpha1::MachineSet, controllers::set::counts::is_terminating};
+use crate::controllers::set::counts::is_terminating;
+use machine_api::v1alpha1::MachineSet;
 
 /// How long a rollout waits for a set to see its size.
 pub const PATIENCE: Duration = Duration::from_secs(10);

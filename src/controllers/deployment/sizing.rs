@@ -8,10 +8,8 @@ use super::{
     fleet::{Fleet, SetState},
     plan::{Effect, Plan},
 };
-use crate::{
-    api::{names::annotation, v1alpha1::StrategyType},
-    cluster::{key::Target, objects::Patch},
-};
+use crate::cluster::{key::Target, objects::Patch};
+use machine_api::{names::annotation, v1alpha1::StrategyType};
 
 impl Fleet<'_> {
     /// Wanted replicas and those plus surge, as sets remember them. Surge counts for rolling updates only.

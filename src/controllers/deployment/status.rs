@@ -16,14 +16,6 @@ use super::{
     scaling, validity, waits,
 };
 use crate::{
-    api::{
-        names::{annotation, deployment_reason as reason, set_reason, update_result},
-        selector,
-        v1alpha1::{
-            ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType as Kind,
-            MachineDeploymentStatus, MachineSetCondition, MachineSetConditionType,
-        },
-    },
     cluster::{
         events::EventNote,
         objects::{Part, Patch},
@@ -33,6 +25,14 @@ use crate::{
         pacing::{News, Pace, pace},
         patches::{has_finalizer, merge_difference},
         status::failed_machines,
+    },
+};
+use kube_values::selector;
+use machine_api::{
+    names::{annotation, deployment_reason as reason, set_reason, update_result},
+    v1alpha1::{
+        ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType as Kind,
+        MachineDeploymentStatus, MachineSetCondition, MachineSetConditionType,
     },
 };
 
@@ -252,13 +252,11 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{
-        api::v1alpha1::OrchestrationType,
-        controllers::{
-            deployment::testing::*,
-            set::testing::{now, selector},
-        },
+    use crate::controllers::{
+        deployment::testing::*,
+        set::testing::{now, selector},
     };
+    use machine_api::v1alpha1::OrchestrationType;
 
     fn written(seen: &DeploymentObservation, report: &Report) -> Option<Value> {
         decide_status(seen, report).steps.into_iter().find_map(|step| match step.effect {
@@ -370,7 +368,7 @@ mod tests {
         let built = deployment(2, 1, 0).with(|d| d.spec.strategy = in_place(0, 1, OrchestrationType::Auto)).build();
         let mut set = old(2, 2);
         Arc::make_mut(&mut set.machines[1]).status.current_status.phase =
-            crate::api::v1alpha1::MachinePhase::InPlaceUpdateFailed;
+            machine_api::v1alpha1::MachinePhase::InPlaceUpdateFailed;
         let mut seen = seeing_sets(built, vec![set]);
         seen.nodes = Some(std::collections::BTreeMap::new());
         let status = written(&seen, &Report::default()).unwrap();
@@ -388,7 +386,7 @@ mod tests {
         Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         assert!(!told(&seen));
         Arc::make_mut(&mut seen.sets[0].machines[1]).status.current_status.phase =
-            crate::api::v1alpha1::MachinePhase::Running;
+            machine_api::v1alpha1::MachinePhase::Running;
         let status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         assert!(conditions::find(&status, &Kind::InPlaceUpdateFailed).is_none());
     }
@@ -429,7 +427,7 @@ mod tests {
         let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
         Arc::make_mut(&mut seen.deployment).status = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         let machine = Arc::make_mut(&mut seen.sets[0].machines[4]);
-        machine.status.current_status.phase = crate::api::v1alpha1::MachinePhase::Failed;
+        machine.status.current_status.phase = machine_api::v1alpha1::MachinePhase::Failed;
         machine.status.current_status.preserve_expiry_time =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
         assert_eq!(written(&seen, &Report::default()).unwrap(), serde_json::json!({ "preservedFailedReplicas": 1 }));

@@ -8,10 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::template_hash::pruned;
-use crate::api::{
-    names::label,
-    v1alpha1::{Labels, MachineTemplateSpec},
-};
+use kube_values::selector::Labels;
+use machine_api::{names::label, v1alpha1::MachineTemplateSpec};
 
 /// Whether machines of one template need not be replaced to become machines of the other.
 ///
@@ -39,7 +37,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{api::duration::GoDuration, controllers::set::testing::set};
+    use crate::controllers::set::testing::set;
+    use kube_values::duration::GoDuration;
 
     fn changed(change: impl FnOnce(&mut MachineTemplateSpec)) -> MachineTemplateSpec {
         let mut template = set(1).build().spec.template;

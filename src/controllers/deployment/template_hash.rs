@@ -4,10 +4,9 @@
 //! hash only names new sets; an existing set is recognised by its template ([`super::template_equality`]), so hashes need
 //! not be those of the original.
 
+use machine_api::v1alpha1::{MachineDeployment, MachineTemplateSpec};
 use serde::Serialize;
 use serde_json::{Map, Value};
-
-use crate::api::v1alpha1::{MachineDeployment, MachineTemplateSpec};
 
 const FNV_OFFSET: u32 = 2_166_136_261;
 const FNV_PRIME: u32 = 16_777_619;
@@ -97,7 +96,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{api::v1alpha1::Labels, controllers::set::testing::set};
+    use crate::controllers::set::testing::set;
+    use kube_values::selector::Labels;
 
     fn template() -> MachineTemplateSpec {
         set(1).build().spec.template
@@ -128,7 +128,7 @@ mod tests {
     fn s_hash_03_equal_values_in_different_places_have_equal_hashes() {
         let with_timeout = || {
             let mut template = template();
-            template.spec.configuration.drain_timeout = Some(crate::api::duration::GoDuration::from_secs(17));
+            template.spec.configuration.drain_timeout = Some(kube_values::duration::GoDuration::from_secs(17));
             Box::new(template)
         };
         let (one, other) = (with_timeout(), with_timeout());
@@ -140,7 +140,7 @@ mod tests {
     fn s_hash_04_a_value_behind_an_option_counts() {
         let with_timeout = |seconds| {
             let mut template = template();
-            template.spec.configuration.drain_timeout = Some(crate::api::duration::GoDuration::from_secs(seconds));
+            template.spec.configuration.drain_timeout = Some(kube_values::duration::GoDuration::from_secs(seconds));
             template_hash(&template, None)
         };
         assert_ne!(with_timeout(17), with_timeout(22));

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString};
 
 use super::observe::{DeploymentObservation, SetSeen};
-use crate::{
-    api::{
-        names::{annotation, label},
-        v1alpha1::{
-            InPlaceUpdate, Machine, MachineDeployment, MachineDeploymentStrategy, MachineSet, OrchestrationType,
-            RollingUpdate, StrategyType,
-        },
+use crate::controllers::set::testing::{Building, at, controller_reference, machine, meta, now, selector, set};
+use machine_api::{
+    names::{annotation, label},
+    v1alpha1::{
+        InPlaceUpdate, Machine, MachineDeployment, MachineDeploymentStrategy, MachineSet, OrchestrationType,
+        RollingUpdate, StrategyType,
     },
-    controllers::set::testing::{Building, at, controller_reference, machine, meta, now, selector, set},
 };
 
 pub(crate) fn rolling(surge: i32, unavailable: i32) -> MachineDeploymentStrategy {
@@ -78,7 +76,7 @@ pub(crate) fn set_of_class(name: &str, class: &str, replicas: i32, created: i64)
 
 /// So many machines of a set, of which the first `available` are Running and the others Pending.
 pub(crate) fn machines_of(set: &MachineSet, count: usize, available: usize) -> Vec<Arc<Machine>> {
-    use crate::api::v1alpha1::MachinePhase::{Pending, Running};
+    use machine_api::v1alpha1::MachinePhase::{Pending, Running};
     let (name, uid) = (set.metadata.name.clone().unwrap(), set.metadata.uid.clone().unwrap());
     (0..count)
         .map(|number| {

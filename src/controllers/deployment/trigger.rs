@@ -15,13 +15,13 @@ use super::{
     plan::{Effect, Plan},
 };
 use crate::{
-    api::{names::annotation, v1alpha1::Machine},
     cluster::{
         key::Target,
         objects::{Part, Patch},
     },
     controllers::set::counts::{annotation_of, is_failed, is_terminating},
 };
+use machine_api::{names::annotation, v1alpha1::Machine};
 
 /// Adds the marks that the deployment's list asks for, and takes off the list what is done or can't be. Whether anything
 /// was added.
@@ -93,7 +93,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{api::v1alpha1::MachinePhase, controllers::deployment::testing::*};
+    use crate::controllers::deployment::testing::*;
+    use machine_api::v1alpha1::MachinePhase;
 
     const TIME: &str = "2026-11-21T08:00:00Z";
 

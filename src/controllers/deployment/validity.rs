@@ -20,11 +20,11 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
     use super::*;
-    use crate::api::v1alpha1::{MachineDeployment, OrchestrationType, StrategyType};
     use crate::controllers::{
         deployment::testing::*,
         set::testing::{Building, selector},
     };
+    use machine_api::v1alpha1::{MachineDeployment, OrchestrationType, StrategyType};
 
     #[rstest]
     #[case::a_good_one(deployment(1, 1, 0), "")]

@@ -14,8 +14,8 @@ use super::{
     in_place,
     observe::DeploymentObservation,
 };
-use crate::api::{
-    field::cut,
+use kube_values::field::cut;
+use machine_api::{
     names::{label, machine_condition},
     v1alpha1::{Machine, MachinePhase, OrchestrationType, StrategyType},
 };

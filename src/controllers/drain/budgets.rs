@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use kube::ResourceExt;
+use kube_values::selector;
 use serde::Serialize;
-
-use crate::api::selector;
 
 /// The budget that covers a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

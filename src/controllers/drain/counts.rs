@@ -6,7 +6,7 @@ use super::{
     observe::DrainObservation,
     progress::{PodProgress, Progress},
 };
-use crate::metrics::{DrainPodState, DrainPods, Metrics};
+use mcm_metrics::{DrainPodState, DrainPods, Metrics};
 
 /// Where a pod of a drain stands; `None` when the drain is done with it.
 pub fn state_of(seen: &DrainObservation, uid: &str, pod: &PodProgress) -> Option<DrainPodState> {

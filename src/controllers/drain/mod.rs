@@ -40,8 +40,8 @@ use crate::{
         waiting::after,
     },
     driver::Driver,
-    metrics::Metrics,
 };
+use mcm_metrics::Metrics;
 
 /// Pause after the first attempt that failed; it doubles up to [`EVICTION_RETRY`].
 const FIRST_PAUSE: Duration = Duration::from_secs(5);

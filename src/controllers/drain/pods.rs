@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use machine_api::{names::annotation, v1alpha1::controller_of};
 use serde::Serialize;
 
-use crate::{
-    api::{names::annotation, v1alpha1::controller_of},
-    cluster::key::ObjectKey,
-};
+use crate::cluster::key::ObjectKey;
 
 /// Kubernetes' default grace period.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);

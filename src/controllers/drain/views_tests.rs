@@ -30,7 +30,6 @@ use super::{
     volumes::Presence,
 };
 use crate::{
-    api::v1alpha1::MachineClass,
     cluster::{gate::Gate, key::ObjectKey},
     controllers::machine::{
         observation::Force,
@@ -41,6 +40,7 @@ use crate::{
         Status, VmIdentity, VolumeIdsRequest,
     },
 };
+use machine_api::v1alpha1::MachineClass;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -241,7 +241,7 @@ impl Driver for Scripted {
     fn info(&self) -> &DriverInfo {
         &self.info
     }
-    fn validate(&self, _class: &MachineClass, _found: &mut crate::api::field::Findings) {}
+    fn validate(&self, _class: &MachineClass, _found: &mut kube_values::field::Findings) {}
     async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
         Err(Status::new(Code::Unimplemented, ""))
     }

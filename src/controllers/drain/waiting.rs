@@ -12,10 +12,8 @@ use super::{
     step::{pod_limit, volume_limit},
     volumes::Presence,
 };
-use crate::{
-    api::duration::GoDuration,
-    controllers::machine::{settings::EVICTION_RETRY, status_change::rfc3339, waiting::after},
-};
+use crate::controllers::machine::{settings::EVICTION_RETRY, status_change::rfc3339, waiting::after};
+use kube_values::duration::GoDuration;
 
 /// Whom a drain waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

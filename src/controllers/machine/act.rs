@@ -17,18 +17,16 @@ use super::{
     plan::{Effect, Memo, Plan, VersionGuard},
     tokens,
 };
-use crate::{
-    api::{
-        names::{finalizer, label},
-        v1alpha1::Machine,
-    },
-    cluster::{
-        error::ApiError,
-        events::EventNote,
-        gate::Destruction,
-        key::{ObjectKey, Target},
-        objects::{DeleteHow, Deleted, Part, Patch},
-    },
+use crate::cluster::{
+    error::ApiError,
+    events::EventNote,
+    gate::Destruction,
+    key::{ObjectKey, Target},
+    objects::{DeleteHow, Deleted, Part, Patch},
+};
+use machine_api::{
+    names::{finalizer, label},
+    v1alpha1::Machine,
 };
 
 /// What came of a plan.

@@ -11,7 +11,7 @@ use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::me
 use rand::{CryptoRng, RngExt};
 
 use super::status_change::rfc3339;
-use crate::api::names::label;
+use machine_api::names::label;
 
 /// Namespace of bootstrap tokens.
 pub const NAMESPACE: &str = "kube-system";

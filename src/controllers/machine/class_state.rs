@@ -6,7 +6,7 @@
 use kube::ResourceExt;
 
 use super::observation::ClassState;
-use crate::api::{
+use machine_api::{
     names::finalizer,
     v1alpha1::{ClassSpec, MachineClass, NodeTemplate},
 };

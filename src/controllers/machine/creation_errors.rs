@@ -17,12 +17,10 @@ use super::{
     waiting::{Waiting, after, attempts},
     waits::Wait,
 };
-use crate::{
-    api::{
-        names::{machine_reason, stage_text},
-        v1alpha1::{MachinePhase, OperationState, OperationType},
-    },
-    driver::{Code, Status},
+use crate::driver::{Code, Status};
+use machine_api::{
+    names::{machine_reason, stage_text},
+    v1alpha1::{MachinePhase, OperationState, OperationType},
 };
 
 /// A failure on the way to a VM.

@@ -18,12 +18,10 @@ use super::{
     waiting::{Waiting, after, tell_when_new},
     waits::Wait,
 };
-use crate::{
-    api::{
-        names::machine_condition,
-        v1alpha1::{Machine, OperationState, OperationType},
-    },
-    driver::Code,
+use crate::driver::Code;
+use machine_api::{
+    names::machine_condition,
+    v1alpha1::{Machine, OperationState, OperationType},
 };
 
 /// A VM that was ordered shows itself within this time.
@@ -185,11 +183,8 @@ mod tests {
         super::{decide::decide, deletion::vm_is_gone, deletion_tests::answered, observation::Call, testing::*},
         *,
     };
-    use crate::{
-        api::v1alpha1::{Machine, MachinePhase},
-        cluster::clock::Step,
-        driver::Status,
-    };
+    use crate::{cluster::clock::Step, driver::Status};
+    use machine_api::v1alpha1::{Machine, MachinePhase};
 
     /// A machine whose last operation was written at second 100.
     fn last(state: OperationState, code: &str, description: &str) -> Machine {

@@ -16,12 +16,10 @@ use super::{
     plan::{Effect, Next, Plan},
     testing::*,
 };
-use crate::{
-    api::{
-        names::{annotation, finalizer, label, stage_text},
-        v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
-    },
-    driver::{Code, CreatedVm, SameInstance, Status, VmIdentity},
+use crate::driver::{Code, CreatedVm, SameInstance, Status, VmIdentity};
+use machine_api::{
+    names::{annotation, finalizer, label, stage_text},
+    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
 
 fn vm(node: &str) -> VmIdentity {

@@ -22,11 +22,11 @@ use super::{
     vm_gone::vm_gone,
     waits::Wait,
 };
-use crate::api::{
+use kube::ResourceExt;
+use machine_api::{
     names::{finalizer, machine_reason},
     v1alpha1::MachinePhase,
 };
-use kube::ResourceExt;
 
 /// What to do about a machine now.
 pub fn decide(seen: &Observation) -> Plan {

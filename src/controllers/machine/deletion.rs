@@ -24,13 +24,11 @@ use super::{
     waiting::after,
     waits::Wait,
 };
-use crate::{
-    api::{
-        duration::GoDuration,
-        names::{WAS_FAILED_TEXT, label, machine_condition, machine_reason},
-        v1alpha1::{MachinePhase, OperationState, OperationType},
-    },
-    driver::{Code, VmIdentity},
+use crate::driver::{Code, VmIdentity};
+use kube_values::duration::GoDuration;
+use machine_api::{
+    names::{WAS_FAILED_TEXT, label, machine_condition, machine_reason},
+    v1alpha1::{MachinePhase, OperationState, OperationType},
 };
 
 /// A machine that deletes the VM of another one wakes it with its end; this is for a change that got lost.

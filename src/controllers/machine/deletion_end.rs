@@ -16,10 +16,8 @@ use super::{
     waiting::told_reason,
     waits::Wait,
 };
-use crate::api::{
-    duration::GoDuration,
-    names::{label, machine_condition, machine_reason},
-};
+use kube_values::duration::GoDuration;
+use machine_api::names::{label, machine_condition, machine_reason};
 
 /// Delete the Node (first, so that nobody puts the finalizer back on), take our finalizer off it, and let go.
 pub(super) fn delete_node(seen: &Observation) -> Plan {

@@ -3,12 +3,11 @@
 //! Parsed once, here. Only the last marker of the text counts: what a provider said stands before it, and may contain
 //! anything (MC-179). Source: spec/machine-controller §1.8, §6.10.
 
-use serde::Serialize;
-
-use crate::api::{
+use machine_api::{
     names::{WAS_FAILED_TEXT, stage_text},
     v1alpha1::{Machine, MachinePhase},
 };
+use serde::Serialize;
 
 /// Where a deletion stands; in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

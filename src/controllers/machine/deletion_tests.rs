@@ -21,12 +21,10 @@ use super::{
     shared_instance::VmOwner,
     testing::*,
 };
-use crate::{
-    api::{
-        names::{finalizer, label, machine_reason, node_condition, stage_text},
-        v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
-    },
-    driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity},
+use crate::driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity};
+use machine_api::{
+    names::{finalizer, label, machine_reason, node_condition, stage_text},
+    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
 
 /// A machine that is being deleted and rests at a stage since second 100.

@@ -16,11 +16,11 @@ use super::{
     testing::*,
 };
 use crate::{
-    api::names::{label, machine_condition, machine_reason},
     cluster::clock::Step,
     controllers::drain::{observe::MissingView, progress::Headway, waiting::Waiting},
     driver::Code,
 };
+use machine_api::names::{label, machine_condition, machine_reason};
 
 fn moving(waiting: Waiting) -> DrainState {
     DrainState::Running {

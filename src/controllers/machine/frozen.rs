@@ -15,10 +15,8 @@ use super::{
     waiting::{Waiting, tell_when_new, told_reason},
     waits::Wait,
 };
-use crate::{
-    api::{names::machine_condition, v1alpha1::MachinePhase},
-    cluster::clock::ClockTrouble,
-};
+use crate::cluster::clock::ClockTrouble;
+use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 
 /// How long a machine rests while the clock can't be trusted.
 const CLOCK_PAUSE: Duration = Duration::from_secs(30);
@@ -121,7 +119,7 @@ mod tests {
         super::{decide::decide, plan::Plan, testing::*},
         *,
     };
-    use crate::api::v1alpha1::{Machine, OperationState, OperationType};
+    use machine_api::v1alpha1::{Machine, OperationState, OperationType};
 
     fn frozen_at(machine: Machine, second: i64) -> Observation {
         let mut seen = seen(machine, second);

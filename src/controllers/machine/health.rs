@@ -17,8 +17,8 @@ use super::{
     status_change::{Moving, StatusChange, TimeoutClock},
     waiting::{Waiting, after, tell_when_new, told_reason},
 };
-use crate::api::{
-    duration::GoDuration,
+use kube_values::duration::GoDuration;
+use machine_api::{
     names::{machine_condition, machine_reason, node_condition, taint},
     v1alpha1::{MachinePhase, OperationState, OperationType},
 };

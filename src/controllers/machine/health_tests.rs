@@ -15,7 +15,7 @@ use super::{
     settings::{HealthTimeout, MachineSettings},
     testing::*,
 };
-use crate::api::{
+use machine_api::{
     names::{machine_condition, machine_reason, node_condition, taint},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };

@@ -16,12 +16,12 @@ use super::{
     waiting::{Waiting, tell_when_new},
     waits::Wait,
 };
-use crate::api::{
-    duration::GoDuration,
+use kube::ResourceExt;
+use kube_values::duration::GoDuration;
+use machine_api::{
     names::{label, machine_reason},
     v1alpha1::{MachinePhase, OperationState, controller_of},
 };
-use kube::ResourceExt;
 
 /// Whether a machine's health timeout may make it Failed now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,7 +174,7 @@ mod tests {
         super::{decide::decide, observation::NodeView, shared_instance::VmOwner, testing::*},
         *,
     };
-    use crate::api::v1alpha1::OperationType;
+    use machine_api::v1alpha1::OperationType;
 
     #[rstest]
     #[case::it_is_early(1000, "cloud:///n", false)]

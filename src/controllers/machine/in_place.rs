@@ -26,7 +26,7 @@ use super::{
     waiting::{Waiting, after, awaits_views, told_reason, views_wait},
     waits::Wait,
 };
-use crate::api::{
+use machine_api::{
     names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text, update_result},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
@@ -424,7 +424,7 @@ pub fn take_result(seen: &Observation, node: &Node, result: UpdateResult) -> (St
 
 /// The agent said nothing within the time limit.
 pub fn timed_out(seen: &Observation) -> Vec<Effect> {
-    let limit = crate::api::duration::GoDuration::from(seen.limits.in_place_update);
+    let limit = kube_values::duration::GoDuration::from(seen.limits.in_place_update);
     let text = format!("Machine {} failed to in-place update in {limit}.", seen.name());
     let warn = Effect::Warn { reason: machine_reason::IN_PLACE_UPDATE_FAILED, message: text.clone() };
     vec![failure(seen, StatusChange::new(), text).effect(seen), warn]

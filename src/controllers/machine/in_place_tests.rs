@@ -15,12 +15,10 @@ use super::{
     testing::*,
     waiting::told_reason,
 };
-use crate::{
-    api::{
-        names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text},
-        v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
-    },
-    controllers::drain::{progress::Headway, waiting::Waiting},
+use crate::controllers::drain::{progress::Headway, waiting::Waiting};
+use machine_api::{
+    names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text},
+    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
 
 /// The condition `InPlaceUpdate` at this stage, reached at this second.

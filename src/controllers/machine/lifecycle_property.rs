@@ -20,12 +20,10 @@ use super::{
     testing::at,
     waiting::told_reason,
 };
-use crate::{
-    api::{
-        names::{finalizer, machine_condition, stage_text},
-        v1alpha1::MachinePhase,
-    },
-    driver::{Code, DeletedVm, Status},
+use crate::driver::{Code, DeletedVm, Status};
+use machine_api::{
+    names::{finalizer, machine_condition, stage_text},
+    v1alpha1::MachinePhase,
 };
 
 /// A guard that is taken away, by changing what a decision sees or what it says.

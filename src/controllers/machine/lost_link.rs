@@ -18,13 +18,13 @@ use super::{
     plan::{Next, Say},
 };
 use crate::{
-    api::{
-        names::label,
-        v1alpha1::{Machine, MachinePhase},
-    },
     cluster::store::Store,
     controllers::views::{BY_INSTANCE, BY_MACHINE, BY_NODE, ControlViews},
     driver::{SameInstance, same_instance::instance_key},
+};
+use machine_api::{
+    names::label,
+    v1alpha1::{Machine, MachinePhase},
 };
 
 /// Links the Node in sight to a machine that has been linked before.
@@ -110,10 +110,8 @@ mod tests {
         super::{decide::decide, testing::*},
         *,
     };
-    use crate::{
-        api::v1alpha1::{OperationState, OperationType},
-        controllers::views::node_store,
-    };
+    use crate::controllers::views::node_store;
+    use machine_api::v1alpha1::{OperationState, OperationType};
 
     fn unlinked(mut machine: Machine) -> Machine {
         machine.labels_mut().remove(label::NODE);

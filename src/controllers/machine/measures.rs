@@ -7,15 +7,12 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use serde::Serialize;
-
-use crate::{
-    api::{
-        names::label,
-        v1alpha1::{Machine, MachineClass, controller_of},
-    },
-    metrics::{ApiWrite, Gauges, Metrics, OfDeployment, PlacedMachine, Stage},
+use machine_api::{
+    names::label,
+    v1alpha1::{Machine, MachineClass, controller_of},
 };
+use mcm_metrics::{ApiWrite, Gauges, Metrics, OfDeployment, PlacedMachine, Stage};
+use serde::Serialize;
 
 /// Label of a node template that tells the zone.
 const ZONE: &str = "topology.kubernetes.io/zone";

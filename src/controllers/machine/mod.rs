@@ -127,7 +127,6 @@ use self::{
     settings::MachineSettings,
 };
 use crate::{
-    api::v1alpha1::{Machine, MachineClass},
     cluster::{
         clock::{Reading, SharedClock},
         events::Recorder,
@@ -142,8 +141,9 @@ use crate::{
         views::ControlViews,
     },
     driver::{Registry, SecretData},
-    metrics::Metrics,
 };
+use machine_api::v1alpha1::{Machine, MachineClass};
+use mcm_metrics::Metrics;
 
 /// Component name of the machine half's events.
 pub const COMPONENT: &str = "machine-controller";

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
 use kube::ResourceExt;
+use machine_api::names::annotation;
 use serde_json::{Map, Value, json};
-
-use crate::api::names::annotation;
 
 /// Resources by name.
 pub type Capacity = BTreeMap<String, Quantity>;

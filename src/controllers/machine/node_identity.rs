@@ -10,7 +10,7 @@ use super::{
     plan::{Effect, Next, Say},
     status_change::rfc3339,
 };
-use crate::api::{
+use machine_api::{
     names::machine_condition,
     v1alpha1::{Machine, MachinePhase},
 };
@@ -148,8 +148,8 @@ mod tests {
         let mut ill = in_phase(
             MachinePhase::Unknown,
             0,
-            crate::api::v1alpha1::OperationType::HealthCheck,
-            crate::api::v1alpha1::OperationState::Processing,
+            machine_api::v1alpha1::OperationType::HealthCheck,
+            machine_api::v1alpha1::OperationState::Processing,
         );
         ill.status.machine_conditions.clone_from(&seen.machine.status.machine_conditions);
         let mut seen = super::super::testing::seen(ill, 100_000);

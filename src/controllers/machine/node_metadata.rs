@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
-use serde::Serialize;
-use serde_json::{Map, Value, json};
-
-use crate::api::{
+use machine_api::{
     names::{annotation, finalizer, label},
     v1alpha1::NodeTemplateSpec,
 };
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 /// Keys of a template that belong to somebody else: the links and memories themselves, and the kubelet's own name.
 const PROTECTED_LABELS: [&str; 2] = [label::MACHINE_NAME, "kubernetes.io/hostname"];

@@ -13,7 +13,7 @@ use super::{
     node_metadata::{Memory, wanted},
     testing,
 };
-use crate::api::{
+use machine_api::{
     names::{annotation, finalizer, label},
     v1alpha1::NodeTemplateSpec,
 };

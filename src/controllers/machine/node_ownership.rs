@@ -7,9 +7,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
+use machine_api::{names::label, v1alpha1::Machine};
 
 use crate::{
-    api::{names::label, v1alpha1::Machine},
     cluster::key::ObjectKey,
     controllers::views::{BY_INSTANCE, BY_NODE, ControlViews},
     driver::{Registry, SameInstance, same_instance::instance_key},

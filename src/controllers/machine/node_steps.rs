@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::{deletion_stage::was_failed, status_change::rfc3339};
-use crate::api::{
+use machine_api::{
     names::{finalizer, node_condition},
     v1alpha1::Machine,
 };

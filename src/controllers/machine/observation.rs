@@ -22,12 +22,12 @@ pub use self::{
 };
 use super::{node_ailments::Ailments, settings::Limits, shared_instance::VmOwner, vm_gone::VmCheck};
 use crate::{
-    api::{
-        names::{finalizer, label},
-        v1alpha1::{Machine, MachinePhase},
-    },
     cluster::clock::{ClockTrouble, Step},
     controllers::drain::observe::MissingView,
+};
+use machine_api::{
+    names::{finalizer, label},
+    v1alpha1::{Machine, MachinePhase},
 };
 
 /// Version of the observation's serialised form.

@@ -24,16 +24,16 @@ use super::{
     vm_gone::VmCheck,
 };
 use crate::{
-    api::{
-        names::label,
-        v1alpha1::{Machine, MachineClass, MachinePhase, SecretReference},
-    },
     cluster::{clock::Reading, key::ObjectKey, store::Store},
     controllers::{
         drain::observe::{DrainViews, MissingView},
         views::{BY_NAME_LABEL, ControlViews, qualified},
     },
     driver::{Registry, SameInstance, SecretData},
+};
+use machine_api::{
+    names::label,
+    v1alpha1::{Machine, MachineClass, MachinePhase, SecretReference},
 };
 
 /// Where an observation comes from.
@@ -350,7 +350,7 @@ mod tests {
     use serde_json::json;
 
     use super::{super::testing::*, *};
-    use crate::api::v1alpha1::{OperationState, OperationType};
+    use machine_api::v1alpha1::{OperationState, OperationType};
 
     fn secret(name: &str, data: &[(&str, &str)]) -> Secret {
         let mut secret = Secret::default();

@@ -27,16 +27,16 @@ use super::{
     time_limit::{Limited, creation_limit, drain_limit, phase_limit},
 };
 use crate::{
-    api::{
-        names::{label, machine_condition},
-        v1alpha1::{Machine, MachinePhase},
-    },
     cluster::{clock::Reading, key::ObjectKey, store::Store},
     controllers::{
         drain::{observe::DrainViews, waiting::Waiting as DrainWaiting},
         views::ControlViews,
     },
     driver::Registry,
+};
+use machine_api::{
+    names::{label, machine_condition},
+    v1alpha1::{Machine, MachinePhase},
 };
 
 /// What outlooks are made from.

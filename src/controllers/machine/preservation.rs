@@ -21,13 +21,11 @@ use super::{
     waiting::after,
     waits::Wait,
 };
-use crate::{
-    api::{
-        duration::GoDuration,
-        names::{annotation, machine_condition, machine_reason, node_condition, preserve_value, taint},
-        v1alpha1::MachinePhase,
-    },
-    cluster::clock::as_watched,
+use crate::cluster::clock::as_watched;
+use kube_values::duration::GoDuration;
+use machine_api::{
+    names::{annotation, machine_condition, machine_reason, node_condition, preserve_value, taint},
+    v1alpha1::MachinePhase,
 };
 
 /// What an annotation `preserve` asks for.

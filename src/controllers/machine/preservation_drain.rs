@@ -19,10 +19,8 @@ use super::{
     waiting::{after, awaits_views, views_wait},
     waits::Wait,
 };
-use crate::api::{
-    duration::GoDuration,
-    names::{label, machine_condition, machine_reason, node_condition},
-};
+use kube_values::duration::GoDuration;
+use machine_api::names::{label, machine_condition, machine_reason, node_condition};
 
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);

@@ -17,12 +17,10 @@ use super::{
     preservation::{Annotations, IsOver, Verdict, Wish, verdict},
     testing::*,
 };
-use crate::{
-    api::{
-        names::{annotation, label, machine_condition, machine_reason, node_condition, taint},
-        v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
-    },
-    controllers::drain::{progress::Headway, waiting::Waiting},
+use crate::controllers::drain::{progress::Headway, waiting::Waiting};
+use machine_api::{
+    names::{annotation, label, machine_condition, machine_reason, node_condition, taint},
+    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
 
 const HOUR: i64 = 3600;

@@ -28,11 +28,6 @@ use super::{
     waits::Wait,
 };
 use crate::{
-    api::{
-        duration::GoDuration,
-        names::{label, machine_reason},
-        v1alpha1::Machine,
-    },
     cluster::{
         error::ApiError,
         events::EventNote,
@@ -45,6 +40,11 @@ use crate::{
         views::{BY_CLASS, qualified},
     },
     driver::{Code, Driver, MachineRequest, Status},
+};
+use kube_values::duration::GoDuration;
+use machine_api::{
+    names::{label, machine_reason},
+    v1alpha1::Machine,
 };
 
 /// Answers that a stopping process records at once.

@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use kube_values::duration::GoDuration;
 use serde::Serialize;
 
-use crate::{api::duration::GoDuration, driver::Code};
+use crate::driver::Code;
 
 /// How often a write that failed is tried again, in words.
 pub fn tried_again(every: GoDuration) -> String {

@@ -17,13 +17,13 @@ use super::{
     observation::conditions_of,
 };
 use crate::{
-    api::{
-        names::{annotation, finalizer, label},
-        v1alpha1::{Machine, MachineClass, MachinePhase},
-    },
     cluster::{key::ObjectKey, store::Change},
     controllers::views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified},
     driver::same_instance::instance_key,
+};
+use machine_api::{
+    names::{annotation, finalizer, label},
+    v1alpha1::{Machine, MachineClass, MachinePhase},
 };
 
 /// Machines to look at after a change of a machine.

@@ -6,7 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rstest::rstest;
 
 use super::*;
-use crate::{api::names::taint, controllers::machine::testing::*};
+use crate::controllers::machine::testing::*;
+use machine_api::names::taint;
 
 fn update(change: fn(&mut Machine)) -> bool {
     let old = running();
@@ -243,7 +244,7 @@ fn new_credentials_wake_machines_that_may_wait_for_them(#[case] phase: MachinePh
     class.metadata.name = Some("c".to_owned());
     class.metadata.namespace = Some("ns".to_owned());
     class.credentials_secret_ref =
-        Some(crate::api::v1alpha1::SecretReference { name: "s".to_owned(), namespace: String::new() });
+        Some(machine_api::v1alpha1::SecretReference { name: "s".to_owned(), namespace: String::new() });
     views.classes.apply(class);
     let mut secret = Secret::default();
     secret.metadata.name = Some("s".to_owned());

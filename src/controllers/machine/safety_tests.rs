@@ -11,7 +11,7 @@ use super::{
     plan::{Effect, Next, Plan},
     testing::*,
 };
-use crate::api::v1alpha1::{Machine, MachinePhase, OperationState, OperationType};
+use machine_api::v1alpha1::{Machine, MachinePhase, OperationState, OperationType};
 
 fn on_a_node(machine: Machine, ready: &str, second: i64) -> Observation {
     let node: Node = node(vec![condition("Ready", ready)]);

@@ -5,9 +5,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use kube::ResourceExt;
+use kube_values::duration::GoDuration;
+use machine_api::{names::annotation, v1alpha1::Machine};
 use serde::Serialize;
-
-use crate::api::{duration::GoDuration, names::annotation, v1alpha1::Machine};
 
 /// Evictions that were refused are tried again after this time.
 pub const EVICTION_RETRY: Duration = Duration::from_secs(20);

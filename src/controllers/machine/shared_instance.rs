@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use kube::ResourceExt;
+use machine_api::{
+    names::{finalizer, label},
+    v1alpha1::Machine,
+};
 use serde::Serialize;
 
 use crate::{
-    api::{
-        names::{finalizer, label},
-        v1alpha1::Machine,
-    },
     cluster::key::ObjectKey,
     controllers::views::{BY_INSTANCE, ControlViews},
     driver::{SameInstance, same_instance::instance_key},
@@ -175,7 +175,7 @@ mod tests {
     fn ids_are_compared_within_a_provider(#[case] provider: Option<&str>, #[case] expected: VmOwner) {
         let views = ControlViews::default();
         let class = |name: &str, provider: &str| {
-            let mut class = crate::api::v1alpha1::MachineClass { provider: provider.to_owned(), ..Default::default() };
+            let mut class = machine_api::v1alpha1::MachineClass { provider: provider.to_owned(), ..Default::default() };
             class.metadata.name = Some(name.to_owned());
             class.metadata.namespace = Some("ns".to_owned());
             views.classes.apply(class);

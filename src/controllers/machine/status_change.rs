@@ -14,12 +14,10 @@ use super::{
     observation::{Observation, since},
     plan::Effect,
 };
-use crate::{
-    api::{
-        names::machine_condition,
-        v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
-    },
-    driver::Code,
+use crate::driver::Code;
+use machine_api::{
+    names::machine_condition,
+    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
 
 /// After this time an unchanged failure is written again (spec §4.10).

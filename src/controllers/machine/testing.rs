@@ -22,7 +22,7 @@ use super::{
     shared_instance::VmOwner,
     vm_gone::VmCheck,
 };
-use crate::api::{
+use machine_api::{
     names::{annotation, finalizer, label},
     v1alpha1::{LastOperation, Machine, MachinePhase, OperationState, OperationType},
 };

@@ -13,14 +13,12 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::testing_cluster::{Api, NODES, lock};
-use crate::{
-    api::v1alpha1::{Machine, MachineClass},
-    driver::{
-        Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, SameInstance,
-        Status, VmIdentity, VolumeIdsRequest,
-        same_instance::{by_last_segment, last_segment},
-    },
+use crate::driver::{
+    Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, SameInstance,
+    Status, VmIdentity, VolumeIdsRequest,
+    same_instance::{by_last_segment, last_segment},
 };
+use machine_api::v1alpha1::{Machine, MachineClass};
 
 /// The VMs of the cloud by machine name.
 #[derive(Default)]
@@ -157,7 +155,7 @@ impl Driver for SmallCloud {
         &self.info
     }
 
-    fn validate(&self, _class: &MachineClass, _found: &mut crate::api::field::Findings) {}
+    fn validate(&self, _class: &MachineClass, _found: &mut kube_values::field::Findings) {}
 
     fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
         by_last_segment(machine, node)

@@ -27,10 +27,6 @@ use super::{
     testing_cloud::{SmallCloud, Vms},
 };
 use crate::{
-    api::{
-        names::finalizer,
-        v1alpha1::{Machine, MachineClass},
-    },
     cluster::{
         clock::{Clock, Reading, SystemClock, TokioClock},
         events::Recorder,
@@ -44,8 +40,12 @@ use crate::{
     },
     controllers::views::{ControlViews, node_store},
     driver::{Capabilities, Driver, DriverInfo, Measured, Registry},
-    metrics::Metrics,
 };
+use machine_api::{
+    names::finalizer,
+    v1alpha1::{Machine, MachineClass},
+};
+use mcm_metrics::Metrics;
 
 /// Whether and by which seed things go wrong.
 #[derive(Clone, Copy, Debug)]

@@ -13,10 +13,8 @@ use super::{
     settings::HealthTimeout,
     waiting::after,
 };
-use crate::{
-    api::{names::machine_condition, v1alpha1::MachinePhase},
-    cluster::clock::as_watched,
-};
+use crate::cluster::clock::as_watched;
+use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 
 /// What is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,10 +147,8 @@ mod tests {
     use rstest::rstest;
 
     use super::{super::testing::*, *};
-    use crate::{
-        api::v1alpha1::{Machine, OperationState, OperationType},
-        cluster::clock::Step,
-    };
+    use crate::cluster::clock::Step;
+    use machine_api::v1alpha1::{Machine, OperationState, OperationType};
 
     fn unknown(since: i64) -> Machine {
         in_phase(MachinePhase::Unknown, since, OperationType::HealthCheck, OperationState::Processing)

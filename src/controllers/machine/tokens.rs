@@ -16,14 +16,12 @@ use super::{
     observation::{Observation, SecretView, UserData, since},
     settings::MachineSettings,
 };
-use crate::{
-    api::v1alpha1::MachinePhase,
-    cluster::{
-        error::ApiError,
-        key::{ObjectKey, Target},
-        objects::{DeleteHow, Objects},
-    },
+use crate::cluster::{
+    error::ApiError,
+    key::{ObjectKey, Target},
+    objects::{DeleteHow, Objects},
 };
+use machine_api::v1alpha1::MachinePhase;
 
 /// Ids under which a token of an earlier process is looked for: the name's, and the first of the UID's, which nobody else has
 /// but by chance.

@@ -15,7 +15,8 @@ use super::{
     plan::{Effect, Memo, Next, Say},
     settings::VmGoneCheck,
 };
-use crate::{api::v1alpha1::MachinePhase, driver::Code};
+use crate::driver::Code;
+use machine_api::v1alpha1::MachinePhase;
 
 /// After this time in Unknown the driver is asked for the first time, and for the second time after `NotFound`.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
@@ -84,10 +85,10 @@ mod tests {
 
     use super::{super::testing::*, *};
     use crate::{
-        api::v1alpha1::{Machine, OperationState, OperationType},
         controllers::machine::decide::decide,
         driver::{Status, VmIdentity},
     };
+    use machine_api::v1alpha1::{Machine, OperationState, OperationType};
 
     /// Unknown since second 0, its node away, the check switched on.
     fn unknown(second: i64, check: VmCheck) -> Observation {

@@ -13,7 +13,8 @@ use super::{
     plan::Effect,
     status_change::{Moving, StatusChange, progressing, rfc3339},
 };
-use crate::api::{duration::GoDuration, names::machine_condition, v1alpha1::Machine};
+use kube_values::duration::GoDuration;
+use machine_api::{names::machine_condition, v1alpha1::Machine};
 
 /// A wait, as it is told to people.
 #[derive(Clone, Debug, PartialEq, Eq)]

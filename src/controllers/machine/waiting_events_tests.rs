@@ -9,12 +9,10 @@ use super::{
     status_change::{Moving, StatusChange},
     testing::*,
 };
-use crate::{
-    api::{
-        names::{machine_condition, machine_reason, stage_text},
-        v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
-    },
-    driver::{CreatedVm, DeletedVm, VmIdentity},
+use crate::driver::{CreatedVm, DeletedVm, VmIdentity};
+use machine_api::{
+    names::{machine_condition, machine_reason, stage_text},
+    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
 
 fn told_events(plan: &Plan) -> Vec<&'static str> {

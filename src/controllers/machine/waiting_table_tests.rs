@@ -23,12 +23,12 @@ use super::{
     waiting::told_reason,
 };
 use crate::{
-    api::{
-        names::{label, node_condition},
-        v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
-    },
     controllers::drain::{progress::Headway, waiting::Waiting},
     driver::{Code, Status},
+};
+use machine_api::{
+    names::{label, node_condition},
+    v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
 
 /// What the machine says of itself once nothing more is done at once.

@@ -20,12 +20,12 @@ use super::{
     waits::Wait,
 };
 use crate::{
-    api::{
-        names::{annotation, label, node_condition, taint},
-        v1alpha1::{MachinePhase, OperationState, OperationType},
-    },
     controllers::drain::{progress::Headway, waiting::Waiting},
     driver::{Code, Status},
+};
+use machine_api::{
+    names::{annotation, label, node_condition, taint},
+    v1alpha1::{MachinePhase, OperationState, OperationType},
 };
 
 /// What people read of a wait.

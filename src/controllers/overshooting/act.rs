@@ -8,7 +8,6 @@ use super::{
     freeze::{frozen_deployment, frozen_set, thawed_deployment, thawed_set},
 };
 use crate::{
-    api::names::freeze_reason,
     cluster::{
         error::ApiError,
         events::EventNote,
@@ -17,6 +16,7 @@ use crate::{
     },
     controllers::outcomes::gone_is_fine,
 };
+use machine_api::names::freeze_reason;
 
 impl OvershootController {
     /// Carries all turns out and returns what failed.
@@ -52,7 +52,7 @@ impl OvershootController {
     fn tell(
         &self,
         done: Result<(), ApiError>,
-        set: &crate::api::v1alpha1::MachineSet,
+        set: &machine_api::v1alpha1::MachineSet,
         note: EventNote,
     ) -> Result<(), ApiError> {
         if done.is_ok() {

@@ -14,7 +14,7 @@ use super::{
     limits::Limits,
     observe::{GuardedSet, OvershootObservation},
 };
-use crate::api::{
+use machine_api::{
     names::freeze_reason,
     v1alpha1::{MachineDeployment, MachineSet, controller_of},
 };

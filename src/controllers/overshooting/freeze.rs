@@ -8,15 +8,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Map, Value, json};
 
 use super::decide::Why;
-use crate::{
-    api::{
-        names::{FROZEN, annotation, label},
-        v1alpha1::{
-            ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType, MachineSet,
-            MachineSetCondition, MachineSetConditionType,
-        },
+use crate::cluster::objects::{Part, Patch};
+use machine_api::{
+    names::{FROZEN, annotation, label},
+    v1alpha1::{
+        ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType, MachineSet,
+        MachineSetCondition, MachineSetConditionType,
     },
-    cluster::objects::{Part, Patch},
 };
 
 /// What an object carries of a freeze.

@@ -2,12 +2,10 @@
 //!
 //! Source: spec/deployment-and-set §17 (1) with D-19 (a strategy without surge has none). Pure.
 
+use machine_api::v1alpha1::{MachineDeployment, MachineSet};
 use serde::Serialize;
 
-use crate::{
-    api::v1alpha1::{MachineDeployment, MachineSet},
-    controllers::deployment::fenceposts::Fenceposts,
-};
+use crate::controllers::deployment::fenceposts::Fenceposts;
 
 /// `--safety-up` and `--safety-down`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -51,13 +49,11 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::v1alpha1::StrategyType,
-        controllers::{
-            deployment::testing::deployment,
-            set::testing::{Building, set},
-        },
+    use crate::controllers::{
+        deployment::testing::deployment,
+        set::testing::{Building, set},
     };
+    use machine_api::v1alpha1::StrategyType;
 
     const MARGINS: Margins = Margins { up: 2, down: 1 };
 

@@ -17,12 +17,10 @@ use std::time::Duration;
 pub use self::limits::Margins;
 use self::observe::OvershootObservation;
 use super::views::ControlViews;
-use crate::{
-    api::v1alpha1::{MachineDeployment, MachineSet},
-    cluster::{
-        clock::SharedClock, error::ApiError, events::Recorder, key::ObjectKey, objects::Objects, queue::Outcome,
-    },
+use crate::cluster::{
+    clock::SharedClock, error::ApiError, events::Recorder, key::ObjectKey, objects::Objects, queue::Outcome,
 };
+use machine_api::v1alpha1::{MachineDeployment, MachineSet};
 
 /// Component name of this loop's events.
 pub const COMPONENT: &str = "machine-controller-manager";

@@ -6,13 +6,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::limits::Margins;
-use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachineSet},
-    controllers::{
-        set::counts::{Counts, is_terminating},
-        views::{BY_CONTROLLER, BY_NAMESPACE, ControlViews},
-    },
+use crate::controllers::{
+    set::counts::{Counts, is_terminating},
+    views::{BY_CONTROLLER, BY_NAMESPACE, ControlViews},
 };
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
 
 /// Version of [`OvershootObservation`] as it is written down.
 pub const OBSERVATION_VERSION: u32 = 1;

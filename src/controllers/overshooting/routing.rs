@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use kube::{Resource, ResourceExt};
+use machine_api::{
+    names::annotation,
+    v1alpha1::{Machine, MachineDeployment, MachineSet},
+};
 
 use crate::{
-    api::{
-        names::annotation,
-        v1alpha1::{Machine, MachineDeployment, MachineSet},
-    },
     cluster::{key::ObjectKey, store::Change},
     controllers::set::routing::Wake,
 };

@@ -9,10 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{decide::Turn, observe::GuardedSet, *};
 use crate::{
-    api::{
-        names::{annotation, label},
-        v1alpha1::{Machine, StrategyType},
-    },
     cluster::{
         clock::TokioClock,
         events::{Pending, Recorder},
@@ -26,6 +22,10 @@ use crate::{
             testing::{Building, controller_reference, machine, now, set},
         },
     },
+};
+use machine_api::{
+    names::{annotation, label},
+    v1alpha1::{Machine, StrategyType},
 };
 
 const MARGINS: Margins = Margins { up: 2, down: 1 };

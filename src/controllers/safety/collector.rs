@@ -21,10 +21,6 @@ use super::{
     unmanaged::{self, LiveAnswer},
 };
 use crate::{
-    api::{
-        names::{annotation, finalizer, label, machine_reason},
-        v1alpha1::{Machine, MachineClass},
-    },
     cluster::{
         clock::{SharedClock, WATCHED_AFTER_STEP},
         error::ApiError,
@@ -42,8 +38,12 @@ use crate::{
     driver::{
         Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, answered, same_instance::instance_key,
     },
-    metrics::{Metrics, OfClass},
 };
+use machine_api::{
+    names::{annotation, finalizer, label, machine_reason},
+    v1alpha1::{Machine, MachineClass},
+};
+use mcm_metrics::{Metrics, OfClass};
 
 /// How long a provider may take for a list, and for the end of one VM.
 const LIST_DEADLINE: Duration = Duration::from_secs(2 * 60);

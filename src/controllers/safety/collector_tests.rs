@@ -7,12 +7,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    api::field::Findings,
-    cluster::error::testing::not_found_at,
-    cluster::{clock::TokioClock, watch::prune},
+    cluster::{clock::TokioClock, error::testing::not_found_at, watch::prune},
     controllers::views::node_store,
     driver::{Capabilities, CreatedVm, DeletedVm, DriverInfo, ListedVm, Registry, VmIdentity, VolumeIdsRequest},
 };
+use kube_values::field::Findings;
 
 /// A provider with VMs, each of a class; lists of the class `broken` fail.
 #[derive(Default)]

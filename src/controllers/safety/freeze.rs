@@ -6,16 +6,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use machine_api::{
+    names::machine_condition,
+    v1alpha1::{Machine, MachinePhase},
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{
-    api::{
-        names::machine_condition,
-        v1alpha1::{Machine, MachinePhase},
-    },
-    controllers::machine::{observation::Silence, status_change::rfc3339},
-};
+use crate::controllers::machine::{observation::Silence, status_change::rfc3339};
 
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;

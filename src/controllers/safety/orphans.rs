@@ -10,13 +10,10 @@ use std::{
 };
 
 use jiff::Timestamp;
+use machine_api::v1alpha1::{Machine, MachinePhase};
 use serde::Serialize;
 
-use crate::{
-    api::v1alpha1::{Machine, MachinePhase},
-    controllers::machine::deletion_stage::DeletionStage,
-    driver::same_instance::instance_key,
-};
+use crate::{controllers::machine::deletion_stage::DeletionStage, driver::same_instance::instance_key};
 
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
@@ -246,7 +243,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::api::names::stage_text;
+    use machine_api::names::stage_text;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()

@@ -9,12 +9,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::orphans::tells_of_several_vms;
-use crate::{
-    api::{
-        names::{annotation, finalizer, label},
-        v1alpha1::{Machine, MachineClass},
-    },
-    cluster::{key::ObjectKey, store::Change},
+use crate::cluster::{key::ObjectKey, store::Change};
+use machine_api::{
+    names::{annotation, finalizer, label},
+    v1alpha1::{Machine, MachineClass},
 };
 
 /// Ends of machines come in crowds: one look at the provider serves them all.

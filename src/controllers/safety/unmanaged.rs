@@ -9,12 +9,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
+use machine_api::names::{annotation, finalizer};
 use serde::Serialize;
 
-use crate::{
-    api::names::{annotation, finalizer},
-    controllers::machine::observation::Freeze,
-};
+use crate::controllers::machine::observation::Freeze;
 
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;

@@ -18,7 +18,6 @@ use serde::de::DeserializeOwned;
 
 use super::freeze::{self, Health, LOOK_AFTER_THAW, Limits, Observation, State, Step, Views, silence};
 use crate::{
-    api::{names::machine_reason, v1alpha1::Machine},
     cluster::{
         catch_up::caught_up,
         clock::SharedClock,
@@ -33,8 +32,9 @@ use crate::{
         machine::{FreezeSwitch, frozen::is_under_way, observation::Freeze},
         views::ControlViews,
     },
-    metrics::Metrics,
 };
+use machine_api::{names::machine_reason, v1alpha1::Machine};
+use mcm_metrics::Metrics;
 
 /// The object that probes ask for; that it does not exist is an answer.
 const DUMMY: &str = "dummy_name";

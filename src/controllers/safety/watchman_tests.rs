@@ -9,11 +9,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{
-    api::v1alpha1::MachinePhase,
-    cluster::error::testing::not_found_at,
-    cluster::{clock::TokioClock, gate::Gate, watch::prune},
-};
+use crate::cluster::{clock::TokioClock, error::testing::not_found_at, gate::Gate, watch::prune};
+use machine_api::v1alpha1::MachinePhase;
 
 /// An API server that can be down, and that refuses writes to machines of one name.
 #[derive(Default)]

@@ -8,14 +8,14 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
+use machine_api::{
+    names::finalizer,
+    v1alpha1::{MachineClass, SecretReference},
+};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    api::{
-        names::finalizer,
-        v1alpha1::{MachineClass, SecretReference},
-    },
     cluster::{
         key::{ObjectKey, Target},
         objects::{Objects, Part},

@@ -16,10 +16,6 @@ use super::{
     unanswered::{Doubt, Unanswered},
 };
 use crate::{
-    api::{
-        names::set_reason,
-        v1alpha1::{Machine, MachineSet, OperationType, controller_of},
-    },
     cluster::{
         error::ApiError,
         events::EventNote,
@@ -28,6 +24,10 @@ use crate::{
         objects::{DeleteHow, Part, Patch},
     },
     controllers::outcomes::{gone_is_fine, may_adopt, released, taken_by_us},
+};
+use machine_api::{
+    names::set_reason,
+    v1alpha1::{Machine, MachineSet, OperationType, controller_of},
 };
 
 /// Deletions under way at once (D-31); the client's rate limits them beyond that.

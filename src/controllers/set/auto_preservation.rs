@@ -14,12 +14,10 @@ use super::{
     counts::{annotation_of, is_auto_preserved, is_failed, is_terminating},
     plan::{Effect, OnFailure, Plan},
 };
-use crate::{
-    api::{
-        names::{annotation, machine_condition, machine_reason},
-        v1alpha1::{Machine, MachineSet},
-    },
-    cluster::{key::Target, objects::Patch},
+use crate::cluster::{key::Target, objects::Patch};
+use machine_api::{
+    names::{annotation, machine_condition, machine_reason},
+    v1alpha1::{Machine, MachineSet},
 };
 
 /// What the annotation says when the set has set it.

@@ -23,14 +23,9 @@ use super::{
     counts::{is_failed, is_terminating},
     observe::SetObservation,
 };
-use crate::{
-    api::{
-        field::cut,
-        v1alpha1::{Machine, MachineClass, MachinePhase, MachineSet, OperationType, controller_of},
-    },
-    cluster::key::ObjectKey,
-    controllers::views::ControlViews,
-};
+use crate::{cluster::key::ObjectKey, controllers::views::ControlViews};
+use kube_values::field::cut;
+use machine_api::v1alpha1::{Machine, MachineClass, MachinePhase, MachineSet, OperationType, controller_of};
 
 /// So many new machines in a row may fail before replacements wait.
 pub const TOLERATED: usize = 3;
@@ -263,10 +258,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::v1alpha1::{OperationState, SecretReference},
-        controllers::set::testing::{Building, at, failed, machine, meta, running, seeing, set},
-    };
+    use crate::controllers::set::testing::{Building, at, failed, machine, meta, running, seeing, set};
+    use machine_api::v1alpha1::{OperationState, SecretReference};
 
     /// Lost in its creation.
     fn lost(name: &str) -> Building<Machine> {

@@ -13,11 +13,11 @@ use super::{
     *,
 };
 use crate::{
-    api::v1alpha1::{MachinePhase, OperationType},
     cluster::{clock::TokioClock, events::Pending, refusals::Refusals},
     controllers::views::BY_CONTROLLER,
-    metrics::Metrics,
 };
+use machine_api::v1alpha1::{MachinePhase, OperationType};
+use mcm_metrics::Metrics;
 
 struct Cluster {
     api: FakeApi,

@@ -6,9 +6,10 @@
 use serde::Serialize;
 
 use super::auto_preservation::AUTO_PRESERVED;
-use crate::api::{
+use kube_values::selector::Labels;
+use machine_api::{
     names::annotation,
-    v1alpha1::{Labels, Machine, MachinePhase},
+    v1alpha1::{Machine, MachinePhase},
 };
 
 /// Whether the machine is on its way out.

@@ -17,10 +17,8 @@ use super::{
     template_sync::sync_template,
     validity,
 };
-use crate::{
-    api::v1alpha1::Machine,
-    cluster::{key::Target, objects::Part},
-};
+use crate::cluster::{key::Target, objects::Part};
+use machine_api::v1alpha1::Machine;
 
 /// Decides what is to be done about the set.
 pub fn decide(seen: &SetObservation) -> Plan {
@@ -115,7 +113,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{api::v1alpha1::MachineSet, controllers::set::testing::*};
+    use crate::controllers::set::testing::*;
+    use machine_api::v1alpha1::MachineSet;
 
     fn orphaning(set: Building<MachineSet>) -> MachineSet {
         let orphan = |s: &mut MachineSet| s.metadata.finalizers.get_or_insert_default().push("orphan".to_owned());

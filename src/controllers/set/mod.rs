@@ -50,23 +50,21 @@ use self::{
     unanswered::Unanswered,
 };
 use super::{checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
-use crate::{
-    api::{
-        names::set_reason,
-        v1alpha1::{Machine, MachineSet},
-    },
-    cluster::{
-        clock::SharedClock,
-        error::ApiError,
-        events::{EventNote, Recorder},
-        gate::Gate,
-        key::ObjectKey,
-        objects::{Objects, Part},
-        queue::Outcome,
-        store::Store,
-    },
-    metrics::{Counters, Gauges, OfSet},
+use crate::cluster::{
+    clock::SharedClock,
+    error::ApiError,
+    events::{EventNote, Recorder},
+    gate::Gate,
+    key::ObjectKey,
+    objects::{Objects, Part},
+    queue::Outcome,
+    store::Store,
 };
+use machine_api::{
+    names::set_reason,
+    v1alpha1::{Machine, MachineSet},
+};
+use mcm_metrics::{Counters, Gauges, OfSet};
 
 /// Component name of the set controller's events.
 pub const COMPONENT: &str = "machineset-controller";

@@ -14,8 +14,8 @@ use rand_chacha::{
 };
 
 use super::ownership::Owner;
-use crate::api::{
-    duration::GoDuration,
+use kube_values::duration::GoDuration;
+use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, finalizer},
     v1alpha1::{Machine, MachineSet, MachineSpec},
 };

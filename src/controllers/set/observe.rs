@@ -16,15 +16,15 @@ use super::{
     preservation::NodePreserve,
 };
 use crate::{
-    api::{
-        names::{annotation, label},
-        v1alpha1::{Machine, MachineSet},
-    },
     cluster::{key::ObjectKey, store::Store},
     controllers::{
         checked::Checked,
         views::{BY_CONTROLLER, ControlViews, ORPHANS},
     },
+};
+use machine_api::{
+    names::{annotation, label},
+    v1alpha1::{Machine, MachineSet},
 };
 
 /// Version of [`SetObservation`] as it is written down.

@@ -5,16 +5,11 @@
 //! owner answers for all it controls). Pure; the patches are carried out by `act`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use kube_values::selector::{self, Labels};
+use machine_api::{names::API_VERSION_V1ALPHA1, v1alpha1::controller_of};
 use serde_json::json;
 
-use crate::{
-    api::{
-        names::API_VERSION_V1ALPHA1,
-        selector,
-        v1alpha1::{Labels, controller_of},
-    },
-    cluster::objects::Patch,
-};
+use crate::cluster::objects::Patch;
 
 /// What an object is to an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,10 +96,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::v1alpha1::{Machine, MachineSet},
-        controllers::set::testing::*,
-    };
+    use crate::controllers::set::testing::*;
+    use machine_api::v1alpha1::{Machine, MachineSet};
 
     fn standing(set: &MachineSet, machine: &Machine) -> Standing {
         Owner { kind: "MachineSet", meta: &set.metadata, selector: set.spec.selector.as_ref() }

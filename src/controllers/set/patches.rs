@@ -2,10 +2,11 @@
 //!
 //! Both sides are written from the same types, so fields that this program does not know cancel out and survive.
 
+use machine_api::names::finalizer;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::{api::names::finalizer, cluster::objects::Patch};
+use crate::cluster::objects::Patch;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// The JSON merge patch that turns `seen` into `wanted`; `None` when they are the same. Lists are replaced whole.
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(labels, with);
         json_patch::merge(&mut labels, &merge_difference(&with, &before).unwrap());
         assert_eq!(labels.to_string(), r#"{"labels":{"foo1":"bar1","foo2":"bar2"}}"#);
-        assert_eq!(serde_json::to_string(&crate::api::v1alpha1::Labels::new()).unwrap(), "{}");
+        assert_eq!(serde_json::to_string(&kube_values::selector::Labels::new()).unwrap(), "{}");
     }
 
     #[test]

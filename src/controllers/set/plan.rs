@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
+use machine_api::v1alpha1::Machine;
 use serde::Serialize;
 
-use crate::{
-    api::v1alpha1::Machine,
-    cluster::{
-        events::EventNote,
-        key::Target,
-        objects::{Part, Patch},
-        queue::Outcome,
-    },
+use crate::cluster::{
+    events::EventNote,
+    key::Target,
+    objects::{Part, Patch},
+    queue::Outcome,
 };
 
 /// When a key is to be looked at again although nothing changes.

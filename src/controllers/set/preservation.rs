@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::counts::annotation_of;
-use crate::api::{names::annotation, v1alpha1::Machine};
+use machine_api::{names::annotation, v1alpha1::Machine};
 
 /// What the Node of a machine says about its preservation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

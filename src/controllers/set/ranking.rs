@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::counts::{annotation_of, is_auto_preserved};
-use crate::api::{
+use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation},
     v1alpha1::{Machine, MachinePhase, MachineSet},
 };

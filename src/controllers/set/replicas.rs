@@ -13,13 +13,11 @@ use super::{
     preservation::{NodePreserve, may_terminate},
     ranking::{is_marked, sort_for_deletion},
 };
-use crate::{
-    api::{
-        names::{UNSELECTED_TEMPLATE, label, set_reason, update_result},
-        selector,
-        v1alpha1::{Machine, MachineSet},
-    },
-    cluster::{events::EventNote, key::Target},
+use crate::cluster::{events::EventNote, key::Target};
+use kube_values::selector;
+use machine_api::{
+    names::{UNSELECTED_TEMPLATE, label, set_reason, update_result},
+    v1alpha1::{Machine, MachineSet},
 };
 
 /// Most creations, and most deletions, of one pass.
@@ -122,10 +120,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{
-        api::{names::annotation, v1alpha1::MachinePhase},
-        controllers::set::{back_off::Hold, testing::*},
-    };
+    use crate::controllers::set::{back_off::Hold, testing::*};
+    use machine_api::{names::annotation, v1alpha1::MachinePhase};
 
     /// Number of creations, names of deletions, what is left over.
     fn decide(seen: &SetObservation) -> (usize, Vec<String>, usize) {

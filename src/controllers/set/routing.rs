@@ -7,13 +7,13 @@ use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Resource, ResourceExt};
+use kube_values::selector;
+use machine_api::{
+    names::annotation,
+    v1alpha1::{Machine, MachineClass, MachineSet, controller_of},
+};
 
 use crate::{
-    api::{
-        names::annotation,
-        selector,
-        v1alpha1::{Machine, MachineClass, MachineSet, controller_of},
-    },
     cluster::{key::ObjectKey, refusals::is_unchanged, store::Change},
     controllers::views::{BY_NAMESPACE, BY_NODE, BY_SECRET, BY_TEMPLATE_CLASS, ControlViews, qualified},
 };
@@ -261,7 +261,7 @@ mod tests {
             let mut class = MachineClass { metadata: meta("class"), ..MachineClass::default() };
             class.metadata.generation = Some(generation);
             class.secret_ref =
-                Some(crate::api::v1alpha1::SecretReference { name: "s".to_owned(), namespace: String::new() });
+                Some(machine_api::v1alpha1::SecretReference { name: "s".to_owned(), namespace: String::new() });
             Arc::new(class)
         };
         views.classes.apply((*class(1)).clone());

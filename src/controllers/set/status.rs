@@ -17,18 +17,16 @@ use super::{
     plan::{Effect, Next, Plan},
     validity,
 };
-use crate::{
-    api::{
-        names::set_reason,
-        selector,
-        v1alpha1::{
-            ConditionStatus, Machine, MachineSet, MachineSetCondition, MachineSetConditionType, MachineSetStatus,
-            MachineSummary, OperationState, controller_of,
-        },
-    },
-    cluster::{
-        events::EventNote,
-        objects::{Part, Patch},
+use crate::cluster::{
+    events::EventNote,
+    objects::{Part, Patch},
+};
+use kube_values::selector;
+use machine_api::{
+    names::set_reason,
+    v1alpha1::{
+        ConditionStatus, Machine, MachineSet, MachineSetCondition, MachineSetConditionType, MachineSetStatus,
+        MachineSummary, OperationState, controller_of,
     },
 };
 
@@ -191,10 +189,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{
-        api::v1alpha1::MachinePhase,
-        controllers::set::{back_off::Hold, testing::*},
-    };
+    use crate::controllers::set::{back_off::Hold, testing::*};
+    use machine_api::v1alpha1::MachinePhase;
 
     /// The status part of the write that is decided on.
     fn written(seen: &SetObservation) -> Option<Value> {

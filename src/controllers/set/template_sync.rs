@@ -10,12 +10,10 @@ use super::{
     patches::merge_difference,
     plan::{Effect, OnFailure, Plan},
 };
-use crate::{
-    api::{
-        names::annotation,
-        v1alpha1::{Machine, MachineSet, MachineSpec},
-    },
-    cluster::{key::Target, objects::Patch},
+use crate::cluster::{key::Target, objects::Patch};
+use machine_api::{
+    names::annotation,
+    v1alpha1::{Machine, MachineSet, MachineSpec},
 };
 
 /// Adds the patches that bring the machines in line with the template.
@@ -62,7 +60,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{api::duration::GoDuration, controllers::set::testing::*};
+    use crate::controllers::set::testing::*;
+    use kube_values::duration::GoDuration;
 
     fn synced(set: &MachineSet) -> Vec<String> {
         let machines: Vec<Arc<Machine>> =

@@ -6,9 +6,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time};
 
 use super::observe::SetObservation;
-use crate::api::{
+use kube_values::selector::Labels;
+use machine_api::{
     names::{API_VERSION_V1ALPHA1, finalizer},
-    v1alpha1::{Labels, Machine, MachinePhase, MachineSet, OperationState},
+    v1alpha1::{Machine, MachinePhase, MachineSet, OperationState},
 };
 
 /// The time of all tests.

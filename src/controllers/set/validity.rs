@@ -18,7 +18,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{api::v1alpha1::MachineSet, controllers::set::testing::*};
+    use crate::controllers::set::testing::*;
+    use machine_api::v1alpha1::MachineSet;
 
     #[rstest]
     #[case::a_good_set(set(1), "")]

@@ -29,7 +29,7 @@ use self::{
     registration::{Registration, Unavailable},
 };
 use super::{kinds::Registry, server::Server};
-use crate::protocol::request::Target;
+use kube_protocol::request::Target;
 
 /// What the server knows of registered servers.
 #[derive(Default)]

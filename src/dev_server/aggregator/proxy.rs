@@ -18,9 +18,9 @@ use crate::{
         access::User,
         server::{Answer, AnswerBody, Server},
     },
-    protocol::status::{ApiStatus, Form},
     server::Peer,
 };
+use kube_protocol::status::{ApiStatus, Form};
 
 /// No answer takes longer to begin; a watch begins at once.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -5,14 +5,12 @@
 use std::{fmt, net::IpAddr};
 
 use jiff::Timestamp;
+use kube_protocol::openapi::document_path;
 use serde_json::{Value, json};
 
-use crate::{
-    dev_server::{
-        kinds::{Registry, Served},
-        object::{self, text},
-    },
-    protocol::openapi::document_path,
+use crate::dev_server::{
+    kinds::{Registry, Served},
+    object::{self, text},
 };
 
 /// Group of registrations.

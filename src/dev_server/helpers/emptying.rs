@@ -11,15 +11,13 @@ use super::{
     remains::Remains,
     requests::{Refusal, Requests},
 };
-use crate::{
-    dev_server::{
-        builtin_rules::namespace_finalizers,
-        crd,
-        object::{self, text},
-        store::{Collection, Stored},
-    },
-    protocol::options::Propagation,
+use crate::dev_server::{
+    builtin_rules::namespace_finalizers,
+    crd,
+    object::{self, text},
+    store::{Collection, Stored},
 };
+use kube_protocol::options::Propagation;
 
 impl Requests {
     /// Deletes what is in a namespace, pods first, and lets it go once it is empty.

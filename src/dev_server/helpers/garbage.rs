@@ -17,15 +17,13 @@ use super::{
     requests::{Refusal, Requests},
     work::Task,
 };
-use crate::{
-    dev_server::{
-        delete::{FOREGROUND, ORPHAN},
-        object::{self, text},
-        stand_ins::StandIn,
-        store::{Collection, Stored, key},
-    },
-    protocol::options::Propagation,
+use crate::dev_server::{
+    delete::{FOREGROUND, ORPHAN},
+    object::{self, text},
+    stand_ins::StandIn,
+    store::{Collection, Stored, key},
 };
+use kube_protocol::options::Propagation;
 
 /// Who tells of owners that are out of reach.
 const REPORTER: &str = "garbage-collector-controller";

@@ -7,16 +7,14 @@ use http::{Method, Request, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::Place;
-use crate::{
-    dev_server::{
-        access::{MASTERS, User},
-        kinds::Served,
-        object,
-        server::Server,
-        store::{Collection, Stored},
-    },
-    protocol::options::Propagation,
+use crate::dev_server::{
+    access::{MASTERS, User},
+    kinds::Served,
+    object,
+    server::Server,
+    store::{Collection, Stored},
 };
+use kube_protocol::options::Propagation;
 
 /// How much is read of an answer that refuses something.
 const REFUSAL_LIMIT: usize = 64 * 1024;
@@ -78,7 +76,7 @@ impl Requests {
 
     pub(super) fn path(&self, collection: &Collection, value: &Value) -> Option<String> {
         let served = self.served(collection)?;
-        let base = crate::protocol::openapi::document_path(served.group(), &served.resource.kind.version);
+        let base = kube_protocol::openapi::document_path(served.group(), &served.resource.kind.version);
         let namespace =
             object::namespace(value).map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
         Some(format!("/{base}{namespace}/{}/{}", served.plural(), object::name(value)))

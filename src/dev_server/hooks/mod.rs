@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, de};
 use tokio::sync::watch;
 
 use super::server::Server;
-use crate::protocol::{
+use kube_protocol::{
     request::{ResourceRequest, Verb},
     status::ApiStatus,
 };

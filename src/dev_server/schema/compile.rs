@@ -8,7 +8,7 @@ use super::{
     Additional, Bounds, ListType, MapType, Nature, Null, PatchStrategy, Schema, Type,
     rules::{self, Rule},
 };
-use crate::protocol::{openapi::V3_REFERENCE, status::Cause};
+use kube_protocol::{openapi::V3_REFERENCE, status::Cause};
 
 /// A built-in schema that contains itself, and is checked elsewhere.
 const RECURSIVE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";

@@ -22,7 +22,7 @@ use super::{
     undefined::{self, OldSelf},
     validate::counterpart,
 };
-use crate::protocol::status::Cause;
+use kube_protocol::status::Cause;
 
 /// More rules on one node are refused.
 pub(super) const MOST_PER_NODE: usize = 100;

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::join;
-use crate::protocol::status::Cause;
+use kube_protocol::status::Cause;
 
 /// Where a node stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{ListType, Nature, Null, Schema, Type, join};
-use crate::protocol::status::Cause;
+use kube_protocol::status::Cause;
 
 /// What is wrong with a value; an unchanged wrong part of `old` is forgiven.
 pub(in crate::dev_server) fn check(
@@ -187,7 +187,7 @@ fn format_fits(text: &str, format: Option<&str>) -> bool {
         Some("date") => text.parse::<jiff::civil::Date>().is_ok(),
         Some("ipv4") => text.parse::<std::net::Ipv4Addr>().is_ok(),
         Some("ipv6") => text.parse::<std::net::Ipv6Addr>().is_ok(),
-        Some("duration") => text.parse::<crate::api::duration::GoDuration>().is_ok(),
+        Some("duration") => text.parse::<kube_values::duration::GoDuration>().is_ok(),
         // Unknown formats demand nothing.
         _ => true,
     }

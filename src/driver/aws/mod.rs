@@ -14,9 +14,11 @@ use std::{collections::BTreeSet, sync::LazyLock};
 use serde_json::Value;
 
 use super::ClassRules;
-use crate::api::{
+use kube_values::{
     field::{FieldPath, Findings},
     json::Json,
+};
+use machine_api::{
     v1alpha1::MachineClass,
     validation::{Node, as_go_reads},
 };

@@ -5,13 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
-
-use crate::api::{
+use kube_values::{
     field::{FieldPath, Findings, RuleId},
     json::Members,
-    validation::Node,
 };
+use machine_api::validation::Node;
+use serde_json::{Value, json};
 
 /// The rule id of all findings here.
 const RULE: RuleId = "CLS-6";

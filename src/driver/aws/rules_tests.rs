@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::json::Json;
+use kube_values::json::Json;
 
 fn good() -> Value {
     json!({

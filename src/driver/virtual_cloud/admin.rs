@@ -26,10 +26,8 @@ use super::{
     shared::Shared,
     template::VmTemplate,
 };
-use crate::api::{
-    field::{FieldPath, Findings},
-    v1alpha1::MachineClass,
-};
+use kube_values::field::{FieldPath, Findings};
+use machine_api::v1alpha1::MachineClass;
 
 /// Where the admin API listens.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::{
     draw::unit,
     reader::{Section, duration_of},
 };
-use crate::api::field::{FieldPath, Findings};
+use kube_values::field::{FieldPath, Findings};
 
 /// The standard normal distribution's 99th percentile.
 const NORMAL_P99: f64 = 2.326_347_874_040_841;

@@ -17,16 +17,12 @@ use super::{
     shared::Knowledge,
     template::VmTemplate,
 };
-use crate::{
-    api::{
-        field::{FieldPath, Findings},
-        v1alpha1::MachineClass,
-    },
-    driver::{
-        Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm,
-        MachineRequest, OpContext, SameInstance, Status, VmIdentity, VolumeIdsRequest,
-    },
+use crate::driver::{
+    Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest,
+    OpContext, SameInstance, Status, VmIdentity, VolumeIdsRequest,
 };
+use kube_values::field::{FieldPath, Findings};
+use machine_api::v1alpha1::MachineClass;
 
 #[cfg(test)]
 mod tests;

@@ -5,12 +5,11 @@
 
 use std::time::Duration;
 
-use serde_json::{Map, Value};
-
-use crate::api::{
+use kube_values::{
     duration::GoDuration,
     field::{FieldPath, Findings, RuleId},
 };
+use serde_json::{Map, Value};
 
 /// The rule id of all findings about a simulation's configuration.
 pub const RULE: RuleId = "SIM-1";

@@ -8,10 +8,8 @@ use super::{
     draw::Fingerprint,
     reader::{RULE, Section},
 };
-use crate::{
-    api::field::{FieldPath, Findings},
-    driver::{Code, Status},
-};
+use crate::driver::{Code, Status};
+use kube_values::field::{FieldPath, Findings};
 
 /// What a call of the cloud does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

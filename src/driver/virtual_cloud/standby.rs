@@ -10,13 +10,12 @@ use std::{
 use async_trait::async_trait;
 
 use super::{SimulationConfig, SimulationError, SimulationOptions, VirtualCloud, configuration, driver, impersonated};
-use crate::{
-    api::{field::Findings, v1alpha1::MachineClass},
-    driver::{
-        ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
-        SameInstance, Status, VmIdentity, VolumeIdsRequest,
-    },
+use crate::driver::{
+    ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
+    SameInstance, Status, VmIdentity, VolumeIdsRequest,
 };
+use kube_values::field::Findings;
+use machine_api::v1alpha1::MachineClass;
 
 /// The rules of the virtual cloud, and the cloud itself once it lives here.
 #[derive(Debug)]

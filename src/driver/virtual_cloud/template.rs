@@ -11,10 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{quantity, rules::Subject};
-use crate::{
-    api::v1alpha1::{Machine, MachineClass, NodeTemplate},
-    driver::same_instance::last_segment,
-};
+use crate::driver::same_instance::last_segment;
+use machine_api::v1alpha1::{Machine, MachineClass, NodeTemplate};
 
 /// The provider string of the virtual cloud itself.
 pub const VIRTUAL: &str = "virtual";

@@ -12,7 +12,8 @@ use super::{
     headers::{Bearer, HeaderFault, Token, asks_to_impersonate, bearer},
     identity::Identity,
 };
-use crate::{protocol::status::ApiStatus, server::tls::ShownChain};
+use crate::server::tls::ShownChain;
+use kube_protocol::status::ApiStatus;
 
 /// How somebody became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

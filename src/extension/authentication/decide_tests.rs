@@ -12,9 +12,9 @@ use crate::{
         },
         testing::{Pki, Usage},
     },
-    protocol::status::ApiStatus,
     settings::SharedAuthority,
 };
+use kube_protocol::status::ApiStatus;
 
 /// What a caller shows in the handshake.
 #[derive(Clone, Copy)]

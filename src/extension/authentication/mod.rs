@@ -24,7 +24,8 @@ use self::{
     headers::{Bearer, bearer},
     tokens::Tokens,
 };
-use crate::{protocol::status::ApiStatus, server::tls::ShownChain};
+use crate::server::tls::ShownChain;
+use kube_protocol::status::ApiStatus;
 
 /// Finds out who sends requests.
 pub struct Authentication {

@@ -14,10 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::config::{AuthConfig, Complaint};
-use crate::{
-    extension::contact::Contact,
-    metrics::{AuthConfigPart, Metrics},
-};
+use crate::extension::contact::Contact;
+use mcm_metrics::{AuthConfigPart, Metrics};
 
 /// Where API servers tell extensions whom to trust.
 pub const NAMESPACE: &str = "kube-system";

@@ -3,15 +3,13 @@
 //! Source: spec/extension-apiserver §2.1, §3.5.
 
 use http::Method;
+use kube_protocol::{
+    request::{Query, ResourceRequest, Verb},
+    selectors::{FieldSelector, LabelSelector},
+};
 use serde_json::{Value, json};
 
-use crate::{
-    extension::authentication::identity::Identity,
-    protocol::{
-        request::{Query, ResourceRequest, Verb},
-        selectors::{FieldSelector, LabelSelector},
-    },
-};
+use crate::extension::authentication::identity::Identity;
 
 /// Attributes above this many bytes are asked for anew each time: a caller must not be able to fill the memory.
 const REMEMBERED: usize = 10_000;
@@ -142,7 +140,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::protocol::request::{Target, classify};
+    use kube_protocol::request::{Target, classify};
 
     #[rstest]
     #[case::list(

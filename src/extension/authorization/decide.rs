@@ -5,10 +5,8 @@
 use serde_json::Value;
 
 use super::attributes::Attributes;
-use crate::{
-    extension::authentication::identity::Identity,
-    protocol::status::{ApiStatus, qualified},
-};
+use crate::extension::authentication::identity::Identity;
+use kube_protocol::status::{ApiStatus, qualified};
 
 /// Paths that nobody needs a right for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,7 +22,8 @@ use super::{
     recall::Recall,
     reviews::{ACCESS_REVIEWS, Reviews, ask},
 };
-use crate::{protocol::status::ApiStatus, server::LogLimit};
+use crate::server::LogLimit;
+use kube_protocol::status::ApiStatus;
 
 /// Most answers that are remembered.
 const CAPACITY: usize = 8_192;

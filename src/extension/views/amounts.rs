@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource};
-
-use crate::api::quantity::Quantity;
+use kube_values::quantity::Quantity;
 
 /// Amounts of resources. Equal ones are counted and multiplied at the end: nodes of a class are alike.
 #[derive(Default)]

@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 
 use super::describe::Names;
 use crate::{
-    api::duration::GoDuration,
     cluster::{events::correlate::shortened, key::ObjectKey},
     controllers::machine::status_change::rfc3339,
     extension::view::{GROUP, Question, SourceRight},
-    protocol::{
-        request::Verb,
-        status::{ApiStatus, Cause},
-    },
 };
+use kube_protocol::{
+    request::Verb,
+    status::{ApiStatus, Cause},
+};
+use kube_values::duration::GoDuration;
 
 /// Longest text of a `Warning` header.
 const LONGEST_WARNING: usize = 120;

@@ -2,20 +2,18 @@
 //!
 //! Source: spec/extension-apiserver §1.1.
 
+use kube_protocol::{
+    jsonpath::JsonPath,
+    request::Verb,
+    resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
+    status::ApiStatus,
+};
+use machine_api::crd::structural_of_answers;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{
-    api::crd::structural_of_answers,
-    extension::view::{Description, GROUP, VERSION},
-    protocol::{
-        jsonpath::JsonPath,
-        request::Verb,
-        resource::{Cell, Column, GroupVersionKind, Resource, ResourceScope},
-        status::ApiStatus,
-    },
-};
+use crate::extension::view::{Description, GROUP, VERSION};
 
 /// The category of all views that can be listed.
 pub const CATEGORY: &str = "machineviews";

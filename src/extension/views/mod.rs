@@ -31,7 +31,6 @@ pub use self::{
     rollout_plans::RolloutPlanView,
 };
 use crate::{
-    api::validation::{Policy, Providers, References},
     cluster::clock::SharedClock,
     controllers::{
         deployment::settings::DeploymentSettings, machine::outlook::Outlooks, safety::collector::Collector,
@@ -39,6 +38,7 @@ use crate::{
     },
     extension::view::View,
 };
+use machine_api::validation::{Policy, Providers, References};
 
 /// Whether this process is the one that acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

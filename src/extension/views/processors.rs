@@ -3,10 +3,9 @@
 use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 
 use futures::future::try_join_all;
+use kube_protocol::status::ApiStatus;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-
-use crate::protocol::status::ApiStatus;
 
 /// So many are done in one go. More are shared.
 pub(super) const AT_ONCE: usize = 256;

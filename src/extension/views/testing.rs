@@ -14,11 +14,6 @@ use serde_json::{Value, json};
 
 use super::{Inventories, InventorySettings, Judges, Sources, Standing};
 use crate::{
-    api::{
-        names::finalizer,
-        v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
-        validation::{NoProviders, NoReferences, Policy},
-    },
     cluster::{
         clock::{Clock, TokioClock},
         key::ObjectKey,
@@ -37,6 +32,11 @@ use crate::{
     },
     driver::Registry,
     extension::view::View,
+};
+use machine_api::{
+    names::finalizer,
+    v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
+    validation::{NoProviders, NoReferences, Policy},
 };
 
 /// When every test begins.

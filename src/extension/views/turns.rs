@@ -5,10 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kube_protocol::status::ApiStatus;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
-
-use crate::protocol::status::ApiStatus;
 
 /// How long somebody waits for a turn.
 const PATIENCE: Duration = Duration::from_secs(5);

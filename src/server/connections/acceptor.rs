@@ -17,7 +17,8 @@ use super::{
     places::{Place, Places},
     talk::{Protocol, Talk},
 };
-use crate::{metrics::Rejection, settings::ConnectionLimits};
+use crate::settings::ConnectionLimits;
+use mcm_metrics::Rejection;
 
 /// A listener and what its connections share.
 pub struct Acceptor {

@@ -32,7 +32,8 @@ use super::{
     places::Admitted,
     talk::{Asked, Protocol, Talk},
 };
-use crate::{metrics::Rejection, settings::ConnectionLimits};
+use crate::settings::ConnectionLimits;
+use mcm_metrics::Rejection;
 
 /// A connection over which requests may come.
 pub(super) struct Connection {

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::acceptor::Acceptor;
 use self::places::Place;
 use super::tls::ShownChain;
-use crate::metrics::Rejection;
+use mcm_metrics::Rejection;
 
 /// Answers the requests of a listener's connections.
 pub trait Handler: Send + Sync + 'static {

@@ -9,7 +9,9 @@ use std::{
     },
 };
 
-use crate::{metrics::Rejection, settings::ConnectionLimits};
+use mcm_metrics::Rejection;
+
+use crate::settings::ConnectionLimits;
 
 /// Counts open connections.
 #[derive(Default)]

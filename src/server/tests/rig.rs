@@ -6,6 +6,7 @@ use futures::FutureExt;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use mcm_metrics::{Metrics, Webhook};
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
 use serde_json::json;
@@ -17,12 +18,9 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    metrics::{Metrics, Webhook},
-    server::{
-        Answer, Guest, Health, Lookup, Reply, Reviewer, Server, ServerOptions, Taken,
-        tls::{CertMode, CertificateHandle, CertificateManager, CertificateSettings, plan::PlanSettings},
-    },
+use crate::server::{
+    Answer, Guest, Health, Lookup, Reply, Reviewer, Server, ServerOptions, Taken,
+    tls::{CertMode, CertificateHandle, CertificateManager, CertificateSettings, plan::PlanSettings},
 };
 
 /// Long enough for anything that is going to happen, short enough to fail.

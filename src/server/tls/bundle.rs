@@ -10,7 +10,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{authority::is_of_our_making, material::Certificate};
-use crate::api::names::annotation;
+use machine_api::names::annotation;
 
 /// A kind of object that carries a CA bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

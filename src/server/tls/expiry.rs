@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
 use super::{Shared, WallClock, calls::call, resolver::Validity};
-use crate::api::names::REASON_CERTIFICATE_NOT_RENEWED;
+use machine_api::names::REASON_CERTIFICATE_NOT_RENEWED;
 
 /// A certificate should have been renewed months before so little of its life is left.
 const WARNING_TIME: SignedDuration = SignedDuration::from_hours(7 * 24);

@@ -32,7 +32,7 @@ use super::{
     contest::{Contest, Meaning},
     plan::Published,
 };
-use crate::api::names;
+use machine_api::names;
 
 /// How long a bundle that is not ours but usable is left alone: the Secret it was made from may be about to arrive.
 const A_MOMENT: Duration = Duration::from_secs(1);

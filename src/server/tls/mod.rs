@@ -49,7 +49,7 @@ use self::{
     sni::SniTable,
 };
 use super::health::{Check, Gate, Health};
-use crate::metrics::{Certificate, Metrics};
+use mcm_metrics::{Certificate, Metrics};
 
 /// The wall clock.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;

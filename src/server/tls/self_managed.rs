@@ -24,7 +24,7 @@ use super::{
     calls::{CallError, back_off, call, fraction_of},
     plan::{CertPlan, PlanSettings, Publication, Published, RenewReason, carry_out, plan},
 };
-use crate::api::names::{CERTIFICATE_FIELD_MANAGER, annotation};
+use machine_api::names::{CERTIFICATE_FIELD_MANAGER, annotation};
 
 /// Steps that can wait do so for a random part of this, so that replicas rarely race.
 const SPREAD: Duration = Duration::from_secs(15);

@@ -17,12 +17,12 @@ use super::{
     Stuck, World,
 };
 use crate::{
-    api::{
-        names::{label, update_result},
-        v1alpha1::{Machine, MachinePhase, OrchestrationType, StrategyType, controller_of},
-    },
     cluster::key::ObjectKey,
     controllers::{set::counts::is_terminating, views::BY_NODE},
+};
+use machine_api::{
+    names::{label, update_result},
+    v1alpha1::{Machine, MachinePhase, OrchestrationType, StrategyType, controller_of},
 };
 
 /// What is known of updates in place.

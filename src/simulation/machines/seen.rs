@@ -7,10 +7,6 @@ use kube::ResourceExt;
 
 use super::{MachineMemory, Pass};
 use crate::{
-    api::{
-        names::label,
-        v1alpha1::{Machine, MachinePhase},
-    },
     cluster::key::ObjectKey,
     controllers::{
         machine::{
@@ -26,6 +22,10 @@ use crate::{
     },
     driver::{SameInstance, same_instance::by_last_segment},
     simulation::process::Process,
+};
+use machine_api::{
+    names::label,
+    v1alpha1::{Machine, MachinePhase},
 };
 
 /// The simulated provider ends its ids in what names the instance.

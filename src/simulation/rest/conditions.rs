@@ -1,7 +1,7 @@
 //! What the conditions of machines, sets and deployments must say at rest. Those of Nodes are in [`super::nodes`].
 
 use super::Differences;
-use crate::api::{
+use machine_api::{
     names::{deployment_reason, machine_condition, machine_reason},
     v1alpha1::{
         ConditionStatus, Machine, MachineDeployment, MachineDeploymentConditionType, MachineSet, OperationState,

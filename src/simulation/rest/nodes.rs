@@ -4,12 +4,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::Differences;
-use crate::{
-    api::{
-        names::{annotation, label, node_condition, taint},
-        v1alpha1::Machine,
-    },
-    controllers::machine::in_place::UpdateStage,
+use crate::controllers::machine::in_place::UpdateStage;
+use machine_api::{
+    names::{annotation, label, node_condition, taint},
+    v1alpha1::Machine,
 };
 
 /// Labels that a Node has during its update only.

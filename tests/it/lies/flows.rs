@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use machine_controller_manager::api::crd::{CrdOptions, definitions};
+use machine_api::crd::{CrdOptions, definitions};
+
 use serde_json::{Value, json};
 
 use super::{

@@ -12,10 +12,6 @@ use serde_json::json;
 
 use super::marks::{self, Marks};
 use crate::{
-    api::{
-        names::{label, update_result},
-        v1alpha1::{Labels, Machine, MachinePhase, MachineSet},
-    },
     cluster::{key::Target, objects::Patch},
     controllers::{
         deployment::{
@@ -28,6 +24,11 @@ use crate::{
             ownership::Owner,
         },
     },
+};
+use kube_values::selector::Labels;
+use machine_api::{
+    names::{label, update_result},
+    v1alpha1::{Machine, MachinePhase, MachineSet},
 };
 
 /// Clears up behind machines that were handed over, and takes marks off Nodes that need no update any more. Done in every

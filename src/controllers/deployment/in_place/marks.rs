@@ -3,13 +3,13 @@
 //! Source: spec/deployment-and-set §2.2, §11.1 (step 4), §11.2 with D-14, D-23.
 
 use k8s_openapi::api::core::v1::{Node, Taint};
+use machine_api::{
+    names::{annotation, label, node_condition, taint, update_result},
+    v1alpha1::{Machine, MachinePhase},
+};
 use serde_json::{Value, json};
 
 use crate::{
-    api::{
-        names::{annotation, label, node_condition, taint, update_result},
-        v1alpha1::{Machine, MachinePhase},
-    },
     cluster::{key::Target, objects::Patch},
     controllers::{
         deployment::{

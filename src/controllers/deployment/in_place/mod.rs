@@ -27,12 +27,12 @@ use super::{
     revision, rolling, scaling,
 };
 use crate::{
-    api::{
-        names::label,
-        v1alpha1::{Machine, OrchestrationType, StrategyType},
-    },
     cluster::{key::Target, objects::Patch},
     controllers::set::ranking,
+};
+use machine_api::{
+    names::label,
+    v1alpha1::{Machine, OrchestrationType, StrategyType},
 };
 
 /// What a deployment says that has no Nodes to update; the text of the original.

@@ -18,18 +18,16 @@ use self::{
     happenings::{Happens, happenings},
     world::World,
 };
-use crate::{
-    api::{
-        names::label,
-        v1alpha1::{
-            MachinePhase,
-            OrchestrationType::{Auto, Manual},
-            controller_of,
-        },
-    },
-    controllers::{
-        deployment::{in_place::marks::Marks, template_equality::is_equal},
-        set::counts::label_of,
+use crate::controllers::{
+    deployment::{in_place::marks::Marks, template_equality::is_equal},
+    set::counts::label_of,
+};
+use machine_api::{
+    names::label,
+    v1alpha1::{
+        MachinePhase,
+        OrchestrationType::{Auto, Manual},
+        controller_of,
     },
 };
 

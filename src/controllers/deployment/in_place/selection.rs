@@ -10,19 +10,17 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 
 use super::marks;
-use crate::{
-    api::{
-        names::update_result,
-        v1alpha1::{Machine, MachinePhase, OrchestrationType},
+use crate::controllers::{
+    deployment::{
+        fleet::{Fleet, SetState},
+        observe::DeploymentObservation,
+        plan::Plan,
     },
-    controllers::{
-        deployment::{
-            fleet::{Fleet, SetState},
-            observe::DeploymentObservation,
-            plan::Plan,
-        },
-        set::ranking::sort_for_deletion,
-    },
+    set::ranking::sort_for_deletion,
+};
+use machine_api::{
+    names::update_result,
+    v1alpha1::{Machine, MachinePhase, OrchestrationType},
 };
 
 /// Picks nodes; whether it picked any.

@@ -7,7 +7,7 @@ use super::{
     Plan, selection,
     testing::{Is::*, *},
 };
-use crate::api::v1alpha1::OrchestrationType::Auto;
+use machine_api::v1alpha1::OrchestrationType::Auto;
 
 #[rstest]
 #[case::s_inpl_09_no_candidate(of(2, &[Plain, Plain]), of(1, &[Plain]), &[])]

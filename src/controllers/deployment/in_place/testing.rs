@@ -5,19 +5,17 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use super::super::plan::{Effect, Step};
-use crate::{
-    api::{
-        names::{annotation, label, node_condition},
-        v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OrchestrationType},
+use crate::controllers::{
+    deployment::{
+        decide::decide,
+        observe::{DeploymentObservation, SetSeen},
+        testing::*,
     },
-    controllers::{
-        deployment::{
-            decide::decide,
-            observe::{DeploymentObservation, SetSeen},
-            testing::*,
-        },
-        set::testing::{Building, meta},
-    },
+    set::testing::{Building, meta},
+};
+use machine_api::{
+    names::{annotation, label, node_condition},
+    v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OrchestrationType},
 };
 
 /// How far a machine is with its update.

@@ -12,18 +12,18 @@ use super::{
     *,
 };
 use crate::{
-    api::{
-        names::{annotation, node_condition, taint},
-        v1alpha1::{
-            Machine,
-            OrchestrationType::{self, Auto, Manual},
-        },
-    },
     cluster::key::ObjectKey,
     controllers::{
         deployment::{decide::decide, plan::Step, settling::Unsettled, testing::*},
         set::testing::{at, meta},
         views::{ControlViews, node_store},
+    },
+};
+use machine_api::{
+    names::{annotation, node_condition, taint},
+    v1alpha1::{
+        Machine,
+        OrchestrationType::{self, Auto, Manual},
     },
 };
 

@@ -1,7 +1,7 @@
 //! How effects are carried out in the played world: writes, driver calls, and the patches that the machine's rules write.
 
 use super::*;
-use crate::api::names::stage_text;
+use machine_api::names::stage_text;
 
 /// The creation timeout by default.
 const CREATION_SECONDS: i64 = 20 * 60;
@@ -221,8 +221,8 @@ impl World {
             if truly_deleting && (is_first || phase.is_none()) {
                 self.wrong("a VM is made for a machine that is being deleted and never had one");
             }
-            let is_owned = crate::api::v1alpha1::controller_of(&seen.machine.metadata).is_some()
-                || self.machine.as_ref().is_some_and(|m| crate::api::v1alpha1::controller_of(&m.metadata).is_some());
+            let is_owned = machine_api::v1alpha1::controller_of(&seen.machine.metadata).is_some()
+                || self.machine.as_ref().is_some_and(|m| machine_api::v1alpha1::controller_of(&m.metadata).is_some());
             if *phase == Some(MachinePhase::Failed) && is_owned {
                 self.wrong("a Failed machine that a set replaces makes a VM");
             }

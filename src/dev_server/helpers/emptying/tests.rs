@@ -3,13 +3,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::*;
-use crate::{
-    dev_server::{
-        hooks::Hook,
-        testing::{Cluster, ask, cluster, delete, eventually, get, gone},
-    },
-    protocol::request::Verb,
+use crate::dev_server::{
+    hooks::Hook,
+    testing::{Cluster, ask, cluster, delete, eventually, get, gone},
 };
+use kube_protocol::request::Verb;
 
 const NAMESPACE: &str = "/api/v1/namespaces/a";
 const MAPS: &str = "/api/v1/namespaces/a/configmaps";

@@ -145,7 +145,7 @@ async fn an_owner_that_was_never_there_can_come_with_an_update() {
 }
 
 /// Orders that the next requests are refused.
-fn refuse(cluster: &Cluster, verb: crate::protocol::request::Verb, status: u16, times: u32) {
+fn refuse(cluster: &Cluster, verb: kube_protocol::request::Verb, status: u16, times: u32) {
     let resource = Some("configmaps".to_owned());
     cluster.server.order(Hook::FailNext { verb: Some(verb), resource, status, times }).unwrap();
 }
@@ -162,7 +162,7 @@ async fn a_deletion_that_is_refused_is_tried_again(#[case] status: u16) {
     rest().await;
     delete(&cluster, &format!("{MAPS}/owner")).await;
     // Nobody has come between the two in this thread.
-    refuse(&cluster, crate::protocol::request::Verb::Delete, status, 4);
+    refuse(&cluster, kube_protocol::request::Verb::Delete, status, 4);
     tokio::time::sleep(Duration::from_millis(3_600)).await;
     get(&cluster, &format!("{MAPS}/owned")).await.expect("attempts after 0, 0.25, 0.75 and 1.75 s were refused");
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -178,8 +178,8 @@ async fn who_waits_in_the_foreground_is_let_go_though_that_is_refused_at_first()
     ask(&cluster, "POST", MAPS, &blocking).await.unwrap();
     rest().await;
     ask(&cluster, "DELETE", &format!("{MAPS}/owner?propagationPolicy=Foreground"), &Value::Null).await.unwrap();
-    refuse(&cluster, crate::protocol::request::Verb::Delete, 403, 2);
-    refuse(&cluster, crate::protocol::request::Verb::Patch, 409, 2);
+    refuse(&cluster, kube_protocol::request::Verb::Delete, 403, 2);
+    refuse(&cluster, kube_protocol::request::Verb::Patch, 409, 2);
     gone(&cluster, &format!("{MAPS}/owned")).await;
     gone(&cluster, &format!("{MAPS}/owner")).await;
 }
@@ -191,7 +191,7 @@ async fn orphans_are_let_go_before_their_owner_is_though_that_is_refused_at_firs
     ask(&cluster, "POST", MAPS, &owned(&owner)).await.unwrap();
     rest().await;
     ask(&cluster, "DELETE", &format!("{MAPS}/owner?propagationPolicy=Orphan"), &Value::Null).await.unwrap();
-    refuse(&cluster, crate::protocol::request::Verb::Patch, 403, 3);
+    refuse(&cluster, kube_protocol::request::Verb::Patch, 403, 3);
     gone(&cluster, &format!("{MAPS}/owner")).await;
     let orphan = get(&cluster, &format!("{MAPS}/owned")).await.expect("it stays");
     assert!(references(&orphan).is_empty(), "{orphan}");
@@ -238,7 +238,7 @@ async fn deletions_of_one_kind_that_take_long_hold_up_no_other_kind() {
     }
     ask(&cluster, "POST", secrets, &owned(&owner)).await.unwrap();
     delete(&cluster, &format!("{MAPS}/owner")).await;
-    let verb = Some(crate::protocol::request::Verb::Delete);
+    let verb = Some(kube_protocol::request::Verb::Delete);
     let slow = Hook::Delay { verb, resource: Some("configmaps".to_owned()), milliseconds: 10_000 };
     cluster.server.order(slow).unwrap();
     gone(&cluster, &format!("{secrets}/owned")).await;

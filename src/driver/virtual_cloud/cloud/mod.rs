@@ -35,10 +35,8 @@ use super::{
     rules::{FailureEffect, Operation, ShortList, Subject},
     template::VmTemplate,
 };
-use crate::{
-    api::field::{FieldPath, Findings},
-    driver::{Code, Status},
-};
+use crate::driver::{Code, Status};
+use kube_values::field::{FieldPath, Findings};
 
 /// The cloud.
 #[derive(Debug)]

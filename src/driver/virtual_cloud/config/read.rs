@@ -9,16 +9,14 @@ use super::{
     ClockMode, NodeIdSpelling, NodeNaming, NodeSettings, Quota, QuotaLimit, RateLimit, Scope, SimulationConfig, Spot,
     VolumeSettings,
 };
-use crate::{
-    api::field::{FieldPath, Findings},
-    driver::virtual_cloud::{
-        distribution::Distribution,
-        persistence::StatePlace,
-        quantity,
-        reader::{RULE, Section},
-        rules::{FailureRule, OutcomeRule, Pattern},
-    },
+use crate::driver::virtual_cloud::{
+    distribution::Distribution,
+    persistence::StatePlace,
+    quantity,
+    reader::{RULE, Section},
+    rules::{FailureRule, OutcomeRule, Pattern},
 };
+use kube_values::field::{FieldPath, Findings};
 
 /// Keys that exist once per simulation.
 const GLOBAL_KEYS: [&str; 6] = ["seed", "clock", "quota", "rateLimit", "persistence", "impersonate"];

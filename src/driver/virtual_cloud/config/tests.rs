@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::api::field::{FieldPath, Findings};
+use kube_values::field::{FieldPath, Findings};
 
 /// The whole example of spec/providers §7.2.
 const EXAMPLE: &str = r#"

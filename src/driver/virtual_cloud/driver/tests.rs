@@ -3,21 +3,17 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use kube_values::field::Findings;
+use machine_api::v1alpha1::{Machine, MachineClass};
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    api::{
-        field::Findings,
-        v1alpha1::{Machine, MachineClass},
-    },
-    driver::{
-        Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, VolumeIdsRequest,
-        virtual_cloud::{
-            Impersonation, SimulationConfig, SimulationError, SimulationOptions, StatePlace, VirtualCloud, start,
-        },
+use crate::driver::{
+    Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, VolumeIdsRequest,
+    virtual_cloud::{
+        Impersonation, SimulationConfig, SimulationError, SimulationOptions, StatePlace, VirtualCloud, start,
     },
 };
 

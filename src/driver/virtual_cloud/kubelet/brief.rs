@@ -16,13 +16,11 @@ use k8s_openapi::{
 use serde::Deserialize;
 
 use super::volumes::NodeVolumes;
-use crate::{
-    api::names::{annotation, label},
-    driver::virtual_cloud::{
-        cloud::{KnownNode, NodeStage},
-        template::VmTemplate,
-    },
+use crate::driver::virtual_cloud::{
+    cloud::{KnownNode, NodeStage},
+    template::VmTemplate,
 };
+use machine_api::names::{annotation, label};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

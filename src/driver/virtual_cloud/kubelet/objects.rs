@@ -9,15 +9,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::brief::{ContainerBrief, PodBrief, Shown};
-use crate::{
-    api::names::{annotation, label},
-    driver::virtual_cloud::{
-        NodeIdSpelling,
-        cloud::{NodeStage, NodeView},
-        quantity,
-        template::VmTemplate,
-    },
+use crate::driver::virtual_cloud::{
+    NodeIdSpelling,
+    cloud::{NodeStage, NodeView},
+    quantity,
+    template::VmTemplate,
 };
+use machine_api::names::{annotation, label};
 
 /// What the Node should say of its readiness.
 pub const fn wanted_readiness(stage: NodeStage) -> Shown {

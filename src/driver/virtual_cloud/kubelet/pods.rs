@@ -12,7 +12,7 @@ use super::{
     objects::{self, PodShows},
     target::PatchKind,
 };
-use crate::api::duration::GoDuration;
+use kube_values::duration::GoDuration;
 
 /// What is done with a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

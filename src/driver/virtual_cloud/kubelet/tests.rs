@@ -13,16 +13,14 @@ use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
 use jiff::Timestamp;
 use kube::client::Body;
+use machine_api::v1alpha1::{Machine, MachineClass};
 use serde_json::{Value, json};
 use tokio::{sync::broadcast, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    api::v1alpha1::{Machine, MachineClass},
-    driver::{
-        Driver, MachineRequest, OpContext, SecretData,
-        virtual_cloud::{SimulationConfig, SimulationOptions, VirtualCloud, start},
-    },
+use crate::driver::{
+    Driver, MachineRequest, OpContext, SecretData,
+    virtual_cloud::{SimulationConfig, SimulationOptions, VirtualCloud, start},
 };
 
 static CX: OpContext = OpContext::within(Duration::from_secs(60));

@@ -28,12 +28,6 @@ use super::{
     turns::Turns,
 };
 use crate::{
-    api::{
-        duration::GoDuration,
-        kind::Kind,
-        names::label,
-        v1alpha1::{Machine, MachinePhase},
-    },
     cluster::key::ObjectKey,
     controllers::{
         drain::{
@@ -56,11 +50,17 @@ use crate::{
         views::BY_NODE,
     },
     extension::view::{Answer, Description, Freshness, GROUP, Question, SourceRight, View},
-    protocol::{
-        request::Verb,
-        status::{ApiStatus, Cause},
-    },
     simulation::drain::{self, End, Forecast, Kind as WaveKind, forecast},
+};
+use kube_protocol::{
+    request::Verb,
+    status::{ApiStatus, Cause},
+};
+use kube_values::duration::GoDuration;
+use machine_api::{
+    kind::Kind,
+    names::label,
+    v1alpha1::{Machine, MachinePhase},
 };
 
 const NAMES: Names = Names { kind: "DrainPlan", plural: "drainplans", short: "drp", verbs: &[Verb::Get, Verb::Create] };

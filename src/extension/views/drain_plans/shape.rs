@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::super::common::Incomplete;
-use crate::api::duration::GoDuration;
+use kube_values::duration::GoDuration;
 
 /// What a drain of a node would do now, pod by pod. The name is that of the machine or the node unless a review says another.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

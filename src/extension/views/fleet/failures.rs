@@ -8,10 +8,8 @@ use super::{
     super::common::{MOST_NAMES, scrubbed},
     shape::Failure,
 };
-use crate::{
-    api::v1alpha1::{Machine, OperationState},
-    controllers::machine::status_change::rfc3339,
-};
+use crate::controllers::machine::status_change::rfc3339;
+use machine_api::v1alpha1::{Machine, OperationState};
 
 /// Longest message of a failure.
 const LONGEST_MESSAGE: usize = 200;

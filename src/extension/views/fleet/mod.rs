@@ -31,13 +31,6 @@ use super::{
     },
 };
 use crate::{
-    api::{
-        kind::Kind,
-        names::label,
-        v1alpha1::{
-            Machine, MachineClass, MachineDeployment, MachineDeploymentConditionType, MachinePhase, StrategyType,
-        },
-    },
     cluster::{key::ObjectKey, store::Store},
     controllers::{
         deployment::decide::is_frozen,
@@ -45,7 +38,12 @@ use crate::{
         views::BY_NAMESPACE,
     },
     extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
-    protocol::{request::Verb, status::ApiStatus},
+};
+use kube_protocol::{request::Verb, status::ApiStatus};
+use machine_api::{
+    kind::Kind,
+    names::label,
+    v1alpha1::{Machine, MachineClass, MachineDeployment, MachineDeploymentConditionType, MachinePhase, StrategyType},
 };
 
 const NAMES: Names =

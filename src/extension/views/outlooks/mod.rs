@@ -22,10 +22,6 @@ use super::{
     processors::Processors,
 };
 use crate::{
-    api::{
-        kind::Kind,
-        v1alpha1::{LastOperation, Machine, MachineDeployment, MachineSet, controller_of},
-    },
     cluster::{key::ObjectKey, store::Store},
     controllers::{
         machine::{
@@ -41,7 +37,11 @@ use crate::{
         rows::{Rows, Seen},
         view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
     },
-    protocol::{request::Verb, status::ApiStatus},
+};
+use kube_protocol::{request::Verb, status::ApiStatus};
+use machine_api::{
+    kind::Kind,
+    v1alpha1::{LastOperation, Machine, MachineDeployment, MachineSet, controller_of},
 };
 
 const NAMES: Names =

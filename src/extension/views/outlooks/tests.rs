@@ -10,10 +10,8 @@ use super::{
     },
     *,
 };
-use crate::{
-    extension::rows::Selection,
-    protocol::selectors::{FieldSelector, LabelSelector},
-};
+use crate::extension::rows::Selection;
+use kube_protocol::selectors::{FieldSelector, LabelSelector};
 
 fn machine(patch: Value) -> Machine {
     testing::machine("m", patch)

@@ -8,9 +8,9 @@ use std::{
 };
 
 use kube::ResourceExt;
+use machine_api::v1alpha1::Machine;
 
 use crate::{
-    api::v1alpha1::Machine,
     controllers::safety::orphans::{Claim, claim_in_stores},
     driver::{ListedVm, same_instance::instance_key},
 };

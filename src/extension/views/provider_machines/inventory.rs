@@ -17,7 +17,6 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 
 use super::{super::common::Incomplete, claims::Claims};
 use crate::{
-    api::v1alpha1::{Machine, MachineClass},
     cluster::{clock::SharedClock, key::ObjectKey},
     controllers::{
         machine::observation::since,
@@ -27,6 +26,7 @@ use crate::{
     driver::{Driver, ListedVm, Registry, SecretData},
     extension::view::Freshness,
 };
+use machine_api::v1alpha1::{Machine, MachineClass};
 
 /// How inventories are kept.
 #[derive(Clone, Copy, Debug)]

@@ -32,11 +32,6 @@ use super::{
     describe::{Names, age_column, column, name_column, wide},
 };
 use crate::{
-    api::{
-        kind::Kind,
-        names::label,
-        v1alpha1::{Machine, MachineClass},
-    },
     cluster::key::ObjectKey,
     controllers::{
         machine::{
@@ -48,7 +43,12 @@ use crate::{
     },
     driver::{ListedVm, same_instance::instance_key},
     extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
-    protocol::{request::Verb, status::ApiStatus},
+};
+use kube_protocol::{request::Verb, status::ApiStatus};
+use machine_api::{
+    kind::Kind,
+    names::label,
+    v1alpha1::{Machine, MachineClass},
 };
 
 const NAMES: Names =

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::common::Incomplete;
-use crate::api::duration::GoDuration;
+use kube_values::duration::GoDuration;
 
 /// A VM at the provider, or a machine whose VM is not there. The name is that of the VM, and some digits of its provider ID.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

@@ -4,13 +4,11 @@
 //! spec/extension-apiserver §1.2.
 
 use jiff::Timestamp;
+use machine_api::v1alpha1::{Machine, MachinePhase};
 
-use crate::{
-    api::v1alpha1::{Machine, MachinePhase},
-    controllers::{
-        machine::waiting::after,
-        safety::orphans::{Claim, Guards, still_to_wait},
-    },
+use crate::controllers::{
+    machine::waiting::after,
+    safety::orphans::{Claim, Guards, still_to_wait},
 };
 
 /// What a VM is.

@@ -13,14 +13,14 @@ use super::{
     *,
 };
 use crate::{
-    api::field::Findings,
     driver::{
         Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, MachineRequest, Measured, OpContext,
         Registry, Status as DriverStatus, VmIdentity, VolumeIdsRequest,
     },
     extension::rows::Rows,
-    metrics::Metrics,
 };
+use kube_values::field::Findings;
+use mcm_metrics::Metrics;
 
 /// A provider that lists what it is told, slowly; classes whose spec says `other` have an inventory of their own.
 struct Provider {

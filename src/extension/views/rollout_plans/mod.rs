@@ -26,11 +26,6 @@ use super::{
     turns::Turns,
 };
 use crate::{
-    api::{
-        kind::Kind,
-        names::label,
-        v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
-    },
     cluster::key::ObjectKey,
     controllers::{
         deployment::{fenceposts::Fenceposts, in_place, template_equality::is_equal, template_hash::new_set_identity},
@@ -42,8 +37,13 @@ use crate::{
         views::{BY_CONTROLLER, ORPHANS},
     },
     extension::view::{Answer, Description, Freshness, Question, SourceRight, View},
-    protocol::{request::Verb, status::ApiStatus},
     simulation::forecast::{self, Assumptions, Cut, Forecast, Stuck, forecast},
+};
+use kube_protocol::{request::Verb, status::ApiStatus};
+use machine_api::{
+    kind::Kind,
+    names::label,
+    v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
 };
 
 const NAMES: Names =

@@ -10,21 +10,19 @@ use super::{
     AT_MOST, NAMES, Sources, USUAL_STEPS,
     shape::{Admission, Assume, FieldMessage, ProposedClass, Spec},
 };
-use crate::{
-    api::{
-        defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
-        field::{FieldError, Findings, Severity},
-        json::Json,
-        kind::{ApiVersion, Kind},
-        v1alpha1::MachineDeployment,
-        validation::{Change, User, ValidationRequest, validate},
-    },
-    cluster::key::ObjectKey,
-    extension::view::GROUP,
-    protocol::status::{ApiStatus, Cause},
-    simulation::forecast::Assumptions,
-};
+use crate::{cluster::key::ObjectKey, extension::view::GROUP, simulation::forecast::Assumptions};
 use kube::ResourceExt;
+use kube_protocol::status::{ApiStatus, Cause};
+use kube_values::{
+    field::{FieldError, Findings, Severity},
+    json::Json,
+};
+use machine_api::{
+    defaulting::{DefaultingRequest, FinalizerDefault, default_patch},
+    kind::{ApiVersion, Kind},
+    v1alpha1::MachineDeployment,
+    validation::{Change, User, ValidationRequest, validate},
+};
 
 /// A question that can be answered.
 #[derive(Clone, Debug)]

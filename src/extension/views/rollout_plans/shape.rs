@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::super::common::Incomplete;
-use crate::api::{crd::nodes, duration::GoDuration};
+use kube_values::duration::GoDuration;
+use machine_api::crd::nodes;
 
 /// What a change of a deployment would do, machine by machine. The name is the deployment's unless a review says another.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

@@ -4,7 +4,7 @@ use super::{
     super::testing::{self, World},
     *,
 };
-use crate::api::duration::GoDuration;
+use kube_values::duration::GoDuration;
 
 const HASH: &str = "machine-template-hash";
 

@@ -6,18 +6,16 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec};
 use proptest::prelude::*;
 
 use super::world::{World, place_of};
-use crate::{
-    api::{
-        names::{annotation, label, node_condition},
-        v1alpha1::{Machine, MachinePhase, OrchestrationType::Manual},
+use crate::controllers::{
+    deployment::in_place::marks::Marks,
+    set::{
+        counts::{is_available, is_terminating, label_of},
+        testing::{meta, now},
     },
-    controllers::{
-        deployment::in_place::marks::Marks,
-        set::{
-            counts::{is_available, is_terminating, label_of},
-            testing::{meta, now},
-        },
-    },
+};
+use machine_api::{
+    names::{annotation, label, node_condition},
+    v1alpha1::{Machine, MachinePhase, OrchestrationType::Manual},
 };
 
 /// What happens next. Numbers pick one of those that it can happen to.

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::Node;
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OrchestrationType, controller_of};
 
 use crate::{
-    api::v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OrchestrationType, controller_of},
     cluster::objects::{Part, Patch},
     controllers::{
         deployment::{

@@ -18,10 +18,8 @@ use serde_json::json;
 
 use self::layout::{Changes, Layout, MOST, NoRoom, Write, changes_of, entries_of};
 use super::StateError;
-use crate::{
-    api::names::{annotation, label},
-    driver::virtual_cloud::cloud::Entry,
-};
+use crate::driver::virtual_cloud::cloud::Entry;
+use machine_api::names::{annotation, label};
 
 /// How long one request may take.
 const PATIENCE: Duration = Duration::from_secs(15);

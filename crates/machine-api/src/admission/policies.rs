@@ -1,0 +1,193 @@
+//! Optional `ValidatingAdmissionPolicies`: rules that hold while no webhook answers (spec/api-and-admission §6.3).
+//!
+//! Beside the definitions, which see neither metadata nor who asks, the API server can judge by these three: what an object
+//! says (P-1), what may not change (P-2), who writes a status (P-3, a warning only). Texts and rule names are the webhooks'.
+//! They never block what webhooks would let through: users of the controllers are exempt, stored mistakes are forgiven part
+//! by part, objects that go are left alone, and an expression that fails lets the request pass. The users stand in the
+//! policies themselves and not in a parameter object: one that is missing would open or close everything.
+//! They need an API server of 1.30.
+
+mod expressions;
+
+use serde_json::{Value, json};
+
+use self::expressions::{Check, STATIC_CHECKS, TRANSITION_CHECKS, VARIABLES};
+use super::manifests::{CONTENT_CHANGED, NOT_DELETING, Scope, WebhookManifests};
+use crate::{
+    kind::{ApiVersion, Kind},
+    names,
+};
+
+/// What the names of the policies, and of their bindings, end with; they begin with that of the webhook configurations.
+pub const SUFFIXES: [&str; 3] = ["static", "transitions", "status"];
+
+/// One policy, before it becomes a manifest.
+struct Policy<'a> {
+    suffix: &'a str,
+    operations: &'a [&'a str],
+    resources: Vec<String>,
+    actions: &'a [&'a str],
+    conditions: Vec<Value>,
+    variables: &'a [(&'a str, &'a str)],
+    validations: Vec<Value>,
+}
+
+/// The policies with their bindings, for the same users and the same namespaces as the webhooks.
+pub fn policies(manifests: &WebhookManifests) -> Vec<Value> {
+    let own = || manifests.not_our_controllers().map(|expression| condition("not-our-controllers", &expression));
+    let changed = format!("request.operation == 'CREATE' || ({CONTENT_CHANGED})");
+    let kinds: Vec<String> = Kind::ALL.iter().map(|kind| kind.plural().to_owned()).collect();
+    let with_own = |conditions: &[(&str, &str)]| {
+        let rest = conditions.iter().map(|(name, expression)| condition(name, expression));
+        own().into_iter().chain(rest).collect::<Vec<_>>()
+    };
+    let checks = |checks: &[Check]| checks.iter().map(validation).collect::<Vec<_>>();
+    let statuses = [Kind::Machine, Kind::MachineSet, Kind::MachineDeployment];
+    let all = [
+        Policy {
+            suffix: SUFFIXES[0],
+            operations: &["CREATE", "UPDATE"],
+            resources: kinds.clone(),
+            actions: &["Deny"],
+            conditions: with_own(&[("not-deleting", NOT_DELETING), ("content-changed", &changed)]),
+            variables: VARIABLES,
+            validations: checks(STATIC_CHECKS),
+        },
+        Policy {
+            suffix: SUFFIXES[1],
+            operations: &["UPDATE"],
+            resources: kinds,
+            actions: &["Deny"],
+            conditions: with_own(&[
+                ("not-a-system-controller", expressions::NOT_A_SYSTEM_CONTROLLER),
+                ("content-changed", CONTENT_CHANGED),
+            ]),
+            variables: VARIABLES,
+            validations: checks(TRANSITION_CHECKS),
+        },
+        Policy {
+            suffix: SUFFIXES[2],
+            operations: &["UPDATE"],
+            resources: statuses.iter().map(|kind| format!("{}/status", kind.plural())).collect(),
+            actions: &["Warn", "Audit"],
+            conditions: with_own(&[("not-deleting", NOT_DELETING)]),
+            variables: &[],
+            validations: vec![json!({
+                "expression": "false",
+                "message": "status: is written by the machine controller manager (STS-1)",
+            })],
+        },
+    ];
+    all.iter().flat_map(|policy| [policy.manifest(manifests), policy.binding(manifests)]).collect()
+}
+
+impl Policy<'_> {
+    fn name(&self, manifests: &WebhookManifests) -> String {
+        format!("{}-{}", manifests.name(), self.suffix)
+    }
+
+    fn manifest(&self, manifests: &WebhookManifests) -> Value {
+        let variable = |(name, expression): &(&str, &str)| json!({ "name": name, "expression": expression });
+        let mut spec = json!({
+            "failurePolicy": "Ignore",
+            "matchConstraints": {
+                "matchPolicy": "Equivalent",
+                "resourceRules": [{
+                    "apiGroups": [names::GROUP],
+                    "apiVersions": [ApiVersion::V1alpha1.as_str()],
+                    "operations": self.operations,
+                    "resources": self.resources,
+                    "scope": "Namespaced",
+                }],
+            },
+            "matchConditions": self.conditions,
+            "validations": self.validations,
+        });
+        if !self.variables.is_empty() {
+            spec["variables"] = self.variables.iter().map(variable).collect();
+        }
+        self.object("ValidatingAdmissionPolicy", manifests, &spec)
+    }
+
+    fn binding(&self, manifests: &WebhookManifests) -> Value {
+        let mut spec = json!({ "policyName": self.name(manifests), "validationActions": self.actions });
+        if let Scope::Namespace(namespace) = &manifests.scope {
+            let by_name = json!({"key": "kubernetes.io/metadata.name", "operator": "In", "values": [namespace]});
+            spec["matchResources"] = json!({ "namespaceSelector": { "matchExpressions": [by_name] } });
+        }
+        self.object("ValidatingAdmissionPolicyBinding", manifests, &spec)
+    }
+
+    fn object(&self, kind: &str, manifests: &WebhookManifests, spec: &Value) -> Value {
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": kind,
+            "metadata": {
+                "name": self.name(manifests),
+                "labels": { "app.kubernetes.io/name": names::WEBHOOK_CONFIGURATION },
+            },
+            "spec": spec,
+        })
+    }
+}
+
+fn condition(name: &str, expression: &str) -> Value {
+    json!({ "name": name, "expression": expression })
+}
+
+/// The message ends with the rule's name: a policy's denial has no causes.
+fn validation(check: &Check) -> Value {
+    let expression = match check.part {
+        Some(part) => format!("variables.{part} == variables.old_{part} || ({})", check.expression),
+        None => check.expression.to_owned(),
+    };
+    json!({ "expression": expression, "message": format!("{} ({})", check.message, check.rule) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::validation::is_rule;
+
+    #[test]
+    fn every_policy_has_a_binding_and_lets_the_controllers_through() {
+        let all = policies(&WebhookManifests::in_namespace("mcm"));
+        assert_eq!(all.len(), 6);
+        for pair in all.chunks(2) {
+            assert_eq!(pair[0]["metadata"]["name"], pair[1]["spec"]["policyName"]);
+            assert_eq!(pair[0]["spec"]["failurePolicy"], "Ignore");
+            let first = &pair[0]["spec"]["matchConditions"][0]["expression"];
+            assert!(
+                first.as_str().unwrap().contains("system:serviceaccount:mcm:machine-controller-manager"),
+                "{first}"
+            );
+        }
+        assert_eq!(all[5]["spec"]["validationActions"], json!(["Warn", "Audit"]));
+    }
+
+    #[test]
+    fn a_policy_of_one_namespace_is_bound_to_it() {
+        let scope = Scope::Namespace("shoot--a".to_owned());
+        let all = policies(&WebhookManifests { scope, ..WebhookManifests::in_namespace("shoot--a") });
+        assert_eq!(all[0]["metadata"]["name"], "machine-controller-manager-shoot--a-static");
+        let values = &all[1]["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"][0]["values"];
+        assert_eq!(*values, json!(["shoot--a"]));
+    }
+
+    #[test]
+    fn checks_carry_rules_and_variables_that_exist() {
+        let variables: BTreeSet<&str> = VARIABLES.iter().map(|(name, _)| *name).collect();
+        for check in STATIC_CHECKS.iter().chain(TRANSITION_CHECKS) {
+            assert!(is_rule(check.rule), "{}", check.rule);
+            if let Some(part) = check.part {
+                assert!(variables.contains(part) && variables.contains(format!("old_{part}").as_str()), "{part}");
+            }
+            for used in check.expression.split("variables.").skip(1) {
+                let name: String = used.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+                assert!(variables.contains(name.as_str()), "{}: {name}", check.rule);
+            }
+        }
+    }
+}

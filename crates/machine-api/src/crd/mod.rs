@@ -1,0 +1,412 @@
+//! The four definitions (`CustomResourceDefinition`), made from the Rust types (spec/api-and-admission §2, §6).
+//!
+//! [`shape`] turns a type into a schema, [`nodes`] holds the nodes where a type says too much or too little, [`rules`]
+//! the bounds and CEL rules. Names, columns and subresources are here. The files below `crds/` are what
+//! [`definitions`] answers to the default options; a test compares them.
+
+pub mod nodes;
+mod rules;
+mod shape;
+
+pub use rules::rule_ids;
+use serde_json::{Value, json};
+pub use shape::structural_of_answers;
+
+use crate::{
+    kind::{ApiVersion, Kind},
+    names, v1alpha1, v1beta1,
+};
+
+/// What the definitions depend on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CrdOptions {
+    /// Whether clients see v1beta1.
+    pub v1beta1: V1Beta1,
+    /// Which API servers must be able to take them.
+    pub servers: OldestServer,
+}
+
+/// Whether clients see v1beta1. Objects are stored as v1alpha1 either way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum V1Beta1 {
+    /// It is defined, but nobody can ask for it, and no request depends on a converter.
+    #[default]
+    NotServed,
+    /// It is served, and this webhook converts.
+    Served(Converter),
+}
+
+/// Where the API server finds the conversion webhook; its path is always `/convert`. The CA bundle is written by the
+/// process that serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Converter {
+    /// A Service inside the cluster.
+    Service {
+        /// Namespace of the Service.
+        namespace: String,
+        /// Name of the Service.
+        name: String,
+        /// Its port.
+        port: u16,
+    },
+    /// A base URL, for an API server that reaches no Services.
+    Url(String),
+}
+
+/// The oldest API server that the definitions are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OldestServer {
+    /// 1.30 and newer: stored violations are forgiven as long as nobody touches them.
+    #[default]
+    Ratcheting,
+    /// Older: every violation blocks every update, even the removal of a finalizer. So nothing is demanded that stored
+    /// objects might not keep.
+    NotRatcheting,
+}
+
+/// How a kind is listed.
+struct Listing {
+    kind: Kind,
+    short: &'static str,
+    columns: &'static [Column],
+    scale: bool,
+}
+
+struct Column {
+    name: &'static str,
+    value_type: &'static str,
+    path: &'static str,
+    description: &'static str,
+    /// Columns of priority 1 appear with `-o wide` only.
+    priority: u8,
+}
+
+const fn column(
+    name: &'static str,
+    value_type: &'static str,
+    path: &'static str,
+    priority: u8,
+    description: &'static str,
+) -> Column {
+    Column { name, value_type, path, description, priority }
+}
+
+const AGE: Column = column("Age", "date", ".metadata.creationTimestamp", 0, "Time since the object was created.");
+
+const MACHINE: Listing = Listing {
+    kind: Kind::Machine,
+    short: "mc",
+    columns: &[
+        column("Status", "string", ".status.currentStatus.phase", 0, "Current status of the machine."),
+        AGE,
+        column("Node", "string", ".metadata.labels.node", 0, "Node backed by the machine."),
+        column("ProviderID", "string", ".spec.providerID", 1, "Identity of the VM at the provider."),
+    ],
+    scale: false,
+};
+
+const MACHINE_SET: Listing = Listing {
+    kind: Kind::MachineSet,
+    short: "mcs",
+    columns: &[
+        column("Desired", "integer", ".spec.replicas", 0, "Wanted machines."),
+        column("Current", "integer", ".status.replicas", 0, "Existing machines."),
+        column("Ready", "integer", ".status.readyReplicas", 0, "Machines that are Running."),
+        AGE,
+    ],
+    scale: true,
+};
+
+const MACHINE_DEPLOYMENT: Listing = Listing {
+    kind: Kind::MachineDeployment,
+    short: "mcd",
+    columns: &[
+        column("Ready", "integer", ".status.readyReplicas", 0, "Machines that are Running."),
+        column("Desired", "integer", ".spec.replicas", 0, "Wanted machines."),
+        column("Up-to-date", "integer", ".status.updatedReplicas", 0, "Machines of the newest set."),
+        column("Available", "integer", ".status.availableReplicas", 0, "Machines that are available."),
+        AGE,
+    ],
+    scale: true,
+};
+
+const MACHINE_CLASS: Listing = Listing {
+    kind: Kind::MachineClass,
+    short: "mcc",
+    columns: &[
+        column("Provider", "string", ".provider", 0, "Driver that makes the VMs."),
+        column("Type", "string", ".nodeTemplate.instanceType", 0, "Machine type at the provider."),
+        column("Zone", "string", ".nodeTemplate.zone", 1, "Zone of the VMs."),
+        AGE,
+    ],
+    scale: false,
+};
+
+/// The four definitions, in the order `Machine`, `MachineSet`, `MachineDeployment`, `MachineClass`.
+pub fn definitions(options: &CrdOptions) -> Vec<Value> {
+    vec![
+        definition(&MACHINE, options, &machine_v1alpha1(options.servers), &machine_v1beta1(options.servers)),
+        definition(
+            &MACHINE_SET,
+            options,
+            &machine_set_v1alpha1(options.servers),
+            &machine_set_v1beta1(options.servers),
+        ),
+        definition(
+            &MACHINE_DEPLOYMENT,
+            options,
+            &machine_deployment_v1alpha1(options.servers),
+            &machine_deployment_v1beta1(options.servers),
+        ),
+        definition(
+            &MACHINE_CLASS,
+            options,
+            &machine_class_v1alpha1(options.servers),
+            &machine_class_v1beta1(options.servers),
+        ),
+    ]
+}
+
+fn definition(listing: &Listing, options: &CrdOptions, v1alpha1: &Value, v1beta1: &Value) -> Value {
+    let kind = listing.kind;
+    let served = options.v1beta1 != V1Beta1::NotServed;
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{}.{}", kind.plural(), names::GROUP)},
+        "spec": {
+            "group": names::GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind.as_str(),
+                "listKind": format!("{kind}List"),
+                "singular": kind.as_str().to_lowercase(),
+                "plural": kind.plural(),
+                "shortNames": [listing.short],
+                "categories": ["mcm"],
+            },
+            "conversion": conversion(&options.v1beta1),
+            "versions": [
+                {
+                    "name": names::V1ALPHA1,
+                    "served": true,
+                    "storage": true,
+                    "schema": {"openAPIV3Schema": v1alpha1},
+                    "subresources": subresources(listing, ApiVersion::V1alpha1),
+                    "additionalPrinterColumns": columns(listing, ApiVersion::V1alpha1),
+                },
+                {
+                    "name": names::V1BETA1,
+                    "served": served,
+                    "storage": false,
+                    "schema": {"openAPIV3Schema": v1beta1},
+                    "subresources": subresources(listing, ApiVersion::V1beta1),
+                    "additionalPrinterColumns": columns(listing, ApiVersion::V1beta1),
+                },
+            ],
+        },
+    })
+}
+
+fn conversion(v1beta1: &V1Beta1) -> Value {
+    let client_config = match v1beta1 {
+        V1Beta1::NotServed => return json!({"strategy": "None"}),
+        V1Beta1::Served(Converter::Service { namespace, name, port }) => {
+            json!({"service": {"namespace": namespace, "name": name, "port": port, "path": names::webhook_path::CONVERT}})
+        }
+        V1Beta1::Served(Converter::Url(base)) => {
+            json!({"url": format!("{}{}", base.trim_end_matches('/'), names::webhook_path::CONVERT)})
+        }
+    };
+    json!({
+        "strategy": "Webhook",
+        "webhook": {"clientConfig": client_config, "conversionReviewVersions": ["v1"]},
+    })
+}
+
+fn subresources(listing: &Listing, version: ApiVersion) -> Value {
+    if listing.scale {
+        return json!({
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        });
+    }
+    // In v1alpha1 the payload of a class is at the top level, as the original has it: every write may change all of it.
+    if listing.kind == Kind::MachineClass && version == ApiVersion::V1alpha1 {
+        json!({})
+    } else {
+        json!({"status": {}})
+    }
+}
+
+fn columns(listing: &Listing, version: ApiVersion) -> Value {
+    let moved = |path: &str| match (version, listing.kind, path) {
+        (ApiVersion::V1beta1, Kind::Machine, ".status.currentStatus.phase") => ".status.phase".to_owned(),
+        (ApiVersion::V1beta1, Kind::MachineClass, path) if !path.starts_with(".metadata") => format!(".spec{path}"),
+        (_, _, path) => path.to_owned(),
+    };
+    listing
+        .columns
+        .iter()
+        .map(|column| {
+            let mut value = json!({
+                "name": column.name,
+                "type": column.value_type,
+                "jsonPath": moved(column.path),
+                "description": column.description,
+            });
+            if column.priority > 0 {
+                value["priority"] = json!(column.priority);
+            }
+            value
+        })
+        .collect()
+}
+
+/// Adds demands that stored objects might not keep; only where the API server forgives what is stored.
+fn demand(servers: OldestServer, schema: &mut Value, demands: impl FnOnce(&mut Value)) {
+    if servers == OldestServer::Ratcheting {
+        demands(schema);
+    }
+}
+
+/// A zero that Go leaves out must still be readable through the scale subresource.
+fn replicas_default_to_zero(schema: &mut Value) {
+    rules::existing_node(schema, "spec", "replicas").insert("default".to_owned(), json!(0));
+}
+
+fn machine_v1alpha1(servers: OldestServer) -> Value {
+    let mut schema = shape::structural::<v1alpha1::Machine>();
+    demand(servers, &mut schema, |schema| {
+        machine_spec_v1alpha1(schema, "spec");
+        bound_specification(schema);
+    });
+    schema
+}
+
+fn machine_spec_v1alpha1(schema: &mut Value, root: &str) {
+    rules::bound(schema, root, rules::MACHINE_SPEC_V1ALPHA1);
+    rules::validate(schema, &format!("{root}.class"), rules::CLASS_REFERENCE_CEL);
+}
+
+fn machine_v1beta1(servers: OldestServer) -> Value {
+    let mut schema = shape::structural::<v1beta1::Machine>();
+    demand(servers, &mut schema, |schema| {
+        machine_spec_v1beta1(schema, "spec");
+        bound_specification(schema);
+    });
+    schema
+}
+
+fn machine_spec_v1beta1(schema: &mut Value, root: &str) {
+    rules::bound(schema, root, rules::MACHINE_SPEC_V1BETA1);
+    rules::validate(schema, &format!("{root}.classRef"), rules::CLASS_REFERENCE_CEL);
+}
+
+fn machine_set_v1alpha1(servers: OldestServer) -> Value {
+    let mut schema = shape::structural::<v1alpha1::MachineSet>();
+    replicas_default_to_zero(&mut schema);
+    demand(servers, &mut schema, |schema| {
+        machine_set_spec(schema);
+        machine_spec_v1alpha1(schema, "spec.template.spec");
+        bound_specification(schema);
+    });
+    schema
+}
+
+fn machine_set_v1beta1(servers: OldestServer) -> Value {
+    let mut schema = shape::structural::<v1beta1::MachineSet>();
+    replicas_default_to_zero(&mut schema);
+    demand(servers, &mut schema, |schema| {
+        machine_set_spec(schema);
+        machine_spec_v1beta1(schema, "spec.template.spec");
+        bound_specification(schema);
+    });
+    schema
+}
+
+fn machine_set_spec(schema: &mut Value) {
+    rules::bound(schema, "spec", rules::SET_SPEC);
+    rules::validate(schema, "spec", rules::SET_SPEC_CEL);
+    rules::validate(schema, "spec", rules::SET_SELECTOR_CEL);
+}
+
+fn machine_deployment_v1alpha1(servers: OldestServer) -> Value {
+    let mut schema = shape::structural::<v1alpha1::MachineDeployment>();
+    replicas_default_to_zero(&mut schema);
+    demand(servers, &mut schema, |schema| {
+        machine_deployment_spec(schema);
+        rules::bound(schema, "spec", rules::DEPLOYMENT_SPEC_V1ALPHA1);
+        machine_spec_v1alpha1(schema, "spec.template.spec");
+        bound_specification(schema);
+    });
+    schema
+}
+
+fn machine_deployment_v1beta1(servers: OldestServer) -> Value {
+    let mut schema = shape::structural::<v1beta1::MachineDeployment>();
+    replicas_default_to_zero(&mut schema);
+    demand(servers, &mut schema, |schema| {
+        machine_deployment_spec(schema);
+        rules::bound(schema, "spec", rules::DEPLOYMENT_SPEC_V1BETA1);
+        machine_spec_v1beta1(schema, "spec.template.spec");
+        bound_specification(schema);
+    });
+    schema
+}
+
+fn machine_deployment_spec(schema: &mut Value) {
+    rules::bound(schema, "spec", rules::SET_SPEC);
+    rules::bound(schema, "spec", rules::DEPLOYMENT_SPEC);
+    rules::validate(schema, "spec", rules::SET_SPEC_CEL);
+    rules::validate(schema, "spec", rules::DEPLOYMENT_SPEC_CEL);
+}
+
+fn machine_class_v1alpha1(servers: OldestServer) -> Value {
+    let mut schema = shape::structural::<v1alpha1::MachineClass>();
+    demand(servers, &mut schema, |schema| {
+        node_template(schema, "nodeTemplate");
+        secret_references(schema, "", ["secretRef", "credentialsSecretRef"]);
+        bound_specification(schema);
+    });
+    schema
+}
+
+fn machine_class_v1beta1(servers: OldestServer) -> Value {
+    let mut schema = shape::structural::<v1beta1::MachineClass>();
+    demand(servers, &mut schema, |schema| {
+        node_template(schema, "spec.nodeTemplate");
+        secret_references(schema, "spec", ["userDataSecretRef", "credentialsSecretRef"]);
+        bound_specification(schema);
+    });
+    schema
+}
+
+fn secret_references(schema: &mut Value, root: &str, fields: [&str; 2]) {
+    for field in fields {
+        rules::bound(schema, &format!("{root}.{field}"), rules::SECRET_REFERENCE);
+    }
+}
+
+/// Bounds all that users write. A status is never bounded: no write of a controller may fail for what is stored.
+fn bound_specification(schema: &mut Value) {
+    const NOT_WRITTEN_BY_USERS: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, node) in properties.into_iter().flatten() {
+        if !NOT_WRITTEN_BY_USERS.contains(&name.as_str()) {
+            rules::bound_all(node);
+        }
+    }
+}
+
+fn node_template(schema: &mut Value, root: &str) {
+    rules::bound(schema, root, rules::NODE_TEMPLATE);
+    rules::validate(schema, root, rules::NODE_TEMPLATE_CEL);
+}
+
+#[cfg(test)]
+mod tests;

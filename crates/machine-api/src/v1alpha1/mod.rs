@@ -1,0 +1,52 @@
+//! The kinds as they are stored: group `machine.sapcloud.io`, version `v1alpha1`.
+//!
+//! Field for field as the Go original defines them (spec/api-and-admission §1). Absent and zero are the same value where
+//! Go has no pointer; such fields are plain, `Option` keeps the difference where Go has one. The structs know every
+//! documented field but objects are never written back whole: controllers send patches, so that fields unknown here
+//! survive.
+
+mod common;
+mod machine;
+mod machine_class;
+mod machine_deployment;
+mod machine_set;
+
+pub use common::*;
+pub use machine::*;
+pub use machine_class::*;
+pub use machine_deployment::*;
+pub use machine_set::*;
+
+/// With the feature `kube`, implements `kube::Resource` and `k8s_openapi`-style metadata access for a kind of our group.
+macro_rules! resource {
+    ($kind:ident, $plural:literal) => {
+        $crate::v1alpha1::resource!($kind, $plural, $crate::names::V1ALPHA1);
+    };
+    ($kind:ident, $plural:literal, $version:expr) => {
+        #[cfg(feature = "kube")]
+        impl kube_core::Resource for $kind {
+            type DynamicType = ();
+            type Scope = kube_core::NamespaceResourceScope;
+
+            fn kind(_: &()) -> std::borrow::Cow<'_, str> {
+                stringify!($kind).into()
+            }
+            fn group(_: &()) -> std::borrow::Cow<'_, str> {
+                $crate::names::GROUP.into()
+            }
+            fn version(_: &()) -> std::borrow::Cow<'_, str> {
+                $version.into()
+            }
+            fn plural(_: &()) -> std::borrow::Cow<'_, str> {
+                $plural.into()
+            }
+            fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &self.metadata
+            }
+            fn meta_mut(&mut self) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+pub(crate) use resource;

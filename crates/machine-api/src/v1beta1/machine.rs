@@ -1,0 +1,142 @@
+//! `Machine`: one VM.
+
+use k8s_openapi::{
+    api::core::v1::{NodeAddress, NodeCondition},
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{ClassReference, NodeTemplateSpec, Operation};
+use crate::{
+    crd::nodes,
+    v1alpha1::{MachinePhase, resource},
+};
+use kube_values::{
+    duration::GoDuration,
+    serde_helpers::{is_default, null_as_default},
+    string_enum,
+};
+
+/// One VM that joins the target cluster as one Node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Machine {
+    /// Standard object metadata.
+    #[schemars(schema_with = "nodes::object_metadata")]
+    pub metadata: ObjectMeta,
+    /// What is wanted.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub spec: MachineSpec,
+    /// What is.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub status: MachineStatus,
+}
+resource!(Machine, "machines", crate::names::V1BETA1);
+
+/// What a machine should be. Also the `spec` of the templates of sets and deployments.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineSpec {
+    /// The class that says how to make the VM.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub class_ref: ClassReference,
+    /// The VM's identity at the provider; written by the machine controller.
+    #[serde(rename = "providerID", deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
+    pub provider_id: String,
+    /// Labels, annotations and taints of the Node.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub node_template: NodeTemplateSpec,
+    /// Time limits and health settings; what is absent is decided by flags.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub lifecycle: Lifecycle,
+}
+
+/// Time limits and health settings of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Lifecycle {
+    /// After it, pods are deleted by force. Flag: `--machine-drain-timeout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_timeout: Option<GoDuration>,
+    /// Not Running this long means Failed. Flag: `--machine-creation-timeout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub creation_timeout: Option<GoDuration>,
+    /// Unhealthy this long means Failed. Flag: `--machine-health-timeout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health_timeout: Option<GoDuration>,
+    /// An in-place update longer than this has failed. Flag: `--machine-inplace-update-timeout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_place_update_timeout: Option<GoDuration>,
+    /// How long a failed machine is preserved. Flag: `--machine-preserve-timeout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preserve_timeout: Option<GoDuration>,
+    /// Whether the machine is declared Failed for its health; absent means yes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health_check: Option<HealthCheck>,
+    /// Evictions that may be refused before pods are deleted. Flag: `--machine-max-evict-retries`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_evict_retries: Option<i32>,
+    /// Node conditions that make the machine unhealthy; the empty list means none. Flag: `--node-conditions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unhealthy_node_conditions: Option<Vec<String>>,
+}
+
+string_enum! {
+    /// Whether a machine is declared Failed for its health.
+    pub enum HealthCheck {
+        /// It is.
+        Enabled = "Enabled",
+        /// It is not.
+        Disabled = "Disabled",
+    }
+}
+
+/// What a machine is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineStatus {
+    /// Generation this status is about.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub observed_generation: i64,
+    /// Where the machine stands.
+    #[serde(skip_serializing_if = "MachinePhase::is_empty")]
+    pub phase: MachinePhase,
+    /// Start of the counted timeout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase_update_time: Option<Time>,
+    /// Whether a creation or health timeout is being counted.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub timeout_active: bool,
+    /// End of the preservation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preserve_expiry_time: Option<Time>,
+    /// What was last done with the machine.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub operation: Operation,
+    /// Why the machine is where it is.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "nodes::condition_map")]
+    pub conditions: Vec<Condition>,
+    /// The Node of the machine, as the label `node` names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_ref: Option<NodeReference>,
+    /// Copy of the Node's conditions.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    pub node_conditions: Vec<NodeCondition>,
+    /// Addresses of the VM; only without a target cluster.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<NodeAddress>,
+    /// Opaque memory of the driver.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
+    pub last_known_state: String,
+}
+
+/// Names a Node of the target cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct NodeReference {
+    /// Name of the Node.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
+    pub name: String,
+}

@@ -1,0 +1,322 @@
+//! Rules over a class (spec/api-and-admission §5.4), and the seam to the drivers' own rules.
+
+use std::collections::BTreeSet;
+
+use kube_values::syntax;
+
+use super::{Object, node::Node, provider_schema::ProviderSchema};
+use crate::kind::ApiVersion;
+use kube_values::{
+    field::{FieldPath, Findings, Located, PathRef},
+    json::{Json, Members},
+    quantity::{InvalidQuantity, Quantity},
+};
+
+const CAPACITY_TEXT: &str = "MachineClass NodeTemplate Capacity should mandatorily have CPU, GPU and Memory configured";
+const PLACE_TEXT: &str = "MachineClass NodeTemplate Instance Type, region and zone cannot be empty";
+const QUANTITY_TEXT: &str =
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+
+/// Whether the drivers of this process are all there are (`--drivers-exclusive`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coverage {
+    /// A provider that is not served here is a mistake.
+    All,
+    /// Other processes may serve it.
+    #[default]
+    Some,
+}
+
+/// What drivers have to say about a class. Implemented over the driver registry by whoever has one.
+pub trait Providers: Send + Sync {
+    /// The `provider` strings whose classes can be judged, sorted.
+    fn names(&self) -> Vec<&str>;
+
+    /// Whether these are all.
+    fn coverage(&self) -> Coverage;
+
+    /// Whether a driver of this process makes machines for the provider; else only its rules are known here.
+    fn serves(&self, _provider: &str) -> bool {
+        true
+    }
+
+    /// What the driver publishes about the shape of `providerSpec` (CLS-4, CLS-5, CLS-18).
+    fn schema(&self, _provider: &str) -> Option<&ProviderSchema> {
+        None
+    }
+
+    /// What the driver misses in Secrets with values under these keys (CLS-9).
+    fn missing_in_secret(&self, _provider: &str, _keys: &BTreeSet<String>) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// The own rules of the driver that serves this provider (CLS-6). `class` has the shape of v1alpha1; paths start at
+    /// `providerSpec`. Pure, without I/O.
+    fn check(&self, provider: &str, class: &Json<'_>, found: &mut Findings);
+}
+
+/// No drivers are known here; nothing is said about providers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoProviders;
+
+impl Providers for NoProviders {
+    fn names(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    fn coverage(&self) -> Coverage {
+        Coverage::Some
+    }
+
+    fn check(&self, _provider: &str, _class: &Json<'_>, _found: &mut Findings) {}
+}
+
+/// Runs all static rules of a class.
+pub fn rules(object: &Object<'_>, namespace: &str, providers: &dyn Providers, found: &mut Findings) {
+    let (class, path, user_data_ref) = match object.version {
+        ApiVersion::V1alpha1 => (object.root(), FieldPath::default(), "secretRef"),
+        ApiVersion::V1beta1 => (object.root().get("spec"), FieldPath::new("spec"), "userDataSecretRef"),
+    };
+    let provider = provider_is_served(class, &path, providers, found);
+    if class.get("providerSpec").is_absent() {
+        found.required("CLS-3", path.child("providerSpec"), "");
+    }
+    if let Some(provider) = provider {
+        provider_spec_has_its_shape(class, providers.schema(provider), &path, found);
+        driver_agrees(object, provider, &path, providers, found);
+    }
+    for field in [user_data_ref, "credentialsSecretRef"] {
+        secret_reference_is_complete(class.get(field), &path.child(field), namespace, found);
+    }
+    node_template(class.get("nodeTemplate"), &path.child("nodeTemplate"), found);
+}
+
+/// The rules of a class that may stop a controller, and few others; the driver's are its own business.
+pub fn rules_that_stop_controllers(object: &Object<'_>, found: &mut Findings) {
+    node_template(object.root().get("nodeTemplate"), &FieldPath::new("nodeTemplate"), found);
+}
+
+/// CLS-4, CLS-5 and CLS-18. What is no object has been reported by its type.
+fn provider_spec_has_its_shape(
+    class: Node<'_>,
+    schema: Option<&ProviderSchema>,
+    path: &FieldPath,
+    found: &mut Findings,
+) {
+    let spec = class.get("providerSpec");
+    let (Some(schema), Some(value)) = (schema, spec.value().filter(|value| value.is_object())) else { return };
+    let (spec_path, template_path) = (path.child("providerSpec"), path.child("nodeTemplate"));
+    schema.check(&value.to_value(), &spec_path, found);
+    schema.compare_with_node_template(spec, class.get("nodeTemplate"), (&spec_path, &template_path), found);
+}
+
+/// CLS-6. Drivers know classes in the shape of v1alpha1; for a v1beta1 class their paths are led back to where the user
+/// wrote the fields.
+fn driver_agrees(
+    object: &Object<'_>,
+    provider: &str,
+    path: &FieldPath,
+    providers: &dyn Providers,
+    found: &mut Findings,
+) {
+    if object.version == ApiVersion::V1alpha1 {
+        return providers.check(provider, object.value, found);
+    }
+    let Some(mut class) = object.root().get("spec").members().cloned() else { return };
+    if let Some(reference) = class.remove("userDataSecretRef") {
+        class.insert("secretRef", reference);
+    }
+    class.insert("metadata", object.value.get("metadata").cloned().unwrap_or(Json::Null));
+    let mut own = Findings::new();
+    providers.check(provider, &Json::Object(class), &mut own);
+    for finding in own.iter_mut() {
+        let place = finding.error.path.as_str().replacen("secretRef", "userDataSecretRef", 1);
+        finding.error.path = path.child(&place);
+    }
+    found.append(own);
+}
+
+/// CLS-1 and CLS-2; returns the provider when it can be judged. Names are compared case-sensitively, as the registry does. One
+/// that is unknown here may be served by another process, and so is refused only where it is a mistake for certain.
+fn provider_is_served<'a>(
+    class: Node<'a>,
+    path: &FieldPath,
+    providers: &dyn Providers,
+    found: &mut Findings,
+) -> Option<&'a str> {
+    let path = path.child("provider");
+    let provider = class.get("provider").text_or_empty()?;
+    if provider.is_empty() {
+        found.required("CLS-1", path, "name of the driver");
+        return None;
+    }
+    let names = providers.names();
+    if names.is_empty() || names.contains(&provider) {
+        if !providers.serves(provider) {
+            found.warn("CLS-2", path, provider, not_registered(provider));
+        }
+        return Some(provider);
+    }
+    match Unknown::of(provider, &names) {
+        Unknown::Misspelt(meant) => {
+            found.invalid(
+                "CLS-2",
+                path,
+                provider,
+                format!("did you mean {meant:?}? Names of drivers are case-sensitive"),
+            );
+        }
+        Unknown::Gone => found.invalid("CLS-2", path, provider, "this cloud exists no more"),
+        Unknown::Elsewhere => match providers.coverage() {
+            Coverage::All => found.not_supported("CLS-2", path, provider, &names),
+            Coverage::Some => found.warn("CLS-2", path, provider, not_registered(provider)),
+        },
+    }
+    None
+}
+
+/// Providers of clouds that have ended their service.
+const GONE: [&str; 2] = ["Packet", "EquinixMetal"];
+
+/// What a provider may be that no driver here judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unknown<'a> {
+    /// This one, written wrongly: it differs by case, or by one letter.
+    Misspelt(&'a str),
+    /// One of a cloud that exists no more.
+    Gone,
+    /// One that another process may serve.
+    Elsewhere,
+}
+
+impl<'a> Unknown<'a> {
+    fn of(provider: &str, judged: &[&'a str]) -> Self {
+        let alike =
+            |name: &&&str| differ_by_a_letter_at_most(&name.to_ascii_lowercase(), &provider.to_ascii_lowercase());
+        match judged.iter().find(alike) {
+            Some(meant) => Self::Misspelt(meant),
+            None if GONE.iter().any(|gone| gone.eq_ignore_ascii_case(provider)) => Self::Gone,
+            None => Self::Elsewhere,
+        }
+    }
+}
+
+/// Whether one text becomes the other by changing, adding or taking away at most one letter.
+fn differ_by_a_letter_at_most(one: &str, other: &str) -> bool {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let (short, long) = if one.len() <= other.len() { (&one, &other) } else { (&other, &one) };
+    let same = short.iter().zip(long.iter()).take_while(|(a, b)| a == b).count();
+    match long.len() - short.len() {
+        0 => short.iter().skip(same + 1).eq(long.iter().skip(same + 1)),
+        1 => short.iter().skip(same).eq(long.iter().skip(same + 1)),
+        _ => false,
+    }
+}
+
+fn not_registered(provider: &str) -> String {
+    format!("no driver for provider {provider:?} is registered here")
+}
+
+/// CLS-7 and CLS-8.
+fn secret_reference_is_complete(reference: Node<'_>, path: &FieldPath, watched: &str, found: &mut Findings) {
+    if reference.members().is_none() {
+        return;
+    }
+    if reference.get("name").text_or_empty() == Some("") {
+        found.required("CLS-7", path.child("name"), "");
+    }
+    match reference.get("namespace").text_or_empty() {
+        Some("") => found.required("CLS-8", path.child("namespace"), ""),
+        Some(namespace) if !watched.is_empty() && namespace != watched => {
+            let detail = format!("secrets outside the watched namespace {watched:?} are not seen");
+            found.warn("CLS-8", path.child("namespace"), namespace, detail);
+        }
+        Some(_) | None => {}
+    }
+}
+
+fn node_template(template: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    if template.members().is_none() {
+        return;
+    }
+    capacity_is_complete(template.get("capacity"), &path.child("capacity"), found);
+    for field in ["instanceType", "region", "zone"] {
+        if template.get(field).text_or_empty() == Some("") {
+            found.required("CLS-11", path.child(field), PLACE_TEXT);
+        }
+    }
+    for field in ["capacity", "virtualCapacity"] {
+        let (path, field_is_virtual) = (path.place(), field == "virtualCapacity");
+        let path = path.child(field);
+        for (resource, value) in template.get(field).members().into_iter().flat_map(Members::iter) {
+            let path = path.key(resource);
+            amount_is_a_quantity(value, path, found);
+            for objection in syntax::qualified_name(resource) {
+                found.invalid("CLS-14", path, resource, objection);
+            }
+            if field_is_virtual && !resource.contains('/') {
+                found.warn("CLS-14", path, resource, "is not an extended resource");
+            }
+        }
+    }
+    architecture_is_known(template, path, found);
+}
+
+/// CLS-10: whoever scales from zero needs all three.
+fn capacity_is_complete(capacity: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    if matches!(capacity, Node::Mistyped) || capacity.value().is_some_and(|value| !value.is_object()) {
+        return;
+    }
+    for resource in ["cpu", "gpu", "memory"] {
+        if capacity.get(resource).is_absent() {
+            found.required("CLS-10", path.key(resource), CAPACITY_TEXT);
+        }
+    }
+}
+
+/// CLS-12 and CLS-13.
+fn amount_is_a_quantity(value: &Json<'_>, path: PathRef<'_>, found: &mut Findings) {
+    let amount = match value {
+        Json::Null => return,
+        Json::Text(text) => text.trim().parse(),
+        Json::Number(number) => number.to_string().parse(),
+        Json::Bool(_) | Json::List(_) | Json::Object(_) => Err(InvalidQuantity::Format),
+    };
+    match amount {
+        Err(_) => found.invalid("CLS-12", path, value, QUANTITY_TEXT),
+        Ok(amount) if Quantity::is_negative(&amount) => {
+            found.invalid("CLS-13", path, value, "must be greater than or equal to 0");
+        }
+        Ok(_) => {}
+    }
+}
+
+/// CLS-15.
+fn architecture_is_known(template: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let architecture = template.get("architecture").text().filter(|name| !matches!(*name, "amd64" | "arm64"));
+    if let Some(name) = architecture {
+        found.warn("CLS-15", path.child("architecture"), name, format!("unknown architecture {name:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::another_case("aws", Unknown::Misspelt("AWS"))]
+    #[case::a_letter_too_few("virtua", Unknown::Misspelt("virtual"))]
+    #[case::a_letter_too_many("virrtual", Unknown::Misspelt("virtual"))]
+    #[case::another_letter("Virtuel", Unknown::Misspelt("virtual"))]
+    #[case::two_letters("vertuel", Unknown::Elsewhere)]
+    #[case::two_letters_changed_places("vritual", Unknown::Elsewhere)]
+    #[case::another_cloud("Azure", Unknown::Elsewhere)]
+    #[case::a_letter_beside_the_name("ÄWS", Unknown::Misspelt("AWS"))]
+    #[case::one_that_exists_no_more("Packet", Unknown::Gone)]
+    #[case::its_later_name("equinixmetal", Unknown::Gone)]
+    fn a_provider_that_no_driver_judges(#[case] provider: &str, #[case] expected: Unknown<'_>) {
+        assert_eq!(Unknown::of(provider, &["AWS", "virtual"]), expected);
+    }
+}

@@ -1,0 +1,76 @@
+//! Rule MCH-10: the node conditions that make a machine unhealthy.
+//!
+//! In v1alpha1 one comma-separated string that is not trimmed, in v1beta1 a list. An entry that can never equal a
+//! condition type would silently disable the check it stands for.
+
+use std::{collections::HashSet, fmt};
+
+use kube_values::syntax;
+
+use super::node::Node;
+use kube_values::field::{FieldPath, Findings, FirstFew, PathRef, quoted};
+
+const RULE: &str = "MCH-10";
+
+/// The comma-separated form. The empty string is valid: it disables the checks. One finding for all entries that are wrong,
+/// one for all that stand there twice.
+pub fn text_names_conditions(conditions: Node<'_>, path: impl Fn() -> FieldPath, found: &mut Findings) {
+    let Some(text) = conditions.text().filter(|text| !text.is_empty()) else { return };
+    let mut seen = HashSet::new();
+    let mut objections = FirstFew::default();
+    let (mut twice, mut others) = (None, FirstFew::default());
+    for entry in text.split(',') {
+        if !is_wellformed(entry) {
+            objections.add(|| Objection(entry).to_string());
+        } else if !seen.insert(entry) {
+            match twice {
+                None => twice = Some(entry),
+                Some(_) => others.add(|| quoted(entry)),
+            }
+        }
+    }
+    if !objections.is_empty() {
+        found.invalid(RULE, path(), text, objections.joined("; "));
+    }
+    if let Some(entry) = twice {
+        let detail = if others.is_empty() { String::new() } else { format!("and so are {}", others.joined(", ")) };
+        found.given(&text).duplicate(RULE, path(), entry, detail);
+    }
+}
+
+/// The list form.
+pub fn list_names_conditions(conditions: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
+    let mut seen = HashSet::new();
+    for (index, entry) in conditions.elements().iter().enumerate() {
+        let Some(entry) = entry.as_str() else { continue };
+        let is_first = seen.insert(entry);
+        if !is_wellformed(entry) {
+            found.invalid(RULE, path.index(index), entry, Objection(entry));
+        } else if !is_first {
+            found.duplicate(RULE, path.index(index), entry, "");
+        }
+    }
+}
+
+fn is_wellformed(entry: &str) -> bool {
+    // No qualified name holds whitespace.
+    syntax::is_qualified_name(entry)
+}
+
+/// What is wrong with an entry, put together where it is told.
+struct Objection<'e>(&'e str);
+
+impl fmt::Display for Objection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entry = self.0;
+        if entry.is_empty() {
+            return f.write_str("entry \"\" must not be empty");
+        }
+        let quoted = quoted(entry);
+        if entry.chars().any(char::is_whitespace) {
+            return write!(f, "entry {quoted} must not contain whitespace");
+        }
+        let objections = syntax::qualified_name(entry);
+        write!(f, "entry {quoted} is not a valid condition type: {}", objections.join("; "))
+    }
+}

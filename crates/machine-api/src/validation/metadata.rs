@@ -1,0 +1,279 @@
+//! Rules over the metadata of all four kinds (spec/api-and-admission §5.1), and the exemptions that hang on metadata
+//! (§4.1 items 5 and 6).
+
+use std::str::FromStr;
+
+use kube_values::syntax;
+use serde_json::Value;
+
+use super::{Object, ValidationRequest, labels, node::Node, rules};
+use crate::{
+    kind::Kind,
+    names::{annotation, finalizer, label},
+};
+use kube_values::{
+    duration::GoDuration,
+    field::{FieldPath, Findings, FirstFew, Located, quoted},
+    json::{Json, Members},
+};
+
+/// Values of the preserve annotation.
+const PRESERVE_VALUES: [&str; 4] = ["auto-preserved", "false", "now", "when-failed"];
+/// Entries of the autoscaler's list that are told of.
+const ENTRIES_TOLD: usize = 5;
+/// Longest name of a deployment whose machines' generated names still fit into a host name.
+const DEPLOYMENT_NAME_MAX: usize = 51;
+/// The same for a set.
+const SET_NAME_MAX: usize = 57;
+
+/// Runs all rules over the object's own metadata. Annotations are judged only when their value differs from `old`.
+pub fn rules<'a>(
+    object: &Object<'a>,
+    old: Option<&'a Json<'a>>,
+    request: &ValidationRequest<'_>,
+    found: &mut Findings,
+) {
+    let annotations = |object: Node<'a>| object.at(&["metadata", "annotations"]);
+    let (new, old_annotations) = (object.root(), annotations(Node::of_option(old)));
+    let metadata = Metadata { kind: object.kind, new, annotations: annotations(new), old_annotations };
+    metadata.priority_is_a_number(found);
+    metadata.preserve_is_a_known_word(request, found);
+    metadata.trigger_deletion_is_readable(found);
+    metadata.creation_timeout_is_a_duration(found);
+    metadata.times_are_times(found);
+    metadata.freeze_is_true(found);
+    if old.is_none() {
+        metadata.name_leaves_room_for_machines(found);
+    }
+    metadata.admission_annotations_are_known(found);
+}
+
+/// The ids in the value of the skip annotation.
+pub fn skip_list(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').map(str::trim).filter(|id| !id.is_empty())
+}
+
+/// Whether the object is being deleted.
+pub fn is_terminating(object: &Json<'_>) -> bool {
+    Node::of(object).at(&["metadata", "deletionTimestamp"]).is_present()
+}
+
+/// Whether an update touches nothing but metadata that says nothing about machines (§4.1 item 5). Status counts as
+/// equal: a write of the main resource cannot change it.
+pub fn only_bookkeeping_differs(old: &Json<'_>, new: &Json<'_>) -> bool {
+    const BOOKKEEPING: [&str; 5] = ["finalizers", "ownerReferences", "managedFields", "resourceVersion", "generation"];
+    let (Json::Object(old), Json::Object(new)) = (old, new) else { return old == new };
+    same_members(old, new, |key| matches!(key, "metadata" | "status"))
+        && match (old.get("metadata"), new.get("metadata")) {
+            (Some(Json::Object(old)), Some(Json::Object(new))) => {
+                same_members(old, new, |key| BOOKKEEPING.contains(&key))
+            }
+            (old, new) => old == new,
+        }
+}
+
+/// Whether two objects hold the same, apart from members that do not count.
+fn same_members(left: &Members<'_>, right: &Members<'_>, does_not_count: impl Fn(&str) -> bool) -> bool {
+    left.iter().all(|(key, value)| does_not_count(key) || right.get(key) == Some(value))
+        && right.keys().all(|key| does_not_count(key) || left.contains_key(key))
+}
+
+/// META-10: our finalizer is not taken off by hand.
+pub fn finalizer_stays(request: &ValidationRequest<'_>, old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
+    let has = |object: &Json<'_>| {
+        Node::of(object).at(&["metadata", "finalizers"]).elements().iter().any(|name| *name == finalizer::MACHINE)
+    };
+    if !has(old) || has(new) || request.comes_from_controller() {
+        return;
+    }
+    let path = FieldPath::new("metadata.finalizers");
+    if !is_terminating(old) {
+        found.warn("META-10", path, finalizer::MACHINE, "the controller will add it again");
+    } else if request.kind == Kind::Machine {
+        found.warn("META-10", path, finalizer::MACHINE, "the virtual machine may be orphaned");
+    }
+}
+
+/// Syntax of the object's own name, labels, annotations and finalizers, which an API server checks by itself. For callers
+/// that have none at hand, such as `mcm validate`.
+pub fn object_metadata_syntax(object: &Json<'_>, found: &mut Findings) {
+    const RULE: &str = "META";
+    let path = FieldPath::new("metadata");
+    let metadata = Node::of(object).get("metadata");
+    match (metadata.get("name"), metadata.get("generateName")) {
+        (Node::Absent, Node::Absent) => found.required(RULE, path.child("name"), "name or generateName is required"),
+        (name, prefix) => {
+            for objection in name.text().map(syntax::dns1123_subdomain).unwrap_or_default() {
+                found.invalid(RULE, path.child("name"), name.value_or_null(), objection);
+            }
+            // The part that is generated makes a trailing dash or dot good.
+            let prefix_name = prefix.text().map(|prefix| format!("{prefix}x"));
+            for objection in prefix_name.as_deref().map(syntax::dns1123_subdomain).unwrap_or_default() {
+                found.invalid(RULE, path.child("generateName"), prefix.value_or_null(), objection);
+            }
+        }
+    }
+    labels::labels_are_wellformed(RULE, metadata.get("labels"), path.place().child("labels"), found);
+    labels::annotations_are_wellformed(RULE, metadata.get("annotations"), path.place().child("annotations"), found);
+    for (index, finalizer) in metadata.get("finalizers").elements().iter().enumerate() {
+        for objection in finalizer.as_str().map(syntax::qualified_name).unwrap_or_default() {
+            found.invalid(RULE, path.child("finalizers").index(index), finalizer, objection);
+        }
+    }
+}
+
+struct Metadata<'a> {
+    kind: Kind,
+    new: Node<'a>,
+    annotations: Node<'a>,
+    old_annotations: Node<'a>,
+}
+
+impl<'a> Metadata<'a> {
+    fn annotation(&self, key: &str) -> Option<&'a str> {
+        self.annotations.get(key).text().filter(|value| self.old_annotations.get(key).text() != Some(value))
+    }
+
+    fn label(&self, key: &str) -> Option<&'a str> {
+        self.new.get("metadata").get("labels").get(key).text()
+    }
+
+    fn path_of_annotation(key: &str) -> FieldPath {
+        FieldPath::new("metadata.annotations").key(key)
+    }
+
+    /// META-1: the priority is a number as Go's `Atoi` reads it; empty means the default.
+    fn priority_is_a_number(&self, found: &mut Findings) {
+        let value = self.annotation(annotation::MACHINE_PRIORITY).filter(|value| !value.is_empty());
+        let Some(value) = value.filter(|_| self.kind == Kind::Machine) else { return };
+        if i64::from_str(value).is_err() {
+            let path = Self::path_of_annotation(annotation::MACHINE_PRIORITY);
+            found.invalid("META-1", path, value, "must be an integer");
+        }
+    }
+
+    /// META-2 and META-3: preservation is asked for in one of four words, one of which belongs to a controller.
+    fn preserve_is_a_known_word(&self, request: &ValidationRequest<'_>, found: &mut Findings) {
+        let Some(value) = self.annotation(annotation::PRESERVE).filter(|_| self.kind == Kind::Machine) else { return };
+        let path = Self::path_of_annotation(annotation::PRESERVE);
+        match value {
+            "" => found.warn("META-2", path, value, "empty value has no effect; remove the annotation"),
+            "auto-preserved" if !request.comes_from_controller() => {
+                let detail =
+                    "is reserved for the MachineSet controller; it counts against autoPreserveFailedMachineMax";
+                found.warn("META-3", path, value, detail);
+            }
+            value if PRESERVE_VALUES.contains(&value) => {}
+            other => found.not_supported("META-2", path, other, &PRESERVE_VALUES),
+        }
+    }
+
+    /// META-4: the autoscaler's list of machines to delete can be read. Never refused: it comes with a replica change.
+    fn trigger_deletion_is_readable(&self, found: &mut Findings) {
+        let Some(value) = self.annotation(annotation::TRIGGER_DELETION) else { return };
+        if self.kind != Kind::MachineDeployment || value.is_empty() {
+            return;
+        }
+        let mut told = 0;
+        for entry in value.split(',') {
+            // The entry comes last: a warning is a short line, of which the end may be missing.
+            let objection = match entry.split_once('~') {
+                Some((name, time)) if !name.is_empty() && is_rfc3339(time) => continue,
+                None if !entry.is_empty() => "without time",
+                _ => "ignored, not <machine>~<time>",
+            };
+            if told < ENTRIES_TOLD {
+                let detail = format!("{objection}: {}", quoted(entry));
+                found.warn("META-4", Self::path_of_annotation(annotation::TRIGGER_DELETION), Value::Null, detail);
+            } else {
+                found.leave_out_warning("META-4");
+            }
+            told += 1;
+        }
+    }
+
+    /// META-5: the effective creation timeout is a duration above zero.
+    fn creation_timeout_is_a_duration(&self, found: &mut Findings) {
+        let Some(value) = self.annotation(annotation::EFFECTIVE_CREATION_TIMEOUT) else { return };
+        if self.kind == Kind::MachineClass {
+            return;
+        }
+        let path = Self::path_of_annotation(annotation::EFFECTIVE_CREATION_TIMEOUT);
+        match GoDuration::from_str(value) {
+            Err(error) => found.invalid("META-5", path, value, error.to_string()),
+            Ok(duration) if duration <= GoDuration::ZERO => {
+                found.invalid("META-5", path, value, "must be greater than 0");
+            }
+            Ok(_) => {}
+        }
+    }
+
+    /// META-6: times that controllers exchange are times.
+    fn times_are_times(&self, found: &mut Findings) {
+        for key in [annotation::MARKED_FOR_DELETION_TIME, annotation::LAST_REPLICA_CHANGE_BY_SCALER] {
+            if let Some(value) = self.annotation(key).filter(|value| !is_rfc3339(value)) {
+                let detail = "is not an RFC 3339 time and will be ignored";
+                found.warn("META-6", Self::path_of_annotation(key), value, detail);
+            }
+        }
+    }
+
+    /// META-7: only one word freezes.
+    fn freeze_is_true(&self, found: &mut Findings) {
+        if !matches!(self.kind, Kind::MachineSet | Kind::MachineDeployment) {
+            return;
+        }
+        if let Some(value) = self.label(label::FREEZE).filter(|value| *value != "True") {
+            let path = FieldPath::new("metadata.labels").key(label::FREEZE);
+            found.warn("META-7", path, value, "only the value \"True\" freezes the object");
+        }
+    }
+
+    /// META-9: names that are generated from this one stay host names.
+    fn name_leaves_room_for_machines(&self, found: &mut Findings) {
+        let max = match self.kind {
+            Kind::MachineDeployment => DEPLOYMENT_NAME_MAX,
+            Kind::MachineSet => SET_NAME_MAX,
+            Kind::Machine | Kind::MachineClass => return,
+        };
+        if let Some(name) = self.new.at(&["metadata", "name"]).text().filter(|name| name.len() > max) {
+            let detail =
+                "generated machine names may exceed 63 characters, which many providers and host names do not allow";
+            found.warn("META-9", FieldPath::new("metadata.name"), name, detail);
+        }
+    }
+
+    /// META-11: what asks something of admission must be understood by it.
+    fn admission_annotations_are_known(&self, found: &mut Findings) {
+        for (key, _) in self.annotations.texts() {
+            if !key.starts_with(annotation::ADMISSION_PREFIX) {
+                continue;
+            }
+            let Some(value) = self.annotation(key) else { continue };
+            let path = Self::path_of_annotation(key);
+            match key {
+                annotation::INJECT_CA => {}
+                annotation::ADMISSION_SKIP => {
+                    let mut objections = FirstFew::default();
+                    for id in skip_list(value).filter(|id| !rules::is_skippable(id)) {
+                        objections.add(|| match rules::known(id) {
+                            Some(id) => {
+                                let others = rules::skippable_ids().collect::<Vec<_>>().join(", ");
+                                format!("rule {id} cannot be skipped; those that can are {others}")
+                            }
+                            None => format!("unknown rule {}", quoted(id)),
+                        });
+                    }
+                    if !objections.is_empty() {
+                        found.invalid("META-11", path, value, objections.joined("; "));
+                    }
+                }
+                _ => found.invalid("META-11", path, value, "unknown annotation"),
+            }
+        }
+    }
+}
+
+fn is_rfc3339(text: &str) -> bool {
+    text.contains(['T', 't']) && jiff::Timestamp::from_str(text).is_ok()
+}

@@ -1,0 +1,366 @@
+//! Rules that need to know other objects (spec/api-and-admission §5, "reference rules"), and the seam they ask through.
+//!
+//! Answers come from whatever the process has at hand (watch caches, the documents of one input) and must be instant.
+//! `None` always means "cannot tell", and then nothing is said: an answer must never depend on a cold cache.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{Change, Dependents, OwnerKey, ValidationRequest, node::Node, transitions};
+use crate::{
+    kind::{ApiVersion, Kind},
+    names::{annotation, finalizer},
+};
+use kube_values::{
+    field::{FieldPath, Findings, RuleId},
+    json::Json,
+};
+
+/// Key of the user data in a Secret.
+const USER_DATA: &str = "userData";
+/// The rule name of what is said about deletions.
+const DELETE: RuleId = "DELETE";
+
+/// What is known of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassFact {
+    /// There is none of this name.
+    Missing,
+    /// It is there.
+    Present,
+    /// It is being deleted.
+    Terminating,
+}
+
+/// What is known of a Secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretFact {
+    /// There is none of this name.
+    Missing,
+    /// It is there, and holds values that are not blank under these keys. No rule sees a value.
+    Holding(BTreeSet<String>),
+}
+
+/// A set or deployment whose selector selects some labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelectingFact {
+    /// Which of the two.
+    pub kind: Kind,
+    /// Its name.
+    pub name: String,
+    /// Whether another object controls it.
+    pub is_controlled: bool,
+}
+
+/// Another machine that a provider id may belong to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HolderFact {
+    /// It has that instance.
+    Holds(Holder),
+    /// Its id ends alike, and nobody can tell from both whether they name one instance.
+    MayHold(Holder),
+}
+
+/// A machine and its own spelling of its provider id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// Its name.
+    pub name: String,
+    /// Its provider id.
+    pub provider_id: String,
+}
+
+/// What is known of other objects. Every method answers at once, without I/O; `None` means "cannot tell".
+pub trait References: Send + Sync {
+    /// A class by name.
+    fn machine_class(&self, _namespace: &str, _name: &str) -> Option<ClassFact> {
+        None
+    }
+
+    /// A Machine, other than `except`, that is not being deleted and has the instance of this provider id, however it spells
+    /// that; else one that may have it. `Some(None)`: there is none.
+    fn holder_of_provider_id(&self, _namespace: &str, _provider_id: &str, _except: &str) -> Option<Option<HolderFact>> {
+        None
+    }
+
+    /// Names of the machines that name this class, sorted.
+    fn machines_of_class(&self, _namespace: &str, _class: &str) -> Option<Vec<String>> {
+        None
+    }
+
+    /// Names of the machines that a set or deployment controls, sorted.
+    fn machines_of(&self, _kind: Kind, _namespace: &str, _name: &str) -> Option<Vec<String>> {
+        None
+    }
+
+    /// Sets and deployments, not being deleted, whose selectors select these labels; sorted.
+    fn selecting(&self, _namespace: &str, _labels: Node<'_>) -> Option<Vec<SelectingFact>> {
+        None
+    }
+
+    /// Sets and deployments, not being deleted, whose templates name this class; sorted. A set that is controlled counts
+    /// as its deployment.
+    fn templates_of_class(&self, _namespace: &str, _class: &str) -> Option<Vec<(Kind, String)>> {
+        None
+    }
+
+    /// The owner as it is stored, in v1alpha1. Nothing where it is not known here, be it that there is none.
+    fn owner(&self, _key: &OwnerKey) -> Option<Value> {
+        None
+    }
+
+    /// A Secret by name.
+    fn secret(&self, _namespace: &str, _name: &str) -> Option<SecretFact> {
+        None
+    }
+}
+
+/// Nothing is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoReferences;
+
+impl References for NoReferences {}
+
+/// Runs all reference rules of a creation or update. Controllers are exempt.
+pub fn rules(request: &ValidationRequest<'_>, found: &mut Findings) {
+    let Some(new) = request.change.new_object().filter(|_| !request.comes_from_controller()) else { return };
+    let step = Facts { request, old: Node::of_option(request.change.old_object()), new: Node::of(new) };
+    match request.kind {
+        Kind::Machine => {
+            step.class_exists(&["spec"], found);
+            step.provider_id_is_held_once(found);
+            step.machine_is_not_adopted(found);
+        }
+        Kind::MachineSet | Kind::MachineDeployment => {
+            step.class_exists(&["spec", "template", "spec"], found);
+            step.machines_are_selected_once(found);
+        }
+        Kind::MachineClass => {
+            step.secrets_exist(found);
+            if let Change::Update { .. } = request.change {
+                step.class_in_use_is_stable(found);
+            }
+        }
+    }
+}
+
+/// What a deletion sets off (§5.6). Never refused.
+pub fn deletion_is_announced(
+    request: &ValidationRequest<'_>,
+    old: Option<&Json<'_>>,
+    dependents: Dependents,
+    found: &mut Findings,
+) {
+    let Some(old) = old.map(Node::of) else { return };
+    let name = old.at(&["metadata", "name"]).text().unwrap_or_default();
+    let mut say = |detail: String| found.warn(DELETE, FieldPath::default(), Value::Null, detail);
+    match request.kind {
+        Kind::MachineClass => {
+            let machines = request.references.machines_of_class(request.namespace, name).unwrap_or_default();
+            if !machines.is_empty() {
+                let end = if has_finalizer(old) {
+                    "it stays until they are gone"
+                } else {
+                    "and has no finalizer: machines using it cannot be deleted afterwards"
+                };
+                let separator = if has_finalizer(old) { "; " } else { " " };
+                say(format!("MachineClass is used by {}{separator}{end}", counted(&machines)));
+            }
+            for (kind, template) in request.references.templates_of_class(request.namespace, name).unwrap_or_default() {
+                say(format!("{kind} {template:?} still refers to this class"));
+            }
+        }
+        Kind::MachineSet | Kind::MachineDeployment => {
+            let machines = request.references.machines_of(request.kind, request.namespace, name).unwrap_or_default();
+            if !machines.is_empty() && dependents == Dependents::Collected {
+                say(format!("deletes {} machines", machines.len()));
+            }
+            if let Some(owner) = transitions::controller(old, Kind::MachineDeployment) {
+                say(format!("will be created again by MachineDeployment {owner:?}"));
+            }
+        }
+        Kind::Machine => {
+            if let Some(owner) = transitions::controller(old, Kind::MachineSet) {
+                say(format!("will be replaced by MachineSet {owner:?}"));
+            }
+            let preserved = old.at(&["status", "currentStatus", "preserveExpiryTime"]).is_present()
+                || old.at(&["metadata", "annotations", annotation::PRESERVE]).text() == Some("now");
+            if preserved {
+                say("preservation does not prevent deletion".to_owned());
+            }
+        }
+    }
+    if dependents == Dependents::Orphaned {
+        say("orphaned objects keep their finalizers and their virtual machines".to_owned());
+    }
+}
+
+fn has_finalizer(object: Node<'_>) -> bool {
+    object.at(&["metadata", "finalizers"]).elements().iter().any(|name| *name == finalizer::MACHINE)
+}
+
+/// `3 machines (a, b, c)`; at most three are named.
+fn counted(machines: &[String]) -> String {
+    let named = machines.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = if machines.len() > 3 { ", …" } else { "" };
+    format!("{} machines ({named}{more})", machines.len())
+}
+
+struct Facts<'a> {
+    request: &'a ValidationRequest<'a>,
+    old: Node<'a>,
+    new: Node<'a>,
+}
+
+impl<'a> Facts<'a> {
+    /// The text at a place, if it is not empty and not the one that was there before.
+    fn fresh(&self, place: &[&str]) -> Option<&'a str> {
+        let new = self.new.at(place).text().filter(|text| !text.is_empty())?;
+        (self.old.at(place).text() != Some(new)).then_some(new)
+    }
+
+    /// MCH-6: never refused, since the order in which manifests are applied is free.
+    fn class_exists(&self, spec: &[&str], found: &mut Findings) {
+        let class = match self.request.version {
+            ApiVersion::V1alpha1 => "class",
+            ApiVersion::V1beta1 => "classRef",
+        };
+        let place = [spec, &[class, "name"]].concat();
+        let Some(name) = self.fresh(&place) else { return };
+        let namespace = self.request.namespace;
+        let detail = match self.request.references.machine_class(namespace, name) {
+            Some(ClassFact::Missing) => format!("MachineClass {name:?} not found in namespace {namespace:?}"),
+            Some(ClassFact::Terminating) => format!("MachineClass {name:?} is being deleted"),
+            Some(ClassFact::Present) | None => return,
+        };
+        found.warn("MCH-6", FieldPath::new(place.join(".")), name, detail);
+    }
+
+    /// MCH-21: two machines with one VM would both delete it. Names of instances are no more than names: what only may be one VM
+    /// is not refused.
+    fn provider_id_is_held_once(&self, found: &mut Findings) {
+        let Some(id) = self.fresh(&["spec", "providerID"]) else { return };
+        let own = self.new.at(&["metadata", "name"]).text().unwrap_or_default();
+        let path = FieldPath::new("spec.providerID");
+        match self.request.references.holder_of_provider_id(self.request.namespace, id, own).flatten() {
+            Some(HolderFact::Holds(holder)) if holder.provider_id == id => found.duplicate("MCH-21", path, id, ""),
+            Some(HolderFact::Holds(Holder { name, provider_id })) => {
+                let detail = format_args!("it is the instance of Machine {name:?}, spelled {provider_id:?} there");
+                found.duplicate("MCH-21", path, id, detail);
+            }
+            Some(HolderFact::MayHold(Holder { name, .. })) => {
+                found.warn("MCH-21", path, id, format_args!("may be the instance of Machine {name:?}"));
+            }
+            None => {}
+        }
+    }
+
+    /// MCH-26: a set takes whatever its selector selects and nobody controls.
+    fn machine_is_not_adopted(&self, found: &mut Findings) {
+        let labels = ["metadata", "labels"];
+        let is_controlled = |machine: Node<'_>| {
+            let owners = machine.at(&["metadata", "ownerReferences"]).elements();
+            owners.iter().any(|owner| Node::of(owner).get("controller").is_true())
+        };
+        let as_before = self.old.at(&labels).value() == self.new.at(&labels).value();
+        if is_controlled(self.new) || (self.old.is_present() && as_before && !is_controlled(self.old)) {
+            return;
+        }
+        let selecting = self.request.references.selecting(self.request.namespace, self.new.at(&labels));
+        if let Some(set) = selecting.into_iter().flatten().find(|fact| fact.kind == Kind::MachineSet) {
+            let detail =
+                format!("will be adopted by MachineSet {:?} and may be deleted to match its replicas", set.name);
+            found.warn("MCH-26", FieldPath::new("metadata.labels"), Value::Null, detail);
+        }
+    }
+
+    /// SEL-8: two owners of the same machines delete each other's.
+    fn machines_are_selected_once(&self, found: &mut Findings) {
+        let (labels, selector) = (["spec", "template", "metadata", "labels"], ["spec", "selector"]);
+        let same = |place: &[&str]| self.old.at(place).value() == self.new.at(place).value();
+        if self.old.is_present() && same(&labels) && same(&selector) {
+            return;
+        }
+        let kind = self.request.kind;
+        let name = self.new.at(&["metadata", "name"]).text().unwrap_or_default();
+        let owner = transitions::controller(self.new, Kind::MachineDeployment);
+        let is_another = |fact: &SelectingFact| match fact.kind {
+            Kind::MachineDeployment => owner != Some(&fact.name),
+            _ => !fact.is_controlled,
+        };
+        let selecting = self.request.references.selecting(self.request.namespace, self.new.at(&labels));
+        let others = selecting.into_iter().flatten().filter(|fact| (fact.kind, fact.name.as_str()) != (kind, name));
+        for other in others.filter(is_another).take(3) {
+            let detail = format!("also selects machines of {} {:?}", other.kind, other.name);
+            found.warn("SEL-8", FieldPath::new("spec.selector"), Value::Null, detail);
+        }
+    }
+
+    /// The class as v1alpha1 places it, and the path in front of it.
+    fn class(&self, object: Node<'a>) -> (Node<'a>, FieldPath) {
+        match self.request.version {
+            ApiVersion::V1alpha1 => (object, FieldPath::default()),
+            ApiVersion::V1beta1 => (object.get("spec"), FieldPath::new("spec")),
+        }
+    }
+
+    /// CLS-9. Keys of all Secrets count together, as the driver gets them merged.
+    fn secrets_exist(&self, found: &mut Findings) {
+        let (class, path) = self.class(self.new);
+        let mut keys = BTreeSet::new();
+        let mut all_are_known = true;
+        let mut first = None;
+        for field in ["secretRef", "userDataSecretRef", "credentialsSecretRef"] {
+            let reference = class.get(field);
+            let (Some(name), Some(namespace)) = (reference.get("name").text(), reference.get("namespace").text())
+            else {
+                continue;
+            };
+            first = first.or(Some(field));
+            match self.request.references.secret(namespace, name) {
+                Some(SecretFact::Missing) => {
+                    all_are_known = false;
+                    let detail = format!("Secret \"{namespace}/{name}\" not found");
+                    found.warn("CLS-9", path.child(field), Value::Null, detail);
+                }
+                Some(SecretFact::Holding(held)) => keys.extend(held),
+                None => all_are_known = false,
+            }
+        }
+        let Some(path) = first.filter(|_| all_are_known).map(|field| path.child(field)) else { return };
+        if !keys.contains(USER_DATA) {
+            found.warn("CLS-9", path.clone(), Value::Null, "no userData found in the referenced secrets");
+        }
+        let provider = class.get("provider").text().unwrap_or_default();
+        // Said above, in words that fit every provider.
+        let missing = self.request.providers.missing_in_secret(provider, &keys);
+        for detail in missing.into_iter().filter(|detail| !detail.ends_with(USER_DATA)) {
+            found.warn("CLS-9", path.clone(), Value::Null, detail);
+        }
+    }
+
+    /// CLS-16 and CLS-17.
+    fn class_in_use_is_stable(&self, found: &mut Findings) {
+        let name = self.new.at(&["metadata", "name"]).text().unwrap_or_default();
+        let Some(machines) = self.request.references.machines_of_class(self.request.namespace, name) else { return };
+        if machines.is_empty() {
+            return;
+        }
+        let ((old, _), (new, path)) = (self.class(self.old), self.class(self.new));
+        if old.get("provider").text() != new.get("provider").text() {
+            let value = new.get("provider").value_or_null();
+            let detail = "field is immutable while machines use the class";
+            found.invalid("CLS-16", path.child("provider"), value, detail);
+        }
+        for field in ["providerSpec", "secretRef", "userDataSecretRef", "credentialsSecretRef"] {
+            if old.get(field).value() != new.get(field).value() {
+                let detail = format!(
+                    "used by {} machines: they are not re-created, but will be deleted with the new values",
+                    machines.len()
+                );
+                found.warn("CLS-17", path.child(field), Value::Null, detail);
+            }
+        }
+    }
+}

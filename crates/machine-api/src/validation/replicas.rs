@@ -1,0 +1,68 @@
+//! Rules over the numbers of a set or deployment (spec/api-and-admission §5.3, REP-1 to REP-5 and MS-1).
+
+use serde_json::Value;
+
+use super::{Object, node::Node};
+use crate::kind::{ApiVersion, Kind};
+use kube_values::{
+    field::{FieldPath, Findings},
+    json::Members,
+};
+
+const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+
+/// Runs all rules over numbers.
+pub fn rules(object: &Object<'_>, found: &mut Findings) {
+    let spec = object.root().get("spec");
+    let path = FieldPath::new("spec");
+    number_is_not_negative("REP-1", spec, "replicas", &path, found);
+    for field in ["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds", "autoPreserveFailedMachineMax"]
+    {
+        number_is_not_negative("REP-3", spec, field, &path, found);
+    }
+    progress_deadline_is_longer_than_readiness(spec, &path, found);
+    preserved_machines_fit_into_replicas(spec, &path, found);
+}
+
+/// MS-1: a set has a second class field that nobody reads.
+pub fn machine_class_is_not_used(object: &Object<'_>, found: &mut Findings) {
+    let spec = object.root().get("spec");
+    let Some(class) =
+        spec.get("machineClass").value().filter(|class| !class.as_object().is_some_and(Members::is_empty))
+    else {
+        return;
+    };
+    let of_template = spec.at(&["template", "spec", "class"]).value();
+    if object.version == ApiVersion::V1alpha1 && object.kind == Kind::MachineSet && of_template != Some(class) {
+        let path = FieldPath::new("spec.machineClass");
+        found.warn("MS-1", path, Value::Null, "is ignored; spec.template.spec.class decides");
+    }
+}
+
+fn number_is_not_negative(rule: &'static str, spec: Node<'_>, field: &str, path: &FieldPath, found: &mut Findings) {
+    if let Some(number) = spec.get(field).integer().filter(|number| *number < 0) {
+        found.invalid(rule, path.child(field), number, NOT_NEGATIVE);
+    }
+}
+
+/// REP-4: a machine that becomes ready must have time to count as available.
+fn progress_deadline_is_longer_than_readiness(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let (Some(deadline), Some(ready)) =
+        (spec.get("progressDeadlineSeconds").integer(), spec.get("minReadySeconds").integer_or_zero())
+    else {
+        return;
+    };
+    if deadline >= 0 && deadline <= ready {
+        let (path, detail) = (path.child("progressDeadlineSeconds"), "must be greater than minReadySeconds");
+        found.given(&(deadline, ready)).invalid("REP-4", path, deadline, detail);
+    }
+}
+
+/// REP-5.
+fn preserved_machines_fit_into_replicas(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let max = spec.get("autoPreserveFailedMachineMax").integer();
+    let (Some(max), Some(replicas)) = (max, spec.get("replicas").integer_or_zero()) else { return };
+    if max > replicas.max(0) {
+        found.warn("REP-5", path.child("autoPreserveFailedMachineMax"), max, "is larger than replicas");
+    }
+}

@@ -1,0 +1,201 @@
+//! Rules over the selector of a set or deployment (spec/api-and-admission §5.3, SEL-1 to SEL-6), and when two selectors
+//! are the same (SEL-7 asks in [`super::transitions`]).
+
+use std::collections::BTreeMap;
+
+use kube_values::syntax;
+use serde_json::json;
+
+use super::{Object, labels, node::Node};
+use crate::{kind::Kind, names::label};
+use kube_values::{
+    field::{Findings, PathRef, RuleId},
+    json::{Json, Members},
+};
+
+/// The rule that a selector selects what its owner makes.
+const TEMPLATE_IS_SELECTED: RuleId = "SEL-6";
+
+/// Runs all rules of a selector.
+pub fn rules(object: &Object<'_>, found: &mut Findings) {
+    let selector = object.root().at(&["spec", "selector"]);
+    let path = PathRef::new("spec.selector");
+    if selector.is_absent() {
+        return found.required("SEL-1", path, "");
+    }
+    let Some(members) = selector.members() else { return };
+    if is_empty(selector) {
+        let whom = match object.kind {
+            Kind::MachineDeployment => "machine deployment",
+            Kind::Machine | Kind::MachineSet | Kind::MachineClass => "machine set",
+        };
+        return found.invalid("SEL-2", path, json!({}), format!("empty selector is invalid for {whom}"));
+    }
+    labels::labels_are_wellformed("SEL-5", selector.get("matchLabels"), path.child("matchLabels"), found);
+    // Counted apart: what an update is forgiven is wrong all the same.
+    let mut in_expressions = Findings::new();
+    let path = path.child("matchExpressions");
+    for (index, expression) in selector.get("matchExpressions").elements().iter().enumerate() {
+        expression_is_wellformed(Node::of(expression), path.index(index), &mut in_expressions);
+    }
+    let are_wellformed = !in_expressions.denies();
+    found.append(in_expressions);
+    if are_wellformed {
+        template_is_selected(object, selector, members, found);
+    }
+}
+
+/// Whether the selector has neither labels nor expressions. A mistyped part counts as something.
+fn is_empty(selector: Node<'_>) -> bool {
+    let nothing = |part: Node<'_>| match part.value() {
+        None => true,
+        Some(Json::Object(members)) => members.is_empty(),
+        Some(Json::List(elements)) => elements.is_empty(),
+        Some(_) => false,
+    };
+    nothing(selector.get("matchLabels")) && nothing(selector.get("matchExpressions"))
+}
+
+/// SEL-3, SEL-4, SEL-5.
+fn expression_is_wellformed(expression: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
+    let values = expression.get("values");
+    let are_missing = values.value().is_none_or(|values| values.as_array().is_some_and(<[_]>::is_empty));
+    match expression.get("operator").text_or_empty() {
+        Some("In" | "NotIn") if are_missing => {
+            found.required("SEL-4", path.child("values"), "must be specified when `operator` is 'In' or 'NotIn'");
+        }
+        Some("Exists" | "DoesNotExist") if !values.elements().is_empty() => {
+            let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            found.given(&values.value()).forbidden("SEL-4", path.child("values"), detail);
+        }
+        Some("In" | "NotIn" | "Exists" | "DoesNotExist") | None => {}
+        Some(other) => found.invalid("SEL-3", path.child("operator"), other, "not a valid selector operator"),
+    }
+    if let Some(key) = expression.get("key").text_or_empty() {
+        for objection in syntax::qualified_name(key) {
+            found.invalid("SEL-5", path.child("key"), key, objection);
+        }
+    }
+    let path = path.child("values");
+    for (index, value) in values.elements().iter().enumerate() {
+        for objection in value.as_str().map(syntax::label_value).unwrap_or_default() {
+            found.invalid("SEL-5", path.index(index), value, objection);
+        }
+    }
+}
+
+/// SEL-6: machines made from the template belong to the selector; else they would be made without end.
+fn template_is_selected(object: &Object<'_>, selector: Node<'_>, whole: &Members<'_>, found: &mut Findings) {
+    let labels = object.root().at(&["spec", "template", "metadata", "labels"]);
+    if matches!(labels, Node::Mistyped) || labels.value().is_some_and(|labels| !labels.is_object()) {
+        return;
+    }
+    if !matches(selector, labels) {
+        let none = Json::Object(Members::default());
+        let labels = labels.value().unwrap_or(&none);
+        let path = PathRef::new("spec.template.metadata.labels");
+        let detail = "`selector` does not match template `labels`";
+        found.given(&(whole, labels)).invalid(TEMPLATE_IS_SELECTED, path, labels, detail);
+    }
+}
+
+/// Whether the original acts on an object in spite of what this rule found: of a selector it compares the labels with the template
+/// and never looks at the expressions.
+pub fn original_acts_on(object: &Json<'_>, rule: RuleId) -> bool {
+    let spec = Node::of(object).get("spec");
+    let labels = spec.at(&["template", "metadata", "labels"]);
+    rule == TEMPLATE_IS_SELECTED && labels_match(spec.get("selector"), labels)
+}
+
+fn labels_match(selector: Node<'_>, labels: Node<'_>) -> bool {
+    let mut wanted = selector.get("matchLabels").members().into_iter().flat_map(Members::iter);
+    wanted.all(|(key, value)| labels.get(key).value() == Some(value))
+}
+
+/// Whether labels satisfy every label and expression of a selector; the untyped counterpart of `api::selector::matches`.
+pub fn matches(selector: Node<'_>, labels: Node<'_>) -> bool {
+    let by_expressions = selector.get("matchExpressions").elements();
+    labels_match(selector, labels) && by_expressions.iter().all(|expression| satisfies(Node::of(expression), labels))
+}
+
+fn satisfies(expression: Node<'_>, labels: Node<'_>) -> bool {
+    let value = labels.get(expression.get("key").text().unwrap_or_default()).text();
+    let listed = |value: &str| expression.get("values").elements().iter().any(|wanted| *wanted == *value);
+    match expression.get("operator").text() {
+        Some("In") => value.is_some_and(listed),
+        Some("NotIn") => !value.is_some_and(listed),
+        Some("Exists") => value.is_some(),
+        Some("DoesNotExist") => value.is_none(),
+        _ => false,
+    }
+}
+
+/// Whether a selector selects anything in particular; one that does not can be set for the first time.
+pub fn is_usable(selector: Node<'_>) -> bool {
+    selector.members().is_some() && !is_empty(selector)
+}
+
+/// Whether a selector that selects anything in particular selects these labels.
+pub fn selects(selector: Node<'_>, labels: Node<'_>) -> bool {
+    is_usable(selector) && matches(selector, labels)
+}
+
+/// Whether two selectors say the same; the order of expressions and of their values does not matter.
+pub fn same(left: Node<'_>, right: Node<'_>) -> bool {
+    canonical(left) == canonical(right)
+}
+
+/// Whether `new` differs from `old` only by the template hash that adoption adds (decisions: a pure addition passes).
+pub fn only_hash_was_added(old: Node<'_>, new: Node<'_>) -> bool {
+    let (old, mut new) = (canonical(old), canonical(new));
+    !old.0.contains_key(label::MACHINE_TEMPLATE_HASH)
+        && new.0.remove(label::MACHINE_TEMPLATE_HASH).is_some()
+        && old == new
+}
+
+/// Labels by key, and expressions with their values, all in order.
+type Canonical<'a> = (BTreeMap<&'a str, &'a Json<'a>>, Vec<(&'a str, &'a str, Vec<&'a str>)>);
+
+fn canonical(selector: Node<'_>) -> Canonical<'_> {
+    let labels = selector.get("matchLabels").members().into_iter().flat_map(Members::iter).collect();
+    let expressions = selector.get("matchExpressions").elements().iter().map(|expression| {
+        let expression = Node::of(expression);
+        let mut values: Vec<_> = expression.get("values").elements().iter().filter_map(Json::as_str).collect();
+        values.sort_unstable();
+        let text = |field| expression.get(field).text().unwrap_or_default();
+        (text("key"), text("operator"), values)
+    });
+    let mut expressions: Vec<_> = expressions.collect();
+    expressions.sort_unstable();
+    (labels, expressions)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[rstest]
+    #[case::equal(json!({"matchLabels": {"a": "b"}}), json!({"matchLabels": {"a": "b"}}), true)]
+    #[case::absent_and_empty_lists(json!({"matchLabels": {"a": "b"}, "matchExpressions": []}), json!({"matchLabels": {"a": "b"}}), true)]
+    #[case::order_of_values(
+        json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "c"]}]}),
+        json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["c", "b"]}]}), true)]
+    #[case::another_value(json!({"matchLabels": {"a": "b"}}), json!({"matchLabels": {"a": "c"}}), false)]
+    fn selectors_are_compared_by_meaning(#[case] left: Value, #[case] right: Value, #[case] equal: bool) {
+        let (left, right) = (Json::from(&left), Json::from(&right));
+        assert_eq!(same(Node::of(&left), Node::of(&right)), equal);
+    }
+
+    #[rstest]
+    #[case::only_the_hash(json!({"matchLabels": {"a": "b", "machine-template-hash": "1"}}), true)]
+    #[case::something_else_too(json!({"matchLabels": {"a": "c", "machine-template-hash": "1"}}), false)]
+    #[case::nothing(json!({"matchLabels": {"a": "b"}}), false)]
+    fn the_addition_of_a_hash_is_recognised(#[case] new: Value, #[case] expected: bool) {
+        let old = json!({"matchLabels": {"a": "b"}});
+        let (old, new) = (Json::from(&old), Json::from(&new));
+        assert_eq!(only_hash_was_added(Node::of(&old), Node::of(&new)), expected);
+    }
+}

@@ -1,0 +1,204 @@
+//! Rules over how a deployment replaces its machines (spec/api-and-admission §5.3, STR-1 to STR-13 and REP-2).
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Value, json};
+
+use super::{Object, node::Node};
+use kube_values::{
+    field::{FieldPath, Findings, Severity},
+    int_or_percent::{IntOrPercent, InvalidIntOrPercent, NOT_A_PERCENTAGE, Rounding},
+    json::Json,
+};
+
+const TYPES: [&str; 3] = ["InPlaceUpdate", "Recreate", "RollingUpdate"];
+const ORCHESTRATION_TYPES: [&str; 2] = ["Auto", "Manual"];
+
+/// Runs all rules of a strategy.
+pub fn rules(object: &Object<'_>, found: &mut Findings) {
+    let spec = object.root().get("spec");
+    let strategy = spec.get("strategy");
+    let path = FieldPath::new("spec.strategy");
+    if !matches!(strategy, Node::Mistyped) && strategy.value().is_none_or(Json::is_object) {
+        type_is_known(strategy, &path, found);
+        settings_of_the_type_are_there(strategy, &path, found);
+        settings_of_other_types_are_not(strategy, &path, found);
+        let replicas = spec.get("replicas");
+        if may_be_chosen(strategy, "RollingUpdate") {
+            margins(strategy.get("rollingUpdate"), &path.child("rollingUpdate"), replicas, found);
+        }
+        if may_be_chosen(strategy, "InPlaceUpdate") {
+            margins(strategy.get("inPlaceUpdate"), &path.child("inPlaceUpdate"), replicas, found);
+            orchestration_type_is_chosen(strategy, &path, found);
+        }
+    }
+    rollback_is_deprecated(spec, found);
+}
+
+/// Whether the settings of this type count: it is the chosen one, or none of the types is.
+fn may_be_chosen(strategy: Node<'_>, owner: &str) -> bool {
+    strategy.get("type").text().filter(|name| TYPES.contains(name)).is_none_or(|chosen| chosen == owner)
+}
+
+/// STR-1 and STR-2.
+fn type_is_known(strategy: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    match strategy.get("type").text_or_empty() {
+        Some("") if strategy.get("inPlaceUpdate").is_present() => {
+            found.required("STR-2", path.child("type"), "must be set when inPlaceUpdate is specified");
+        }
+        Some(name) if !TYPES.contains(&name) => found.not_supported("STR-1", path.child("type"), name, &TYPES),
+        Some(_) | None => {}
+    }
+}
+
+/// STR-3 and STR-4.
+fn settings_of_the_type_are_there(strategy: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    match strategy.get("type").text() {
+        Some("RollingUpdate") if strategy.get("rollingUpdate").is_absent() => {
+            let detail = "RollingUpdate parameter cannot be nil for rolling update strategy";
+            found.required("STR-3", path.child("rollingUpdate"), detail);
+        }
+        Some("InPlaceUpdate") if strategy.get("inPlaceUpdate").is_absent() => {
+            let detail = "InPlaceUpdate parameter cannot be nil for in-place update strategy";
+            found.required("STR-4", path.child("inPlaceUpdate"), detail);
+        }
+        _ => {}
+    }
+}
+
+/// STR-5: settings of a type that is not chosen have no effect. Only asked when the type is one.
+fn settings_of_other_types_are_not(strategy: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let Some(chosen) = strategy.get("type").text().filter(|name| TYPES.contains(name)) else { return };
+    for (settings, owner) in [("rollingUpdate", "RollingUpdate"), ("inPlaceUpdate", "InPlaceUpdate")] {
+        if chosen != owner && strategy.get(settings).is_present() {
+            let detail = format!("may not be specified when strategy `type` is '{chosen}'");
+            let inputs = (chosen, strategy.get(settings).value());
+            found.given(&inputs).forbidden("STR-5", path.child(settings), detail);
+        }
+    }
+}
+
+/// What defaulting wrote for a rolling update is nobody's field, so that nobody can take it away by applying another type:
+/// it is no reason to refuse that.
+pub fn forgive_defaults_left_behind(old: &Json<'_>, new: &Json<'_>, found: &mut Findings) {
+    let settings = |object| Node::of(object).at(&["spec", "strategy", "rollingUpdate"]);
+    let is_default = |settings: Node<'_>| settings.value_or_null() == json!({"maxSurge": 1, "maxUnavailable": 0});
+    if !is_default(settings(old)) || !is_default(settings(new)) {
+        return;
+    }
+    for finding in found.iter_mut().filter(|finding| finding.rule == "STR-5" && finding.denies()) {
+        finding.severity = Severity::Existing;
+    }
+}
+
+/// STR-6 to STR-11 and REP-2 over one pair of `maxSurge` and `maxUnavailable`.
+fn margins(settings: Node<'_>, path: &FieldPath, replicas: Node<'_>, found: &mut Findings) {
+    if settings.members().is_none() {
+        return;
+    }
+    let surge = margin(settings, "maxSurge", path, found);
+    let unavailable = margin(settings, "maxUnavailable", path, found);
+    if let Some(IntOrPercent::Percent(101..)) = unavailable {
+        let value = settings.get("maxUnavailable").value_or_null();
+        found.invalid("STR-9", path.child("maxUnavailable"), value, "must not be greater than 100%");
+    }
+    if let (Some(surge), Some(unavailable)) = (surge, unavailable) {
+        rollout_can_progress(surge, unavailable, settings, path, found);
+    }
+    if let (Some(surge), Some(replicas)) = (surge, replicas.integer_or_zero()) {
+        surged_replicas_can_be_counted(surge, replicas, settings, found);
+    }
+}
+
+/// STR-6, STR-7, STR-8, STR-10: a number or percentage, read as the rollout reads it. The sign of a percentage is the
+/// business of STR-8, since the original's controllers act on it as on any negative number.
+fn margin(settings: Node<'_>, field: &str, path: &FieldPath, found: &mut Findings) -> Option<IntOrPercent> {
+    let value = match settings.get(field) {
+        Node::Absent => {
+            found.required("STR-6", path.child(field), "must be specified");
+            return None;
+        }
+        Node::Mistyped => return None,
+        Node::Is(value) => value,
+    };
+    let parsed = match (value, super::node::integer(value)) {
+        (Json::Text(text), _) => IntOrPercent::try_from(&IntOrString::String(text.clone().into_owned())),
+        (_, Some(number)) => i32::try_from(number).map(IntOrPercent::Count).map_err(|_| InvalidIntOrPercent::TooLarge),
+        (_, None) => return None,
+    };
+    let path = || path.child(field);
+    match parsed {
+        Err(error) => {
+            let rule = match error {
+                InvalidIntOrPercent::NotAPercentage => "STR-7",
+                InvalidIntOrPercent::TooLarge => "STR-10",
+            };
+            found.invalid(rule, path(), value, error.to_string());
+            None
+        }
+        Ok(_) if value.as_str().is_some_and(|text| text.starts_with(['+', '-'])) => {
+            found.invalid("STR-8", path(), value, NOT_A_PERCENTAGE);
+            None
+        }
+        Ok(margin) if margin.is_negative() => {
+            found.invalid("STR-8", path(), value, "must be greater than or equal to 0");
+            None
+        }
+        Ok(margin) => Some(margin),
+    }
+}
+
+/// STR-11: `maxSurge` and `maxUnavailable` must not both be zero. Whether that denies or warns is the profile's business.
+fn rollout_can_progress(
+    surge: IntOrPercent,
+    unavailable: IntOrPercent,
+    settings: Node<'_>,
+    path: &FieldPath,
+    found: &mut Findings,
+) {
+    if surge.is_zero() && unavailable.is_zero() {
+        let value = settings.get("maxUnavailable").value_or_null();
+        let inputs = (settings.get("maxSurge").value(), settings.get("maxUnavailable").value());
+        let detail = "may not be 0 when `maxSurge` is 0";
+        found.given(&inputs).invalid("STR-11", path.child("maxUnavailable"), value, detail);
+    }
+}
+
+/// REP-2: all machines of a rollout together are a 32-bit number.
+fn surged_replicas_can_be_counted(surge: IntOrPercent, replicas: i64, settings: Node<'_>, found: &mut Findings) {
+    let Ok(wanted) = i32::try_from(replicas) else { return };
+    if wanted > 0 && wanted.checked_add(surge.resolve(wanted, Rounding::Up)).is_none() {
+        let path = FieldPath::new("spec.replicas");
+        let inputs = (replicas, settings.get("maxSurge").value());
+        let detail = "replicas plus maxSurge must not exceed 2147483647";
+        found.given(&inputs).invalid("REP-2", path, replicas, detail);
+    }
+}
+
+/// STR-12.
+fn orchestration_type_is_chosen(strategy: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let settings = strategy.get("inPlaceUpdate");
+    if settings.members().is_none() {
+        return;
+    }
+    let path = || path.child("inPlaceUpdate").child("orchestrationType");
+    match settings.get("orchestrationType").text_or_empty() {
+        Some("") => found.required("STR-12", path(), "must be one of \"Auto\", \"Manual\""),
+        Some(name) if !ORCHESTRATION_TYPES.contains(&name) => {
+            found.not_supported("STR-12", path(), name, &ORCHESTRATION_TYPES);
+        }
+        Some(_) | None => {}
+    }
+}
+
+/// STR-13.
+fn rollback_is_deprecated(spec: Node<'_>, found: &mut Findings) {
+    let rollback = spec.get("rollbackTo");
+    if !rollback.is_present() {
+        return;
+    }
+    let path = FieldPath::new("spec.rollbackTo");
+    if let Some(revision) = rollback.get("revision").integer().filter(|revision| *revision < 0) {
+        found.invalid("STR-13", path.child("revision"), revision, "must be greater than or equal to 0");
+    }
+    found.warn("STR-13", path, Value::Null, "is deprecated; apply the earlier template again, or use mcm rollback");
+}

@@ -1,0 +1,370 @@
+//! Gauges about single machines, sets and deployments, computed when they are asked for.
+//!
+//! Nothing is kept between scrapes, so that no series outlives its object (spec/machine-controller M-39) and objects cost
+//! nothing while nobody asks. Names and values: spec/machine-controller §13.1, spec/deployment-and-set §18.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
+use prometheus::{
+    core::{Collector, Desc},
+    proto::{Gauge, LabelPair, Metric, MetricFamily, MetricType},
+};
+
+use super::{ScrapeFailures, ScrapeKind};
+use kube_values::int_or_percent::{IntOrPercent, Rounding};
+use machine_api::v1alpha1::{
+    ConditionStatus, Machine, MachineDeployment, MachinePhase, MachineSet, MachineSummary, StrategyType,
+};
+
+/// What is known of one kind at the moment of a scrape.
+#[derive(Clone, Debug, Default)]
+pub enum Listing<T> {
+    /// These objects exist.
+    Of(Vec<Arc<T>>),
+    /// This process does not watch the kind; it has nothing to say.
+    #[default]
+    NotWatched,
+    /// The objects could not be listed; counted in `mcm_misc_scrape_failure_total`.
+    Failed,
+}
+
+/// The objects that the per-object gauges show.
+#[derive(Clone, Debug, Default)]
+pub struct FleetSnapshot {
+    /// All machines.
+    pub machines: Listing<Machine>,
+    /// All sets.
+    pub sets: Listing<MachineSet>,
+    /// All deployments.
+    pub deployments: Listing<MachineDeployment>,
+}
+
+/// A gauge family: name, help, label names in the order of the values.
+struct Declaration {
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+}
+
+const NONE: &[&str] = &[];
+const OBJECT: &[&str] = &["name", "namespace"];
+const CONDITION: &[&str] = &["name", "namespace", "condition"];
+const FAILED_MACHINE: &[&str] = &[
+    "name",
+    "namespace",
+    "failed_machine_name",
+    "failed_machine_provider_id",
+    "failed_machine_owner_ref",
+    "failed_machine_last_operation_state",
+    "failed_machine_last_operation_machine_operation_type",
+];
+
+macro_rules! declarations {
+    ($($constant:ident: $name:literal, $labels:expr, $help:literal;)+) => {
+        $(const $constant: Declaration = Declaration { name: $name, help: $help, labels: $labels };)+
+        const DECLARATIONS: &[Declaration] = &[$($constant),+];
+    };
+}
+
+declarations! {
+    MACHINES: "mcm_machine_items_total", NONE, "Count of machines.";
+    MACHINE_INFO: "mcm_machine_info", &["name", "namespace", "createdAt", "spec_provider_id", "spec_class_api_group", "spec_class_kind", "spec_class_name", "node_name"], "Information of the machine.";
+    MACHINE_PHASE: "mcm_machine_current_status_phase", OBJECT, "Current phase of the machine: Terminating -4, Failed -3, CrashLoopBackOff -2, Unknown -1, Pending 0, Running 1.";
+    MACHINE_CONDITION: "mcm_machine_status_condition", CONDITION, "Conditions of the machine: True 1, False 0, Unknown 2.";
+    MACHINES_UNIDENTIFIED: "mcm_machine_node_unidentified", &["namespace"], "Machines of which can't be told whether a Node is theirs, because their driver can't compare provider ids.";
+    SETS: "mcm_machine_set_items_total", NONE, "Count of machine sets.";
+    SET_INFO: "mcm_machine_set_info", &["name", "namespace", "createdAt", "spec_machine_class_api_group", "spec_machine_class_kind", "spec_machine_class_name"], "Information of the machine set.";
+    SET_REPLICAS: "mcm_machine_set_info_spec_replicas", OBJECT, "Wanted replicas of the machine set.";
+    SET_MIN_READY: "mcm_machine_set_info_spec_min_ready_seconds", OBJECT, "minReadySeconds of the machine set.";
+    SET_CONDITION: "mcm_machine_set_status_condition", CONDITION, "Conditions of the machine set: True 1, False 0, Unknown 2.";
+    SET_FAILED: "mcm_machine_set_failed_machines", FAILED_MACHINE, "Failed machines of the machine set.";
+    SET_STATUS_AVAILABLE: "mcm_machine_set_status_available_replicas", OBJECT, "Available replicas of the machine set.";
+    SET_STATUS_LABELLED: "mcm_machine_set_status_fully_labelled_replicas", OBJECT, "Fully labelled replicas of the machine set.";
+    SET_STATUS_READY: "mcm_machine_set_status_ready_replicas", OBJECT, "Ready replicas of the machine set.";
+    SET_STATUS_REPLICAS: "mcm_machine_set_status_replicas", OBJECT, "Replicas of the machine set.";
+    DEPLOYMENTS: "mcm_machine_deployment_items_total", NONE, "Count of machine deployments.";
+    DEPLOYMENT_INFO: "mcm_machine_deployment_info", &["name", "namespace", "createdAt", "spec_strategy_type"], "Information of the machine deployment.";
+    DEPLOYMENT_PAUSED: "mcm_machine_deployment_info_spec_paused", OBJECT, "Whether the machine deployment is paused.";
+    DEPLOYMENT_REPLICAS: "mcm_machine_deployment_info_spec_replicas", OBJECT, "Wanted replicas of the machine deployment.";
+    DEPLOYMENT_MIN_READY: "mcm_machine_deployment_info_spec_min_ready_seconds", OBJECT, "minReadySeconds of the machine deployment.";
+    DEPLOYMENT_HISTORY: "mcm_machine_deployment_info_spec_revision_history_limit", OBJECT, "revisionHistoryLimit of the machine deployment.";
+    DEPLOYMENT_DEADLINE: "mcm_machine_deployment_info_spec_progress_deadline_seconds", OBJECT, "progressDeadlineSeconds of the machine deployment.";
+    DEPLOYMENT_ROLLBACK: "mcm_machine_deployment_info_spec_rollback_to_revision", OBJECT, "Revision that the machine deployment is asked to return to.";
+    DEPLOYMENT_SURGE: "mcm_machine_deployment_info_spec_rolling_update_max_surge", OBJECT, "maxSurge of the rolling update in machines; a percentage counts by the wanted replicas.";
+    DEPLOYMENT_UNAVAILABLE: "mcm_machine_deployment_info_spec_rolling_update_max_unavailable", OBJECT, "maxUnavailable of the rolling update in machines; a percentage counts by the wanted replicas.";
+    DEPLOYMENT_CONDITION: "mcm_machine_deployment_status_condition", CONDITION, "Conditions of the machine deployment: True 1, False 0, Unknown 2.";
+    DEPLOYMENT_STATUS_AVAILABLE: "mcm_machine_deployment_status_available_replicas", OBJECT, "Available replicas of the machine deployment.";
+    DEPLOYMENT_STATUS_UNAVAILABLE: "mcm_machine_deployment_status_unavailable_replicas", OBJECT, "Unavailable replicas of the machine deployment.";
+    DEPLOYMENT_STATUS_READY: "mcm_machine_deployment_status_ready_replicas", OBJECT, "Ready replicas of the machine deployment.";
+    DEPLOYMENT_STATUS_UPDATED: "mcm_machine_deployment_status_updated_replicas", OBJECT, "Updated replicas of the machine deployment.";
+    DEPLOYMENT_STATUS_REPLICAS: "mcm_machine_deployment_status_replicas", OBJECT, "Replicas of the machine deployment.";
+    DEPLOYMENT_COLLISIONS: "mcm_machine_deployment_status_collision_count", OBJECT, "Hash collisions of the machine deployment.";
+    DEPLOYMENT_FAILED: "mcm_machine_deployment_failed_machines", FAILED_MACHINE, "Failed machines of the machine deployment.";
+}
+
+pub(super) type Source = Box<dyn Fn() -> FleetSnapshot + Send + Sync>;
+
+/// Computes the per-object gauges from a snapshot at every scrape.
+pub(super) struct FleetCollector {
+    source: Source,
+    failures: ScrapeFailures,
+    descriptions: Vec<Desc>,
+}
+
+impl FleetCollector {
+    pub(super) fn new(source: Source, failures: ScrapeFailures) -> prometheus::Result<Self> {
+        let descriptions = DECLARATIONS.iter().map(|declared| {
+            let labels = declared.labels.iter().map(|label| (*label).to_owned()).collect();
+            Desc::new(declared.name.to_owned(), declared.help.to_owned(), labels, std::collections::HashMap::new())
+        });
+        Ok(Self { source, failures, descriptions: descriptions.collect::<Result<_, _>>()? })
+    }
+}
+
+impl Collector for FleetCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descriptions.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let snapshot = (self.source)();
+        let mut scrape = Scrape::default();
+        let listed = |kind, failed: bool| self.failures.add(kind, u64::from(failed));
+        listed(ScrapeKind::Machine, matches!(snapshot.machines, Listing::Failed));
+        listed(ScrapeKind::MachineSet, matches!(snapshot.sets, Listing::Failed));
+        listed(ScrapeKind::MachineDeployment, matches!(snapshot.deployments, Listing::Failed));
+        if let Listing::Of(machines) = snapshot.machines {
+            scrape.gauge(&MACHINES, [], count(machines.len()));
+            let mut unidentified: BTreeMap<&str, usize> = BTreeMap::new();
+            for machine in &machines {
+                scrape.machine(machine);
+                let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+                *unidentified.entry(namespace).or_default() += usize::from(is_unidentified(machine));
+            }
+            for (namespace, machines) in unidentified {
+                scrape.gauge(&MACHINES_UNIDENTIFIED, [namespace], count(machines));
+            }
+        }
+        if let Listing::Of(sets) = snapshot.sets {
+            scrape.gauge(&SETS, [], count(sets.len()));
+            for set in &sets {
+                scrape.set(set);
+            }
+        }
+        if let Listing::Of(deployments) = snapshot.deployments {
+            scrape.gauge(&DEPLOYMENTS, [], count(deployments.len()));
+            for deployment in &deployments {
+                scrape.deployment(deployment);
+            }
+        }
+        scrape.into_families()
+    }
+}
+
+/// Samples by family and label values. A map, because a label set that came twice would make the whole scrape unreadable.
+#[derive(Default)]
+struct Scrape(BTreeMap<&'static str, (&'static Declaration, BTreeMap<Vec<String>, f64>)>);
+
+impl Scrape {
+    fn gauge<const N: usize>(&mut self, declared: &'static Declaration, labels: [&str; N], value: f64) {
+        let (_, samples) = self.0.entry(declared.name).or_insert_with(|| (declared, BTreeMap::new()));
+        samples.insert(labels.map(str::to_owned).to_vec(), value);
+    }
+
+    fn machine(&mut self, machine: &Machine) {
+        let [name, namespace] = identity(&machine.metadata);
+        let class = &machine.spec.class;
+        let node = machine.metadata.labels.as_ref().and_then(|labels| labels.get(machine_api::names::label::NODE));
+        let info = [
+            name,
+            namespace,
+            &created_at(&machine.metadata),
+            &machine.spec.provider_id,
+            &class.api_group,
+            &class.kind,
+            &class.name,
+            node.map_or("", String::as_str),
+        ];
+        self.gauge(&MACHINE_INFO, info, 1.0);
+        self.gauge(&MACHINE_PHASE, [name, namespace], phase_value(&machine.status.current_status.phase));
+        for condition in &machine.status.conditions {
+            let status = ConditionStatus::from(condition.status.as_str());
+            self.condition(&MACHINE_CONDITION, [name, namespace], &condition.type_, &status);
+        }
+    }
+
+    fn set(&mut self, set: &MachineSet) {
+        let object @ [name, namespace] = identity(&set.metadata);
+        // Only the oldest sets name a class of their own.
+        let class = Some(&set.spec.machine_class).filter(|class| !class.name.is_empty());
+        let class = class.unwrap_or(&set.spec.template.spec.class);
+        let info = [name, namespace, &created_at(&set.metadata), &class.api_group, &class.kind, &class.name];
+        self.gauge(&SET_INFO, info, 1.0);
+        self.gauge(&SET_REPLICAS, object, set.spec.replicas.into());
+        self.gauge(&SET_MIN_READY, object, set.spec.min_ready_seconds.into());
+        self.gauge(&SET_STATUS_AVAILABLE, object, set.status.available_replicas.into());
+        self.gauge(&SET_STATUS_LABELLED, object, set.status.fully_labeled_replicas.into());
+        self.gauge(&SET_STATUS_READY, object, set.status.ready_replicas.into());
+        self.gauge(&SET_STATUS_REPLICAS, object, set.status.replicas.into());
+        for condition in &set.status.conditions {
+            self.condition(&SET_CONDITION, object, condition.condition_type.as_str(), &condition.status);
+        }
+        for failed in &set.status.failed_machines {
+            self.failed_machine(&SET_FAILED, object, failed);
+        }
+    }
+
+    fn deployment(&mut self, deployment: &MachineDeployment) {
+        let object @ [name, namespace] = identity(&deployment.metadata);
+        let (spec, status) = (&deployment.spec, &deployment.status);
+        let strategy = &spec.strategy;
+        let info = [name, namespace, &created_at(&deployment.metadata), strategy.strategy_type.as_str()];
+        self.gauge(&DEPLOYMENT_INFO, info, 1.0);
+        self.gauge(&DEPLOYMENT_PAUSED, object, f64::from(u8::from(spec.paused)));
+        self.gauge(&DEPLOYMENT_REPLICAS, object, spec.replicas.into());
+        self.gauge(&DEPLOYMENT_MIN_READY, object, spec.min_ready_seconds.into());
+        self.optional(&DEPLOYMENT_HISTORY, object, spec.revision_history_limit.map(f64::from));
+        self.optional(&DEPLOYMENT_DEADLINE, object, spec.progress_deadline_seconds.map(f64::from));
+        self.optional(&DEPLOYMENT_ROLLBACK, object, spec.rollback_to.as_ref().map(|to| revision_value(to.revision)));
+        if let (StrategyType::RollingUpdate, Some(rolling)) = (&strategy.strategy_type, &strategy.rolling_update) {
+            let machines = |margin: &Option<IntOrString>, rounding| {
+                margin.as_ref().map(|margin| machines_of(margin, spec.replicas, rounding))
+            };
+            self.optional(&DEPLOYMENT_SURGE, object, machines(&rolling.max_surge, Rounding::Up));
+            self.optional(&DEPLOYMENT_UNAVAILABLE, object, machines(&rolling.max_unavailable, Rounding::Down));
+        }
+        for condition in &status.conditions {
+            self.condition(&DEPLOYMENT_CONDITION, object, condition.condition_type.as_str(), &condition.status);
+        }
+        self.gauge(&DEPLOYMENT_STATUS_AVAILABLE, object, status.available_replicas.into());
+        self.gauge(&DEPLOYMENT_STATUS_UNAVAILABLE, object, status.unavailable_replicas.into());
+        self.gauge(&DEPLOYMENT_STATUS_READY, object, status.ready_replicas.into());
+        self.gauge(&DEPLOYMENT_STATUS_UPDATED, object, status.updated_replicas.into());
+        self.gauge(&DEPLOYMENT_STATUS_REPLICAS, object, status.replicas.into());
+        self.optional(&DEPLOYMENT_COLLISIONS, object, status.collision_count.map(f64::from));
+        for failed in &status.failed_machines {
+            self.failed_machine(&DEPLOYMENT_FAILED, object, failed);
+        }
+    }
+
+    fn optional(&mut self, declared: &'static Declaration, object: [&str; 2], value: Option<f64>) {
+        if let Some(value) = value {
+            self.gauge(declared, object, value);
+        }
+    }
+
+    fn condition(
+        &mut self,
+        declared: &'static Declaration,
+        [name, namespace]: [&str; 2],
+        condition: &str,
+        status: &ConditionStatus,
+    ) {
+        let value = match status {
+            ConditionStatus::True => 1.0,
+            ConditionStatus::False => 0.0,
+            ConditionStatus::Unknown => 2.0,
+            ConditionStatus::Other(_) => return,
+        };
+        self.gauge(declared, [name, namespace, condition], value);
+    }
+
+    fn failed_machine(
+        &mut self,
+        declared: &'static Declaration,
+        [name, namespace]: [&str; 2],
+        failed: &MachineSummary,
+    ) {
+        let operation = &failed.last_operation;
+        let labels = [
+            name,
+            namespace,
+            &failed.name,
+            &failed.provider_id,
+            &failed.owner_ref,
+            operation.state.as_str(),
+            operation.operation.as_str(),
+        ];
+        self.gauge(declared, labels, 1.0);
+    }
+
+    fn into_families(self) -> Vec<MetricFamily> {
+        self.0.into_values().map(|(declared, samples)| family(declared, samples)).collect()
+    }
+}
+
+fn family(declared: &Declaration, samples: BTreeMap<Vec<String>, f64>) -> MetricFamily {
+    let metrics = samples.into_iter().map(|(values, value)| {
+        let mut pairs: Vec<(&str, String)> = declared.labels.iter().copied().zip(values).collect();
+        pairs.sort_unstable_by_key(|(name, _)| *name);
+        let pairs = pairs.into_iter().map(|(name, value)| {
+            let mut pair = LabelPair::default();
+            pair.set_name(name.to_owned());
+            pair.set_value(value);
+            pair
+        });
+        let mut gauge = Gauge::default();
+        gauge.set_value(value);
+        let mut metric = Metric::from_label(pairs.collect());
+        metric.set_gauge(gauge);
+        metric
+    });
+    let mut family = MetricFamily::default();
+    family.set_name(declared.name.to_owned());
+    family.set_help(declared.help.to_owned());
+    family.set_field_type(MetricType::GAUGE);
+    family.set_metric(metrics.collect());
+    family
+}
+
+fn is_unidentified(machine: &Machine) -> bool {
+    machine
+        .status
+        .machine_conditions
+        .iter()
+        .any(|condition| condition.type_ == machine_api::names::machine_condition::NODE_IDENTIFIED)
+}
+
+fn identity(meta: &ObjectMeta) -> [&str; 2] {
+    [meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default()]
+}
+
+/// Unix seconds, as text.
+fn created_at(meta: &ObjectMeta) -> String {
+    meta.creation_timestamp.as_ref().map_or_else(|| "0".to_owned(), |time| time.0.as_second().to_string())
+}
+
+/// The original's numbers; phases that it does not number are 0.
+fn phase_value(phase: &MachinePhase) -> f64 {
+    match phase {
+        MachinePhase::Terminating => -4.0,
+        MachinePhase::Failed => -3.0,
+        MachinePhase::CrashLoopBackOff => -2.0,
+        MachinePhase::Unknown => -1.0,
+        MachinePhase::Running => 1.0,
+        MachinePhase::Unset
+        | MachinePhase::Pending
+        | MachinePhase::Available
+        | MachinePhase::InPlaceUpdating
+        | MachinePhase::InPlaceUpdateSuccessful
+        | MachinePhase::InPlaceUpdateFailed
+        | MachinePhase::Other(_) => 0.0,
+    }
+}
+
+/// The original reads a percentage as the number 0.
+/// So many machines a margin means for this many replicas; none when it can't be read.
+fn machines_of(margin: &IntOrString, replicas: i32, rounding: Rounding) -> f64 {
+    IntOrPercent::try_from(margin).map_or(0.0, |margin| margin.resolve(replicas, rounding).into())
+}
+
+#[allow(clippy::cast_precision_loss)] // Revisions and counts stay far below 2^52.
+fn revision_value(revision: i64) -> f64 {
+    revision as f64
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn count(items: usize) -> f64 {
+    items as f64
+}

@@ -1,0 +1,109 @@
+//! The metrics of the process: their names, types and labels, and the text that `/metrics` answers.
+//!
+//! What lives here: every metric name (a contract with dashboards and alerts of the original), typed families whose
+//! label values are enums where they are bounded, the per-object gauges computed when they are asked for ([`fleet`]),
+//! and the work queues' handle ([`QueueMetrics`]). What does not: HTTP (`server/`), and any decision when to count.
+//! Nothing here is async or reads a clock: the monotonic time comes in as a [`Clock`], and nothing is process-wide, so
+//! that several managers may live in one process.
+//!
+//! Sources: spec/machine-controller §13.1, spec/deployment-and-set §18, spec/providers §2.1,
+//! spec/api-and-admission §9.14, §11.7.
+
+#![forbid(unsafe_code)]
+
+mod catalogue;
+mod family;
+mod fleet;
+mod labels;
+mod queue;
+mod rest_url;
+
+use std::{fmt, ops::Deref, sync::Arc, time::Duration};
+
+use prometheus::{Registry, TextEncoder, process_collector::ProcessCollector};
+
+pub use catalogue::*;
+pub use family::{Counters, Gauges, Histograms, LabelSet, LabelValue};
+pub use fleet::{FleetSnapshot, Listing};
+pub use labels::*;
+pub use queue::{QueueMetrics, Waiting, Working};
+pub use rest_url::url_pattern;
+
+/// Monotonic time since any fixed moment, such as the start of the process. Only differences are used.
+pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// Content type of [`Metrics::render`].
+pub const TEXT_CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
+
+/// A metric could not be declared or written; always a fault of this program, never of its surroundings.
+#[derive(Debug, thiserror::Error)]
+#[error("metrics: {0}")]
+pub struct MetricsError(#[from] prometheus::Error);
+
+/// All metrics of one manager. Clones share the same values.
+#[derive(Clone)]
+pub struct Metrics(Arc<Owned>);
+
+struct Owned {
+    registry: Registry,
+    catalogue: Catalogue,
+    queues: queue::Queues,
+}
+
+impl Metrics {
+    /// Declares all metrics in a registry of their own.
+    ///
+    /// # Errors
+    /// When two declarations clash.
+    pub fn new(clock: Clock) -> Result<Self, MetricsError> {
+        let registry = Registry::new();
+        let catalogue = Catalogue::register(&registry)?;
+        let queues = queue::Queues::register(&registry, clock)?;
+        let pid = i32::try_from(std::process::id()).unwrap_or(0);
+        registry.register(Box::new(ProcessCollector::new(pid, "")))?;
+        Ok(Self(Arc::new(Owned { registry, catalogue, queues })))
+    }
+
+    /// The handle that a work queue of this name reports through. The same name gives the same series.
+    pub fn queue(&self, name: &str) -> QueueMetrics {
+        self.0.queues.named(name)
+    }
+
+    /// From now on the per-object gauges show what `snapshot` answers, asked once per scrape.
+    ///
+    /// # Errors
+    /// When a source was given before.
+    pub fn observe_fleet(
+        &self,
+        snapshot: impl Fn() -> FleetSnapshot + Send + Sync + 'static,
+    ) -> Result<(), MetricsError> {
+        let failures = self.0.catalogue.scrape_failures.clone();
+        Ok(self.0.registry.register(Box::new(fleet::FleetCollector::new(Box::new(snapshot), failures)?))?)
+    }
+
+    /// All metrics in the Prometheus text format.
+    ///
+    /// # Errors
+    /// When a family cannot be written, for example because two sources gave it different types.
+    pub fn render(&self) -> Result<String, MetricsError> {
+        self.0.queues.refresh();
+        Ok(TextEncoder::new().encode_to_string(&self.0.registry.gather())?)
+    }
+}
+
+impl Deref for Metrics {
+    type Target = Catalogue;
+
+    fn deref(&self) -> &Catalogue {
+        &self.0.catalogue
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+#[cfg(test)]
+mod tests;
