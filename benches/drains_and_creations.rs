@@ -41,10 +41,10 @@ use machine_controller_manager::{
         machine::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings},
         views::{ControlViews, node_store},
     },
-    driver::{
-        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
-        Registry, Status, VmIdentity, VolumeIdsRequest,
-    },
+};
+use machine_driver::{
+    Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
+    Registry, Status, VmIdentity, VolumeIdsRequest,
 };
 use mcm_metrics::Metrics;
 use rand::SeedableRng;

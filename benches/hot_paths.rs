@@ -36,13 +36,13 @@ use machine_controller_manager::{
         },
         views::{BY_CLASS, ControlViews, node_store},
     },
-    driver::Registry,
     extension::{
         rows::Selection,
         view::{Freshness, View},
         views::{FleetView, Inventories, InventorySettings, Judges, OutlookView, RolloutPlanView, Sources, Standing},
     },
 };
+use machine_driver::Registry;
 
 /// As in the program itself.
 #[global_allocator]

@@ -11,7 +11,7 @@ use std::{
 /// The rooms from the ground up. A room imports only rooms that stand before it, so that no two need each other.
 const ROOMS: [&str; 10] = [
     "settings",
-    "driver",
+    "drivers",
     "cluster",
     "controllers",
     "simulation",

@@ -8,7 +8,7 @@ pub mod cli;
 pub mod cluster;
 pub mod controllers;
 pub mod dev_server;
-pub mod driver;
+pub mod drivers;
 pub mod extension;
 #[cfg(test)]
 mod floors;

@@ -112,8 +112,17 @@ pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::Try
 }
 
 /// The crates of this program, as their log lines name them.
-const OURS: [&str; 6] =
-    ["kube_protocol", "kube_values", "machine_api", "machine_controller_manager", "mcm", "mcm_metrics"];
+const OURS: [&str; 9] = [
+    "driver_aws",
+    "driver_virtual",
+    "kube_protocol",
+    "kube_values",
+    "machine_api",
+    "machine_controller_manager",
+    "machine_driver",
+    "mcm",
+    "mcm_metrics",
+];
 
 /// What is logged at a verbosity.
 fn filter(verbosity: i32) -> Targets {

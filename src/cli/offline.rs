@@ -16,14 +16,10 @@ use super::{
     output::OutputFormat,
     validate::{self, ValidateOptions},
 };
-use crate::{
-    driver::{
-        self, Driver, Registry,
-        virtual_cloud::{SimulationOptions, Standby},
-    },
-    manager::registered_drivers::RegisteredDrivers,
-};
+use crate::{drivers, manager::registered_drivers::RegisteredDrivers};
+use driver_virtual::{SimulationOptions, Standby};
 use machine_api::validation::{ControllerUsers, Coverage, Policy, Profile};
+use machine_driver::{Driver, Registry};
 
 /// What `-f` calls the standard input.
 const STDIN: &str = "-";
@@ -122,7 +118,7 @@ fn drivers(selection: Option<&[String]>, coverage: Coverage) -> Result<Registere
     for provider in simulation.info().providers.iter().filter(|provider| is_wanted(provider)) {
         registry.register_as(provider, &simulation);
     }
-    for rules in driver::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
+    for rules in drivers::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
         registry.register_rules(rules);
     }
     Ok(RegisteredDrivers::new(registry, coverage))

@@ -8,11 +8,9 @@ use machine_api::{
     names::label,
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachinePhase, MachineSet, controller_of},
 };
+use machine_driver::same_instance::instance_key;
 
-use crate::{
-    cluster::store::{IndexName, Store},
-    driver::same_instance::instance_key,
-};
+use crate::cluster::store::{IndexName, Store};
 
 /// Index: objects by the UID of their controller.
 pub const BY_CONTROLLER: IndexName = "controller";

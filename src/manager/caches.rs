@@ -27,11 +27,11 @@ use crate::{
         watch::{Beta, OnPoison, PAGE, Scope, Watches, Watching, prune},
     },
     controllers::views::ControlViews,
-    driver::Registry,
     extension::views::Standing,
     settings::StandbyCaches,
 };
 use machine_api::kind::{ApiVersion, Kind};
+use machine_driver::Registry;
 
 /// When watches begin: at once, or with leadership.
 #[derive(Clone)]

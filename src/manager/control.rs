@@ -33,10 +33,10 @@ use crate::{
         watch::{Poison, prune},
     },
     controllers::views::ControlViews,
-    driver::virtual_cloud::ConfigMapAccess,
     extension::views::Inventories,
     settings::Half,
 };
+use driver_virtual::ConfigMapAccess;
 use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
 use mcm_metrics::{FleetSnapshot, Listing};
 

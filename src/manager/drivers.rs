@@ -7,14 +7,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Common, stream};
 use crate::{
-    driver::{
-        self, Driver, Measured, Registry,
-        virtual_cloud::{
-            self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, SimulationTask, Standby, StatePlace,
-        },
-    },
+    drivers,
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
 };
+use driver_virtual::{
+    self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, SimulationTask, Standby, StatePlace,
+};
+use machine_driver::{Driver, Measured, Registry};
 
 /// The drivers of this process. Admission asks them about classes on every replica; their clouds live with the leader.
 #[derive(Clone)]
@@ -38,7 +37,7 @@ impl Drivers {
         for provider in driver.info().providers.iter().filter(|provider| is_wanted(provider)) {
             registry.register_as(provider, &driver);
         }
-        for rules in driver::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
+        for rules in drivers::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
             registry.register_rules(rules);
         }
         Ok(Self { registry, simulation, options })
@@ -52,7 +51,7 @@ impl Drivers {
         shutdown: CancellationToken,
     ) -> anyhow::Result<Vec<SimulationTask>> {
         let options = SimulationOptions { config_maps: Some(state), ..self.options.clone() };
-        let cloud = virtual_cloud::start(options, target, shutdown).await?;
+        let cloud = driver_virtual::start(options, target, shutdown).await?;
         let tasks = cloud.take_tasks();
         self.simulation.lead(cloud);
         Ok(tasks)

@@ -16,6 +16,7 @@ use machine_api::{
     v1alpha1::controller_of,
     validation::{ClassFact, HolderFact, Node, OwnerKey, References, SecretFact, SelectingFact},
 };
+use machine_driver::same_instance::{holder_among, instance_key};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -24,7 +25,6 @@ use crate::{
     controllers::views::{
         BY_CLASS, BY_CONTROLLER, BY_INSTANCE, BY_NAMESPACE, BY_TEMPLATE_CLASS, ControlViews, qualified,
     },
-    driver::same_instance::{holder_among, instance_key},
 };
 
 /// The stores of one namespace, once there are any.

@@ -10,8 +10,7 @@ use machine_api::{
     v1alpha1::MachineClass,
     validation::{Coverage, ProviderSchema, Providers},
 };
-
-use crate::driver::Registry;
+use machine_driver::Registry;
 
 /// The drivers of this process, with their schemas compiled.
 #[derive(Clone)]

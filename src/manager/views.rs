@@ -9,11 +9,11 @@ use crate::{
         machine::outlook::{OutlookDeps, OutlookTarget, Outlooks},
         views::ControlViews,
     },
-    driver::Registry,
     extension::views::{Inventories, InventorySettings, Judges, Sources, Standing, StandingNow},
     manager::registered_drivers::RegisteredDrivers,
 };
 use machine_api::validation::{ControllerUsers, Policy};
+use machine_driver::Registry;
 
 /// What providers list. The loop that looks for orphans tells it what it has learned.
 pub(super) fn inventories(common: &Common, views: &ControlViews, drivers: &Registry) -> Arc<Inventories> {

@@ -14,11 +14,9 @@ use super::{
     machines::PendingCall,
     process::later,
 };
-use crate::{
-    controllers::machine::observation::{Answer, Call},
-    driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity},
-};
+use crate::controllers::machine::observation::{Answer, Call};
 use machine_api::v1alpha1::Machine;
+use machine_driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity};
 
 /// How long a VM takes to join in calm weather.
 const JOIN_TIME: Duration = Duration::from_secs(40);

@@ -13,8 +13,8 @@ use super::{
 use crate::{
     cluster::key::ObjectKey,
     controllers::safety::orphans::{self, Claim, Guards, claim, claim_in_stores, to_be_confirmed},
-    driver::{self, same_instance::instance_key},
 };
+use machine_driver::{self, same_instance::instance_key};
 
 /// The default of the flag.
 const PERIOD: Duration = Duration::from_secs(15 * 60);
@@ -57,7 +57,7 @@ impl Process {
         let held: BTreeSet<String> = machines.iter().filter_map(|one| instance_key(&one.spec.provider_id)).collect();
         let listed = |vm: &super::cloud::Vm| {
             let known = self.views.machines.get(&ObjectKey::new("ns", vm.owner.clone()));
-            let listed = driver::ListedVm {
+            let listed = machine_driver::ListedVm {
                 provider_id: vm.provider_id.clone(),
                 machine_name: vm.owner.clone(),
                 created: Some(vm.made),

@@ -1,23 +1,20 @@
 //! The labels of the families, as types. A new value is a new variant, so that cardinality stays a decision.
 
 use super::family::{LabelValue, label_set, label_values};
-use machine_api::machine_code::Code;
+use machine_driver::{Code, Operation};
 
-label_values! {
-    /// A method of a driver (spec/providers §2.1).
-    pub enum DriverOperation {
-        /// `CreateMachine`.
-        CreateMachine = "create_machine",
-        /// `InitializeMachine`.
-        InitializeMachine = "initialize_machine",
-        /// `DeleteMachine`.
-        DeleteMachine = "delete_machine",
-        /// `ListMachines`; singular in the original.
-        ListMachines = "list_machine",
-        /// `GetMachineStatus`.
-        GetMachineStatus = "get_machine_status",
-        /// `GetVolumeIDs`.
-        GetVolumeIds = "get_volume_ids",
+/// The method as the original spells it (spec/providers §2.1).
+impl LabelValue for Operation {
+    fn label(&self) -> &str {
+        match self {
+            Self::CreateMachine => "create_machine",
+            Self::InitializeMachine => "initialize_machine",
+            Self::DeleteMachine => "delete_machine",
+            // Singular in the original.
+            Self::ListMachines => "list_machine",
+            Self::GetMachineStatus => "get_machine_status",
+            Self::GetVolumeIds => "get_volume_ids",
+        }
     }
 }
 
@@ -46,7 +43,7 @@ label_set! {
         /// Name of the driver.
         provider: &'a str = "provider",
         /// The method.
-        operation: DriverOperation = "operation",
+        operation: Operation = "operation",
     }
 }
 
@@ -56,7 +53,7 @@ label_set! {
         /// Name of the driver.
         provider: &'a str = "provider",
         /// The method.
-        operation: DriverOperation = "operation",
+        operation: Operation = "operation",
         /// What the failure means.
         error_code: Code = "error_code",
     }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod catalogue;
+mod driver;
 mod family;
 mod fleet;
 mod labels;

@@ -15,6 +15,7 @@ use machine_api::{
     machine_code::Code,
     v1alpha1::{ClassSpec, Machine, MachineDeployment, MachineSet},
 };
+use machine_driver::Operation;
 
 /// A clock that a test moves.
 fn a_clock() -> (Arc<AtomicU64>, Clock) {
@@ -67,7 +68,7 @@ fn a_fleet() -> FleetSnapshot {
 
 /// Makes at least one series of every family appear.
 fn touch_everything(metrics: &Metrics) {
-    let (provider, operation) = ("aws", DriverOperation::ListMachines);
+    let (provider, operation) = ("aws", Operation::ListMachines);
     let call = CloudCall { provider, service: "instance_terminate" };
     let placed = PlacedMachine { namespace: "shoot", machine_deployment: "pool", instance_type: "m5", zone: "a" };
     metrics.cloud.requests.inc(&call);

@@ -7,17 +7,13 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
 
 use super::*;
-use crate::{
-    driver::{
-        self, Driver, Registry,
-        virtual_cloud::{SimulationOptions, Standby},
-    },
-    manager::registered_drivers::RegisteredDrivers,
-};
+use crate::{drivers, manager::registered_drivers::RegisteredDrivers};
+use driver_virtual::{SimulationOptions, Standby};
 use machine_api::{
     admission::{Admission, Endpoint, ReviewAnswer},
     validation::{ControllerUsers, Coverage, NoReferences, Profile, References},
 };
+use machine_driver::{Driver, Registry};
 
 #[path = "../../../tests/support/admission_cases.rs"]
 mod table;
@@ -32,7 +28,7 @@ fn drivers() -> RegisteredDrivers {
     let simulation: Arc<dyn Driver> =
         Arc::new(Standby::new(&SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH)).unwrap());
     registry.register(&simulation);
-    for rules in &driver::known_rules() {
+    for rules in &drivers::known_rules() {
         registry.register_rules(rules);
     }
     RegisteredDrivers::new(registry, Coverage::Some)

@@ -11,9 +11,8 @@ use machine_api::{
     names,
     validation::{ClassFact, HolderFact, Node, OwnerKey, References, SecretFact, SelectingFact, selects},
 };
+use machine_driver::same_instance;
 use serde_json::Value;
-
-use crate::driver::same_instance;
 
 /// What tells an object from others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

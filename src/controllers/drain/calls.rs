@@ -16,8 +16,8 @@ use super::{act::Evictor, progress::PodAnswer, step::PodAction};
 use crate::{
     cluster::gate::Gate,
     controllers::machine::retry::{NamingReaction, after_failed_naming},
-    driver::{Driver, OpContext, VolumeIdsRequest, answered},
 };
+use machine_driver::{Driver, OpContext, VolumeIdsRequest, answered};
 
 /// Names of volumes that all drains of the process ask for at once.
 const PARALLEL_NAMES: usize = 32;

@@ -32,15 +32,13 @@ use self::{
     progress::{Progress, Unnamed},
     step::{DrainResult, drain_step, learn},
 };
-use crate::{
-    controllers::machine::{
-        observation::{Force, since},
-        plan::DrainOrder,
-        settings::EVICTION_RETRY,
-        waiting::after,
-    },
-    driver::Driver,
+use crate::controllers::machine::{
+    observation::{Force, since},
+    plan::DrainOrder,
+    settings::EVICTION_RETRY,
+    waiting::after,
 };
+use machine_driver::Driver;
 use mcm_metrics::Metrics;
 
 /// Pause after the first attempt that failed; it doubles up to [`EVICTION_RETRY`].

@@ -35,12 +35,12 @@ use crate::{
         observation::Force,
         plan::{DrainFlow, DrainOrder},
     },
-    driver::{
-        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
-        Status, VmIdentity, VolumeIdsRequest,
-    },
 };
 use machine_api::v1alpha1::MachineClass;
+use machine_driver::{
+    Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
+    Status, VmIdentity, VolumeIdsRequest,
+};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()

@@ -236,13 +236,13 @@ impl MachineController {
             Err(error @ (ApiError::NotLeading(_) | ApiError::Conflict(_))) => Acted::Failed(error),
             Err(error) => {
                 let code = if error.outcome_unknown() {
-                    crate::driver::Code::Unavailable
+                    machine_driver::Code::Unavailable
                 } else {
-                    crate::driver::Code::FailedPrecondition
+                    machine_driver::Code::FailedPrecondition
                 };
                 let text = format!("cannot make a bootstrap token in the target cluster: {error}");
                 let call = if seen.flow.vm.is_some() { Call::Initialize } else { Call::Create };
-                memory.flow.learn(super::driver_calls::failed(call, crate::driver::Status::new(code, text)));
+                memory.flow.learn(super::driver_calls::failed(call, machine_driver::Status::new(code, text)));
                 Acted::Void
             }
         }

@@ -20,11 +20,11 @@ use super::{
     waiting::{Waiting, after, tell_when_lasting},
     waits::Wait,
 };
-use crate::driver::{Code, SameInstance, Status, VmIdentity};
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, finalizer, label, machine_condition, machine_reason, stage_text},
     v1alpha1::{MachinePhase, OperationState, OperationType, controller_of},
 };
+use machine_driver::{Code, SameInstance, Status, VmIdentity};
 
 /// What the last operation says while a VM is made, and when it has been made.
 pub(super) const CREATING: &str = "Creating machine on cloud provider";

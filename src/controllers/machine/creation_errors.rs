@@ -17,11 +17,11 @@ use super::{
     waiting::{Waiting, after, attempts},
     waits::Wait,
 };
-use crate::driver::{Code, Status};
 use machine_api::{
     names::{machine_reason, stage_text},
     v1alpha1::{MachinePhase, OperationState, OperationType},
 };
+use machine_driver::{Code, Status};
 
 /// A failure on the way to a VM.
 #[derive(Clone, Debug, PartialEq)]

@@ -18,11 +18,11 @@ use super::{
     waiting::{Waiting, after, tell_when_new},
     waits::Wait,
 };
-use crate::driver::Code;
 use machine_api::{
     names::machine_condition,
     v1alpha1::{Machine, OperationState, OperationType},
 };
+use machine_driver::Code;
 
 /// A VM that was ordered shows itself within this time.
 pub const SHOWS_ITSELF: Duration = Duration::from_secs(60);
@@ -183,8 +183,9 @@ mod tests {
         super::{decide::decide, deletion::vm_is_gone, deletion_tests::answered, observation::Call, testing::*},
         *,
     };
-    use crate::{cluster::clock::Step, driver::Status};
+    use crate::cluster::clock::Step;
     use machine_api::v1alpha1::{Machine, MachinePhase};
+    use machine_driver::Status;
 
     /// A machine whose last operation was written at second 100.
     fn last(state: OperationState, code: &str, description: &str) -> Machine {

@@ -16,11 +16,11 @@ use super::{
     plan::{Effect, Next, Plan},
     testing::*,
 };
-use crate::driver::{Code, CreatedVm, SameInstance, Status, VmIdentity};
 use machine_api::{
     names::{annotation, finalizer, label, stage_text},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
+use machine_driver::{Code, CreatedVm, SameInstance, Status, VmIdentity};
 
 fn vm(node: &str) -> VmIdentity {
     VmIdentity { provider_id: "cloud:///n".to_owned(), node_name: node.to_owned(), addresses: Vec::new() }

@@ -24,12 +24,12 @@ use super::{
     waiting::after,
     waits::Wait,
 };
-use crate::driver::{Code, VmIdentity};
 use kube_values::duration::GoDuration;
 use machine_api::{
     names::{WAS_FAILED_TEXT, label, machine_condition, machine_reason},
     v1alpha1::{MachinePhase, OperationState, OperationType},
 };
+use machine_driver::{Code, VmIdentity};
 
 /// A machine that deletes the VM of another one wakes it with its end; this is for a change that got lost.
 const OTHER_LOOKED_AT_EVERY: Duration = Duration::from_secs(30);

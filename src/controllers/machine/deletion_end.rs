@@ -163,7 +163,7 @@ mod tests {
         },
         *,
     };
-    use crate::driver::DeletedVm;
+    use machine_driver::DeletedVm;
 
     /// A machine whose VM has just gone, and whose Node the view shows like this.
     fn without_vm(node: NodeView, source: NodeSource) -> Observation {

@@ -21,11 +21,11 @@ use super::{
     shared_instance::VmOwner,
     testing::*,
 };
-use crate::driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity};
 use machine_api::{
     names::{finalizer, label, machine_reason, node_condition, stage_text},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
+use machine_driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity};
 
 /// A machine that is being deleted and rests at a stage since second 100.
 pub(super) fn resting(stage: DeletionStage) -> Machine {

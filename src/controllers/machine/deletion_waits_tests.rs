@@ -18,9 +18,9 @@ use super::{
 use crate::{
     cluster::clock::Step,
     controllers::drain::{observe::MissingView, progress::Headway, waiting::Waiting},
-    driver::Code,
 };
 use machine_api::names::{label, machine_condition, machine_reason};
+use machine_driver::Code;
 
 fn moving(waiting: Waiting) -> DrainState {
     DrainState::Running {

@@ -15,15 +15,13 @@ use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::task::TaskTracker;
 
 use super::observation::{Answer, Call};
-use crate::{
-    cluster::{
-        error::ApiError,
-        gate::{Destruction, Gate},
-        key::{ObjectKey, Target},
-        queue::WorkQueue,
-    },
-    driver::{Driver, MachineRequest, OpContext, Status, answered},
+use crate::cluster::{
+    error::ApiError,
+    gate::{Destruction, Gate},
+    key::{ObjectKey, Target},
+    queue::WorkQueue,
 };
+use machine_driver::{Driver, MachineRequest, OpContext, Status, answered};
 
 /// A call that is to be made.
 pub struct Order {

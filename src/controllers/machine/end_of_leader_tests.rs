@@ -10,15 +10,13 @@ use super::{
     testing_cloud::Mishap,
     testing_cluster::{DRIVER_DRAIN, Luck, MACHINE, World, lock},
 };
-use crate::{
-    cluster::{
-        gate::Gate,
-        key::{ObjectKey, Target},
-        lease::Leadership,
-        queue::WorkQueue,
-    },
-    driver::{Driver, MachineRequest, SecretData},
+use crate::cluster::{
+    gate::Gate,
+    key::{ObjectKey, Target},
+    lease::Leadership,
+    queue::WorkQueue,
 };
+use machine_driver::{Driver, MachineRequest, SecretData};
 
 async fn wait(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;

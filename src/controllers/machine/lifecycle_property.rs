@@ -20,11 +20,11 @@ use super::{
     testing::at,
     waiting::told_reason,
 };
-use crate::driver::{Code, DeletedVm, Status};
 use machine_api::{
     names::{finalizer, machine_condition, stage_text},
     v1alpha1::MachinePhase,
 };
+use machine_driver::{Code, DeletedVm, Status};
 
 /// A guard that is taken away, by changing what a decision sees or what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

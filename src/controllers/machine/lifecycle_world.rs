@@ -35,11 +35,11 @@ use super::{
     testing::{at, condition, machine, node, seen},
     waiting::{SAID_AFTER, told_reason},
 };
-use crate::driver::{Code, CreatedVm, DeletedVm, SameInstance, Status, VmIdentity, same_instance::by_last_segment};
 use machine_api::{
     names::{annotation, finalizer, label, machine_condition, taint},
     v1alpha1::{Machine, MachinePhase},
 };
+use machine_driver::{Code, CreatedVm, DeletedVm, SameInstance, Status, VmIdentity, same_instance::by_last_segment};
 
 /// What somebody else does, or what simply happens.
 #[derive(Clone, Copy, Debug)]

@@ -20,12 +20,12 @@ use super::{
 use crate::{
     cluster::store::Store,
     controllers::views::{BY_INSTANCE, BY_MACHINE, BY_NODE, ControlViews},
-    driver::{SameInstance, same_instance::instance_key},
 };
 use machine_api::{
     names::label,
     v1alpha1::{Machine, MachinePhase},
 };
+use machine_driver::{SameInstance, same_instance::instance_key};
 
 /// Links the Node in sight to a machine that has been linked before.
 pub(super) fn lost_link(seen: &Observation) -> Say {

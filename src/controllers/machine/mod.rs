@@ -140,9 +140,9 @@ use crate::{
         drain::{Drainer, act::Evictor, observe::DrainViews},
         views::ControlViews,
     },
-    driver::{Registry, SecretData},
 };
 use machine_api::v1alpha1::{Machine, MachineClass};
+use machine_driver::{Registry, SecretData};
 use mcm_metrics::Metrics;
 
 /// Component name of the machine half's events.

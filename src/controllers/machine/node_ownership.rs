@@ -8,11 +8,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use machine_api::{names::label, v1alpha1::Machine};
+use machine_driver::{Registry, SameInstance, same_instance::instance_key};
 
 use crate::{
     cluster::key::ObjectKey,
     controllers::views::{BY_INSTANCE, BY_NODE, ControlViews},
-    driver::{Registry, SameInstance, same_instance::instance_key},
 };
 
 /// Whose a Node is.

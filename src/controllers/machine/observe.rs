@@ -29,12 +29,12 @@ use crate::{
         drain::observe::{DrainViews, MissingView},
         views::{BY_NAME_LABEL, ControlViews, qualified},
     },
-    driver::{Registry, SameInstance, SecretData},
 };
 use machine_api::{
     names::label,
     v1alpha1::{Machine, MachineClass, MachinePhase, SecretReference},
 };
+use machine_driver::{Registry, SameInstance, SecretData};
 
 /// Where an observation comes from.
 pub struct Sources<'a> {

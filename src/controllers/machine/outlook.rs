@@ -32,12 +32,12 @@ use crate::{
         drain::{observe::DrainViews, waiting::Waiting as DrainWaiting},
         views::ControlViews,
     },
-    driver::Registry,
 };
 use machine_api::{
     names::{label, machine_condition},
     v1alpha1::{Machine, MachinePhase},
 };
+use machine_driver::Registry;
 
 /// What outlooks are made from.
 #[derive(Clone)]

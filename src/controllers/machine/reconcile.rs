@@ -39,13 +39,13 @@ use crate::{
         drain::{self, Drain, Run, observe::DrainLimits, step::DrainResult},
         views::{BY_CLASS, qualified},
     },
-    driver::{Code, Driver, MachineRequest, Status},
 };
 use kube_values::duration::GoDuration;
 use machine_api::{
     names::{label, machine_reason},
     v1alpha1::Machine,
 };
+use machine_driver::{Code, Driver, MachineRequest, Status};
 
 /// Answers that a stopping process records at once.
 const RECORDED_AT_ONCE: usize = 20;

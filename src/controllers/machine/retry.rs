@@ -6,9 +6,8 @@
 use std::time::Duration;
 
 use kube_values::duration::GoDuration;
+use machine_driver::Code;
 use serde::Serialize;
-
-use crate::driver::Code;
 
 /// How often a write that failed is tried again, in words.
 pub fn tried_again(every: GoDuration) -> String {

@@ -19,12 +19,12 @@ use super::{
 use crate::{
     cluster::{key::ObjectKey, store::Change},
     controllers::views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified},
-    driver::same_instance::instance_key,
 };
 use machine_api::{
     names::{annotation, finalizer, label},
     v1alpha1::{Machine, MachineClass, MachinePhase},
 };
+use machine_driver::same_instance::instance_key;
 
 /// Machines to look at after a change of a machine.
 pub fn after_machine(change: &Change<Machine>, views: &ControlViews) -> BTreeSet<ObjectKey> {

@@ -12,12 +12,12 @@ use machine_api::{
     names::{finalizer, label},
     v1alpha1::Machine,
 };
+use machine_driver::{SameInstance, same_instance::instance_key};
 use serde::Serialize;
 
 use crate::{
     cluster::key::ObjectKey,
     controllers::views::{BY_INSTANCE, ControlViews},
-    driver::{SameInstance, same_instance::instance_key},
 };
 
 /// Whose the VM of a machine is.

@@ -14,11 +14,11 @@ use super::{
     observation::{Observation, since},
     plan::Effect,
 };
-use crate::driver::Code;
 use machine_api::{
     names::machine_condition,
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
+use machine_driver::Code;
 
 /// After this time an unchanged failure is written again (spec §4.10).
 const REPEAT_AFTER: std::time::Duration = std::time::Duration::from_secs(30 * 60);

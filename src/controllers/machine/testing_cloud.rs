@@ -13,12 +13,12 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::testing_cluster::{Api, NODES, lock};
-use crate::driver::{
+use machine_api::v1alpha1::{Machine, MachineClass};
+use machine_driver::{
     Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext, SameInstance,
     Status, VmIdentity, VolumeIdsRequest,
     same_instance::{by_last_segment, last_segment},
 };
-use machine_api::v1alpha1::{Machine, MachineClass};
 
 /// The VMs of the cloud by machine name.
 #[derive(Default)]

@@ -39,12 +39,12 @@ use crate::{
         store::Store,
     },
     controllers::views::{ControlViews, node_store},
-    driver::{Capabilities, Driver, DriverInfo, Measured, Registry},
 };
 use machine_api::{
     names::finalizer,
     v1alpha1::{Machine, MachineClass},
 };
+use machine_driver::{Capabilities, Driver, DriverInfo, Measured, Registry};
 use mcm_metrics::Metrics;
 
 /// Whether and by which seed things go wrong.

@@ -3,7 +3,7 @@
 //! Pure. Source: spec/machine-controller §11.1; decisions.md 33.
 
 use super::observation::UserData;
-use crate::driver::SecretData;
+use machine_driver::SecretData;
 
 const TOKEN: &str = "<<BOOTSTRAP_TOKEN>>";
 const TOKEN_ENCODED: &str = "%3C%3CBOOTSTRAP_TOKEN%3E%3E";

@@ -15,8 +15,8 @@ use super::{
     plan::{Effect, Memo, Next, Say},
     settings::VmGoneCheck,
 };
-use crate::driver::Code;
 use machine_api::v1alpha1::MachinePhase;
+use machine_driver::Code;
 
 /// After this time in Unknown the driver is asked for the first time, and for the second time after `NotFound`.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
@@ -84,11 +84,9 @@ mod tests {
     use rstest::rstest;
 
     use super::{super::testing::*, *};
-    use crate::{
-        controllers::machine::decide::decide,
-        driver::{Status, VmIdentity},
-    };
+    use crate::controllers::machine::decide::decide;
     use machine_api::v1alpha1::{Machine, OperationState, OperationType};
+    use machine_driver::{Status, VmIdentity};
 
     /// Unknown since second 0, its node away, the check switched on.
     fn unknown(second: i64, check: VmCheck) -> Observation {

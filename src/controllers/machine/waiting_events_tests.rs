@@ -9,11 +9,11 @@ use super::{
     status_change::{Moving, StatusChange},
     testing::*,
 };
-use crate::driver::{CreatedVm, DeletedVm, VmIdentity};
 use machine_api::{
     names::{machine_condition, machine_reason, stage_text},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
+use machine_driver::{CreatedVm, DeletedVm, VmIdentity};
 
 fn told_events(plan: &Plan) -> Vec<&'static str> {
     plan.effects

@@ -22,14 +22,12 @@ use super::{
     testing::*,
     waiting::told_reason,
 };
-use crate::{
-    controllers::drain::{progress::Headway, waiting::Waiting},
-    driver::{Code, Status},
-};
+use crate::controllers::drain::{progress::Headway, waiting::Waiting};
 use machine_api::{
     names::{label, node_condition},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
+use machine_driver::{Code, Status};
 
 /// What the machine says of itself once nothing more is done at once.
 fn told(mut seen: Observation) -> Option<String> {
@@ -116,7 +114,7 @@ fn a_creation_that_failed_says_why(
         Answer::Status(Err(Status::new(Code::Unavailable, "no"))),
         Answer::Created(Err(Status::new(Code::ResourceExhausted, "no"))),
         Answer::Initialized(Err(Status::new(Code::Internal, "no"))),
-        Answer::DeletedStale(Ok(crate::driver::DeletedVm::default())),
+        Answer::DeletedStale(Ok(machine_driver::DeletedVm::default())),
         Answer::Deleted(Err(Status::new(Code::Internal, "no")))
     )]
     answer: Answer,

@@ -19,14 +19,12 @@ use super::{
     testing::*,
     waits::Wait,
 };
-use crate::{
-    controllers::drain::{progress::Headway, waiting::Waiting},
-    driver::{Code, Status},
-};
+use crate::controllers::drain::{progress::Headway, waiting::Waiting};
 use machine_api::{
     names::{annotation, label, node_condition, taint},
     v1alpha1::{MachinePhase, OperationState, OperationType},
 };
+use machine_driver::{Code, Status};
 
 /// What people read of a wait.
 struct Row {

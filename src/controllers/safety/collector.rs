@@ -35,13 +35,13 @@ use crate::{
         machine::{FreezeSwitch, observation::Freeze, secrets_of},
         views::{BY_NAMESPACE, BY_NODE, ControlViews},
     },
-    driver::{
-        Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, answered, same_instance::instance_key,
-    },
 };
 use machine_api::{
     names::{annotation, finalizer, label, machine_reason},
     v1alpha1::{Machine, MachineClass},
+};
+use machine_driver::{
+    Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, answered, same_instance::instance_key,
 };
 use mcm_metrics::{Metrics, OfClass};
 
@@ -56,7 +56,7 @@ const READS_AT_ONCE: usize = 10;
 pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
 
 /// Is told of every list that a provider has made of a class's VMs, so that nobody has to ask again; must be quick.
-pub type ListListener = Arc<dyn Fn(&MachineClass, &[crate::driver::ListedVm]) + Send + Sync>;
+pub type ListListener = Arc<dyn Fn(&MachineClass, &[machine_driver::ListedVm]) + Send + Sync>;
 
 /// What the collector needs.
 pub struct CollectorDeps {
@@ -69,7 +69,7 @@ pub struct CollectorDeps {
     /// Nodes, read and written, and their store; none without a target cluster.
     pub nodes: Option<(Objects<Node>, Arc<Store<Node>>)>,
     /// The drivers of this process.
-    pub drivers: crate::driver::Registry,
+    pub drivers: machine_driver::Registry,
     /// Tells the time.
     pub clock: SharedClock,
     /// Passes or stops destructive effects.
@@ -171,7 +171,7 @@ impl Collector {
     }
 
     /// The listed VMs with what their machines say: the stores acquit, only the API server convicts.
-    async fn with_claims(&self, class: &ObjectKey, listed: Vec<crate::driver::ListedVm>) -> Vec<orphans::ListedVm> {
+    async fn with_claims(&self, class: &ObjectKey, listed: Vec<machine_driver::ListedVm>) -> Vec<orphans::ListedVm> {
         let views = &self.deps.views;
         let held: BTreeSet<String> = views
             .machines
@@ -179,7 +179,7 @@ impl Collector {
             .iter()
             .filter_map(|machine| instance_key(&machine.spec.provider_id))
             .collect();
-        let of_store = |vm: crate::driver::ListedVm| {
+        let of_store = |vm: machine_driver::ListedVm| {
             let machine = views.machines.get(&ObjectKey::new(class.namespace.clone(), vm.machine_name.clone()));
             let claim = orphans::claim_in_stores(&vm, &held, machine.as_deref());
             if claim == Claim::Unnamed {
@@ -347,7 +347,7 @@ impl Collector {
 /// With what keeps the class from being used.
 pub fn access_to(
     class: &MachineClass,
-    drivers: &crate::driver::Registry,
+    drivers: &machine_driver::Registry,
     views: &ControlViews,
 ) -> Result<(Arc<dyn Driver>, SecretData), String> {
     let driver = drivers.driver_for(&class.provider).map_err(|status| status.to_string())?;
@@ -399,7 +399,7 @@ pub async fn list(
     class: &Arc<MachineClass>,
     secret: &SecretData,
     deadline: Duration,
-) -> Result<Vec<crate::driver::ListedVm>, Status> {
+) -> Result<Vec<machine_driver::ListedVm>, Status> {
     let cx = OpContext::within(deadline);
     let request = ListRequest { class: Arc::clone(class), secret: secret.clone() };
     answered(deadline, driver.list_machines(&cx, request)).await

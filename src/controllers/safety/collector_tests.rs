@@ -9,9 +9,11 @@ use super::*;
 use crate::{
     cluster::{clock::TokioClock, error::testing::not_found_at, watch::prune},
     controllers::views::node_store,
-    driver::{Capabilities, CreatedVm, DeletedVm, DriverInfo, ListedVm, Registry, VmIdentity, VolumeIdsRequest},
 };
 use kube_values::field::Findings;
+use machine_driver::{
+    Capabilities, CreatedVm, DeletedVm, DriverInfo, ListedVm, Registry, VmIdentity, VolumeIdsRequest,
+};
 
 /// A provider with VMs, each of a class; lists of the class `broken` fail.
 #[derive(Default)]

@@ -11,9 +11,10 @@ use std::{
 
 use jiff::Timestamp;
 use machine_api::v1alpha1::{Machine, MachinePhase};
+use machine_driver::same_instance::instance_key;
 use serde::Serialize;
 
-use crate::{controllers::machine::deletion_stage::DeletionStage, driver::same_instance::instance_key};
+use crate::controllers::machine::deletion_stage::DeletionStage;
 
 /// Version of the observation's serialised form.
 pub const OBSERVATION_VERSION: u32 = 1;
@@ -97,7 +98,7 @@ fn is_left_with_several_vms(machine: &Machine) -> bool {
 
 /// What the stores say about a listed VM: `held` are the instances of all machines, as [`instance_key`] tells them, `machine` is the
 /// one of the VM's name.
-pub fn claim_in_stores(vm: &crate::driver::ListedVm, held: &BTreeSet<String>, machine: Option<&Machine>) -> Claim {
+pub fn claim_in_stores(vm: &machine_driver::ListedVm, held: &BTreeSet<String>, machine: Option<&Machine>) -> Claim {
     if instance_key(&vm.provider_id).is_some_and(|instance| held.contains(&instance)) {
         Claim::Own
     } else if vm.machine_name.is_empty() {

@@ -30,7 +30,6 @@ use crate::{
         },
         views::{ControlViews, node_store},
     },
-    driver::Registry,
     extension::view::View,
 };
 use machine_api::{
@@ -38,6 +37,7 @@ use machine_api::{
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
     validation::{NoProviders, NoReferences, Policy},
 };
+use machine_driver::Registry;
 
 /// When every test begins.
 pub fn dawn() -> Timestamp {

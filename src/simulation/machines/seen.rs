@@ -20,13 +20,13 @@ use crate::{
         },
         views::{BY_NAME_LABEL, qualified},
     },
-    driver::{SameInstance, same_instance::by_last_segment},
     simulation::process::Process,
 };
 use machine_api::{
     names::label,
     v1alpha1::{Machine, MachinePhase},
 };
+use machine_driver::{SameInstance, same_instance::by_last_segment};
 
 /// The simulated provider ends its ids in what names the instance.
 fn same_instance(machine: &Machine, id: &str) -> SameInstance {

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::NodeAddress;
 use serde::Serialize;
 
 use super::Force;
-use crate::driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity};
+use machine_driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity};
 
 /// A kind of driver call about one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

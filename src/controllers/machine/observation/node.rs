@@ -4,12 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use machine_driver::SameInstance;
 use serde::Serialize;
 
-use crate::{
-    controllers::drain::{progress::Headway, waiting::Waiting},
-    driver::SameInstance,
-};
+use crate::controllers::drain::{progress::Headway, waiting::Waiting};
 
 /// The Node of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -23,10 +23,10 @@ use crate::{
         safety::collector::{access_to, list},
         views::{BY_NAMESPACE, ControlViews},
     },
-    driver::{Driver, ListedVm, Registry, SecretData},
     extension::view::Freshness,
 };
 use machine_api::v1alpha1::{Machine, MachineClass};
+use machine_driver::{Driver, ListedVm, Registry, SecretData};
 
 /// How inventories are kept.
 #[derive(Clone, Copy, Debug)]

@@ -41,7 +41,6 @@ use crate::{
         safety::orphans::Claim,
         views::BY_NAMESPACE,
     },
-    driver::{ListedVm, same_instance::instance_key},
     extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
 };
 use kube_protocol::{request::Verb, status::ApiStatus};
@@ -50,6 +49,7 @@ use machine_api::{
     names::label,
     v1alpha1::{Machine, MachineClass},
 };
+use machine_driver::{ListedVm, same_instance::instance_key};
 
 const NAMES: Names =
     Names { kind: "ProviderMachine", plural: "providermachines", short: "pvm", verbs: &[Verb::Get, Verb::List] };

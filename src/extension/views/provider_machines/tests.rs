@@ -12,14 +12,12 @@ use super::{
     super::testing::{self, World},
     *,
 };
-use crate::{
-    driver::{
-        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, MachineRequest, Measured, OpContext,
-        Registry, Status as DriverStatus, VmIdentity, VolumeIdsRequest,
-    },
-    extension::rows::Rows,
-};
+use crate::extension::rows::Rows;
 use kube_values::field::Findings;
+use machine_driver::{
+    Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, MachineRequest, Measured, OpContext,
+    Registry, Status as DriverStatus, VmIdentity, VolumeIdsRequest,
+};
 use mcm_metrics::Metrics;
 
 /// A provider that lists what it is told, slowly; classes whose spec says `other` have an inventory of their own.

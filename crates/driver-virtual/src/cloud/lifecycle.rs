@@ -1,0 +1,420 @@
+//! The life of a VM: what happens by itself when time passes, and what each step leads to (spec/providers §7.3).
+//!
+//! All deadlines of all VMs are in one ordered set. A timer that finds its VM in another state is simply spent.
+
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+
+use super::{
+    Cloud, Happening, Step, address_of,
+    vm::{Heartbeat, Initialisation, Joining, Life, NodeStage, Vm, VmRef},
+};
+use crate::{
+    clock::later,
+    config::{NodeNaming, SimulationConfig},
+    distribution::exponential,
+    draw::{Fingerprint, Question},
+    rules::Outcome,
+    template::{InstanceId, VmTemplate},
+};
+
+/// When something happens to a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Timer {
+    pub(super) at: Timestamp,
+    serial: u32,
+    slot: u32,
+    due: Due,
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    Exists,
+    Boots,
+    Ready,
+    Breaks,
+    SpotNotice,
+    Vanishes,
+    Gone,
+    Forgotten,
+}
+
+/// What a VM's kubelet has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeWish {
+    /// Show the Node as the VM's stage says.
+    Show,
+    /// Stop: the VM ends.
+    Stop,
+    /// The VM is gone.
+    Gone,
+}
+
+/// Tells the kubelets that something about a VM's Node has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNotice {
+    /// The VM.
+    pub vm: VmRef,
+    /// Name of its Node.
+    pub node: Box<str>,
+    /// What to do.
+    pub wish: NodeWish,
+}
+
+impl Cloud {
+    /// Lets everything happen that is due by now, in its order and at its own time.
+    pub fn advance(&mut self, now: Timestamp) {
+        while let Some(timer) = self.timers.first().copied().filter(|timer| timer.at <= now) {
+            self.timers.pop_first();
+            let vm = VmRef { slot: timer.slot, serial: timer.serial };
+            match timer.due {
+                Due::Exists => self.begins_to_exist(vm, timer.at),
+                Due::Boots => self.boots(vm, timer.at),
+                Due::Ready => self.becomes_ready(vm, timer.at),
+                Due::Breaks => self.breaks(vm, timer.at),
+                Due::SpotNotice => self.is_interrupted(vm, timer.at),
+                Due::Vanishes => self.vanishes(vm, timer.at),
+                Due::Gone => self.is_gone(vm, timer.at),
+                Due::Forgotten => {
+                    self.fleet.remove(vm);
+                }
+            }
+        }
+    }
+
+    /// Makes the next VM of a machine; the caller has taken quota and idempotency into account.
+    pub(super) fn order(&mut self, key: &Arc<str>, template: VmTemplate, now: Timestamp) -> VmRef {
+        let config = Arc::clone(&self.config);
+        let number = self.fleet.intern(template, |template| super::config_for(&config, template));
+        let vm = self.new_vm(key, number);
+        self.add(vm, now)
+    }
+
+    /// A VM with an identity that no other one has.
+    fn new_vm(&mut self, key: &Arc<str>, template: u32) -> Vm {
+        let facts = self.fleet.template(template);
+        let machine = key.split_once('/').map_or(&**key, |(_, name)| name);
+        loop {
+            let book = self.fleet.book(key);
+            book.made += 1;
+            let generation = book.made;
+            let provider_id = facts.provider_id(machine, self.instance_id(key, generation)).into_boxed_str();
+            // An identity built of the machine's name may still be held by a VM that only a lagging list shows.
+            let taken = self.fleet.by_provider_id(&provider_id).and_then(|vm| self.fleet.get(vm));
+            if taken.is_some_and(|vm| vm.is_alive() && *vm.key != **key) {
+                continue;
+            }
+            return Vm {
+                serial: 0,
+                generation,
+                key: Arc::clone(key),
+                provider_id,
+                node_name: None,
+                template,
+                address: 0,
+                twin: None,
+                created: Timestamp::UNIX_EPOCH,
+                life: Life::Running,
+                node: NodeStage::Absent,
+                heartbeat: Heartbeat::Beating,
+                initialisation: Initialisation::Done,
+                joining: Joining::Joins,
+            };
+        }
+    }
+
+    fn instance_id(&self, key: &str, generation: u32) -> InstanceId {
+        use rand::Rng;
+        let question = Question { operation: "create", subject: key, attempt: generation, purpose: "instance id" };
+        let mut generator = self.draws.generator(question);
+        InstanceId([generator.next_u64(), generator.next_u64()])
+    }
+
+    /// Adds a new VM and starts its life.
+    fn add(&mut self, mut vm: Vm, now: Timestamp) -> VmRef {
+        let key = Arc::clone(&vm.key);
+        let until = later(now, self.lasts(&vm, Step::Create));
+        vm.life = Life::Creating { until };
+        vm.created = now;
+        let hint = address_hint(&vm.provider_id);
+        let id = vm.provider_id.clone();
+        let template = vm.template;
+        let reference = self.fleet.insert(vm, hint);
+        self.name_node(reference, template);
+        self.events.push(now, key, Happening::Ordered { id });
+        self.at(until, reference, Due::Exists);
+        self.changed(reference);
+        self.advance(now);
+        reference
+    }
+
+    /// Gives the Node a name of its own where the configuration wants it.
+    fn name_node(&mut self, reference: VmRef, template: u32) {
+        if self.fleet.config(template).nodes.node_name != NodeNaming::PrivateDns {
+            return;
+        }
+        let region = self.fleet.template(template).region.clone();
+        if let Some(vm) = self.fleet.get_mut(reference) {
+            vm.node_name = Some(private_dns(address_of(vm.address), &region).into_boxed_str());
+        }
+    }
+
+    pub(super) fn at(&mut self, at: Timestamp, vm: VmRef, due: Due) {
+        self.timers.insert(Timer { at, serial: vm.serial, slot: vm.slot, due });
+    }
+
+    /// Something about the VM must be kept.
+    pub(super) fn changed(&mut self, vm: VmRef) {
+        self.changes.revision += 1;
+        self.changes.vms.push(vm);
+    }
+
+    fn happened(&mut self, vm: VmRef, at: Timestamp, happening: impl FnOnce(&Vm) -> Happening) {
+        if let Some((key, happening)) = self.fleet.get(vm).map(|vm| (Arc::clone(&vm.key), happening(vm))) {
+            self.events.push(at, key, happening);
+        }
+    }
+
+    fn tell(&mut self, vm: VmRef, wish: NodeWish) {
+        if let Some(node) = self.fleet.get(vm).filter(|vm| vm.joining == Joining::Joins).map(|vm| vm.node_name().into())
+        {
+            self.notices.push(NodeNotice { vm, node, wish });
+        }
+    }
+
+    fn begins_to_exist(&mut self, reference: VmRef, at: Timestamp) {
+        let Some(vm) = self.fleet.get_mut(reference) else { return };
+        if !matches!(vm.life, Life::Creating { .. }) {
+            return;
+        }
+        vm.life = Life::Running;
+        vm.created = at;
+        let (generation, template, key) = (vm.generation, vm.template, Arc::clone(&vm.key));
+        self.happened(reference, at, |vm| Happening::Running { id: vm.provider_id.clone() });
+        let outcome = self.outcome_of(reference);
+        if let Some(outcome) = outcome {
+            self.events.push(at, Arc::clone(&key), Happening::Outcome { effect: word_of(outcome) });
+        }
+        match outcome {
+            Some(Outcome::NeverJoins) => self.update(reference, |vm| vm.joining = Joining::Never),
+            Some(Outcome::Uninitialized) => self.update(reference, |vm| vm.initialisation = Initialisation::Missing),
+            // A twin of a twin would never end.
+            Some(Outcome::DuplicateVm) if generation == 1 || self.fleet.of_machine(&key).len() == 1 => {
+                self.add_twin(&key, template, at);
+            }
+            _ => {}
+        }
+        self.begin_running(reference);
+        self.changed(reference);
+    }
+
+    /// A second VM for the same machine, as a cloud makes it that lost the first request. It has no kubelet, since two
+    /// cannot register under one name.
+    fn add_twin(&mut self, key: &Arc<str>, template: u32, at: Timestamp) {
+        let facts = self.fleet.template(template);
+        let mut twin = self.new_vm(key, template);
+        if self.fleet.by_provider_id(&twin.provider_id).is_some() {
+            tracing::debug!(machine = %key, provider = facts.provider, "names are identities there: no second VM");
+            return;
+        }
+        twin.created = at;
+        twin.joining = Joining::Never;
+        let id = twin.provider_id.clone();
+        let hint = address_hint(&twin.provider_id);
+        let reference = self.fleet.insert(twin, hint);
+        self.events.push(at, Arc::clone(key), Happening::Running { id });
+        self.changed(reference);
+    }
+
+    /// Sets the timers of a running VM. All of them follow from when it began to exist, so a restart sets the same.
+    pub(super) fn begin_running(&mut self, reference: VmRef) {
+        let Some(vm) = self.fleet.get(reference) else { return };
+        let (created, node, joining) = (vm.created, vm.node, vm.joining);
+        let boots_at = later(created, self.lasts(vm, Step::Boot));
+        let config = self.fleet.config(vm.template);
+        let spot = self.spot_end(vm, &config);
+        if joining == Joining::Joins {
+            match node {
+                NodeStage::Absent => self.at(boots_at, reference, Due::Boots),
+                NodeStage::Registered => self.await_ready(reference, boots_at),
+                NodeStage::Ready | NodeStage::Broken => self.tell(reference, NodeWish::Show),
+            }
+        }
+        if let Some(Outcome::Vanishes(after)) = self.outcome_of(reference) {
+            self.at(later(created, after), reference, Due::Vanishes);
+        }
+        if let Some(interrupted) = spot {
+            self.at(later(created, interrupted), reference, Due::SpotNotice);
+        }
+    }
+
+    fn spot_end(&self, vm: &Vm, config: &SimulationConfig) -> Option<Duration> {
+        let template = self.fleet.template(vm.template);
+        let spot = config.spot.as_ref().filter(|spot| spot.pattern.matches(template.subject(vm.machine())))?;
+        let question =
+            Question { operation: "create", subject: &vm.key, attempt: vm.generation, purpose: "spot interruption" };
+        Some(exponential(spot.mean_time_to_interrupt, &mut self.draws.generator(question)))
+    }
+
+    /// The outcome rule that hits this VM; the same every time it is asked.
+    fn outcome_of(&self, reference: VmRef) -> Option<Outcome> {
+        let vm = self.fleet.get(reference)?;
+        let (template, config) = (self.fleet.template(vm.template), self.fleet.config(vm.template));
+        let subject = template.subject(vm.machine());
+        let rule = config.outcomes.iter().enumerate().find(|(at, rule)| {
+            let purpose = format!("outcome {at}");
+            let question =
+                Question { operation: "create", subject: &vm.key, attempt: vm.generation, purpose: &purpose };
+            rule.pattern.matches(subject) && self.draws.happens(question, rule.rate)
+        });
+        rule.map(|(_, rule)| rule.outcome)
+    }
+
+    fn boots(&mut self, reference: VmRef, at: Timestamp) {
+        let Some(vm) = self.fleet.get_mut(reference) else { return };
+        if vm.life != Life::Running || vm.node != NodeStage::Absent {
+            return;
+        }
+        vm.node = NodeStage::Registered;
+        self.happened(reference, at, |_| Happening::NodeRegisters);
+        self.await_ready(reference, at);
+    }
+
+    /// A Node that is ready at once is told only once, so that one write shows it.
+    fn await_ready(&mut self, reference: VmRef, registered: Timestamp) {
+        let Some(length) = self.fleet.get(reference).map(|vm| self.lasts(vm, Step::Ready)) else { return };
+        if length.is_zero() {
+            self.becomes_ready(reference, registered);
+        } else {
+            self.at(later(registered, length), reference, Due::Ready);
+            self.tell(reference, NodeWish::Show);
+        }
+    }
+
+    fn becomes_ready(&mut self, reference: VmRef, at: Timestamp) {
+        let Some(vm) = self.fleet.get_mut(reference) else { return };
+        if vm.life != Life::Running || vm.node != NodeStage::Registered {
+            return;
+        }
+        vm.node = NodeStage::Ready;
+        self.happened(reference, at, |_| Happening::NodeReady);
+        if let Some(Outcome::JoinsThenNotReady(after)) = self.outcome_of(reference) {
+            self.at(later(at, after), reference, Due::Breaks);
+        }
+        self.tell(reference, NodeWish::Show);
+    }
+
+    /// The Node is ready again after it was not.
+    pub fn recovers(&mut self, reference: VmRef, at: Timestamp) {
+        let Some(vm) = self.fleet.get_mut(reference) else { return };
+        if vm.life != Life::Running || vm.node != NodeStage::Broken {
+            return;
+        }
+        vm.node = NodeStage::Ready;
+        self.happened(reference, at, |_| Happening::NodeReady);
+        self.tell(reference, NodeWish::Show);
+        self.changed(reference);
+    }
+
+    /// The Node becomes not ready and stays so until it [recovers](Self::recovers).
+    pub fn breaks(&mut self, reference: VmRef, at: Timestamp) {
+        let Some(vm) = self.fleet.get_mut(reference) else { return };
+        if vm.life != Life::Running || vm.node == NodeStage::Absent {
+            return;
+        }
+        vm.node = NodeStage::Broken;
+        self.happened(reference, at, |_| Happening::NodeNotReady);
+        self.tell(reference, NodeWish::Show);
+        self.changed(reference);
+    }
+
+    /// The kubelet hangs from now on.
+    pub fn freeze(&mut self, reference: VmRef, at: Timestamp) {
+        self.update(reference, |vm| vm.heartbeat = Heartbeat::Frozen);
+        self.happened(reference, at, |_| Happening::HeartbeatFrozen);
+        self.tell(reference, NodeWish::Show);
+        self.changed(reference);
+    }
+
+    /// The cloud announces the end of a VM; it comes when the notice has passed.
+    pub fn is_interrupted(&mut self, reference: VmRef, at: Timestamp) {
+        let Some(vm) = self.fleet.get(reference).filter(|vm| vm.life == Life::Running) else { return };
+        let config = self.fleet.config(vm.template);
+        let notice = config.spot.as_ref().map_or(Duration::from_secs(120), |spot| spot.notice);
+        self.happened(reference, at, |_| Happening::SpotNotice);
+        self.at(later(at, notice), reference, Due::Vanishes);
+    }
+
+    /// The VM ends without being asked to.
+    pub fn vanishes(&mut self, reference: VmRef, at: Timestamp) {
+        if self.fleet.get(reference).is_some_and(Vm::is_alive) {
+            self.tell(reference, NodeWish::Stop);
+            self.is_gone(reference, at);
+        }
+    }
+
+    /// Orders the end of a VM; answers when it will be gone.
+    pub(super) fn stop(&mut self, reference: VmRef, now: Timestamp) -> Option<Timestamp> {
+        let vm = self.fleet.get(reference)?;
+        let until = match vm.life {
+            Life::Gone { .. } => return None,
+            Life::Stopping { until } => return Some(until),
+            Life::Creating { .. } | Life::Running => later(now, self.lasts(vm, Step::Delete)),
+        };
+        self.update(reference, |vm| vm.life = Life::Stopping { until });
+        self.happened(reference, now, |vm| Happening::Stopping { id: vm.provider_id.clone() });
+        self.tell(reference, NodeWish::Stop);
+        self.at(until, reference, Due::Gone);
+        self.changed(reference);
+        self.advance(now);
+        Some(until)
+    }
+
+    fn is_gone(&mut self, reference: VmRef, at: Timestamp) {
+        let Some(vm) = self.fleet.get(reference).filter(|vm| vm.is_alive()) else { return };
+        let (id, template, key) = (vm.provider_id.clone(), vm.template, Arc::clone(&vm.key));
+        let consistency = self.fleet.config(template).consistency;
+        let lag = consistency.get_lag.max(consistency.list_lag);
+        self.happened(reference, at, |vm| Happening::Gone { id: vm.provider_id.clone() });
+        self.tell(reference, NodeWish::Gone);
+        self.fleet.discharge(template);
+        self.changes.revision += 1;
+        self.changes.gone.push(id);
+        self.changes.machines.push(key);
+        if lag.is_zero() {
+            self.fleet.remove(reference);
+        } else {
+            self.update(reference, |vm| vm.life = Life::Gone { since: at });
+            self.at(later(at, lag), reference, Due::Forgotten);
+        }
+    }
+
+    pub(super) fn update(&mut self, reference: VmRef, change: impl FnOnce(&mut Vm)) {
+        if let Some(vm) = self.fleet.get_mut(reference) {
+            change(vm);
+        }
+    }
+}
+
+/// Where the search for an address begins: the same for a VM that is rebuilt from its identity.
+pub(super) fn address_hint(provider_id: &str) -> u64 {
+    Fingerprint::of(provider_id) & 0xf_ffff
+}
+
+/// The name that EC2 gives a host of this address.
+fn private_dns(address: Ipv4Addr, region: &str) -> String {
+    let [a, b, c, d] = address.octets();
+    format!("ip-{a}-{b}-{c}-{d}.{region}.compute.internal")
+}
+
+const fn word_of(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::NeverJoins => "never-joins",
+        Outcome::JoinsThenNotReady(_) => "joins-then-notready",
+        Outcome::DuplicateVm => "duplicate-vm",
+        Outcome::Vanishes(_) => "vanishes",
+        Outcome::Uninitialized => "uninitialized",
+    }
+}

@@ -1,0 +1,323 @@
+//! The virtual cloud as a [`Driver`]: admission, waiting and remembering around the calls of the cloud.
+//!
+//! Every call may be dropped at any await: the cloud's own state is changed in one step under its lock, a VM that was
+//! ordered appears without its caller, and the next create finds it.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use async_trait::async_trait;
+use serde_json::json;
+
+use super::{
+    VirtualCloud,
+    cloud::{Admission, Cloud, MachineCall, Verdict},
+    config::{Scope, SimulationConfig},
+    reader::RULE,
+    rules::{Operation, ShortList},
+    shared::Knowledge,
+    template::VmTemplate,
+};
+use kube_values::field::{FieldPath, Findings};
+use machine_api::v1alpha1::MachineClass;
+use machine_driver::{
+    Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest,
+    OpContext, SameInstance, Status, VmIdentity, VolumeIdsRequest,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// What the driver tells of itself.
+pub(super) fn driver_info(impersonated: Vec<String>) -> DriverInfo {
+    let text = json!({"type": ["string", "null"]});
+    let schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "providerSpec of the virtual cloud",
+        "type": ["object", "null"],
+        "additionalProperties": true,
+        "properties": {
+            "region": text,
+            "zone": text,
+            "machineType": text,
+            "tags": {"type": ["object", "array", "null"]},
+            "volumes": {
+                "type": ["array", "null"],
+                "items": {"type": "object", "properties": {"name": text, "sizeGi": {"type": ["integer", "null"]}}}
+            },
+            "sim": {"type": ["object", "null"], "description": "overrides of the simulation's configuration"}
+        }
+    });
+    let mut providers = vec![super::template::VIRTUAL.to_owned()];
+    providers.extend(impersonated);
+    DriverInfo {
+        name: super::template::VIRTUAL,
+        providers,
+        schema: Some(schema),
+        capabilities: Capabilities { create_is_idempotent: true, lists_creation_time: true },
+    }
+}
+
+/// The rules over a class; `base` is the configuration that the class's `sim` is laid over.
+pub(super) fn validate_class(base: &SimulationConfig, class: &MachineClass, found: &mut Findings) {
+    let path = FieldPath::new("providerSpec");
+    let spec = &class.provider_spec;
+    if !spec.is_object() && !spec.is_null() {
+        found.invalid(RULE, path, spec.clone(), "must be an object");
+        return;
+    }
+    if let Some(sim) = spec.get("sim") {
+        drop(base.overlaid(sim, &path.child("sim"), Scope::Class, found));
+    }
+}
+
+impl VirtualCloud {
+    /// What every operation checks first.
+    async fn check(&self, class: &MachineClass) -> Result<(), Status> {
+        let served = &self.info.providers;
+        if !served.contains(&class.provider) {
+            let wanted = served.join("' or '");
+            let message = format!("requested for Provider '{}', we only support '{wanted}'", class.provider);
+            return Err(Status::new(Code::InvalidArgument, message));
+        }
+        let mut found = Findings::new();
+        self.validate(class, &mut found);
+        if found.denies() {
+            let message = format!("error while validating ProviderSpec {}", found.aggregate());
+            return Err(Status::new(Code::InvalidArgument, message));
+        }
+        match self.shared.known().await {
+            Knowledge::Complete => Ok(()),
+            Knowledge::Rebuilding => Err(Status::new(
+                Code::Unavailable,
+                "the virtual cloud still rebuilds its VMs from the Nodes of the target cluster, which does not answer",
+            )),
+        }
+    }
+
+    /// Lets a call pass rate limit and failure rules; answers the failure that it ends with although it is done.
+    async fn admit(&self, operation: Operation, call: &MachineCall) -> Result<(Admission, Option<Status>), Status> {
+        let admission = self.shared.with(|cloud, now| cloud.admit(operation, call, now));
+        if let Some(hang) = admission.hang {
+            self.shared.sleep(hang).await;
+        }
+        match &admission.verdict {
+            Verdict::Go | Verdict::Shorten(_) | Verdict::Repeat => Ok((admission, None)),
+            Verdict::FailBefore(status) => {
+                self.shared.sleep(admission.latency).await;
+                Err(status.clone())
+            }
+            Verdict::FailAfter(status) => {
+                let status = status.clone();
+                Ok((admission, Some(status)))
+            }
+        }
+    }
+
+    /// Makes a VM.
+    async fn make(&self, call: &MachineCall) -> Result<CreatedVm, Status> {
+        let (admission, failure) = self.admit(Operation::Create, call).await?;
+        if admission.verdict == Verdict::Repeat {
+            // Whatever came of the first, its answer is lost.
+            drop(self.shared.with(|cloud, now| cloud.create(call, now)));
+        }
+        let step = match self.shared.with(|cloud, now| cloud.create(call, now)) {
+            Ok(step) => step,
+            Err(refusal) => {
+                self.shared.sleep(admission.latency).await;
+                return Err(refusal);
+            }
+        };
+        self.shared.clock.sleep_until(step.exists_at).await;
+        let created = self.shared.with(|cloud, now| cloud.created(step.vm, now));
+        self.keep().await?;
+        match failure {
+            Some(failure) => {
+                self.shared.sleep(admission.late).await;
+                Err(failure)
+            }
+            None => created,
+        }
+    }
+
+    /// Initialises it.
+    async fn initialise(&self, call: &MachineCall) -> Result<VmIdentity, Status> {
+        let (admission, _) = self.admit(Operation::Initialize, call).await?;
+        self.shared.sleep(admission.latency).await;
+        if admission.verdict == Verdict::Repeat {
+            drop(self.shared.with(|cloud, now| cloud.initialize(call, now)));
+        }
+        let answer = self.shared.with(|cloud, now| cloud.initialize(call, now));
+        self.keep().await?;
+        answer
+    }
+
+    /// Removes it.
+    async fn remove(&self, call: &MachineCall) -> Result<DeletedVm, Status> {
+        let (admission, failure) = self.admit(Operation::Delete, call).await?;
+        let gone_at = match self.shared.with(|cloud, now| cloud.delete(call, now)) {
+            Ok(gone_at) => gone_at,
+            Err(not_found) => {
+                self.shared.sleep(admission.latency).await;
+                return Err(not_found);
+            }
+        };
+        self.shared.clock.sleep_until(gone_at).await;
+        self.shared.with(Cloud::advance);
+        self.keep().await?;
+        if admission.verdict == Verdict::Repeat {
+            self.shared.with(|cloud, now| cloud.delete(call, now))?;
+        }
+        match failure {
+            Some(failure) => {
+                self.shared.sleep(admission.late).await;
+                Err(failure)
+            }
+            None => Ok(DeletedVm::default()),
+        }
+    }
+
+    /// Finds it.
+    async fn find(&self, call: &MachineCall) -> Result<VmIdentity, Status> {
+        let (admission, _) = self.admit(Operation::Status, call).await?;
+        self.shared.sleep(admission.latency).await;
+        self.shared.with(|cloud, now| cloud.status(call, now))
+    }
+
+    /// Lists those of a cluster and role.
+    async fn list(&self, call: &MachineCall) -> Result<Vec<ListedVm>, Status> {
+        let (admission, _) = self.admit(Operation::List, call).await?;
+        self.shared.sleep(admission.latency).await;
+        let mut listed = self.shared.with(|cloud, now| cloud.list(call, now));
+        match admission.verdict {
+            Verdict::Shorten(ShortList::Empty) => listed.clear(),
+            Verdict::Shorten(ShortList::Half) => listed = listed.into_iter().step_by(2).collect(),
+            Verdict::Go | Verdict::FailBefore(_) | Verdict::FailAfter(_) | Verdict::Repeat => {}
+        }
+        Ok(listed)
+    }
+
+    /// What is answered must be on disk.
+    async fn keep(&self) -> Result<(), Status> {
+        self.shared.commit().await.map_err(|error| Status::new(Code::Internal, error.to_string()))
+    }
+}
+
+/// A list shows the VMs of a cluster and role.
+pub(super) fn inventory_key(class: &MachineClass) -> String {
+    VmTemplate::of_class(class).owner()
+}
+
+/// All clouds that it plays write ids that end in what names the instance.
+pub(super) fn same_instance(machine: &str, node: &str) -> SameInstance {
+    machine_driver::same_instance::by_last_segment(machine, node)
+}
+
+#[async_trait]
+impl Driver for VirtualCloud {
+    fn info(&self) -> &DriverInfo {
+        &self.info
+    }
+
+    fn validate(&self, class: &MachineClass, found: &mut Findings) {
+        let base = self.shared.with(|cloud, _| Arc::clone(cloud.config()));
+        validate_class(&base, class, found);
+    }
+
+    fn inventory_key(&self, class: &MachineClass) -> String {
+        inventory_key(class)
+    }
+
+    fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
+        same_instance(machine, node)
+    }
+
+    /// A simulated cloud asks for no credentials, whichever provider it plays.
+    fn missing_in_secret(&self, _: Option<&dyn ClassRules>, _: &BTreeSet<String>) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
+        self.check(&request.class).await?;
+        let call = MachineCall::about_machine(&request);
+        if call.machine.is_empty() {
+            return Err(Status::new(Code::InvalidArgument, "the machine has no name"));
+        }
+        cx.request(Operation::Create.as_str(), self.make(&call)).await
+    }
+
+    async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
+        self.check(&request.class).await?;
+        let call = MachineCall::about_machine(&request);
+        cx.request(Operation::Initialize.as_str(), self.initialise(&call)).await
+    }
+
+    async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
+        self.check(&request.class).await?;
+        let call = MachineCall::about_machine(&request);
+        cx.request(Operation::Delete.as_str(), self.remove(&call)).await
+    }
+
+    async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
+        self.check(&request.class).await?;
+        let call = MachineCall::about_machine(&request);
+        cx.request(Operation::Status.as_str(), self.find(&call)).await
+    }
+
+    async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
+        self.check(&request.class).await?;
+        let call = MachineCall {
+            namespace: request.class.metadata.namespace.clone().unwrap_or_default(),
+            template: VmTemplate::of_class(&request.class),
+            ..MachineCall::default()
+        };
+        cx.request(Operation::List.as_str(), self.list(&call)).await
+    }
+
+    async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+        let pass = async {
+            let (admission, _) = self.admit(Operation::Volumes, &MachineCall::default()).await?;
+            self.shared.sleep(admission.latency).await;
+            Ok(())
+        };
+        cx.request(Operation::Volumes.as_str(), pass).await?;
+        let config = self.shared.with(|cloud, _| Arc::clone(cloud.config()));
+        Ok(request.volumes.iter().filter_map(|volume| volume_id(volume, &config.volumes.drivers)).collect())
+    }
+}
+
+impl MachineCall {
+    fn about_machine(request: &MachineRequest) -> Self {
+        let (machine, class) = (&request.machine, &request.class);
+        let meta = &machine.metadata;
+        let namespace = meta.namespace.clone().or_else(|| class.metadata.namespace.clone()).unwrap_or_default();
+        // The machine of an orphan's deletion was never stored: it has no UID.
+        let target = if meta.uid.is_some() { super::cloud::Target::Machine } else { super::cloud::Target::OneVm };
+        Self {
+            namespace,
+            machine: meta.name.clone().unwrap_or_default(),
+            provider_id: machine.spec.provider_id.clone(),
+            target,
+            template: VmTemplate::of_machine(class, machine),
+        }
+    }
+}
+
+/// The provider's name of a volume: that of a simulated CSI driver, or of the cloud that is impersonated.
+fn volume_id(volume: &k8s_openapi::api::core::v1::PersistentVolumeSpec, drivers: &[String]) -> Option<String> {
+    const CLOUDS: [&str; 4] =
+        ["ebs.csi.aws.com", "disk.csi.azure.com", "pd.csi.storage.gke.io", "cinder.csi.openstack.org"];
+    if let Some(csi) = &volume.csi {
+        let known = CLOUDS.contains(&csi.driver.as_str()) || drivers.contains(&csi.driver);
+        return known.then(|| csi.volume_handle.clone());
+    }
+    if let Some(disk) = &volume.aws_elastic_block_store {
+        return Some(disk.volume_id.clone());
+    }
+    if let Some(disk) = &volume.azure_disk {
+        return Some(disk.disk_name.clone());
+    }
+    if let Some(disk) = &volume.gce_persistent_disk {
+        return Some(disk.pd_name.clone());
+    }
+    volume.cinder.as_ref().map(|disk| disk.volume_id.clone())
+}

@@ -1,0 +1,233 @@
+//! The objects that a simulated kubelet writes: Node, its status, its Lease, the status of its Pods.
+//!
+//! Pure functions from a VM's facts and the time to JSON (spec/providers §7.4, §7.5).
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::{Map, Value, json};
+
+use super::brief::{ContainerBrief, PodBrief, Shown};
+use crate::{
+    NodeIdSpelling,
+    cloud::{NodeStage, NodeView},
+    quantity,
+    template::VmTemplate,
+};
+use machine_api::names::{annotation, label};
+
+/// What the Node should say of its readiness.
+pub const fn wanted_readiness(stage: NodeStage) -> Shown {
+    match stage {
+        NodeStage::Ready => Shown::Ready,
+        NodeStage::Absent | NodeStage::Registered | NodeStage::Broken => Shown::NotReady,
+    }
+}
+
+/// The whole Node, its status included: a ready one needs a single write.
+pub fn node(view: &NodeView, version: &str, now: Timestamp) -> Value {
+    let template = &view.template;
+    let mut labels = BTreeMap::from([
+        ("kubernetes.io/hostname", view.name.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", &template.architecture),
+        ("node.kubernetes.io/instance-type", &template.machine_type),
+        ("beta.kubernetes.io/instance-type", &template.machine_type),
+        ("topology.kubernetes.io/region", &template.region),
+        ("topology.kubernetes.io/zone", &template.zone),
+        (label::MACHINE_NAME, &view.machine),
+    ]);
+    // Names may be longer than the values of labels; a real kubelet could not register such a Node at all.
+    labels.retain(|_, value| value.len() <= 63);
+    labels.extend(template.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    let owner = owner_of(template);
+    let mut annotations = BTreeMap::from([
+        ("volumes.kubernetes.io/controller-managed-attach-detach", "true"),
+        (annotation::SIMULATED_NODE, "true"),
+        (annotation::SIMULATED_NAMESPACE, &view.namespace),
+        (annotation::SIMULATED_OWNER, &owner),
+        (annotation::SIMULATED_PROVIDER_ID, &view.provider_id),
+    ]);
+    let provider_id = match view.config.nodes.provider_id {
+        NodeIdSpelling::Cloud => template.node_provider_id(&view.provider_id),
+        NodeIdSpelling::Machine => view.provider_id.clone(),
+    };
+    annotations.extend(template.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": view.name, "labels": labels, "annotations": annotations},
+        "spec": {"providerID": provider_id, "taints": template.taints},
+        "status": {
+            "capacity": template.capacity,
+            "allocatable": allocatable(view),
+            "addresses": [
+                {"type": "InternalIP", "address": view.address.to_string()},
+                {"type": "Hostname", "address": view.name},
+            ],
+            "conditions": conditions(view.stage, now),
+            "nodeInfo": {
+                "architecture": template.architecture, "operatingSystem": "linux", "osImage": "virtual",
+                "kernelVersion": "virtual", "containerRuntimeVersion": "virtual://1", "kubeletVersion": version,
+                "kubeProxyVersion": version, "machineID": "", "systemUUID": "", "bootID": "",
+            },
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        },
+    })
+}
+
+/// Whose the VM is, for the time after a restart without memory; what a Node shows elsewhere is left out.
+fn owner_of(template: &VmTemplate) -> String {
+    let mut owner = json!({
+        "provider": template.provider, "class": template.class, "region": template.region, "zone": template.zone,
+        "machineType": template.machine_type, "cluster": template.cluster, "role": template.role,
+    });
+    if let (Some(sim), Some(fields)) = (&template.sim, owner.as_object_mut()) {
+        fields.insert("sim".to_owned(), sim.clone());
+    }
+    owner.to_string()
+}
+
+fn allocatable(view: &NodeView) -> BTreeMap<&str, Quantity> {
+    let reserved = &view.config.nodes.allocatable_reserved;
+    let left = |name: &String, have: &Quantity| {
+        reserved.get(name).map_or_else(|| have.clone(), |less| quantity::minus(have, less))
+    };
+    view.template.capacity.iter().map(|(name, have)| (name.as_str(), left(name, have))).collect()
+}
+
+fn condition(kind: &str, status: &str, reason: &str, message: &str, at: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": message,
+           "lastHeartbeatTime": at, "lastTransitionTime": at})
+}
+
+fn ready(stage: NodeStage, now: Timestamp) -> Value {
+    let at = seconds(now);
+    match wanted_readiness(stage) {
+        Shown::Ready => condition("Ready", "True", "KubeletReady", "kubelet is posting ready status", &at),
+        _ => condition("Ready", "False", "KubeletNotReady", "container runtime network not ready", &at),
+    }
+}
+
+fn conditions(stage: NodeStage, now: Timestamp) -> Vec<Value> {
+    let at = seconds(now);
+    let condition = |kind, status, reason, message| condition(kind, status, reason, message, &at);
+    vec![
+        condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        condition("NetworkUnavailable", "False", "RouteCreated", "the virtual cloud routes everything"),
+        ready(stage, now),
+    ]
+}
+
+/// The patch that makes a Node show its stage. The other conditions stay as they are, transition times included.
+pub fn node_readiness(stage: NodeStage, now: Timestamp) -> Value {
+    json!({"status": {"conditions": [ready(stage, now)]}})
+}
+
+/// The patch that only renews the time of the conditions.
+pub fn node_heartbeat(stage: NodeStage, now: Timestamp) -> Value {
+    let renewed = conditions(stage, now).into_iter().map(|mut condition| {
+        if let Some(fields) = condition.as_object_mut() {
+            fields.remove("lastTransitionTime");
+        }
+        condition
+    });
+    json!({"status": {"conditions": renewed.collect::<Vec<_>>()}})
+}
+
+/// The Lease of a Node; without the Node's UID it has no owner and outlives it.
+pub fn lease(node: &str, uid: &str, duration_seconds: u64, now: Timestamp) -> Value {
+    let owners: Vec<Value> = if uid.is_empty() {
+        Vec::new()
+    } else {
+        vec![json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})]
+    };
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": node, "namespace": "kube-node-lease", "ownerReferences": owners},
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": duration_seconds, "renewTime": micros(now)},
+    })
+}
+
+/// The patch that renews a Lease.
+pub fn lease_renewal(now: Timestamp) -> Value {
+    json!({"spec": {"renewTime": micros(now)}})
+}
+
+/// What a Pod shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodShows {
+    /// It runs and is ready.
+    Running,
+    /// It has done its work.
+    Succeeded,
+}
+
+/// The patch of a Pod's status.
+pub fn pod_status(pod: &PodBrief, shows: PodShows, host: Ipv4Addr, address: Ipv4Addr, now: Timestamp) -> Value {
+    let at = seconds(now);
+    let condition = |kind: &str, ready: bool| {
+        let mut fields = Map::new();
+        fields.insert("type".to_owned(), json!(kind));
+        fields.insert("status".to_owned(), json!(if ready { "True" } else { "False" }));
+        fields.insert("lastTransitionTime".to_owned(), json!(at));
+        if !ready {
+            fields.insert("reason".to_owned(), json!("PodCompleted"));
+        }
+        Value::Object(fields)
+    };
+    let running = shows == PodShows::Running;
+    let completed = json!({"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": at, "finishedAt": at}});
+    let status = |container: &ContainerBrief, runs: bool| {
+        json!({
+            "name": container.name, "image": container.image, "imageID": format!("virtual://{}", container.image),
+            "containerID": format!("virtual://{}/{}", pod.uid(), container.name), "ready": runs, "started": runs,
+            "restartCount": 0, "state": if runs { json!({"running": {"startedAt": at}}) } else { completed.clone() },
+        })
+    };
+    let mut init_statuses = Vec::new();
+    for container in &pod.init {
+        let stays = container.restart_policy.as_deref() == Some("Always");
+        let mut shown = status(container, running && stays);
+        if !stays && let Some(fields) = shown.as_object_mut() {
+            fields.insert("ready".to_owned(), json!(true));
+        }
+        init_statuses.push(shown);
+    }
+    let mut conditions = vec![
+        condition("PodReadyToStartContainers", running),
+        condition("Initialized", true),
+        condition("Ready", running),
+        condition("ContainersReady", running),
+        condition("PodScheduled", true),
+    ];
+    conditions.extend(pod.gates.iter().map(|gate| condition(gate, true)));
+    json!({
+        "metadata": {"uid": pod.uid()},
+        "status": {
+            "phase": if running { "Running" } else { "Succeeded" },
+            "conditions": conditions,
+            "hostIP": host.to_string(),
+            "hostIPs": [{"ip": host.to_string()}],
+            "podIP": address.to_string(),
+            "podIPs": [{"ip": address.to_string()}],
+            "startTime": at,
+            "initContainerStatuses": init_statuses,
+            "containerStatuses": pod.containers.iter().map(|container| status(container, running)).collect::<Vec<_>>(),
+        },
+    })
+}
+
+/// Kubernetes' time: whole seconds.
+fn seconds(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Kubernetes' micro time.
+fn micros(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}

@@ -1,0 +1,261 @@
+//! Which record stands in which `ConfigMap`: pure bookkeeping, no client.
+//!
+//! Every record is one key of a `ConfigMap`'s `data`, so that a change is a small patch and a person can read it with
+//! kubectl. A record goes where there is room: a small cloud fills one `ConfigMap`, and none ever grows too big for etcd.
+//! Records that others depend on (templates, counters) are written before those of VMs.
+
+use std::collections::BTreeMap;
+
+use crate::{cloud::Entry, draw::Fingerprint};
+
+/// A `ConfigMap` takes no new record beyond so many bytes (spec/providers §7.7).
+const FULL: usize = 900 << 10;
+/// No record may grow beyond this; the API server refuses a `ConfigMap` of more than 1 MiB.
+const TOO_BIG: usize = 1000 << 10;
+/// So many `ConfigMaps` are used at most; enough for some 60,000 VMs.
+pub const MOST: usize = 32;
+
+/// What happens to one key: a new value, or `None` when it goes.
+pub type Changes = BTreeMap<String, Option<String>>;
+
+const SIMULATION: &str = "simulation";
+const HITS: &str = "hits";
+const VM: &str = "vm.";
+
+/// Where records stand.
+#[derive(Debug, Default)]
+pub struct Layout {
+    sizes: Vec<usize>,
+    homes: BTreeMap<String, Home>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Home {
+    shard: usize,
+    size: usize,
+    content: u64,
+}
+
+/// One request: changes of one `ConfigMap`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Number of the `ConfigMap`.
+    pub shard: usize,
+    /// What changes.
+    pub changes: Changes,
+}
+
+/// There is no room left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+/// The entries as changes of keys; a later entry replaces an earlier one.
+pub fn changes_of(entries: &[Entry]) -> Changes {
+    let key = |entry: &Entry| match entry {
+        Entry::Simulation { .. } => SIMULATION.to_owned(),
+        Entry::Template { id, .. } => format!("template.{id:016x}"),
+        Entry::Vm(vm) => format!("{VM}{:016x}", Fingerprint::of(vm.provider_id())),
+        Entry::Gone { provider_id } => format!("{VM}{:016x}", Fingerprint::of(provider_id)),
+        Entry::Machine { key, .. } => format!("machine.{:016x}", Fingerprint::of(key)),
+        Entry::Hits { .. } => HITS.to_owned(),
+    };
+    let value = |entry: &Entry| match entry {
+        Entry::Gone { .. } => None,
+        entry => serde_json::to_string(entry).ok(),
+    };
+    entries.iter().map(|entry| (key(entry), value(entry))).collect()
+}
+
+/// The entries that records hold, in the order in which they must be read; the error names the key.
+pub fn entries_of<'a>(records: impl Iterator<Item = (&'a String, &'a String)>) -> Result<Vec<Entry>, String> {
+    let mut read = Vec::new();
+    for (key, value) in records {
+        let entry: Entry = serde_json::from_str(value).map_err(|error| format!("key {key:?}: {error}"))?;
+        if let Entry::Simulation { version, .. } = entry
+            && version != 1
+        {
+            return Err(format!("version {version} is unknown, this program reads version 1"));
+        }
+        read.push((rank(key), key, entry));
+    }
+    read.sort_by(|(a, first, _), (b, second, _)| (a, first).cmp(&(b, second)));
+    Ok(read.into_iter().map(|(_, _, entry)| entry).collect())
+}
+
+/// VMs come last: what they refer to must be there.
+fn rank(key: &str) -> u8 {
+    u8::from(key.starts_with(VM))
+}
+
+impl Layout {
+    /// Takes in a `ConfigMap` as it was read; they come in their order.
+    pub fn read<'a>(&mut self, records: impl Iterator<Item = (&'a String, &'a String)>) {
+        let shard = self.sizes.len();
+        self.sizes.push(0);
+        for (key, value) in records {
+            self.put(shard, key, Some(value));
+        }
+    }
+
+    /// How many `ConfigMaps` there are.
+    #[cfg(test)]
+    fn shards(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// What must change for the records to be exactly these.
+    pub fn difference(&self, wanted: Changes) -> Changes {
+        let gone: Vec<String> = self.homes.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
+        let mut changes: Changes = gone.into_iter().map(|key| (key, None)).collect();
+        changes.extend(wanted);
+        changes
+    }
+
+    /// The requests that make these changes, in their order. A shard number beyond the present ones is a new `ConfigMap`.
+    pub fn plan(&self, changes: &Changes) -> Result<Vec<Write>, NoRoom> {
+        let mut sizes = self.sizes.clone();
+        let mut writes: BTreeMap<(u8, usize), Changes> = BTreeMap::new();
+        for (key, value) in changes {
+            let home = self.homes.get(key);
+            let shard = match (home, value) {
+                (None, None) => continue,
+                (Some(home), Some(value)) if home.content == Fingerprint::of(value) => continue,
+                (Some(home), value) => {
+                    let size = sizes.get_mut(home.shard).ok_or(NoRoom)?;
+                    *size = size.saturating_sub(home.size) + value.as_ref().map_or(0, |value| key.len() + value.len());
+                    if *size > TOO_BIG {
+                        return Err(NoRoom);
+                    }
+                    home.shard
+                }
+                (None, Some(value)) => place(&mut sizes, key.len() + value.len())?,
+            };
+            writes.entry((rank(key), shard)).or_default().insert(key.clone(), value.clone());
+        }
+        let shards: std::collections::BTreeSet<usize> = writes.keys().map(|(_, shard)| *shard).collect();
+        if let ([shard], true) = (shards.iter().copied().collect::<Vec<_>>().as_slice(), writes.len() > 1) {
+            // One request is atomic, so the order within it does not matter.
+            return Ok(vec![Write { shard: *shard, changes: writes.into_values().flatten().collect() }]);
+        }
+        Ok(writes.into_iter().map(|((_, shard), changes)| Write { shard, changes }).collect())
+    }
+
+    /// Notes a request that was answered.
+    pub fn done(&mut self, write: &Write) {
+        if write.shard >= self.sizes.len() {
+            self.sizes.resize(write.shard + 1, 0);
+        }
+        for (key, value) in &write.changes {
+            self.put(write.shard, key, value.as_ref());
+        }
+    }
+
+    fn put(&mut self, shard: usize, key: &str, value: Option<&String>) {
+        let before = self.homes.remove(key);
+        if let Some((before, size)) = before.and_then(|home| Some((home, self.sizes.get_mut(home.shard)?))) {
+            *size = size.saturating_sub(before.size);
+        }
+        if let (Some(value), Some(total)) = (value, self.sizes.get_mut(shard)) {
+            let home = Home { shard, size: key.len() + value.len(), content: Fingerprint::of(value) };
+            *total += home.size;
+            self.homes.insert(key.to_owned(), home);
+        }
+    }
+}
+
+/// The first `ConfigMap` with room for a record of this size; a new one when there is none.
+fn place(sizes: &mut Vec<usize>, size: usize) -> Result<usize, NoRoom> {
+    let room = sizes.iter().position(|taken| taken + size <= FULL);
+    let shard = match room {
+        Some(shard) => shard,
+        None if size > FULL || sizes.len() >= MOST => return Err(NoRoom),
+        None => {
+            sizes.push(0);
+            sizes.len() - 1
+        }
+    };
+    if let Some(taken) = sizes.get_mut(shard) {
+        *taken += size;
+    }
+    Ok(shard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(key: &str, size: usize) -> (String, Option<String>) {
+        (key.to_owned(), Some("x".repeat(size)))
+    }
+
+    fn apply(layout: &mut Layout, changes: &Changes) -> Vec<usize> {
+        let writes = layout.plan(changes).unwrap();
+        for write in &writes {
+            layout.done(write);
+        }
+        writes.iter().map(|write| write.shard).collect()
+    }
+
+    #[test]
+    fn a_small_cloud_is_one_config_map_and_one_request() {
+        let mut layout = Layout::default();
+        assert_eq!(apply(&mut layout, &[set("vm.1", 10), set("template.1", 10)].into()), [0]);
+        assert_eq!(layout.shards(), 1);
+    }
+
+    #[test]
+    fn what_is_there_already_costs_no_request() {
+        let mut layout = Layout::default();
+        let changes: Changes = [set("vm.1", 10)].into();
+        apply(&mut layout, &changes);
+        assert_eq!(layout.plan(&changes), Ok(Vec::new()));
+        assert_eq!(layout.plan(&[("vm.2".to_owned(), None)].into()), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn none_grows_beyond_its_limit_and_room_is_used_again() {
+        let mut layout = Layout::default();
+        let half = FULL / 2;
+        let many: Changes = (0..5).map(|n| set(&format!("machine.{n}"), half - 20)).collect();
+        assert_eq!(apply(&mut layout, &many), [0, 1, 2]);
+        assert!(layout.sizes.iter().all(|size| *size <= FULL), "{:?}", layout.sizes);
+        apply(&mut layout, &[("machine.0".to_owned(), None)].into());
+        assert_eq!(apply(&mut layout, &[set("machine.9", half - 20)].into()), [0]);
+    }
+
+    #[test]
+    fn what_vms_refer_to_is_written_before_them() {
+        let mut layout = Layout::default();
+        apply(&mut layout, &[set("machine.1", FULL - 100)].into());
+        // The VM fits beside the machine, its template does not.
+        let changes: Changes = [set("vm.1", 20), set("template.1", 500)].into();
+        let writes = layout.plan(&changes).unwrap();
+        let keys: Vec<_> = writes.iter().flat_map(|write| write.changes.keys()).collect();
+        assert_eq!(keys, ["template.1", "vm.1"]);
+    }
+
+    #[test]
+    fn a_cloud_that_is_too_big_is_refused_and_changes_nothing() {
+        let mut layout = Layout::default();
+        let all: Changes = (0..MOST).map(|n| set(&format!("vm.{n:03}"), FULL - 10)).collect();
+        apply(&mut layout, &all);
+        assert_eq!(layout.plan(&[set("vm.999", 100)].into()), Err(NoRoom));
+        assert_eq!(layout.shards(), MOST);
+    }
+
+    #[test]
+    fn the_difference_removes_what_is_wanted_no_more() {
+        let mut layout = Layout::default();
+        apply(&mut layout, &[set("vm.1", 10), set("vm.2", 10)].into());
+        let difference = layout.difference([set("vm.2", 10)].into());
+        let writes = layout.plan(&difference).unwrap();
+        assert_eq!(writes, [Write { shard: 0, changes: [("vm.1".to_owned(), None)].into() }]);
+    }
+
+    #[test]
+    fn a_broken_record_is_named_by_its_key() {
+        let records = [("vm.1".to_owned(), "rubbish".to_owned())];
+        let error = entries_of(records.iter().map(|(key, value)| (key, value))).unwrap_err();
+        assert!(error.starts_with("key \"vm.1\": "), "{error}");
+    }
+}

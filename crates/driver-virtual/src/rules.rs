@@ -1,0 +1,441 @@
+//! What goes wrong: failure rules of calls and outcomes of creations (spec/providers §7.2 `failures`, `outcomes`).
+
+use std::{fmt, time::Duration};
+
+use serde_json::Value;
+
+use super::{
+    draw::Fingerprint,
+    reader::{RULE, Section},
+};
+use kube_values::field::{FieldPath, Findings};
+use machine_driver::{Code, Status};
+
+/// What a call of the cloud does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// `CreateMachine`.
+    Create,
+    /// `InitializeMachine`.
+    Initialize,
+    /// `DeleteMachine`.
+    Delete,
+    /// `GetMachineStatus`.
+    Status,
+    /// `ListMachines`.
+    List,
+    /// `GetVolumeIDs`.
+    Volumes,
+    /// Attaching a volume to a node.
+    Attach,
+    /// Detaching a volume from a node.
+    Detach,
+}
+
+impl Operation {
+    /// All operations.
+    pub const ALL: [Self; 8] = [
+        Self::Create,
+        Self::Initialize,
+        Self::Delete,
+        Self::Status,
+        Self::List,
+        Self::Volumes,
+        Self::Attach,
+        Self::Detach,
+    ];
+
+    /// The word of the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Initialize => "initialize",
+            Self::Delete => "delete",
+            Self::Status => "status",
+            Self::List => "list",
+            Self::Volumes => "volumes",
+            Self::Attach => "attach",
+            Self::Detach => "detach",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a call is about, as far as rules look at it.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Name of the class.
+    pub class: &'a str,
+    /// Name of the machine; empty for calls about many.
+    pub machine: &'a str,
+    /// Region of the VM.
+    pub region: &'a str,
+    /// Zone of the VM.
+    pub zone: &'a str,
+    /// Machine type of the VM.
+    pub machine_type: &'a str,
+}
+
+/// A name pattern; `*` stands for any text, `?` for one character.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob(String);
+
+impl Glob {
+    /// Whether the whole text fits.
+    pub fn matches(&self, text: &str) -> bool {
+        let (pattern, text): (Vec<char>, Vec<char>) = (self.0.chars().collect(), text.chars().collect());
+        let (mut at, mut seen) = (0, 0);
+        // Where to go on when the text after the last star must be one character longer.
+        let mut back: Option<(usize, usize)> = None;
+        while seen < text.len() {
+            match pattern.get(at) {
+                Some('*') => {
+                    back = Some((at, seen));
+                    at += 1;
+                }
+                Some(c) if *c == '?' || Some(c) == text.get(seen) => {
+                    at += 1;
+                    seen += 1;
+                }
+                _ => {
+                    let Some((star, from)) = back else { return false };
+                    back = Some((star, from + 1));
+                    at = star + 1;
+                    seen = from + 1;
+                }
+            }
+        }
+        pattern.iter().skip(at).all(|c| *c == '*')
+    }
+}
+
+/// Which VMs a rule is about; what is absent fits all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pattern {
+    class: Option<Glob>,
+    machine: Option<Glob>,
+    region: Option<Glob>,
+    zone: Option<Glob>,
+    machine_type: Option<Glob>,
+}
+
+impl Pattern {
+    /// Whether the subject fits.
+    pub fn matches(&self, subject: Subject<'_>) -> bool {
+        let fits = |glob: &Option<Glob>, text| glob.as_ref().is_none_or(|glob| glob.matches(text));
+        fits(&self.class, subject.class)
+            && fits(&self.machine, subject.machine)
+            && fits(&self.region, subject.region)
+            && fits(&self.zone, subject.zone)
+            && fits(&self.machine_type, subject.machine_type)
+    }
+
+    /// Reads the keys `class`, `machine`, `region`, `zone` and `machineType`.
+    pub(super) fn read(section: &mut Section<'_>, found: &mut Findings) -> Self {
+        let mut glob = |key| section.text(key, found).map(Glob);
+        Self {
+            class: glob("class"),
+            machine: glob("machine"),
+            region: glob("region"),
+            zone: glob("zone"),
+            machine_type: glob("machineType"),
+        }
+    }
+}
+
+/// What a failure rule does to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailureEffect {
+    /// The call fails before anything was done.
+    Error,
+    /// The VM is made, or deleted, yet the call fails, so much later.
+    DoneButError(Duration),
+    /// The list lacks VMs.
+    ShortList(ShortList),
+    /// The call takes this much longer and then goes on.
+    Hang(Duration),
+    /// The call reaches the cloud twice, and its caller gets the second answer.
+    Repeated,
+}
+
+/// What a list answers in place of all VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShortList {
+    /// None.
+    Empty,
+    /// Every second one.
+    Half,
+}
+
+/// One failure rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailureRule {
+    /// Tells the rule from others; its hit counter hangs on it.
+    pub id: u64,
+    /// The operation; `None` is any.
+    pub operation: Option<Operation>,
+    /// The VMs.
+    pub pattern: Pattern,
+    /// How often, from 0 to 1.
+    pub rate: f64,
+    /// How many hits it has at most.
+    pub count: Option<u64>,
+    /// From when on, after the simulation's start.
+    pub from: Duration,
+    /// Until when, excluded.
+    pub to: Option<Duration>,
+    /// What happens.
+    pub effect: FailureEffect,
+    /// The code of the failure.
+    pub code: Code,
+    message: Option<String>,
+}
+
+impl FailureRule {
+    /// Whether the rule is about this call at this age of the simulation; rate and count are left to the caller.
+    pub fn applies(&self, operation: Operation, subject: Subject<'_>, age: Duration) -> bool {
+        self.operation.is_none_or(|wanted| wanted == operation)
+            && self.pattern.matches(subject)
+            && age >= self.from
+            && self.to.is_none_or(|to| age < to)
+    }
+
+    /// The failure, with the placeholders `{op}`, `{class}`, `{machine}`, `{region}`, `{zone}`, `{machineType}` filled.
+    pub fn status(&self, operation: Operation, subject: Subject<'_>) -> Status {
+        let Some(message) = &self.message else {
+            return Status::new(self.code, format!("simulated failure of {operation} of {:?}", subject.machine));
+        };
+        let filled = message
+            .replace("{op}", operation.as_str())
+            .replace("{class}", subject.class)
+            .replace("{machine}", subject.machine)
+            .replace("{region}", subject.region)
+            .replace("{zone}", subject.zone)
+            .replace("{machineType}", subject.machine_type);
+        Status::new(self.code, filled)
+    }
+
+    /// Reads the list `failures`.
+    pub(super) fn read_all(list: &[Value], path: &FieldPath, found: &mut Findings) -> Vec<Self> {
+        list.iter().enumerate().filter_map(|(at, value)| Self::read(value, at, &path.index(at), found)).collect()
+    }
+
+    fn read(value: &Value, at: usize, path: &FieldPath, found: &mut Findings) -> Option<Self> {
+        let mut section = Section::of(value, path, found)?;
+        let operation = read_operation(&mut section, found);
+        let pattern = Pattern::read(&mut section, found);
+        let rate = section.rate("rate", found).unwrap_or(1.0);
+        let count = section.number("count", found);
+        let from = section.optional_duration("from", found).unwrap_or_default();
+        let to = section.optional_duration("to", found);
+        let code = read_code(&mut section, found);
+        let message = section.text("message", found);
+        let hang = section.optional_duration("for", found);
+        let word = section.text("effect", found);
+        let (effect, default_code) = match word.as_deref() {
+            None | Some("error") => (FailureEffect::Error, None),
+            Some("created-but-error") => {
+                if operation != Some(Operation::Create) {
+                    found.invalid(RULE, section.path_of("op"), Value::Null, "effect created-but-error needs op create");
+                }
+                (FailureEffect::DoneButError(hang.unwrap_or_default()), Some(Code::Unknown))
+            }
+            Some("deleted-but-error") => {
+                if operation != Some(Operation::Delete) {
+                    found.invalid(RULE, section.path_of("op"), Value::Null, "effect deleted-but-error needs op delete");
+                }
+                (FailureEffect::DoneButError(hang.unwrap_or_default()), Some(Code::Unknown))
+            }
+            Some(list @ ("empty-list" | "partial-list")) => {
+                if operation != Some(Operation::List) {
+                    found.invalid(RULE, section.path_of("op"), Value::Null, format!("effect {list} needs op list"));
+                }
+                let short = if list == "empty-list" { ShortList::Empty } else { ShortList::Half };
+                (FailureEffect::ShortList(short), Some(Code::Unknown))
+            }
+            Some("auth-failure") => (FailureEffect::Error, Some(Code::Unauthenticated)),
+            Some("hang") => {
+                let Some(length) = hang else {
+                    found.required(RULE, section.path_of("for"), "effect hang needs how long");
+                    return None;
+                };
+                (FailureEffect::Hang(length), Some(Code::DeadlineExceeded))
+            }
+            Some("repeated") => (FailureEffect::Repeated, Some(Code::Unknown)),
+            Some(other) => {
+                let words = [
+                    "error",
+                    "created-but-error",
+                    "deleted-but-error",
+                    "empty-list",
+                    "partial-list",
+                    "hang",
+                    "repeated",
+                    "auth-failure",
+                ];
+                found.not_supported(RULE, section.path_of("effect"), other, &words);
+                return None;
+            }
+        };
+        let code = code.or(default_code);
+        if code.is_none() {
+            found.required(RULE, section.path_of("code"), "name of a machine code such as ResourceExhausted");
+        }
+        section.finish(found);
+        let mut id = Fingerprint::new();
+        id.add(&(at as u64).to_le_bytes());
+        id.add(value.to_string().as_bytes());
+        Some(Self { id: id.value(), operation, pattern, rate, count, from, to, effect, code: code?, message })
+    }
+}
+
+fn read_operation(section: &mut Section<'_>, found: &mut Findings) -> Option<Operation> {
+    let word = section.text("op", found)?;
+    let operation = Operation::ALL.into_iter().find(|operation| operation.as_str() == word);
+    if operation.is_none() && word != "any" {
+        let words: Vec<&str> = Operation::ALL.iter().map(|operation| operation.as_str()).chain(["any"]).collect();
+        found.not_supported(RULE, section.path_of("op"), word, &words);
+    }
+    operation
+}
+
+fn read_code(section: &mut Section<'_>, found: &mut Findings) -> Option<Code> {
+    let word = section.text("code", found)?;
+    let code = Code::from_name(&word).filter(|code| *code != Code::OK);
+    if code.is_none() {
+        let words: Vec<&str> = Code::ALL.iter().skip(1).map(|code| code.as_str()).collect();
+        found.not_supported(RULE, section.path_of("code"), word, &words);
+    }
+    code
+}
+
+/// What becomes of a new VM, beside the plain path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It runs, but no Node ever registers.
+    NeverJoins,
+    /// Its Node becomes not ready so long after it was ready.
+    JoinsThenNotReady(Duration),
+    /// A second VM is made for the same machine.
+    DuplicateVm,
+    /// It disappears so long after its creation.
+    Vanishes(Duration),
+    /// It waits for `InitializeMachine`.
+    Uninitialized,
+}
+
+/// One rule of `outcomes`; the first that hits decides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutcomeRule {
+    /// The VMs.
+    pub pattern: Pattern,
+    /// How often, from 0 to 1.
+    pub rate: f64,
+    /// What happens.
+    pub outcome: Outcome,
+}
+
+impl OutcomeRule {
+    /// Reads the list `outcomes`.
+    pub(super) fn read_all(list: &[Value], path: &FieldPath, found: &mut Findings) -> Vec<Self> {
+        list.iter().enumerate().filter_map(|(at, value)| Self::read(value, &path.index(at), found)).collect()
+    }
+
+    fn read(value: &Value, path: &FieldPath, found: &mut Findings) -> Option<Self> {
+        let mut section = Section::of(value, path, found)?;
+        let pattern = Pattern::read(&mut section, found);
+        let rate = section.rate("rate", found).unwrap_or(1.0);
+        let after = section.optional_duration("after", found).unwrap_or_default();
+        let Some(word) = section.text("effect", found) else {
+            found.required(RULE, section.path_of("effect"), "what becomes of the VM");
+            return None;
+        };
+        let outcome = match word.as_str() {
+            "never-joins" => Outcome::NeverJoins,
+            "joins-then-notready" => Outcome::JoinsThenNotReady(after),
+            "duplicate-vm" => Outcome::DuplicateVm,
+            "vanishes" => Outcome::Vanishes(after),
+            "uninitialized" => Outcome::Uninitialized,
+            other => {
+                let words = ["never-joins", "joins-then-notready", "duplicate-vm", "vanishes", "uninitialized"];
+                found.not_supported(RULE, section.path_of("effect"), other, &words);
+                return None;
+            }
+        };
+        section.finish(found);
+        Some(Self { pattern, rate, outcome })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    const SUBJECT: Subject<'_> =
+        Subject { class: "pool", machine: "m-7", region: "sim-1", zone: "sim-1b", machine_type: "spot.large" };
+
+    #[rstest]
+    #[case::a_star_is_anything("*", "m-7", true)]
+    #[case::a_prefix("spot*", "spot.large", true)]
+    #[case::another_prefix("spot*", "on.spot", false)]
+    #[case::in_the_middle("s*t.l?rge", "spot.large", true)]
+    #[case::exact("m-7", "m-70", false)]
+    #[case::two_stars("*a*b", "xaybzb", true)]
+    fn a_pattern_fits_whole_names(#[case] pattern: &str, #[case] text: &str, #[case] fits: bool) {
+        assert_eq!(Glob(pattern.to_owned()).matches(text), fits);
+    }
+
+    fn rule(value: &Value) -> FailureRule {
+        let mut found = Findings::new();
+        let rule = FailureRule::read(value, 0, &FieldPath::new("failures[0]"), &mut found);
+        assert_eq!(found.aggregate(), "[]");
+        rule.unwrap()
+    }
+
+    #[rstest]
+    #[case::the_start_is_included(600, true)]
+    #[case::the_end_is_excluded(1500, false)]
+    #[case::before(599, false)]
+    fn a_zone_outage_has_a_window(#[case] age: u64, #[case] applies: bool) {
+        let outage =
+            rule(&json!({"op": "create", "zone": "sim-1b", "from": "10m", "to": "25m", "code": "ResourceExhausted"}));
+        assert_eq!(outage.applies(Operation::Create, SUBJECT, Duration::from_secs(age)), applies);
+        assert!(!outage.applies(Operation::Delete, SUBJECT, Duration::from_secs(600)));
+    }
+
+    #[test]
+    fn the_message_names_what_the_call_was_about() {
+        let rule =
+            rule(&json!({"op": "any", "code": "ResourceExhausted", "message": "out of {machineType} in {zone}"}));
+        let status = rule.status(Operation::Create, SUBJECT);
+        assert_eq!(status, Status::new(Code::ResourceExhausted, "out of spot.large in sim-1b"));
+    }
+
+    #[test]
+    fn an_auth_failure_needs_no_code() {
+        assert_eq!(rule(&json!({"op": "any", "effect": "auth-failure"})).code, Code::Unauthenticated);
+    }
+
+    #[rstest]
+    #[case::no_code(json!({"op": "create"}), "failures[0].code: Required value")]
+    #[case::an_unknown_code(json!({"op": "create", "code": "Full"}), "failures[0].code: Unsupported value")]
+    #[case::an_unknown_operation(json!({"op": "make", "code": "Unknown"}), "failures[0].op: Unsupported value")]
+    #[case::a_hang_without_end(json!({"op": "create", "effect": "hang"}), "failures[0].for: Required value")]
+    #[case::a_rate_above_one(json!({"code": "Unknown", "rate": 2}), "failures[0].rate: Invalid value: 2")]
+    #[case::a_misspelt_key(json!({"code": "Unknown", "zones": "a"}), "failures[0].zones: Forbidden")]
+    #[case::a_short_list_of_a_create(json!({"op": "create", "effect": "empty-list"}), "needs op list")]
+    #[case::a_lost_reply_of_a_delete(json!({"op": "delete", "effect": "created-but-error"}), "needs op create")]
+    fn a_wrong_rule_is_refused_with_its_key(#[case] written: Value, #[case] words: &str) {
+        let mut found = Findings::new();
+        FailureRule::read(&written, 0, &FieldPath::new("failures[0]"), &mut found);
+        assert!(found.aggregate().contains(words), "{}", found.aggregate());
+    }
+}

@@ -1,0 +1,83 @@
+//! The drivers that are built in, and the rules over classes of providers whose machines are made elsewhere.
+
+use std::sync::Arc;
+
+use driver_aws::AwsClasses;
+use machine_driver::ClassRules;
+
+/// The rules over classes that this program knows without a driver for them.
+pub fn known_rules() -> Vec<Arc<dyn ClassRules>> {
+    vec![Arc::new(AwsClasses)]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use async_trait::async_trait;
+    use driver_aws::AWS;
+    use driver_virtual::{SimulationOptions, Standby};
+    use kube_values::field::Findings;
+    use machine_api::v1alpha1::MachineClass;
+    use machine_driver::{
+        Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, Measured,
+        OpContext, Registry, Status, VmIdentity, VolumeIdsRequest,
+    };
+    use mcm_metrics::Metrics;
+
+    use super::*;
+
+    /// A driver of its own for a provider whose rules are known.
+    struct Served(DriverInfo);
+
+    #[async_trait]
+    impl Driver for Served {
+        fn info(&self) -> &DriverInfo {
+            &self.0
+        }
+        fn validate(&self, _: &MachineClass, _: &mut Findings) {}
+        async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn delete_machine(&self, _: &OpContext, _: MachineRequest) -> Result<DeletedVm, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn get_machine_status(&self, _: &OpContext, _: MachineRequest) -> Result<VmIdentity, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn list_machines(&self, _: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+    }
+
+    fn missing(driver: Option<&Arc<dyn Driver>>) -> usize {
+        let mut registry = Registry::new();
+        for rules in &known_rules() {
+            registry.register_rules(rules);
+        }
+        if let Some(driver) = driver {
+            registry.register_as(AWS, driver);
+        }
+        registry.missing_in_secret(AWS, &BTreeSet::new()).len()
+    }
+
+    #[test]
+    fn cls_9_what_a_secret_lacks_is_told_also_when_a_driver_serves_the_provider() {
+        let info = DriverInfo {
+            name: "aws",
+            providers: vec![AWS.to_owned()],
+            schema: None,
+            capabilities: Capabilities::default(),
+        };
+        let metrics = Metrics::new(Arc::new(|| std::time::Duration::ZERO)).unwrap();
+        let served: Arc<dyn Driver> = Arc::new(Measured::new(Arc::new(Served(info)), metrics));
+        assert_eq!(missing(None), 3);
+        assert_eq!(missing(Some(&served)), 3);
+        let options = SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH);
+        let played: Arc<dyn Driver> = Arc::new(Standby::new(&options).unwrap());
+        assert_eq!(missing(Some(&played)), 0, "a simulated cloud asks for no credentials");
+    }
+}
