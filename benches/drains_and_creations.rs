@@ -13,6 +13,16 @@ use std::{
 };
 
 use async_trait::async_trait;
+use controller_runtime::{
+    clients::{ClientSettings, Cluster, Purpose, Rate},
+    clock::{SharedClock, TokioClock},
+    events::Recorder,
+    gate::Gate,
+    key::ObjectKey,
+    objects::Objects,
+    queue::WorkQueue,
+    store::Store,
+};
 use http::{Method, Request, Response};
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -25,22 +35,10 @@ use machine_api::{
     names::{finalizer, label, machine_condition, stage_text},
     v1alpha1::{Machine, MachineClass},
 };
-use machine_controller_manager::{
-    cluster::{
-        clients::{ClientSettings, Cluster, Purpose, Rate},
-        clock::{SharedClock, TokioClock},
-        events::Recorder,
-        gate::Gate,
-        key::ObjectKey,
-        objects::Objects,
-        queue::WorkQueue,
-        store::Store,
-    },
-    controllers::{
-        drain::observe::DrainViews,
-        machine::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings},
-        views::{ControlViews, node_store},
-    },
+use machine_controllers::{
+    drain::observe::DrainViews,
+    machine::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings},
+    views::{ControlViews, node_store},
 };
 use machine_driver::{
     Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,

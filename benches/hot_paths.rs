@@ -4,6 +4,11 @@
 
 use std::{sync::Arc, time::Instant};
 
+use controller_runtime::{
+    clock::{SharedClock, TokioClock},
+    key::ObjectKey,
+    store::Store,
+};
 use k8s_openapi::api::{
     core::v1::{Node, NodeCondition, PersistentVolume, PersistentVolumeClaim, Pod},
     policy::v1::PodDisruptionBudget,
@@ -20,27 +25,20 @@ use machine_api::{
     v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet},
     validation::{NoProviders, NoReferences, Policy},
 };
-use machine_controller_manager::{
-    cluster::{
-        clock::{SharedClock, TokioClock},
-        key::ObjectKey,
-        store::Store,
+use machine_controller_manager::extension::{
+    rows::Selection,
+    view::{Freshness, View},
+    views::{FleetView, Inventories, InventorySettings, Judges, OutlookView, RolloutPlanView, Sources, Standing},
+};
+use machine_controllers::{
+    deployment::settings::DeploymentSettings,
+    drain::observe::DrainViews,
+    machine::{
+        FreezeSwitch,
+        outlook::{OutlookDeps, OutlookTarget, Outlooks},
+        settings::MachineSettings,
     },
-    controllers::{
-        deployment::settings::DeploymentSettings,
-        drain::observe::DrainViews,
-        machine::{
-            FreezeSwitch,
-            outlook::{OutlookDeps, OutlookTarget, Outlooks},
-            settings::MachineSettings,
-        },
-        views::{BY_CLASS, ControlViews, node_store},
-    },
-    extension::{
-        rows::Selection,
-        view::{Freshness, View},
-        views::{FleetView, Inventories, InventorySettings, Judges, OutlookView, RolloutPlanView, Sources, Standing},
-    },
+    views::{BY_CLASS, ControlViews, node_store},
 };
 use machine_driver::Registry;
 

@@ -8,24 +8,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The rooms from the ground up. A room imports only rooms that stand before it, so that no two need each other.
-const ROOMS: [&str; 10] = [
-    "settings",
-    "drivers",
-    "cluster",
-    "controllers",
-    "simulation",
-    "server",
-    "dev_server",
-    "extension",
-    "manager",
-    "cli",
-];
+/// The rooms of the binary's package from the ground up. A room imports only rooms that stand before it, so that no two need
+/// each other. Between crates Cargo sees to that.
+const ROOMS: [&str; 7] = ["settings", "drivers", "server", "dev_server", "extension", "manager", "cli"];
 
 /// Rooms and crates that compute and nothing else.
-const PURE_ROOMS: [&str; 6] = ["kube-values", "machine-api", "kube-protocol", "mcm-metrics", "settings", "simulation"];
+const PURE_ROOMS: [&str; 6] =
+    ["kube-values", "machine-api", "kube-protocol", "mcm-metrics", "machine-simulation", "settings"];
 
-/// The files of `controllers` that act, wait or run a loop; every other one decides or observes.
+/// The files of `machine-controllers` that act, wait or run a loop; every other one decides or observes.
 const ACTING: [&str; 8] = ["act", "mod", "reconcile", "driver_calls", "tokens", "calls", "collector", "watchman"];
 
 /// What only a file that acts has.
@@ -160,7 +151,7 @@ fn what_decides_does_not_wait_call_or_look_at_a_clock() {
     for source in all.iter().filter(|source| !source.is_test()) {
         let name = source.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let decides = match source.room().as_str() {
-            "controllers" => !ACTING.contains(&name.as_str()),
+            "machine-controllers" => !ACTING.contains(&name.as_str()),
             room => PURE_ROOMS.contains(&room),
         };
         let words = IMPURE.iter().filter(|word| decides && says(source.outside_tests(), word));
@@ -170,10 +161,24 @@ fn what_decides_does_not_wait_call_or_look_at_a_clock() {
 }
 
 #[test]
+fn every_crate_takes_the_lints_of_the_workspace() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let crates =
+        fs::read_dir(root.join("crates")).expect("there are crates").map(|entry| entry.expect("readable").path());
+    let manifests: Vec<_> = crates.chain([root.to_owned()]).map(|folder| folder.join("Cargo.toml")).collect();
+    assert!(manifests.len() > 10, "{manifests:?}");
+    for manifest in manifests {
+        let text = fs::read_to_string(&manifest).expect("UTF-8");
+        assert!(text.contains("[lints]\nworkspace = true\n"), "{}", manifest.display());
+    }
+}
+
+#[test]
 fn an_import_is_found_in_every_spelling() {
-    let code = "use crate::cluster::key; use crate::{server::{tls, Peer}, driver::Code,\n    settings};".to_owned();
+    let code = "use crate::extension::views; use crate::{server::{tls, Peer}, drivers::known_rules,\n    settings};"
+        .to_owned();
     let source = Source { path: PathBuf::from("cli/x.rs"), code };
-    assert_eq!(source.imports(), ["cluster", "server", "driver", "settings"]);
+    assert_eq!(source.imports(), ["extension", "server", "drivers", "settings"]);
     assert_eq!(source.room(), "cli");
     assert!(says("call().await?", ".await") && !says("self.awaits_picks()", ".await"));
 }

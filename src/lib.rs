@@ -5,8 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
-pub mod cluster;
-pub mod controllers;
 pub mod dev_server;
 pub mod drivers;
 pub mod extension;
@@ -15,4 +13,3 @@ mod floors;
 pub mod manager;
 pub mod server;
 pub mod settings;
-pub mod simulation;

@@ -14,6 +14,7 @@ mod serving;
 
 use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
+use controller_runtime::storage_version::ReadVersion;
 pub use drivers::{DriverSelection, Impersonation, SimulationAdmin, SimulationSettings, SimulationState};
 pub use extension::{
     AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings, Lookup,
@@ -21,7 +22,6 @@ pub use extension::{
 };
 pub use limits::{ConnectionLimits, Http2Limits, Limits, RequestLimits};
 pub use loops::{Controller, ControllerSet, Half, LeaderElection, StandbyCaches, Workers};
-use machine_api::kind::ApiVersion;
 pub use serving::{
     AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, SniCertificate, TlsCipherSuite,
     TlsMinVersion, WebhookSettings,
@@ -126,28 +126,6 @@ pub enum TargetCluster {
     InCluster,
     /// By a kubeconfig file.
     Kubeconfig(PathBuf),
-}
-
-/// Which version of the machine kinds is watched.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReadVersion {
-    /// The one that is stored, found out by asking: no cache then needs the conversion webhook.
-    #[default]
-    Stored,
-    /// Always this one.
-    Fixed(ApiVersion),
-}
-
-impl std::str::FromStr for ReadVersion {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match (text, ApiVersion::from_name(text)) {
-            ("stored", _) => Ok(Self::Stored),
-            (_, Some(version)) => Ok(Self::Fixed(version)),
-            (other, None) => Err(format!("unknown version {other:?}: want \"stored\", \"v1alpha1\" or \"v1beta1\"")),
-        }
-    }
 }
 
 /// A token bucket on the client's side. Each client has its own; Leases and events never wait behind it.

@@ -7,7 +7,7 @@ use kube::{
 };
 
 use super::Failure;
-use crate::cluster::error::ApiError;
+use controller_runtime::error::ApiError;
 
 /// The objects of a kind, of a namespace or of the whole cluster.
 pub fn of(

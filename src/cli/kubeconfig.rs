@@ -9,7 +9,7 @@ use kube::{
 };
 
 use super::Failure;
-use crate::cluster::error::chain;
+use controller_runtime::error::chain;
 
 /// Which cluster.
 #[derive(Clone, Debug, Default, Args)]

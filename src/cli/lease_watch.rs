@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::cluster_objects::read;
-use crate::cluster::error::ApiError;
+use controller_runtime::error::ApiError;
 
 /// Pause between two looks at a Lease.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -112,14 +112,17 @@ pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::Try
 }
 
 /// The crates of this program, as their log lines name them.
-const OURS: [&str; 9] = [
+const OURS: [&str; 12] = [
+    "controller_runtime",
     "driver_aws",
     "driver_virtual",
     "kube_protocol",
     "kube_values",
     "machine_api",
     "machine_controller_manager",
+    "machine_controllers",
     "machine_driver",
+    "machine_simulation",
     "mcm",
     "mcm_metrics",
 ];
@@ -167,6 +170,15 @@ mod tests {
     fn libraries_log_no_objects_and_no_answers(#[case] v: i32) {
         assert!(!filter(v).would_enable("kube_client::client", &Level::WARN));
         assert!(!filter(v).would_enable("kube_runtime::watcher", &Level::WARN));
+    }
+
+    #[test]
+    fn every_crate_of_the_program_is_known() {
+        let crates = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/crates")).unwrap();
+        for entry in crates {
+            let name = entry.unwrap().file_name().into_string().unwrap().replace('-', "_");
+            assert!(OURS.contains(&name.as_str()), "{name}");
+        }
     }
 
     #[rstest]

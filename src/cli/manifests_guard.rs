@@ -1,6 +1,6 @@
 //! `mcm manifests storage-guard`: a policy by which the API server refuses to take the converter away from what is stored.
 //!
-//! Source: spec/packaging §3.3; what it prevents is in [`crate::cluster::definitions`].
+//! Source: spec/packaging §3.3; what it prevents is in [`controller_runtime::definitions`].
 
 use serde_json::{Value, json};
 

@@ -15,20 +15,18 @@ use super::{
     kubeconfig::{ClusterArgs, run_interruptibly},
     namespace_name, object_name,
 };
-use crate::{
-    cluster::{
-        error::ApiError,
-        gate::Gate,
-        key::{ObjectKey, Target},
-        objects::{Objects, Part},
-    },
-    controllers::deployment::{
-        revision::revision_of,
-        rollback::{Found, Wish, find, patch},
-        template_equality::is_equal,
-    },
+use controller_runtime::{
+    error::ApiError,
+    gate::Gate,
+    key::{ObjectKey, Target},
+    objects::{Objects, Part},
 };
 use machine_api::v1alpha1::{MachineDeployment, MachineSet, controller_of};
+use machine_controllers::deployment::{
+    revision::revision_of,
+    rollback::{Found, Wish, find, patch},
+    template_equality::is_equal,
+};
 
 /// How often the change is tried while others change the deployment too.
 const TRIES: usize = 5;
@@ -154,26 +152,34 @@ fn no_such_revision(deployment: &MachineDeployment, sets: &[&MachineSet], wish: 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use machine_api::names::annotation;
+    use serde_json::json;
 
-    use crate::controllers::{
-        deployment::testing::{deployment, set_of_class},
-        set::testing::Building,
-    };
+    use super::*;
 
     #[test]
     fn a_missing_revision_is_answered_with_those_that_there_are() {
-        let revised = |name, class, revision| {
-            Building(set_of_class(name, class, 0, 0)).annotation(annotation::REVISION, revision).build()
+        let of_class =
+            |class: &str| json!({ "metadata": {}, "spec": { "class": { "kind": "MachineClass", "name": class } } });
+        let deployment: MachineDeployment = serde_json::from_value(json!({
+            "metadata": { "name": "md", "namespace": "ns" },
+            "spec": { "template": of_class("new") },
+        }))
+        .unwrap();
+        let revised = |name: &str, class: &str, revision: &str| -> MachineSet {
+            serde_json::from_value(json!({
+                "metadata": { "name": name, "namespace": "ns", "annotations": { annotation::REVISION: revision } },
+                "spec": { "template": of_class(class) },
+            }))
+            .unwrap()
         };
         let (newer, older) = (revised("md-b", "new", "2"), revised("md-a", "old", "1"));
-        let text = no_such_revision(&deployment(1, 1, 0).build(), &[&newer, &older], Wish::Revision(9));
+        let text = no_such_revision(&deployment, &[&newer, &older], Wish::Revision(9));
         assert_eq!(
             text,
             "machinedeployment ns/md has no revision 9; there are: 1 (md-a, class old), 2 (md-b, class new, present)"
         );
-        let text = no_such_revision(&deployment(1, 1, 0).build(), &[], Wish::Previous);
+        let text = no_such_revision(&deployment, &[], Wish::Previous);
         assert_eq!(
             text,
             "machinedeployment ns/md has no revision before the present one; none of its sets has a revision, so apply \

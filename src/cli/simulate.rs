@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::Failure;
-use crate::simulation::{Telling, checks::Violation, guards::Guard, history::History, run as happen, shortened};
+use machine_simulation::{Telling, checks::Violation, guards::Guard, history::History, run as happen, shortened};
 
 /// So many failures are shown; further ones are only counted.
 const SHOWN: usize = 3;

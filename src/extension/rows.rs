@@ -7,14 +7,13 @@
 use std::{fmt, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
+use controller_runtime::key::ObjectKey;
 use kube_protocol::{
     jsonpath::JsonPath,
     selectors::{FieldSelector, LabelSelector},
     status::ApiStatus,
 };
 use serde_json::Value;
-
-use crate::cluster::key::ObjectKey;
 
 /// Objects as they were seen at one moment. What is told of one depends on nothing that may have changed since.
 #[async_trait]

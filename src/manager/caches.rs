@@ -16,21 +16,18 @@ use super::{
     target::TargetViews,
     views::{Seen, inventories},
 };
-use crate::{
-    cluster::{
-        clients::Purpose,
-        gate::Gate,
-        lease::Leadership,
-        storage_version::StorageVersions,
-        store::Store,
-        supervisor::{Stage, Supervisor},
-        watch::{Beta, OnPoison, PAGE, Scope, Watches, Watching, prune},
-    },
-    controllers::views::ControlViews,
-    extension::views::Standing,
-    settings::StandbyCaches,
+use crate::{extension::views::Standing, settings::StandbyCaches};
+use controller_runtime::{
+    clients::Purpose,
+    gate::Gate,
+    lease::Leadership,
+    storage_version::StorageVersions,
+    store::Store,
+    supervisor::{Stage, Supervisor},
+    watch::{Beta, OnPoison, PAGE, Scope, Watches, Watching, prune},
 };
 use machine_api::kind::{ApiVersion, Kind};
+use machine_controllers::views::ControlViews;
 use machine_driver::Registry;
 
 /// When watches begin: at once, or with leadership.

@@ -6,12 +6,10 @@ use super::{
     Common, Reach,
     observers::{CallMetrics, ControlCalls},
 };
-use crate::{
-    cluster::{
-        clients::{ClientSettings, Cluster, Rate, Source, config},
-        preflight::Preflight,
-    },
-    settings::{ControlCluster, TargetCluster},
+use crate::settings::{ControlCluster, TargetCluster};
+use controller_runtime::{
+    clients::{ClientSettings, Cluster, Rate, Source, config},
+    preflight::Preflight,
 };
 
 /// The label in metrics of an API server that has no address.
@@ -67,13 +65,13 @@ impl Clusters {
 
     /// Checks of the control cluster.
     pub(super) fn control_preflight(&self) -> Preflight {
-        Preflight::new("control", self.control.client(crate::cluster::clients::Purpose::Discovery))
+        Preflight::new("control", self.control.client(controller_runtime::clients::Purpose::Discovery))
     }
 
     /// Checks of the target cluster.
     pub(super) fn target_preflight(&self) -> Option<Preflight> {
         let target = self.target.as_ref()?;
-        Some(Preflight::new("target", target.client(crate::cluster::clients::Purpose::Discovery)))
+        Some(Preflight::new("target", target.client(controller_runtime::clients::Purpose::Discovery)))
     }
 }
 

@@ -18,26 +18,23 @@ use super::{
     told,
     views::inventories,
 };
-use crate::{
-    cluster::{
-        catch_up::caught_up,
-        clients::Purpose,
-        events::{self, EventNote, Publisher, Recorder},
-        gate::Gate,
-        latch::Latch,
-        lease::{ElectionSettings, Ended, LeaderElection, Leadership, Times, identity_of},
-        objects::Objects,
-        preflight::Preflight,
-        refusals::Refusals,
-        supervisor::{Stage, Supervisor},
-        watch::{Poison, prune},
-    },
-    controllers::views::ControlViews,
-    extension::views::Inventories,
-    settings::Half,
+use crate::{extension::views::Inventories, settings::Half};
+use controller_runtime::{
+    catch_up::caught_up,
+    clients::Purpose,
+    events::{self, EventNote, Publisher, Recorder},
+    gate::Gate,
+    latch::Latch,
+    lease::{ElectionSettings, Ended, LeaderElection, Leadership, Times, identity_of},
+    objects::Objects,
+    preflight::Preflight,
+    refusals::Refusals,
+    supervisor::{Stage, Supervisor},
+    watch::{Poison, prune},
 };
 use driver_virtual::ConfigMapAccess;
 use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
+use machine_controllers::views::ControlViews;
 use mcm_metrics::{FleetSnapshot, Listing};
 
 /// Component of events that no controller tells.
@@ -344,7 +341,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::{super::target::tests::unasked_views, *};
-    use crate::cluster::store::{History, Store};
+    use controller_runtime::store::{History, Store};
 
     /// All views of a process.
     struct Views<'a>(&'a ControlViews, &'a TargetViews);

@@ -13,10 +13,6 @@ use super::{
     views::{Seen, sources},
 };
 use crate::{
-    cluster::{
-        clients::{Cluster, Purpose},
-        supervisor::{Stage, Supervisor},
-    },
     extension::{
         audit::Audit,
         authentication::{
@@ -41,6 +37,10 @@ use crate::{
         tls::{Authorities, AuthorityFile, POLL_INTERVAL},
     },
     settings::{AuthenticationSettings, ExtensionSettings, FrontProxySettings, Lookup},
+};
+use controller_runtime::{
+    clients::{Cluster, Purpose},
+    supervisor::{Stage, Supervisor},
 };
 
 /// Puts the server together and starts what it needs; none when it is switched off or nothing listens.

@@ -9,19 +9,17 @@ use k8s_openapi::api::{
 use kube::Resource;
 
 use super::control::Parts;
-use crate::{
-    cluster::{
-        key::ObjectKey,
-        queue::WorkQueue,
-        refusals::{About, Refusals},
-        store::{Change, Listener},
-    },
-    controllers::{
-        set::routing::{Strength, Wake},
-        views::ControlViews,
-    },
+use controller_runtime::{
+    key::ObjectKey,
+    queue::WorkQueue,
+    refusals::{About, Refusals},
+    store::{Change, Listener},
 };
 use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
+use machine_controllers::{
+    set::routing::{Strength, Wake},
+    views::ControlViews,
+};
 
 /// The listeners of each view, before they are attached.
 #[derive(Default)]

@@ -13,31 +13,29 @@ use super::{
     stream,
     target::TargetViews,
 };
-use crate::{
-    cluster::{
-        key::ObjectKey,
-        queue::{Outcome, WorkQueue},
-        supervisor::{Stage, Supervisor},
+use crate::settings::{AutoscalerAnnotation, Controller, Half, OldMachineSets, RolloutAvailability, RolloutSettings};
+use controller_runtime::{
+    key::ObjectKey,
+    queue::{Outcome, WorkQueue},
+    supervisor::{Stage, Supervisor},
+};
+use machine_controllers::{
+    class::{self, ClassController, ClassDeps},
+    deployment::{
+        self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings,
+        OldSets,
     },
-    controllers::{
-        class::{self, ClassController, ClassDeps},
-        deployment::{
-            self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings,
-            OldSets,
-        },
-        machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Freeze},
-        overshooting::{self, Margins, OvershootController, OvershootDeps},
-        safety::{
-            collector::{Collector, CollectorDeps},
-            freeze::Limits,
-            orphans::Guards,
-            routing,
-            watchman::{Watchman, WatchmanDeps},
-        },
-        secret::{self, SecretController, SecretDeps},
-        set::{self, SetController, SetDeps},
+    machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Freeze},
+    overshooting::{self, Margins, OvershootController, OvershootDeps},
+    safety::{
+        collector::{Collector, CollectorDeps},
+        freeze::Limits,
+        orphans::Guards,
+        routing,
+        watchman::{Watchman, WatchmanDeps},
     },
-    settings::{AutoscalerAnnotation, Controller, Half, OldMachineSets, RolloutAvailability, RolloutSettings},
+    secret::{self, SecretController, SecretDeps},
+    set::{self, SetController, SetDeps},
 };
 
 type Queue = Arc<WorkQueue<ObjectKey>>;

@@ -35,12 +35,12 @@ use tokio_util::sync::CancellationToken;
 use self::randomness::Random;
 pub use self::randomness::Randomness;
 use crate::{
-    cluster::{
-        clock::{SharedClock, SystemClock},
-        supervisor::{Graces, Supervisor},
-    },
     server::{Health, Reviewer, Taken},
     settings::{Settings, ShutdownSettings},
+};
+use controller_runtime::{
+    clock::{SharedClock, SystemClock},
+    supervisor::{Graces, Supervisor},
 };
 use mcm_metrics::Metrics;
 

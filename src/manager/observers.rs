@@ -1,11 +1,10 @@
 //! Where the runtime of the controllers tells metrics what it does.
 
-use mcm_metrics::{Metrics, RestLatency, RestResult, url_pattern};
-
-use crate::cluster::{
+use controller_runtime::{
     clients::{Call, CallResult, ObserveCall},
     clock::{SharedClock, date_of},
 };
+use mcm_metrics::{Metrics, RestLatency, RestResult, url_pattern};
 
 /// Counts calls to Kubernetes APIs.
 pub(super) struct CallMetrics(Metrics);

@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use controller_runtime::{key::ObjectKey, store::Store};
 use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube::{Resource, ResourceExt};
 use kube_values::selector::{self, Labels};
@@ -16,16 +17,12 @@ use machine_api::{
     v1alpha1::controller_of,
     validation::{ClassFact, HolderFact, Node, OwnerKey, References, SecretFact, SelectingFact},
 };
+use machine_controllers::views::{
+    BY_CLASS, BY_CONTROLLER, BY_INSTANCE, BY_NAMESPACE, BY_TEMPLATE_CLASS, ControlViews, qualified,
+};
 use machine_driver::same_instance::{holder_among, instance_key};
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::{
-    cluster::{key::ObjectKey, store::Store},
-    controllers::views::{
-        BY_CLASS, BY_CONTROLLER, BY_INSTANCE, BY_NAMESPACE, BY_TEMPLATE_CLASS, ControlViews, qualified,
-    },
-};
 
 /// The stores of one namespace, once there are any.
 pub(super) struct CachedReferences {

@@ -9,10 +9,6 @@ use super::{
     stream,
 };
 use crate::{
-    cluster::{
-        clients::Purpose,
-        supervisor::{Stage, Supervisor},
-    },
     extension::front::Front,
     manager::registered_drivers::RegisteredDrivers,
     server::{
@@ -23,6 +19,10 @@ use crate::{
         },
     },
     settings,
+};
+use controller_runtime::{
+    clients::Purpose,
+    supervisor::{Stage, Supervisor},
 };
 use machine_api::{
     admission::Admission,

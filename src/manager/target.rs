@@ -11,24 +11,22 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 
 use super::caches::Begin;
-use crate::{
-    cluster::{
-        clients::{Cluster, Purpose},
-        gate::Gate,
-        key::ObjectKey,
-        objects::Objects,
-        refusals::Refusals,
-        store::{IndexName, Store},
-        supervisor::{Stage, Supervisor},
-        watch::{Lazy, SMALL_PAGE, Scope, Watches, Watching, prune},
+use controller_runtime::{
+    clients::{Cluster, Purpose},
+    gate::Gate,
+    key::ObjectKey,
+    objects::Objects,
+    refusals::Refusals,
+    store::{IndexName, Store},
+    supervisor::{Stage, Supervisor},
+    watch::{Lazy, SMALL_PAGE, Scope, Watches, Watching, prune},
+};
+use machine_controllers::{
+    drain::{
+        observe::{DrainViews, MissingView},
+        pods::claims_of,
     },
-    controllers::{
-        drain::{
-            observe::{DrainViews, MissingView},
-            pods::claims_of,
-        },
-        views::{node_store, qualified},
-    },
+    views::{node_store, qualified},
 };
 
 /// Index: pods and attachments by the name of their node.
@@ -231,7 +229,7 @@ pub(super) mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::cluster::clients::{ClientSettings, Rate};
+    use controller_runtime::clients::{ClientSettings, Rate};
 
     /// Views of a target cluster that answers nothing.
     pub(in crate::manager) fn unasked_views() -> TargetViews {

@@ -3,12 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::Common;
-use crate::{
-    cluster::{
-        clock::ClockTrouble,
-        supervisor::{Stage, Supervisor},
-    },
-    server::Gate,
+use crate::server::Gate;
+use controller_runtime::{
+    clock::ClockTrouble,
+    supervisor::{Stage, Supervisor},
 };
 
 /// Name of the check in `/readyz?verbose`.

@@ -9,17 +9,15 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{Common, clusters::Clusters};
-use crate::{
-    cluster::{
-        clients::{Cluster, Purpose},
-        definitions::{changes, hollow_in},
-        error::ApiError,
-        gate::Gate,
-        objects::CALL_TIMEOUT,
-        supervisor::{Stage, Supervisor},
-        watch::{WatchHealth, Watches},
-    },
-    server::{Check, Gate as Decides, Health},
+use crate::server::{Check, Gate as Decides, Health};
+use controller_runtime::{
+    clients::{Cluster, Purpose},
+    definitions::{changes, hollow_in},
+    error::ApiError,
+    gate::Gate,
+    objects::CALL_TIMEOUT,
+    supervisor::{Stage, Supervisor},
+    watch::{WatchHealth, Watches},
 };
 use machine_api::kind::Kind;
 use mcm_metrics::Metrics;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::{Common, control::Parts, loops, references::CachedReferences, target::TargetViews};
 use crate::{
-    controllers::{
-        drain::observe::DrainViews,
-        machine::outlook::{OutlookDeps, OutlookTarget, Outlooks},
-        views::ControlViews,
-    },
     extension::views::{Inventories, InventorySettings, Judges, Sources, Standing, StandingNow},
     manager::registered_drivers::RegisteredDrivers,
 };
 use machine_api::validation::{ControllerUsers, Policy};
+use machine_controllers::{
+    drain::observe::DrainViews,
+    machine::outlook::{OutlookDeps, OutlookTarget, Outlooks},
+    views::ControlViews,
+};
 use machine_driver::Registry;
 
 /// What providers list. The loop that looks for orphans tells it what it has learned.

@@ -3,6 +3,7 @@
 use std::{future::Future, sync::Arc};
 
 use clap::Parser;
+use controller_runtime::clock::{SharedClock, TokioClock};
 use http::Request;
 use jiff::Timestamp;
 use machine_api::{
@@ -11,7 +12,6 @@ use machine_api::{
 };
 use machine_controller_manager::{
     cli::serve::{args::ServeArgs, validate},
-    cluster::clock::{SharedClock, TokioClock},
     dev_server::{DevServer, DevServerOptions, InProcess},
     manager::{Face, Randomness, Reach, Surroundings},
     server::{Reviewer, answer_at},

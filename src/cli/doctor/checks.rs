@@ -1,5 +1,6 @@
 //! What is wrong with the objects by which a cluster knows the manager. Pure: objects in, findings out.
 
+use controller_runtime::definitions::hollow;
 use machine_api::{
     admission::manifests::{CREATE_WEBHOOK, UPDATE_WEBHOOK},
     kind::Kind,
@@ -8,10 +9,7 @@ use machine_api::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{
-    cli::{lease_watch::Pulse, migrate_storage::definition::name_of},
-    cluster::definitions::hollow,
-};
+use crate::cli::{lease_watch::Pulse, migrate_storage::definition::name_of};
 
 /// How a thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

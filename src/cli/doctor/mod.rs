@@ -28,7 +28,7 @@ use super::{
     output::OutputFormat,
     webhook_scope::WebhookScope,
 };
-use crate::cluster::{
+use controller_runtime::{
     clock::{Clock, SystemClock, date_of},
     objects::CALL_TIMEOUT,
 };

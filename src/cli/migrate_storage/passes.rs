@@ -25,7 +25,8 @@ use super::{
     definition::{Step, is, name_of, next_step, stored_versions_patch, switch_patch},
     refusals::{Blame, Live, Verdict, advice, after_refusal, is_passing, proves_absence},
 };
-use crate::{cli::Failure, cluster::error::ApiError};
+use crate::cli::Failure;
+use controller_runtime::error::ApiError;
 use machine_api::{
     kind::{ApiVersion, Kind},
     names,

@@ -1,8 +1,7 @@
 //! What a refused rewrite proves, and what to advise. Pure.
 
+use controller_runtime::error::ApiError;
 use kube::core::Status;
-
-use crate::cluster::error::ApiError;
 
 /// Whose fault it is that an object could not be rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,9 @@ use clap::{ArgAction, Args};
 pub use super::{extension::ExtensionArgs, limits::LimitArgs};
 use crate::{
     cli::{go_flags::go_bool, logging::LoggingArgs, webhook_scope::WebhookScope},
-    settings::{Half, ReadVersion},
+    settings::Half,
 };
+use controller_runtime::storage_version::ReadVersion;
 use kube_values::duration::GoDuration;
 use machine_api::names;
 

@@ -7,7 +7,8 @@ use rstest::rstest;
 
 use super::*;
 use crate::cli::{Cli, Command};
-use crate::settings::{Half, ReadVersion};
+use crate::settings::Half;
+use controller_runtime::storage_version::ReadVersion;
 use machine_api::kind::ApiVersion;
 
 fn minutes(minutes: u64) -> Duration {

@@ -14,14 +14,12 @@ use super::{
     inventory::{Found, LEASE, LEASES, Place, definition_of},
     plan::{Action, is_in_target},
 };
-use crate::{
-    cli::{
-        Failure,
-        lease_watch::{self, Held, LOOK_EVERY, Pulse},
-        migrate_storage::definition::place as place_of,
-    },
-    cluster::error::ApiError,
+use crate::cli::{
+    Failure,
+    lease_watch::{self, Held, LOOK_EVERY, Pulse},
+    migrate_storage::definition::place as place_of,
 };
+use controller_runtime::error::ApiError;
 use machine_api::{kind::ApiVersion, names};
 
 /// How often a finalizer is taken off what the object has become meanwhile.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use controller_runtime::error::ApiError;
 use kube::{
     Api, Client,
     api::{DynamicObject, ListParams},
@@ -12,16 +13,13 @@ use machine_api::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    cli::{
-        Failure,
-        cluster_objects::{get, list, of},
-        lease_watch::Held,
-        manifests_guard::guard_name,
-        migrate_storage::definition::{is, name_of},
-        webhook_scope::WebhookScope,
-    },
-    cluster::error::ApiError,
+use crate::cli::{
+    Failure,
+    cluster_objects::{get, list, of},
+    lease_watch::Held,
+    manifests_guard::guard_name,
+    migrate_storage::definition::{is, name_of},
+    webhook_scope::WebhookScope,
 };
 
 /// The label that all objects of the manifests carry.

@@ -12,16 +12,14 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::describe::Names;
-use crate::{
-    cluster::{events::correlate::shortened, key::ObjectKey},
-    controllers::machine::status_change::rfc3339,
-    extension::view::{GROUP, Question, SourceRight},
-};
+use crate::extension::view::{GROUP, Question, SourceRight};
+use controller_runtime::{events::correlate::shortened, key::ObjectKey};
 use kube_protocol::{
     request::Verb,
     status::{ApiStatus, Cause},
 };
 use kube_values::duration::GoDuration;
+use machine_controllers::machine::status_change::rfc3339;
 
 /// Longest text of a `Warning` header.
 const LONGEST_WARNING: usize = 120;

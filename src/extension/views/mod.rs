@@ -30,15 +30,13 @@ pub use self::{
     },
     rollout_plans::RolloutPlanView,
 };
-use crate::{
-    cluster::clock::SharedClock,
-    controllers::{
-        deployment::settings::DeploymentSettings, machine::outlook::Outlooks, safety::collector::Collector,
-        views::ControlViews,
-    },
-    extension::view::View,
-};
+use crate::extension::view::View;
+use controller_runtime::clock::SharedClock;
 use machine_api::validation::{Policy, Providers, References};
+use machine_controllers::{
+    deployment::settings::DeploymentSettings, machine::outlook::Outlooks, safety::collector::Collector,
+    views::ControlViews,
+};
 
 /// Whether this process is the one that acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

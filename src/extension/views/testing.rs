@@ -13,29 +13,27 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{Inventories, InventorySettings, Judges, Sources, Standing};
-use crate::{
-    cluster::{
-        clock::{Clock, TokioClock},
-        key::ObjectKey,
-        store::Store,
-    },
-    controllers::{
-        deployment::settings::DeploymentSettings,
-        drain::{observe::DrainViews, pods::claims_of},
-        machine::{
-            FreezeSwitch,
-            outlook::{OutlookDeps, OutlookTarget, Outlooks},
-            settings::MachineSettings,
-            status_change::rfc3339,
-        },
-        views::{ControlViews, node_store},
-    },
-    extension::view::View,
+use crate::extension::view::View;
+use controller_runtime::{
+    clock::{Clock, TokioClock},
+    key::ObjectKey,
+    store::Store,
 };
 use machine_api::{
     names::finalizer,
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
     validation::{NoProviders, NoReferences, Policy},
+};
+use machine_controllers::{
+    deployment::settings::DeploymentSettings,
+    drain::{observe::DrainViews, pods::claims_of},
+    machine::{
+        FreezeSwitch,
+        outlook::{OutlookDeps, OutlookTarget, Outlooks},
+        settings::MachineSettings,
+        status_change::rfc3339,
+    },
+    views::{ControlViews, node_store},
 };
 use machine_driver::Registry;
 

@@ -1,7 +1,7 @@
 //! `drainplans`: what a drain of a node would do now.
 //!
 //! Mode, limits and deadline are the machine controller's, the order of the pods is the drain room's own planner's, played
-//! through on virtual time ([`crate::simulation::drain`]). No pod is touched and no driver asked. Source:
+//! through on virtual time ([`machine_simulation::drain`]). No pod is touched and no driver asked. Source:
 //! spec/extension-apiserver §1.4.
 
 mod shape;
@@ -27,31 +27,8 @@ use super::{
     describe::{Names, column, name_column},
     turns::Turns,
 };
-use crate::{
-    cluster::key::ObjectKey,
-    controllers::{
-        drain::{
-            budgets::{BudgetState, goes_unasked},
-            observe::{
-                DrainLimits, DrainObservation, DrainViews, PodFacts, VolumeIds, observe, shared_volumes, volumes_of,
-            },
-            pods::{PodClass, claims_of},
-            progress::Progress,
-        },
-        machine::{
-            deletion_drain::{DrainMode, drain_mode, drain_order},
-            observation::{Force, NodeView, Observation},
-            outlook::OutlookTarget,
-            plan::DrainOrder,
-            settings::EVICTION_RETRY,
-            status_change::rfc3339,
-            waiting::after,
-        },
-        views::BY_NODE,
-    },
-    extension::view::{Answer, Description, Freshness, GROUP, Question, SourceRight, View},
-    simulation::drain::{self, End, Forecast, Kind as WaveKind, forecast},
-};
+use crate::extension::view::{Answer, Description, Freshness, GROUP, Question, SourceRight, View};
+use controller_runtime::key::ObjectKey;
 use kube_protocol::{
     request::Verb,
     status::{ApiStatus, Cause},
@@ -62,6 +39,27 @@ use machine_api::{
     names::label,
     v1alpha1::{Machine, MachinePhase},
 };
+use machine_controllers::{
+    drain::{
+        budgets::{BudgetState, goes_unasked},
+        observe::{
+            DrainLimits, DrainObservation, DrainViews, PodFacts, VolumeIds, observe, shared_volumes, volumes_of,
+        },
+        pods::{PodClass, claims_of},
+        progress::Progress,
+    },
+    machine::{
+        deletion_drain::{DrainMode, drain_mode, drain_order},
+        observation::{Force, NodeView, Observation},
+        outlook::OutlookTarget,
+        plan::DrainOrder,
+        settings::EVICTION_RETRY,
+        status_change::rfc3339,
+        waiting::after,
+    },
+    views::BY_NODE,
+};
+use machine_simulation::drain::{self, End, Forecast, Kind as WaveKind, forecast};
 
 const NAMES: Names = Names { kind: "DrainPlan", plural: "drainplans", short: "drp", verbs: &[Verb::Get, Verb::Create] };
 /// Pods that are listed.
@@ -358,7 +356,7 @@ fn told(seen: &DrainObservation, pods: &Pods, order: &DrainOrder, foretold: Opti
     };
     let ended = foretold.map(|foretold| &foretold.end);
     let drained = ended == Some(&End::Drained);
-    let until_deadline = crate::controllers::machine::observation::since(order.deadline, seen.now);
+    let until_deadline = machine_controllers::machine::observation::since(order.deadline, seen.now);
     Status {
         mode: if forced { "Force" } else { "Normal" },
         waves,

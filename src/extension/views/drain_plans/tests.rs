@@ -7,12 +7,10 @@ use super::{
     super::testing::{self, Pods as Target, World},
     *,
 };
-use crate::{
-    cluster::gate::Gate,
-    controllers::{
-        drain::{Drain, Drainer, Run, act::Evictor, step::DrainResult},
-        machine::plan::DrainFlow,
-    },
+use controller_runtime::gate::Gate;
+use machine_controllers::{
+    drain::{Drain, Drainer, Run, act::Evictor, step::DrainResult},
+    machine::plan::DrainFlow,
 };
 
 fn world() -> World {

@@ -8,8 +8,8 @@ use super::{
     super::common::{MOST_NAMES, scrubbed},
     shape::Failure,
 };
-use crate::controllers::machine::status_change::rfc3339;
 use machine_api::v1alpha1::{Machine, OperationState};
+use machine_controllers::machine::status_change::rfc3339;
 
 /// Longest message of a failure.
 const LONGEST_MESSAGE: usize = 200;

@@ -30,20 +30,18 @@ use super::{
         inventory::Snapshot,
     },
 };
-use crate::{
-    cluster::{key::ObjectKey, store::Store},
-    controllers::{
-        deployment::decide::is_frozen,
-        machine::observation::{Freeze, condition, conditions_of},
-        views::BY_NAMESPACE,
-    },
-    extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
-};
+use crate::extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View};
+use controller_runtime::{key::ObjectKey, store::Store};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
     names::label,
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachineDeploymentConditionType, MachinePhase, StrategyType},
+};
+use machine_controllers::{
+    deployment::decide::is_frozen,
+    machine::observation::{Freeze, condition, conditions_of},
+    views::BY_NAMESPACE,
 };
 
 const NAMES: Names =

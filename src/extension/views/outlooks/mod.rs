@@ -21,27 +21,25 @@ use super::{
     describe::{Names, age_column, column, computed, name_column, wide},
     processors::Processors,
 };
-use crate::{
-    cluster::{key::ObjectKey, store::Store},
-    controllers::{
-        machine::{
-            observation::{Call, NodeStep, Observation, since},
-            outlook::{Blocker, Outlook, Sighting},
-            plan::{Effect, Next},
-            status_change::rfc3339,
-            waiting::{Told, after},
-        },
-        views::BY_NAMESPACE,
-    },
-    extension::{
-        rows::{Rows, Seen},
-        view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
-    },
+use crate::extension::{
+    rows::{Rows, Seen},
+    view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
 };
+use controller_runtime::{key::ObjectKey, store::Store};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
     v1alpha1::{LastOperation, Machine, MachineDeployment, MachineSet, controller_of},
+};
+use machine_controllers::{
+    machine::{
+        observation::{Call, NodeStep, Observation, since},
+        outlook::{Blocker, Outlook, Sighting},
+        plan::{Effect, Next},
+        status_change::rfc3339,
+        waiting::{Told, after},
+    },
+    views::BY_NAMESPACE,
 };
 
 const NAMES: Names =

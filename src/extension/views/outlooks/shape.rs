@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::common::Incomplete;
-use crate::controllers::machine::outlook::Stage;
 use kube_values::duration::GoDuration;
+use machine_controllers::machine::outlook::Stage;
 
 /// Why a machine is as it is, and what the machine controller would do next. Name, labels and age are those of the machine.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

@@ -9,9 +9,8 @@ use std::{
 
 use kube::ResourceExt;
 use machine_api::v1alpha1::Machine;
+use machine_controllers::safety::orphans::{Claim, claim_in_stores};
 use machine_driver::{ListedVm, same_instance::instance_key};
-
-use crate::controllers::safety::orphans::{Claim, claim_in_stores};
 
 /// The identity of a VM, so that spellings of different doors of a provider are one.
 pub fn identity(provider_id: &str) -> String {

@@ -16,16 +16,14 @@ use kube::{Resource, ResourceExt};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 
 use super::{super::common::Incomplete, claims::Claims};
-use crate::{
-    cluster::{clock::SharedClock, key::ObjectKey},
-    controllers::{
-        machine::observation::since,
-        safety::collector::{access_to, list},
-        views::{BY_NAMESPACE, ControlViews},
-    },
-    extension::view::Freshness,
-};
+use crate::extension::view::Freshness;
+use controller_runtime::{clock::SharedClock, key::ObjectKey};
 use machine_api::v1alpha1::{Machine, MachineClass};
+use machine_controllers::{
+    machine::observation::since,
+    safety::collector::{access_to, list},
+    views::{BY_NAMESPACE, ControlViews},
+};
 use machine_driver::{Driver, ListedVm, Registry, SecretData};
 
 /// How inventories are kept.

@@ -31,23 +31,21 @@ use super::{
     common::{Incomplete, hex, metadata, not_ready, right_to_list, scrubbed, seconds, warning},
     describe::{Names, age_column, column, name_column, wide},
 };
-use crate::{
-    cluster::key::ObjectKey,
-    controllers::{
-        machine::{
-            observation::{Freeze, condition, conditions_of, since},
-            status_change::rfc3339,
-        },
-        safety::orphans::Claim,
-        views::BY_NAMESPACE,
-    },
-    extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
-};
+use crate::extension::view::{Answer, Description, Freshness, Listing, Question, SourceRight, View};
+use controller_runtime::key::ObjectKey;
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
     names::label,
     v1alpha1::{Machine, MachineClass},
+};
+use machine_controllers::{
+    machine::{
+        observation::{Freeze, condition, conditions_of, since},
+        status_change::rfc3339,
+    },
+    safety::orphans::Claim,
+    views::BY_NAMESPACE,
 };
 use machine_driver::{ListedVm, same_instance::instance_key};
 

@@ -5,8 +5,7 @@
 
 use jiff::Timestamp;
 use machine_api::v1alpha1::{Machine, MachinePhase};
-
-use crate::controllers::{
+use machine_controllers::{
     machine::waiting::after,
     safety::orphans::{Claim, Guards, still_to_wait},
 };

@@ -1,7 +1,7 @@
 //! `rolloutplans`: what a change of a deployment would do.
 //!
 //! Admission's own rules judge the proposal, the deployment's and the sets' own decisions play it through
-//! ([`crate::simulation::forecast`]). Nothing is stored. Source: spec/extension-apiserver §1.5.
+//! ([`machine_simulation::forecast`]). Nothing is stored. Source: spec/extension-apiserver §1.5.
 
 mod proposal;
 mod shape;
@@ -25,26 +25,24 @@ use super::{
     describe::{Names, column, computed, name_column, wide},
     turns::Turns,
 };
-use crate::{
-    cluster::key::ObjectKey,
-    controllers::{
-        deployment::{fenceposts::Fenceposts, in_place, template_equality::is_equal, template_hash::new_set_identity},
-        machine::status_change::rfc3339,
-        set::{
-            counts::{is_failed, is_terminating},
-            ranking::is_marked,
-        },
-        views::{BY_CONTROLLER, ORPHANS},
-    },
-    extension::view::{Answer, Description, Freshness, Question, SourceRight, View},
-    simulation::forecast::{self, Assumptions, Cut, Forecast, Stuck, forecast},
-};
+use crate::extension::view::{Answer, Description, Freshness, Question, SourceRight, View};
+use controller_runtime::key::ObjectKey;
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
     names::label,
     v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
 };
+use machine_controllers::{
+    deployment::{fenceposts::Fenceposts, in_place, template_equality::is_equal, template_hash::new_set_identity},
+    machine::status_change::rfc3339,
+    set::{
+        counts::{is_failed, is_terminating},
+        ranking::is_marked,
+    },
+    views::{BY_CONTROLLER, ORPHANS},
+};
+use machine_simulation::forecast::{self, Cut, Forecast, Stuck, forecast};
 
 const NAMES: Names =
     Names { kind: "RolloutPlan", plural: "rolloutplans", short: "rop", verbs: &[Verb::Get, Verb::Create] };
@@ -355,17 +353,5 @@ impl View for RolloutPlanView {
         let stored = stored.ok_or_else(|| asked.no_such_deployment(&name))?;
         let name = if name.is_empty() { deployment } else { name };
         self.plan(name, asked, stored).await
-    }
-}
-
-impl Assumptions {
-    /// What is assumed unless said otherwise.
-    pub const fn usual() -> Self {
-        Self {
-            create: Duration::from_secs(180),
-            drain: Duration::from_secs(300),
-            update: Duration::from_secs(600),
-            fail_every: 0,
-        }
     }
 }

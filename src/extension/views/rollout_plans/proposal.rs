@@ -10,7 +10,8 @@ use super::{
     AT_MOST, NAMES, Sources, USUAL_STEPS,
     shape::{Admission, Assume, FieldMessage, ProposedClass, Spec},
 };
-use crate::{cluster::key::ObjectKey, extension::view::GROUP, simulation::forecast::Assumptions};
+use crate::extension::view::GROUP;
+use controller_runtime::key::ObjectKey;
 use kube::ResourceExt;
 use kube_protocol::status::{ApiStatus, Cause};
 use kube_values::{
@@ -23,6 +24,7 @@ use machine_api::{
     v1alpha1::MachineDeployment,
     validation::{Change, User, ValidationRequest, validate},
 };
+use machine_simulation::forecast::Assumptions;
 
 /// A question that can be answered.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use super::{
     *,
 };
 use kube_values::duration::GoDuration;
+use machine_simulation::forecast::Assumptions;
 
 const HASH: &str = "machine-template-hash";
 

@@ -1,0 +1,351 @@
+//! Which notes become events, which become one more count of an event, and which are dropped.
+//!
+//! client-go's `EventCorrelator` with its numbers: similar notes (same object, reason and kind) are combined after ten
+//! different messages within ten minutes; an equal event is counted, not repeated; an object gets 25 events at once and then
+//! one in five minutes. All memory is bounded, and keys are kept as hashes. Pure: the time comes in as a value.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::core::v1::{Event, EventSource},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+
+use super::{EventKind, Pending};
+
+/// How many objects, reasons and events are remembered (client-go's `maxLruCacheEntries`).
+const REMEMBERED: usize = 4096;
+/// Different messages after which similar notes are combined, and for how long they are similar.
+const COMBINED_FROM: usize = 10;
+const SIMILAR_FOR: SignedDuration = SignedDuration::from_mins(10);
+/// Events an object gets at once, and the time until it gets another.
+const BURST: u32 = 25;
+const REFILL: SignedDuration = SignedDuration::from_mins(5);
+/// Longest message the API server takes.
+const LONGEST_MESSAGE: usize = 1024;
+
+/// What is to be done about a note.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Create this event.
+    Create(Box<Event>),
+    /// Count an event again that was created before. The whole event is there for the case that it has expired.
+    Count(Box<Event>),
+    /// Nothing: the object has had too many.
+    Drop,
+}
+
+/// Remembers what was told, so that it is told in few events.
+#[derive(Debug, Default)]
+pub struct Correlator {
+    similar: Recent<Similar>,
+    told: Recent<Told>,
+    allowance: Recent<Allowance>,
+    /// The last number used in the name of an event; names must differ.
+    last_stamp: i128,
+}
+
+#[derive(Debug)]
+struct Similar {
+    messages: Vec<u64>,
+    last: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+struct Told {
+    name: String,
+    first: Timestamp,
+    count: i32,
+}
+
+/// A token bucket as the moment when it would be full.
+#[derive(Debug)]
+struct Allowance {
+    full_at: Timestamp,
+}
+
+impl Correlator {
+    /// Decides about one note.
+    pub fn correlate(&mut self, pending: &Pending, now: Timestamp) -> Verdict {
+        let object = &pending.about;
+        let source =
+            (pending.component, &object.kind, &object.namespace, &object.name, &object.uid, &object.api_version);
+        let by_object = hash_of(&source);
+        let by_reason = hash_of(&(by_object, pending.note.kind, pending.note.reason));
+        let (key, message) = if self.is_one_of_many(by_reason, hash_of(&pending.note.message), now) {
+            (by_reason, format!("(combined from similar events): {}", pending.note.message))
+        } else {
+            // Versions of one object and messages tell events apart.
+            (hash_of(&(by_reason, &object.field_path, &pending.note.message)), pending.note.message.clone())
+        };
+        let told = self.count(key, pending, now);
+        if !self.is_allowed(by_object, now) {
+            return Verdict::Drop;
+        }
+        let is_first = told.count == 1;
+        let event = Box::new(event_of(pending, told, shortened(message), now));
+        if is_first { Verdict::Create(event) } else { Verdict::Count(event) }
+    }
+
+    fn is_one_of_many(&mut self, by_reason: u64, message: u64, now: Timestamp) -> bool {
+        let similar = self.similar.entry(by_reason, || Similar { messages: Vec::new(), last: now });
+        if now.duration_since(similar.last) > SIMILAR_FOR {
+            similar.messages.clear();
+        }
+        similar.last = now;
+        if !similar.messages.contains(&message) {
+            similar.messages.push(message);
+        }
+        if similar.messages.len() < COMBINED_FROM {
+            return false;
+        }
+        // Room for the next one, so that the number stays at the bound.
+        similar.messages.remove(0);
+        true
+    }
+
+    fn count(&mut self, key: u64, pending: &Pending, now: Timestamp) -> Told {
+        let stamp = now.as_nanosecond().max(self.last_stamp + 1);
+        let mut is_new = false;
+        let told = self.told.entry(key, || {
+            is_new = true;
+            let name = format!("{}.{stamp:x}", pending.about.name.as_deref().unwrap_or_default());
+            Told { name, first: now, count: 0 }
+        });
+        told.count = told.count.saturating_add(1);
+        if is_new {
+            self.last_stamp = stamp;
+        }
+        told.clone()
+    }
+
+    fn is_allowed(&mut self, by_object: u64, now: Timestamp) -> bool {
+        let allowance = self.allowance.entry(by_object, || Allowance { full_at: now });
+        let from = allowance.full_at.max(now);
+        let ahead = REFILL * i32::try_from(BURST - 1).unwrap_or(i32::MAX);
+        if from.duration_since(now) > ahead {
+            return false;
+        }
+        allowance.full_at = from.checked_add(REFILL).unwrap_or(Timestamp::MAX);
+        true
+    }
+}
+
+fn hash_of(value: &impl Hash) -> u64 {
+    // Fixed keys: the same history gives the same events.
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A message that is not longer than an event's may be (1 KiB).
+pub fn shortened(mut message: String) -> String {
+    if message.len() > LONGEST_MESSAGE {
+        let mut end = LONGEST_MESSAGE - '…'.len_utf8();
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        message.truncate(end);
+        message.push('…');
+    }
+    message
+}
+
+fn event_of(pending: &Pending, told: Told, message: String, now: Timestamp) -> Event {
+    let namespace = pending.about.namespace.clone().filter(|namespace| !namespace.is_empty());
+    Event {
+        metadata: ObjectMeta {
+            name: Some(told.name),
+            // Events about objects of the whole cluster live in the default namespace.
+            namespace: Some(namespace.unwrap_or_else(|| "default".to_owned())),
+            ..ObjectMeta::default()
+        },
+        involved_object: pending.about.clone(),
+        type_: Some(
+            match pending.note.kind {
+                EventKind::Normal => "Normal",
+                EventKind::Warning => "Warning",
+            }
+            .to_owned(),
+        ),
+        reason: Some(pending.note.reason.to_owned()),
+        message: Some(message),
+        count: Some(told.count),
+        first_timestamp: Some(Time(told.first)),
+        last_timestamp: Some(Time(now)),
+        source: Some(EventSource { component: Some(pending.component.to_owned()), host: None }),
+        reporting_component: Some(pending.component.to_owned()),
+        reporting_instance: Some(String::new()),
+        ..Event::default()
+    }
+}
+
+/// A map that forgets what was not used for longest.
+#[derive(Debug)]
+struct Recent<V> {
+    entries: BTreeMap<u64, (u64, V)>,
+    by_use: BTreeMap<u64, u64>,
+    uses: u64,
+}
+
+impl<V> Default for Recent<V> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), by_use: BTreeMap::new(), uses: 0 }
+    }
+}
+
+impl<V> Recent<V> {
+    fn entry(&mut self, key: u64, new: impl FnOnce() -> V) -> &mut V {
+        self.uses += 1;
+        if let Some((used, _)) = self.entries.get(&key) {
+            self.by_use.remove(used);
+        } else if self.entries.len() >= REMEMBERED
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.entries.remove(&oldest);
+        }
+        self.by_use.insert(self.uses, key);
+        let (used, value) = self.entries.entry(key).or_insert_with(|| (0, new()));
+        *used = self.uses;
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ObjectReference;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::events::EventNote;
+
+    fn pending(object: &str, reason: &'static str, message: impl Into<String>) -> Pending {
+        Pending {
+            about: ObjectReference {
+                kind: Some("Machine".to_owned()),
+                namespace: Some("ns".to_owned()),
+                name: Some(object.to_owned()),
+                uid: Some(format!("uid-{object}")),
+                ..ObjectReference::default()
+            },
+            component: "machine-controller",
+            note: EventNote::warning(reason, message),
+        }
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).unwrap()
+    }
+
+    fn shape(verdict: &Verdict) -> (&'static str, i32, String) {
+        match verdict {
+            Verdict::Create(event) => ("create", event.count.unwrap(), event.message.clone().unwrap()),
+            Verdict::Count(event) => ("count", event.count.unwrap(), event.message.clone().unwrap()),
+            Verdict::Drop => ("drop", 0, String::new()),
+        }
+    }
+
+    #[test]
+    fn an_equal_note_counts_the_event_of_the_first() {
+        let mut correlator = Correlator::default();
+        let Verdict::Create(first) = correlator.correlate(&pending("m", "Failed", "no quota"), at(0)) else { panic!() };
+        let Verdict::Count(second) = correlator.correlate(&pending("m", "Failed", "no quota"), at(60)) else {
+            panic!()
+        };
+        assert_eq!(second.metadata.name, first.metadata.name);
+        assert_eq!((second.count, second.first_timestamp.clone()), (Some(2), first.first_timestamp.clone()));
+        assert_eq!(second.last_timestamp, Some(Time(at(60))));
+        assert_eq!(first.metadata.namespace.as_deref(), Some("ns"));
+        assert_eq!(first.type_.as_deref(), Some("Warning"));
+        assert_eq!(first.source.as_ref().unwrap().component.as_deref(), Some("machine-controller"));
+    }
+
+    #[test]
+    fn the_tenth_different_message_is_combined_and_then_counted() {
+        let mut correlator = Correlator::default();
+        let told: Vec<_> =
+            (0..12).map(|n| shape(&correlator.correlate(&pending("m", "Failed", format!("try {n}")), at(n)))).collect();
+        assert!(told[..9].iter().all(|(what, count, _)| (*what, *count) == ("create", 1)), "{told:?}");
+        assert_eq!(told[9], ("create", 1, "(combined from similar events): try 9".to_owned()));
+        assert_eq!(told[10], ("count", 2, "(combined from similar events): try 10".to_owned()));
+        assert_eq!(told[11].1, 3);
+    }
+
+    #[test]
+    fn messages_of_another_time_or_reason_or_object_are_not_similar() {
+        let mut correlator = Correlator::default();
+        for n in 0..9 {
+            correlator.correlate(&pending("m", "Failed", format!("try {n}")), at(n));
+        }
+        for (object, reason, when) in [("m", "Other", 10), ("n", "Failed", 10), ("m", "Failed", 10 + 601)] {
+            let verdict = correlator.correlate(&pending(object, reason, "another"), at(when));
+            assert_eq!(shape(&verdict), ("create", 1, "another".to_owned()));
+        }
+    }
+
+    #[rstest]
+    #[case::at_once(0, 25)]
+    #[case::nothing_before_five_minutes(299, 25)]
+    #[case::one_after_five_minutes(300, 26)]
+    #[case::two_after_ten(600, 27)]
+    fn an_object_gets_25_events_and_then_one_in_five_minutes(#[case] later: i64, #[case] expected: usize) {
+        let mut correlator = Correlator::default();
+        let now = pending("m", "Failed", "same");
+        let told = (0..100).map(|_| at(0)).chain((0..10).map(|_| at(later)));
+        let told = told.filter(|when| correlator.correlate(&now, *when) != Verdict::Drop).count();
+        assert_eq!(told, expected);
+        assert_ne!(correlator.correlate(&pending("n", "Failed", "same"), at(later)), Verdict::Drop);
+    }
+
+    #[test]
+    fn what_was_dropped_is_counted_all_the_same() {
+        let mut correlator = Correlator::default();
+        let note = pending("m", "Failed", "same");
+        for _ in 0..100 {
+            correlator.correlate(&note, at(0));
+        }
+        assert_eq!(shape(&correlator.correlate(&note, at(300))).1, 101);
+    }
+
+    #[test]
+    fn names_differ_even_in_the_same_moment() {
+        let mut correlator = Correlator::default();
+        let names: std::collections::BTreeSet<_> = (0..5)
+            .filter_map(|n| match correlator.correlate(&pending("m", "Failed", format!("try {n}")), at(0)) {
+                Verdict::Create(event) => event.metadata.name,
+                _ => None,
+            })
+            .collect();
+        assert_eq!(names.len(), 5);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut correlator = Correlator::default();
+        for n in 0..2 * i64::try_from(REMEMBERED).unwrap() {
+            correlator.correlate(&pending(&format!("m{n}"), "Failed", "x"), at(0));
+        }
+        assert_eq!(correlator.told.entries.len(), REMEMBERED);
+        assert_eq!(correlator.told.by_use.len(), REMEMBERED);
+        assert_eq!(correlator.allowance.entries.len(), REMEMBERED);
+    }
+
+    #[test]
+    fn a_long_message_is_cut_at_a_letter() {
+        let text = shortened("ä".repeat(2000));
+        assert!(text.len() <= LONGEST_MESSAGE && text.ends_with('…'));
+        assert_eq!(shortened("short".to_owned()), "short");
+    }
+
+    #[test]
+    fn an_object_of_the_whole_cluster_has_its_events_in_the_default_namespace() {
+        let mut note = pending("node-1", "Drained", "x");
+        note.about.namespace = None;
+        let Verdict::Create(event) = Correlator::default().correlate(&note, at(0)) else { panic!() };
+        assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
+    }
+}

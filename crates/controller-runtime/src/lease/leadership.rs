@@ -1,0 +1,150 @@
+//! Whether this process leads, as everybody who acts may ask at any moment.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::latch::Latch;
+
+/// The state of leadership. Cheap to clone; all clones tell the same.
+///
+/// It ends in two ways: when the election says so ([`Leadership::lost`] is cancelled), and by itself when the time of
+/// the last renewal is over, so that a process that was stopped for a while does not act before its election wakes up.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    won: Arc<Latch>,
+    lost: CancellationToken,
+    /// Until when each lease is surely ours; none for leadership without an election.
+    valid_until: Arc<Mutex<Vec<Option<Instant>>>>,
+    /// Calls of drivers that have begun and have not answered, those that were dropped included.
+    unanswered: Arc<AtomicUsize>,
+}
+
+/// A driver call that has begun. Dropped before it has [`answered`](Self::answered), it counts as unanswered for ever:
+/// nobody knows what the provider made of it, so the next leader must not begin before the Leases expire.
+#[derive(Debug)]
+#[must_use]
+pub struct Begun(Option<Arc<AtomicUsize>>);
+
+impl Begun {
+    /// The call has answered.
+    pub fn answered(mut self) {
+        if let Some(unanswered) = self.0.take() {
+            unanswered.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Leadership {
+    /// Leadership of as many leases, none of them held yet.
+    pub(super) fn of_leases(leases: usize) -> Self {
+        Self {
+            won: Arc::new(if leases == 0 { Latch::opened_before() } else { Latch::default() }),
+            lost: CancellationToken::new(),
+            valid_until: Arc::new(Mutex::new(vec![None; leases])),
+            unanswered: Arc::default(),
+        }
+    }
+
+    /// Leadership without an election (`--leader-elect=false`), until `ended` is cancelled.
+    pub fn without_election(ended: CancellationToken) -> Self {
+        Self {
+            won: Arc::new(Latch::opened_before()),
+            lost: ended,
+            valid_until: Arc::default(),
+            unanswered: Arc::default(),
+        }
+    }
+
+    /// Cancelled when leadership is lost or given up, for good.
+    pub fn lost(&self) -> &CancellationToken {
+        &self.lost
+    }
+
+    /// Waits until all leases are held.
+    pub async fn won(&self) {
+        self.won.opened().await;
+    }
+
+    /// Whether all leases are held at this moment.
+    pub fn is_leading(&self) -> bool {
+        if self.lost.is_cancelled() || !self.won.is_open() {
+            return false;
+        }
+        let now = Instant::now();
+        self.lock().iter().all(|until| until.is_some_and(|until| now < until))
+    }
+
+    /// Counts a driver call that begins now.
+    pub fn begun(&self) -> Begun {
+        self.unanswered.fetch_add(1, Ordering::AcqRel);
+        Begun(Some(Arc::clone(&self.unanswered)))
+    }
+
+    /// How many driver calls have begun and have not answered, those that were dropped included.
+    pub fn unanswered(&self) -> usize {
+        self.unanswered.load(Ordering::Acquire)
+    }
+
+    pub(super) fn holds(&self, lease: usize, until: Instant) {
+        if let Some(place) = self.lock().get_mut(lease) {
+            *place = Some(until);
+        }
+    }
+
+    pub(super) fn let_go(&self, lease: usize) {
+        if let Some(place) = self.lock().get_mut(lease) {
+            *place = None;
+        }
+    }
+
+    pub(super) fn has_won(&self) -> bool {
+        self.won.is_open()
+    }
+
+    pub(super) fn win(&self) {
+        self.won.open();
+    }
+
+    pub(super) fn lose(&self) {
+        self.lost.cancel();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Option<Instant>>> {
+        self.valid_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn leadership_ends_by_itself_when_no_renewal_comes() {
+        let leadership = Leadership::of_leases(2);
+        assert!(!leadership.is_leading());
+        leadership.holds(0, Instant::now() + Duration::from_secs(10));
+        leadership.holds(1, Instant::now() + Duration::from_secs(8));
+        assert!(!leadership.is_leading(), "not yet won");
+        leadership.win();
+        assert!(leadership.is_leading());
+        tokio::time::advance(Duration::from_secs(8)).await;
+        assert!(!leadership.is_leading());
+    }
+
+    #[tokio::test]
+    async fn without_an_election_it_leads_until_the_end() {
+        let ended = CancellationToken::new();
+        let leadership = Leadership::without_election(ended.clone());
+        leadership.won().await;
+        assert!(leadership.is_leading());
+        ended.cancel();
+        assert!(!leadership.is_leading());
+    }
+}

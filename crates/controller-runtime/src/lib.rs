@@ -1,0 +1,29 @@
+//! Everything that touches a Kubernetes API on behalf of the controllers.
+//!
+//! What lives here: the cached view of a kind with its indexes ([`store`]), the work queue ([`queue`]), guarded writes
+//! ([`objects`]), the gate that every destructive effect passes ([`gate`]) and the errors of API calls ([`error`]).
+//! What does not: any rule about machines. A controller reads stores, decides, and writes through [`objects`].
+//!
+//! Read your own writes: the answer of every write is put into the store at once ([`store::Store::observe_write`]), so a
+//! decision is never made on an object older than the process's own last write to it.
+
+#![forbid(unsafe_code)]
+
+pub mod catch_up;
+pub mod clients;
+pub mod clock;
+pub mod definitions;
+pub mod error;
+pub mod events;
+pub mod gate;
+pub mod key;
+pub mod latch;
+pub mod lease;
+pub mod objects;
+pub mod preflight;
+pub mod queue;
+pub mod refusals;
+pub mod storage_version;
+pub mod store;
+pub mod supervisor;
+pub mod watch;

@@ -1,0 +1,199 @@
+//! What answers prove: a 404 about what was known when the question was sent, and a live read about what the store lacks.
+
+use std::sync::Mutex;
+
+use http::{Method, Request, Response};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::client::Body;
+use rstest::rstest;
+use tokio_util::sync::CancellationToken;
+use tower::service_fn;
+
+use super::*;
+use crate::{error::testing::not_found_at, objects::Patch};
+use machine_api::v1alpha1::Machine;
+
+const PATH: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m";
+
+fn machine(uid: &str, version: u64) -> Machine {
+    let mut machine = Machine::default();
+    machine.metadata.name = Some("m".to_owned());
+    machine.metadata.namespace = Some("ns".to_owned());
+    machine.metadata.uid = Some(uid.to_owned());
+    machine.metadata.resource_version = Some(version.to_string());
+    machine
+}
+
+/// Objects over an API server that does something and then gives this answer to everything.
+fn objects(
+    answer: (u16, String),
+    meanwhile: impl Fn(&Store<Machine>) + Send + Sync + 'static,
+) -> (Objects<Machine>, Arc<Store<Machine>>) {
+    let store = Arc::new(Store::new(Vec::new()));
+    store.apply(machine("1", 5));
+    let (seen, meanwhile) = (Arc::clone(&store), Arc::new(meanwhile));
+    let service = service_fn(move |_: Request<Body>| {
+        meanwhile(&seen);
+        let (code, body) = answer.clone();
+        async move { Ok::<_, kube::Error>(Response::builder().status(code).body(Body::from(body.into_bytes())).unwrap()) }
+    });
+    let gate = Gate::open_until(CancellationToken::new());
+    let client = kube::Client::new(service, "ns");
+    (Objects::new(client, gate, Some(Arc::clone(&store)), |_| {}), store)
+}
+
+fn proof() -> (u16, String) {
+    (404, not_found_at(PATH).to_string())
+}
+
+fn page() -> (u16, String) {
+    (404, "default backend - 404".to_owned())
+}
+
+fn about_another() -> (u16, String) {
+    (404, not_found_at("/api/v1/nodes/m").to_string())
+}
+
+fn key() -> ObjectKey {
+    ObjectKey::new("ns", "m")
+}
+
+async fn ask(objects: &Objects<Machine>, method: &Method) -> Result<(), ApiError> {
+    let target = Target { key: key(), uid: "1".to_owned() };
+    match *method {
+        Method::GET => objects.get(&key()).await.map(drop),
+        Method::DELETE => objects.delete(&target, DeleteHow::default()).await.map(drop),
+        _ => objects.patch(&target, Part::Main, Patch::Merge(json!({}))).await.map(drop),
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn only_an_answer_that_names_the_object_proves_that_it_is_gone(
+    #[values(Method::GET, Method::PATCH, Method::DELETE)] method: Method,
+) {
+    for (answer, is_proof) in [(proof(), true), (page(), false), (about_another(), false)] {
+        let (objects, store) = objects(answer.clone(), |_| {});
+        let outcome = ask(&objects, &method).await;
+        assert_eq!(store.is_empty(), is_proof, "{method} {answer:?}");
+        let is_unavailable = matches!(&outcome, Err(ApiError::Unavailable(_)));
+        assert_eq!(is_unavailable, !is_proof, "{method} {answer:?}: {outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_late_404_says_nothing_about_a_namesake_that_came_meanwhile() {
+    let (objects, store) = objects(proof(), |store| {
+        store.delete(&machine("1", 7));
+        store.apply(machine("2", 9));
+    });
+    assert!(objects.get(&key()).await.unwrap().is_none());
+    assert_eq!(store.get(&key()).unwrap().metadata.uid.as_deref(), Some("2"));
+}
+
+#[tokio::test]
+async fn a_late_404_says_nothing_about_an_object_that_was_not_known_when_it_was_asked_for() {
+    let first = Mutex::new(true);
+    let (objects, store) = objects(proof(), move |store| {
+        if !std::mem::take(&mut *first.lock().unwrap()) {
+            store.apply(machine("2", 9));
+        }
+    });
+    objects.get(&key()).await.unwrap();
+    assert!(store.is_empty());
+    objects.get(&key()).await.unwrap();
+    assert_eq!(store.len(), 1);
+}
+
+#[tokio::test]
+async fn a_live_read_mends_what_the_store_has_lost() {
+    let text = serde_json::to_string(&machine("1", 4)).unwrap();
+    let (objects, store) = objects((200, text), |_| {});
+    store.forget(&key(), "1");
+    objects.get(&key()).await.unwrap();
+    assert_eq!(store.len(), 1);
+}
+
+#[tokio::test]
+async fn an_object_that_is_gone_with_its_deletion_is_not_shown_until_the_watch_tells() {
+    let (objects, store) = objects((200, json!({"kind": "Status", "status": "Success"}).to_string()), |_| {});
+    ask(&objects, &Method::DELETE).await.unwrap();
+    store.apply(machine("1", 5));
+    assert!(store.is_empty());
+}
+
+#[tokio::test]
+async fn a_live_look_passes_no_object_over_because_it_cannot_be_decoded() {
+    let list = json!({"items": [{"metadata": {"name": "odd"}, "spec": {"class": 7}}]}).to_string();
+    let (objects, _) = objects((200, list), |_| {});
+    let found = objects.find_live("ns", |machine| machine["spec"]["class"] == 7).await;
+    assert_eq!(found, Ok(Some("odd".to_owned())));
+    assert_eq!(objects.find_live("ns", |_| false).await, Ok(None));
+}
+
+fn refused() -> (u16, String) {
+    let status = json!({ "kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403 });
+    (403, status.to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_not_sent_again_before_its_pause_is_over() {
+    let sent = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&sent);
+    let (objects, store) = objects(refused(), move |_| *count.lock().unwrap() += 1);
+    let refusals = Refusals::default();
+    let (mind, heard) = (objects.clone().minding(&refusals), refusals.clone());
+    store.set_listeners(vec![Box::new(move |change| heard.see(change))]);
+    let target = Target { key: key(), uid: "1".to_owned() };
+    let label = |value: &str| Patch::Merge(json!({ "metadata": { "labels": { "a": value } } }));
+    for expected in [1, 1] {
+        let answer = mind.patch(&target, Part::Main, label("b")).await;
+        assert!(matches!(answer, Err(ApiError::Forbidden(text)) if text == "no"), "the same each time");
+        assert_eq!(*sent.lock().unwrap(), expected);
+    }
+    assert!(objects.patch(&target, Part::Main, label("b")).await.is_err(), "objects that mind no refusals send it");
+    assert!(mind.patch(&target, Part::Main, label("c")).await.is_err(), "another write");
+    assert!(mind.delete(&target, DeleteHow::default()).await.is_err(), "and another one");
+    assert_eq!(*sent.lock().unwrap(), 4);
+    // A status says nothing; somebody's change does.
+    store.apply(machine("1", 6));
+    assert!(mind.patch(&target, Part::Main, label("b")).await.is_err());
+    assert_eq!(*sent.lock().unwrap(), 4);
+    let mut labelled = machine("1", 7);
+    labelled.metadata.labels = Some([("by".to_owned(), "somebody".to_owned())].into());
+    store.apply(labelled);
+    assert!(mind.patch(&target, Part::Main, label("b")).await.is_err());
+    assert_eq!(*sent.lock().unwrap(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_creation_is_about_the_owner() {
+    let sent = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&sent);
+    let (objects, _) = objects(refused(), move |_| *count.lock().unwrap() += 1);
+    let refusals = Refusals::default();
+    let objects = objects.minding(&refusals);
+    let of_set = |set: &str, name: &str| {
+        let mut machine = machine("", 0);
+        let owner = OwnerReference {
+            api_version: "machine.sapcloud.io/v1alpha1".to_owned(),
+            kind: "MachineSet".to_owned(),
+            name: set.to_owned(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        };
+        machine.metadata.name = Some(name.to_owned());
+        machine.metadata.owner_references = Some(vec![owner]);
+        machine
+    };
+    for (set, name, expected) in [("a", "a-1", 1), ("a", "a-2", 1), ("b", "b-1", 2), ("a", "a-3", 2)] {
+        assert!(matches!(objects.create(&of_set(set, name)).await, Err(ApiError::Forbidden(_))));
+        assert_eq!(*sent.lock().unwrap(), expected, "{name}");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(objects.create(&of_set("a", "a-4")).await.is_err());
+    assert_eq!(*sent.lock().unwrap(), 3);
+    refusals.changed(About { kind: "MachineSet", key: &ObjectKey::new("ns", "a") });
+    assert!(objects.create(&of_set("a", "a-5")).await.is_err());
+    assert_eq!(*sent.lock().unwrap(), 4);
+}

@@ -1,0 +1,503 @@
+//! The work queue of one controller.
+//!
+//! Never two passes of one key at once; a key added while it is worked on runs again afterwards. Delayed additions keep
+//! the earliest deadline of a key; failures are retried with exponential back-off per key (spec/deployment-and-set §1.4).
+//! A queue whose passes look at many objects may let a key rest after each start of a pass: what happens meanwhile is
+//! looked at together, so that a thousand machines that change within seconds don't cost their set a thousand passes.
+//! All deadlines stand in one ordered map served by one timer: nothing sleeps per object. What lives here: workers and the
+//! timer; the keys' places are kept in [`state`].
+
+mod state;
+
+use std::{
+    hash::Hash,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use self::state::{State, Woken};
+use super::error::ApiError;
+use mcm_metrics::{QueueMetrics, Waiting};
+
+/// What a pass over a key ended with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing more to do until something changes.
+    Settled,
+    /// Look again after this time, if nothing changes before; the reason is for the log.
+    LookAgain(Duration, &'static str),
+    /// The pass failed: run it again after a back-off that grows with the failures in a row.
+    Retry(String),
+    /// The API server refuses what the pass asks for. Until it is asked again ([`super::refusals`]) passes cost no write, so that
+    /// the pause between them is short.
+    Refused(String),
+}
+
+impl Outcome {
+    /// The end of a pass in which this error came up.
+    pub fn after(error: &ApiError, text: String) -> Self {
+        if error.is_refusal() { Self::Refused(text) } else { Self::Retry(text) }
+    }
+
+    /// How long a key rests whose passes have failed so often in a row, this one apart; `None` when this one has not failed.
+    pub fn backoff(&self, failures: u32) -> Option<Duration> {
+        match self {
+            Self::Settled | Self::LookAgain(..) => None,
+            Self::Retry(_) => Some(backoff(failures)),
+            Self::Refused(_) => Some(backoff(failures).min(LONGEST_REFUSED)),
+        }
+    }
+}
+
+/// First pause after failures, that of client-go's `ItemExponentialFailureRateLimiter`.
+const FIRST_BACKOFF: Duration = Duration::from_millis(5);
+/// Longest pause. Shorter than client-go's 1000 s: no key is ever dropped here, so that a pause is all that stands between
+/// the end of a fault and its repair (spec/machine-controller §17.14, MC-282).
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5 * 60);
+/// Longest pause after a pass that was refused something.
+const LONGEST_REFUSED: Duration = Duration::from_secs(10);
+
+/// Keys waiting for a pass. `K` names what is worked on, usually an `ObjectKey`.
+pub struct WorkQueue<K> {
+    name: &'static str,
+    metrics: QueueMetrics,
+    rest: Duration,
+    state: Mutex<State<K>>,
+    work: Notify,
+    timer: Notify,
+}
+
+impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
+    /// An empty queue that reports through `metrics`.
+    pub fn new(name: &'static str, metrics: QueueMetrics) -> Self {
+        Self {
+            name,
+            metrics,
+            rest: Duration::ZERO,
+            state: Mutex::new(State::default()),
+            work: Notify::new(),
+            timer: Notify::new(),
+        }
+    }
+
+    /// The same queue, whose keys run at most once in this time, counted from start to start. The first pass of a key that
+    /// has rested long enough begins at once.
+    #[must_use]
+    pub fn resting(mut self, rest: Duration) -> Self {
+        self.rest = rest;
+        self
+    }
+
+    /// An empty queue whose metrics nobody reads.
+    ///
+    /// # Panics
+    /// Never: the metrics are declared alike.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn for_tests(name: &'static str) -> Self {
+        let metrics = mcm_metrics::Metrics::new(Arc::new(|| Duration::ZERO)).expect("the declarations agree");
+        Self::new(name, metrics.queue(name))
+    }
+
+    /// The name given at creation.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Wants a pass over the key now.
+    pub fn add(&self, key: K) {
+        let mut state = self.lock();
+        let woken = state.want(key, &self.metrics);
+        drop(state);
+        self.wake(woken);
+    }
+
+    /// Wants a pass over the key after this time, or earlier if that was wanted already.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
+        let mut state = self.lock();
+        if state.schedule(key, Instant::now() + delay) {
+            drop(state);
+            self.timer.notify_one();
+        }
+    }
+
+    /// Wants a pass over the key now, unless its last pass failed and its back-off lasts: then the pass after that is soon
+    /// enough. For changes that a failing pass itself may have made, such as the status that tells of the failure.
+    pub fn add_unless_backing_off(&self, key: K) {
+        let mut state = self.lock();
+        let woken = state.want_unless_backing_off(key, &self.metrics);
+        drop(state);
+        self.wake(woken);
+    }
+
+    /// How many keys wait for a worker.
+    pub fn depth(&self) -> usize {
+        self.lock().ready.len()
+    }
+
+    /// Whether nothing waits, runs, or is due within the given time. For tests and for draining.
+    pub fn is_idle(&self, within: Duration) -> bool {
+        let state = self.lock();
+        let soon = Instant::now() + within;
+        state.ready.is_empty()
+            && state.running.is_empty()
+            && state.deadlines.first_key_value().is_none_or(|((at, _), _)| *at > soon)
+    }
+
+    /// Works on keys with so many workers until `shutdown`; passes that run then are finished first.
+    ///
+    /// `pass` is called for one key at a time per key. The returned future is to be owned by a supervisor.
+    pub async fn run<F, Fut>(self: Arc<Self>, workers: usize, shutdown: CancellationToken, pass: F)
+    where
+        F: Fn(K) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Outcome> + Send,
+    {
+        let pass = Arc::new(pass);
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(Arc::clone(&self).serve_deadlines(shutdown.clone()));
+        for _ in 0..workers.max(1) {
+            let (queue, pass) = (Arc::clone(&self), Arc::clone(&pass));
+            tasks.spawn(async move {
+                while let Some((key, waited)) = queue.next().await {
+                    let working = waited.started();
+                    // On the heap: a worker that waits for work holds no room for a pass.
+                    let outcome = Box::pin(pass(key.clone())).await;
+                    drop(working);
+                    queue.done(&key, &outcome);
+                }
+            });
+        }
+        // Nothing ends before the shutdown, except by a panic: then the whole queue ends with it, at once and not at the
+        // shutdown, or a key would stay "running" for ever.
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => {}
+            Some(ended) = tasks.join_next() => pass_panic_on(ended),
+        }
+        self.lock().closed = true;
+        self.work.notify_waiters();
+        while let Some(ended) = tasks.join_next().await {
+            pass_panic_on(ended);
+        }
+    }
+
+    /// The next key to work on; `None` once the queue is closed.
+    async fn next(&self) -> Option<(K, Waiting)> {
+        loop {
+            let notified = self.work.notified();
+            tokio::pin!(notified);
+            // Registered before the look, or a wake-up between look and wait would be lost.
+            notified.as_mut().enable();
+            {
+                let mut state = self.lock();
+                if state.closed {
+                    return None;
+                }
+                if let Some((key, waited)) = state.ready.pop_front() {
+                    state.wanted.remove(&key);
+                    state.unschedule(&key);
+                    state.running.insert(key.clone());
+                    state.rest(&key, self.rest);
+                    return Some((key, waited));
+                }
+            }
+            notified.await;
+        }
+    }
+
+    fn done(&self, key: &K, outcome: &Outcome) {
+        let mut state = self.lock();
+        state.running.remove(key);
+        let mut wake_timer = false;
+        let may_wait = state.wanted_unless_failed.remove(key);
+        if may_wait && !matches!(outcome, Outcome::Retry(_) | Outcome::Refused(_)) {
+            state.wanted.insert(key.clone());
+        }
+        match outcome {
+            Outcome::Settled => {
+                state.failures.remove(key);
+            }
+            Outcome::LookAgain(delay, reason) => {
+                tracing::trace!(queue = self.name, ?delay, reason, "look again");
+                state.failures.remove(key);
+                wake_timer = state.schedule(key.clone(), Instant::now() + *delay);
+            }
+            Outcome::Retry(error) | Outcome::Refused(error) => {
+                self.metrics.retried();
+                let failures = state.failures.entry(key.clone()).or_insert(0);
+                let delay = outcome.backoff(*failures).unwrap_or_default();
+                *failures = failures.saturating_add(1);
+                tracing::debug!(queue = self.name, ?delay, error, "retry");
+                wake_timer = state.schedule(key.clone(), Instant::now() + delay);
+            }
+        }
+        let woken = if state.wanted.remove(key) { state.want(key.clone(), &self.metrics) } else { Woken::Nobody };
+        drop(state);
+        self.wake(woken);
+        if wake_timer {
+            self.timer.notify_one();
+        }
+    }
+
+    async fn serve_deadlines(self: Arc<Self>, shutdown: CancellationToken) {
+        loop {
+            let next = {
+                let mut state = self.lock();
+                let now = Instant::now();
+                let mut due = 0_usize;
+                while let Some(entry) = state.deadlines.first_entry() {
+                    if entry.key().0 > now {
+                        break;
+                    }
+                    let key = entry.remove();
+                    state.deadline_of.remove(&key);
+                    due += usize::from(state.want(key, &self.metrics) == Woken::Worker);
+                }
+                let next = state.deadlines.first_key_value().map(|((at, _), _)| *at);
+                drop(state);
+                for _ in 0..due {
+                    self.work.notify_one();
+                }
+                next
+            };
+            let sleep = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                () = sleep => {}
+                () = self.timer.notified() => {}
+            }
+        }
+    }
+
+    fn wake(&self, woken: Woken) {
+        match woken {
+            Woken::Worker => self.work.notify_one(),
+            Woken::Timer => self.timer.notify_one(),
+            Woken::Nobody => {}
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State<K>> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn pass_panic_on(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        std::panic::resume_unwind(error.into_panic());
+    }
+}
+
+/// The pause after so many failures in a row, this one apart.
+fn backoff(failures: u32) -> Duration {
+    FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.min(31))).min(LONGEST_BACKOFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    struct Rig {
+        queue: Arc<WorkQueue<String>>,
+        passes: Arc<Mutex<Vec<(String, Duration)>>>,
+        shutdown: CancellationToken,
+        worker: tokio::task::JoinHandle<()>,
+    }
+
+    fn rig(outcome: impl Fn(usize) -> Outcome + Send + Sync + 'static) -> Rig {
+        rig_of(WorkQueue::for_tests("test"), outcome)
+    }
+
+    fn rig_of(queue: WorkQueue<String>, outcome: impl Fn(usize) -> Outcome + Send + Sync + 'static) -> Rig {
+        let queue = Arc::new(queue);
+        let passes = Arc::new(Mutex::new(Vec::new()));
+        let shutdown = CancellationToken::new();
+        let log = Arc::clone(&passes);
+        let start = Instant::now();
+        let outcome = Arc::new(outcome);
+        let count = Arc::new(AtomicUsize::new(0));
+        let worker = tokio::spawn(Arc::clone(&queue).run(2, shutdown.clone(), move |key: String| {
+            let (log, outcome, count) = (Arc::clone(&log), Arc::clone(&outcome), Arc::clone(&count));
+            async move {
+                log.lock().unwrap().push((key, start.elapsed()));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                outcome(count.fetch_add(1, Ordering::SeqCst))
+            }
+        }));
+        Rig { queue, passes, shutdown, worker }
+    }
+
+    impl Rig {
+        async fn settle(self) -> Vec<(String, u128)> {
+            while !self.queue.is_idle(Duration::from_secs(3600)) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            self.shutdown.cancel();
+            self.worker.await.unwrap();
+            self.passes.lock().unwrap().iter().map(|(key, at)| (key.clone(), at.as_millis())).collect()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn mc_282_a_key_that_fails_a_hundred_times_is_still_tried_again_within_five_minutes() {
+        let rig = rig(|_| Outcome::Retry("no".to_owned()));
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_secs(100 * 301)).await;
+        let passes = rig.passes.lock().unwrap().clone();
+        assert!(passes.len() > 100, "{} passes", passes.len());
+        let longest = passes.windows(2).map(|two| two[1].1.saturating_sub(two[0].1)).max().unwrap();
+        assert!(longest <= Duration::from_secs(301), "{longest:?}");
+        rig.shutdown.cancel();
+        rig.worker.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_added_while_it_is_worked_on_runs_again_and_only_once() {
+        let rig = rig(|_| Outcome::Settled);
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        for _ in 0..5 {
+            rig.queue.add("a".to_owned());
+        }
+        let passes = rig.settle().await;
+        assert_eq!(passes, [("a".to_owned(), 0), ("a".to_owned(), 100)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resting_key_runs_once_for_all_that_came_meanwhile() {
+        let rest = Duration::from_millis(500);
+        let rig = rig_of(WorkQueue::for_tests("test").resting(rest), |_| Outcome::Settled);
+        for _ in 0..30 {
+            rig.queue.add("a".to_owned());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        rig.queue.add("b".to_owned());
+        let passes: Vec<(String, u128)> = rig.settle().await.into_iter().map(|(key, at)| (key, at / 10 * 10)).collect();
+        // The first at once, the second after the rest, the third for what was added since; another key doesn't wait.
+        assert_eq!(passes, [("a", 0), ("a", 500), ("b", 600), ("a", 1000)].map(|(key, at)| (key.to_owned(), at)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_has_rested_runs_at_once() {
+        let rig = rig_of(WorkQueue::for_tests("test").resting(Duration::from_millis(500)), |_| Outcome::Settled);
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        rig.queue.add("a".to_owned());
+        assert_eq!(rig.settle().await, [("a".to_owned(), 0), ("a".to_owned(), 600)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s_evt_27_the_earliest_of_several_delays_wins() {
+        let rig = rig(|_| Outcome::Settled);
+        rig.queue.add_after("a".to_owned(), Duration::from_secs(60));
+        rig.queue.add_after("a".to_owned(), Duration::from_secs(10));
+        rig.queue.add_after("a".to_owned(), Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        let passes = rig.settle().await;
+        assert_eq!(passes.len(), 1);
+        assert!((10_000..10_010).contains(&passes[0].1), "{passes:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_key_is_retried_with_growing_pauses() {
+        let rig = rig(|pass| if pass < 3 { Outcome::Retry("no".to_owned()) } else { Outcome::Settled });
+        rig.queue.add("a".to_owned());
+        let passes = rig.settle().await;
+        let pauses: Vec<u128> = passes.windows(2).map(|pair| pair[1].1 - pair[0].1 - 100).collect();
+        assert_eq!(passes.len(), 4);
+        assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?}");
+    }
+
+    /// What the passes of a key come to that writes its own status whenever it fails: the write wakes it.
+    #[tokio::test(start_paused = true)]
+    async fn the_back_off_holds_against_wakes_by_what_the_failing_pass_wrote_itself() {
+        let queue = Arc::new(WorkQueue::<String>::for_tests("test"));
+        let passes = Arc::new(Mutex::new(Vec::new()));
+        let shutdown = CancellationToken::new();
+        let (log, woken, start) = (Arc::clone(&passes), Arc::clone(&queue), Instant::now());
+        let worker = tokio::spawn(Arc::clone(&queue).run(2, shutdown.clone(), move |key: String| {
+            let (log, woken) = (Arc::clone(&log), Arc::clone(&woken));
+            async move {
+                log.lock().unwrap().push(start.elapsed());
+                // The answer to the write shows it within the pass, the watch afterwards.
+                woken.add_unless_backing_off(key.clone());
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(3)).await;
+                    woken.add_unless_backing_off(key);
+                });
+                Outcome::Retry("refused".to_owned())
+            }
+        }));
+        queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let alone = passes.lock().unwrap().len();
+        assert!(alone <= 14, "{alone} passes in a minute");
+        // A change of anything else is looked at at once.
+        let before = start.elapsed();
+        queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(passes.lock().unwrap().last(), Some(&before));
+        shutdown.cancel();
+        worker.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_pass_wrote_itself_is_looked_at_when_it_did_not_fail() {
+        let rig = rig(|_| Outcome::Settled);
+        rig.queue.add_unless_backing_off("a".to_owned());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        rig.queue.add_unless_backing_off("a".to_owned());
+        assert_eq!(rig.settle().await, [("a".to_owned(), 0), ("a".to_owned(), 100)]);
+    }
+
+    #[test]
+    fn mc_282_s_cli_11_a_key_that_goes_on_failing_is_never_dropped_and_tried_every_five_minutes() {
+        assert_eq!(backoff(0), FIRST_BACKOFF);
+        assert_eq!((backoff(8).as_secs(), backoff(15).as_secs()), (1, 163));
+        assert!((16..100).all(|failures| backoff(failures) == Duration::from_secs(300)));
+        assert_eq!(backoff(u32::MAX), Duration::from_secs(300));
+    }
+
+    #[test]
+    fn a_key_that_is_refused_something_is_looked_at_every_ten_seconds() {
+        let refused = Outcome::after(&ApiError::Forbidden("quota".to_owned()), "refused".to_owned());
+        assert_eq!(refused.backoff(0), Some(FIRST_BACKOFF));
+        assert!((14..100).all(|failures| refused.backoff(failures) == Some(Duration::from_secs(10))));
+        let away = Outcome::after(&ApiError::Unavailable("away".to_owned()), "away".to_owned());
+        assert_eq!(away.backoff(100), Some(Duration::from_secs(300)));
+        assert_eq!(Outcome::Settled.backoff(100), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panicking_pass_ends_the_queue_at_once() {
+        let rig = rig(|_| panic!("a defect"));
+        rig.queue.add("a".to_owned());
+        let ended = tokio::time::timeout(Duration::from_secs(1), rig.worker).await.unwrap();
+        assert!(ended.unwrap_err().is_panic());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pass_under_way_is_finished_at_shutdown() {
+        let rig = rig(|_| Outcome::LookAgain(Duration::from_secs(1), "test"));
+        rig.queue.add("a".to_owned());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        rig.shutdown.cancel();
+        rig.worker.await.unwrap();
+        assert_eq!(rig.passes.lock().unwrap().len(), 1);
+    }
+}

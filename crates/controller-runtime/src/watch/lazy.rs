@@ -1,0 +1,71 @@
+//! A watch that begins when somebody first wants it, so that what is rarely needed costs nothing until then.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use kube::Resource;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Watches, Watching};
+use crate::{error::ApiError, store::Store};
+
+/// A store whose watch begins when it is first wanted. Cheap to clone.
+pub struct Lazy<K> {
+    store: Arc<Store<K>>,
+    wanted: Arc<watch::Sender<bool>>,
+}
+
+impl<K> Clone for Lazy<K> {
+    fn clone(&self) -> Self {
+        Self { store: Arc::clone(&self.store), wanted: Arc::clone(&self.wanted) }
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Lazy<K> {
+    /// A store that nobody has wanted yet.
+    pub fn new(store: Arc<Store<K>>) -> Self {
+        Self { store, wanted: Arc::new(watch::Sender::new(false)) }
+    }
+
+    /// The store; empty until the watch has begun.
+    pub fn store(&self) -> &Arc<Store<K>> {
+        &self.store
+    }
+
+    /// Begins the watch if it has not begun; answers whether its first list is complete.
+    pub fn begin(&self) -> bool {
+        self.wanted.send_if_modified(|wanted| !std::mem::replace(wanted, true));
+        self.store.is_synced()
+    }
+
+    /// Begins the watch if it has not begun, and waits for its first complete list.
+    ///
+    /// # Errors
+    /// [`ApiError::TimedOut`] when the list is not complete in time; the watch goes on.
+    pub async fn ensure_started(&self, within: Duration) -> Result<&Arc<Store<K>>, ApiError> {
+        self.begin();
+        tokio::time::timeout(within, self.store.wait_synced()).await.map_err(|_| ApiError::TimedOut(within))?;
+        Ok(&self.store)
+    }
+
+    /// Waits until the store is wanted, then keeps it equal to the API server until `shutdown`. The future is to be owned
+    /// by the supervisor.
+    pub async fn keep<W>(
+        self,
+        watches: Watches,
+        kind: &'static str,
+        client: kube::Client,
+        watching: Watching<W, K>,
+        shutdown: CancellationToken,
+    ) where
+        W: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static,
+    {
+        let mut wanted = self.wanted.subscribe();
+        // The sender lives as long as `self`, so waiting can't fail.
+        if shutdown.run_until_cancelled(wanted.wait_for(|wanted| *wanted)).await.is_none() {
+            return;
+        }
+        watches.keep(kind, client, watching, Arc::clone(&self.store), shutdown).await;
+    }
+}

@@ -1,0 +1,461 @@
+//! What a watch asks an API server for, and what becomes of its store, whatever the server answers.
+
+use std::{collections::VecDeque, sync::Mutex};
+
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Frame;
+use kube::client::Body;
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::watch::{Lazy, Scope, Watches, prune};
+use machine_api::v1alpha1::Machine;
+
+fn machine(name: &str, version: u64) -> Value {
+    json!({"metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "resourceVersion": version.to_string()},
+        "spec": {}})
+}
+
+fn poison(name: &str, version: u64) -> Value {
+    let mut poison = machine(name, version);
+    poison["spec"] = json!(7);
+    poison
+}
+
+fn event(what: &str, object: &Value) -> Value {
+    json!({"type": what, "object": object})
+}
+
+fn bookmark(version: u64) -> Value {
+    let object = json!({"kind": "Machine", "apiVersion": "machine.sapcloud.io/v1alpha1",
+        "metadata": {"resourceVersion": version.to_string()}});
+    event("BOOKMARK", &object)
+}
+
+/// What the API server answers to one request.
+#[derive(Clone)]
+enum Reply {
+    /// A list of this version.
+    List(u64, Vec<Value>),
+    /// Events, after which the connection is closed.
+    Events(Vec<Value>),
+    /// Events, after which nothing comes any more.
+    Silence(Vec<Value>),
+    /// Events, after which the connection is closed in so many tenths of a second.
+    Brief(Vec<Value>, u64),
+    Refused(u16),
+    /// No answer at all.
+    Nothing,
+}
+
+/// Requests: when each came, in seconds, and the version that it watched from; none for a list.
+type Asked = Arc<Mutex<Vec<(u64, Option<String>)>>>;
+
+/// A feed over an API server that answers as it is told, and then not any more.
+struct Rig {
+    feed: Feed<Machine, Machine>,
+    told: Arc<Mutex<Vec<String>>>,
+    replies: Arc<Mutex<VecDeque<Reply>>>,
+    asked: Asked,
+    began: Instant,
+}
+
+impl Rig {
+    fn new(replies: Vec<Reply>) -> Self {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&told);
+        let feed = Feed {
+            kind: "machines",
+            watching: Watching::objects(Scope::Namespace("ns".to_owned()), prune::common),
+            store: Arc::new(Store::new(Vec::new())),
+            health: Arc::default(),
+            lists: Arc::new(Semaphore::new(1)),
+            on_poison: Arc::new(move |poison| {
+                let name = poison.object.name.clone().unwrap_or_default();
+                log.lock().unwrap().push(format!("{name}@{}", poison.resource_version));
+            }),
+            silent_after: Duration::from_secs(90),
+            lasts: 180,
+            random: Arc::new(|| 100),
+        };
+        let replies = Arc::new(Mutex::new(VecDeque::from(replies)));
+        Self { feed, told, replies, asked: Arc::default(), began: Instant::now() }
+    }
+
+    fn api(&self) -> Api<Guarded<Machine>> {
+        let (replies, asked, began) = (Arc::clone(&self.replies), Arc::clone(&self.asked), self.began);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let uri = request.uri().to_string();
+            let version = uri.contains("watch=true").then(|| {
+                assert!(uri.contains("allowWatchBookmarks=true"), "{uri}");
+                uri.split("resourceVersion=").nth(1).unwrap().split('&').next().unwrap().to_owned()
+            });
+            asked.lock().unwrap().push((began.elapsed().as_secs(), version));
+            let reply = replies.lock().unwrap().pop_front().unwrap_or(Reply::Nothing);
+            async move { Ok::<_, kube::Error>(answer(reply).await) }
+        });
+        Api::namespaced_with(kube::Client::new(service, "ns"), "ns", &())
+    }
+
+    /// Lets the feed go on for so long.
+    async fn run(&self, seconds: u64) {
+        let limit = Duration::from_secs(seconds);
+        assert!(tokio::time::timeout(limit, self.feed.keep(&self.api())).await.is_err());
+    }
+
+    fn asked(&self) -> Vec<(u64, Option<String>)> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.feed.store.snapshot().iter().filter_map(|machine| machine.metadata.name.clone()).collect()
+    }
+}
+
+type AnyBody = UnsyncBoxBody<Bytes, std::io::Error>;
+
+async fn answer(reply: Reply) -> http::Response<AnyBody> {
+    let lines = |events: Vec<Value>| {
+        // As API servers do, the type first: what is undecodable is told from its text, which must not have been read before.
+        let line = |event: Value| format!("{{\"type\":{},\"object\":{}}}\n", event["type"], event["object"]);
+        stream::iter(events).map(move |event| Ok::<_, std::io::Error>(Frame::data(Bytes::from(line(event)))))
+    };
+    let text = |text: Value| Full::new(Bytes::from(text.to_string())).map_err(|never| match never {}).boxed_unsync();
+    match reply {
+        Reply::List(version, items) => {
+            http::Response::new(text(json!({"metadata": {"resourceVersion": version.to_string()}, "items": items})))
+        }
+        Reply::Events(events) => http::Response::new(StreamBody::new(lines(events)).boxed_unsync()),
+        Reply::Silence(events) => {
+            http::Response::new(StreamBody::new(lines(events).chain(stream::pending())).boxed_unsync())
+        }
+        Reply::Brief(events, tenths) => {
+            let end = stream::once(tokio::time::sleep(Duration::from_millis(100 * tenths)));
+            let end = end.filter_map(|()| std::future::ready(None));
+            http::Response::new(StreamBody::new(lines(events).chain(end)).boxed_unsync())
+        }
+        Reply::Refused(code) => {
+            let status =
+                json!({"kind": "Status", "status": "Failure", "code": code, "reason": "x", "message": "refused"});
+            http::Response::builder().status(code).body(text(status)).unwrap()
+        }
+        Reply::Nothing => std::future::pending().await,
+    }
+}
+
+// Reads as what is compared: a request from a version.
+#[allow(clippy::unnecessary_wraps)]
+fn from(version: &str) -> Option<String> {
+    Some(version.to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_and_its_watch_fill_the_store() {
+    let events =
+        vec![event("ADDED", &machine("c", 3)), event("MODIFIED", &machine("b", 4)), event("DELETED", &machine("a", 5))];
+    let rig = Rig::new(vec![Reply::List(2, vec![machine("a", 1), machine("b", 2)]), Reply::Silence(events)]);
+    rig.run(1).await;
+    assert_eq!(rig.names(), ["b", "c"]);
+    assert!(rig.feed.store.is_synced());
+    assert_eq!(rig.feed.lists.available_permits(), 1);
+    assert_eq!(rig.asked(), [(0, None), (0, from("2"))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_list_removes_what_it_does_not_mention() {
+    let expired = event("ERROR", &json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}));
+    let rig = Rig::new(vec![
+        Reply::List(1, vec![machine("a", 1)]),
+        Reply::Events(vec![expired]),
+        Reply::List(2, vec![machine("b", 2)]),
+        Reply::Silence(Vec::new()),
+    ]);
+    rig.run(5).await;
+    assert_eq!(rig.names(), ["b"]);
+    let health = rig.feed.health.read("machines");
+    assert_eq!((health.lists, health.failures, health.last_error), (2, 1, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_list_removes_nothing_and_gives_its_turn_back() {
+    let rig = Rig::new(vec![Reply::List(1, vec![machine("a", 1)]), Reply::Refused(410), Reply::Refused(500)]);
+    rig.run(2).await;
+    assert_eq!(rig.names(), ["a"]);
+    assert_eq!(rig.feed.lists.available_permits(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undecodable_object_is_told_of_once_per_version_and_stops_nobody() {
+    let rig = Rig::new(vec![
+        Reply::List(2, vec![poison("bad", 1), machine("good", 2)]),
+        Reply::Refused(410),
+        Reply::List(2, vec![poison("bad", 1), machine("good", 2)]),
+        Reply::Silence(vec![event("MODIFIED", &poison("bad", 3))]),
+    ]);
+    rig.run(5).await;
+    assert_eq!(rig.names(), ["good"]);
+    assert_eq!(*rig.told.lock().unwrap(), ["bad@1", "bad@3"]);
+    assert_eq!(rig.feed.health.read("machines").undecodable, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_known_object_that_becomes_undecodable_is_not_taken_for_deleted() {
+    let first = vec![event("MODIFIED", &poison("a", 2))];
+    let rig = Rig::new(vec![
+        Reply::List(1, vec![machine("a", 1)]),
+        Reply::Events(first),
+        Reply::Refused(410),
+        Reply::List(2, vec![poison("a", 2)]),
+    ]);
+    rig.run(10).await;
+    assert_eq!(rig.names(), ["a"]);
+    rig.replies
+        .lock()
+        .unwrap()
+        .extend([Reply::List(2, vec![poison("a", 2)]), Reply::Silence(vec![event("DELETED", &poison("a", 3))])]);
+    rig.run(10).await;
+    assert!(rig.names().is_empty());
+    assert_eq!(rig.feed.health.read("machines").undecodable, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_stands_still_is_begun_anew() {
+    let rig = Rig::new(vec![Reply::Nothing, Reply::List(1, vec![machine("a", 1)]), Reply::Silence(Vec::new())]);
+    rig.run(70).await;
+    assert_eq!(rig.asked()[1], (60, None));
+    assert_eq!((rig.names(), rig.feed.health.read("machines").failures), (vec!["a".to_owned()], 1));
+}
+
+#[rstest]
+#[case::forbidden(403, &[0, 0, 2, 6, 13, 27, 55, 111, 177, 243])]
+#[case::credentials(401, &[0, 0, 2, 6, 13, 27, 55, 111, 177, 243])]
+#[case::overload(429, &[0, 0, 2, 6, 13, 27, 55, 88, 121, 154, 187, 219, 252, 285])]
+#[case::fault(500, &[0, 0, 2, 6, 13, 27, 55, 88, 121, 154, 187, 219, 252, 285])]
+#[tokio::test(start_paused = true)]
+async fn lists_that_are_refused_are_asked_for_ever_more_rarely(#[case] code: u16, #[case] seconds: &[u64]) {
+    let rig = Rig::new(vec![Reply::Refused(code); 40]);
+    rig.run(300).await;
+    assert_eq!(rig.asked().iter().map(|(at, _)| *at).collect::<Vec<_>>(), seconds);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_works_before_each_refused_watch_does_not_shorten_the_pauses() {
+    let mut replies = vec![Reply::List(1, Vec::new())];
+    replies.extend(vec![Reply::Refused(403); 40]);
+    let rig = Rig::new(replies);
+    rig.run(300).await;
+    assert_eq!(rig.asked().len(), 11, "{:?}", rig.asked());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_watch_is_opened_anew_from_its_last_version() {
+    let rig = Rig::new(vec![
+        Reply::List(1, vec![machine("a", 1)]),
+        Reply::Silence(vec![event("MODIFIED", &machine("a", 5)), bookmark(9)]),
+        Reply::Silence(vec![event("ADDED", &machine("b", 10))]),
+    ]);
+    rig.run(100).await;
+    assert_eq!(rig.asked(), [(0, None), (0, from("1")), (90, from("9"))]);
+    assert_eq!(rig.names(), ["a", "b"]);
+    assert!(rig.feed.store.is_current());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_without_bookmarks_is_asked_anew_three_times_and_then_more_rarely() {
+    let mut replies = vec![Reply::List(1, Vec::new())];
+    replies.extend(vec![Reply::Silence(Vec::new()); 40]);
+    let rig = Rig::new(replies);
+    rig.run(1000).await;
+    let opened: Vec<u64> = rig.asked().iter().skip(1).map(|(at, _)| *at).collect();
+    assert_eq!(opened, [0, 90, 180, 270, 360, 660, 960]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_is_stale_only_while_no_connection_can_be_opened() {
+    let rig = Rig::new(vec![
+        Reply::List(1, Vec::new()),
+        Reply::Silence(vec![bookmark(2)]),
+        Reply::Refused(503),
+        Reply::Silence(vec![bookmark(3)]),
+    ]);
+    let api = rig.api();
+    let mut keep = pin!(rig.feed.keep(&api));
+    let mut stale = Vec::new();
+    for half_second in 0..200 {
+        assert!(tokio::time::timeout(Duration::from_millis(500), &mut keep).await.is_err());
+        if !rig.feed.store.is_current() {
+            stale.push(half_second);
+        }
+    }
+    // In the pause after the refusal, and neither in the silence before nor afterwards.
+    assert!(stale.contains(&180) && stale.len() <= 2, "{stale:?}");
+    assert_eq!(rig.asked().len(), 4);
+}
+
+/// When the view was stale, in tenths of a second, over so many seconds.
+async fn stale(rig: &Rig, seconds: usize) -> Vec<usize> {
+    let api = rig.api();
+    let mut keep = pin!(rig.feed.keep(&api));
+    let mut stale = Vec::new();
+    for tenth in 0..seconds * 10 {
+        assert!(tokio::time::timeout(Duration::from_millis(100), &mut keep).await.is_err());
+        if !rig.feed.store.is_current() {
+            stale.push(tenth);
+        }
+    }
+    stale
+}
+
+/// The moments are tenths of seconds: of the refusals from 0.0 to 12.5, the pauses are 0.8, 1.7, 3.5 and 7.0 s.
+#[rstest]
+#[case::as_an_event(Reply::Silence(vec![json!({"type": "ERROR", "object": {
+    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 410, "reason": "Expired", "message": "too old",
+}})]))]
+#[case::as_a_status(Reply::Refused(410))]
+#[tokio::test(start_paused = true)]
+async fn a_view_that_is_behind_after_an_outage_is_stale_until_it_is_listed_which_is_done_at_once(
+    #[case] behind: Reply,
+) {
+    let mut replies = vec![Reply::List(1, vec![machine("a", 1)])];
+    replies.extend(vec![Reply::Refused(503); 4]);
+    replies.extend([behind, Reply::Nothing]);
+    let rig = Rig::new(replies);
+    let stale = stale(&rig, 30).await;
+    assert_eq!((stale.len(), rig.names()), (300, vec!["a".to_owned()]), "the list never came: {stale:?}");
+    let asked = rig.asked();
+    assert_eq!(asked[5].0, asked[6].0, "the list waits for no pause: {asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_open_again_has_two_seconds_or_a_bookmark_to_tell_what_happened_meanwhile() {
+    let modified = || event("MODIFIED", &machine("a", 5));
+    let after = |reply| vec![Reply::List(1, Vec::new()), Reply::Refused(503), reply];
+    let tenths = |quiet: usize| (0..quiet).collect::<Vec<_>>();
+    // The refusal is 0.9 s ago when the watch is opened.
+    assert_eq!(stale(&Rig::new(after(Reply::Silence(Vec::new()))), 10).await, tenths(28));
+    assert_eq!(stale(&Rig::new(after(Reply::Silence(vec![modified()]))), 10).await, tenths(28));
+    assert_eq!(stale(&Rig::new(after(Reply::Silence(vec![modified(), bookmark(6)]))), 10).await, tenths(8));
+}
+
+/// As a proxy does that closes each connection soon. The refusal is 0.9 s ago when the first watch is opened.
+#[rstest]
+#[case::soon(Reply::Brief(Vec::new(), 15), 54)]
+#[case::soon_after_an_event(Reply::Brief(vec![event("MODIFIED", &machine("a", 5))], 15), 54)]
+#[tokio::test(start_paused = true)]
+async fn watches_after_an_outage_that_all_end_before_they_have_told_what_happened_lead_to_a_list(
+    #[case] brief: Reply,
+    #[case] tenths: usize,
+) {
+    let mut replies = vec![Reply::List(1, vec![machine("a", 1)]), Reply::Refused(503)];
+    replies.extend(vec![brief.clone(); 3]);
+    replies.push(Reply::List(7, vec![machine("b", 7)]));
+    replies.extend(vec![brief; 100]);
+    let rig = Rig::new(replies);
+    let stale = stale(&rig, 60).await;
+    assert_eq!(
+        stale,
+        (0..stale.len()).collect::<Vec<_>>(),
+        "it is current from the list on, however brief the watches are"
+    );
+    assert!(stale.len().abs_diff(tenths) <= 1, "{stale:?}");
+    let lists = rig.asked().iter().filter(|(_, version)| version.is_none()).count();
+    assert_eq!((lists, rig.names().contains(&"b".to_owned())), (2, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_after_an_outage_that_end_at_once_lead_to_a_list_too() {
+    let mut replies = vec![Reply::List(1, Vec::new()), Reply::Refused(503)];
+    replies.extend(vec![Reply::Events(Vec::new()); 3]);
+    replies.extend([Reply::List(7, Vec::new()), Reply::Events(Vec::new()), Reply::Nothing]);
+    let rig = Rig::new(replies);
+    rig.run(60).await;
+    let lists: Vec<usize> =
+        rig.asked().iter().enumerate().filter(|(_, (_, version))| version.is_none()).map(|(at, _)| at).collect();
+    assert_eq!(lists, [0, 5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_is_stale_while_nobody_answers_the_request_for_its_watch() {
+    let rig = Rig::new(vec![Reply::List(1, Vec::new()), Reply::Nothing]);
+    assert_eq!(stale(&rig, 5).await, (19..50).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_from_the_past_tells_that_history_went_back() {
+    let rig = Rig::new(vec![
+        Reply::List(2000, vec![machine("a", 1900)]),
+        Reply::Silence(vec![bookmark(1100)]),
+        Reply::List(1100, vec![machine("a", 900), machine("b", 950)]),
+        Reply::Silence(Vec::new()),
+    ]);
+    rig.run(5).await;
+    assert_eq!(rig.asked(), [(0, None), (0, from("2000")), (0, None), (0, from("1100"))]);
+    assert_eq!(rig.names(), ["a", "b"]);
+    assert!(rig.feed.store.is_whole());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_event_does_not_take_the_position_of_a_watch_back() {
+    let old = vec![event("MODIFIED", &machine("a", 9)), event("MODIFIED", &machine("a", 3))];
+    let rig = Rig::new(vec![Reply::List(2, vec![machine("a", 2)]), Reply::Silence(old), Reply::Silence(Vec::new())]);
+    rig.run(91).await;
+    assert_eq!(rig.asked().last(), Some(&(90, from("9"))));
+    assert_eq!(rig.feed.store.snapshot()[0].metadata.resource_version.as_deref(), Some("9"));
+}
+
+#[test]
+fn the_same_reason_is_told_once_until_a_watch_was_opened() {
+    let health = Health::default();
+    assert!(health.failed("a") && !health.failed("a") && health.failed("b") && health.failed("a"));
+    health.works();
+    assert!(!health.failed("a"));
+    health.opened();
+    assert!(health.failed("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lazy_watch_begins_when_it_is_wanted() {
+    let asked = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&asked);
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let is_list = !request.uri().to_string().contains("watch=");
+        *count.lock().unwrap() += usize::from(is_list);
+        async move {
+            if !is_list {
+                std::future::pending::<()>().await;
+            }
+            let body =
+                r#"{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"m","uid":"1"},"spec":{}}]}"#;
+            Ok::<_, kube::Error>(http::Response::new(kube::client::Body::from(body.as_bytes().to_vec())))
+        }
+    });
+    let client = kube::Client::new(service, "ns");
+    let watches = Watches::new(Arc::new(|_| ()), || 7);
+    let lazy = Lazy::<Machine>::new(Arc::new(Store::new(Vec::new())));
+    let shutdown = CancellationToken::new();
+    let watching = Watching::objects(Scope::Cluster, prune::common);
+    let running =
+        tokio::spawn(lazy.clone().keep::<Machine>(watches.clone(), "machines", client, watching, shutdown.clone()));
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(*asked.lock().unwrap(), 0);
+    let store = lazy.ensure_started(Duration::from_secs(5)).await.unwrap();
+    assert_eq!(store.len(), 1);
+    let health = watches.health();
+    assert_eq!((health.len(), health[0].synced, health[0].silent_for), (1, true, Some(Duration::ZERO)));
+    shutdown.cancel();
+    running.await.unwrap();
+}
+
+#[rstest]
+#[case::forbidden(403, "grant both verbs")]
+#[case::no_crd(404, "mcm manifests crds | kubectl apply -f -")]
+#[case::credentials(401, "does not accept the credentials")]
+fn a_failed_watch_says_what_to_do(#[case] code: u16, #[case] words: &str) {
+    let status = kube::core::Status { code, message: "refused".to_owned(), ..kube::core::Status::default() };
+    let text = refusal("machines", &status).text;
+    assert!(text.contains(words) && text.contains("machines"), "{text}");
+}

@@ -1,0 +1,125 @@
+//! What the rules of admission say of an object, remembered as long as nothing changes that they look at.
+//!
+//! Objects that predate admission may break its rules, so each pass over a deployment or a set asks first, and once more
+//! for the status. The rules read the object as JSON, which costs more than all the rest of such a pass. What lives here is
+//! the memory; the rules are `api/validation`'s.
+
+use std::sync::Arc;
+
+use kube::Resource;
+use machine_api::{
+    kind::Kind,
+    v1alpha1::{MachineDeployment, MachineSet},
+    validation::reconcile_findings_of,
+};
+use serde::Serialize;
+
+/// Bytes of all errors together: they become the text of an event and of a condition.
+const TOLD_MAX: usize = 1000;
+
+/// A kind that is checked in each pass.
+pub trait Checkable: Resource<DynamicType = ()> + Serialize {
+    /// The kind as the rules know it.
+    const KIND: Kind;
+    /// Whether both want the same.
+    fn has_spec_of(&self, other: &Self) -> bool;
+}
+
+impl Checkable for MachineSet {
+    const KIND: Kind = Kind::MachineSet;
+
+    fn has_spec_of(&self, other: &Self) -> bool {
+        self.spec == other.spec
+    }
+}
+
+impl Checkable for MachineDeployment {
+    const KIND: Kind = Kind::MachineDeployment;
+
+    fn has_spec_of(&self, other: &Self) -> bool {
+        self.spec == other.spec
+    }
+}
+
+/// An object and what makes it impossible to act on it.
+#[derive(Debug)]
+pub struct Checked<K> {
+    object: Arc<K>,
+    errors: Arc<[String]>,
+}
+
+impl<K> Clone for Checked<K> {
+    fn clone(&self) -> Self {
+        Self { object: Arc::clone(&self.object), errors: Arc::clone(&self.errors) }
+    }
+}
+
+impl<K: Checkable> Checked<K> {
+    /// Checks an object. What is known of an earlier form of it holds while the rules would see the same.
+    pub fn of(object: &Arc<K>, known: Option<&Self>) -> Self {
+        let errors = match known {
+            Some(known) if look_alike(&*known.object, &**object) => Arc::clone(&known.errors),
+            // A process that is to end must not ask first whether the object is in order.
+            _ if object.meta().deletion_timestamp.is_some() => Arc::default(),
+            _ => reconcile_findings_of(K::KIND, &**object).error_texts(TOLD_MAX, str::len).into(),
+        };
+        Self { object: Arc::clone(object), errors }
+    }
+
+    /// An object of which it is known that nothing is wrong with it.
+    pub fn fine(object: &Arc<K>) -> Self {
+        Self { object: Arc::clone(object), errors: Arc::default() }
+    }
+
+    /// What makes it impossible to act on the object; empty when nothing does. Checked anew when `known` is not about this
+    /// very object.
+    pub fn errors(object: &Arc<K>, known: Option<&Self>) -> Arc<[String]> {
+        match known {
+            Some(known) if Arc::ptr_eq(&known.object, object) => Arc::clone(&known.errors),
+            _ => Self::of(object, None).errors,
+        }
+    }
+}
+
+/// Whether the rules would see the same: neither status nor versions are their business.
+fn look_alike<K: Checkable>(one: &K, other: &K) -> bool {
+    let (mine, theirs) = (one.meta(), other.meta());
+    (&mine.name, &mine.namespace, &mine.uid) == (&theirs.name, &theirs.namespace, &theirs.uid)
+        && (&mine.labels, &mine.annotations) == (&theirs.labels, &theirs.annotations)
+        && (&mine.finalizers, &mine.owner_references) == (&theirs.finalizers, &theirs.owner_references)
+        && mine.deletion_timestamp == theirs.deletion_timestamp
+        && one.has_spec_of(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::set::testing::*;
+
+    #[rstest]
+    #[case::nothing_new(|_: &mut MachineSet| (), "")]
+    #[case::a_status(|set: &mut MachineSet| set.status.replicas = 7, "")]
+    #[case::a_version(|set: &mut MachineSet| set.metadata.resource_version = Some("9".to_owned()), "")]
+    #[case::a_specification(|set: &mut MachineSet| set.spec.replicas = -1, "spec.replicas")]
+    #[case::a_deletion(|set: &mut MachineSet| { set.spec.replicas = -1; set.metadata.deletion_timestamp = Some(Time(now())); }, "")]
+    #[case::a_namesake(|set: &mut MachineSet| { set.metadata.uid = Some("other".to_owned()); set.spec.replicas = -1; }, "spec.replicas")]
+    fn what_is_known_holds_while_nothing_changes(#[case] change: fn(&mut MachineSet), #[case] expected: &str) {
+        let before = Arc::new(set(1).build());
+        let known = Checked::of(&before, None);
+        let mut after = (*before).clone();
+        change(&mut after);
+        let after = Arc::new(after);
+        let found = Checked::of(&after, Some(&known));
+        for errors in [Checked::errors(&after, Some(&found)), Checked::errors(&after, Some(&known))] {
+            let fits = if expected.is_empty() {
+                errors.is_empty()
+            } else {
+                errors.len() == 1 && errors[0].starts_with(expected)
+            };
+            assert!(fits, "{errors:?}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Carries a plan about a deployment out. Decides nothing: what fails is reported, and the next observation sees the truth.
+
+use std::collections::BTreeSet;
+
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use kube::ResourceExt;
+
+use super::{
+    DeploymentController, conditions,
+    observe::DeploymentObservation,
+    plan::{Counted, Effect, OnFailure, Step},
+    status::Report,
+};
+use crate::outcomes::{gone_is_fine, may_adopt, released, taken_by_us};
+use controller_runtime::{
+    error::ApiError,
+    events::EventNote,
+    gate::Destruction,
+    key::{ObjectKey, Target},
+    objects::{DeleteHow, Part},
+};
+use machine_api::{
+    names::deployment_reason as reason,
+    v1alpha1::{MachineDeployment, MachineSet},
+};
+
+/// Patches of Nodes under way at once; the client's rate limits them beyond that.
+const NODE_PATCHES_AT_ONCE: usize = 25;
+
+/// A patch of a Node, what a failure of it means, and what became of it.
+type Patched<'a> = (&'a Effect, OnFailure, Result<(), ApiError>);
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// The first error.
+    pub error: Option<ApiError>,
+    /// What a status tells of.
+    pub report: Report,
+    /// What effects without an answer were about.
+    pub unanswered: BTreeSet<Counted>,
+}
+
+impl Done {
+    /// Takes note of an effect that got no answer.
+    pub fn note(&mut self, effect: &Effect, answer: &Result<(), ApiError>) {
+        if answer.as_ref().is_err_and(ApiError::outcome_unknown) {
+            self.unanswered.extend(effect.counted());
+        }
+    }
+
+    /// Takes note of the answer to the creation of a set: that it was made, or why it was refused.
+    pub fn creation(&mut self, set: &MachineSet, answer: &Result<(), ApiError>) {
+        match answer {
+            Ok(()) => self.report.created_set.clone_from(&set.metadata.name),
+            Err(error) if !error.is_explained() => {}
+            // The next pass sees the collision; without the lease nothing was asked.
+            Err(ApiError::AlreadyExists(_) | ApiError::NotLeading(_)) => {}
+            Err(error) => {
+                let name = set.metadata.name.as_deref().unwrap_or_default();
+                self.report.create_error = Some(format!("Failed to create new machine set \"{name}\": {error}"));
+            }
+        }
+    }
+}
+
+impl DeploymentController {
+    /// Carries the steps out in their order; patches of Nodes that follow each other run together.
+    pub(super) async fn act(&self, seen: &DeploymentObservation, steps: &[Step]) -> Done {
+        let mut done = Done::default();
+        let mut reread = false;
+        let mut rest = steps;
+        while let Some(step) = rest.first() {
+            tracing::debug!(deployment = %ObjectKey::of(&*seen.deployment), rule = step.rule, "act");
+            let is_node = |step: &&Step| matches!(step.effect, Effect::PatchNode { .. });
+            let run = rest.iter().take_while(is_node).count().max(1);
+            let (these, tail) = rest.split_at(run.min(rest.len()));
+            rest = tail;
+            let result = match &step.effect {
+                Effect::PatchNode { .. } => self.patch_nodes(these, &mut done).await,
+                Effect::CreateSet(set) => self.create_set(&seen.deployment, set, &mut done).await,
+                Effect::AdoptSet { set, patch } => {
+                    let allowed = if reread { Ok(()) } else { self.may_adopt(&seen.deployment).await };
+                    reread = true;
+                    match allowed {
+                        Ok(()) => gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
+                        refused => refused,
+                    }
+                }
+                effect => self.act_one(&seen.deployment, step.rule, effect).await,
+            };
+            if !is_node(&step) {
+                // Those of Nodes are noted one by one.
+                done.note(&step.effect, &result);
+            }
+            if let Err(error) = result {
+                done.error = Some(error);
+                return done;
+            }
+        }
+        done
+    }
+
+    async fn act_one(
+        &self,
+        deployment: &MachineDeployment,
+        rule: &'static str,
+        effect: &Effect,
+    ) -> Result<(), ApiError> {
+        match effect {
+            Effect::PatchDeployment { part, patch } => {
+                gone_is_fine(self.deps.deployments.patch(&Target::of(deployment), *part, patch.clone()).await)
+            }
+            Effect::PatchSet { set, patch } => gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
+            Effect::ScaleSet { set, from, to, patch } => {
+                self.deps.sets.patch(set, Part::Main, patch.clone()).await?;
+                self.tell_scaled(deployment, &set.key.name, *from, *to);
+                Ok(())
+            }
+            Effect::ReleaseSet { set, patch } => released(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
+            Effect::DeleteSet { set, version } => {
+                self.deps.gate.permit(Destruction::MachineSet, rule, set)?;
+                match version {
+                    Some(version) => self.deps.sets.delete_unchanged(set, version).await.map(drop),
+                    None => self.deps.sets.delete(set, DeleteHow::default()).await.map(drop),
+                }
+            }
+            Effect::PatchMachine { machine, patch } => {
+                gone_is_fine(self.deps.machines.patch(machine, Part::Main, patch.clone()).await)
+            }
+            Effect::Tell(note) => {
+                self.deps.recorder.note(deployment, note.clone());
+                Ok(())
+            }
+            // Carried out above, where their results are needed.
+            Effect::PatchNode { .. } | Effect::CreateSet(_) | Effect::AdoptSet { .. } => Ok(()),
+        }
+    }
+
+    fn tell_scaled(&self, deployment: &MachineDeployment, set: &str, from: i32, to: i32) {
+        if from == to {
+            return;
+        }
+        let direction = if to > from { "up" } else { "down" };
+        let message = format!("Scaled {direction} machine set {set} to {to}");
+        self.deps.recorder.note(deployment, EventNote::normal(reason::SCALING_SET, message));
+    }
+
+    async fn create_set(
+        &self,
+        deployment: &MachineDeployment,
+        set: &MachineSet,
+        done: &mut Done,
+    ) -> Result<(), ApiError> {
+        let answer = match self.deps.sets.create(set).await {
+            Ok(_) => {
+                self.tell_scaled(deployment, &set.name_any(), 0, set.spec.replicas);
+                Ok(())
+            }
+            Err(ApiError::AlreadyExists(message)) => match self.deps.sets.get(&ObjectKey::of(set)).await {
+                Ok(there) => {
+                    let there = there.as_deref().map(|there| &there.metadata);
+                    taken_by_us(there, deployment.metadata.uid.as_deref(), message)
+                }
+                Err(error) => {
+                    done.unanswered.insert(Counted::Set(ObjectKey::of(set)));
+                    return Err(error);
+                }
+            },
+            Err(error) => Err(error),
+        };
+        done.creation(set, &answer);
+        if let Some(error) = &done.report.create_error
+            && conditions::is_news_of_creation(&deployment.status, error)
+        {
+            self.deps.recorder.note(deployment, EventNote::warning(reason::SET_CREATE_ERROR, error.clone()));
+        }
+        answer
+    }
+
+    async fn may_adopt(&self, deployment: &MachineDeployment) -> Result<(), ApiError> {
+        let fresh = self.deps.deployments.get(&ObjectKey::of(deployment)).await?;
+        may_adopt(&deployment.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
+    }
+
+    async fn patch_nodes(&self, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
+        let Some(nodes) = &self.deps.nodes else { return Ok(()) };
+        let calls = steps.iter().filter_map(|step| match &step.effect {
+            Effect::PatchNode { node, patch, on_failure } => Some((&step.effect, node, patch, *on_failure)),
+            _ => None,
+        });
+        // Boxed, so that their lifetime has a name and the pass may run on any worker.
+        let calls: Vec<BoxFuture<'_, Patched<'_>>> = calls
+            .map(|(effect, node, patch, on_failure)| {
+                let patched = nodes.patch(node, Part::Main, patch.clone());
+                async move { (effect, on_failure, gone_is_fine(patched.await)) }.boxed()
+            })
+            .collect();
+        let results: Vec<_> = stream::iter(calls).buffer_unordered(NODE_PATCHES_AT_ONCE).collect().await;
+        for (effect, _, result) in &results {
+            done.note(effect, result);
+        }
+        for (_, on_failure, result) in results {
+            match (on_failure, result) {
+                (_, Ok(())) => {}
+                (OnFailure::EndPlan, Err(error)) => return Err(error),
+                (OnFailure::GoOn, Err(error)) => {
+                    tracing::warn!(%error, "taint of a node");
+                    done.error.get_or_insert(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! Which machines a rollout counts on.
+//!
+//! As the original: every machine whose VM exists (phase Available or Running; `minReadySeconds` is not consulted). With
+//! `--strict-availability` only machines that run and whose Node has been Ready for `minReadySeconds`. The counts of a
+//! status never depend on it. Source: spec/deployment-and-set D-22, decisions.md 4. Pure.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use machine_api::v1alpha1::{Machine, MachineDeployment};
+use serde::Serialize;
+
+use crate::set::counts::{is_available, is_ready};
+
+/// Which machines rollouts count on (`--strict-availability`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum AvailabilityRule {
+    /// Those whose VM exists, as in the original.
+    #[default]
+    VmExists,
+    /// Those whose Node has been Ready for `minReadySeconds`.
+    NodeReady,
+}
+
+/// The rule, with the time that a deployment asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Availability {
+    /// The VM exists.
+    #[default]
+    VmExists,
+    /// The Node has been Ready for so long.
+    ReadyFor(SignedDuration),
+}
+
+impl Availability {
+    /// What the rule means for a deployment.
+    pub fn of(rule: AvailabilityRule, deployment: &MachineDeployment) -> Self {
+        match rule {
+            AvailabilityRule::VmExists => Self::VmExists,
+            AvailabilityRule::NodeReady => {
+                Self::ReadyFor(SignedDuration::from_secs(i64::from(deployment.spec.min_ready_seconds.max(0))))
+            }
+        }
+    }
+
+    /// Whether a rollout counts on the machine.
+    pub fn holds(self, machine: &Machine, now: Timestamp) -> bool {
+        match self {
+            Self::VmExists => is_available(machine),
+            Self::ReadyFor(_) => is_ready(machine) && self.still_to_wait(machine, now).is_none(),
+        }
+    }
+
+    /// How long a running machine must stay Ready until it counts; `None` when it counts, or nobody knows.
+    pub fn still_to_wait(self, machine: &Machine, now: Timestamp) -> Option<Duration> {
+        let Self::ReadyFor(time) = self else { return None };
+        let mut conditions = machine.status.conditions.iter();
+        let ready = conditions.find(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let since = ready.and_then(|ready| ready.last_transition_time.as_ref())?.0;
+        let left = time.saturating_sub(now.duration_since(since));
+        Duration::try_from(left).ok().filter(|left| !left.is_zero() && is_ready(machine))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
+    use rstest::rstest;
+
+    use super::*;
+    use crate::set::testing::{at, machine, now};
+    use machine_api::v1alpha1::MachinePhase::{self, Available, Pending, Running};
+
+    const STRICT: Availability = Availability::ReadyFor(SignedDuration::from_secs(60));
+
+    #[rstest]
+    #[case::d_22_a_vm_is_enough(Availability::VmExists, Available, 0, true)]
+    #[case::a_vm_is_not_there_yet(Availability::VmExists, Pending, 0, false)]
+    #[case::d_22_strictly_the_node_must_be_ready(STRICT, Available, 100, false)]
+    #[case::d_22_and_for_long_enough(STRICT, Running, 59, false)]
+    #[case::d_22_it_is(STRICT, Running, 60, true)]
+    fn a_rollout_counts_on_a_machine(
+        #[case] availability: Availability,
+        #[case] phase: MachinePhase,
+        #[case] ready_for: i64,
+        #[case] expected: bool,
+    ) {
+        let ready = NodeCondition {
+            type_: "Ready".to_owned(),
+            status: "True".to_owned(),
+            last_transition_time: Some(Time(at(-ready_for))),
+            ..NodeCondition::default()
+        };
+        let machine = machine("m").phase(phase).with(|m| m.status.conditions = vec![ready]).build();
+        assert_eq!(availability.holds(&machine, now()), expected);
+        let waits = availability.still_to_wait(&machine, now());
+        assert_eq!(waits, (ready_for == 59).then_some(Duration::from_secs(1)));
+    }
+}

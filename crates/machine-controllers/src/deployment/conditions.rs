@@ -1,0 +1,346 @@
+//! How a condition of a deployment is set, and what `Available` and `Progressing` say.
+//!
+//! Source: spec/deployment-and-set §7.3, §14. Pure.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{fleet::Fleet, waits};
+use machine_api::{
+    names::{deployment_reason as reason, label, update_result},
+    v1alpha1::{
+        ConditionStatus, MachineDeployment, MachineDeploymentCondition, MachineDeploymentConditionType as Kind,
+        MachineDeploymentStatus,
+    },
+};
+
+const LAST_SECOND: Duration = Duration::from_secs(1);
+/// A deadline has passed when it lies before now.
+const SHORTLY: Duration = Duration::from_millis(1);
+
+/// The condition of a kind.
+pub fn find<'a>(status: &'a MachineDeploymentStatus, kind: &Kind) -> Option<&'a MachineDeploymentCondition> {
+    status.conditions.iter().find(|condition| condition.condition_type == *kind)
+}
+
+/// Removes the condition of a kind.
+pub fn remove(status: &mut MachineDeploymentStatus, kind: &Kind) {
+    status.conditions.retain(|condition| condition.condition_type != *kind);
+}
+
+/// What a condition is to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Says {
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// Why, for programs.
+    pub reason: String,
+    /// Why, for people.
+    pub message: String,
+}
+
+impl Says {
+    /// A condition that says this.
+    pub fn new(status: ConditionStatus, reason: &str, message: impl Into<String>) -> Self {
+        Self { status, reason: reason.to_owned(), message: message.into() }
+    }
+}
+
+/// Sets a condition. One with the same status and reason is left as it is; a changed one goes to the end of the list and
+/// keeps its time of transition while its status stays.
+pub fn put(status: &mut MachineDeploymentStatus, kind: Kind, says: Says, now: Timestamp) {
+    let before = find(status, &kind);
+    if before.is_some_and(|known| known.status == says.status && known.reason == says.reason) {
+        return;
+    }
+    replace(status, kind, says, now);
+}
+
+/// Sets a condition also when it says the same already; its time of update is then new.
+pub fn replace(status: &mut MachineDeploymentStatus, kind: Kind, says: Says, now: Timestamp) {
+    let before = find(status, &kind);
+    let since = before.filter(|known| known.status == says.status).and_then(|known| known.last_transition_time.clone());
+    let Says { status: holds, reason, message } = says;
+    remove(status, &kind);
+    status.conditions.push(MachineDeploymentCondition {
+        condition_type: kind,
+        status: holds,
+        last_update_time: Some(Time(now)),
+        last_transition_time: Some(since.unwrap_or(Time(now))),
+        reason,
+        message,
+    });
+}
+
+/// Sets `Available`.
+pub fn tell_available(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, now: Timestamp) {
+    let least = (fleet.min_available() - status.preserved_failed_replicas).max(0);
+    let says = if status.available_replicas >= least {
+        Says::new(ConditionStatus::True, reason::MINIMUM_AVAILABLE, "Deployment has minimum availability.")
+    } else {
+        Says::new(ConditionStatus::False, reason::MINIMUM_UNAVAILABLE, "Deployment does not have minimum availability.")
+    };
+    put(status, Kind::Available, says, now);
+}
+
+/// Sets `Progressing` when the deployment is paused or goes on.
+pub fn tell_paused(status: &mut MachineDeploymentStatus, deployment: &MachineDeployment, now: Timestamp) {
+    let known = find(status, &Kind::Progressing).map(|condition| condition.reason.as_str());
+    if known == Some(reason::DEADLINE_EXCEEDED) {
+        return;
+    }
+    let is_told = known == Some(reason::PAUSED);
+    if deployment.spec.paused && !is_told {
+        put(
+            status,
+            Kind::Progressing,
+            Says::new(ConditionStatus::Unknown, reason::PAUSED, "Deployment is paused"),
+            now,
+        );
+    } else if !deployment.spec.paused && is_told {
+        let says = Says::new(ConditionStatus::Unknown, reason::RESUMED, "Deployment is resumed");
+        put(status, Kind::Progressing, says, now);
+    }
+}
+
+/// Whether a status says that all machines are new, available, and as many as wanted.
+pub fn is_complete(deployment: &MachineDeployment, status: &MachineDeploymentStatus) -> bool {
+    let replicas = deployment.spec.replicas;
+    status.updated_replicas == replicas
+        && status.replicas == replicas
+        && status.available_replicas == replicas
+        && status.observed_generation >= deployment.metadata.generation.unwrap_or_default()
+}
+
+/// Sets `Progressing` by what moved between the stored status and the new one.
+pub fn tell_progress(status: &mut MachineDeploymentStatus, fleet: &Fleet<'_>, now: Timestamp) {
+    let stored = &fleet.deployment.status;
+    let known = find(status, &Kind::Progressing).cloned();
+    let reason_is = |wanted: &str| known.as_ref().is_some_and(|condition| condition.reason == wanted);
+    if status.replicas == status.updated_replicas && reason_is(reason::NEW_SET_AVAILABLE) {
+        return;
+    }
+    let subject = match &fleet.new {
+        Some(new) => format!("MachineSet \"{}\"", new.name()),
+        None => format!("Machine Deployment \"{}\"", fleet.deployment.metadata.name.as_deref().unwrap_or_default()),
+    };
+    let moved = status.updated_replicas > stored.updated_replicas
+        || status.replicas - status.updated_replicas < stored.replicas - stored.updated_replicas
+        || status.ready_replicas > stored.ready_replicas
+        || status.available_replicas > stored.available_replicas;
+    if is_complete(fleet.deployment, status) {
+        let message = format!("{subject} has successfully progressed.");
+        put(status, Kind::Progressing, Says::new(ConditionStatus::True, reason::NEW_SET_AVAILABLE, message), now);
+    } else if moved {
+        let message = format!("{subject} is progressing.");
+        replace(status, Kind::Progressing, Says::new(ConditionStatus::True, reason::SET_UPDATED, message), now);
+    } else if has_timed_out(fleet.deployment, known.as_ref(), now) {
+        let message = format!("{subject} has timed out progressing.");
+        put(status, Kind::Progressing, Says::new(ConditionStatus::False, reason::DEADLINE_EXCEEDED, message), now);
+    }
+}
+
+/// Says in `Progressing` whom the rollout waits for, or no longer. The times of the condition stay: a rollout that waits
+/// makes no progress.
+pub fn explain_progress(status: &mut MachineDeploymentStatus, explanation: Option<&str>) {
+    let progressing = status.conditions.iter_mut().find(|condition| condition.condition_type == Kind::Progressing);
+    if let Some(condition) = progressing {
+        condition.message = waits::with_explanation(&condition.message, explanation);
+    }
+}
+
+/// Says which machines failed their update in place, as long as there are any (D-24).
+pub fn tell_failed_updates(status: &mut MachineDeploymentStatus, failed: &[String], now: Timestamp) {
+    if failed.is_empty() {
+        return remove(status, &Kind::InPlaceUpdateFailed);
+    }
+    let message = format!(
+        "{} failed to be updated in place and counts as unavailable: {}. Repair the node and label it {}={}, or delete \
+         the machine",
+        if failed.len() == 1 { "1 machine".to_owned() } else { format!("each of {} machines", failed.len()) },
+        failed.join(", "),
+        label::UPDATE_RESULT,
+        update_result::SUCCESSFUL,
+    );
+    if find(status, &Kind::InPlaceUpdateFailed).is_none_or(|known| known.message != message) {
+        let says = Says::new(ConditionStatus::True, reason::IN_PLACE_UPDATE_FAILED, message);
+        replace(status, Kind::InPlaceUpdateFailed, says, now);
+    }
+}
+
+fn deadline(deployment: &MachineDeployment, progressing: &MachineDeploymentCondition) -> Option<Timestamp> {
+    let seconds = SignedDuration::from_secs(i64::from(deployment.spec.progress_deadline_seconds?));
+    progressing.last_update_time.as_ref()?.0.checked_add(seconds).ok()
+}
+
+fn has_timed_out(
+    deployment: &MachineDeployment,
+    progressing: Option<&MachineDeploymentCondition>,
+    now: Timestamp,
+) -> bool {
+    let Some(progressing) = progressing.filter(|_| deployment.spec.progress_deadline_seconds.is_some()) else {
+        return false;
+    };
+    match progressing.reason.as_str() {
+        reason::NEW_SET_AVAILABLE => false,
+        reason::DEADLINE_EXCEEDED => true,
+        _ => deadline(deployment, progressing).is_some_and(|deadline| deadline < now),
+    }
+}
+
+/// When to look whether a rollout that does not move has timed out: a second after its deadline, or as soon as that has
+/// passed when less than a second is left.
+pub fn timeout_check(
+    deployment: &MachineDeployment,
+    status: &MachineDeploymentStatus,
+    now: Timestamp,
+) -> Option<Duration> {
+    let progressing = find(status, &Kind::Progressing)?;
+    if is_complete(deployment, status) || has_timed_out(deployment, Some(progressing), now) {
+        return None;
+    }
+    if progressing.reason == reason::NEW_SET_AVAILABLE || deployment.spec.paused {
+        return None;
+    }
+    let left = Duration::try_from(deadline(deployment, progressing)?.duration_since(now)).unwrap_or_default();
+    // In its last second the original looks again and again.
+    Some(left + if left < LAST_SECOND { SHORTLY } else { LAST_SECOND })
+}
+
+/// Whether an event should tell that a set can't be made: not while the stored condition says the same already, since the
+/// creation is tried again for as long as it fails.
+pub(super) fn is_news_of_creation(status: &MachineDeploymentStatus, error: &str) -> bool {
+    find(status, &Kind::Progressing)
+        .is_none_or(|known| known.reason != reason::SET_CREATE_ERROR || !known.message.starts_with(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{
+        deployment::testing::*,
+        set::testing::{at, now},
+    };
+
+    fn progressing(reason: &str, updated: i64) -> MachineDeploymentCondition {
+        MachineDeploymentCondition {
+            condition_type: Kind::Progressing,
+            status: ConditionStatus::True,
+            last_update_time: Some(Time(at(updated))),
+            last_transition_time: Some(Time(at(-5000))),
+            reason: reason.to_owned(),
+            message: String::new(),
+        }
+    }
+
+    #[rstest]
+    #[case::for_the_first_time(reason::FOUND_NEW_SET, "no room", true)]
+    #[case::as_before(reason::SET_CREATE_ERROR, "no room", false)]
+    #[case::as_before_with_a_wait(reason::SET_CREATE_ERROR, "no room Waiting for the set.", false)]
+    #[case::for_another_cause(reason::SET_CREATE_ERROR, "no permission", true)]
+    fn an_event_tells_of_a_set_that_cannot_be_made_once_per_cause(
+        #[case] stored: &str,
+        #[case] message: &str,
+        #[case] expected: bool,
+    ) {
+        let known = MachineDeploymentCondition { message: message.to_owned(), ..progressing(stored, 0) };
+        let status = MachineDeploymentStatus { conditions: vec![known], ..counts(1, 1, 1) };
+        assert_eq!(is_news_of_creation(&status, "no room"), expected);
+    }
+
+    fn counts(replicas: i32, updated: i32, available: i32) -> MachineDeploymentStatus {
+        MachineDeploymentStatus {
+            observed_generation: 1,
+            replicas,
+            updated_replicas: updated,
+            available_replicas: available,
+            ready_replicas: available,
+            ..MachineDeploymentStatus::default()
+        }
+    }
+
+    /// What `Progressing` says after the counts went from the stored ones to these.
+    fn told(
+        deadline: Option<i32>,
+        stored: MachineDeploymentStatus,
+        now_counted: &MachineDeploymentStatus,
+        known: MachineDeploymentCondition,
+    ) -> MachineDeploymentCondition {
+        let built = deployment(5, 1, 1).with(|d| {
+            d.status = stored;
+            d.spec.progress_deadline_seconds = deadline;
+        });
+        let seen = seeing_sets(built.build(), vec![new(5, 5)]);
+        let mut status = now_counted.clone();
+        status.conditions = vec![known];
+        tell_progress(&mut status, &Fleet::of(&seen), now());
+        find(&status, &Kind::Progressing).unwrap().clone()
+    }
+
+    #[test]
+    fn s_prog_01_all_is_new_and_available() {
+        let condition = told(None, counts(5, 4, 4), &counts(5, 5, 5), progressing(reason::SET_UPDATED, -9));
+        assert_eq!(condition.reason, reason::NEW_SET_AVAILABLE);
+        assert_eq!(condition.message, "MachineSet \"md-new\" has successfully progressed.");
+        assert_eq!(condition.last_transition_time, Some(Time(at(-5000))));
+    }
+
+    #[test]
+    fn s_prog_02_more_are_available() {
+        let condition = told(None, counts(5, 5, 2), &counts(5, 5, 3), progressing(reason::SET_UPDATED, -9));
+        assert_eq!(condition.reason, reason::SET_UPDATED);
+        assert_eq!(
+            (condition.last_update_time, condition.last_transition_time),
+            (Some(Time(now())), Some(Time(at(-5000))))
+        );
+    }
+
+    #[rstest]
+    #[case::s_prog_03_nothing_moved_for_too_long(Some(600), -700, "ProgressDeadlineExceeded")]
+    #[case::not_yet(Some(600), -500, "MachineSetUpdated")]
+    #[case::s_prog_04_no_deadline(None, -70_000, "MachineSetUpdated")]
+    fn a_rollout_times_out(#[case] deadline: Option<i32>, #[case] updated: i64, #[case] expected: &str) {
+        let condition = told(deadline, counts(5, 5, 2), &counts(5, 5, 2), progressing(reason::SET_UPDATED, updated));
+        assert_eq!(condition.reason, expected);
+    }
+
+    #[rstest]
+    #[case::s_prog_05_in_time(-180_000, Some(421_000))]
+    #[case::s_prog_06_almost_over(-599_500, Some(501))]
+    #[case::s_prog_06_over_right_now(-600_000, Some(1))]
+    fn a_stuck_rollout_is_looked_at_again(#[case] updated_millis: i64, #[case] expected_millis: Option<u64>) {
+        let built = deployment(5, 1, 1).with(|d| d.spec.progress_deadline_seconds = Some(600)).build();
+        let mut condition = progressing(reason::SET_UPDATED, 0);
+        condition.last_update_time = Some(Time(now() + SignedDuration::from_millis(updated_millis)));
+        let status = MachineDeploymentStatus { conditions: vec![condition], ..counts(5, 5, 2) };
+        let expected = expected_millis.map(Duration::from_millis);
+        assert_eq!(timeout_check(&built, &status, now()), expected);
+    }
+
+    #[rstest]
+    #[case::s_prog_07_preserved_machines_are_excused(2, "MinimumReplicasAvailable")]
+    #[case::s_prog_08_one_too_few(1, "MinimumReplicasUnavailable")]
+    fn enough_machines_are_available(#[case] available: i32, #[case] expected: &str) {
+        let seen = seeing_sets(deployment(5, 0, 1).build(), vec![]);
+        let mut status = MachineDeploymentStatus { preserved_failed_replicas: 2, ..counts(5, 5, available) };
+        tell_available(&mut status, &Fleet::of(&seen), now());
+        assert_eq!(find(&status, &Kind::Available).unwrap().reason, expected);
+    }
+
+    #[test]
+    fn s_prog_10_a_pause_and_its_end_are_told() {
+        let mut status = counts(5, 5, 5);
+        let mut deployment = deployment(5, 1, 1).with(|d| d.spec.paused = true).build();
+        tell_paused(&mut status, &deployment, now());
+        let condition = find(&status, &Kind::Progressing).unwrap();
+        assert_eq!((condition.reason.as_str(), &condition.status), (reason::PAUSED, &ConditionStatus::Unknown));
+        deployment.spec.paused = false;
+        tell_paused(&mut status, &deployment, now());
+        let condition = find(&status, &Kind::Progressing).unwrap();
+        assert_eq!((condition.reason.as_str(), &condition.status), (reason::RESUMED, &ConditionStatus::Unknown));
+    }
+}

@@ -1,0 +1,273 @@
+//! The sets of a deployment as a rollout sees them: which is the new one, which are old, and how many machines each has.
+//!
+//! Source: spec/deployment-and-set §7.2 (steps 2 and 3), §9.2, §9.4. Pure.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{
+    availability::Availability,
+    cuts::{AvailableBySize, in_order_of_deletion},
+    fenceposts::Fenceposts,
+    in_place::marks::is_handed_over,
+    observe::{DeploymentObservation, SetSeen},
+    settling::{Unsettled, knows_its_size},
+    template_equality::is_equal,
+};
+use crate::set::{
+    counts::{Counts, is_failed},
+    ownership::{Owner, Standing},
+    ranking::{is_marked, is_named, is_preserved},
+};
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType};
+
+/// A set with its counts.
+#[derive(Clone, Debug)]
+pub struct SetState<'a> {
+    /// The set.
+    pub set: &'a Arc<MachineSet>,
+    /// Its machines.
+    pub machines: &'a [Arc<Machine>],
+    /// What its machines count as.
+    pub counts: Counts,
+    /// Machines that will be left once the set has deleted what it has too many already, and what the scaler has marked.
+    pub kept: Vec<&'a Arc<Machine>>,
+    /// Those among them that a rollout counts on. Counting the others would spend them twice.
+    pub kept_available: i32,
+    /// Those among them that the scaler has named and that the set deletes next. A rolling update counts on none of them.
+    pub named: Vec<&'a Arc<Machine>>,
+    /// Present while it does not know its size and is worth waiting for.
+    pub unsettled: Option<Unsettled>,
+}
+
+impl<'a> SetState<'a> {
+    fn of(seen: &'a SetSeen, all: &'a DeploymentObservation, availability: Availability) -> Self {
+        let now = all.now;
+        let labels = seen.set.spec.template.metadata.labels.as_ref();
+        let counts = Counts::of(seen.machines.iter().map(AsRef::as_ref), labels);
+        let unsettled = (!knows_its_size(&seen.set)).then(|| {
+            let known = seen.set.metadata.uid.as_ref().and_then(|uid| all.unsettled.get(uid));
+            known.copied().unwrap_or(Unsettled { since: now, deleting: 0, making_for: 0 })
+        });
+        let unsettled = unsettled.filter(|one| one.time_left(now).is_some());
+        let kept = kept(seen, unsettled, now);
+        let named = named(&kept, all);
+        let mut set =
+            Self { set: &seen.set, machines: &seen.machines, counts, kept, kept_available: 0, named, unsettled };
+        let is_counted_on = |machine: &&&Arc<Machine>| availability.holds(machine, now) && !set.loses(machine);
+        set.kept_available = i32::try_from(set.kept.iter().filter(is_counted_on).count()).unwrap_or(i32::MAX);
+        set
+    }
+
+    /// Whether the set deletes the machine next because the scaler has named it.
+    pub fn loses(&self, machine: &Arc<Machine>) -> bool {
+        self.named.iter().any(|named| Arc::ptr_eq(named, machine))
+    }
+
+    /// The wanted machines.
+    pub fn spec(&self) -> i32 {
+        self.set.spec.replicas
+    }
+
+    /// Whether the set wants machines.
+    pub fn is_active(&self) -> bool {
+        self.spec() > 0
+    }
+
+    /// Machines that are there or will be: the larger of wanted and existing (D-12).
+    pub fn committed(&self) -> i32 {
+        self.spec().max(self.counts.replicas)
+    }
+
+    /// Machines that are there to stay, wanted, or perhaps being made: what no other set may have room for.
+    pub fn taken(&self) -> i32 {
+        self.spec().max(self.counts.staying).max(self.making_for())
+    }
+
+    /// Whether its controller acts on the size it has now, and no longer on an earlier one.
+    pub fn knows_its_size(&self) -> bool {
+        knows_its_size(self.set)
+    }
+
+    /// The size, no longer its own, for which it may be making machines that it lacked.
+    fn making_for(&self) -> i32 {
+        self.unsettled.map_or(0, |one| one.making_for)
+    }
+
+    /// Whether it may be making more machines than it wants.
+    pub fn may_be_making(&self) -> bool {
+        self.making_for() > self.spec()
+    }
+
+    /// An annotation of the set.
+    pub fn annotation(&self, key: &str) -> Option<&'a str> {
+        self.set.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// The name of the set.
+    pub fn name(&self) -> &'a str {
+        self.set.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+/// The machines that the set's controller will not delete, whichever of its sizes it acts on: it deletes in the same order.
+fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&Arc<Machine>> {
+    let (handed_over, mut candidates) = in_order_of_deletion(&seen.machines, now);
+    let surplus = candidates.len().saturating_sub(usize::try_from(seen.set.spec.replicas).unwrap_or(0));
+    let deleting = unsettled.map_or(0, |one| usize::try_from(one.deleting).unwrap_or(0));
+    candidates.drain(..surplus.max(deleting).min(candidates.len()));
+    candidates.retain(|machine| !is_marked(machine, &seen.set));
+    candidates.extend(handed_over);
+    candidates
+}
+
+/// The machines that the scaler wants gone and that lead the set's order of deletion, so that they are what a smaller size
+/// takes. One behind machines of a lower priority, or one that somebody preserves, stays as long as those do, and is counted
+/// on: a rollout that counted on neither would not go on. Updates in place deal with named machines in a step of their own.
+fn named<'a>(kept: &[&'a Arc<Machine>], all: &DeploymentObservation) -> Vec<&'a Arc<Machine>> {
+    if all.deployment.spec.strategy.strategy_type != StrategyType::RollingUpdate {
+        return Vec::new();
+    }
+    let is_next = |machine: &&&Arc<Machine>| {
+        is_named(machine, &all.deployment.metadata) && !is_preserved(machine, all.now) && !is_handed_over(machine)
+    };
+    kept.iter().take_while(is_next).copied().collect()
+}
+
+/// A deployment with its sets.
+#[derive(Clone, Debug)]
+pub struct Fleet<'a> {
+    /// The deployment.
+    pub deployment: &'a MachineDeployment,
+    /// Its limits.
+    pub limits: Fenceposts,
+    /// Which machines its rollouts count on.
+    pub availability: Availability,
+    /// The time of the observation.
+    pub now: Timestamp,
+    /// The set that the present template asks for.
+    pub new: Option<SetState<'a>>,
+    /// All others, oldest first.
+    pub old: Vec<SetState<'a>>,
+}
+
+impl<'a> Fleet<'a> {
+    /// Sorts the sets that belong to the deployment.
+    pub fn of(seen: &'a DeploymentObservation) -> Self {
+        let deployment = &*seen.deployment;
+        let owner = owner(deployment);
+        let mut sets: Vec<&SetSeen> =
+            seen.sets.iter().filter(|set| owner.standing(&set.set.metadata) == Standing::Claimed).collect();
+        sets.sort_by_key(|seen| {
+            let meta = &seen.set.metadata;
+            (meta.creation_timestamp.as_ref().map(|time| time.0), meta.name.clone())
+        });
+        let availability = Availability::of(seen.settings.availability, deployment);
+        let place = sets.iter().position(|seen| is_equal(&seen.set.spec.template, &deployment.spec.template));
+        let new = place.map(|place| SetState::of(sets.remove(place), seen, availability));
+        let old = sets.into_iter().map(|set| SetState::of(set, seen, availability)).collect();
+        Self { deployment, limits: Fenceposts::of(deployment), availability, now: seen.now, new, old }
+    }
+
+    /// All sets: old ones first, the new one last.
+    pub fn all(&self) -> impl Iterator<Item = &SetState<'a>> {
+        self.old.iter().chain(&self.new)
+    }
+
+    /// A sum over all sets.
+    pub fn sum(&self, of: impl Fn(&SetState<'a>) -> i32) -> i32 {
+        self.all().map(of).fold(0, i32::saturating_add)
+    }
+
+    /// The wanted machines of the deployment.
+    pub fn replicas(&self) -> i32 {
+        self.deployment.spec.replicas
+    }
+
+    /// The least number of available machines.
+    pub fn min_available(&self) -> i32 {
+        self.replicas() - self.limits.max_unavailable(self.replicas())
+    }
+
+    /// Whether machines of old sets are still there or wanted (D-49).
+    pub fn is_rolling(&self) -> bool {
+        self.old.iter().any(|set| set.committed() > 0)
+    }
+
+    /// Whether a rollout counts on the machine.
+    pub fn is_available(&self, machine: &Machine) -> bool {
+        self.availability.holds(machine, self.now)
+    }
+
+    /// What is left of a set that counts, by the size that it gets.
+    pub fn available_by_size(&self, set: &SetState<'_>) -> AvailableBySize {
+        AvailableBySize::of(set.set, set.machines, self.now, |machine| {
+            self.is_available(machine) && !set.loses(machine)
+        })
+    }
+
+    /// Failed machines of old sets that somebody keeps. They are no use, but go last.
+    pub fn kept_failed(&self) -> i32 {
+        let machines = self.old.iter().flat_map(|set| &set.kept);
+        let count = machines.filter(|machine| is_failed(machine) && is_preserved(machine, self.now)).count();
+        i32::try_from(count).unwrap_or(i32::MAX)
+    }
+
+    /// How long a rollout waits at most for sets to see their size; `None` when it waits for none.
+    pub fn settling(&self) -> Option<std::time::Duration> {
+        self.all().filter_map(|set| set.unsettled?.time_left(self.now)).max()
+    }
+
+    /// When the next machine will have been Ready for long enough; `None` when none waits for that.
+    pub fn next_available(&self) -> Option<std::time::Duration> {
+        let machines = self.all().flat_map(|set| set.machines);
+        machines.filter_map(|machine| self.availability.still_to_wait(machine, self.now)).min()
+    }
+
+    /// Whether all machines are of the new set, available, and as many as wanted.
+    pub fn is_complete(&self) -> bool {
+        let updated = self.new.as_ref().map_or(0, |set| set.counts.replicas);
+        let replicas = self.replicas();
+        updated == replicas
+            && self.sum(|set| set.counts.replicas) == replicas
+            && self.sum(|set| set.kept_available) == replicas
+    }
+}
+
+/// The deployment as an owner of sets.
+pub fn owner(deployment: &MachineDeployment) -> Owner<'_> {
+    Owner { kind: "MachineDeployment", meta: &deployment.metadata, selector: deployment.spec.selector.as_ref() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deployment::testing::*;
+
+    #[test]
+    fn s_util_13_a_set_is_active_while_it_wants_machines() {
+        let seen = seeing_sets(deployment(1, 1, 0).build(), vec![old(0, 0), new(1, 1)]);
+        let fleet = Fleet::of(&seen);
+        let active: Vec<&str> = fleet.all().filter(|set| set.is_active()).map(SetState::name).collect();
+        assert_eq!(active, ["md-new"]);
+    }
+
+    #[test]
+    fn s_rev_08_of_two_equal_sets_the_older_is_the_new_one() {
+        let twin = seen_set(set_of_class("md-twin", "new", 0, -500), 0);
+        let seen = seeing_sets(deployment(3, 1, 0).build(), vec![twin, new(3, 3)]);
+        let fleet = Fleet::of(&seen);
+        assert_eq!(fleet.new.unwrap().name(), "md-new");
+        assert_eq!(fleet.old[0].name(), "md-twin");
+    }
+
+    #[test]
+    fn machines_that_a_set_will_delete_are_not_counted_on() {
+        let mut shrunk = old(10, 10);
+        Arc::make_mut(&mut shrunk.set).spec.replicas = 8;
+        let seen = seeing_sets(deployment(10, 3, 2).build(), vec![shrunk]);
+        let fleet = Fleet::of(&seen);
+        assert_eq!((fleet.old[0].kept_available, fleet.old[0].committed()), (8, 10));
+    }
+}

@@ -1,0 +1,151 @@
+//! What Nodes and machines say about an update in place, and the labels that this room writes. Pure.
+//!
+//! Source: spec/deployment-and-set §2.2, §11.1 (step 4), §11.2 with D-14, D-23.
+
+use controller_runtime::{key::Target, objects::Patch};
+use k8s_openapi::api::core::v1::{Node, Taint};
+use machine_api::{
+    names::{annotation, label, node_condition, taint, update_result},
+    v1alpha1::{Machine, MachinePhase},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    deployment::{
+        fleet::Fleet,
+        node_side_effects::{nodes_of, without_old_taint},
+        observe::DeploymentObservation,
+        plan::{Effect, OnFailure, Plan},
+    },
+    set::counts::{is_terminating, label_of},
+};
+
+/// What the labels and the condition of a Node say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks<'a> {
+    /// It belongs to an old set.
+    pub candidate: bool,
+    /// It was picked, by us or by the user.
+    pub selected: bool,
+    /// What became of its update.
+    pub result: Option<&'a str>,
+    /// How far the machine controller has brought it.
+    pub reason: Option<&'a str>,
+}
+
+impl<'a> Marks<'a> {
+    /// The marks of a Node.
+    pub fn of(node: &'a Node) -> Self {
+        let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key));
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let condition = conditions.iter().find(|condition| condition.type_ == node_condition::IN_PLACE_UPDATE);
+        Self {
+            candidate: label(label::CANDIDATE_FOR_UPDATE).is_some(),
+            selected: label(label::SELECTED_FOR_UPDATE).is_some(),
+            result: label(label::UPDATE_RESULT).map(String::as_str),
+            reason: condition.and_then(|condition| condition.reason.as_deref()),
+        }
+    }
+
+    /// Whether the update has succeeded and the machine controller knows it.
+    pub fn is_updated(&self) -> bool {
+        self.result == Some(update_result::SUCCESSFUL) && self.reason == Some(node_condition::REASON_UPDATE_SUCCESSFUL)
+    }
+
+    /// Whether the node may be changing right now: drained for its update, and no result yet.
+    pub fn is_in_the_middle(&self) -> bool {
+        let drained = [node_condition::REASON_DRAIN_SUCCESSFUL, node_condition::REASON_READY_FOR_UPDATE]
+            .map(Some)
+            .contains(&self.reason);
+        drained && self.result.is_none()
+    }
+}
+
+/// Whether the machine carries the sign that it was handed over to its present set and that is not finished yet.
+pub fn is_handed_over(machine: &Machine) -> bool {
+    label_of(machine, label::UPDATE_RESULT) == Some(update_result::SUCCESSFUL)
+}
+
+/// Whether the machine's mirror of its Node's condition says that the update has succeeded.
+pub fn is_updated(machine: &Machine) -> bool {
+    reason_of(machine) == Some(node_condition::REASON_UPDATE_SUCCESSFUL)
+}
+
+/// The reason of the machine's mirror of its Node's condition about updates.
+pub fn reason_of(machine: &Machine) -> Option<&str> {
+    let mut conditions = machine.status.conditions.iter();
+    conditions.find(|condition| condition.type_ == node_condition::IN_PLACE_UPDATE)?.reason.as_deref()
+}
+
+/// Whether the machine's update has failed and waits for somebody to repair it.
+pub fn has_failed(machine: &Machine) -> bool {
+    machine.status.current_status.phase == MachinePhase::InPlaceUpdateFailed && !is_terminating(machine)
+}
+
+/// The Node of a machine and its marks.
+pub fn node_of<'a>(seen: &'a DeploymentObservation, machine: &Machine) -> Option<(&'a Node, Marks<'a>)> {
+    let node = seen.nodes.as_ref()?.get(label_of(machine, label::NODE)?)?;
+    Some((node, Marks::of(node)))
+}
+
+/// Adds labels to a Node or, with `null`, takes them off.
+fn label_node(rule: &'static str, node: &Node, labels: &Value, plan: &mut Plan) {
+    let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+    plan.push(rule, Effect::PatchNode { node: Target::of(node), patch, on_failure: OnFailure::EndPlan });
+}
+
+/// Marks the Nodes of old sets as candidates. One that was handed over and is not finished yet keeps its labels.
+pub fn mark_candidates(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let Some(nodes) = &seen.nodes else { return };
+    for set in &fleet.old {
+        for (machine, node) in nodes_of(set, nodes) {
+            if !Marks::of(node).candidate && !is_handed_over(machine) && !is_terminating(machine) {
+                label_node("in-place/candidate", node, &json!({ label::CANDIDATE_FOR_UPDATE: "true" }), plan);
+            }
+        }
+    }
+}
+
+/// Picks a Node.
+pub fn select(node: &Node, plan: &mut Plan) {
+    label_node("in-place/select", node, &json!({ label::SELECTED_FOR_UPDATE: "true" }), plan);
+}
+
+/// Takes the marks off a Node whose set has become the new one again, so that there is nothing to update. A picked one was
+/// cordoned for us and takes pods again.
+pub fn withdraw(node: &Node, marks: Marks<'_>, plan: &mut Plan) {
+    let labels = json!({ label::CANDIDATE_FOR_UPDATE: null, label::SELECTED_FOR_UPDATE: null });
+    let mut patch = json!({ "metadata": { "labels": labels } });
+    if marks.selected && marks.result.is_none() {
+        patch["spec"] = json!({ "unschedulable": null });
+    }
+    // The machine controller may be draining it: then its update goes on.
+    let patch = Patch::Merge(patch).guarded_by(node.metadata.resource_version.as_deref());
+    let on_failure = OnFailure::EndPlan;
+    plan.push("in-place/withdraw", Effect::PatchNode { node: Target::of(node), patch, on_failure });
+}
+
+/// Lets an updated Node take pods again: labels and reason of failure off, uncordoned, without the taint of old nodes, and
+/// with the one that keeps pods off until the critical components are there. Refused when the Node has changed meanwhile.
+pub fn release(node: &Node, plan: &mut Plan) {
+    let mut taints = without_old_taint(node);
+    let holds_back = |found: &Taint| found.key == taint::CRITICAL_COMPONENTS_NOT_READY && found.effect == "NoSchedule";
+    if !taints.iter().any(holds_back) {
+        taints.push(Taint {
+            key: taint::CRITICAL_COMPONENTS_NOT_READY.to_owned(),
+            effect: "NoSchedule".to_owned(),
+            ..Taint::default()
+        });
+    }
+    let patch = Patch::Merge(json!({
+        "metadata": {
+            "labels": {
+                label::CANDIDATE_FOR_UPDATE: null, label::SELECTED_FOR_UPDATE: null, label::UPDATE_RESULT: null,
+            },
+            "annotations": { annotation::UPDATE_FAILED_REASON: null },
+        },
+        "spec": { "unschedulable": null, "taints": taints },
+    }))
+    .guarded_by(node.metadata.resource_version.as_deref());
+    plan.push("in-place/release", Effect::PatchNode { node: Target::of(node), patch, on_failure: OnFailure::EndPlan });
+}

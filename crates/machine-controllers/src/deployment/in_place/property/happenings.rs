@@ -1,0 +1,191 @@
+//! What happens in these histories, beside what the controllers decide on their own account.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec};
+use proptest::prelude::*;
+
+use super::world::{World, place_of};
+use crate::{
+    deployment::in_place::marks::Marks,
+    set::{
+        counts::{is_available, is_terminating, label_of},
+        testing::{meta, now},
+    },
+};
+use machine_api::{
+    names::{annotation, label, node_condition},
+    v1alpha1::{Machine, MachinePhase, OrchestrationType::Manual},
+};
+
+/// What happens next. Numbers pick one of those that it can happen to.
+#[derive(Clone, Debug)]
+pub(super) enum Happens {
+    /// A pass of the deployment that ends after so many writes, with a pass of this set after each of them.
+    Deployment {
+        writes: usize,
+        between: Option<usize>,
+    },
+    Set(usize),
+    SetDecides(usize),
+    Joins(usize),
+    IsDrained(usize),
+    IsUpdated(usize),
+    Recovers(usize),
+    Ends(usize),
+    UserPicks(usize),
+}
+
+pub(super) fn happenings() -> impl Strategy<Value = Vec<Happens>> {
+    let some = 0..64_usize;
+    let one = prop_oneof![
+        5 => (prop_oneof![0..4_usize, Just(usize::MAX)], prop::option::of(0..4_usize))
+            .prop_map(|(writes, between)| Happens::Deployment { writes, between }),
+        4 => (0..4_usize).prop_map(Happens::Set),
+        2 => (0..4_usize).prop_map(Happens::SetDecides),
+        3 => some.clone().prop_map(Happens::Joins),
+        3 => some.clone().prop_map(Happens::IsDrained),
+        3 => some.clone().prop_map(Happens::IsUpdated),
+        3 => some.clone().prop_map(Happens::Recovers),
+        2 => some.clone().prop_map(Happens::Ends),
+        1 => some.prop_map(Happens::UserPicks),
+    ];
+    prop::collection::vec(one, 0..250)
+}
+
+impl World {
+    /// A machine becomes unavailable through us.
+    pub(super) fn loses(&mut self, place: usize, phase: MachinePhase) {
+        let was_available = is_available(&self.machines[place]);
+        Arc::make_mut(&mut self.machines[place]).status.current_status.phase = phase;
+        let left = i32::try_from(self.machines.iter().filter(|machine| is_available(machine)).count()).unwrap();
+        if let (true, Some(least)) = (was_available, self.least_available) {
+            assert!(left >= least, "{left} available, at least {least} wanted");
+        }
+    }
+
+    pub(super) fn nth(&self, index: usize, which: impl Fn(&Machine, Marks<'_>) -> bool) -> Option<(usize, String)> {
+        let all: Vec<(usize, String)> = self
+            .machines
+            .iter()
+            .enumerate()
+            .filter_map(|(place, machine)| {
+                let name = label_of(machine, label::NODE).unwrap_or_default();
+                let marks = self.nodes.get(name).map(|node| Marks::of(node)).unwrap_or_default();
+                which(machine, marks).then(|| (place, name.to_owned()))
+            })
+            .collect();
+        (!all.is_empty()).then(|| all[index % all.len()].clone())
+    }
+
+    /// The Node's condition about updates, and the machine's mirror of it.
+    pub(super) fn is_told(&mut self, place: usize, node: &str, reason: &str) {
+        let condition = NodeCondition {
+            type_: node_condition::IN_PLACE_UPDATE.to_owned(),
+            status: "True".to_owned(),
+            reason: Some(reason.to_owned()),
+            ..NodeCondition::default()
+        };
+        let node = Arc::make_mut(self.nodes.get_mut(node).unwrap());
+        node.status.get_or_insert_default().conditions = Some(vec![condition.clone()]);
+        Arc::make_mut(&mut self.machines[place]).status.conditions = vec![condition];
+    }
+
+    pub(super) fn label(&mut self, node: &str, key: &str, value: &str) {
+        let node = Arc::make_mut(self.nodes.get_mut(node).unwrap());
+        node.metadata.labels.get_or_insert_default().insert(key.to_owned(), value.to_owned());
+    }
+
+    /// Whether there was anything that it could happen to.
+    pub(super) fn happens(&mut self, what: &Happens) -> bool {
+        match what {
+            Happens::Deployment { writes, between } => self.deployment_pass(*writes, *between),
+            Happens::Set(index) => self.set_pass(*index),
+            Happens::SetDecides(index) => {
+                self.set_decides(*index);
+                false
+            }
+            Happens::Joins(index) => {
+                let starts =
+                    |machine: &Machine, _: Marks<'_>| machine.status.current_status.phase == MachinePhase::Pending;
+                let Some((place, _)) = self.nth(*index, starts) else { return false };
+                let machine = Arc::make_mut(&mut self.machines[place]);
+                let node = format!("node-{}", machine.metadata.name.clone().unwrap());
+                machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), node.clone());
+                machine.status.current_status.phase = MachinePhase::Running;
+                let made = Node { metadata: meta(&node), spec: Some(NodeSpec::default()), status: None };
+                self.nodes.insert(node, Arc::new(made));
+                true
+            }
+            Happens::IsDrained(index) => {
+                let picked = |machine: &Machine, marks: Marks<'_>| {
+                    let ready = machine.status.current_status.phase == MachinePhase::Running;
+                    ready && marks.candidate && marks.selected && marks.result.is_none()
+                };
+                let Some((place, node)) = self.nth(*index, picked) else { return false };
+                self.loses(place, MachinePhase::InPlaceUpdating);
+                self.is_told(place, &node, node_condition::REASON_READY_FOR_UPDATE);
+                let node = Arc::make_mut(self.nodes.get_mut(&node).unwrap());
+                node.spec.get_or_insert_default().unschedulable = Some(true);
+                true
+            }
+            Happens::IsUpdated(index) => {
+                let drained = |machine: &Machine, marks: Marks<'_>| {
+                    machine.status.current_status.phase == MachinePhase::InPlaceUpdating && marks.candidate
+                };
+                let Some((place, node)) = self.nth(*index, drained) else { return false };
+                self.label(&node, label::UPDATE_RESULT, "successful");
+                self.is_told(place, &node, node_condition::REASON_UPDATE_SUCCESSFUL);
+                let machine = Arc::make_mut(&mut self.machines[place]);
+                machine.status.current_status.phase = MachinePhase::InPlaceUpdateSuccessful;
+                true
+            }
+            Happens::Recovers(index) => {
+                let updated = |machine: &Machine, _: Marks<'_>| {
+                    machine.status.current_status.phase == MachinePhase::InPlaceUpdateSuccessful
+                };
+                let Some((place, _)) = self.nth(*index, updated) else { return false };
+                Arc::make_mut(&mut self.machines[place]).status.current_status.phase = MachinePhase::Running;
+                true
+            }
+            Happens::Ends(index) => {
+                let Some((place, node)) = self.nth(*index, |machine, _| is_terminating(machine)) else { return false };
+                self.machines.remove(place);
+                self.nodes.remove(&node);
+                true
+            }
+            Happens::UserPicks(index) => {
+                let manual =
+                    self.deployment.spec.strategy.in_place_update.as_ref().unwrap().orchestration_type == Manual;
+                let candidate = |machine: &Machine, marks: Marks<'_>| {
+                    marks.candidate && !marks.selected && !is_terminating(machine)
+                };
+                let Some((_, node)) = self.nth(*index, candidate).filter(|_| manual) else { return false };
+                self.label(&node, label::SELECTED_FOR_UPDATE, "true");
+                true
+            }
+        }
+    }
+
+    pub(super) fn stays(&self, name: &str) -> bool {
+        place_of(&self.machines, name).is_some_and(|place| !is_terminating(&self.machines[place]))
+    }
+
+    /// The first write of the scaler, carried out: a machine is marked.
+    pub(super) fn is_named(&mut self, index: usize) -> Option<String> {
+        let (place, _) = self.nth(index, |machine, _| !is_terminating(machine))?;
+        let machine = Arc::make_mut(&mut self.machines[place]);
+        let annotations = machine.metadata.annotations.get_or_insert_default();
+        annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
+        annotations.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), now().to_string());
+        machine.metadata.name.clone()
+    }
+
+    /// Its second write: so many fewer machines, and when.
+    pub(super) fn is_scaled_in(&mut self, fewer: i32) {
+        let deployment = Arc::make_mut(&mut self.deployment);
+        deployment.spec.replicas -= fewer;
+        let annotations = deployment.metadata.annotations.get_or_insert_default();
+        annotations.insert(annotation::LAST_REPLICA_CHANGE_BY_SCALER.to_owned(), now().to_string());
+    }
+}

@@ -1,0 +1,220 @@
+//! The cluster of these histories: what the controllers write is carried out in it, and what they may never do is checked.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use controller_runtime::objects::{Part, Patch};
+use k8s_openapi::api::core::v1::Node;
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OrchestrationType, controller_of};
+
+use crate::{
+    deployment::{
+        decide::decide,
+        observe::{DeploymentObservation, SetSeen},
+        plan::Effect,
+        testing::*,
+    },
+    set::{
+        self,
+        counts::is_terminating,
+        observe::SetObservation,
+        testing::{at, now},
+    },
+};
+
+pub(super) struct World {
+    pub(super) deployment: Arc<MachineDeployment>,
+    pub(super) sets: Vec<Arc<MachineSet>>,
+    pub(super) machines: Vec<Arc<Machine>>,
+    pub(super) nodes: BTreeMap<String, Arc<Node>>,
+    /// Passes of sets that have decided, on this generation, and not acted yet.
+    pub(super) waiting: BTreeMap<usize, (i64, set::plan::Plan)>,
+    pub(super) made: i64,
+    pub(super) deleted: i32,
+    pub(super) least_available: Option<i32>,
+}
+
+/// The object after the patch; `None` when the API server refuses.
+fn patched<K: serde::Serialize + serde::de::DeserializeOwned>(object: &K, patch: &Patch) -> Option<K> {
+    let before = serde_json::to_value(object).unwrap();
+    let mut after = before.clone();
+    match patch {
+        Patch::Merge(patch) => json_patch::merge(&mut after, patch),
+        Patch::Json(operations) => {
+            let patch: json_patch::Patch = serde_json::from_value(operations.clone().into()).unwrap();
+            json_patch::patch(&mut after, &patch).ok()?;
+        }
+    }
+    if after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"] {
+        return None;
+    }
+    let next = before["metadata"]["resourceVersion"].as_str().unwrap_or("0").parse::<u64>().unwrap() + 1;
+    after["metadata"]["resourceVersion"] = next.to_string().into();
+    if after["spec"] != before["spec"] {
+        let generation = before["metadata"]["generation"].as_i64().unwrap_or(1);
+        after["metadata"]["generation"] = (generation + 1).into();
+    }
+    Some(serde_json::from_value(after).unwrap())
+}
+
+pub(super) fn place_of<K: kube::Resource>(all: &[Arc<K>], name: &str) -> Option<usize> {
+    all.iter().position(|object| object.meta().name.as_deref() == Some(name))
+}
+
+fn change<K: kube::Resource + serde::Serialize + serde::de::DeserializeOwned>(
+    all: &mut [Arc<K>],
+    name: &str,
+    patch: &Patch,
+) -> bool {
+    let Some(place) = place_of(all, name) else { return false };
+    patched(&*all[place], patch).map(|after| all[place] = Arc::new(after)).is_some()
+}
+
+impl World {
+    pub(super) fn new(replicas: i32, surge: i32, unavailable: i32, picks: OrchestrationType) -> Self {
+        let mut deployment =
+            deployment(replicas, 0, 0).with(|d| d.spec.strategy = in_place(surge, unavailable, picks)).build();
+        deployment.spec.template.spec.class.name = "first".to_owned();
+        let mut world = Self {
+            deployment: Arc::new(deployment),
+            sets: Vec::new(),
+            machines: Vec::new(),
+            nodes: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            made: 0,
+            deleted: 0,
+            least_available: None,
+        };
+        world.settle();
+        world.check_end();
+        world
+    }
+
+    pub(super) fn turn_to(&mut self, class: &str) {
+        Arc::make_mut(&mut self.deployment).spec.template.spec.class.name = class.to_owned();
+    }
+
+    pub(super) fn machines_of(&self, set: &MachineSet) -> Vec<Arc<Machine>> {
+        let of = |machine: &&Arc<Machine>| {
+            controller_of(&machine.metadata).map(|owner| owner.uid.as_str()) == set.metadata.uid.as_deref()
+        };
+        self.machines.iter().filter(of).cloned().collect()
+    }
+
+    pub(super) fn deployment_pass(&mut self, writes: usize, between: Option<usize>) -> bool {
+        let sets =
+            self.sets.iter().map(|set| SetSeen { set: Arc::clone(set), machines: self.machines_of(set) }).collect();
+        let seen = DeploymentObservation {
+            sets,
+            nodes: Some(self.nodes.clone()),
+            ..DeploymentObservation::of(Arc::clone(&self.deployment), now())
+        };
+        let plan = decide(&seen);
+        for step in plan.steps.iter().take(writes) {
+            if !self.write(&step.effect) {
+                return true;
+            }
+            if let Some(index) = between {
+                self.set_pass(index);
+            }
+        }
+        !plan.steps.is_empty()
+    }
+
+    /// Carries a write out; whether the API server accepted it.
+    pub(super) fn write(&mut self, effect: &Effect) -> bool {
+        match effect {
+            Effect::CreateSet(set) => {
+                self.made += 1;
+                let mut set = (**set).clone();
+                set.metadata.uid = Some(format!("uid-{}", set.metadata.name.clone().unwrap()));
+                set.metadata.resource_version = Some("1".to_owned());
+                set.metadata.generation = Some(1);
+                set.metadata.creation_timestamp =
+                    Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(self.made)));
+                self.sets.push(Arc::new(set));
+                true
+            }
+            Effect::ScaleSet { set, patch, .. } | Effect::PatchSet { set, patch } => {
+                change(&mut self.sets, &set.key.name, patch)
+            }
+            Effect::PatchMachine { machine, patch } => {
+                // One that is gone is left alone.
+                place_of(&self.machines, &machine.key.name).is_none()
+                    || change(&mut self.machines, &machine.key.name, patch)
+            }
+            Effect::PatchNode { node, patch, .. } => match self.nodes.get_mut(&node.key.name) {
+                None => true,
+                Some(node) => patched(&**node, patch).map(|after| *node = Arc::new(after)).is_some(),
+            },
+            Effect::PatchDeployment { part: Part::Main, patch } => {
+                let after = patched(&*self.deployment, patch);
+                after.map(|after| self.deployment = Arc::new(after)).is_some()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn set_plan(&mut self, index: usize) -> Option<(usize, set::plan::Plan)> {
+        let index = index % self.sets.len().max(1);
+        let set = self.sets.get(index).cloned()?;
+        self.made += 1;
+        let seen = SetObservation {
+            machines: self.machines_of(&set),
+            name_seed: u64::try_from(self.made).unwrap(),
+            ..SetObservation::of(set, now())
+        };
+        Some((index, set::decide::decide(&seen)))
+    }
+
+    pub(super) fn set_pass(&mut self, index: usize) -> bool {
+        // There is one pass of a set at a time: one that has begun ends first.
+        self.set_decides(index);
+        let index = index % self.sets.len().max(1);
+        let Some((observed, plan)) = self.waiting.remove(&index) else { return false };
+        self.act_for_set(&plan);
+        let status = &mut Arc::make_mut(&mut self.sets[index]).status;
+        let is_news = status.observed_generation != observed;
+        status.observed_generation = observed;
+        is_news || !plan.steps.is_empty()
+    }
+
+    pub(super) fn set_decides(&mut self, index: usize) {
+        let Some((index, plan)) = self.set_plan(index) else { return };
+        let generation = self.sets[index].metadata.generation.unwrap_or_default();
+        self.waiting.entry(index).or_insert((generation, plan));
+    }
+
+    pub(super) fn act_for_set(&mut self, plan: &set::plan::Plan) {
+        for step in &plan.steps {
+            match &step.effect {
+                set::plan::Effect::CreateMachine(machine) => {
+                    let name = machine.metadata.name.clone().unwrap();
+                    if place_of(&self.machines, &name).is_some() {
+                        continue;
+                    }
+                    let mut machine = (**machine).clone();
+                    machine.metadata.uid = Some(format!("uid-{name}"));
+                    machine.metadata.resource_version = Some("1".to_owned());
+                    machine.status.current_status.phase = MachinePhase::Pending;
+                    self.machines.push(Arc::new(machine));
+                }
+                set::plan::Effect::DeleteMachine { machine: target, .. } => {
+                    let Some(place) = place_of(&self.machines, &target.key.name) else { continue };
+                    if is_terminating(&self.machines[place]) {
+                        continue;
+                    }
+                    self.deleted += 1;
+                    self.loses(place, MachinePhase::Terminating);
+                }
+                set::plan::Effect::PatchMachine { machine, patch, .. } => {
+                    change(&mut self.machines, &machine.key.name, patch);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub(super) fn staying(&self) -> i32 {
+        i32::try_from(self.machines.iter().filter(|machine| !is_terminating(machine)).count()).unwrap()
+    }
+}

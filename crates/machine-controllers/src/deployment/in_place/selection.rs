@@ -1,0 +1,106 @@
+//! Which nodes are updated next, when the controller picks.
+//!
+//! Unhealthy machines first, then by the order in which a set would delete them; never more unavailable machines than the
+//! deployment allows, counted as the union of those that are unavailable and those that are being updated.
+//!
+//! Source: spec/deployment-and-set §11.4 with D-24 (ranked; a vanished node is not being updated) and D-54. Pure.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+
+use super::marks;
+use crate::{
+    deployment::{
+        fleet::{Fleet, SetState},
+        observe::DeploymentObservation,
+        plan::Plan,
+    },
+    set::ranking::sort_for_deletion,
+};
+use machine_api::{
+    names::update_result,
+    v1alpha1::{Machine, MachinePhase, OrchestrationType},
+};
+
+/// Picks nodes; whether it picked any.
+pub fn select(seen: &DeploymentObservation, fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> bool {
+    if super::orchestration(fleet) != Some(&OrchestrationType::Auto) {
+        return false;
+    }
+    // More than this many need no update: surge has replaced the others.
+    let mut needed = fleet.replicas() - new.spec() - under_way(seen, fleet);
+    let mut to_spare = to_spare(seen, fleet);
+    let mut picked = false;
+    for set in &fleet.old {
+        for (machine, node) in candidates(seen, set) {
+            let cost = i32::from(fleet.is_available(machine));
+            if needed > 0 && cost <= to_spare {
+                marks::select(node, plan);
+                needed -= 1;
+                to_spare -= cost;
+                picked = true;
+            }
+        }
+    }
+    picked
+}
+
+fn is_picked(seen: &DeploymentObservation, machine: &Machine) -> bool {
+    marks::node_of(seen, machine).is_some_and(|(_, marks)| marks.selected)
+}
+
+/// Picked, and not updated yet: missing now or soon, whatever the machine's phase says.
+fn is_being_updated(seen: &DeploymentObservation, machine: &Machine) -> bool {
+    marks::node_of(seen, machine)
+        .is_some_and(|(_, marks)| marks.selected && marks.result != Some(update_result::SUCCESSFUL))
+}
+
+/// Machines of old sets that were picked and have not moved yet.
+pub fn under_way(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
+    let picked = fleet.old.iter().flat_map(|set| &set.kept).filter(|machine| is_picked(seen, machine)).count();
+    i32::try_from(picked).unwrap_or(i32::MAX)
+}
+
+/// Whether an old machine can be counted on: available, and not missing soon because it was picked.
+fn counts(seen: &DeploymentObservation, fleet: &Fleet<'_>, machine: &Machine) -> bool {
+    fleet.is_available(machine) && !is_being_updated(seen, machine)
+}
+
+/// Available machines that may be missing for a while.
+pub fn to_spare(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
+    let old = fleet.old.iter().flat_map(|set| &set.kept).filter(|machine| counts(seen, fleet, machine));
+    let new = fleet.new.iter().flat_map(|new| &new.kept).filter(|machine| fleet.is_available(machine));
+    (i32::try_from(old.count() + new.count()).unwrap_or(i32::MAX) - fleet.min_available()).max(0)
+}
+
+/// Machines of a set whose nodes may be picked, best first.
+fn candidates<'a>(seen: &'a DeploymentObservation, set: &SetState<'a>) -> Vec<(&'a Machine, &'a Node)> {
+    let mut machines: Vec<&Arc<Machine>> = set.kept.iter().copied().filter(|machine| has_joined(machine)).collect();
+    sort_for_deletion(&mut machines, seen.now);
+    machines
+        .into_iter()
+        .filter_map(|machine| {
+            let (node, marks) = marks::node_of(seen, machine)?;
+            (marks.candidate && !marks.selected && !marks::is_handed_over(machine)).then_some((&**machine, node))
+        })
+        .collect()
+}
+
+/// Whether there is a node to be updated: not one that is still coming, nor one that is to be replaced.
+fn has_joined(machine: &Machine) -> bool {
+    match machine.status.current_status.phase {
+        MachinePhase::Available
+        | MachinePhase::Running
+        | MachinePhase::Unknown
+        | MachinePhase::InPlaceUpdating
+        | MachinePhase::InPlaceUpdateSuccessful
+        | MachinePhase::InPlaceUpdateFailed => true,
+        MachinePhase::Unset
+        | MachinePhase::Pending
+        | MachinePhase::CrashLoopBackOff
+        | MachinePhase::Failed
+        | MachinePhase::Terminating
+        | MachinePhase::Other(_) => false,
+    }
+}

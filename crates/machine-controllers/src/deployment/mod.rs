@@ -1,0 +1,227 @@
+//! The deployment controller: rolls new machines out and keeps their number.
+//!
+//! What lives here: the set that the present template asks for, rolling and recreating updates, scaling, pausing, the
+//! history of sets, rollbacks, what rollouts do to Nodes, the deployment's status. What does not: machines (`set`, `machine`),
+//! freezing (`safety`). Source: spec/deployment-and-set §7–§16.
+
+mod act;
+pub mod availability;
+pub mod conditions;
+#[cfg(test)]
+mod controller_test;
+pub mod cuts;
+pub mod decide;
+pub mod fenceposts;
+pub mod fleet;
+pub mod hash_label;
+pub mod history;
+pub mod in_place;
+#[cfg(test)]
+mod names_test;
+pub mod node_side_effects;
+pub mod observe;
+pub mod plan;
+pub mod recreate;
+pub mod revision;
+pub mod rollback;
+pub mod rolling;
+#[cfg(test)]
+mod rollout_property;
+pub mod routing;
+pub mod scaling;
+pub mod settings;
+pub mod settling;
+pub mod sizing;
+pub mod status;
+#[cfg(test)]
+mod takeover_test;
+pub mod template_equality;
+pub mod template_hash;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod trigger;
+pub mod validity;
+pub mod waits;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+
+pub use self::{
+    act::Done,
+    availability::AvailabilityRule,
+    settings::{AutoscalerAnnotations, DeploymentSettings, OldSets},
+};
+use self::{
+    observe::DeploymentObservation,
+    plan::{Counted, Effect, Next},
+    status::{Report, decide_status},
+};
+use super::{checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
+use controller_runtime::{
+    clock::SharedClock,
+    error::ApiError,
+    events::{EventNote, Recorder},
+    gate::Gate,
+    key::ObjectKey,
+    objects::{Objects, Part},
+    queue::Outcome,
+};
+use machine_api::{
+    names::set_reason,
+    v1alpha1::{Machine, MachineDeployment, MachineSet},
+};
+
+/// Component name of the deployment controller's events.
+pub const COMPONENT: &str = "machine-controller-manager";
+
+/// What the deployment controller works with.
+#[derive(Clone)]
+pub struct DeploymentDeps {
+    /// Cached views of the control cluster; machines, sets and deployments must have synced before the first pass.
+    pub views: ControlViews,
+    /// Writes deployments; its store must be `views.deployments`.
+    pub deployments: Objects<MachineDeployment>,
+    /// Writes sets; its store must be `views.sets`.
+    pub sets: Objects<MachineSet>,
+    /// Writes machines (marks of the scaler only); its store must be `views.machines`.
+    pub machines: Objects<Machine>,
+    /// Writes Nodes of the target cluster, if there is one; needs a store, synced before the first pass.
+    pub nodes: Option<Objects<Node>>,
+    /// The time.
+    pub clock: SharedClock,
+    /// Asked before each deletion.
+    pub gate: Gate,
+    /// Takes events; made with [`COMPONENT`].
+    pub recorder: Recorder,
+    /// What the command line decides.
+    pub settings: DeploymentSettings,
+}
+
+/// Brings deployments to what they want to be.
+pub struct DeploymentController {
+    deps: DeploymentDeps,
+    memory: Mutex<BTreeMap<ObjectKey, Memory>>,
+}
+
+/// What is remembered of a deployment between passes. Losing it costs a status write, and a wait of seconds where sets are
+/// just being sized; who begins to lead has read all sets anyway.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    uid: Option<String>,
+    status_written: Option<Timestamp>,
+    checked: Option<Checked<MachineDeployment>>,
+    looks: settling::Looks,
+    /// What was written on without an answer: sets that may be there and take room, also when the template is another one by
+    /// now, or have another size, machines that may have moved, Nodes that may have been picked.
+    unanswered: BTreeSet<Counted>,
+    refused: RefusedWrites,
+}
+
+impl DeploymentController {
+    /// A controller that works with these.
+    pub fn new(deps: DeploymentDeps) -> Self {
+        Self { deps, memory: Mutex::default() }
+    }
+
+    /// One pass over one deployment.
+    pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        if let Err(text) = self.read_unanswered(&key).await {
+            return Outcome::Retry(format!("machinedeployment {key}: {text}"));
+        }
+        let Some(seen) = self.observe(&key) else {
+            self.memory().remove(&key);
+            return Outcome::Settled;
+        };
+        let plan = decide::decide(&seen);
+        let done = self.act(&seen, &plan.steps).await;
+        if !done.unanswered.is_empty() {
+            self.memory().entry(key.clone()).or_default().unanswered.extend(done.unanswered);
+        }
+        // What was done is in the stores already: the status tells of the sets as they are now.
+        let deployment = seen.deployment.clone();
+        let after = if plan.steps.is_empty() { Some(seen) } else { self.observe(&key) };
+        let told = match after {
+            Some(after) => self.tell_status(&key, &after, &done.report).await,
+            None => Ok(Next::OnChange),
+        };
+        // A condition tells of a set that can't be made.
+        if done.report.create_error.is_none() {
+            self.tell_of_refusal(&key, &deployment, done.error.as_ref().or(told.as_ref().err()));
+        }
+        match (done.error, told) {
+            (Some(error), _) => Outcome::after(&error, format!("machinedeployment {key}: {error}")),
+            (None, Err(error)) => Outcome::after(&error, format!("status of machinedeployment {key}: {error}")),
+            (None, Ok(next)) => plan.next.or_earlier(next).into(),
+        }
+    }
+
+    fn tell_of_refusal(&self, key: &ObjectKey, deployment: &MachineDeployment, error: Option<&ApiError>) {
+        let due = self.memory().get_mut(key).and_then(|memory| memory.refused.after_pass(error));
+        if let Some(text) = due {
+            self.deps.recorder.note(deployment, EventNote::warning(set_reason::WRITE_REFUSED, text));
+        }
+    }
+
+    /// Reads what writes without an answer were about; nothing is decided before.
+    async fn read_unanswered(&self, key: &ObjectKey) -> Result<(), String> {
+        let unanswered = self.memory().get(key).map(|memory| memory.unanswered.clone()).unwrap_or_default();
+        for counted in unanswered {
+            let read = match (&counted, &self.deps.nodes) {
+                (Counted::Set(set), _) => self.deps.sets.get(set).await.map(drop),
+                (Counted::Machine(machine), _) => self.deps.machines.get(machine).await.map(drop),
+                (Counted::Node(node), Some(nodes)) => nodes.get(node).await.map(drop),
+                (Counted::Node(_), None) => Ok(()),
+            };
+            read.map_err(|error| format!("what has become of {counted} after a lost answer is not known: {error}"))?;
+            if let Some(memory) = self.memory().get_mut(key) {
+                memory.unanswered.remove(&counted);
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell_status(
+        &self,
+        key: &ObjectKey,
+        seen: &DeploymentObservation,
+        report: &Report,
+    ) -> Result<Next, ApiError> {
+        let plan = decide_status(seen, report);
+        let is_write = |effect: &Effect| matches!(effect, Effect::PatchDeployment { part: Part::Status, .. });
+        let writes = plan.steps.iter().any(|step| is_write(&step.effect));
+        let done = self.act(seen, &plan.steps).await;
+        if let Some(error) = done.error {
+            return Err(error);
+        }
+        if writes {
+            self.memory().entry(key.clone()).or_default().status_written = Some(seen.now);
+        }
+        Ok(plan.next)
+    }
+
+    fn observe(&self, key: &ObjectKey) -> Option<DeploymentObservation> {
+        let now = self.deps.clock.now();
+        let nodes = self.deps.nodes.as_ref().and_then(|nodes| nodes.store());
+        let mut seen = DeploymentObservation::look_up(&self.deps.views, nodes.map(AsRef::as_ref), key, now)?;
+        seen.settings = self.deps.settings;
+        let mut memory = self.memory();
+        let memory = memory.entry(key.clone()).or_default();
+        if memory.uid != seen.deployment.metadata.uid {
+            *memory = Memory { uid: seen.deployment.metadata.uid.clone(), ..Memory::default() };
+        }
+        memory.checked = Some(Checked::of(&seen.deployment, memory.checked.as_ref()));
+        seen.checked.clone_from(&memory.checked);
+        seen.status_written = memory.status_written;
+        seen.unsettled = memory.looks.take(&seen.sets, now);
+        Some(seen)
+    }
+
+    fn memory(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

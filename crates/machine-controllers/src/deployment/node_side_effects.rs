@@ -1,0 +1,576 @@
+//! What a rollout does to Nodes: old ones repel new pods, and cluster-autoscaler is kept from scaling down meanwhile.
+//!
+//! Level-based: each pass looks at what is on the Nodes (D-41), so a Node that joins an old set late is tainted too.
+//! Source: spec/deployment-and-set §15 with D-41, D-49. Pure.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use serde_json::{Value, json};
+
+use super::{
+    fleet::{Fleet, SetState},
+    in_place::marks::{Marks, is_handed_over},
+    observe::DeploymentObservation,
+    plan::{Effect, OnFailure, Plan, Step},
+    settings::AutoscalerAnnotations,
+};
+use crate::set::counts::label_of;
+use controller_runtime::{key::Target, objects::Patch};
+use machine_api::{
+    names::{annotation, label, taint},
+    v1alpha1::Machine,
+};
+
+const MARKER_VALUE: &str = "True";
+const EFFECT: &str = "PreferNoSchedule";
+const VERSION_PATH: &str = "/metadata/resourceVersion";
+
+/// The machines of a set whose Nodes exist, with these.
+pub fn nodes_of<'a>(
+    set: &'a SetState<'_>,
+    nodes: &'a BTreeMap<String, Arc<Node>>,
+) -> impl Iterator<Item = (&'a Arc<Machine>, &'a Arc<Node>)> {
+    set.machines.iter().filter_map(|machine| Some((machine, nodes.get(label_of(machine, label::NODE)?)?)))
+}
+
+fn our_taint(node: &Node) -> Option<(usize, &Taint)> {
+    let taints = node.spec.as_ref()?.taints.as_ref()?;
+    taints.iter().enumerate().find(|(_, found)| found.key == taint::PREFER_NO_SCHEDULE && found.effect == EFFECT)
+}
+
+/// Whether a rollout has left something on the Node: marks of an update in place, the taint, the annotation.
+pub fn bears_traces(node: &Node) -> bool {
+    let Marks { candidate, selected, result, reason: _ } = Marks::of(node);
+    let annotations = node.metadata.annotations.as_ref();
+    candidate
+        || selected
+        || result.is_some()
+        || our_taint(node).is_some()
+        || annotations.is_some_and(|all| all.contains_key(annotation::SCALE_DOWN_DISABLED_BY_MCM))
+}
+
+/// Adds the taint to the Nodes of old sets and takes it off those of the new one. Left alone is a Node that was just
+/// updated in place: its release deals with the taint.
+pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let Some(nodes) = &seen.nodes else { return };
+    for set in &fleet.old {
+        for (machine, node) in nodes_of(set, nodes) {
+            if is_handed_over(machine) {
+                continue;
+            }
+            if let Some(patch) = with_taint(node) {
+                patch_node("taint/old", node, patch, OnFailure::GoOn, plan);
+            }
+        }
+    }
+    untaint_nodes(seen, fleet, plan);
+}
+
+/// Takes the taint off the Nodes of the new set, which may have been an old one before.
+pub fn untaint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let (Some(nodes), Some(new)) = (&seen.nodes, &fleet.new) else { return };
+    for (_, node) in nodes_of(new, nodes) {
+        if Marks::of(node).is_updated() {
+            continue;
+        }
+        if let Some(patch) = without_taint(node) {
+            patch_node("taint/new", node, patch, OnFailure::GoOn, plan);
+        }
+    }
+}
+
+/// Takes the taint off the Nodes of a set that is about to become the new one, and the mark off the set. A failure ends
+/// the plan.
+pub fn untaint_first(seen: &DeploymentObservation, set: &SetState<'_>, plan: &mut Plan) {
+    let Some(nodes) = &seen.nodes else { return };
+    if set.annotation(annotation::PREFER_NO_SCHEDULE).is_none() {
+        return;
+    }
+    for (_, node) in nodes_of(set, nodes) {
+        if let Some(patch) = without_taint(node) {
+            patch_node("rollback/untaint", node, patch, OnFailure::EndPlan, plan);
+        }
+    }
+    plan.push("rollback/untaint", mark(set, &Value::Null));
+}
+
+fn mark(set: &SetState<'_>, value: &Value) -> Effect {
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } }));
+    Effect::PatchSet { set: Target::of(&**set.set), patch }
+}
+
+/// The patch that takes the taint off a Node; `None` when it has none.
+fn without_taint(node: &Node) -> Option<Patch> {
+    let (index, found) = our_taint(node)?;
+    let path = format!("/spec/taints/{index}");
+    Some(Patch::Json(vec![
+        json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
+        json!({"op": "remove", "path": path}),
+    ]))
+}
+
+/// Writes down on sets which of them have tainted Nodes, as the original does. Not guarded: nobody else writes this.
+pub fn mark_sets(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let Some(nodes) = &seen.nodes else { return };
+    for set in fleet.old.iter().filter(|set| set.annotation(annotation::PREFER_NO_SCHEDULE).is_none()) {
+        let mut all = nodes_of(set, nodes).peekable();
+        if all.peek().is_some() && all.all(|(_, node)| with_taint(node).is_none()) {
+            plan.push("taint/marker", mark(set, &MARKER_VALUE.into()));
+        }
+    }
+    if let Some(new) = fleet.new.as_ref().filter(|new| new.annotation(annotation::PREFER_NO_SCHEDULE).is_some())
+        && nodes_of(new, nodes).all(|(_, node)| our_taint(node).is_none())
+    {
+        plan.push("taint/marker", mark(new, &Value::Null));
+    }
+}
+
+/// The taints of a Node but for the one of old sets.
+pub fn without_old_taint(node: &Node) -> Vec<Taint> {
+    let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    taints.retain(|found| !(found.key == taint::PREFER_NO_SCHEDULE && found.effect == EFFECT));
+    taints
+}
+
+/// The patch that gives a Node the taint; `None` when it has it.
+fn with_taint(node: &Node) -> Option<Patch> {
+    let wanted = json!({"key": taint::PREFER_NO_SCHEDULE, "value": MARKER_VALUE, "effect": EFFECT});
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).filter(|taints| !taints.is_empty());
+    let operations = match our_taint(node) {
+        Some((_, found)) if found.value.as_deref() == Some(MARKER_VALUE) => return None,
+        Some((index, found)) => {
+            let path = format!("/spec/taints/{index}");
+            vec![
+                json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
+                json!({"op": "replace", "path": path, "value": wanted}),
+            ]
+        }
+        None if taints.is_some() => vec![json!({"op": "add", "path": "/spec/taints/-", "value": wanted})],
+        None => {
+            // An object without the field has no place to add to.
+            let (path, value) = match &node.spec {
+                Some(_) => ("/spec/taints", json!([wanted])),
+                None => ("/spec", json!({ "taints": [wanted] })),
+            };
+            vec![
+                json!({"op": "test", "path": VERSION_PATH, "value": node.metadata.resource_version}),
+                json!({"op": "add", "path": path, "value": value}),
+            ]
+        }
+    };
+    Some(Patch::Json(operations))
+}
+
+/// Keeps cluster-autoscaler from scaling down the Nodes of all sets. A Node whose user has said so before is left alone;
+/// one that says something else is overruled.
+pub fn disable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let Some(nodes) = enabled(seen) else { return };
+    for set in fleet.all() {
+        for (_, node) in nodes_of(set, nodes) {
+            let all = node.metadata.annotations.as_ref();
+            let says = all.and_then(|all| all.get(annotation::SCALE_DOWN_DISABLED)).map(String::as_str);
+            if says != Some("true") {
+                let annotations = json!({
+                    annotation::SCALE_DOWN_DISABLED: "true", annotation::SCALE_DOWN_DISABLED_BY_MCM: "true",
+                });
+                let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+                patch_node("autoscaler/disable", node, patch, OnFailure::EndPlan, plan);
+            }
+        }
+    }
+}
+
+/// Takes our annotations off again. A user's own stay, and those of machines that are being preserved.
+pub fn enable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
+    let Some(nodes) = enabled(seen) else { return };
+    for set in fleet.all() {
+        for (machine, node) in nodes_of(set, nodes) {
+            let all = node.metadata.annotations.as_ref();
+            let is_ours = all.is_some_and(|all| all.contains_key(annotation::SCALE_DOWN_DISABLED_BY_MCM));
+            if is_ours && machine.status.current_status.preserve_expiry_time.is_none() {
+                let annotations = json!({
+                    annotation::SCALE_DOWN_DISABLED: null, annotation::SCALE_DOWN_DISABLED_BY_MCM: null,
+                });
+                let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+                patch_node("autoscaler/enable", node, patch, OnFailure::EndPlan, plan);
+            }
+        }
+    }
+}
+
+/// Makes one patch of those that a Node gets side by side. They would be under way together, and what one of them tests the
+/// other changes.
+pub fn combine(seen: &DeploymentObservation, plan: &mut Plan) {
+    let Some(nodes) = &seen.nodes else { return };
+    let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
+    // Places of the Nodes' patches since the last effect of another kind, which those after it may build upon.
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for step in std::mem::take(&mut plan.steps) {
+        let Effect::PatchNode { node, patch, on_failure } = &step.effect else {
+            places.clear();
+            steps.push(step);
+            continue;
+        };
+        let before = places.get(&node.key.name).and_then(|place| steps.get_mut(*place));
+        if let (Some(first), Some(seen)) = (before, nodes.get(&node.key.name))
+            && let Effect::PatchNode { patch: and, on_failure: ends, .. } = &mut first.effect
+        {
+            *and = both(seen, and, patch);
+            if *on_failure == OnFailure::EndPlan {
+                *ends = OnFailure::EndPlan;
+            }
+            if is_side_effect(first.rule) {
+                first.rule = step.rule;
+            }
+        } else {
+            places.insert(node.key.name.clone(), steps.len());
+            steps.push(step);
+        }
+    }
+    plan.steps = steps;
+}
+
+/// Whether the rule is one of this file: beside another one it does not name the patch.
+fn is_side_effect(rule: &str) -> bool {
+    ["taint/", "autoscaler/"].iter().any(|prefix| rule.starts_with(prefix))
+}
+
+/// One patch that does what both do.
+fn both(node: &Node, first: &Patch, second: &Patch) -> Patch {
+    if let (Patch::Merge(first), Patch::Merge(second)) = (first, second) {
+        let mut both = first.clone();
+        merge_patches(&mut both, second);
+        return Patch::Merge(both);
+    }
+    // A Node always serialises: string keys only, no failing implementation.
+    let document = serde_json::to_value(node).unwrap_or_default();
+    let mut operations = Vec::new();
+    let mut needs_version = false;
+    for patch in [first, second] {
+        match patch {
+            Patch::Json(all) => operations.extend(all.iter().cloned()),
+            Patch::Merge(patch) => as_operations("", patch, &document, &mut operations, &mut needs_version),
+        }
+    }
+    let is_version_test = |operation: &Value| operation["op"] == "test" && operation["path"] == VERSION_PATH;
+    let version = json!({"op": "test", "path": VERSION_PATH, "value": node.metadata.resource_version});
+    let is_tested = operations.iter().any(is_version_test);
+    operations.retain(|operation| !is_version_test(operation));
+    if needs_version || is_tested {
+        operations.insert(0, version);
+    }
+    Patch::Json(operations)
+}
+
+/// Adds what a second merge patch says to the first.
+fn merge_patches(first: &mut Value, second: &Value) {
+    match (first, second) {
+        (Value::Object(first), Value::Object(second)) => {
+            for (key, value) in second {
+                merge_patches(first.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (first, second) => first.clone_from(second),
+    }
+}
+
+/// What a merge patch does to the document, as operations of a JSON patch. `needs_version` is set where these hold for this
+/// very document alone.
+fn as_operations(path: &str, patch: &Value, document: &Value, operations: &mut Vec<Value>, needs_version: &mut bool) {
+    for (key, value) in patch.as_object().into_iter().flatten() {
+        let place = format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
+        if place == VERSION_PATH {
+            *needs_version = true;
+            continue;
+        }
+        match (value, document.get(key)) {
+            (Value::Null, None) => {}
+            (Value::Null, Some(_)) => operations.push(json!({"op": "remove", "path": place})),
+            (Value::Object(_), Some(there)) if there.is_object() => {
+                as_operations(&place, value, there, operations, needs_version);
+            }
+            (Value::Object(fields), _) => {
+                // Whoever adds the field meanwhile would lose what it holds.
+                *needs_version = true;
+                let kept: serde_json::Map<String, Value> =
+                    fields.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
+                operations.push(json!({"op": "add", "path": place, "value": kept}));
+            }
+            _ => operations.push(json!({"op": "add", "path": place, "value": value})),
+        }
+    }
+}
+
+fn enabled(seen: &DeploymentObservation) -> Option<&BTreeMap<String, Arc<Node>>> {
+    let wanted = seen.settings.autoscaler_annotations == AutoscalerAnnotations::DuringRollouts;
+    seen.nodes.as_ref().filter(|_| wanted)
+}
+
+fn patch_node(rule: &'static str, node: &Node, patch: Patch, on_failure: OnFailure, plan: &mut Plan) {
+    plan.push(rule, Effect::PatchNode { node: Target::of(node), patch, on_failure });
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{
+        deployment::{observe::SetSeen, testing::*},
+        set::testing::meta,
+    };
+
+    fn node(annotations: &[&str], tainted: bool) -> Node {
+        let mut node = Node { metadata: meta("node"), ..Node::default() };
+        node.metadata.annotations =
+            Some(annotations.iter().map(|key| ((*key).to_owned(), "true".to_owned())).collect());
+        if tainted {
+            let ours = Taint {
+                key: taint::PREFER_NO_SCHEDULE.to_owned(),
+                value: Some(MARKER_VALUE.to_owned()),
+                effect: EFFECT.to_owned(),
+                time_added: None,
+            };
+            node.spec.get_or_insert_default().taints = Some(vec![ours]);
+        }
+        node
+    }
+
+    /// The first machine of the set runs on `node`.
+    fn on_node(mut set: SetSeen, node: Node) -> DeploymentObservation {
+        let machine = Arc::make_mut(&mut set.machines[0]);
+        machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node".to_owned());
+        let mut seen = seeing_sets(deployment(1, 1, 0).build(), vec![set]);
+        seen.nodes = Some(BTreeMap::from([("node".to_owned(), Arc::new(node))]));
+        seen
+    }
+
+    fn rules(
+        decide: fn(&DeploymentObservation, &Fleet<'_>, &mut Plan),
+        seen: &DeploymentObservation,
+    ) -> Vec<&'static str> {
+        let mut plan = Plan::default();
+        decide(seen, &Fleet::of(seen), &mut plan);
+        plan.steps.iter().map(|step| step.rule).collect()
+    }
+
+    #[rstest]
+    #[case::nothing(Node::default(), false)]
+    #[case::a_users_own_annotation(node(&[PLAIN], false), false)]
+    #[case::the_taint(node(&[], true), true)]
+    #[case::our_annotation(node(&[PLAIN, OURS], false), true)]
+    #[case::a_mark({
+        let mut node = node(&[], false);
+        node.metadata.labels = Some([(label::CANDIDATE_FOR_UPDATE.to_owned(), "true".to_owned())].into());
+        node
+    }, true)]
+    fn rollouts_leave_traces(#[case] node: Node, #[case] expected: bool) {
+        assert_eq!(bears_traces(&node), expected);
+    }
+
+    const PLAIN: &str = annotation::SCALE_DOWN_DISABLED;
+    const OURS: &str = annotation::SCALE_DOWN_DISABLED_BY_MCM;
+
+    fn valued(annotations: &[(&str, &str)]) -> Node {
+        let mut node = node(&[], false);
+        node.metadata.annotations =
+            Some(annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect());
+        node
+    }
+
+    #[test]
+    fn s_node_07_a_node_that_is_missing_is_passed_over() {
+        let mut seen = on_node(old(1, 1), node(&[PLAIN, OURS], true));
+        seen.nodes = Some(BTreeMap::new());
+        for decide in [taint_nodes, disable_scale_down, enable_scale_down, mark_sets] {
+            assert_eq!(rules(decide, &seen), Vec::<&str>::new());
+        }
+    }
+
+    /// The old set has been marked as tainted.
+    fn marked(mut set: SetSeen) -> SetSeen {
+        Arc::make_mut(&mut set.set)
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(annotation::PREFER_NO_SCHEDULE.to_owned(), MARKER_VALUE.to_owned());
+        set
+    }
+
+    #[test]
+    fn s_node_03_a_marked_set_with_tainted_nodes_costs_no_call() {
+        let seen = on_node(marked(old(1, 1)), node(&[], true));
+        assert_eq!(rules(taint_nodes, &seen), Vec::<&str>::new());
+        assert_eq!(rules(mark_sets, &seen), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn s_node_15_d_41_a_node_that_joins_after_the_mark_is_tainted() {
+        let seen = on_node(marked(old(1, 1)), node(&[], false));
+        assert_eq!(rules(taint_nodes, &seen), ["taint/old"]);
+    }
+
+    #[rstest]
+    #[case::s_node_14_no_taint(node(&[], false), true)]
+    #[case::s_node_14_another_value({
+        let mut node = node(&[], true);
+        node.spec.as_mut().unwrap().taints.as_mut().unwrap()[0].value = Some("other".to_owned());
+        node
+    }, true)]
+    #[case::s_node_14_the_same(node(&[], true), false)]
+    fn a_node_has_the_taint_once(#[case] node: Node, #[case] changes: bool) {
+        let mut document = serde_json::to_value(&node).unwrap();
+        let patch = with_taint(&node);
+        assert_eq!(patch.is_some(), changes);
+        if let Some(Patch::Json(operations)) = patch {
+            let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
+            json_patch::patch(&mut document, &patch).unwrap();
+        }
+        let taints = document["spec"]["taints"].as_array().unwrap().clone();
+        assert_eq!(taints.len(), 1);
+        assert_eq!(taints[0]["value"], MARKER_VALUE);
+    }
+
+    #[rstest]
+    #[case::s_node_01_a_node_of_an_old_set_is_tainted(on_node(old(1, 1), node(&[], false)), &["taint/old"])]
+    #[case::a_tainted_node_is_left_alone(on_node(old(1, 1), node(&[], true)), &[])]
+    #[case::s_node_02_a_node_of_the_new_set_is_untainted(on_node(new(1, 1), node(&[], true)), &["taint/new"])]
+    fn nodes_are_tainted(#[case] seen: DeploymentObservation, #[case] expected: &[&str]) {
+        assert_eq!(rules(taint_nodes, &seen), expected);
+    }
+
+    #[rstest]
+    #[case::s_node_01_all_nodes_are_tainted(on_node(old(1, 1), node(&[], true)), &["taint/marker"])]
+    #[case::a_node_is_not_yet_tainted(on_node(old(1, 1), node(&[], false)), &[])]
+    fn sets_with_tainted_nodes_are_marked(#[case] seen: DeploymentObservation, #[case] expected: &[&str]) {
+        assert_eq!(rules(mark_sets, &seen), expected);
+    }
+
+    /// The Node's annotations after what is decided; `None` when nothing is.
+    fn annotations_after(
+        decide: fn(&DeploymentObservation, &Fleet<'_>, &mut Plan),
+        set: SetSeen,
+        node: &Node,
+    ) -> Option<Vec<(String, String)>> {
+        let seen = on_node(set, node.clone());
+        let mut plan = Plan::default();
+        decide(&seen, &Fleet::of(&seen), &mut plan);
+        let [step] = plan.steps.as_slice() else {
+            assert_eq!(plan.steps, []);
+            return None;
+        };
+        let Effect::PatchNode { patch: Patch::Merge(patch), .. } = &step.effect else { panic!("{step:?}") };
+        let mut document = serde_json::to_value(node).unwrap();
+        json_patch::merge(&mut document, patch);
+        let after: Node = serde_json::from_value(document).unwrap();
+        Some(after.metadata.annotations.unwrap_or_default().into_iter().collect())
+    }
+
+    fn pairs(annotations: &[(&str, &str)]) -> Vec<(String, String)> {
+        let mut pairs: Vec<(String, String)> =
+            annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        pairs.sort();
+        pairs
+    }
+
+    #[rstest]
+    #[case::s_node_04_both_are_added_to_what_is_there(
+        &[("anno1", "x")], Some(&[("anno1", "x"), (PLAIN, "true"), (OURS, "true")][..]))]
+    #[case::a_plain_node(&[], Some(&[(PLAIN, "true"), (OURS, "true")][..]))]
+    #[case::s_node_05_already_annotated(&[("anno1", "x"), (PLAIN, "true"), (OURS, "true")], None)]
+    #[case::a_users_own_annotation(&[(PLAIN, "true")], None)]
+    #[case::s_node_06_another_value_is_overwritten(&[(PLAIN, "false")], Some(&[(PLAIN, "true"), (OURS, "true")][..]))]
+    fn scale_down_is_disabled(#[case] before: &[(&str, &str)], #[case] expected: Option<&[(&str, &str)]>) {
+        let after = annotations_after(disable_scale_down, old(1, 1), &valued(before));
+        assert_eq!(after, expected.map(pairs));
+    }
+
+    #[rstest]
+    #[case::s_node_08_both_go_and_others_stay(&[("anno1", "x"), (PLAIN, "true"), (OURS, "true")], Some(&[("anno1", "x")][..]))]
+    #[case::s_node_09_a_users_own_annotation_stays(&[(PLAIN, "true")], None)]
+    #[case::s_node_10_none_is_there(&[("anno1", "x")], None)]
+    #[case::s_node_11_also_with_another_value(&[(PLAIN, "false"), (OURS, "x")], Some(&[][..]))]
+    fn scale_down_is_enabled_again(#[case] before: &[(&str, &str)], #[case] expected: Option<&[(&str, &str)]>) {
+        let after = annotations_after(enable_scale_down, new(1, 1), &valued(before));
+        assert_eq!(after, expected.map(pairs));
+    }
+
+    #[rstest]
+    #[case::without_taints(node(&[], false), 3)]
+    #[case::without_annotations({
+        let mut node = node(&[], false);
+        node.metadata.annotations = None;
+        node
+    }, 3)]
+    #[case::with_another_taint({
+        let mut node = node(&["anno1"], true);
+        node.spec.as_mut().unwrap().taints.as_mut().unwrap()[0].key = "other".to_owned();
+        node
+    }, 3)]
+    #[case::with_our_taint_of_another_value({
+        let mut node = node(&["anno1"], true);
+        node.spec.as_mut().unwrap().taints.as_mut().unwrap()[0].value = Some("x".to_owned());
+        node
+    }, 3)]
+    fn a_node_that_gets_taint_and_annotation_gets_one_patch(#[case] node: Node, #[case] replicas: i32) {
+        let mut seen = on_node(old(replicas, 3), node.clone());
+        let mut plan = Plan::default();
+        let fleet = Fleet::of(&seen);
+        taint_nodes(&seen, &fleet, &mut plan);
+        disable_scale_down(&seen, &fleet, &mut plan);
+        assert_eq!(plan.steps.len(), 2);
+        combine(&seen, &mut plan);
+        let [step] = plan.steps.as_slice() else { panic!("{plan:?}") };
+        let Effect::PatchNode { patch: Patch::Json(operations), on_failure: OnFailure::EndPlan, .. } = &step.effect
+        else {
+            panic!("{step:?}")
+        };
+        let patch: json_patch::Patch = serde_json::from_value(operations.clone().into()).unwrap();
+        let mut document = serde_json::to_value(&node).unwrap();
+        json_patch::patch(&mut document, &patch).unwrap();
+        let after: Node = serde_json::from_value(document).unwrap();
+        let (expected, got) =
+            (node.metadata.annotations.clone().unwrap_or_default(), after.metadata.annotations.as_ref());
+        let mut expected = expected;
+        expected.extend([PLAIN, OURS].map(|key| (key.to_owned(), "true".to_owned())));
+        assert_eq!(got, Some(&expected));
+        assert_eq!(our_taint(&after).unwrap().1.value.as_deref(), Some(MARKER_VALUE));
+        let others = |node: &Node| without_old_taint(node).len();
+        assert_eq!(others(&after), others(&node));
+        // What is decided on the Node as it is then is nothing.
+        seen.nodes = Some(BTreeMap::from([("node".to_owned(), Arc::new(after))]));
+        let mut plan = Plan::default();
+        taint_nodes(&seen, &Fleet::of(&seen), &mut plan);
+        disable_scale_down(&seen, &Fleet::of(&seen), &mut plan);
+        assert_eq!(plan.steps, []);
+    }
+
+    #[test]
+    fn patches_of_a_node_with_another_effect_between_them_stay_apart() {
+        let seen = on_node(old(1, 1), node(&[], false));
+        let mut plan = Plan::default();
+        let fleet = Fleet::of(&seen);
+        taint_nodes(&seen, &fleet, &mut plan);
+        plan.push("between", mark(&fleet.old[0], &Value::Null));
+        disable_scale_down(&seen, &fleet, &mut plan);
+        combine(&seen, &mut plan);
+        assert_eq!(plan.steps.len(), 3);
+    }
+
+    #[test]
+    fn s_node_12_a_preserved_machine_keeps_its_annotation() {
+        let mut seen = on_node(new(1, 1), node(&[PLAIN, OURS], false));
+        Arc::make_mut(&mut seen.sets[0].machines[0]).status.current_status.preserve_expiry_time =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seen.now));
+        assert_eq!(rules(enable_scale_down, &seen), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn s_node_13_nothing_is_annotated_when_switched_off() {
+        let mut seen = on_node(old(1, 1), node(&[OURS], false));
+        seen.settings.autoscaler_annotations = AutoscalerAnnotations::Never;
+        assert_eq!(rules(disable_scale_down, &seen), Vec::<&str>::new());
+        assert_eq!(rules(enable_scale_down, &seen), Vec::<&str>::new());
+    }
+}

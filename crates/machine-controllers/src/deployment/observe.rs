@@ -1,0 +1,126 @@
+//! What is seen of a deployment: all that a decision about it may depend on.
+//!
+//! A rollout is decided on the machines themselves, not on the written status of the sets: the counts are those that the
+//! set controller would write, without the wait for the write.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde::Serialize;
+
+use super::{
+    node_side_effects::bears_traces, settings::DeploymentSettings, settling::Unsettled, template_equality::is_equal,
+    template_hash::new_set_identity,
+};
+use crate::{
+    checked::Checked,
+    set::counts::label_of,
+    views::{BY_CONTROLLER, ControlViews, ORPHANS},
+};
+use controller_runtime::{key::ObjectKey, store::Store};
+use machine_api::{
+    names::{annotation, label},
+    v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType},
+};
+
+/// Version of [`DeploymentObservation`] as it is written down.
+pub const OBSERVATION_VERSION: u32 = 1;
+
+/// A set and the machines whose controller it is.
+#[derive(Clone, Debug, Serialize)]
+pub struct SetSeen {
+    /// The set.
+    pub set: Arc<MachineSet>,
+    /// Its machines.
+    pub machines: Vec<Arc<Machine>>,
+}
+
+/// What a decision about a deployment may depend on.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeploymentObservation {
+    /// Version of this structure.
+    pub version: u32,
+    /// The time of the observation.
+    pub now: Timestamp,
+    /// The deployment.
+    pub deployment: Arc<MachineDeployment>,
+    /// What is known of whether it can be acted on; found out anew when absent.
+    #[serde(skip)]
+    pub checked: Option<Checked<MachineDeployment>>,
+    /// The sets whose controller the deployment is.
+    pub sets: Vec<SetSeen>,
+    /// The sets of the namespace that nobody controls.
+    pub orphans: Vec<Arc<MachineSet>>,
+    /// The set that has the name which the next new set would get.
+    pub namesake: Option<Arc<MachineSet>>,
+    /// The Nodes of the machines by name; all of them while there is more than one set, or with updates in place, else
+    /// those on which a rollout has left something. Absent without a target cluster.
+    pub nodes: Option<BTreeMap<String, Arc<Node>>>,
+    /// Sets that may still act on a size that they no longer have, by UID, as far as this process has noticed.
+    pub unsettled: BTreeMap<String, Unsettled>,
+    /// Settings of the process.
+    pub settings: DeploymentSettings,
+    /// When this process last wrote the status.
+    pub status_written: Option<Timestamp>,
+}
+
+impl DeploymentObservation {
+    /// A deployment of which nothing else is known yet.
+    pub fn of(deployment: Arc<MachineDeployment>, now: Timestamp) -> Self {
+        Self {
+            version: OBSERVATION_VERSION,
+            now,
+            deployment,
+            checked: None,
+            sets: Vec::new(),
+            orphans: Vec::new(),
+            namesake: None,
+            nodes: None,
+            unsettled: BTreeMap::new(),
+            settings: DeploymentSettings::default(),
+            status_written: None,
+        }
+    }
+
+    /// Looks a deployment up with its sets, machines and nodes. `None` when there is no such deployment.
+    pub fn look_up(views: &ControlViews, nodes: Option<&Store<Node>>, key: &ObjectKey, now: Timestamp) -> Option<Self> {
+        let deployment = views.deployments.get(key)?;
+        let uid = deployment.metadata.uid.clone().unwrap_or_default();
+        let sets: Vec<SetSeen> = views
+            .sets
+            .by_index(BY_CONTROLLER, &uid)
+            .into_iter()
+            .map(|set| {
+                let machines = views.machines.by_index(BY_CONTROLLER, set.metadata.uid.as_deref().unwrap_or_default());
+                SetSeen { set, machines }
+            })
+            .collect();
+        let has_new = sets.iter().any(|seen| is_equal(&seen.set.spec.template, &deployment.spec.template));
+        let namesake = if has_new {
+            None
+        } else {
+            views.sets.get(&ObjectKey::new(key.namespace.clone(), new_set_identity(&deployment).0))
+        };
+        let nodes = nodes.map(|nodes| nodes_of(&deployment, &sets, nodes));
+        let orphans = views.sets.by_index(ORPHANS, &key.namespace);
+        Some(Self { sets, orphans, namesake, nodes, ..Self::of(deployment, now) })
+    }
+}
+
+fn nodes_of(deployment: &MachineDeployment, sets: &[SetSeen], nodes: &Store<Node>) -> BTreeMap<String, Arc<Node>> {
+    let has_marker = |seen: &SetSeen| {
+        seen.set.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::PREFER_NO_SCHEDULE))
+    };
+    let is_in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
+    let is_single = sets.len() < 2 && !sets.iter().any(has_marker) && !is_in_place;
+    sets.iter()
+        .flat_map(|seen| &seen.machines)
+        .filter_map(|machine| label_of(machine, label::NODE))
+        .filter_map(|name| nodes.get(&ObjectKey::cluster_scoped(name)))
+        // A rollout that was given up may have left something on Nodes of a set that is now the only one.
+        .filter(|node| !is_single || bears_traces(node))
+        .map(|node| (node.name_any(), node))
+        .collect()
+}

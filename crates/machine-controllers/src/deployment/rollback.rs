@@ -1,0 +1,325 @@
+//! Back to an earlier revision: which set is meant, and what the deployment becomes.
+//!
+//! Source: spec/deployment-and-set §12. Asked for by `spec.rollbackTo` (deprecated, as in the original) or by
+//! `mcm rollback` (D-37), which changes the deployment itself with the same functions. The next pass then rolls out as it
+//! would for any other change of the template. Pure.
+//!
+//! The original first makes the set of the present template. Here a template that has no set yet counts as the newest
+//! revision without one, so that no machine is made that would be deleted at once.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::json;
+
+use super::{
+    fleet::Fleet,
+    node_side_effects,
+    observe::DeploymentObservation,
+    plan::{Effect, Plan},
+    revision::{copied_annotations, is_copied, revision_of},
+    template_equality::is_equal,
+};
+use crate::set::patches::merge_difference;
+use controller_runtime::{
+    events::EventNote,
+    objects::{Part, Patch},
+};
+use kube_values::selector::Labels;
+use machine_api::{
+    names::{deployment_reason as reason, label},
+    v1alpha1::{MachineDeployment, MachineSet},
+};
+
+/// The revision that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// The one before the present one.
+    Previous,
+    /// This one.
+    Revision(i64),
+}
+
+impl From<i64> for Wish {
+    /// As `spec.rollbackTo.revision` has it: 0 is the previous revision.
+    fn from(revision: i64) -> Self {
+        if revision == 0 { Self::Previous } else { Self::Revision(revision) }
+    }
+}
+
+/// What was found for a wish.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found<'a> {
+    /// No set has that revision.
+    Nothing,
+    /// The set of that revision has the template that the deployment has already.
+    Unchanged,
+    /// This set's template is wanted.
+    Set {
+        /// The set.
+        set: &'a MachineSet,
+        /// Its revision.
+        revision: i64,
+    },
+}
+
+/// Finds the set that a wish means among the deployment's sets.
+pub fn find<'a>(deployment: &MachineDeployment, sets: &[&'a MachineSet], wish: Wish) -> Found<'a> {
+    let is_present = |set: &MachineSet| is_equal(&set.spec.template, &deployment.spec.template);
+    let revisions = sets.iter().filter_map(|set| revision_of(&set.metadata));
+    let revision = match wish {
+        Wish::Revision(revision) => Some(revision),
+        Wish::Previous if sets.iter().any(|set| is_present(set)) => last_revision(revisions),
+        Wish::Previous => revisions.max(),
+    };
+    let Some(revision) = revision.filter(|revision| *revision > 0) else { return Found::Nothing };
+    let mut of_revision = sets.iter().filter(|set| revision_of(&set.metadata) == Some(revision)).peekable();
+    if of_revision.peek().is_none() {
+        return Found::Nothing;
+    }
+    match of_revision.find(|set| !is_present(set)) {
+        Some(set) => Found::Set { set, revision },
+        None => Found::Unchanged,
+    }
+}
+
+/// The second highest revision; the highest counts again when two sets have it.
+fn last_revision(revisions: impl Iterator<Item = i64>) -> Option<i64> {
+    let mut sorted: Vec<i64> = revisions.collect();
+    sorted.sort_unstable_by(|one, other| other.cmp(one));
+    sorted.get(1).copied()
+}
+
+/// The change that gives the deployment the set's template and annotations, and takes the wish off it. Refused by the API
+/// server when the deployment has changed meanwhile.
+pub fn patch(deployment: &MachineDeployment, set: &MachineSet) -> Option<Patch> {
+    let mut wanted = deployment.clone();
+    wanted.spec.rollback_to = None;
+    wanted.spec.template = set.spec.template.clone();
+    if let Some(labels) = &mut wanted.spec.template.metadata.labels {
+        labels.remove(label::MACHINE_TEMPLATE_HASH);
+    }
+    let mut annotations: Labels = annotations_of(&deployment.metadata);
+    annotations.retain(|key, _| !is_copied(key));
+    annotations.extend(copied_annotations(&set.metadata));
+    wanted.metadata.annotations = Some(annotations);
+    let part = |deployment: &MachineDeployment| {
+        json!({
+            "metadata": { "annotations": annotations_of(&deployment.metadata) },
+            "spec": deployment.spec,
+        })
+    };
+    let change = merge_difference(&part(deployment), &part(&wanted))?;
+    Some(Patch::Merge(change).guarded_by(deployment.metadata.resource_version.as_deref()))
+}
+
+fn annotations_of(meta: &ObjectMeta) -> Labels {
+    meta.annotations.clone().unwrap_or_default()
+}
+
+/// Adds what `spec.rollbackTo` asks for. Whatever comes of it, the wish is taken off the deployment.
+pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &mut Plan) {
+    let deployment = fleet.deployment;
+    let sets: Vec<&MachineSet> = fleet.all().map(|state| &**state.set).collect();
+    let (patch, note) = match find(deployment, &sets, wish) {
+        Found::Nothing => (None, EventNote::warning(reason::ROLLBACK_REVISION_NOT_FOUND, not_found(wish))),
+        Found::Unchanged => {
+            let text = format!(
+                "The rollback revision contains the same template as current deployment {:?}",
+                name(deployment)
+            );
+            (None, EventNote::warning(reason::ROLLBACK_TEMPLATE_UNCHANGED, text))
+        }
+        Found::Set { set, revision } => {
+            if let Some(state) = fleet.old.iter().find(|state| state.set.metadata.uid == set.metadata.uid) {
+                node_side_effects::untaint_first(seen, state, plan);
+            }
+            let text = format!("Rolled back deployment {:?} to revision {revision}", name(deployment));
+            (patch(deployment, set), EventNote::normal(reason::ROLLED_BACK, text))
+        }
+    };
+    let clear = || {
+        Patch::Merge(json!({ "spec": { "rollbackTo": null } }))
+            .guarded_by(deployment.metadata.resource_version.as_deref())
+    };
+    plan.push("rollback", Effect::PatchDeployment { part: Part::Main, patch: patch.unwrap_or_else(clear) });
+    plan.push("rollback", Effect::Tell(note));
+}
+
+/// What to say when there is no such revision; the texts of the original.
+fn not_found(wish: Wish) -> &'static str {
+    match wish {
+        Wish::Previous => "Unable to find last revision.",
+        Wish::Revision(_) => "Unable to find the revision to rollback to.",
+    }
+}
+
+fn name(deployment: &MachineDeployment) -> &str {
+    deployment.metadata.name.as_deref().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::Arc};
+
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        deployment::{decide::decide, observe::SetSeen, testing::*},
+        set::testing::{Building, meta},
+    };
+    use machine_api::{
+        names::{annotation, taint},
+        v1alpha1::RollbackConfig,
+    };
+
+    #[rstest]
+    #[case::s_rev_06_the_second_highest(&[1, 2, 5], Some(2))]
+    #[case::s_rev_06_the_highest_twice(&[5, 5], Some(5))]
+    #[case::s_rev_06_there_is_only_one(&[3], None)]
+    fn the_last_revision_is_found(#[case] revisions: &[i64], #[case] expected: Option<i64>) {
+        assert_eq!(last_revision(revisions.iter().copied()), expected);
+    }
+
+    fn revised(mut seen: SetSeen, revision: &str) -> SetSeen {
+        Arc::make_mut(&mut seen.set)
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(annotation::REVISION.to_owned(), revision.to_owned());
+        seen
+    }
+
+    /// A deployment at revision 2 that was at revision 1 before and is asked to go back.
+    fn asked(to: i64, sets: Vec<SetSeen>) -> DeploymentObservation {
+        let built = deployment(1, 1, 0)
+            .annotation(annotation::REVISION, "2")
+            .annotation("team", "new")
+            .with(|d| d.spec.rollback_to = Some(RollbackConfig { revision: to }));
+        seeing_sets(built.build(), sets)
+    }
+
+    fn two() -> Vec<SetSeen> {
+        let mut first = revised(old(0, 0), "1");
+        Arc::make_mut(&mut first.set)
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert("team".to_owned(), "old".to_owned());
+        let mut second = revised(new(1, 1), "2");
+        Arc::make_mut(&mut second.set)
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert("team".to_owned(), "new".to_owned());
+        vec![first, second]
+    }
+
+    /// What the deployment becomes, and what is told.
+    fn rolled_back(seen: &DeploymentObservation) -> (MachineDeployment, String) {
+        let mut plan = Plan::default();
+        step(seen, &Fleet::of(seen), Wish::from(seen.deployment.spec.rollback_to.clone().unwrap().revision), &mut plan);
+        let mut document = serde_json::to_value(&*seen.deployment).unwrap();
+        let mut told = String::new();
+        for step in plan.steps {
+            match step.effect {
+                Effect::PatchDeployment { patch: Patch::Merge(patch), .. } => json_patch::merge(&mut document, &patch),
+                Effect::Tell(note) => told = format!("{}: {}", note.reason, note.message),
+                _ => {}
+            }
+        }
+        (serde_json::from_value(document).unwrap(), told)
+    }
+
+    #[rstest]
+    #[case::s_rb_01_the_previous_revision(0)]
+    #[case::s_md_11_revision_1(1)]
+    fn the_template_of_the_set_comes_back(#[case] to: i64) {
+        let (deployment, told) = rolled_back(&asked(to, two()));
+        assert_eq!(deployment.spec.rollback_to, None);
+        assert_eq!(deployment.spec.template.spec.class.name, "old");
+        assert!(!deployment.spec.template.metadata.labels.unwrap().contains_key(label::MACHINE_TEMPLATE_HASH));
+        let annotations = deployment.metadata.annotations.unwrap();
+        assert_eq!((annotations["team"].as_str(), annotations[annotation::REVISION].as_str()), ("old", "2"));
+        assert_eq!(told, "DeploymentRollback: Rolled back deployment \"md\" to revision 1");
+    }
+
+    #[rstest]
+    #[case::s_rb_02_an_unknown_revision(
+        9,
+        two(),
+        "DeploymentRollbackRevisionNotFound: Unable to find the revision to rollback to."
+    )]
+    #[case::s_rb_02_no_previous_revision(
+        0, vec![revised(new(1, 1), "2")], "DeploymentRollbackRevisionNotFound: Unable to find last revision.")]
+    #[case::s_rb_03_the_template_is_the_same(
+        2,
+        two(),
+        "DeploymentRollbackTemplateUnchanged: The rollback revision contains the same template as current deployment \"md\""
+    )]
+    fn a_wish_that_cannot_be_met_is_told_and_taken_off(
+        #[case] to: i64,
+        #[case] sets: Vec<SetSeen>,
+        #[case] expected: &str,
+    ) {
+        let seen = asked(to, sets);
+        let (deployment, told) = rolled_back(&seen);
+        assert_eq!(deployment.spec.rollback_to, None);
+        assert_eq!(deployment.spec.template, seen.deployment.spec.template);
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_template_without_a_set_counts_as_the_newest_revision() {
+        let (deployment, _) = rolled_back(&asked(0, vec![revised(old(1, 1), "2")]));
+        assert_eq!(deployment.spec.template.spec.class.name, "old");
+    }
+
+    #[test]
+    fn s_rb_04_the_nodes_of_the_set_are_untainted_first() {
+        let mut sets = two();
+        let first = Arc::make_mut(&mut sets[0].set);
+        first.spec.replicas = 1;
+        first
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(annotation::PREFER_NO_SCHEDULE.to_owned(), "True".to_owned());
+        sets[0].machines = machines_of(&sets[0].set, 1, 1);
+        Arc::make_mut(&mut sets[0].machines[0])
+            .metadata
+            .labels
+            .get_or_insert_default()
+            .insert(label::NODE.to_owned(), "node".to_owned());
+        let mut seen = asked(1, sets);
+        let node: k8s_openapi::api::core::v1::Node = serde_json::from_value(json!({
+            "metadata": meta("node"),
+            "spec": { "taints": [{ "key": taint::PREFER_NO_SCHEDULE, "value": "True", "effect": "PreferNoSchedule" }] },
+        }))
+        .unwrap();
+        seen.nodes = Some(BTreeMap::from([("node".to_owned(), Arc::new(node))]));
+        let rules: Vec<&str> = decide(&seen).steps.iter().map(|step| step.rule).collect();
+        assert_eq!(rules, ["rollback/untaint", "rollback/untaint", "rollback", "rollback"]);
+    }
+
+    #[test]
+    fn a_paused_deployment_waits_with_its_rollback() {
+        let mut seen = asked(1, two());
+        Arc::make_mut(&mut seen.deployment).spec.paused = true;
+        assert_eq!(decide(&seen).steps, []);
+    }
+
+    #[test]
+    fn a_change_meanwhile_makes_the_api_server_refuse() {
+        let seen = asked(1, two());
+        let Some(Patch::Merge(patch)) = patch(&seen.deployment, &seen.sets[0].set) else { panic!("no patch") };
+        assert_eq!(patch["metadata"]["resourceVersion"], "1");
+        assert_eq!(patch["spec"]["rollbackTo"], Value::Null);
+    }
+
+    #[test]
+    fn an_unreadable_revision_is_nobodys() {
+        let set = Building(set_of_class("a", "old", 0, 0)).annotation(annotation::REVISION, "x").build();
+        assert_eq!(find(&deployment(1, 1, 0).build(), &[&set], Wish::Previous), Found::Nothing);
+    }
+}

@@ -1,0 +1,335 @@
+//! Which deployments are looked at again when something changes. Pure over the stores.
+//!
+//! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). Other than the original, a
+//! deployment is woken by every change of its machines that counts, because its rollout is decided on the machines
+//! themselves; and by Nodes, because their taints are kept level (D-41).
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use controller_runtime::{key::ObjectKey, refusals::is_unchanged, store::Change};
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::ResourceExt;
+use kube_values::selector;
+use machine_api::{
+    names::annotation,
+    v1alpha1::{Machine, MachineDeployment, MachineSet, StrategyType, controller_of},
+};
+
+use crate::{
+    deployment::{
+        in_place::marks::{Marks, is_updated},
+        node_side_effects::bears_traces,
+        waits,
+    },
+    set::routing::{Wake, matters, set_of},
+    views::{BY_CONTROLLER, BY_NAMESPACE, BY_NODE, ControlViews},
+};
+
+/// The deployment itself.
+pub fn deployments_of_deployment(change: &Change<MachineDeployment>) -> Vec<Wake> {
+    let is_status_alone = |old: &MachineDeployment, new: &MachineDeployment| {
+        old.status != new.status && old.spec == new.spec && is_unchanged(&old.metadata, &new.metadata)
+    };
+    Wake::by_itself(change, is_status_alone).into_iter().collect()
+}
+
+/// The deployment that controls the set, or controlled it before; for an orphan the deployments that it fits.
+pub fn deployments_of_set(change: &Change<MachineSet>, views: &ControlViews) -> Vec<Wake> {
+    let (old, new) = (change.old.as_deref(), change.new.as_deref());
+    if let (Some(old), Some(new)) = (old, new)
+        && old.metadata.resource_version == new.metadata.resource_version
+        && old.metadata.uid == new.metadata.uid
+    {
+        return Vec::new();
+    }
+    let mut keys: BTreeSet<ObjectKey> = [old, new]
+        .into_iter()
+        .flatten()
+        .filter_map(|set| deployment_of(set, views))
+        .map(|d| ObjectKey::of(&*d))
+        .collect();
+    if let Some(set) = new
+        && controller_of(&set.metadata).is_none()
+        && set.metadata.deletion_timestamp.is_none()
+        && old.is_none_or(|old| {
+            old.metadata.labels != set.metadata.labels || old.metadata.owner_references != set.metadata.owner_references
+        })
+    {
+        keys.extend(deployments_that_fit(set, views));
+    }
+    keys.into_iter().map(Wake::soon).collect()
+}
+
+/// The deployment behind the set that controls the machine, or controlled it before.
+pub fn deployments_of_machine(change: &Change<Machine>, views: &ControlViews) -> Vec<Wake> {
+    let (old, new) = (change.old.as_deref(), change.new.as_deref());
+    if let (Some(old), Some(new)) = (old, new)
+        && !matters(old, new)
+        && !is_now_updated(old, new)
+        && waits::is_stuck(old) == waits::is_stuck(new)
+    {
+        return Vec::new();
+    }
+    let keys: BTreeSet<ObjectKey> = [old, new]
+        .into_iter()
+        .flatten()
+        .filter_map(|machine| deployment_of(&*set_of(machine, views)?, views))
+        .map(|deployment| ObjectKey::of(&*deployment))
+        .collect();
+    keys.into_iter().map(Wake::soon).collect()
+}
+
+/// Whether the machine's update in place has succeeded since; its set does not care.
+fn is_now_updated(old: &Machine, new: &Machine) -> bool {
+    is_updated(new) && !is_updated(old)
+}
+
+/// The deployments whose machine runs on the Node, when a rollout has something to do with Nodes at all.
+pub fn deployments_of_node(change: &Change<Node>, views: &ControlViews) -> Vec<Wake> {
+    let Some(new) = change.new.as_deref() else { return Vec::new() };
+    if change.old.as_deref().is_some_and(|old| marks(old) == marks(new)) {
+        return Vec::new();
+    }
+    let keys: BTreeSet<ObjectKey> = views
+        .machines
+        .by_index(BY_NODE, &new.name_any())
+        .iter()
+        .filter_map(|machine| deployment_of(&*set_of(machine, views)?, views))
+        .filter(|deployment| {
+            let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+            let is_in_place = deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate;
+            is_in_place || bears_traces(new) || views.sets.by_index(BY_CONTROLLER, uid).len() > 1
+        })
+        .map(|deployment| ObjectKey::of(&*deployment))
+        .collect();
+    keys.into_iter().map(Wake::soon).collect()
+}
+
+/// What a rollout reads of a Node.
+fn marks(node: &Node) -> (&[Taint], [Option<&String>; 2], Marks<'_>) {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let annotations = node.annotations();
+    let kept_by = [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM];
+    (taints, kept_by.map(|key| annotations.get(key)), Marks::of(node))
+}
+
+/// The deployment that controls a set: of the right kind, in its namespace, with the UID that the reference names.
+pub fn deployment_of(set: &MachineSet, views: &ControlViews) -> Option<Arc<MachineDeployment>> {
+    let owner = controller_of(&set.metadata).filter(|owner| owner.kind == "MachineDeployment")?;
+    let key = ObjectKey::new(set.metadata.namespace.clone().unwrap_or_default(), owner.name.clone());
+    views.deployments.get(&key).filter(|deployment| deployment.metadata.uid.as_ref() == Some(&owner.uid))
+}
+
+fn deployments_that_fit(set: &MachineSet, views: &ControlViews) -> Vec<ObjectKey> {
+    let Some(labels) = set.metadata.labels.as_ref().filter(|labels| !labels.is_empty()) else { return Vec::new() };
+    let namespace = set.metadata.namespace.clone().unwrap_or_default();
+    views
+        .deployments
+        .by_index(BY_NAMESPACE, &namespace)
+        .iter()
+        .filter(|deployment| {
+            let wanted = deployment.spec.selector.as_ref();
+            wanted.is_some_and(|wanted| !selector::is_empty(wanted) && selector::matches(wanted, labels))
+        })
+        .map(|deployment| ObjectKey::of(&**deployment))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use k8s_openapi::{
+        api::core::v1::NodeCondition,
+        apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    };
+    use rstest::rstest;
+    use tokio::{sync::mpsc, time::Instant};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::{
+        deployment::testing::*,
+        set::testing::{Building, at, controller_reference, meta},
+    };
+    use controller_runtime::queue::{Outcome, WorkQueue};
+    use machine_api::{
+        names::{label, machine_condition, node_condition},
+        v1alpha1::OrchestrationType,
+    };
+
+    fn views() -> ControlViews {
+        let views = ControlViews::default();
+        views.deployments.apply(deployment(1, 1, 0).build());
+        views.sets.apply(owned());
+        views
+    }
+
+    fn owned() -> MachineSet {
+        set_of_class("md-new", "new", 1, 0)
+    }
+
+    fn changed() -> MachineSet {
+        let mut set = owned();
+        set.metadata.resource_version = Some("2".to_owned());
+        set
+    }
+
+    fn owner_is(name: &str, uid: &str) -> MachineSet {
+        let mut set = owned();
+        set.metadata.owner_references = Some(vec![controller_reference("MachineDeployment", name, uid)]);
+        set.metadata.resource_version = Some("3".to_owned());
+        set
+    }
+
+    fn orphan() -> MachineSet {
+        let mut orphan = Building(owned()).no_owner().build();
+        orphan.metadata.resource_version = Some("4".to_owned());
+        orphan
+    }
+
+    #[rstest]
+    #[case::s_evt_02_owned_and_added(None, Some(owned()), true)]
+    #[case::s_evt_03_deleting_at_first_sight(None, Some(Building(owned()).deleting().build()), true)]
+    #[case::s_evt_04_an_orphan_that_fits(None, Some(orphan()), true)]
+    #[case::s_evt_05_an_orphan_that_does_not(None, Some(Building(orphan()).label("set", "y").build()), false)]
+    #[case::s_evt_06_an_unknown_owner(None, Some(owner_is("other", "uid-other")), false)]
+    #[case::s_evt_07_nothing_was_written(Some(owned()), Some(owned()), false)]
+    #[case::a_set_is_changed(Some(owned()), Some(changed()), true)]
+    #[case::s_evt_08_the_owner_is_lost(Some(owned()), Some(orphan()), true)]
+    #[case::s_evt_09_an_orphan_without_news(Some(orphan()), Some(orphan()), false)]
+    #[case::s_evt_10_the_owner_changes(Some(owned()), Some(owner_is("other", "uid-other")), true)]
+    #[case::s_evt_11_an_orphan_is_removed(Some(orphan()), None, false)]
+    #[case::s_evt_12_an_owner_with_another_uid(Some(owner_is("md", "uid-other")), None, false)]
+    fn a_set_wakes_its_deployment(
+        #[case] old: Option<MachineSet>,
+        #[case] new: Option<MachineSet>,
+        #[case] wakes: bool,
+    ) {
+        let change = Change { old: old.map(Arc::new), new: new.map(Arc::new) };
+        assert_eq!(deployments_of_set(&change, &views()).len(), usize::from(wakes));
+    }
+
+    #[test]
+    fn s_evt_01_a_deployment_wakes_itself() {
+        let change = Change { old: None, new: Some(Arc::new(deployment(1, 1, 0).build())) };
+        assert_eq!(deployments_of_deployment(&change), [Wake::now(ObjectKey::new("ns", "md"))]);
+    }
+
+    #[test]
+    fn a_machine_wakes_the_deployment_behind_its_set() {
+        let machine = machines_of(&owned(), 1, 1).remove(0);
+        let change = Change { old: None, new: Some(Arc::clone(&machine)) };
+        assert_eq!(deployments_of_machine(&change, &views()), [Wake::soon(ObjectKey::new("ns", "md"))]);
+        let unchanged = Change { old: Some(Arc::clone(&machine)), new: Some(machine) };
+        assert_eq!(deployments_of_machine(&unchanged, &views()), []);
+    }
+
+    /// A machine of the owned set whose Node's condition about updates has this reason.
+    fn updating(reason: Option<&str>) -> Arc<Machine> {
+        let mut machine = machines_of(&owned(), 1, 1).remove(0);
+        Arc::make_mut(&mut machine).status.conditions = reason
+            .map(|reason| NodeCondition {
+                type_: node_condition::IN_PLACE_UPDATE.to_owned(),
+                status: "True".to_owned(),
+                reason: Some(reason.to_owned()),
+                ..NodeCondition::default()
+            })
+            .into_iter()
+            .collect();
+        machine
+    }
+
+    #[rstest]
+    #[case::s_evt_13_no_condition(None, None, false)]
+    #[case::s_evt_14_a_failure(None, Some("UpdateFailed"), false)]
+    #[case::s_evt_15_a_success(None, Some("UpdateSuccessful"), true)]
+    #[case::s_evt_16_a_success_after_the_drain(Some("ReadyForUpdate"), Some("UpdateSuccessful"), true)]
+    #[case::s_evt_17_a_success_that_is_known(Some("UpdateSuccessful"), Some("UpdateSuccessful"), false)]
+    fn a_machine_updated_in_place_wakes_its_deployment(
+        #[case] before: Option<&str>,
+        #[case] after: Option<&str>,
+        #[case] wakes: bool,
+    ) {
+        let change = Change { old: Some(updating(before)), new: Some(updating(after)) };
+        assert_eq!(deployments_of_machine(&change, &views()).len(), usize::from(wakes));
+    }
+
+    #[rstest]
+    #[case::a_budget_refuses("Draining", "DrainBlocked", true)]
+    #[case::it_allows_the_eviction("DrainBlocked", "Draining", true)]
+    #[case::the_drain_goes_on("Draining", "DeletingVM", false)]
+    fn a_machine_whose_drain_is_stuck_wakes_its_deployment(
+        #[case] before: &str,
+        #[case] after: &str,
+        #[case] wakes: bool,
+    ) {
+        let saying = |reason: &str| {
+            let mut machine = machines_of(&owned(), 1, 1).remove(0);
+            Arc::make_mut(&mut machine).status.machine_conditions = vec![Condition {
+                type_: machine_condition::PROGRESSING.to_owned(),
+                status: "True".to_owned(),
+                reason: reason.to_owned(),
+                message: String::new(),
+                last_transition_time: Time(at(0)),
+                observed_generation: None,
+            }];
+            machine
+        };
+        let change = Change { old: Some(saying(before)), new: Some(saying(after)) };
+        assert_eq!(deployments_of_machine(&change, &views()).len(), usize::from(wakes));
+    }
+
+    /// The original wakes a deployment for the last machine of a recreation only; here every machine that goes does, for
+    /// its deployment counts machines itself.
+    #[rstest]
+    #[case::s_evt_18_of_a_rolling_update(StrategyType::RollingUpdate)]
+    #[case::s_evt_19_of_a_recreation_the_last_one_and_those_before(StrategyType::Recreate)]
+    fn a_machine_that_is_gone_wakes_its_deployment(#[case] strategy: StrategyType) {
+        let views = views();
+        let mut of_strategy = deployment(1, 1, 0).with(|d| d.spec.strategy.strategy_type = strategy).build();
+        of_strategy.metadata.resource_version = Some("2".to_owned());
+        views.deployments.apply(of_strategy);
+        let change = Change { old: Some(machines_of(&owned(), 1, 1).remove(0)), new: None };
+        assert_eq!(deployments_of_machine(&change, &views), [Wake::soon(ObjectKey::new("ns", "md"))]);
+    }
+
+    #[rstest]
+    #[case::its_labels(|node: &mut Node| {
+        node.metadata.labels = Some([(label::UPDATE_RESULT.to_owned(), "successful".to_owned())].into());
+    }, true)]
+    #[case::its_heartbeat(|node: &mut Node| node.metadata.resource_version = Some("9".to_owned()), false)]
+    fn a_node_of_an_update_in_place_wakes_the_deployment(#[case] change: fn(&mut Node), #[case] wakes: bool) {
+        let views = views();
+        let strategy = in_place(0, 1, OrchestrationType::Auto);
+        let mut of_strategy = deployment(1, 1, 0).with(|d| d.spec.strategy = strategy).build();
+        of_strategy.metadata.resource_version = Some("2".to_owned());
+        views.deployments.apply(of_strategy);
+        let mut machine = (*machines_of(&owned(), 1, 1).remove(0)).clone();
+        machine.metadata.labels.get_or_insert_default().insert(label::NODE.to_owned(), "node".to_owned());
+        views.machines.apply(machine);
+        let before = Node { metadata: meta("node"), ..Node::default() };
+        let mut after = before.clone();
+        change(&mut after);
+        let change = Change { old: Some(Arc::new(before)), new: Some(Arc::new(after)) };
+        assert_eq!(deployments_of_node(&change, &views).len(), usize::from(wakes));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s_evt_27_a_wake_up_with_a_delay_comes_after_it() {
+        let queue = Arc::new(WorkQueue::for_tests("machinedeployment"));
+        let (sender, mut passes) = mpsc::unbounded_channel();
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(Arc::clone(&queue).run(1, shutdown.clone(), move |key: ObjectKey| {
+            sender.send((key, Instant::now())).unwrap();
+            async { Outcome::Settled }
+        }));
+        let start = Instant::now();
+        queue.add_after(ObjectKey::new("ns", "md"), Duration::from_secs(1));
+        let (key, at) = passes.recv().await.unwrap();
+        assert_eq!((key, at.duration_since(start) >= Duration::from_secs(1)), (ObjectKey::new("ns", "md"), true));
+        assert!(passes.is_empty());
+        shutdown.cancel();
+        running.await.unwrap();
+    }
+}

@@ -1,0 +1,434 @@
+//! What a change of the deployment's size means for its sets, outside and inside a rollout.
+//!
+//! Source: spec/deployment-and-set §13.1, §13.2 with D-16 (only rolling updates share a change out among several sets;
+//! the other strategies deal with it in their own steps), decisions.md 39 (shares mind which machines are available) and 54
+//! (what the scaler has named goes first).
+//! Pure.
+
+use super::{
+    cuts::AvailableBySize,
+    fleet::{Fleet, SetState},
+    in_place,
+    plan::Plan,
+};
+use machine_api::{names::annotation, v1alpha1::StrategyType};
+
+/// Whether the deployment's size has changed since its sets were last sized.
+pub fn is_due(fleet: &Fleet<'_>) -> bool {
+    if fleet.new.is_none() {
+        return false;
+    }
+    let active: Vec<&SetState<'_>> = fleet.all().filter(|set| set.is_active()).collect();
+    let rolls = fleet.deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
+    if fleet.deployment.spec.strategy.strategy_type == StrategyType::InPlaceUpdate && fleet.is_rolling() {
+        // Old sets can't grow meanwhile; the update in place minds the size in each of its steps (D-16).
+        return false;
+    }
+    if active.is_empty() {
+        // Machines that old sets have yet to delete belong to a rollout, which minds its limits itself.
+        let is_free = |set: &SetState<'_>| set.counts.staying == 0 && (rolls || set.counts.replicas == 0);
+        return fleet.replicas() > 0 && fleet.old.iter().all(is_free);
+    }
+    if active.len() > 1 && !rolls {
+        return false;
+    }
+    active
+        .iter()
+        .any(|set| remembered(set, annotation::DESIRED_REPLICAS).is_some_and(|known| known != fleet.replicas()))
+}
+
+/// Whether the set is yet to get the size that the deployment's present one means for it. Sets that remember nothing are
+/// measured by their size alone; those that want no machines have none to lose.
+pub fn awaits_size(fleet: &Fleet<'_>, set: &SetState<'_>) -> bool {
+    let was_for_another = shrunk_by(fleet, set).is_some_and(|machines| machines != 0);
+    is_due(fleet) || set.spec() > fleet.replicas() || (set.is_active() && was_for_another)
+}
+
+/// By how many machines the deployment has become smaller since the set was last sized; `None` when the set remembers
+/// nothing.
+pub fn shrunk_by(fleet: &Fleet<'_>, set: &SetState<'_>) -> Option<i32> {
+    Some(remembered(set, annotation::DESIRED_REPLICAS)?.saturating_sub(fleet.replicas()))
+}
+
+fn remembered(set: &SetState<'_>, key: &str) -> Option<i32> {
+    set.annotation(key)?.parse().ok()
+}
+
+/// Adds the effects that bring the sets to the deployment's size, without going on with a rollout.
+pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
+    let active: Vec<&SetState<'_>> = fleet.all().filter(|set| set.is_active()).collect();
+    if active.len() <= 1 {
+        let only = active.first().copied().or(fleet.new.as_ref()).or(fleet.old.last());
+        if let Some(set) = only {
+            // What the other sets have yet to delete, or may be making, takes room; the rollout fills it later.
+            let others = fleet.sum(|other| if other.name() == set.name() { 0 } else { other.taken() });
+            let room = fleet.replicas().saturating_add(fleet.limits.surge).saturating_sub(others);
+            // One that is kept from growing would be shrunk again to what it has, and grown again, without an end.
+            let most = if in_place::is_blocked(set) { set.spec() } else { room.max(set.spec()) };
+            let to = fleet.replicas().min(most);
+            fleet.size_set("scaling/only", set, to, plan);
+        }
+        return;
+    }
+    if fleet.new.as_ref().is_some_and(|new| is_saturated(fleet, new)) {
+        for set in fleet.old.iter().filter(|set| set.is_active()) {
+            fleet.size_set("scaling/saturated", set, 0, plan);
+        }
+        return;
+    }
+    // The steps of the other strategies share among old sets what there is; without a new set they can't begin, be it that
+    // the deployment is paused or that it is frozen and has to shrink first.
+    if fleet.deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate || fleet.new.is_none() {
+        share_out(fleet, &active, plan);
+    }
+}
+
+fn is_saturated(fleet: &Fleet<'_>, new: &SetState<'_>) -> bool {
+    let replicas = fleet.replicas();
+    new.spec() == replicas
+        && remembered(new, annotation::DESIRED_REPLICAS) == Some(replicas)
+        && new.kept_available == replicas
+}
+
+/// How many fewer machines are wanted than the sets know of.
+pub fn fewer(fleet: &Fleet<'_>) -> i32 {
+    let active = fleet.all().filter(|set| set.is_active());
+    active.filter_map(|set| shrunk_by(fleet, set)).max().unwrap_or(0).max(0)
+}
+
+/// The sizes of the sets without the machines that the scaler has named, of which no more go than the deployment has become
+/// smaller by, those of old sets first (decisions.md 54). The original shrinks the largest set, be the named ones in it or
+/// not.
+fn without_named(fleet: &Fleet<'_>, active: &[&SetState<'_>]) -> Vec<i32> {
+    let mut fewer = fewer(fleet);
+    let size_of = |set: &&SetState<'_>| {
+        let named = i32::try_from(set.named.len()).unwrap_or(i32::MAX).min(fewer).min(set.spec());
+        fewer -= named;
+        set.spec() - named
+    };
+    active.iter().map(size_of).collect()
+}
+
+/// What the scaler has named goes first, in whichever set it is. Of the rest growth goes to the new set, shrinking to all in
+/// proportion, larger sets first.
+fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
+    let replicas = fleet.replicas();
+    let allowed = if replicas > 0 { replicas.saturating_add(fleet.limits.surge) } else { 0 };
+    let sizes = without_named(fleet, active);
+    let wanted: i32 = sizes.iter().copied().fold(0, i32::saturating_add);
+    if wanted <= allowed {
+        // What sets have yet to delete takes room that the new set must not use already; also those that want none any more,
+        // and the named machines until they are gone.
+        let taken = fleet.sum(SetState::taken);
+        let new = fleet.new.as_ref().map(SetState::name);
+        for (set, size) in active.iter().zip(sizes) {
+            let share = if Some(set.name()) == new { (allowed - taken).max(0) } else { 0 };
+            fleet.size_set("scaling/grow", set, size.saturating_add(share), plan);
+        }
+        return;
+    }
+    let mut by_size: Vec<(&SetState<'_>, i32)> = active.iter().copied().zip(sizes).collect();
+    // Sets come oldest first except for the new one, so ties need the time of creation.
+    by_size.sort_by_key(|(set, size)| {
+        let created = set.set.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (std::cmp::Reverse(*size), created, set.name())
+    });
+    let excess = allowed - wanted;
+    let mut given = 0;
+    let mut targets: Vec<i32> = Vec::with_capacity(by_size.len());
+    for (set, size) in &by_size {
+        let share = fraction(fleet, set, *size).max(excess - given).min(0);
+        given += share;
+        targets.push(size + share);
+    }
+    if let Some(largest) = targets.first_mut() {
+        *largest = (*largest + (excess - given)).max(0);
+    }
+    let by_size: Vec<&SetState<'_>> = by_size.into_iter().map(|(set, _)| set).collect();
+    spare_available(fleet, &by_size, &mut targets);
+    for (set, target) in by_size.iter().zip(targets) {
+        fleet.size_set("scaling/shrink", set, target, plan);
+    }
+}
+
+/// Shares that would leave fewer available machines than `maxUnavailable` allows are changed, one machine at a time: an
+/// available one stays, one of the new set if there is any, and for it another goes that is no use yet, of an old set if
+/// there is any. Enough of those are there unless the order of deletion is another one (priorities, preservation); then more
+/// machines than allowed stay until the rollout goes on.
+///
+/// The original, like the Deployment of Kubernetes, shares by size alone: of 3 old machines that run and 4 new ones that
+/// are still starting it deletes one and two when a deployment goes back to 3, and 2 of 3 are left.
+fn spare_available(fleet: &Fleet<'_>, sets: &[&SetState<'_>], targets: &mut [i32]) {
+    let available: Vec<AvailableBySize> = sets.iter().map(|set| fleet.available_by_size(set)).collect();
+    let is_new = |place: usize| {
+        let new = fleet.new.as_ref().map(SetState::name);
+        sets.get(place).is_some_and(|set| Some(set.name()) == new)
+    };
+    let mut new_first: Vec<usize> = (0..sets.len()).collect();
+    new_first.sort_by_key(|place| !is_new(*place));
+    let elsewhere = fleet.sum(|set| set.kept_available) - sets.iter().map(|set| set.kept_available).sum::<i32>();
+    // What a set may be deleting already is not left, whatever its size.
+    let left_at = |place: usize, size: i32| -> Option<i32> {
+        Some(available.get(place)?.at(size).min(sets.get(place)?.kept_available))
+    };
+    loop {
+        let left: i32 = targets
+            .iter()
+            .enumerate()
+            .filter_map(|(place, target)| left_at(place, *target))
+            .fold(0, i32::saturating_add);
+        if left.saturating_add(elsewhere) >= fleet.min_available() {
+            return;
+        }
+        let changes = |place: usize, by: i32| -> Option<i32> {
+            let target = *targets.get(place)?;
+            Some(left_at(place, target + by)? - left_at(place, target)?)
+        };
+        let saves = |place: &&usize| {
+            let grows = targets.get(**place) < sets.get(**place).map(|set| set.spec()).as_ref();
+            grows && changes(**place, 1) > Some(0)
+        };
+        let Some(saved) = new_first.iter().find(saves).copied() else { return };
+        let is_useless =
+            |place: &&usize| **place != saved && targets.get(**place) > Some(&0) && changes(**place, -1) == Some(0);
+        let useless = new_first.iter().rev().find(is_useless).copied();
+        for (place, by) in [(Some(saved), 1), (useless, -1)] {
+            if let Some(target) = place.and_then(|place| targets.get_mut(place)) {
+                *target += by;
+            }
+        }
+    }
+}
+
+/// What a set of this size would lose were it shrunk in proportion; a negative number.
+fn fraction(fleet: &Fleet<'_>, set: &SetState<'_>, size: i32) -> i32 {
+    let replicas = fleet.replicas();
+    if replicas == 0 {
+        return -size;
+    }
+    let before = remembered(set, annotation::MAX_REPLICAS).unwrap_or(fleet.deployment.status.replicas);
+    if before <= 0 {
+        return 0;
+    }
+    let allowed = i64::from(replicas) + i64::from(fleet.limits.surge);
+    // Rounded half away from zero; all numbers are positive.
+    let scaled = (2 * i64::from(size) * allowed + i64::from(before)) / (2 * i64::from(before));
+    i32::try_from(scaled - i64::from(size)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::Arc};
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::deployment::{
+        observe::{DeploymentObservation, SetSeen},
+        plan::Effect,
+        settling::Unsettled,
+        testing::*,
+    };
+    use machine_api::names::label;
+
+    fn sized(name: &str, class: &str, spec: i32, remembered: (i32, i32), created: i64) -> SetSeen {
+        let mut set = set_of_class(name, class, spec, created);
+        let annotations = set.metadata.annotations.get_or_insert_default();
+        annotations.insert(annotation::DESIRED_REPLICAS.to_owned(), remembered.0.to_string());
+        annotations.insert(annotation::MAX_REPLICAS.to_owned(), remembered.1.to_string());
+        seen_set(set, usize::try_from(spec).unwrap())
+    }
+
+    fn three(sizes: [i32; 3], remembered: (i32, i32)) -> Vec<SetSeen> {
+        vec![
+            sized("md-a", "a", sizes[0], remembered, -3000),
+            sized("md-b", "b", sizes[1], remembered, -2000),
+            sized("md-new", "new", sizes[2], remembered, -1000),
+        ]
+    }
+
+    /// Sizes of the sets afterwards, in the order of their names, and what the first changed one remembers.
+    fn scaled(seen: &DeploymentObservation) -> Vec<i32> {
+        let fleet = Fleet::of(seen);
+        let mut plan = Plan::default();
+        step(&fleet, &mut plan);
+        let mut sizes: BTreeMap<String, i32> = fleet.all().map(|set| (set.name().to_owned(), set.spec())).collect();
+        for step in plan.steps {
+            if let Effect::ScaleSet { set, to, .. } = step.effect {
+                sizes.insert(set.key.name, to);
+            }
+        }
+        sizes.into_values().collect()
+    }
+
+    #[rstest]
+    #[case::s_scale_01_growth_goes_to_the_new_set([1, 3, 5], (7, 9), 10, &[1, 3, 8])]
+    #[case::s_scale_02_shrinking_is_shared([1, 3, 5], (7, 9), 3, &[1, 2, 2])]
+    #[case::s_scale_03_shrinking_is_shared_in_proportion([1, 3, 6], (8, 10), 5, &[1, 2, 4])]
+    #[case::s_scale_04_nothing_changed([1, 3, 5], (7, 9), 7, &[1, 3, 5])]
+    #[case::to_nothing([1, 3, 5], (7, 9), 0, &[0, 0, 0])]
+    fn several_sets_are_scaled(
+        #[case] sizes: [i32; 3],
+        #[case] remembered: (i32, i32),
+        #[case] replicas: i32,
+        #[case] expected: &[i32],
+    ) {
+        let seen = seeing_sets(deployment(replicas, 2, 0).build(), three(sizes, remembered));
+        assert_eq!(scaled(&seen), expected);
+        assert_eq!(is_due(&Fleet::of(&seen)), replicas != remembered.0);
+    }
+
+    /// Sizes `spec/available` of the old and the new set afterwards.
+    #[rstest]
+    // Seed 6804: scaled to 6 and back to 3 before the first new machine ran.
+    #[case::the_starting_ones_go(3, (1, 0), [(3, 3), (4, 0)], (6, 7), &[3, 1])]
+    #[case::one_may_be_missing(3, (0, 1), [(3, 3), (3, 0)], (6, 6), &[2, 1])]
+    #[case::new_ones_run_too(3, (1, 0), [(3, 3), (4, 1)], (6, 7), &[2, 2])]
+    #[case::old_ones_are_broken(3, (1, 0), [(4, 0), (3, 3)], (6, 7), &[1, 3])]
+    #[case::fewer_run_than_are_wanted(4, (1, 0), [(4, 2), (4, 1)], (7, 8), &[2, 3])]
+    #[case::all_run(3, (1, 0), [(3, 3), (4, 4)], (6, 7), &[2, 2])]
+    fn shrinking_leaves_as_many_available_as_it_can(
+        #[case] replicas: i32,
+        #[case] (surge, unavailable): (i32, i32),
+        #[case] sizes: [(i32, usize); 2],
+        #[case] remembered: (i32, i32),
+        #[case] expected: &[i32],
+    ) {
+        let [old, new] = sizes;
+        let running = |name: &str, class: &str, (spec, available): (i32, usize), created| {
+            let set = sized(name, class, spec, remembered, created).set;
+            seen_set((*set).clone(), available)
+        };
+        let sets = vec![running("md-old", "old", old, -2000), running("md-new", "new", new, -1000)];
+        let seen = seeing_sets(deployment(replicas, surge, unavailable).build(), sets);
+        let mut sizes = scaled(&seen);
+        sizes.reverse();
+        assert_eq!(sizes, expected);
+    }
+
+    #[rstest]
+    #[case::free(None, 3)]
+    // Seed 39443: what has no machine in its stead was shrunk again, for ever.
+    #[case::kept_from_growing(Some("true"), 2)]
+    fn the_only_set_grows_unless_it_is_kept_from_growing(#[case] kept: Option<&str>, #[case] expected: i32) {
+        let mut set = set_of_class("md-a", "a", 2, -1000);
+        let labels = set.metadata.labels.get_or_insert_default();
+        labels.extend(kept.map(|value| (label::SCALE_UP_DISABLED.to_owned(), value.to_owned())));
+        let seen = seeing_sets(deployment(3, 1, 0).build(), vec![seen_set(set, 2)]);
+        assert_eq!(scaled(&seen), [expected]);
+    }
+
+    const SCALED_AT: &str = "2026-11-21T08:00:00Z";
+
+    /// Marks so many machines of the set, the last ones first: by their names they would be deleted last.
+    fn marking(mut set: SetSeen, count: usize, at: &str) -> SetSeen {
+        for machine in set.machines.iter_mut().rev().take(count) {
+            let annotations = Arc::make_mut(machine).metadata.annotations.get_or_insert_default();
+            annotations.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".to_owned());
+            annotations.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), at.to_owned());
+        }
+        set
+    }
+
+    /// Sizes of the old and the new set after the scaler has changed the deployment's size. `sets` are `size/available/marked`.
+    #[rstest]
+    // All that stay are old ones: the original deletes one of those, too, and 2 of 3 are left (acceptance, A9).
+    #[case::those_of_the_new_set_go_and_no_other(3, (1, 0), [(3, 3, 0), (4, 4, 3)], 6, SCALED_AT, &[3, 1])]
+    #[case::whatever_else_is_starting(3, (1, 0), [(3, 3, 0), (4, 3, 3)], 6, SCALED_AT, &[3, 1])]
+    // The new set is the larger one, and nobody named a machine of it (A10).
+    #[case::one_marked_in_the_old_set(6, (1, 0), [(2, 2, 1), (6, 6, 0)], 7, SCALED_AT, &[1, 6])]
+    #[case::some_in_each(2, (1, 0), [(3, 3, 1), (4, 3, 3)], 6, SCALED_AT, &[2, 1])]
+    #[case::more_are_marked_than_taken_away(5, (1, 0), [(3, 3, 1), (4, 4, 3)], 6, SCALED_AT, &[2, 4])]
+    #[case::fewer_are_marked_than_taken_away(3, (2, 0), [(2, 2, 1), (6, 6, 1)], 6, SCALED_AT, &[1, 4])]
+    #[case::the_marks_are_newer_than_the_scaling(6, (1, 0), [(2, 2, 1), (6, 6, 0)], 7, "2026-11-21T08:00:01Z", &[2, 5])]
+    #[case::somebody_else_made_it_larger(7, (1, 0), [(3, 3, 1), (3, 3, 1)], 6, SCALED_AT, &[3, 5])]
+    #[case::where_there_was_room_for_surge(5, (1, 0), [(3, 3, 1), (3, 3, 0)], 6, SCALED_AT, &[2, 3])]
+    fn what_the_scaler_named_goes_first(
+        #[case] replicas: i32,
+        #[case] (surge, unavailable): (i32, i32),
+        #[case] sets: [(i32, usize, usize); 2],
+        #[case] before: i32,
+        #[case] marked_at: &str,
+        #[case] expected: &[i32],
+        #[values(false, true)] paused: bool,
+    ) {
+        let [old, new] = sets;
+        let of = |name: &str, class: &str, (spec, available, marked): (i32, usize, usize), created| {
+            let set = sized(name, class, spec, (before, before + surge), created).set;
+            marking(seen_set((*set).clone(), available), marked, marked_at)
+        };
+        let sets = vec![of("md-old", "old", old, -2000), of("md-new", "new", new, -1000)];
+        let built = deployment(replicas, surge, unavailable)
+            .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, SCALED_AT)
+            .with(|d| d.spec.paused = paused);
+        let mut sizes = scaled(&seeing_sets(built.build(), sets));
+        sizes.reverse();
+        assert_eq!(sizes, expected);
+    }
+
+    #[test]
+    fn a_set_that_may_still_be_deleting_leaves_fewer() {
+        // The 4 old machines may be on their way out for a smaller size: of those that stay one more is new. One may be missing.
+        let set = |name, class, created| seen_set((*sized(name, class, 4, (6, 7), created).set).clone(), 4);
+        let mut old = set("md-old", "old", -2000);
+        Arc::make_mut(&mut old.set).metadata.generation = Some(3);
+        let mut seen = seeing_sets(deployment(4, 0, 0).build(), vec![old, set("md-new", "new", -1000)]);
+        assert_eq!(scaled(&seen), [2, 2]);
+        let unsettled = Unsettled { since: seen.now, deleting: 4, making_for: 0 };
+        seen.unsettled.insert("uid-md-old".to_owned(), unsettled);
+        assert_eq!(scaled(&seen), [3, 1]);
+    }
+
+    #[test]
+    fn what_an_emptied_set_has_yet_to_delete_takes_room() {
+        // Seed 14775: paused in the middle of a rollout, right after the oldest set was emptied.
+        let mut sets = three([2, 1, 1], (5, 7));
+        Arc::make_mut(&mut sets[0].set).spec.replicas = 0;
+        let sizes = |sets| scaled(&seeing_sets(deployment(5, 1, 0).build(), sets));
+        assert_eq!(sizes(sets.clone()), [0, 1, 3]);
+        sets[0].machines.clear();
+        assert_eq!(sizes(sets), [0, 1, 5]);
+    }
+
+    #[test]
+    fn s_scale_05_a_single_set_remembers_the_new_size() {
+        let seen = seeing_sets(deployment(1, 2, 0).build(), vec![sized("md-old", "old", 1, (2, 3), -2000)]);
+        let mut plan = Plan::default();
+        step(&Fleet::of(&seen), &mut plan);
+        let [step] = plan.steps.as_slice() else { panic!("{plan:?}") };
+        let Effect::ScaleSet { from: 1, to: 1, patch: controller_runtime::objects::Patch::Merge(patch), .. } =
+            &step.effect
+        else {
+            panic!("{step:?}")
+        };
+        assert_eq!(patch["metadata"]["annotations"][annotation::DESIRED_REPLICAS], "1");
+        // It was 3 already.
+        assert_eq!(patch["metadata"]["annotations"].get(annotation::MAX_REPLICAS), None);
+    }
+
+    #[rstest]
+    #[case::s_scale_06_the_only_active_set(vec![sized("md-new", "new", 3, (3, 4), 0)], 6, &[6])]
+    #[case::s_scale_07_none_is_active(vec![sized("md-new", "new", 0, (0, 1), 0)], 4, &[4])]
+    fn a_single_set_takes_the_whole_size(#[case] sets: Vec<SetSeen>, #[case] replicas: i32, #[case] expected: &[i32]) {
+        let seen = seeing_sets(deployment(replicas, 1, 0).build(), sets);
+        assert!(is_due(&Fleet::of(&seen)));
+        assert_eq!(scaled(&seen), expected);
+    }
+
+    #[test]
+    fn s_scale_08_a_saturated_new_set_empties_the_old_ones() {
+        let sets = vec![sized("md-old", "old", 2, (5, 6), -2000), sized("md-new", "new", 5, (5, 6), -1000)];
+        assert_eq!(scaled(&seeing_sets(deployment(5, 1, 0).build(), sets)), [5, 0]);
+    }
+
+    #[test]
+    fn s_scale_12_an_unreadable_size_is_ignored() {
+        let mut sets = three([0, 3, 5], (7, 9));
+        let set = Arc::make_mut(&mut sets[1].set);
+        set.metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(annotation::DESIRED_REPLICAS.to_owned(), "x".to_owned());
+        assert!(!is_due(&Fleet::of(&seeing_sets(deployment(7, 2, 0).build(), sets))));
+    }
+}

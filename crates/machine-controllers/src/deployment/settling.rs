@@ -1,0 +1,218 @@
+//! Which sets may still act on a size that they no longer have.
+//!
+//! A set that lacked machines when it was shrunk may be making them right now. Whoever fills its room at once has a
+//! machine too many in the end (decisions.md 39), so that room is taken until the set's controller has said that it knows
+//! its size (`status.observedGeneration`). One that has just grown again, since the template turned back to it, may
+//! still be deleting for the smaller size: whoever counts on those machines has too few in the end. Neither is waited for
+//! for ever: a set that nobody answers for holds nothing up for longer than [`PATIENCE`]. The original does not wait.
+//!
+//! What lives here: the memory from one pass to the next. What comes of it: [`super::fleet::SetState::taken`] and
+//! [`super::fleet::SetState::kept`]. In place every set is waited for, since machines change hands meanwhile. Pure.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Serialize;
+
+use super::observe::SetSeen;
+use crate::set::counts::is_terminating;
+use machine_api::v1alpha1::MachineSet;
+
+/// How long a rollout waits for a set to see its size.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A set whose controller has not seen its present size, and what it may be doing for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Unsettled {
+    /// Since when it has had this size, or nobody looked.
+    pub since: Timestamp,
+    /// So many machines it may be deleting; [`i32::MAX`] when nobody looked.
+    pub deleting: i32,
+    /// The largest size that it may be making machines for; 0 when it lacked none, [`i32::MAX`] when nobody looked.
+    pub making_for: i32,
+}
+
+impl Unsettled {
+    /// How long it is still waited for; `None` when that is over.
+    pub fn time_left(self, now: Timestamp) -> Option<Duration> {
+        let waited = Duration::try_from(now.duration_since(self.since)).unwrap_or_default();
+        PATIENCE.checked_sub(waited).filter(|left| !left.is_zero())
+    }
+}
+
+/// Whether the set's controller acts on the size that the set has now. One that goes with its set makes nothing.
+pub fn knows_its_size(set: &MachineSet) -> bool {
+    let ObjectMeta { deletion_timestamp, generation, .. } = &set.metadata;
+    deletion_timestamp.is_some() || set.status.observed_generation >= generation.unwrap_or_default()
+}
+
+/// What was seen of a set.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    generation: i64,
+    /// Machines that it wanted.
+    wanted: i32,
+    /// Machines that were there to stay.
+    staying: i32,
+    unsettled: Option<Unsettled>,
+}
+
+/// What was seen of a deployment's sets when it was last looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Looks(BTreeMap<String, Look>);
+
+impl Looks {
+    /// Takes the sets as they are now; those that have not settled, by UID.
+    pub fn take(&mut self, sets: &[SetSeen], now: Timestamp) -> BTreeMap<String, Unsettled> {
+        let looks: BTreeMap<String, Look> = sets
+            .iter()
+            .map(|seen| {
+                let uid = seen.set.metadata.uid.clone().unwrap_or_default();
+                let look = Look::of(seen, self.0.get(&uid), now);
+                (uid, look)
+            })
+            .collect();
+        self.0 = looks;
+        self.0.iter().filter_map(|(uid, look)| Some((uid.clone(), look.unsettled?))).collect()
+    }
+}
+
+impl Look {
+    fn of(seen: &SetSeen, known: Option<&Self>, now: Timestamp) -> Self {
+        let generation = seen.set.metadata.generation.unwrap_or_default();
+        let staying = seen.machines.iter().filter(|machine| !is_terminating(machine)).count();
+        let unsettled = (!knows_its_size(&seen.set)).then(|| {
+            let nothing = Unsettled { since: now, deleting: 0, making_for: 0 };
+            match known {
+                // It never had another size.
+                None if generation <= 1 => Unsettled { making_for: seen.set.spec.replicas, ..nothing },
+                None => Unsettled { deleting: i32::MAX, making_for: i32::MAX, ..nothing },
+                Some(known) if known.generation == generation => known.unsettled.unwrap_or(nothing).not_after(now),
+                Some(known) => known.unsettled.unwrap_or(nothing).and(known, now),
+            }
+        });
+        Self {
+            generation,
+            wanted: seen.set.spec.replicas,
+            staying: i32::try_from(staying).unwrap_or(i32::MAX),
+            unsettled,
+        }
+    }
+}
+
+impl Unsettled {
+    /// The same after the clock was set back: it is waited for from now on, not from when that moment comes again.
+    fn not_after(self, now: Timestamp) -> Self {
+        Self { since: self.since.min(now), ..self }
+    }
+
+    /// Together with what the set had to do when it was looked at before its size changed. It may be at that only now.
+    fn and(self, look: &Look, now: Timestamp) -> Self {
+        let lacked = if look.staying < look.wanted { look.wanted } else { 0 };
+        Self {
+            since: now,
+            deleting: self.deleting.max(look.staying - look.wanted),
+            making_for: self.making_for.max(lacked),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{
+        deployment::testing::*,
+        set::testing::{at, now},
+    };
+
+    /// A set that wants so many machines and has so many, in this generation of which it has seen that one.
+    fn looking(wanted: i32, has: usize, (generation, observed): (i64, i64)) -> SetSeen {
+        let mut seen = old(wanted, 0);
+        let set = Arc::make_mut(&mut seen.set);
+        set.metadata.generation = Some(generation);
+        set.status.observed_generation = observed;
+        seen.machines = machines_of(&seen.set, has, has);
+        seen
+    }
+
+    #[rstest]
+    #[case::nothing_is_open(vec![looking(5, 4, (1, 1))], None)]
+    #[case::it_had_all(vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1))], Some(0))]
+    #[case::it_lacked_one(vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1))], Some(5))]
+    #[case::it_still_has_not_seen_it(
+        vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1)), looking(3, 4, (3, 1))], Some(5))]
+    #[case::it_lacked_one_the_second_time(
+        vec![looking(5, 5, (1, 1)), looking(4, 3, (2, 1)), looking(3, 3, (3, 1))], Some(4))]
+    #[case::it_loses_one_afterwards(
+        vec![looking(5, 5, (1, 1)), looking(4, 4, (2, 1)), looking(4, 3, (2, 1))], Some(0))]
+    #[case::it_has_seen_it(vec![looking(5, 4, (1, 1)), looking(4, 4, (2, 1)), looking(4, 4, (2, 2))], None)]
+    #[case::nobody_looked_before(vec![looking(4, 4, (2, 1))], Some(i32::MAX))]
+    fn the_largest_size_that_a_set_may_be_making_machines_for_is_remembered(
+        #[case] looks: Vec<SetSeen>,
+        #[case] expected: Option<i32>,
+    ) {
+        let mut memory = Looks::default();
+        let found = looks.into_iter().map(|seen| memory.take(&[seen], now())).last().unwrap();
+        assert_eq!(found.get("uid-md-old").map(|unsettled| unsettled.making_for), expected);
+    }
+
+    #[rstest]
+    #[case::shrunk(vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1))], Some(0))]
+    #[case::grown(vec![looking(4, 4, (1, 1)), looking(5, 4, (2, 1))], Some(0))]
+    #[case::shrunk_and_grown_again(
+        vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1)), looking(5, 5, (3, 1))], Some(1))]
+    #[case::it_has_seen_the_smaller_size(
+        vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1)), looking(5, 5, (3, 2))], Some(1))]
+    #[case::it_has_seen_both(
+        vec![looking(5, 5, (1, 1)), looking(4, 5, (2, 1)), looking(5, 5, (3, 3))], None)]
+    #[case::it_repeats_deletions_for_the_smaller_size(vec![looking(4, 5, (2, 2)), looking(5, 5, (3, 2))], Some(1))]
+    #[case::nobody_looked_before(vec![looking(4, 4, (2, 1))], Some(i32::MAX))]
+    #[case::it_never_had_another_size(vec![looking(4, 4, (1, 0))], Some(0))]
+    fn how_many_machines_a_set_may_be_deleting_is_remembered(
+        #[case] looks: Vec<SetSeen>,
+        #[case] expected: Option<i32>,
+    ) {
+        let mut memory = Looks::default();
+        let found = looks.into_iter().map(|seen| memory.take(&[seen], now())).last().unwrap();
+        assert_eq!(found.get("uid-md-old").map(|unsettled| unsettled.deleting), expected);
+    }
+
+    #[test]
+    fn nobody_is_waited_for_without_end() {
+        let mut memory = Looks::default();
+        let mut left = |seconds| {
+            let found = memory.take(&[looking(4, 4, (2, 1))], at(seconds));
+            found["uid-md-old"].time_left(at(seconds))
+        };
+        assert_eq!(left(0), Some(PATIENCE));
+        assert_eq!(left(4), Some(Duration::from_secs(6)));
+        assert_eq!(left(10), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_wait_longer() {
+        let mut memory = Looks::default();
+        let mut left = |seconds| {
+            let found = memory.take(&[looking(4, 4, (2, 1))], at(seconds));
+            found["uid-md-old"].time_left(at(seconds))
+        };
+        assert_eq!(left(7200), Some(PATIENCE));
+        assert_eq!(left(0), Some(PATIENCE));
+        assert_eq!(left(10), None);
+    }
+
+    #[test]
+    fn with_another_size_the_wait_begins_anew() {
+        // Seed 227196: a set that had not been looked at for minutes began to make machines when it was shrunk.
+        let mut memory = Looks::default();
+        let mut left = |seen, seconds| memory.take(&[seen], at(seconds))["uid-md-old"].time_left(at(seconds));
+        assert_eq!(left(looking(1, 0, (2, 1)), 0), Some(PATIENCE));
+        assert_eq!(left(looking(1, 0, (2, 1)), 700), None);
+        assert_eq!(left(looking(0, 0, (3, 1)), 700), Some(PATIENCE));
+    }
+}

@@ -1,0 +1,67 @@
+//! The patch that changes the size of a set, with what the set remembers of the deployment's size.
+//!
+//! Source: spec/deployment-and-set §7.5 (desired and max replicas), §9.4. Pure.
+
+use serde_json::json;
+
+use super::{
+    fleet::{Fleet, SetState},
+    plan::{Effect, Plan},
+};
+use controller_runtime::{key::Target, objects::Patch};
+use machine_api::{names::annotation, v1alpha1::StrategyType};
+
+impl Fleet<'_> {
+    /// Wanted replicas and those plus surge, as sets remember them. Surge counts for rolling updates only.
+    pub fn size_annotations(&self) -> [(&'static str, String); 2] {
+        let rolling = self.deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
+        let surge = if rolling { self.limits.surge } else { 0 };
+        [
+            (annotation::DESIRED_REPLICAS, self.replicas().to_string()),
+            (annotation::MAX_REPLICAS, self.replicas().saturating_add(surge).to_string()),
+        ]
+    }
+
+    /// Adds the effect that gives the set this size; whether there is one. What the set remembers of the deployment's
+    /// size is brought up to date with it.
+    pub fn size_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
+        let to = to.max(0);
+        let remembered = self.size_annotations();
+        let stale: serde_json::Map<String, serde_json::Value> = remembered
+            .into_iter()
+            .filter(|(key, value)| set.annotation(key) != Some(value))
+            .map(|(key, value)| (key.to_owned(), value.into()))
+            .collect();
+        if to == set.spec() && stale.is_empty() {
+            return false;
+        }
+        let mut patch = json!({});
+        if to != set.spec() {
+            patch["spec"] = json!({ "replicas": to });
+        }
+        if !stale.is_empty() {
+            patch["metadata"] = json!({ "annotations": stale });
+        }
+        let patch = Patch::Merge(patch).guarded_by(set.set.metadata.resource_version.as_deref());
+        plan.push(rule, Effect::ScaleSet { set: Target::of(&**set.set), from: set.spec(), to, patch });
+        true
+    }
+
+    /// As [`Fleet::resize_set`], for a set whose size is put right: what it remembers of the deployment's size stays, so that
+    /// a change which came meanwhile is still seen.
+    pub fn mend_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
+        let to = to.max(0);
+        if to == set.spec() {
+            return false;
+        }
+        let patch = Patch::Merge(json!({ "spec": { "replicas": to } }))
+            .guarded_by(set.set.metadata.resource_version.as_deref());
+        plan.push(rule, Effect::ScaleSet { set: Target::of(&**set.set), from: set.spec(), to, patch });
+        true
+    }
+
+    /// As [`Fleet::size_set`], but only when the size itself changes.
+    pub fn resize_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
+        to.max(0) != set.spec() && self.size_set(rule, set, to, plan)
+    }
+}

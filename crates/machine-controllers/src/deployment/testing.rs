@@ -1,0 +1,125 @@
+//! Builders of deployments and their sets for the tests of this room.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString};
+
+use super::observe::{DeploymentObservation, SetSeen};
+use crate::set::testing::{Building, at, controller_reference, machine, meta, now, selector, set};
+use machine_api::{
+    names::{annotation, label},
+    v1alpha1::{
+        InPlaceUpdate, Machine, MachineDeployment, MachineDeploymentStrategy, MachineSet, OrchestrationType,
+        RollingUpdate, StrategyType,
+    },
+};
+
+pub(crate) fn rolling(surge: i32, unavailable: i32) -> MachineDeploymentStrategy {
+    MachineDeploymentStrategy {
+        strategy_type: StrategyType::RollingUpdate,
+        rolling_update: Some(RollingUpdate {
+            max_surge: Some(IntOrString::Int(surge)),
+            max_unavailable: Some(IntOrString::Int(unavailable)),
+        }),
+        in_place_update: None,
+    }
+}
+
+pub(crate) fn in_place(surge: i32, unavailable: i32, orchestration: OrchestrationType) -> MachineDeploymentStrategy {
+    MachineDeploymentStrategy {
+        strategy_type: StrategyType::InPlaceUpdate,
+        rolling_update: None,
+        in_place_update: Some(InPlaceUpdate {
+            max_surge: Some(IntOrString::Int(surge)),
+            max_unavailable: Some(IntOrString::Int(unavailable)),
+            orchestration_type: orchestration,
+        }),
+    }
+}
+
+/// A deployment `ns/md` of machines of class `new`.
+pub(crate) fn deployment(replicas: i32, surge: i32, unavailable: i32) -> Building<MachineDeployment> {
+    let mut deployment = MachineDeployment { metadata: meta("md"), ..MachineDeployment::default() };
+    deployment.spec.replicas = replicas;
+    deployment.spec.selector = Some(selector(&[("set", "x")]));
+    deployment.spec.template = set(1).build().spec.template;
+    deployment.spec.template.spec.class.name = "new".to_owned();
+    deployment.spec.strategy = rolling(surge, unavailable);
+    Building(deployment)
+}
+
+/// A set of the deployment with machines of this class.
+pub(crate) fn set_of_class(name: &str, class: &str, replicas: i32, created: i64) -> MachineSet {
+    let hash = format!("hash-{name}");
+    let mut built = set(replicas)
+        .label("set", "x")
+        .label(label::MACHINE_TEMPLATE_HASH, &hash)
+        .annotation(annotation::REVISION, "1")
+        .build();
+    let base = meta(name);
+    built.metadata.name = base.name;
+    built.metadata.uid = base.uid;
+    built.metadata.creation_timestamp = Some(Time(at(created)));
+    built.metadata.owner_references = Some(vec![controller_reference("MachineDeployment", "md", "uid-md")]);
+    built.spec.template.spec.class.name = class.to_owned();
+    built
+        .spec
+        .template
+        .metadata
+        .labels
+        .get_or_insert_default()
+        .insert(label::MACHINE_TEMPLATE_HASH.to_owned(), hash.clone());
+    built.spec.selector = Some(selector(&[("set", "x"), (label::MACHINE_TEMPLATE_HASH, &hash)]));
+    built.status.observed_generation = 1;
+    built
+}
+
+/// So many machines of a set, of which the first `available` are Running and the others Pending.
+pub(crate) fn machines_of(set: &MachineSet, count: usize, available: usize) -> Vec<Arc<Machine>> {
+    use machine_api::v1alpha1::MachinePhase::{Pending, Running};
+    let (name, uid) = (set.metadata.name.clone().unwrap(), set.metadata.uid.clone().unwrap());
+    (0..count)
+        .map(|number| {
+            let phase = if number < available { Running } else { Pending };
+            let mut one = machine(&format!("{name}-{number}")).phase(phase).build();
+            one.metadata.labels.clone_from(&set.spec.template.metadata.labels);
+            one.metadata.owner_references = Some(vec![controller_reference("MachineSet", &name, &uid)]);
+            Arc::new(one)
+        })
+        .collect()
+}
+
+/// A set with as many machines as it wants, of which so many are available: `spec/available` of the specification.
+pub(crate) fn seen_set(set: MachineSet, available: usize) -> SetSeen {
+    let count = usize::try_from(set.spec.replicas).unwrap();
+    SetSeen { machines: machines_of(&set, count, available), set: Arc::new(set) }
+}
+
+pub(crate) fn old(replicas: i32, available: usize) -> SetSeen {
+    seen_set(set_of_class("md-old", "old", replicas, -2000), available)
+}
+
+pub(crate) fn new(replicas: i32, available: usize) -> SetSeen {
+    seen_set(set_of_class("md-new", "new", replicas, -1000), available)
+}
+
+/// What the controller of the deployment sees. The annotations of scaling are those of the deployment's size.
+pub(crate) fn seeing_sets(deployment: MachineDeployment, sets: Vec<SetSeen>) -> DeploymentObservation {
+    let limits = super::fenceposts::Fenceposts::of(&deployment);
+    let sets = sets
+        .into_iter()
+        .map(|mut seen| {
+            let set = Arc::make_mut(&mut seen.set);
+            let annotations = set.metadata.annotations.get_or_insert_default();
+            annotations
+                .entry(annotation::DESIRED_REPLICAS.to_owned())
+                .or_insert_with(|| deployment.spec.replicas.to_string());
+            annotations.entry(annotation::MAX_REPLICAS.to_owned()).or_insert_with(|| {
+                let rolls = deployment.spec.strategy.strategy_type == StrategyType::RollingUpdate;
+                (deployment.spec.replicas + if rolls { limits.surge } else { 0 }).to_string()
+            });
+            seen
+        })
+        .collect();
+    DeploymentObservation { sets, ..DeploymentObservation::of(Arc::new(deployment), now()) }
+}

@@ -1,0 +1,185 @@
+//! Machines that cluster-autoscaler wants deleted: the list on the deployment becomes marks on machines.
+//!
+//! The set controller then deletes marked machines first. Source: spec/deployment-and-set §16. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    observe::DeploymentObservation,
+    plan::{Effect, Plan},
+};
+use crate::set::counts::{annotation_of, is_failed, is_terminating};
+use controller_runtime::{
+    key::Target,
+    objects::{Part, Patch},
+};
+use machine_api::{names::annotation, v1alpha1::Machine};
+
+/// Adds the marks that the deployment's list asks for, and takes off the list what is done or can't be. Whether anything
+/// was added.
+pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
+    let annotations = seen.deployment.metadata.annotations.as_ref();
+    let value_of = |key: &str| annotations.and_then(|all| all.get(key)).map(String::as_str);
+    let Some(list) = value_of(annotation::TRIGGER_DELETION).filter(|list| !list.is_empty()) else { return false };
+    let scaled_at = value_of(annotation::LAST_REPLICA_CHANGE_BY_SCALER).filter(|time| !time.is_empty());
+    let default_time = scaled_at.map_or_else(|| whole_seconds(seen.now), str::to_owned);
+    let machines: BTreeMap<&str, &Arc<Machine>> = seen
+        .sets
+        .iter()
+        .flat_map(|set| &set.machines)
+        .filter_map(|machine| Some((machine.metadata.name.as_deref()?, machine)))
+        .collect();
+    // In the order of the list: the scaler may be about to write it again, and every write of ours costs it a conflict.
+    let wanted: Vec<(&str, String)> = list
+        .split(',')
+        .filter_map(|entry| parse(entry, &default_time))
+        .filter(|(name, _)| machines.get(name).is_some_and(|machine| !is_failed(machine) && !is_terminating(machine)))
+        .collect();
+    let before = plan.steps.len();
+    let kept = wanted.iter().map(|(name, time)| format!("{name}~{time}")).collect::<Vec<_>>().join(",");
+    if kept != list {
+        let value = if kept.is_empty() { Value::Null } else { Value::from(kept) };
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::TRIGGER_DELETION: value } } }))
+            .guarded_by(seen.deployment.metadata.resource_version.as_deref());
+        plan.push("trigger/list", Effect::PatchDeployment { part: Part::Main, patch });
+    }
+    let mut named = BTreeSet::new();
+    for (name, time) in wanted {
+        // Named twice, it is marked with the first time.
+        let Some(machine) = machines.get(name).filter(|_| named.insert(name)) else { continue };
+        if let Some(patch) = mark(machine, &time) {
+            plan.push("trigger/mark", Effect::PatchMachine { machine: Target::of(&***machine), patch });
+        }
+    }
+    plan.steps.len() > before
+}
+
+fn whole_seconds(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
+}
+
+/// `name~time`, or the older form `name`. Anything else is dropped.
+fn parse<'a>(entry: &'a str, default_time: &str) -> Option<(&'a str, String)> {
+    let mut parts = entry.split('~');
+    let name = parts.next().map(str::trim).filter(|name| !name.is_empty())?;
+    let time = parts.next().map_or_else(|| default_time.to_owned(), str::to_owned);
+    if parts.next().is_some() || time.parse::<Timestamp>().is_err() {
+        return None;
+    }
+    Some((name, time))
+}
+
+fn mark(machine: &Machine, time: &str) -> Option<Patch> {
+    let mut missing = serde_json::Map::new();
+    if annotation_of(machine, annotation::MACHINE_PRIORITY) != Some("1") {
+        missing.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".into());
+    }
+    if annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME).unwrap_or_default().is_empty() {
+        missing.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), time.into());
+    }
+    (!missing.is_empty()).then(|| Patch::Merge(json!({ "metadata": { "annotations": missing } })))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::deployment::testing::*;
+    use machine_api::v1alpha1::MachinePhase;
+
+    const TIME: &str = "2026-11-21T08:00:00Z";
+
+    /// The machines marked, and what the list is changed to.
+    fn applied(list: &str, change: impl FnOnce(&mut Machine)) -> (Vec<String>, Option<Value>) {
+        let built = deployment(2, 1, 0)
+            .annotation(annotation::TRIGGER_DELETION, list)
+            .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, TIME)
+            .build();
+        let mut set = new(2, 2);
+        change(Arc::make_mut(&mut set.machines[1]));
+        let mut plan = Plan::default();
+        apply(&seeing_sets(built, vec![set]), &mut plan);
+        let mut marked = Vec::new();
+        let mut changed = None;
+        for step in plan.steps {
+            match step.effect {
+                Effect::PatchMachine { machine, .. } => marked.push(machine.key.name),
+                Effect::PatchDeployment { patch: Patch::Merge(patch), .. } => {
+                    changed = Some(patch["metadata"]["annotations"][annotation::TRIGGER_DELETION].clone());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        (marked, changed)
+    }
+
+    #[test]
+    fn s_trig_01_s_trig_03_s_md_12_both_are_alive_and_marked() {
+        let list = format!("md-new-0~{TIME},md-new-1~{TIME}");
+        let (marked, changed) = applied(&list, |_| {});
+        assert_eq!(marked, ["md-new-0", "md-new-1"]);
+        assert_eq!(changed, None);
+    }
+
+    #[rstest]
+    #[case::backwards("md-new-1~2026-11-21T08:00:00Z,md-new-0~2026-11-21T08:00:00Z", None)]
+    #[case::twice("md-new-1~2026-11-21T08:00:00Z,md-new-0~2026-11-21T08:00:00Z,md-new-1~2026-11-21T07:00:00Z", None)]
+    #[case::one_falls_away(
+        "md-new-1~2026-11-21T08:00:00Z,gone~2026-11-21T08:00:00Z,md-new-0~2026-11-21T07:00:00Z",
+        Some("md-new-1~2026-11-21T08:00:00Z,md-new-0~2026-11-21T07:00:00Z")
+    )]
+    fn the_list_keeps_its_order_and_is_written_when_an_entry_falls_away(
+        #[case] list: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let (marked, changed) = applied(list, |_| {});
+        assert_eq!(marked, ["md-new-1", "md-new-0"]);
+        assert_eq!(changed, expected.map(Value::from));
+    }
+
+    #[test]
+    fn s_trig_03_a_mark_is_priority_1_and_the_time_of_the_list() {
+        let machine = crate::set::testing::running("m").build();
+        let Some(Patch::Merge(patch)) = mark(&machine, TIME) else { panic!("no patch") };
+        assert_eq!(
+            patch["metadata"]["annotations"],
+            json!({ annotation::MACHINE_PRIORITY: "1", annotation::MARKED_FOR_DELETION_TIME: TIME })
+        );
+    }
+
+    #[test]
+    fn s_trig_02_a_terminating_machine_is_taken_off_the_list() {
+        let list = format!("md-new-0~{TIME},md-new-1~{TIME}");
+        let (marked, changed) =
+            applied(&list, |machine| machine.status.current_status.phase = MachinePhase::Terminating);
+        assert_eq!(marked, ["md-new-0"]);
+        assert_eq!(changed, Some(format!("md-new-0~{TIME}").into()));
+    }
+
+    #[rstest]
+    #[case::s_trig_04_no_list("", &[], None)]
+    #[case::s_trig_05_the_older_form("md-new-0", &["md-new-0"], Some(Value::from(format!("md-new-0~{TIME}"))))]
+    #[case::s_trig_06_too_many_parts("md-new-0~t~x", &[], Some(Value::Null))]
+    #[case::s_trig_07_no_time("md-new-0~notatime", &[], Some(Value::Null))]
+    #[case::an_unknown_machine("other~2026-11-21T08:00:00Z", &[], Some(Value::Null))]
+    fn the_list_is_read(#[case] list: &str, #[case] marked: &[&str], #[case] changed: Option<Value>) {
+        let (found, list) = applied(list, |_| {});
+        assert_eq!((found.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), list), (marked, changed));
+    }
+
+    #[test]
+    fn a_marked_machine_is_not_marked_again() {
+        let machine = crate::set::testing::running("m")
+            .annotation(annotation::MACHINE_PRIORITY, "1")
+            .annotation(annotation::MARKED_FOR_DELETION_TIME, TIME)
+            .build();
+        assert_eq!(mark(&machine, TIME), None);
+    }
+}

@@ -1,0 +1,159 @@
+//! Sends evictions and deletions of pods, and says what the API server answered.
+//!
+//! Evictions always use `policy/v1` (spec/machine-controller §7.2 \[N\]). Every one passes the gate.
+
+use std::time::Duration;
+
+use k8s_openapi::api::{core::v1::Pod, storage::v1::VolumeAttachment};
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use super::{
+    progress::PodAnswer,
+    step::{How, PodAction},
+};
+use crate::machine::measures::Measures;
+use controller_runtime::{
+    error::ApiError,
+    gate::{Destruction, Gate},
+    key::{ObjectKey, Target},
+    objects::{DeleteHow, Objects, in_time},
+};
+
+/// Pause when a busy server does not say how long.
+const BUSY: Duration = Duration::from_secs(1);
+
+/// Removes pods and attachments in the target cluster.
+pub struct Evictor {
+    client: kube::Client,
+    gate: Gate,
+    pods: Objects<Pod>,
+    attachments: Objects<VolumeAttachment>,
+    slots: Semaphore,
+    measures: Option<Measures>,
+}
+
+impl Evictor {
+    /// Removes pods through this client, so many at once.
+    pub fn new(client: kube::Client, gate: Gate, at_once: usize) -> Self {
+        Self {
+            pods: Objects::new(client.clone(), gate.clone(), None, |_| {}),
+            attachments: Objects::new(client.clone(), gate.clone(), None, |_| {}),
+            client,
+            gate,
+            slots: Semaphore::new(at_once.max(1)),
+            measures: None,
+        }
+    }
+
+    /// The same evictor, whose requests are counted.
+    #[must_use]
+    pub fn measured_by(mut self, measures: Measures) -> Self {
+        self.measures = Some(measures);
+        self
+    }
+
+    /// The gate that its requests pass.
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Does what a step wants done to a pod.
+    pub async fn remove(&self, action: &PodAction) -> PodAnswer {
+        let Ok(_slot) = self.slots.acquire().await else {
+            return PodAnswer::Failed("the process is stopping".to_owned());
+        };
+        let target = Target { key: action.key.clone(), uid: action.uid.clone() };
+        let (object, rule) = match action.how {
+            How::Evict => ("pod/eviction", "drain-evict"),
+            How::Delete => ("pod", "drain-refused"),
+            How::DeleteNow => ("pod", "drain-forced"),
+        };
+        if let Some(measures) = &self.measures {
+            measures.wrote(object, rule);
+        }
+        let outcome = match action.how {
+            How::Evict => self.evict(&target, rule).await,
+            How::Delete => self.delete(&target, rule, None).await,
+            How::DeleteNow => self.delete(&target, rule, Some(0)).await,
+        };
+        answer(outcome)
+    }
+
+    /// Deletes a volume attachment.
+    pub async fn detach(&self, name: &str, uid: &str) -> Result<(), ApiError> {
+        let target = Target { key: ObjectKey::cluster_scoped(name), uid: uid.to_owned() };
+        self.gate.permit(Destruction::VolumeAttachment, "detach-by-force", &target)?;
+        self.attachments.delete(&target, DeleteHow::default()).await.map(drop)
+    }
+
+    async fn evict(&self, target: &Target, rule: &'static str) -> Result<(), ApiError> {
+        self.gate.permit(Destruction::Pod, rule, target)?;
+        let ObjectKey { namespace, name } = &target.key;
+        let body = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": { "name": name, "namespace": namespace },
+            "deleteOptions": { "preconditions": { "uid": target.uid } },
+        });
+        let body = serde_json::to_vec(&body).map_err(|error| ApiError::Other(error.to_string()))?;
+        let request = http::Request::post(format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction"))
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::ACCEPT, "application/json")
+            .body(body)
+            .map_err(|error| ApiError::Other(format!("eviction of pod {target}: {error}")))?;
+        in_time(request, |request| self.client.request_text(request))
+            .await?
+            .map(drop)
+            .map_err(|error| ApiError::about::<Pod>(error, name))
+    }
+
+    async fn delete(&self, target: &Target, rule: &'static str, grace: Option<u32>) -> Result<(), ApiError> {
+        self.gate.permit(Destruction::Pod, rule, target)?;
+        self.pods.delete(target, DeleteHow { grace_seconds: grace }).await.map(drop)
+    }
+}
+
+/// What an outcome means for the pod.
+fn answer(outcome: Result<(), ApiError>) -> PodAnswer {
+    match outcome {
+        Ok(()) => PodAnswer::Accepted,
+        Err(ApiError::NotFound(_)) => PodAnswer::Gone,
+        Err(ApiError::DisruptionBudget(_)) => PodAnswer::Refused,
+        Err(ApiError::TooManyRequests(pause)) => PodAnswer::Busy(pause.unwrap_or(BUSY)),
+        // Whether it happened is seen by looking again. A conflict means another pod of this name, or that evictions under one
+        // budget got into each other's way; by its UID the pod is then gone, or still there.
+        Err(ApiError::Conflict(_) | ApiError::TimedOut(_) | ApiError::Unavailable(_) | ApiError::NotLeading(_)) => {
+            PodAnswer::Busy(BUSY)
+        }
+        // Among them 500, by which a pod under two budgets is refused (spec §7.5).
+        Err(error) => PodAnswer::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::mc_227_gone(ApiError::NotFound(String::new()), PodAnswer::Gone)]
+    #[case::mc_206_another_pod_of_that_name_or_a_contended_budget(
+        ApiError::Conflict(String::new()),
+        PodAnswer::Busy(BUSY)
+    )]
+    #[case::a_budget(ApiError::DisruptionBudget(String::new()), PodAnswer::Refused)]
+    #[case::mc_203_a_busy_server(
+        ApiError::TooManyRequests(Some(Duration::from_secs(3))),
+        PodAnswer::Busy(Duration::from_secs(3))
+    )]
+    #[case::mc_204_two_budgets(
+        ApiError::ServerFault("more than one budget".to_owned()),
+        PodAnswer::Failed("the API server failed: more than one budget".to_owned())
+    )]
+    #[case::a_server_that_is_away(ApiError::Unavailable("503".to_owned()), PodAnswer::Busy(BUSY))]
+    fn an_outcome_is_understood(#[case] error: ApiError, #[case] expected: PodAnswer) {
+        assert_eq!(answer(Err(error)), expected);
+    }
+}

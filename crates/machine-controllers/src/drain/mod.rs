@@ -1,0 +1,293 @@
+//! Draining a node: moving its pods away within their disruption budgets, and by force where nothing else helps.
+//!
+//! A drain is stepped: `observe` builds a plain value, [`step::drain_step`] decides, `act` evicts. No worker waits for a
+//! pod, an API server or a driver; what is waited for wakes the machine, or a time does. Cordon, conditions and what comes
+//! after the drain are the machine room's. Source: spec/machine-controller §7.
+
+pub mod act;
+pub mod budgets;
+pub mod calls;
+pub mod counts;
+pub mod observe;
+pub mod pods;
+pub mod progress;
+pub mod step;
+#[cfg(test)]
+mod step_tests;
+#[cfg(test)]
+mod views_tests;
+pub mod volumes;
+pub mod waiting;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+
+use self::{
+    act::Evictor,
+    calls::{Inbox, Namer, News, VolumeAnswer, Wake},
+    counts::{CountedPods, PodCounts},
+    observe::{DrainLimits, DrainViews, left_attached, volumes_of},
+    progress::{Progress, Unnamed},
+    step::{DrainResult, drain_step, learn},
+};
+use crate::machine::{
+    observation::{Force, since},
+    plan::DrainOrder,
+    settings::EVICTION_RETRY,
+    waiting::after,
+};
+use machine_driver::Driver;
+use mcm_metrics::Metrics;
+
+/// Pause after the first attempt that failed; it doubles up to [`EVICTION_RETRY`].
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Steps drains.
+pub struct Drainer {
+    views: Arc<dyn DrainViews>,
+    evictor: Arc<Evictor>,
+    namer: Namer,
+}
+
+/// The drain to step.
+pub struct Drain<'a> {
+    /// Name of the node.
+    pub node_name: &'a str,
+    /// The node, if it is there.
+    pub node: Option<&'a Node>,
+    /// Limits and mode.
+    pub limits: DrainLimits,
+    /// Tells the provider's names of volumes; without it volumes are not waited for.
+    pub driver: Option<&'a Arc<dyn Driver>>,
+    /// The steady time of the step: all times of a drain are moments that this process remembers, its deadline too.
+    pub now: Timestamp,
+    /// Wakes whoever steps the drain, when something has come back.
+    pub wake: Wake,
+}
+
+/// A drain between its steps. In memory only: after a restart the pods are looked at again.
+#[derive(Debug)]
+pub struct Run {
+    /// What the drain is for and which node it is about, its mode and its end. Another flow or another node is another drain,
+    /// another mode another attempt.
+    order: DrainOrder,
+    /// When the attempt began: at its first step.
+    began: Option<Timestamp>,
+    progress: Progress,
+    inbox: Inbox,
+    /// Whom it waits for since its last step.
+    waiting: Option<waiting::Waiting>,
+    /// Attempts in this mode that failed, and the last one's reason and the time of the next.
+    failures: u32,
+    paused: Option<(Timestamp, String)>,
+    counted: Option<CountedPods>,
+}
+
+impl Run {
+    /// A drain that has not begun.
+    pub fn new(order: DrainOrder) -> Self {
+        Self {
+            order,
+            began: None,
+            progress: Progress::default(),
+            inbox: Inbox::default(),
+            waiting: None,
+            failures: 0,
+            paused: None,
+            counted: None,
+        }
+    }
+
+    /// The same drain, whose pods are counted from now on for as long as it is remembered.
+    #[must_use]
+    pub fn counted_by(mut self, metrics: &Metrics) -> Self {
+        self.counted.get_or_insert_with(|| CountedPods::new(metrics.clone()));
+        self
+    }
+
+    fn count(&mut self, counts: PodCounts) {
+        if let Some(counted) = &mut self.counted {
+            counted.show(counts);
+        }
+    }
+
+    /// The drain that is ordered: the one under way if it is for the same flow and node, else a new one, which knows nothing
+    /// of pods that others have listed.
+    #[must_use]
+    pub fn ordered(before: Option<Self>, order: DrainOrder) -> Self {
+        let same = |run: &Self| {
+            (run.order.flow, &run.order.node, &run.order.node_uid) == (order.flow, &order.node, &order.node_uid)
+        };
+        match before.filter(same) {
+            Some(run) => run.in_mode(order),
+            None => Self::new(order),
+        }
+    }
+
+    /// The same drain in the mode of this order. A change of mode begins a new attempt, which remembers volumes that linger;
+    /// a forced attempt keeps the deadline it began with.
+    fn in_mode(self, order: DrainOrder) -> Self {
+        if self.order.force != order.force {
+            let progress = self.progress.next_attempt();
+            return Self { order, progress, waiting: None, failures: 0, paused: None, ..self };
+        }
+        match order.force {
+            Force::Yes => self,
+            Force::No => Self { order, ..self },
+        }
+    }
+
+    /// How long the attempt has lasted.
+    pub fn took(&self, now: Timestamp) -> Duration {
+        self.began.map(|began| since(now, began)).unwrap_or_default()
+    }
+
+    /// Whom the drain waited for at its last step.
+    pub fn waiting(&self) -> Option<&waiting::Waiting> {
+        self.waiting.as_ref()
+    }
+
+    fn failed(&mut self, error: &str, now: Timestamp) {
+        let pause = pause_after(&self.progress, self.failures);
+        self.failures = self.failures.saturating_add(1);
+        self.began = None;
+        self.progress = self.progress.next_attempt();
+        self.paused = Some((after(now, pause), error.to_owned()));
+    }
+}
+
+/// How long the next attempt waits after one that failed, and so many before it. The next attempt evicts its pods anew: a pod
+/// whose eviction was refused is not asked to go again any sooner than within one attempt.
+fn pause_after(attempt: &Progress, failures_before: u32) -> Duration {
+    if attempt.was_refused() {
+        return EVICTION_RETRY;
+    }
+    FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures_before.min(8))).min(EVICTION_RETRY)
+}
+
+impl Drainer {
+    /// Drains with these views through this evictor, whose gate the driver's calls pass, too; `volumes_deadline` bounds its
+    /// `get_volume_ids`.
+    pub fn new(views: Arc<dyn DrainViews>, evictor: Evictor, volumes_deadline: Duration) -> Self {
+        let namer = Namer::new(evictor.gate().clone(), volumes_deadline);
+        Self { views, evictor: Arc::new(evictor), namer }
+    }
+
+    /// The views of pods and volumes.
+    pub fn views(&self) -> &dyn DrainViews {
+        &*self.views
+    }
+
+    /// The evictor, for volume attachments.
+    pub fn evictor(&self) -> &Evictor {
+        &self.evictor
+    }
+
+    /// One step: takes in what has come back, decides, and sends what is to be done. Waits for nothing.
+    ///
+    /// A failed attempt is told again until its pause is over; then the next one begins.
+    pub fn step(&self, drain: &Drain<'_>, run: &mut Run) -> DrainResult {
+        let news = run.inbox.take();
+        for news in &news {
+            if let News::Volume(name, answer) = news {
+                run.progress.named(name, answer.clone(), drain.now);
+            }
+        }
+        self.look_up_volumes(drain, run);
+        let limits = DrainLimits { force: run.order.force, deadline: run.order.deadline, ..drain.limits.clone() };
+        let mut seen = observe::observe(
+            &*self.views,
+            drain.node_name,
+            drain.node,
+            limits,
+            &run.progress,
+            &run.progress.ids(),
+            drain.now,
+        );
+        for news in news {
+            if let News::Pod(action, answer) = news {
+                learn(&mut run.progress, &seen, &action, answer, drain.now);
+            }
+        }
+        if let Some((until, error)) = &run.paused
+            && *until > drain.now
+            && drain.node.is_some()
+        {
+            return DrainResult::Failed(error.clone());
+        }
+        run.paused = None;
+        run.began.get_or_insert(drain.now);
+        seen.progress = run.progress.clone();
+        let mut step = drain_step(&seen);
+        run.progress = step.progress;
+        if let (DrainResult::Running { wake, .. }, Some(next)) = (&mut step.result, run.progress.next_naming()) {
+            *wake = since(next, drain.now).min(*wake);
+        }
+        run.count(PodCounts::of(&seen, &run.progress));
+        for action in step.actions {
+            calls::remove(&self.evictor, action, &run.inbox, &drain.wake);
+        }
+        run.waiting = match &step.result {
+            DrainResult::Running { waiting, .. } => waiting.clone(),
+            DrainResult::Drained | DrainResult::Failed(_) => None,
+        };
+        if let DrainResult::Failed(error) = &step.result {
+            run.failed(error, drain.now);
+        }
+        step.result
+    }
+
+    /// Asks the driver once per volume what the provider calls it, and again while it can't say; a volume it can't name is
+    /// not tracked (MC-221).
+    fn look_up_volumes(&self, drain: &Drain<'_>, run: &mut Run) {
+        if run.order.force == Force::Yes {
+            // Nothing is waited for.
+            return;
+        }
+        let progress = &mut run.progress;
+        let pods = self.views.pods_on(drain.node_name);
+        let mut names = left_attached(&*self.views, drain.node_name, &pods);
+        for pod in &pods {
+            for name in volumes_of(&*self.views, pod) {
+                progress.claims.entry(name.clone()).or_insert_with(|| pods::claims_of(pod));
+                names.push(name);
+            }
+        }
+        let is_new = |name: &String| !progress.volume_ids.contains_key(name) && !progress.unnamed.contains_key(name);
+        let mut unknown: BTreeSet<String> = names.into_iter().filter(is_new).collect();
+        unknown.extend(progress.due_for_naming(drain.now));
+        for name in unknown {
+            let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec.clone()) else { continue };
+            let Some(driver) = drain.driver else {
+                progress.named(&name, VolumeAnswer::Ids(Vec::new()), drain.now);
+                continue;
+            };
+            let handle = spec.csi.as_ref().map_or_else(|| name.clone(), |csi| csi.volume_handle.clone());
+            let new = Unnamed { since: drain.now, handle, failures: 0, next_try: None };
+            progress.unnamed.entry(name.clone()).or_insert(new).next_try = None;
+            self.namer.ask(driver, (name, spec), &run.inbox, &drain.wake);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::{progress::PodProgress, *};
+
+    #[rstest]
+    #[case::the_first_failure_is_tried_again_soon(0, 0, 5)]
+    #[case::then_ever_more_slowly(0, 1, 10)]
+    #[case::up_to_the_time_between_evictions(0, 9, 20)]
+    #[case::a_pod_that_was_refused_is_not_asked_again_before(1, 0, 20)]
+    #[case::nor_later_than_any_other(3, 9, 20)]
+    fn the_next_attempt_waits(#[case] refusals: u32, #[case] failures_before: u32, #[case] seconds: u64) {
+        let pods = [("a", refusals), ("b", 0)]
+            .map(|(uid, refusals)| (uid.to_owned(), PodProgress { refusals, ..PodProgress::default() }));
+        let attempt = Progress { pods: pods.into(), ..Progress::default() };
+        assert_eq!(pause_after(&attempt, failures_before), Duration::from_secs(seconds));
+    }
+}

@@ -1,0 +1,240 @@
+//! What a drain looks at: the views it needs, and the plain value built from them.
+//!
+//! The views of pods, budgets and volumes are large and only needed while something drains; whoever wires the rooms
+//! gives them as [`DrainViews`]. Source: spec/machine-controller §7, §15.4.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    policy::v1::PodDisruptionBudget,
+    storage::v1::VolumeAttachment,
+};
+use kube::ResourceExt;
+use serde::Serialize;
+
+use super::{
+    budgets::{BudgetState, budget_of},
+    pods::{PodClass, claims_of, classify, grace_of},
+    progress::Progress,
+    volumes::{VolumePlace, is_attached, place_of},
+};
+use crate::machine::observation::Force;
+use controller_runtime::key::ObjectKey;
+
+/// The views of the target cluster that only drains need.
+pub trait DrainViews: Send + Sync + 'static {
+    /// Whether the views are complete; asking starts them.
+    fn ready(&self) -> bool;
+    /// Whether the views are complete; asking starts nothing.
+    fn complete(&self) -> bool {
+        self.ready()
+    }
+    /// The views that are not complete; asking starts nothing.
+    fn missing(&self) -> Vec<MissingView> {
+        Vec::new()
+    }
+    /// The pods bound to a node.
+    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>>;
+    /// The pods that use a claim.
+    fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>>;
+    /// The disruption budgets of a namespace.
+    fn budgets_in(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>>;
+    /// A claim.
+    fn claim(&self, key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>>;
+    /// A volume.
+    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
+    /// The attachments on a node.
+    fn attachments_on(&self, node: &str) -> Vec<Arc<VolumeAttachment>>;
+    /// The attachments of a volume.
+    fn attachments_of(&self, volume: &str) -> Vec<Arc<VolumeAttachment>>;
+}
+
+/// A view that drains need and that is not complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MissingView {
+    /// Plural name of its kind, such as `pods`.
+    pub kind: &'static str,
+    /// Why the API server does not give the list, where that is known.
+    pub why: Option<String>,
+}
+
+/// All that one step of a drain may depend on.
+#[derive(Clone, Debug, Serialize)]
+pub struct DrainObservation {
+    /// The time of the step.
+    pub now: Timestamp,
+    /// Limits and mode.
+    pub limits: DrainLimits,
+    /// Whether the node is there.
+    pub node: NodePresence,
+    /// Its pods.
+    pub pods: Vec<PodFacts>,
+    /// Volumes that the drain has tracked, by PV name.
+    pub volumes: BTreeMap<String, VolumePlace>,
+    /// PVs with names at the provider that are attached to the node while no pod on it uses them: what a pod left behind
+    /// that an earlier process moved, or that has just gone.
+    pub left_attached: Vec<String>,
+    /// What earlier steps have done.
+    pub progress: Progress,
+}
+
+/// Limits and mode of a drain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DrainLimits {
+    /// Whether pods are deleted at once.
+    pub force: Force,
+    /// When the attempt has failed.
+    pub deadline: Timestamp,
+    /// Length of the drain timeout; bounds the wait for a pod.
+    pub timeout: Duration,
+    /// Evictions that may be refused before the pod is deleted.
+    pub retries: u32,
+    /// Time a volume may take to detach, beyond the pod's grace period.
+    pub detach: Duration,
+    /// Time a volume may take to be attached elsewhere.
+    pub reattach: Duration,
+    /// Pods that may be evicted in one step.
+    pub parallel: usize,
+}
+
+/// Whether a node is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum NodePresence {
+    /// Yes.
+    Present,
+    /// No.
+    Gone,
+}
+
+/// What is known of a pod.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PodFacts {
+    /// Its namespace and name.
+    #[serde(serialize_with = "displayed")]
+    pub key: ObjectKey,
+    /// Its UID.
+    pub uid: String,
+    /// What a drain does with it.
+    pub class: PodClass,
+    /// Its priority; absent counts as zero (M-25).
+    pub priority: i32,
+    /// Its grace period.
+    pub grace: Duration,
+    /// Since when it is being deleted.
+    pub deleting_since: Option<Timestamp>,
+    /// The budget that covers it.
+    pub budget: BudgetState,
+    /// PVs that it uses and that are tracked.
+    pub volumes: Vec<String>,
+}
+
+fn displayed<S: serde::Serializer>(key: &ObjectKey, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(key)
+}
+
+/// PV names that the driver knows a volume for, with its ids; asked once per drain.
+pub type VolumeIds = BTreeMap<String, Vec<String>>;
+
+/// Builds the value of one step.
+pub fn observe(
+    views: &dyn DrainViews,
+    node_name: &str,
+    node: Option<&Node>,
+    limits: DrainLimits,
+    progress: &Progress,
+    ids: &VolumeIds,
+    now: Timestamp,
+) -> DrainObservation {
+    let pods = views.pods_on(node_name);
+    let shared = shared_volumes(views, &pods);
+    let facts = pods.iter().map(|pod| facts_of(views, pod, ids, &shared)).collect::<Vec<_>>();
+    let mut tracked: Vec<String> = facts.iter().flat_map(|pod| pod.volumes.clone()).collect();
+    tracked.extend(progress.tracked_volumes());
+    let left_attached: Vec<String> =
+        left_attached(views, node_name, &pods).into_iter().filter(|name| is_named(ids, name)).collect();
+    tracked.extend(left_attached.iter().cloned());
+    let volumes = tracked
+        .into_iter()
+        .map(|name| {
+            let place = place_of(
+                &name,
+                ids.get(&name).map(Vec::as_slice).unwrap_or_default(),
+                node_name,
+                node,
+                &views.attachments_of(&name),
+                &progress.claims_of(&name),
+                views,
+            );
+            (name, place)
+        })
+        .collect();
+    DrainObservation {
+        now,
+        limits,
+        node: if node.is_some() { NodePresence::Present } else { NodePresence::Gone },
+        pods: facts,
+        volumes,
+        left_attached,
+        progress: progress.clone(),
+    }
+}
+
+fn facts_of(views: &dyn DrainViews, pod: &Pod, ids: &VolumeIds, shared: &[String]) -> PodFacts {
+    let namespace = pod.namespace().unwrap_or_default();
+    let budgets = views.budgets_in(&namespace);
+    PodFacts {
+        key: ObjectKey::of(pod),
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        class: classify(pod),
+        priority: pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0),
+        grace: grace_of(pod),
+        deleting_since: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+        budget: budget_of(pod, &budgets),
+        volumes: volumes_of(views, pod)
+            .into_iter()
+            .filter(|name| is_named(ids, name) && !shared.contains(name))
+            .collect(),
+    }
+}
+
+/// Whether the driver knows what the provider calls this PV.
+fn is_named(ids: &VolumeIds, pv: &str) -> bool {
+    ids.get(pv).is_some_and(|ids| !ids.is_empty())
+}
+
+/// PVs that are attached to a node while none of these pods on it uses them. Inline volumes have no PV and are ignored (M-25).
+pub fn left_attached(views: &dyn DrainViews, node_name: &str, pods: &[Arc<Pod>]) -> Vec<String> {
+    let used: BTreeSet<String> = pods.iter().flat_map(|pod| volumes_of(views, pod)).collect();
+    let attached = views.attachments_on(node_name).into_iter().filter(|attachment| is_attached(attachment));
+    let left: BTreeSet<String> = attached
+        .filter_map(|attachment| attachment.spec.source.persistent_volume_name.clone())
+        .filter(|name| !used.contains(name))
+        .collect();
+    left.into_iter().collect()
+}
+
+/// Names of the PVs behind a pod's claims, as far as they are bound and known.
+pub fn volumes_of(views: &dyn DrainViews, pod: &Pod) -> Vec<String> {
+    claims_of(pod)
+        .iter()
+        .filter_map(|claim| views.claim(claim)?.spec.as_ref()?.volume_name.clone())
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+/// PVs named by more than one pod, or twice by one: nobody can tell when they are free (MC-217).
+pub fn shared_volumes(views: &dyn DrainViews, pods: &[Arc<Pod>]) -> Vec<String> {
+    let mut seen = BTreeMap::<String, usize>::new();
+    for pod in pods.iter().filter(|pod| classify(pod) == PodClass::WithVolumes) {
+        for name in volumes_of(views, pod) {
+            *seen.entry(name).or_default() += 1;
+        }
+    }
+    seen.into_iter().filter(|(_, times)| *times > 1).map(|(name, _)| name).collect()
+}

@@ -1,0 +1,102 @@
+//! Where a volume is: still on the node, free, or attached elsewhere.
+//!
+//! Source: spec/machine-controller §7.6, §7.9. Compared by the provider's handle, exactly; legacy in-tree names hold it
+//! between characters that are neither letters nor digits (M-44).
+
+use std::sync::Arc;
+
+use k8s_openapi::api::{core::v1::Node, storage::v1::VolumeAttachment};
+use serde::Serialize;
+
+use super::observe::DrainViews;
+use controller_runtime::key::ObjectKey;
+
+/// Where a tracked volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumePlace {
+    /// Whether this node has it.
+    pub here: Presence,
+    /// Whether another node has it.
+    pub elsewhere: Presence,
+    /// Whether a pod that is not on this node wants it.
+    pub wanted: Presence,
+}
+
+/// Whether something is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Presence {
+    /// Yes.
+    Yes,
+    /// No.
+    No,
+}
+
+impl Presence {
+    fn of(holds: bool) -> Self {
+        if holds { Self::Yes } else { Self::No }
+    }
+}
+
+/// Where the volume behind this PV is.
+pub fn place_of(
+    pv: &str,
+    ids: &[String],
+    node_name: &str,
+    node: Option<&Node>,
+    attachments: &[Arc<VolumeAttachment>],
+    claims: &[ObjectKey],
+    views: &dyn DrainViews,
+) -> VolumePlace {
+    let on_node = node
+        .and_then(|node| node.status.as_ref()?.volumes_attached.as_ref())
+        .into_iter()
+        .flatten()
+        .any(|attached| ids.iter().any(|id| names_volume(&attached.name, id)));
+    let of_pv =
+        |attachment: &&Arc<VolumeAttachment>| attachment.spec.source.persistent_volume_name.as_deref() == Some(pv);
+    let attached = || attachments.iter().filter(of_pv).filter(|attachment| is_attached(attachment));
+    // The Node's list forgets a volume before it is detached; its attachment lasts until then.
+    let here = on_node || attached().any(|attachment| attachment.spec.node_name == node_name);
+    let elsewhere = attached().any(|attachment| attachment.spec.node_name != node_name);
+    let wanted = claims.iter().flat_map(|claim| views.pods_using(claim)).any(|pod| {
+        pod.metadata.deletion_timestamp.is_none()
+            && pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) != Some(node_name)
+    });
+    VolumePlace { here: Presence::of(here), elsewhere: Presence::of(elsewhere), wanted: Presence::of(wanted) }
+}
+
+/// Whether an attachment says that its volume is attached.
+pub fn is_attached(attachment: &VolumeAttachment) -> bool {
+    attachment.status.as_ref().is_some_and(|status| status.attached)
+}
+
+/// Whether a name of `status.volumesAttached` means the volume with this handle: it is the handle, or ends in it after a
+/// character that is neither letter nor digit.
+fn names_volume(attached: &str, id: &str) -> bool {
+    if id.is_empty() {
+        return false;
+    }
+    attached == id
+        || attached
+            .strip_suffix(id)
+            .and_then(|before| before.chars().next_back())
+            .is_some_and(|separator| !separator.is_alphanumeric() && separator != '-')
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::csi("kubernetes.io/csi/ebs.csi.aws.com^vol-1", "vol-1", true)]
+    #[case::mc_218_a_longer_handle("kubernetes.io/csi/ebs.csi.aws.com^vol-12", "vol-1", false)]
+    #[case::mc_218_a_handle_that_ends_alike("kubernetes.io/csi/x^my-vol-1", "vol-1", false)]
+    #[case::in_tree("kubernetes.io/aws-ebs/aws://eu-1a/vol-1", "vol-1", true)]
+    #[case::the_handle_itself("vol-1", "vol-1", true)]
+    #[case::no_handle("kubernetes.io/csi/x^", "", false)]
+    fn an_attached_name_means_a_volume(#[case] attached: &str, #[case] id: &str, #[case] means: bool) {
+        assert_eq!(names_volume(attached, id), means);
+    }
+}

@@ -1,0 +1,20 @@
+//! The control loops, one room each, every one built as observe → decide → act.
+//!
+//! `observe` builds a plain value from the stores, the current time included; `decide` is a pure function from that value
+//! to a plan; `act` carries the plan out through `cluster/` and `driver/` and decides nothing. What wakes a key is in each
+//! room's `routing`. The views that several rooms read are in [`views`].
+
+#![forbid(unsafe_code)]
+
+pub mod checked;
+pub mod class;
+pub mod deployment;
+pub mod drain;
+pub mod machine;
+pub mod outcomes;
+pub mod overshooting;
+pub mod refused_writes;
+pub mod safety;
+pub mod secret;
+pub mod set;
+pub mod views;

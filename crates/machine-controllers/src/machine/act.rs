@@ -1,0 +1,441 @@
+//! Carries plans out: patches, driver calls, tokens, events. Decides nothing.
+//!
+//! The first effect that fails ends the list. What a failure means for the pass is in [`Acted`].
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{
+    MachineController, TargetDeps,
+    memory::{Memory, Pass},
+    observation::{Call, NodeSource, NodeStep, Observation, Pause, Trouble},
+    observe::class_of,
+    plan::{Effect, Memo, Plan, VersionGuard},
+    tokens,
+};
+use controller_runtime::{
+    error::ApiError,
+    events::EventNote,
+    gate::Destruction,
+    key::{ObjectKey, Target},
+    objects::{DeleteHow, Deleted, Part, Patch},
+};
+use machine_api::{
+    names::{finalizer, label},
+    v1alpha1::Machine,
+};
+
+/// What came of a plan.
+#[derive(Debug)]
+pub enum Acted {
+    /// All effects happened.
+    Done,
+    /// The world is not what was observed: observe and decide again.
+    Void,
+    /// An effect on the target cluster failed: decide again, knowing it.
+    Trouble(Trouble),
+    /// An effect on the control cluster failed.
+    Failed(ApiError),
+}
+
+/// The objects of a plan in their newest form: every answer of a write replaces what was observed.
+struct Newest {
+    machine: Arc<Machine>,
+    node: Option<Arc<Node>>,
+}
+
+impl MachineController {
+    /// Carries the effects of a plan out.
+    pub(super) async fn act(&self, plan: &Plan, seen: &Observation, memory: &mut Memory, pass: &mut Pass) -> Acted {
+        let mut newest = Newest { machine: Arc::clone(&seen.machine), node: seen.node.ours().cloned() };
+        for effect in &plan.effects {
+            match self.effect(plan.rule, effect, seen, &mut newest, memory).await {
+                Acted::Done if matches!(effect, Effect::RereadNode | Effect::LookForNode) => {
+                    pass.node_source = NodeSource::Live;
+                }
+                Acted::Done => {}
+                Acted::Failed(error) => return self.failed(effect, error, seen, memory, pass).await,
+                other => return other,
+            }
+        }
+        Acted::Done
+    }
+
+    async fn effect(
+        &self,
+        rule: &'static str,
+        effect: &Effect,
+        seen: &Observation,
+        newest: &mut Newest,
+        memory: &mut Memory,
+    ) -> Acted {
+        if let Some(object) = written_object(effect) {
+            self.measures.wrote(object, rule);
+        }
+        let outcome = match effect {
+            Effect::PatchMachine { patch, guard } => {
+                self.patch_machine(
+                    newest,
+                    Part::Main,
+                    guarded(patch, *guard, newest.machine.metadata.resource_version.as_deref()),
+                )
+                .await
+            }
+            Effect::PatchStatus(patch) => match status_patch(patch, &seen.machine, &newest.machine) {
+                Some(patch) => self.patch_machine(newest, Part::Status, patch).await,
+                None => return Acted::Void,
+            },
+            Effect::RemoveMachineFinalizer => match without(newest.machine.finalizers(), finalizer::MACHINE) {
+                Some(patch) => match self.patch_machine(newest, Part::Main, patch).await {
+                    Err(error) if error.is_not_found() => Ok(()),
+                    other => other,
+                },
+                None => Ok(()),
+            },
+            Effect::DeleteMachine => self.delete_machine(rule, newest).await,
+            Effect::RereadMachine => return self.reread(seen).await,
+            Effect::RereadNode => match &self.target {
+                Some(target) => target.nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await.map(drop),
+                None => Ok(()),
+            },
+            Effect::LookForNode => return self.look_for_node(seen).await,
+            Effect::PatchNode { patch, guard, .. } => {
+                let version = newest.node.as_ref().and_then(|node| node.metadata.resource_version.as_deref());
+                let patch = guarded(patch, *guard, version);
+                self.patch_node(newest, Part::Main, patch).await
+            }
+            Effect::AddNodeCondition(condition) => {
+                let patch = added_condition(newest.node.as_deref(), condition);
+                self.patch_node(newest, Part::Status, patch).await
+            }
+            Effect::SetNodeCondition { condition, .. } => {
+                let patch = set_condition(newest.node.as_deref(), condition);
+                self.patch_node(newest, Part::Status, patch).await
+            }
+            Effect::PatchNodeStatus(patch) => self.patch_node(newest, Part::Status, Patch::Merge(patch.clone())).await,
+            Effect::RemoveNodeFinalizer => {
+                let patch = newest.node.as_ref().and_then(|node| without(node.finalizers(), finalizer::NODE));
+                match patch {
+                    Some(patch) => match self.patch_node(newest, Part::Main, patch).await {
+                        Err(error) if error.is_not_found() => Ok(()),
+                        other => other,
+                    },
+                    None => Ok(()),
+                }
+            }
+            Effect::DeleteNode { uid } => self.delete_node(rule, uid, newest).await,
+            Effect::DeleteAttachment { name, uid } => match &self.target {
+                Some(target) => target.drainer.evictor().detach(name, uid).await,
+                None => Ok(()),
+            },
+            Effect::EnsureToken => return self.ensure_token(seen, memory).await,
+            Effect::DeleteToken => {
+                if let Some(target) = &self.target {
+                    tokens::delete(&target.tokens, seen, memory).await;
+                }
+                Ok(())
+            }
+            Effect::Start(call) => return self.start(rule, *call, seen, memory),
+            Effect::Warn { reason, message } => {
+                if memory.is_news(reason, message) {
+                    self.recorder.note(&*newest.machine, EventNote::warning(reason, message.clone()));
+                }
+                Ok(())
+            }
+            Effect::Tell { reason, message } => {
+                if memory.is_news(reason, message) {
+                    self.recorder.note(&*newest.machine, EventNote::normal(reason, message.clone()));
+                }
+                Ok(())
+            }
+            Effect::Remember(memo) => {
+                remember(*memo, seen, memory);
+                Ok(())
+            }
+            Effect::Measure(what) => {
+                let class = class_of(&self.views, &newest.machine);
+                self.measures.machine(*what, &newest.machine, class.as_deref());
+                Ok(())
+            }
+        };
+        match outcome {
+            Ok(()) => Acted::Done,
+            Err(error) => Acted::Failed(error),
+        }
+    }
+
+    async fn patch_machine(&self, newest: &mut Newest, part: Part, patch: Patch) -> Result<(), ApiError> {
+        newest.machine = self.machines.patch(&Target::of(&*newest.machine), part, patch).await?;
+        Ok(())
+    }
+
+    async fn patch_node(&self, newest: &mut Newest, part: Part, patch: Patch) -> Result<(), ApiError> {
+        let (Some(target), Some(node)) = (&self.target, &newest.node) else { return Ok(()) };
+        newest.node = Some(target.nodes.patch(&Target::of(&**node), part, patch).await?);
+        Ok(())
+    }
+
+    async fn delete_machine(&self, rule: &'static str, newest: &mut Newest) -> Result<(), ApiError> {
+        let target = Target::of(&*newest.machine);
+        self.gate.permit(Destruction::Machine, rule, &target)?;
+        if let Deleted::Marked(machine) = self.machines.delete(&target, DeleteHow::default()).await? {
+            newest.machine = machine;
+        }
+        Ok(())
+    }
+
+    async fn delete_node(&self, rule: &'static str, uid: &str, newest: &mut Newest) -> Result<(), ApiError> {
+        let (Some(deps), Some(node)) = (&self.target, &newest.node) else { return Ok(()) };
+        let target = Target { key: ObjectKey::of(&**node), uid: uid.to_owned() };
+        self.gate.permit(Destruction::Node, rule, &target)?;
+        newest.node = match deps.nodes.delete(&target, DeleteHow::default()).await? {
+            Deleted::Marked(node) => Some(node),
+            Deleted::Gone => None,
+        };
+        Ok(())
+    }
+
+    /// The last look before a machine is let go. No answer is no absence, whatever it says.
+    async fn look_for_node(&self, seen: &Observation) -> Acted {
+        let Some(target) = &self.target else { return Acted::Done };
+        let looked = match seen.node_label() {
+            "" => target.nodes.with_label(label::MACHINE_NAME, seen.name()).await.map(drop),
+            node => target.nodes.get(&ObjectKey::cluster_scoped(node)).await.map(drop),
+        };
+        match looked {
+            Ok(()) => Acted::Done,
+            Err(error) => Acted::Trouble(Trouble { step: NodeStep::LastLook, error: error.to_string() }),
+        }
+    }
+
+    /// The last look before a VM is made for the first time. It is the one call that costs money.
+    async fn reread(&self, seen: &Observation) -> Acted {
+        match self.machines.get(&ObjectKey::of(&*seen.machine)).await {
+            Err(error) => Acted::Failed(error),
+            Ok(Some(machine))
+                if machine.metadata.uid == seen.machine.metadata.uid
+                    && machine.metadata.deletion_timestamp.is_none() =>
+            {
+                Acted::Done
+            }
+            Ok(_) => Acted::Void,
+        }
+    }
+
+    /// A token that can't be had is a failed creation: it is written, and counts for the creation timeout.
+    async fn ensure_token(&self, seen: &Observation, memory: &mut Memory) -> Acted {
+        let Some(target) = &self.target else { return Acted::Done };
+        let made = tokens::ensure(&target.tokens, &self.rng, &self.settings, &self.measures, seen, memory).await;
+        match made {
+            Ok(()) => Acted::Done,
+            // A race that was lost is no failed creation, which cluster-autoscaler would act upon.
+            Err(error @ (ApiError::NotLeading(_) | ApiError::Conflict(_))) => Acted::Failed(error),
+            Err(error) => {
+                let code = if error.outcome_unknown() {
+                    machine_driver::Code::Unavailable
+                } else {
+                    machine_driver::Code::FailedPrecondition
+                };
+                let text = format!("cannot make a bootstrap token in the target cluster: {error}");
+                let call = if seen.flow.vm.is_some() { Call::Initialize } else { Call::Create };
+                memory.flow.learn(super::driver_calls::failed(call, machine_driver::Status::new(code, text)));
+                Acted::Void
+            }
+        }
+    }
+
+    /// What a failed effect means for the pass.
+    async fn failed(
+        &self,
+        effect: &Effect,
+        error: ApiError,
+        seen: &Observation,
+        memory: &mut Memory,
+        pass: &mut Pass,
+    ) -> Acted {
+        if matches!(error, ApiError::NotLeading(_)) {
+            return Acted::Failed(error);
+        }
+        let step = node_step(effect);
+        let is_conflict = is_conflict(effect, &error);
+        if error.is_not_found() && !matches!(effect, Effect::DeleteAttachment { .. }) {
+            return Acted::Void;
+        }
+        if is_conflict && pass.conflicts == 0 {
+            pass.conflicts += 1;
+            let read = match (step, &self.target) {
+                (Some(step), Some(TargetDeps { nodes, .. })) if step != NodeStep::LetGo => {
+                    nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await.map(drop)
+                }
+                _ => self.machines.get(&ObjectKey::of(&*seen.machine)).await.map(drop),
+            };
+            if read.is_ok() {
+                return Acted::Void;
+            }
+        }
+        match step {
+            // Whoever refuses it, the machine stays, and people see it on the machine itself.
+            Some(step @ NodeStep::LetGo) => {
+                memory.reread |= error.outcome_unknown();
+                Acted::Trouble(Trouble { step, error: error.to_string() })
+            }
+            Some(step) if !is_conflict => {
+                if error.outcome_unknown()
+                    && let Some(target) = &self.target
+                {
+                    // Only to know better next time; the trouble is told in any case.
+                    let _ = target.nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await;
+                }
+                Acted::Trouble(Trouble { step, error: error.to_string() })
+            }
+            _ => {
+                memory.reread |= error.outcome_unknown();
+                Acted::Failed(error)
+            }
+        }
+    }
+}
+
+/// Whether somebody else was faster. A JSON patch whose test failed is a conflict, too; whether it was one is seen by looking
+/// again.
+pub fn is_conflict(effect: &Effect, error: &ApiError) -> bool {
+    match effect {
+        Effect::RemoveMachineFinalizer
+        | Effect::RemoveNodeFinalizer
+        | Effect::AddNodeCondition(_)
+        | Effect::SetNodeCondition { .. } => matches!(error, ApiError::Conflict(_) | ApiError::Invalid(_)),
+        _ => matches!(error, ApiError::Conflict(_)),
+    }
+}
+
+/// The step on the target cluster that an effect is.
+pub fn node_step(effect: &Effect) -> Option<NodeStep> {
+    match effect {
+        Effect::PatchNode { step, .. } | Effect::SetNodeCondition { step, .. } => Some(*step),
+        Effect::AddNodeCondition(_) => Some(NodeStep::TerminatingCondition),
+        Effect::PatchNodeStatus(_) => Some(NodeStep::Metadata),
+        Effect::RemoveNodeFinalizer => Some(NodeStep::Finalizer),
+        Effect::DeleteNode { .. } => Some(NodeStep::Delete),
+        Effect::DeleteAttachment { .. } => Some(NodeStep::Attachments),
+        Effect::LookForNode => Some(NodeStep::LastLook),
+        Effect::RemoveMachineFinalizer => Some(NodeStep::LetGo),
+        Effect::PatchMachine { .. }
+        | Effect::PatchStatus(_)
+        | Effect::DeleteMachine
+        | Effect::RereadMachine
+        | Effect::RereadNode
+        | Effect::EnsureToken
+        | Effect::DeleteToken
+        | Effect::Start(_)
+        | Effect::Warn { .. }
+        | Effect::Tell { .. }
+        | Effect::Remember(_)
+        | Effect::Measure(_) => None,
+    }
+}
+
+/// What an effect writes, for the count of writes; `None` when it writes nothing.
+fn written_object(effect: &Effect) -> Option<&'static str> {
+    match effect {
+        Effect::PatchMachine { .. } | Effect::RemoveMachineFinalizer | Effect::DeleteMachine => Some("machine"),
+        Effect::PatchStatus(_) => Some("machine/status"),
+        Effect::PatchNode { .. } | Effect::RemoveNodeFinalizer | Effect::DeleteNode { .. } => Some("node"),
+        Effect::AddNodeCondition(_) | Effect::SetNodeCondition { .. } | Effect::PatchNodeStatus(_) => {
+            Some("node/status")
+        }
+        Effect::DeleteAttachment { .. } => Some("volumeattachment"),
+        Effect::EnsureToken | Effect::DeleteToken => Some("secret"),
+        Effect::RereadMachine
+        | Effect::RereadNode
+        | Effect::LookForNode
+        | Effect::Start(_)
+        | Effect::Warn { .. }
+        | Effect::Tell { .. }
+        | Effect::Remember(_)
+        | Effect::Measure(_) => None,
+    }
+}
+
+/// A patch of the machine's status. One that replaces a list is bound to the newest version known, and void if the list there
+/// is not the one that was observed: what somebody else has put in meanwhile would be lost.
+pub fn status_patch(patch: &Value, seen: &Machine, newest: &Machine) -> Option<Patch> {
+    let (before, now) = (&seen.status, &newest.status);
+    let lists = [
+        ("conditions", before.conditions == now.conditions),
+        ("machineConditions", before.machine_conditions == now.machine_conditions),
+        ("addresses", before.addresses == now.addresses),
+    ];
+    let replaced: Vec<bool> =
+        lists.into_iter().filter(|(name, _)| !patch["status"][name].is_null()).map(|(_, is_same)| is_same).collect();
+    if replaced.contains(&false) {
+        return None;
+    }
+    let guard = if replaced.is_empty() { VersionGuard::Any } else { VersionGuard::Observed };
+    Some(guarded(patch, guard, newest.metadata.resource_version.as_deref()))
+}
+
+/// The patch, bound to the version that was observed where it has to be.
+pub fn guarded(patch: &Value, guard: VersionGuard, version: Option<&str>) -> Patch {
+    let patch = Patch::Merge(patch.clone());
+    match guard {
+        VersionGuard::Any => patch,
+        VersionGuard::Observed => patch.guarded_by(version),
+    }
+}
+
+/// Takes one finalizer off, wherever it stands, without touching others.
+pub fn without(finalizers: &[String], name: &str) -> Option<Patch> {
+    let place = finalizers.iter().position(|finalizer| finalizer == name)?;
+    let path = format!("/metadata/finalizers/{place}");
+    Some(Patch::Json(vec![
+        json!({ "op": "test", "path": path, "value": name }),
+        json!({ "op": "remove", "path": path }),
+    ]))
+}
+
+/// The condition at the end of the Node's list.
+pub fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
+    let has_any = node.is_some_and(|node| !super::observation::conditions_of(node).is_empty());
+    let operation = if has_any {
+        json!({ "op": "add", "path": "/status/conditions/-", "value": condition })
+    } else {
+        json!({ "op": "add", "path": "/status/conditions", "value": [condition] })
+    };
+    Patch::Json(vec![operation])
+}
+
+/// The condition in place of the one of its type, at the end of the list; others are not touched (spec §1.6).
+pub fn set_condition(node: Option<&Node>, condition: &Value) -> Patch {
+    let conditions = node.map(super::observation::conditions_of).unwrap_or_default();
+    let Some(place) = conditions.iter().position(|stored| condition["type"] == stored.type_.as_str()) else {
+        return added_condition(node, condition);
+    };
+    let path = format!("/status/conditions/{place}");
+    Patch::Json(vec![
+        json!({ "op": "test", "path": format!("{path}/type"), "value": condition["type"] }),
+        json!({ "op": "remove", "path": path }),
+        json!({ "op": "add", "path": "/status/conditions/-", "value": condition }),
+    ])
+}
+
+/// Changes the memory of the flow.
+pub(super) fn remember(memo: Memo, seen: &Observation, memory: &mut Memory) {
+    match memo {
+        Memo::AnswerDone => memory.flow.answer = None,
+        Memo::FlowDone => {
+            memory.flow.answer = None;
+            memory.flow.vm = None;
+            memory.pause = None;
+        }
+        Memo::Pause(purpose, until) => pause(purpose, until, seen, memory),
+        Memo::VmChecked(check) => memory.vm_check = check,
+    }
+}
+
+fn pause(purpose: super::observation::Purpose, until: Timestamp, seen: &Observation, memory: &mut Memory) {
+    memory.pause = Some(Pause { purpose, until, inputs: seen.inputs.clone() });
+}

@@ -1,0 +1,445 @@
+//! The part of a deletion that happens on the Node before the VM goes: cordon, mark, drain, detach.
+//!
+//! Source: spec/machine-controller §6.4, §6.5, §6.9. How pods are moved is the drain room's; here it is decided how hard,
+//! and what follows.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::{
+    deletion::{Rest, being_deleted, pause_of, skip_drain},
+    deletion_stage::DeletionStage,
+    node_steps::{Leaving, is_cordoned, terminating_condition},
+    observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, condition, conditions_of, since},
+    plan::{DrainFlow, DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
+    retry::RetryPeriod,
+    status_change::{progressing, rfc3339},
+    time_limit::{TimeLimit, deletion_limit, drain_limit, node_limit},
+    waiting::{after, awaits_views, told_reason, views_wait},
+    waits::Wait,
+};
+use crate::drain::{progress::Headway, waiting::Waiting};
+use kube_values::duration::GoDuration;
+use machine_api::names::{label, machine_condition, machine_reason, node_condition};
+
+/// A forced drain may take this long.
+const FORCED_DRAIN: Duration = Duration::from_secs(60);
+/// Attachments that can't be deleted hold a forced deletion this long beyond the drain timeout (M-02).
+const ATTACHMENTS_HOLD: Duration = Duration::from_secs(10 * 60);
+/// A deletion by force, or one whose drain has had its time, waits so long for the lists of pods and attachments.
+const LISTS_HOLD: Duration = Duration::from_secs(60);
+/// At most one progress text per this time (spec §7.9).
+const PROGRESS_EVERY: Duration = Duration::from_secs(30);
+
+/// Why and how hard a drain is forced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainMode {
+    /// Pods are evicted.
+    Normal,
+    /// Pods are deleted at once, because the Node has been ill for long. Only who reaches the Node's API server knows that.
+    ByIllness,
+    /// Pods are deleted at once, and whatever fails does not stop the deletion.
+    Forced,
+}
+
+/// How the Node is to be drained now, from the label, the time since the deletion, and what ails the Node (M-05).
+pub fn drain_mode(seen: &Observation) -> DrainMode {
+    let late = drain_limit(seen).is_some_and(TimeLimit::has_passed);
+    if seen.force_deletion() == Force::Yes || late {
+        DrainMode::Forced
+    } else if seen.is_node_lastingly_ill() {
+        DrainMode::ByIllness
+    } else {
+        DrainMode::Normal
+    }
+}
+
+/// Cordon, mark and drain the Node.
+pub(super) fn drain_node(seen: &Observation) -> Plan {
+    let node = match &seen.node {
+        NodeView::NoTarget | NodeView::NotLinked { .. } => return skip_drain(seen),
+        NodeView::Absent | NodeView::Vanished => return without_node(seen),
+        NodeView::Foreign { name, why } => {
+            let kept = Effect::Warn {
+                reason: machine_reason::FOREIGN_NODE_KEPT,
+                message: format!("Node {name} is left alone: {why}"),
+            };
+            return to_delete_vm(seen, "Node belongs to something else and is left alone.", vec![kept]);
+        }
+        NodeView::Contested { name, why } => return contested(seen, name, why),
+        NodeView::Ours(node) => node,
+    };
+    let mode = drain_mode(seen);
+    match (seen.troubles.latest(), mode) {
+        (Some(trouble), DrainMode::Normal) => {
+            let cause = match trouble.step {
+                NodeStep::TerminatingCondition => {
+                    format!(
+                        "Drain failed due to failure in update of node conditions - {}. Will retry in next sync.",
+                        trouble.error
+                    )
+                }
+                _ => format!("Drain failed due to - {}. Will retry in next sync.", trouble.error),
+            };
+            return failed_drain(seen, &cause);
+        }
+        (Some(trouble), DrainMode::ByIllness) if trouble.step == NodeStep::Cordon => {
+            return failed_drain(seen, &format!("Drain failed due to - {}. Will retry in next sync.", trouble.error));
+        }
+        (Some(trouble), DrainMode::Forced) if trouble.step == NodeStep::Cordon => {
+            return to_attachments(seen, &forced_on(&trouble.error));
+        }
+        _ => {}
+    }
+    let mut effects = Vec::new();
+    if !is_cordoned(node) {
+        effects.push(Effect::PatchNode {
+            step: NodeStep::Cordon,
+            patch: json!({ "spec": { "unschedulable": true } }),
+            guard: VersionGuard::Any,
+        });
+    }
+    let condition_failed = seen.troubles.at(NodeStep::TerminatingCondition).is_some();
+    if condition(conditions_of(node), node_condition::TERMINATING).is_none() && !condition_failed {
+        effects.push(Effect::AddNodeCondition(terminating_condition(Leaving::of(&seen.machine), seen.now)));
+    }
+    if !effects.is_empty() {
+        return Plan::new("mark-node", effects, Next::Again);
+    }
+    match &seen.drain {
+        DrainState::Due => Plan::wait("step-drain", Next::StepDrain(drain_order(seen, node.name_any(), mode))),
+        DrainState::Warming => await_lists(seen, "drain-awaits-views", Wait::DrainViews),
+        DrainState::Running { progress, waiting, headway, wake, .. } => {
+            drain_running(seen, progress, waiting.as_ref(), *headway, *wake)
+        }
+        DrainState::Drained => match mode {
+            DrainMode::Normal => to_delete_vm(seen, "Drain successful.", recovered(seen).into_iter().collect()),
+            DrainMode::ByIllness | DrainMode::Forced => to_attachments(seen, "Force Drain successful."),
+        },
+        DrainState::Failed(error) => match mode {
+            // A Node that is ill does not tell whether its pods were only not reached.
+            DrainMode::Normal | DrainMode::ByIllness => {
+                failed_drain(seen, &format!("Drain failed due to - {error}. Will retry in next sync."))
+            }
+            DrainMode::Forced => to_attachments(seen, &forced_on(error)),
+        },
+    }
+}
+
+/// A Node of which nobody can tell whether it is this machine's is not drained for it, and its VM, which may be the one under
+/// the Node, waits: until somebody can tell, or as long as a drain that can't be done (decisions.md 44).
+fn contested(seen: &Observation, node: &str, why: &str) -> Plan {
+    if drain_mode(seen) == DrainMode::Forced {
+        let kept = Effect::Warn {
+            reason: machine_reason::NODE_CONTESTED,
+            message: format!("Node {node} is left alone: {why}"),
+        };
+        return to_delete_vm(seen, "It can't be told whose the Node is; it is left alone.", vec![kept]);
+    }
+    let end = by_force_at(seen).map(|at| format!("; at {} its VM goes without that", rfc3339(at))).unwrap_or_default();
+    let text = format!("It can't be told whose Node {node} is: {why}.");
+    let message = being_deleted(
+        seen,
+        &format!(
+            "somebody to tell whose Node {node} is, which is not drained meanwhile: {why}; delete or relabel the other \
+             machine, or label this one {}{end}",
+            label::FORCE_DELETION
+        ),
+    );
+    let rest = Rest::failed(DeletionStage::Drain, text.clone(), None).told(machine_reason::NODE_CONTESTED, message);
+    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+    if !effects.is_empty() {
+        effects.push(Effect::Warn { reason: machine_reason::NODE_CONTESTED, message: text });
+    }
+    Plan::new("node-is-contested", effects, Next::LookAgain(PROGRESS_EVERY, Wait::Contest))
+}
+
+/// A Node that the view does not show has no pods only if the API server does not have it either (decisions.md 45). A forced
+/// deletion does not wait for the answer.
+fn without_node(seen: &Observation) -> Plan {
+    match seen.troubles.latest() {
+        Some(trouble) if trouble.step == NodeStep::LastLook && drain_mode(seen) == DrainMode::Normal => {
+            failed_drain(seen, &format!("Drain failed due to - {}. Will retry in next sync.", trouble.error))
+        }
+        None if seen.node_source == NodeSource::View => {
+            Plan::new("look-for-node-to-drain", vec![Effect::LookForNode], Next::Again)
+        }
+        _ => to_delete_vm(seen, "Drain successful.", Vec::new()),
+    }
+}
+
+/// Since when the deletion is at its stage.
+fn in_stage_since(seen: &Observation) -> Timestamp {
+    seen.machine.status.last_operation.last_update_time.as_ref().map_or(seen.now, |time| time.0)
+}
+
+/// Until when the VM waits for the lists of pods and attachments of its node (decisions.md 47): a deletion by force as long as this
+/// process needs to list them, any other until the time of the drain is over too. What is left of the wait, and when it ends.
+fn awaits_lists_until(seen: &Observation) -> (Duration, Timestamp) {
+    let asked = in_stage_since(seen).max(seen.first_seen);
+    let listing = node_limit(seen, LISTS_HOLD, asked);
+    let listed_at = listing.ends_at_since(asked, seen.now);
+    match (seen.force_deletion(), drain_limit(seen), by_force_at(seen)) {
+        (Force::No, Some(drain), Some(late)) => (listing.left().max(drain.left()), listed_at.max(late)),
+        _ => (listing.left(), listed_at),
+    }
+}
+
+/// Without the lists of pods and attachments nobody can be moved away and nothing be detached. A target cluster that does not
+/// give them must not keep a VM for ever.
+fn await_lists(seen: &Observation, rule: &'static str, wait: Wait) -> Plan {
+    let (began, (left, end)) = (in_stage_since(seen), awaits_lists_until(seen));
+    if !left.is_zero() {
+        let told = awaits_views(seen, began, Some((end, "the VM is deleted without them")));
+        let pause = views_wait(seen, began).min(left).max(Duration::from_millis(1));
+        return Plan::new(rule, told, Next::LookAgain(pause, wait));
+    }
+    let missing: Vec<&str> = seen.missing_views.iter().map(|view| view.kind).collect();
+    let missing = if missing.is_empty() { "pods and volume attachments".to_owned() } else { missing.join(", ") };
+    let unseen = Effect::Warn {
+        reason: machine_reason::DRAIN_FORCED,
+        message: format!(
+            "the VM is deleted although it is not known what runs on its node and which volumes are attached: {missing} of \
+             the target cluster could not be listed"
+        ),
+    };
+    to_delete_vm(seen, &forced_on(&format!("{missing} could not be listed")), vec![unseen])
+}
+
+fn forced_on(error: &str) -> String {
+    format!("Drain failed due to - {error}. However, since it's a force deletion shall continue deletion of VM.")
+}
+
+/// A normal attempt ends when the drain timeout does; a forced one gets its own minute.
+pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
+    let (force, left) = match mode {
+        DrainMode::Normal => (Force::No, drain_limit(seen).map_or(seen.limits.drain, TimeLimit::left)),
+        DrainMode::ByIllness | DrainMode::Forced => (Force::Yes, FORCED_DRAIN),
+    };
+    let node_uid = seen.node.ours().and_then(|node| node.uid()).unwrap_or_default();
+    DrainOrder { node, node_uid, flow: DrainFlow::Deletion, force, deadline: after(seen.steady, left) }
+}
+
+/// What a drain under way says of itself.
+pub(super) struct Told {
+    /// Reason of the condition.
+    pub(super) reason: &'static str,
+    /// Whom it waits for, in words.
+    pub(super) waits_for: String,
+    /// What is told besides, once until it changes.
+    pub(super) warning: Option<Effect>,
+}
+
+/// Whom a drain waits for, as condition and event say it; `end` tells what happens when that takes too long.
+pub(super) fn told(progress: &str, waiting: Option<&Waiting>, end: &str) -> Told {
+    let (reason, warning) = match waiting {
+        Some(Waiting::Budget { budget, held, .. }) => (
+            machine_condition::REASON_DRAIN_BLOCKED,
+            Some((
+                machine_reason::DRAIN_BLOCKED,
+                format!("PodDisruptionBudget {budget} refuses the eviction of {held} pod(s){end}"),
+            )),
+        ),
+        Some(Waiting::Detach { volume, pod, .. }) => (
+            machine_condition::REASON_WAITING_FOR_DETACHMENT,
+            Some((
+                machine_reason::VOLUME_STILL_ATTACHED,
+                format!("PersistentVolume {volume} of pod {pod} is not detached from the node yet{end}"),
+            )),
+        ),
+        Some(Waiting::Reattach { .. }) => (machine_condition::REASON_WAITING_FOR_REATTACHMENT, None),
+        Some(Waiting::Pod { .. } | Waiting::VolumeNames) | None => (machine_condition::REASON_DRAINING, None),
+    };
+    let whom = waiting.map(|waiting| format!("{}. ", waiting.text())).unwrap_or_default();
+    Told {
+        reason,
+        waits_for: format!("{whom}{progress}"),
+        warning: warning.map(|(reason, message)| Effect::Warn { reason, message }),
+    }
+}
+
+/// Whether what a drain says is worth a write: at once when a budget begins to hold it up, else when it says something new
+/// and nothing was written for a while.
+pub(super) fn is_worth_a_write(seen: &Observation, reason: &'static str, message: &str) -> bool {
+    let stored = progressing(&seen.machine);
+    if stored.is_some_and(|stored| stored.message == message) {
+        return false;
+    }
+    let begins_to_block =
+        reason == machine_condition::REASON_DRAIN_BLOCKED && stored.is_none_or(|stored| stored.reason != reason);
+    let last = &seen.machine.status.last_operation.last_update_time;
+    begins_to_block || last.as_ref().is_none_or(|written| since(seen.now, written.0) >= PROGRESS_EVERY)
+}
+
+/// Whether an attempt under way only tries again what the machine says has failed: no pod has gone since, and it waits for
+/// nobody else than the text of that failure names. To tell of it, and of the same failure a moment later, costs two writes
+/// for nothing.
+pub(super) fn tries_again(failure: Option<&str>, waiting: Option<&Waiting>, headway: Headway) -> bool {
+    let same = |failure: &str| waiting.is_none_or(|waiting| waiting.is_named_in(failure));
+    headway == Headway::None && failure.is_some_and(same)
+}
+
+/// What the machine says of an attempt that failed, if that is what it says.
+pub(super) fn told_failure(seen: &Observation) -> Option<&str> {
+    let stored = progressing(&seen.machine)?;
+    (stored.reason == machine_condition::REASON_DRAIN_FAILED).then_some(stored.message.as_str())
+}
+
+/// When pods are deleted by force instead of evicted.
+fn by_force_at(seen: &Observation) -> Option<Timestamp> {
+    deletion_ends_at(seen, seen.limits.drain)
+}
+
+/// When something ends that holds a deletion up for so long.
+fn deletion_ends_at(seen: &Observation, length: Duration) -> Option<Timestamp> {
+    let deleted = seen.machine.metadata.deletion_timestamp.as_ref()?.0;
+    Some(deletion_limit(seen, length)?.ends_at_since(deleted, seen.now))
+}
+
+/// A drain under way: how far it is gets written rarely, and only when it says something new.
+fn drain_running(
+    seen: &Observation,
+    progress: &str,
+    waiting: Option<&Waiting>,
+    headway: Headway,
+    wake: Duration,
+) -> Plan {
+    let end =
+        by_force_at(seen).map(|at| format!("; pods are deleted by force from {} on", rfc3339(at))).unwrap_or_default();
+    let told = told(progress, waiting, &end);
+    let message = being_deleted(seen, &format!("{}{end}", told.waits_for.trim_end_matches('.')));
+    let mut effects = Vec::new();
+    if !tries_again(told_failure(seen), waiting, headway) && is_worth_a_write(seen, told.reason, &message) {
+        effects.push(Rest::at(DeletionStage::Drain, progress).told(told.reason, message).effect(seen));
+        effects.extend(told.warning);
+    }
+    Plan::new("drain-running", effects, Next::LookAgain(wake, Wait::Drain))
+}
+
+fn failed_drain(seen: &Observation, text: &str) -> Plan {
+    let by_force = by_force_at(seen).map(|at| format!(" from {} on", rfc3339(at))).unwrap_or_default();
+    let every = GoDuration::from(pause_of(RetryPeriod::Short, seen));
+    let message = being_deleted(
+        seen,
+        &format!("its node to be drained. {text} Attempts go on every {every}; pods are deleted by force{by_force}"),
+    );
+    let rest = Rest::failed(DeletionStage::Drain, text, None).told(machine_condition::REASON_DRAIN_FAILED, message);
+    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+    if !effects.is_empty() {
+        effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: text.to_owned() });
+    }
+    Plan::new("drain-failed", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), Wait::DrainFailed))
+}
+
+/// That a drain went well which had been held up. On the plain path the status says enough (decisions.md 32).
+fn recovered(seen: &Observation) -> Option<Effect> {
+    let was_held_up = matches!(
+        told_reason(&seen.machine),
+        Some(
+            machine_condition::REASON_DRAIN_BLOCKED
+                | machine_condition::REASON_DRAIN_FAILED
+                | machine_condition::REASON_WAITING_FOR_DETACHMENT
+        )
+    );
+    was_held_up.then(|| Effect::Tell {
+        reason: machine_reason::DRAIN_SUCCEEDED,
+        message: format!("Node {} is drained after all", seen.node_label()),
+    })
+}
+
+/// On to the VM: written before the driver is asked, so that a restart does not drain again.
+fn to_delete_vm(seen: &Observation, text: &str, more: Vec<Effect>) -> Plan {
+    let mut effects = vec![Rest::at(DeletionStage::DeleteVm, text).effect(seen), Effect::Remember(Memo::FlowDone)];
+    effects.extend(more);
+    Plan::new("drained", effects, Next::Again)
+}
+
+/// After a forced drain come the attachments; without any, the VM.
+fn to_attachments(seen: &Observation, text: &str) -> Plan {
+    let forced = Effect::Warn { reason: machine_reason::DRAIN_FORCED, message: text.to_owned() };
+    if seen.attachments.as_ref().is_some_and(|all| all.iter().all(|attachment| attachment.deleting)) {
+        return to_delete_vm(seen, text, vec![forced]);
+    }
+    let rest = Rest::at(DeletionStage::DeleteVolumeAttachments, text);
+    Plan::new("drained-by-force", vec![rest.effect(seen), forced], Next::Again)
+}
+
+/// How long after its deletion a machine is held up no longer by what can't be undone on its Node (M-02).
+pub(super) fn overdue_after(seen: &Observation) -> Duration {
+    seen.limits.drain + ATTACHMENTS_HOLD
+}
+
+/// Whether that time has passed.
+pub(super) fn is_overdue(seen: &Observation) -> bool {
+    deletion_limit(seen, overdue_after(seen)).is_some_and(TimeLimit::has_passed)
+}
+
+/// Whether a deletion that came past its drain by force has no reason for force any more: its Node is well again, or was not seen
+/// for as long as an illness must last.
+fn is_forced_no_more(seen: &Observation) -> bool {
+    drain_mode(seen) == DrainMode::Normal
+}
+
+/// Back to the drain. What the forced one has moved is gone; nobody else is moved without being asked.
+fn drain_after_all(seen: &Observation) -> Plan {
+    let rest = Rest::at(DeletionStage::Drain, "Nothing forces the drain any more.");
+    Plan::new("drain-after-all", vec![rest.effect(seen)], Next::Again)
+}
+
+/// Delete the Node's attachments; those that are being deleted already are not waited for.
+pub(super) fn detach(seen: &Observation) -> Plan {
+    if !matches!(seen.node, NodeView::Ours(_)) {
+        return to_delete_vm(
+            seen,
+            "Skipping deleteNodeVolAttachments as the node is gone. Moving to VM Deletion.",
+            Vec::new(),
+        );
+    }
+    let Some(attachments) = &seen.attachments else {
+        return await_lists(seen, "detach-awaits-views", Wait::AttachmentViews);
+    };
+    if is_forced_no_more(seen) {
+        return drain_after_all(seen);
+    }
+    let alive: Vec<_> = attachments.iter().filter(|attachment| !attachment.deleting).collect();
+    if alive.is_empty() {
+        return to_delete_vm(seen, "No Live VolumeAttachments for node. Moving to VM Deletion.", Vec::new());
+    }
+    if let Some(trouble) = seen.troubles.at(NodeStep::Attachments) {
+        if is_overdue(seen) {
+            let kept = Effect::Warn {
+                reason: machine_reason::VOLUME_STILL_ATTACHED,
+                message: format!("the VM is deleted although volume attachments can't be: {}", trouble.error),
+            };
+            return to_delete_vm(seen, "Volume attachments could not be deleted. Moving to VM Deletion.", vec![kept]);
+        }
+        let text = format!("Deletion of volume attachments failed due to - {}.", trouble.error);
+        let every = GoDuration::from(pause_of(RetryPeriod::Short, seen));
+        let end = deletion_ends_at(seen, overdue_after(seen)).map(rfc3339).unwrap_or_default();
+        let message = being_deleted(
+            seen,
+            &format!(
+                "volumes to be detached. {text} Tried again every {every}; from {end} on the VM goes without that"
+            ),
+        );
+        let warn = Effect::Warn { reason: machine_reason::VOLUME_STILL_ATTACHED, message: text.clone() };
+        let rest = Rest::failed(DeletionStage::DeleteVolumeAttachments, text, None)
+            .told(machine_condition::REASON_WAITING_FOR_DETACHMENT, message);
+        let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
+        effects.push(warn);
+        return Plan::new(
+            "detach-failed",
+            effects,
+            Next::LookAgain(pause_of(RetryPeriod::Short, seen), Wait::DetachmentFailed),
+        );
+    }
+    let effects = alive
+        .into_iter()
+        .map(|attachment| Effect::DeleteAttachment { name: attachment.name.clone(), uid: attachment.uid.clone() })
+        .collect();
+    // What was deleted is seen through the view; until then the next pass would delete it twice.
+    Plan::new("detach-by-force", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), Wait::Detachment))
+}

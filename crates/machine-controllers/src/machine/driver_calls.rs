@@ -1,0 +1,181 @@
+//! Driver calls under way: at most one per machine name, none of them holding a worker.
+//!
+//! A call runs as a task of its own with a deadline; its answer is kept until the machine's next pass takes it, and wakes
+//! the machine. A name counts, not a UID: while a call for a machine runs, no call for a namesake begins. The gate is asked
+//! when a slot is free and not before: what waited for one while the lease was lost, or the process was asked to stop,
+//! never begins. Source: spec/machine-controller §2.5, §4.1; spec/providers §2.3; decisions.md 56.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Semaphore, time::Instant};
+use tokio_util::task::TaskTracker;
+
+use super::observation::{Answer, Call};
+use controller_runtime::{
+    error::ApiError,
+    gate::{Destruction, Gate},
+    key::{ObjectKey, Target},
+    queue::WorkQueue,
+};
+use machine_driver::{Driver, MachineRequest, OpContext, Status, answered};
+
+/// A call that is to be made.
+pub struct Order {
+    /// The rule that wants it.
+    pub rule: &'static str,
+    /// What the driver is asked.
+    pub call: Call,
+    /// Whom to ask.
+    pub driver: Arc<dyn Driver>,
+    /// About what.
+    pub request: MachineRequest,
+    /// How long it may take.
+    pub deadline: Duration,
+}
+
+/// What is known of a machine's call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Tracked {
+    /// There is none.
+    None,
+    /// It has not answered yet.
+    InFlight(Call),
+    /// It answered after this time; from here on it is forgotten.
+    Answered(Answer, Duration),
+}
+
+/// Driver calls under way.
+pub struct DriverCalls {
+    calls: Arc<Mutex<BTreeMap<ObjectKey, Entry>>>,
+    slots: Arc<Semaphore>,
+    tasks: TaskTracker,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    gate: Gate,
+}
+
+struct Entry {
+    uid: String,
+    call: Call,
+    answer: Option<(Answer, Duration)>,
+}
+
+impl DriverCalls {
+    /// Runs so many calls at once while the gate lets them, and wakes machines through this queue.
+    pub fn new(at_once: usize, queue: Arc<WorkQueue<ObjectKey>>, gate: Gate) -> Self {
+        Self {
+            calls: Arc::default(),
+            slots: Arc::new(Semaphore::new(at_once.max(1))),
+            tasks: TaskTracker::new(),
+            queue,
+            gate,
+        }
+    }
+
+    /// Starts a call; `false` when one for this name is under way.
+    pub fn start(&self, target: &Target, order: Order) -> bool {
+        {
+            let mut calls = lock(&self.calls);
+            if calls.get(&target.key).is_some_and(|entry| entry.answer.is_none()) {
+                return false;
+            }
+            calls.insert(target.key.clone(), Entry { uid: target.uid.clone(), call: order.call, answer: None });
+        }
+        let (calls, slots, queue) = (Arc::clone(&self.calls), Arc::clone(&self.slots), Arc::clone(&self.queue));
+        let (gate, target) = (self.gate.clone(), target.clone());
+        self.tasks.spawn(async move {
+            // The semaphore is never closed; without a slot the call would only be less bounded.
+            let _slot = slots.acquire_owned().await.ok();
+            let began = Instant::now();
+            match carry_out(order, &target, &gate).await {
+                Ok(answer) => {
+                    if let Some(entry) = lock(&calls).get_mut(&target.key) {
+                        entry.answer = Some((answer, began.elapsed()));
+                    }
+                    queue.add(target.key);
+                }
+                // The process is ending: the next leader asks for the VM by name.
+                Err(error) => {
+                    tracing::info!(machine = %target, %error, "a driver call has no answer");
+                    lock(&calls).remove(&target.key);
+                }
+            }
+        });
+        true
+    }
+
+    /// What is known of this machine's call. An answer for a namesake is thrown away.
+    pub fn take(&self, target: &Target) -> Tracked {
+        let mut calls = lock(&self.calls);
+        match calls.get(&target.key) {
+            None => Tracked::None,
+            Some(entry) if entry.answer.is_none() => Tracked::InFlight(entry.call),
+            Some(_) => match calls.remove(&target.key) {
+                Some(Entry { uid, answer: Some((answer, took)), .. }) if uid == target.uid => {
+                    Tracked::Answered(answer, took)
+                }
+                _ => Tracked::None,
+            },
+        }
+    }
+
+    /// The call that is under way for this name.
+    pub fn under_way(&self, key: &ObjectKey) -> Option<Call> {
+        lock(&self.calls).get(key).filter(|entry| entry.answer.is_none()).map(|entry| entry.call)
+    }
+
+    /// Forgets the answer for a machine that is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        let mut calls = lock(&self.calls);
+        if calls.get(key).is_some_and(|entry| entry.answer.is_some()) {
+            calls.remove(key);
+        }
+    }
+
+    /// Waits until all calls have ended, by themselves or because the gate drops them; returns the names whose answer
+    /// nobody took yet.
+    pub async fn finish(&self) -> Vec<ObjectKey> {
+        self.tasks.close();
+        self.tasks.wait().await;
+        lock(&self.calls).iter().filter(|(_, entry)| entry.answer.is_some()).map(|(key, _)| key.clone()).collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The driver's answer, unless the gate keeps the call from beginning or drops it.
+async fn carry_out(order: Order, target: &Target, gate: &Gate) -> Result<Answer, ApiError> {
+    let Order { rule, call, driver, request, deadline } = order;
+    gate.may_call()?;
+    if matches!(call, Call::Delete | Call::DeleteStale) {
+        gate.permit(Destruction::Vm, rule, target)?;
+    }
+    gate.call(perform(call, &*driver, request, deadline)).await
+}
+
+async fn perform(call: Call, driver: &dyn Driver, request: MachineRequest, deadline: Duration) -> Answer {
+    let cx = OpContext::within(deadline);
+    match call {
+        Call::Status => Answer::Status(answered(deadline, driver.get_machine_status(&cx, request)).await),
+        Call::Create => Answer::Created(answered(deadline, driver.create_machine(&cx, request)).await),
+        Call::Initialize => Answer::Initialized(answered(deadline, driver.initialize_machine(&cx, request)).await),
+        Call::Delete => Answer::Deleted(answered(deadline, driver.delete_machine(&cx, request)).await),
+        Call::DeleteStale => Answer::DeletedStale(answered(deadline, driver.delete_machine(&cx, request)).await),
+    }
+}
+
+/// The answer of a call that failed with this status.
+pub fn failed(call: Call, status: Status) -> Answer {
+    match call {
+        Call::Status => Answer::Status(Err(status)),
+        Call::Create => Answer::Created(Err(status)),
+        Call::Initialize => Answer::Initialized(Err(status)),
+        Call::Delete => Answer::Deleted(Err(status)),
+        Call::DeleteStale => Answer::DeletedStale(Err(status)),
+    }
+}

@@ -1,0 +1,156 @@
+//! What this process remembers of a machine between passes. Nothing here has to survive a restart.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::{
+    bootstrap_token::Token,
+    creation_outcome::{AskedBefore, leaves_outcome_unknown},
+    node_ailments::Ailments,
+    observation::{Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Troubles},
+    status_change::masked,
+    vm_gone::VmCheck,
+};
+use crate::drain::Run;
+use controller_runtime::key::Target;
+
+/// What this process remembers of a machine.
+#[derive(Debug)]
+pub struct Memory {
+    /// UID of the machine; a namesake starts afresh.
+    pub uid: String,
+    /// When the machine was first seen.
+    pub first_seen: Timestamp,
+    /// When it was first seen being deleted.
+    pub first_seen_deleting: Option<Timestamp>,
+    /// What the driver answered.
+    pub flow: Flow,
+    /// Since when nobody knows whether the last creation that had no outcome made a VM.
+    pub creation_unknown_since: Option<Timestamp>,
+    /// A pause before the next driver call.
+    pub pause: Option<Pause>,
+    /// The drain.
+    pub drain: Option<Run>,
+    /// What ails the machine's Node, and since when this process has seen it.
+    pub ailments: Ailments,
+    /// Since when the Node's conditions differ from the stored ones, in the steady time.
+    pub conditions_differ_since: Option<Timestamp>,
+    /// What the driver said of the VM since the machine is unhealthy.
+    pub vm_check: VmCheck,
+    /// The machine's bootstrap token.
+    pub token: Option<HeldToken>,
+    /// What was last said.
+    said: Said,
+    /// The outcome of a write is unknown: read the machine before deciding again.
+    pub reread: bool,
+}
+
+/// A bootstrap token in memory.
+#[derive(Debug)]
+pub struct HeldToken {
+    /// Its Secret.
+    pub secret: Target,
+    /// The token.
+    pub token: Token,
+    /// When it expires.
+    pub expires: Timestamp,
+}
+
+impl Memory {
+    /// Nothing is known yet of the machine with this UID, for which earlier processes have asked this.
+    pub fn new(uid: String, now: Timestamp, asked: AskedBefore) -> Self {
+        Self {
+            uid,
+            first_seen: now,
+            first_seen_deleting: None,
+            flow: Flow::default(),
+            creation_unknown_since: asked.unknown_since(now),
+            pause: None,
+            drain: None,
+            ailments: Ailments::default(),
+            conditions_differ_since: None,
+            vm_check: VmCheck::NotAsked,
+            token: None,
+            said: Said::default(),
+            reread: false,
+        }
+    }
+
+    /// What a decision depends on, for somebody who only wants to know what would be decided: no token and no drain, which
+    /// can't be shared.
+    #[must_use]
+    pub fn recollection(&self) -> Self {
+        Self {
+            uid: self.uid.clone(),
+            first_seen: self.first_seen,
+            first_seen_deleting: self.first_seen_deleting,
+            flow: self.flow.clone(),
+            creation_unknown_since: self.creation_unknown_since,
+            pause: self.pause.clone(),
+            drain: None,
+            ailments: self.ailments.clone(),
+            conditions_differ_since: self.conditions_differ_since,
+            vm_check: self.vm_check,
+            token: None,
+            said: Said::default(),
+            reread: false,
+        }
+    }
+
+    /// Takes in what a driver has answered now.
+    pub fn learn(&mut self, answer: Answer, now: Timestamp) {
+        if leaves_outcome_unknown(&answer) {
+            self.creation_unknown_since = Some(now);
+        }
+        self.flow.learn(answer);
+    }
+
+    /// Keeps what an observation noticed for the first time, so that the next one counts from then.
+    pub fn keep(&mut self, seen: &Observation) {
+        self.first_seen_deleting = seen.first_seen_deleting;
+        self.ailments.clone_from(&seen.ailments);
+        self.conditions_differ_since = seen.conditions_differ_since;
+        self.vm_check = seen.vm_check;
+    }
+
+    /// A pass has come to rest. A drain that it did not want is forgotten: the flow that began it is over, and its list of
+    /// pods must not serve another one.
+    pub fn rested(&mut self, pass: &Pass) {
+        if pass.drain == DrainState::Due && pass.troubles.is_empty() {
+            self.drain = None;
+        }
+    }
+
+    /// Whether this message is news.
+    pub fn is_news(&mut self, reason: &'static str, message: &str) -> bool {
+        self.said.is_news(reason, message)
+    }
+}
+
+/// What events have last said of a machine, by reason and without what changes from time to time.
+#[derive(Debug, Default)]
+pub struct Said(BTreeMap<&'static str, String>);
+
+impl Said {
+    /// Whether this message is news.
+    pub fn is_news(&mut self, reason: &'static str, message: &str) -> bool {
+        let text = masked(message);
+        self.0.insert(reason, text.clone()).is_none_or(|before| before != text)
+    }
+}
+
+/// What is known only within one pass.
+#[derive(Debug, Default)]
+pub struct Pass {
+    /// The drain, once stepped.
+    pub drain: DrainState,
+    /// An effect on the target cluster that failed.
+    pub troubles: Troubles,
+    /// Whether the failure permit is held.
+    pub permit: Permit,
+    /// Whether the Node was read from the API server.
+    pub node_source: NodeSource,
+    /// Writes of this pass that were refused because somebody else was faster.
+    pub conflicts: u32,
+}

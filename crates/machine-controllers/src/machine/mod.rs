@@ -1,0 +1,338 @@
+//! The machine controller: from a Machine to a VM and a healthy Node, and back to nothing.
+//!
+//! A pass is `observe` → [`decide`](decide::decide) → `act`, repeated until nothing more can be done at once. Decisions
+//! are pure and live in files named after what they decide; driver calls run beside the passes ([`driver_calls`]) and
+//! wake the machine when they answer. Source: spec/machine-controller §3–6, §8, §11.
+//!
+//! Not here: orphaned VMs and the API server freeze's detection.
+
+mod act;
+pub use act::without as without_finalizer;
+pub use act::{added_condition, guarded, is_conflict, node_step, set_condition, status_patch, without};
+pub use memory::Said;
+pub use reconcile::{told_of_refusal, told_of_trouble};
+pub mod bootstrap_token;
+pub mod class_state;
+#[cfg(test)]
+mod controller_scenarios;
+#[cfg(test)]
+mod controller_tests;
+pub mod creation;
+pub mod creation_errors;
+pub mod creation_outcome;
+#[cfg(test)]
+mod creation_tests;
+pub mod decide;
+pub mod deletion;
+pub mod deletion_drain;
+mod deletion_end;
+#[cfg(test)]
+mod deletion_flow_tests;
+pub mod deletion_stage;
+#[cfg(test)]
+mod deletion_tests;
+#[cfg(test)]
+mod deletion_waits_tests;
+#[cfg(test)]
+mod drain_scenarios;
+mod driver_calls;
+#[cfg(test)]
+mod end_of_leader_tests;
+pub mod frozen;
+pub mod health;
+#[cfg(test)]
+mod health_tests;
+pub mod health_timeout;
+pub mod in_place;
+#[cfg(test)]
+mod in_place_tests;
+#[cfg(test)]
+mod lifecycle_property;
+#[cfg(test)]
+mod lifecycle_world;
+pub mod lost_link;
+#[cfg(test)]
+mod lost_link_scenarios;
+pub mod measures;
+mod memory;
+pub mod node_ailments;
+pub mod node_capacity;
+pub mod node_identity;
+pub mod node_metadata;
+#[cfg(test)]
+mod node_metadata_tests;
+pub mod node_ownership;
+mod node_steps;
+pub mod observation;
+pub mod observe;
+pub use observe::secrets_of;
+pub mod outlook;
+pub mod plan;
+pub mod preservation;
+mod preservation_drain;
+#[cfg(test)]
+mod preservation_tests;
+mod reconcile;
+#[cfg(test)]
+mod refusal_scenarios;
+pub mod retry;
+pub mod routing;
+#[cfg(test)]
+mod safety_tests;
+pub mod settings;
+pub mod shared_instance;
+#[cfg(test)]
+mod shared_instance_tests;
+pub mod status_change;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod testing_api;
+#[cfg(test)]
+mod testing_cloud;
+#[cfg(test)]
+mod testing_cluster;
+pub mod time_limit;
+mod tokens;
+#[cfg(test)]
+mod tokens_tests;
+pub mod user_data;
+pub mod vm_gone;
+pub mod waiting;
+#[cfg(test)]
+mod waiting_events_tests;
+#[cfg(test)]
+mod waiting_table_tests;
+pub mod waits;
+#[cfg(test)]
+mod waits_tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Secret};
+use rand::CryptoRng;
+
+use self::{
+    driver_calls::DriverCalls,
+    measures::Measures,
+    memory::Memory,
+    observation::{Freeze, Silence},
+    settings::MachineSettings,
+};
+use crate::{
+    drain::{Drainer, act::Evictor, observe::DrainViews},
+    views::ControlViews,
+};
+use controller_runtime::{
+    clock::{Reading, SharedClock},
+    events::Recorder,
+    gate::Gate,
+    key::ObjectKey,
+    objects::Objects,
+    queue::WorkQueue,
+    store::Store,
+};
+use machine_api::v1alpha1::{Machine, MachineClass};
+use machine_driver::{Registry, SecretData};
+use mcm_metrics::Metrics;
+
+/// Component name of the machine half's events.
+pub const COMPONENT: &str = "machine-controller";
+
+/// A source of randomness that is shared and passed in; cryptographic, since tokens are made from it.
+pub type SharedRng = Arc<Mutex<dyn CryptoRng + Send>>;
+
+/// Whether verdicts are suspended because an API server cannot be reached, or because the clock cannot be trusted. Cheap to
+/// clone; all clones are one switch.
+#[derive(Clone, Default)]
+pub struct FreezeSwitch {
+    /// The clock that must be trusted; none where nobody doubts it.
+    clock: Option<SharedClock>,
+    all: Arc<AtomicBool>,
+    /// Which API server is silent.
+    silence: Arc<Mutex<Silence>>,
+    /// Machines that stay frozen when the others go on.
+    held: Arc<Mutex<BTreeSet<ObjectKey>>>,
+}
+
+impl FreezeSwitch {
+    /// A switch that is also on while this clock cannot be trusted.
+    pub fn doubting(clock: SharedClock) -> Self {
+        Self { clock: Some(clock), ..Self::default() }
+    }
+
+    /// What the clock says, and how far it can be trusted.
+    pub fn reading(&self) -> Option<Reading> {
+        self.clock.as_ref().map(|clock| clock.reading())
+    }
+
+    /// Freezes or thaws.
+    pub fn set(&self, freeze: Freeze) {
+        self.all.store(freeze == Freeze::Frozen, Ordering::Release);
+    }
+
+    /// How it stands.
+    pub fn get(&self) -> Freeze {
+        let doubted = self.reading().is_some_and(|reading| reading.trouble().is_some());
+        if doubted || self.all.load(Ordering::Acquire) { Freeze::Frozen } else { Freeze::Flowing }
+    }
+
+    /// Tells which API server is silent; answers whether that is news.
+    pub fn tell(&self, silence: Silence) -> bool {
+        let mut told = self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        std::mem::replace(&mut *told, silence) != silence
+    }
+
+    /// Which API server is silent.
+    pub fn silence(&self) -> Silence {
+        *self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// How it stands for one machine.
+    pub fn of(&self, machine: &ObjectKey) -> Freeze {
+        if self.holds().contains(machine) { Freeze::Frozen } else { self.get() }
+    }
+
+    /// Keeps one machine frozen, whatever the others are.
+    pub fn hold(&self, machine: &ObjectKey) {
+        self.holds().insert(machine.clone());
+    }
+
+    /// Lets that machine go on with the others.
+    pub fn release(&self, machine: &ObjectKey) {
+        self.holds().remove(machine);
+    }
+
+    fn holds(&self) -> std::sync::MutexGuard<'_, BTreeSet<ObjectKey>> {
+        self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// What the machine controller needs.
+pub struct MachineDeps {
+    /// The stores of the control cluster.
+    pub views: ControlViews,
+    /// Machines, read and written.
+    pub machines: Objects<Machine>,
+    /// The target cluster, unless there is none.
+    pub target: Option<TargetParts>,
+    /// The drivers of this process.
+    pub drivers: Registry,
+    /// The queue whose keys [`MachineController::reconcile`] works on.
+    pub queue: Arc<WorkQueue<ObjectKey>>,
+    /// Tells the time.
+    pub clock: SharedClock,
+    /// Passes or stops destructive effects.
+    pub gate: Gate,
+    /// Takes events.
+    pub recorder: Recorder,
+    /// Randomness for tokens.
+    pub rng: SharedRng,
+    /// Whether verdicts are suspended.
+    pub freeze: FreezeSwitch,
+    /// Limits.
+    pub settings: MachineSettings,
+    /// Told of what happens.
+    pub metrics: Metrics,
+}
+
+/// What the machine controller needs of the target cluster.
+pub struct TargetParts {
+    /// Nodes, read and written; its store must be `node_store`.
+    pub nodes: Objects<Node>,
+    /// The store of Nodes.
+    pub node_store: Arc<Store<Node>>,
+    /// Secrets of `kube-system`, not cached.
+    pub tokens: Objects<Secret>,
+    /// The views that drains need.
+    pub drain_views: Arc<dyn DrainViews>,
+    /// A client of the target cluster, for evictions.
+    pub client: kube::Client,
+}
+
+/// The target cluster as the controller uses it.
+struct TargetDeps {
+    nodes: Objects<Node>,
+    node_store: Arc<Store<Node>>,
+    tokens: Objects<Secret>,
+    drainer: Drainer,
+}
+
+/// Makes VMs for machines, watches over them, and takes them away again.
+pub struct MachineController {
+    views: ControlViews,
+    machines: Objects<Machine>,
+    target: Option<TargetDeps>,
+    drivers: Registry,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    clock: SharedClock,
+    gate: Gate,
+    recorder: Recorder,
+    rng: SharedRng,
+    freeze: FreezeSwitch,
+    settings: MachineSettings,
+    measures: Measures,
+    calls: DriverCalls,
+    memories: Mutex<BTreeMap<ObjectKey, Memory>>,
+    /// Machines whose Node's removal was seen.
+    vanished: Mutex<BTreeSet<ObjectKey>>,
+    /// Classes and their Secrets as the last driver call used them, for as long as a machine names them (decisions.md 15).
+    last_good: Mutex<BTreeMap<ObjectKey, GoodClass>>,
+    /// The failure permit of each group of machines.
+    permits: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// When the first pass began: what was asked for before, an earlier process has asked for.
+    began: OnceLock<Timestamp>,
+}
+
+/// A class and its Secrets that a driver call used.
+#[derive(Clone)]
+struct GoodClass {
+    class: Arc<MachineClass>,
+    secrets: SecretData,
+}
+
+impl MachineController {
+    /// A controller; it does nothing until its queue runs [`Self::reconcile`].
+    pub fn new(deps: MachineDeps) -> Self {
+        let settings = deps.settings;
+        let measures = Measures::new(deps.metrics);
+        let target = deps.target.map(|parts| TargetDeps {
+            drainer: Drainer::new(
+                parts.drain_views,
+                Evictor::new(parts.client, deps.gate.clone(), settings.concurrent_evictions)
+                    .measured_by(measures.clone()),
+                settings.deadlines.volumes,
+            ),
+            nodes: parts.nodes,
+            node_store: parts.node_store,
+            tokens: parts.tokens,
+        });
+        Self {
+            calls: DriverCalls::new(settings.concurrent_driver_calls, Arc::clone(&deps.queue), deps.gate.clone()),
+            views: deps.views,
+            machines: deps.machines,
+            target,
+            drivers: deps.drivers,
+            queue: deps.queue,
+            clock: deps.clock,
+            gate: deps.gate,
+            recorder: deps.recorder,
+            rng: deps.rng,
+            freeze: deps.freeze,
+            settings,
+            measures,
+            memories: Mutex::default(),
+            vanished: Mutex::default(),
+            last_good: Mutex::default(),
+            permits: Mutex::default(),
+            began: OnceLock::new(),
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Whether a Node of a machine's name is really the machine's.
+//!
+//! Three rules, in this order: the Node's provider id names the machine's instance; it names another one; it says nothing,
+//! then names decide. A Node that is not the machine's is never touched. Source: decisions.md 44.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use controller_runtime::key::ObjectKey;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use machine_api::{names::label, v1alpha1::Machine};
+use machine_driver::{Registry, SameInstance, same_instance::instance_key};
+
+use crate::views::{BY_INSTANCE, BY_NODE, ControlViews};
+
+/// Whose a Node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The machine's.
+    Ours,
+    /// Something else's, for this reason.
+    Foreign(String),
+    /// Ids don't tell, and another machine has the better claim by name, for this reason: nothing is done to the Node on
+    /// behalf of this machine, and nothing is concluded about the machine from the Node.
+    Contested(String),
+}
+
+/// What a machine can say for itself when it is asked whose a Node is.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// Whether its provider id and the Node's name one instance.
+    pub instance: SameInstance,
+}
+
+/// Whose this Node is: the machine of this claim, or one of its rivals. Rivals are machines that have the Node on their label
+/// or may have its instance; what claims nothing is none.
+pub fn owner(claim: &Claim<'_>, node: &Node, rivals: &[Claim<'_>]) -> Owner {
+    let others: Vec<&Claim<'_>> =
+        rivals.iter().filter(|rival| rival.machine.metadata.uid != claim.machine.metadata.uid).collect();
+    named_by_its_id(claim, node, &others)
+        .or_else(|| named_as_anothers(claim, node, &others))
+        .unwrap_or_else(|| named_by_label(claim, node, &others))
+}
+
+/// The Node's id names the machine's instance: it is the machine's, whatever labels say. Of two machines with one instance
+/// one has it, so that they don't dress it in turns.
+fn named_by_its_id(claim: &Claim<'_>, node: &Node, others: &[&Claim<'_>]) -> Option<Owner> {
+    if claim.instance != SameInstance::Same {
+        return None;
+    }
+    let twins = others.iter().filter(|rival| rival.instance == SameInstance::Same);
+    Some(match better(claim, node, twins.copied()) {
+        Some(twin) => {
+            Owner::Contested(format!("machine {} has the same instance and the better claim", twin.name_any()))
+        }
+        None => Owner::Ours,
+    })
+}
+
+/// The Node's id names another instance, or that of another machine.
+fn named_as_anothers(claim: &Claim<'_>, node: &Node, others: &[&Claim<'_>]) -> Option<Owner> {
+    let (ours, theirs) = (&claim.machine.spec.provider_id, provider_id(node));
+    if let Some(rival) = others.iter().find(|rival| rival.instance == SameInstance::Same) {
+        return Some(Owner::Foreign(format!(
+            "its providerID {theirs:?} is that of machine {}",
+            rival.machine.name_any()
+        )));
+    }
+    (claim.instance == SameInstance::Another)
+        .then(|| Owner::Foreign(format!("its providerID {theirs:?} is not that of {ours:?}")))
+}
+
+/// Ids say nothing: the label `node` of the machines decides; of several the one that the Node names, then the elder.
+fn named_by_label(claim: &Claim<'_>, node: &Node, others: &[&Claim<'_>]) -> Owner {
+    let labelled =
+        others.iter().filter(|rival| rival.instance != SameInstance::Another && has_on_label(rival.machine, node));
+    match better(claim, node, labelled.copied()) {
+        Some(rival) => Owner::Contested(format!(
+            "machine {} has it on its label, too, and the better claim; the ids don't tell whose it is",
+            rival.name_any()
+        )),
+        None => Owner::Ours,
+    }
+}
+
+/// The rival with a better claim: the one that has the very text of the Node's id, since ids that end alike may still differ;
+/// then one that lives before one that is being deleted, then the one that the Node's label names, then one that has the Node
+/// on its own label, then the elder, then the first by name.
+fn better<'a>(claim: &Claim<'_>, node: &Node, rivals: impl Iterator<Item = &'a Claim<'a>>) -> Option<&'a Machine> {
+    let named = node.labels().get(label::MACHINE_NAME);
+    let rank = |machine: &Machine| {
+        let created = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (
+            !has_its_id(machine, node),
+            machine.metadata.deletion_timestamp.is_some(),
+            named != machine.metadata.name.as_ref(),
+            !has_on_label(machine, node),
+            created,
+            machine.metadata.name.clone(),
+        )
+    };
+    rivals
+        .map(|rival| rival.machine)
+        .min_by_key(|machine| rank(machine))
+        .filter(|rival| rank(rival) < rank(claim.machine))
+}
+
+/// Whether the machine has the very text of the Node's id. Without an id neither says anything.
+pub(super) fn has_its_id(machine: &Machine, node: &Node) -> bool {
+    let id = provider_id(node);
+    !id.is_empty() && machine.spec.provider_id.eq_ignore_ascii_case(id)
+}
+
+fn has_on_label(machine: &Machine, node: &Node) -> bool {
+    machine.labels().get(label::NODE).map(String::as_str) == node.metadata.name.as_deref()
+}
+
+/// The Node's provider id; empty when it has none yet.
+pub fn provider_id(node: &Node) -> &str {
+    node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default()
+}
+
+/// Whether a machine's provider id and another one name the same instance, by the driver of the machine's class.
+pub fn instance_of(machine: &Machine, id: &str, views: &ControlViews, drivers: &Registry) -> SameInstance {
+    let class = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
+    let provider = views.classes.get(&class).map(|class| class.provider.clone()).unwrap_or_default();
+    drivers.same_instance(&provider, &machine.spec.provider_id, id)
+}
+
+/// Whose this Node is, asked of the views: the claim of a machine, and whose else it may be. `same` tells of a machine whether
+/// its provider id and another one name the same instance.
+pub fn owner_in(
+    machine: &Machine,
+    node: &Node,
+    views: &ControlViews,
+    same: &dyn Fn(&Machine, &str) -> SameInstance,
+) -> Owner {
+    let id = provider_id(node);
+    let mut rivals: BTreeMap<Option<String>, Arc<Machine>> = BTreeMap::new();
+    let of_instance = instance_key(id).map(|instance| views.machines.by_index(BY_INSTANCE, &instance));
+    let of_node = views.machines.by_index(BY_NODE, &node.name_any());
+    for rival in of_node.into_iter().chain(of_instance.into_iter().flatten()) {
+        rivals.insert(rival.metadata.uid.clone(), rival);
+    }
+    let rivals: Vec<Claim<'_>> =
+        rivals.values().map(|rival| Claim { machine: rival, instance: same(rival, id) }).collect();
+    owner(&Claim { machine, instance: same(machine, id) }, node, &rivals)
+}
+
+#[cfg(test)]
+mod tests {
+    use SameInstance::{Another, Same, Unknown};
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use rstest::rstest;
+
+    use super::*;
+
+    /// A machine of this name with node `n` on its label; `a` is the eldest.
+    fn machine(name: &str) -> Machine {
+        let mut machine = Machine::default();
+        machine.metadata.name = Some(name.to_owned());
+        machine.metadata.uid = Some(name.to_owned());
+        let age = i64::from(name.bytes().next().unwrap_or_default());
+        machine.metadata.creation_timestamp = Some(Time(Timestamp::from_second(age).unwrap()));
+        machine.spec.provider_id = format!("id of {name}");
+        machine.labels_mut().insert(label::NODE.to_owned(), "n".to_owned());
+        machine
+    }
+
+    fn node(names: Option<&str>) -> Node {
+        let mut node = Node::default();
+        node.metadata.name = Some("n".to_owned());
+        if let Some(machine) = names {
+            node.labels_mut().insert(label::MACHINE_NAME.to_owned(), machine.to_owned());
+        }
+        node
+    }
+
+    /// Whose `n` is for machine `b` with these ids, the Node's label naming somebody.
+    fn seen_by_b(own: SameInstance, rivals: &[(&str, SameInstance)], named: Option<&str>) -> Owner {
+        let b = machine("b");
+        let rivals: Vec<(Machine, SameInstance)> = rivals.iter().map(|(name, id)| (machine(name), *id)).collect();
+        let rivals: Vec<Claim<'_>> =
+            rivals.iter().map(|(machine, instance)| Claim { machine, instance: *instance }).collect();
+        owner(&Claim { machine: &b, instance: own }, &node(named), &rivals)
+    }
+
+    #[derive(Debug, PartialEq)]
+    enum Is {
+        Ours,
+        Foreign,
+        Contested,
+    }
+
+    #[rstest]
+    #[case::nobody_else_wants_it(&[], None, Is::Ours)]
+    #[case::the_label_names_another(&[], Some("a"), Is::Ours)]
+    #[case::mc_032_two_labels_the_id_of_b_the_label_of_a(&[("a", Another)], Some("a"), Is::Ours)]
+    #[case::the_elder_does_not_know_its_id(&[("a", Unknown)], Some("a"), Is::Ours)]
+    #[case::the_elder_has_the_same_instance(&[("a", Same)], None, Is::Contested)]
+    #[case::the_younger_has_the_same_instance(&[("c", Same)], None, Is::Ours)]
+    #[case::the_node_names_one_of_two_with_the_same_instance(&[("a", Same)], Some("b"), Is::Ours)]
+    fn an_id_that_names_the_instance_decides(
+        #[case] rivals: &[(&str, SameInstance)],
+        #[case] named: Option<&str>,
+        #[case] is: Is,
+    ) {
+        assert_eq!(what(&seen_by_b(Same, rivals, named)), is);
+    }
+
+    #[rstest]
+    #[case::mc_182_another_instance(Another, &[], Some("b"), Is::Foreign)]
+    #[case::another_instance_that_nobody_has(Another, &[("a", Another)], None, Is::Foreign)]
+    #[case::mc_032_the_instance_of_a_rival(Another, &[("a", Same)], Some("b"), Is::Foreign)]
+    #[case::the_instance_of_a_younger_rival(Unknown, &[("c", Same)], Some("b"), Is::Foreign)]
+    fn an_id_that_names_another_instance_makes_it_foreign(
+        #[case] own: SameInstance,
+        #[case] rivals: &[(&str, SameInstance)],
+        #[case] named: Option<&str>,
+        #[case] is: Is,
+    ) {
+        assert_eq!(what(&seen_by_b(own, rivals, named)), is);
+    }
+
+    #[rstest]
+    #[case::no_other_claim(&[], None, Is::Ours)]
+    #[case::no_other_claim_whomever_the_node_names(&[], Some("z"), Is::Ours)]
+    #[case::the_elder_has_it(&[("a", Unknown)], None, Is::Contested)]
+    #[case::not_the_younger(&[("c", Unknown)], None, Is::Ours)]
+    #[case::whom_the_node_names_has_it(&[("c", Unknown)], Some("c"), Is::Contested)]
+    #[case::we_are_whom_it_names(&[("a", Unknown)], Some("b"), Is::Ours)]
+    #[case::an_elder_that_has_another_instance_claims_nothing(&[("a", Another)], Some("a"), Is::Ours)]
+    fn ids_that_say_nothing_leave_it_to_names(
+        #[case] rivals: &[(&str, SameInstance)],
+        #[case] named: Option<&str>,
+        #[case] is: Is,
+    ) {
+        assert_eq!(what(&seen_by_b(Unknown, rivals, named)), is);
+    }
+
+    #[test]
+    fn of_three_machines_exactly_one_has_the_node_whatever_is_known() {
+        let all = [Same, Another, Unknown];
+        let names = ["a", "b", "c"];
+        for ids in all.iter().flat_map(|a| all.map(|b| all.map(|c| [*a, b, c]))).flatten() {
+            for named in [None, Some("a"), Some("b"), Some("c"), Some("z")] {
+                let machines = names.map(machine);
+                let claims: Vec<Claim<'_>> =
+                    machines.iter().zip(ids).map(|(machine, instance)| Claim { machine, instance }).collect();
+                let owners = claims.iter().filter(|claim| owner(claim, &node(named), &claims) == Owner::Ours).count();
+                let expected = usize::from(ids.iter().any(|id| *id != Another));
+                assert_eq!(owners, expected, "{ids:?}, the Node names {named:?}");
+            }
+        }
+    }
+
+    #[rstest]
+    #[case::ids_say_nothing([Unknown, Unknown])]
+    #[case::both_have_the_instance([Same, Same])]
+    fn a_machine_that_is_deleted_has_a_worse_claim_than_one_that_lives(#[case] ids: [SameInstance; 2]) {
+        for (deleted, living) in [("a", "b"), ("b", "a")] {
+            for named in [None, Some("a"), Some("b")] {
+                let mut machines = ["a", "b"].map(machine);
+                for machine in machines.iter_mut().filter(|machine| machine.name_any() == deleted) {
+                    machine.metadata.deletion_timestamp = Some(Time(Timestamp::from_second(1).unwrap()));
+                }
+                let mut claims = machines.iter().zip(ids).map(|(machine, instance)| Claim { machine, instance });
+                let claims: [Claim<'_>; 2] = [claims.next().unwrap(), claims.next().unwrap()];
+                let owners = claims.iter().filter(|claim| owner(claim, &node(named), &claims) == Owner::Ours);
+                let owners: Vec<String> = owners.map(|claim| claim.machine.name_any()).collect();
+                assert_eq!(owners, [living], "{deleted} is deleted, the Node names {named:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_without_an_id_is_not_that_of_a_machine_without_one() {
+        let [mut elder, young] = ["a", "b"].map(machine);
+        elder.spec.provider_id.clear();
+        let claims = [&elder, &young].map(|machine| Claim { machine, instance: Unknown });
+        let owners = claims.map(|claim| owner(&claim, &node(Some("b")), &claims) == Owner::Ours);
+        assert_eq!(owners, [false, true], "the label of the Node decides");
+    }
+
+    #[test]
+    fn a_machine_without_the_label_is_no_rival_unless_it_has_the_instance() {
+        let mut unlabelled = machine("a");
+        unlabelled.metadata.labels = None;
+        let b = machine("b");
+        let owner_for = |instance| {
+            let rivals = [Claim { machine: &unlabelled, instance }];
+            owner(&Claim { machine: &b, instance: Unknown }, &node(Some("a")), &rivals)
+        };
+        assert_eq!(owner_for(Unknown), Owner::Ours);
+        assert_eq!(what(&owner_for(Same)), Is::Foreign);
+    }
+
+    #[test]
+    fn where_all_ids_end_alike_a_new_machine_gets_its_own_node_and_not_the_eldest() {
+        let [mut elder, mut young] = ["a", "b"].map(machine);
+        elder.labels_mut().insert(label::NODE.to_owned(), "another".to_owned());
+        for machine in [&mut elder, &mut young] {
+            machine.spec.provider_id = format!("metal:///{}/vm", machine.metadata.name.as_deref().unwrap());
+        }
+        for id in ["metal:///b/vm", "metal://b/vm", ""] {
+            let mut node = node(None);
+            node.spec.get_or_insert_default().provider_id = Some(id.to_owned());
+            let claims = [&elder, &young].map(|machine| Claim { machine, instance: Same });
+            assert_eq!(claims.map(|claim| owner(&claim, &node, &claims) == Owner::Ours), [false, true], "{id}");
+        }
+        // Nor does a label help against the very text of the id.
+        let mut node = node(Some("b"));
+        node.spec.get_or_insert_default().provider_id = Some("metal:///a/vm".to_owned());
+        let claims = [&elder, &young].map(|machine| Claim { machine, instance: Same });
+        assert_eq!(claims.map(|claim| owner(&claim, &node, &claims) == Owner::Ours), [true, false]);
+    }
+
+    fn what(owner: &Owner) -> Is {
+        match owner {
+            Owner::Ours => Is::Ours,
+            Owner::Foreign(_) => Is::Foreign,
+            Owner::Contested(_) => Is::Contested,
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Builds the observation of a machine from the stores and from memory. No API call, no decision.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::ResourceExt;
+
+use super::{
+    class_state::class_state,
+    health::conditions_changed,
+    lost_link::candidate,
+    memory::{Memory, Pass},
+    node_ailments::{Ailments, Sight},
+    node_ownership::{Owner, instance_of, owner_in, provider_id},
+    observation::{
+        AttachmentView, ClassView, CreationGuarantee, DrainState, Freeze, Inputs, LastGood, Namesake, NodeIdentity,
+        NodeView, OBSERVATION_VERSION, Observation, SecretView, Sibling, Silence, TargetCluster, conditions_of,
+        force_deletion, since,
+    },
+    settings::{HealthTimeout, Limits, MachineSettings},
+    shared_instance::vm_owner_in,
+    user_data::{SecretsNamed, wants},
+    vm_gone::VmCheck,
+};
+use crate::{
+    drain::observe::{DrainViews, MissingView},
+    views::{BY_NAME_LABEL, ControlViews, qualified},
+};
+use controller_runtime::{clock::Reading, key::ObjectKey, store::Store};
+use machine_api::{
+    names::label,
+    v1alpha1::{Machine, MachineClass, MachinePhase, SecretReference},
+};
+use machine_driver::{Registry, SameInstance, SecretData};
+
+/// Where an observation comes from.
+pub struct Sources<'a> {
+    /// The control cluster.
+    pub views: &'a ControlViews,
+    /// The target cluster.
+    pub target: Option<TargetSources<'a>>,
+    /// The drivers.
+    pub drivers: &'a Registry,
+    /// The settings.
+    pub settings: &'a MachineSettings,
+    /// Whether verdicts are suspended.
+    pub freeze: Freeze,
+    /// Which API server is silent.
+    pub silence: Silence,
+    /// Whether an earlier form of class and Secrets is remembered.
+    pub last_good: LastGood,
+    /// Whether the removal of the machine's Node was seen.
+    pub node_vanished: bool,
+}
+
+/// What an observation needs of the target cluster.
+#[derive(Clone, Copy)]
+pub struct TargetSources<'a> {
+    /// The store of Nodes.
+    pub nodes: &'a Store<Node>,
+    /// The views that drains need.
+    pub drains: &'a dyn DrainViews,
+    /// Whether looking at these begins them.
+    pub looking: Looking,
+}
+
+/// Whether looking at views that are not kept yet begins to keep them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looking {
+    /// It does: something will be done with what they hold.
+    Begins,
+    /// It does not.
+    Glances,
+}
+
+/// The Secrets of a class.
+pub struct ClassSecrets {
+    /// Their data, merged.
+    pub data: SecretData,
+    /// Whether any is named.
+    pub named: SecretsNamed,
+    /// Names and versions.
+    pub versions: Vec<(String, Option<String>)>,
+    /// Those that are missing.
+    pub missing: Vec<String>,
+}
+
+/// The observation of this machine. What it notices for the first time is for [`Memory::keep`].
+pub fn observe(
+    sources: &Sources<'_>,
+    machine: Arc<Machine>,
+    memory: &Memory,
+    pass: &Pass,
+    reading: Reading,
+) -> Observation {
+    let now = reading.now;
+    let limits = sources.settings.limits_of(&machine);
+    let class = class_of(sources.views, &machine);
+    let secrets = secrets_of(&sources.views.secrets, &machine, class.as_deref());
+    let node = node_view(sources, &machine, memory);
+    let vm_check = vm_check(&machine, memory.vm_check);
+    let attachments = attachments(sources, &machine);
+    Observation {
+        version: OBSERVATION_VERSION,
+        now,
+        steady: reading.steady,
+        step: reading.step,
+        clock: reading.trouble(),
+        first_seen: memory.first_seen,
+        first_seen_deleting: first_seen_deleting(&machine, memory.first_seen_deleting, now),
+        freeze: if reading.trouble().is_some() { Freeze::Frozen } else { sources.freeze },
+        silence: sources.silence,
+        target: if sources.target.is_some() { TargetCluster::Present } else { TargetCluster::None },
+        class: ClassView {
+            state: class_state(&machine.spec.class, class.as_deref()),
+            virtual_capacity: class.as_ref().map(|class| {
+                class.node_template.as_ref().map(|template| template.virtual_capacity.clone()).unwrap_or_default()
+            }),
+            creation: class
+                .as_ref()
+                .and_then(|class| sources.drivers.driver_for(&class.provider).ok())
+                .filter(|driver| !driver.info().capabilities.create_is_idempotent)
+                .map_or(CreationGuarantee::Idempotent, |_| CreationGuarantee::RecordIntent),
+            last_good: sources.last_good,
+        },
+        inputs: Inputs {
+            machine: machine.metadata.generation,
+            class: class.as_ref().map(|class| (class.uid().unwrap_or_default(), class.metadata.generation)),
+            secrets: secrets.versions,
+            force: force_deletion(&machine),
+        },
+        secrets: if secrets.missing.is_empty() {
+            SecretView::Present(wants(&secrets.data, secrets.named))
+        } else {
+            SecretView::Missing(secrets.missing)
+        },
+        missing_views: missing_views(sources, attachments.as_deref(), pass),
+        attachments,
+        siblings: siblings(sources.views, &machine, &limits, vm_check, now),
+        limits,
+        node_identity: node_identity(sources, &machine, &node),
+        ailments: ailments(&node, sight_of_nodes(sources, reading), &memory.ailments, reading.steady),
+        conditions_differ_since: conditions_differ_since(
+            &machine,
+            &node,
+            memory.conditions_differ_since,
+            reading.steady,
+        ),
+        vm_owner: vm_owner_in(&machine, sources.views, &same_instance(sources)),
+        creation_unknown_since: memory.creation_unknown_since,
+        node,
+        flow: memory.flow.clone(),
+        pause: memory.pause.clone(),
+        drain: pass.drain.clone(),
+        permit: pass.permit,
+        node_source: pass.node_source,
+        troubles: pass.troubles.clone(),
+        vm_check,
+        machine,
+    }
+}
+
+/// The class that a machine names.
+pub fn class_of(views: &ControlViews, machine: &Machine) -> Option<Arc<MachineClass>> {
+    let namespace = machine.namespace().unwrap_or_default();
+    views.classes.get(&ObjectKey::new(namespace, machine.spec.class.name.clone()))
+}
+
+/// The Secrets that a class names; the data of `credentialsSecretRef` wins.
+pub fn secrets_of(secrets: &Store<Secret>, machine: &Machine, class: Option<&MachineClass>) -> ClassSecrets {
+    let mut found = ClassSecrets {
+        data: SecretData::default(),
+        named: SecretsNamed::None,
+        versions: Vec::new(),
+        missing: Vec::new(),
+    };
+    let Some(class) = class else { return found };
+    let own = machine.namespace().unwrap_or_default();
+    let mut data_of = |reference: &Option<SecretReference>| {
+        let Some(reference) = reference else { return BTreeMap::new() };
+        let namespace = if reference.namespace.is_empty() { own.clone() } else { reference.namespace.clone() };
+        let key = ObjectKey::new(namespace, reference.name.clone());
+        found.named = SecretsNamed::Some;
+        let secret = secrets.get(&key);
+        found.versions.push((key.to_string(), secret.as_ref().and_then(|secret| secret.resource_version())));
+        if secret.is_none() {
+            found.missing.push(key.to_string());
+        }
+        secret.and_then(|secret| secret.data.clone()).unwrap_or_default()
+    };
+    let base = data_of(&class.secret_ref);
+    let over = data_of(&class.credentials_secret_ref);
+    found.data = SecretData::merged(base, over);
+    found
+}
+
+fn node_view(sources: &Sources<'_>, machine: &Machine, memory: &Memory) -> NodeView {
+    let Some(target) = sources.target else { return NodeView::NoTarget };
+    let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
+    if name.is_empty() {
+        return not_linked(sources, target.nodes, machine, memory);
+    }
+    match target.nodes.get(&ObjectKey::cluster_scoped(name)) {
+        None if sources.node_vanished => NodeView::Vanished,
+        None => NodeView::Absent,
+        Some(node) => whose(owner_in(machine, &node, sources.views, &same_instance(sources)), node),
+    }
+}
+
+/// The word of the drivers of the machines' classes.
+fn same_instance(sources: &Sources<'_>) -> impl Fn(&Machine, &str) -> SameInstance {
+    |machine, id| instance_of(machine, id, sources.views, sources.drivers)
+}
+
+/// A Node that is there, as a machine of this claim sees it.
+pub fn whose(owner: Owner, node: Arc<Node>) -> NodeView {
+    match owner {
+        Owner::Ours => NodeView::Ours(node),
+        Owner::Foreign(why) => NodeView::Foreign { name: node.name_any(), why },
+        Owner::Contested(why) => NodeView::Contested { name: node.name_any(), why },
+    }
+}
+
+/// Whether the driver can tell that the Node is the machine's.
+fn node_identity(sources: &Sources<'_>, machine: &Machine, node: &NodeView) -> NodeIdentity {
+    let Some(id) = node.ours().map(|node| provider_id(node)) else { return NodeIdentity::Told };
+    let can_be_compared = !id.is_empty() && !machine.spec.provider_id.is_empty();
+    if can_be_compared && instance_of(machine, id, sources.views, sources.drivers) == SameInstance::Unknown {
+        NodeIdentity::Unknown { node: id.to_owned() }
+    } else {
+        NodeIdentity::Told
+    }
+}
+
+fn not_linked(sources: &Sources<'_>, nodes: &Store<Node>, machine: &Machine, memory: &Memory) -> NodeView {
+    let candidate = candidate(machine, nodes, sources.views, &same_instance(sources)).map(|node| node.name_any());
+    let namesake = memory.flow.vm.as_ref().filter(|vm| !vm.identity.node_name.is_empty()).and_then(|vm| {
+        let node = nodes.get(&ObjectKey::cluster_scoped(&vm.identity.node_name))?;
+        let mut made = machine.clone();
+        made.spec.provider_id.clone_from(&vm.identity.provider_id);
+        Some(Namesake {
+            instance: instance_of(&made, provider_id(&node), sources.views, sources.drivers),
+            created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        })
+    });
+    NodeView::NotLinked { candidate, namesake }
+}
+
+/// When this process first saw the machine being deleted.
+pub fn first_seen_deleting(machine: &Machine, before: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    if machine.metadata.deletion_timestamp.is_some() { before.or(Some(now)) } else { before }
+}
+
+/// What ails the Node of a machine, after what was seen before.
+pub fn ailments(node: &NodeView, sight: Sight, before: &Ailments, steady: Timestamp) -> Ailments {
+    node.ours().map(|node| Ailments::of(node, sight, before, steady)).unwrap_or_default()
+}
+
+fn sight_of_nodes(sources: &Sources<'_>, reading: Reading) -> Sight {
+    let through = sources.target.map_or(Sight::Current, |target| Sight::through(target.nodes));
+    through.under(sources.freeze, sources.silence, reading.trouble())
+}
+
+/// What the driver said of the VM counts for as long as the machine is unhealthy.
+pub fn vm_check(machine: &Machine, before: VmCheck) -> VmCheck {
+    if machine.status.current_status.phase == MachinePhase::Unknown { before } else { VmCheck::NotAsked }
+}
+
+/// Since when the Node of a machine that has not joined says something that is not written yet.
+pub fn conditions_differ_since(
+    machine: &Machine,
+    node: &NodeView,
+    before: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let status = &machine.status;
+    let joining = matches!(status.current_status.phase, MachinePhase::Pending | MachinePhase::CrashLoopBackOff);
+    let differs =
+        joining && node.ours().is_some_and(|node| conditions_changed(&status.conditions, conditions_of(node)));
+    differs.then(|| before.unwrap_or(now))
+}
+
+fn attachments(sources: &Sources<'_>, machine: &Machine) -> Option<Vec<AttachmentView>> {
+    let (Some(target), Some(_)) = (sources.target, &machine.metadata.deletion_timestamp) else { return None };
+    let name = machine.labels().get(label::NODE).map(String::as_str).unwrap_or_default();
+    let is_known = || match target.looking {
+        Looking::Begins => target.drains.ready(),
+        Looking::Glances => target.drains.complete(),
+    };
+    if name.is_empty() || !is_known() {
+        return None;
+    }
+    let all = target.drains.attachments_on(name);
+    let views = all
+        .iter()
+        .map(|attachment| AttachmentView {
+            name: attachment.name_any(),
+            uid: attachment.uid().unwrap_or_default(),
+            deleting: attachment.metadata.deletion_timestamp.is_some(),
+        })
+        .collect();
+    Some(views)
+}
+
+/// What keeps a drain or a detachment waiting for lists.
+fn missing_views(sources: &Sources<'_>, attachments: Option<&[AttachmentView]>, pass: &Pass) -> Vec<MissingView> {
+    let awaits = pass.drain == DrainState::Warming || attachments.is_none();
+    sources.target.filter(|_| awaits).map(|target| target.drains.missing()).unwrap_or_default()
+}
+
+/// The machine's group, but only when its health timeout may have passed: it can be large.
+fn siblings(
+    views: &ControlViews,
+    machine: &Machine,
+    limits: &Limits,
+    vm: VmCheck,
+    now: Timestamp,
+) -> Option<Vec<Sibling>> {
+    let HealthTimeout::After(limit) = limits.health else { return None };
+    let current = &machine.status.current_status;
+    let timed = matches!(
+        current.phase,
+        MachinePhase::Unknown | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed
+    );
+    let began = current.last_update_time.as_ref().map(|began| began.0)?;
+    if !timed || (since(now, began) <= limit && vm != VmCheck::Gone) {
+        return None;
+    }
+    let Some(group) = machine.labels().get(label::NAME).filter(|name| !name.is_empty()) else {
+        return Some(Vec::new());
+    };
+    let all = views.machines.by_index(BY_NAME_LABEL, &qualified(&machine.namespace().unwrap_or_default(), group));
+    Some(
+        all.iter()
+            .filter(|sibling| sibling.metadata.uid != machine.metadata.uid)
+            .map(|sibling| Sibling {
+                name: sibling.name_any(),
+                phase: sibling.status.current_status.phase.as_str().to_owned(),
+                preserved: sibling.status.current_status.preserve_expiry_time.is_some(),
+            })
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{super::testing::*, *};
+    use machine_api::v1alpha1::{OperationState, OperationType};
+
+    fn secret(name: &str, data: &[(&str, &str)]) -> Secret {
+        let mut secret = Secret::default();
+        secret.metadata.name = Some(name.to_owned());
+        secret.metadata.namespace = Some("ns".to_owned());
+        let data =
+            data.iter().map(|(key, value)| ((*key).to_owned(), k8s_openapi::ByteString(value.as_bytes().to_vec())));
+        secret.data = Some(data.collect());
+        secret
+    }
+
+    #[test]
+    fn mc_044_the_credentials_beat_the_secret_key_by_key() {
+        let store = Store::new(Vec::new());
+        store.apply(secret("a", &[("x", "1"), ("y", "1")]));
+        store.apply(secret("b", &[("y", "2")]));
+        let class: MachineClass =
+            serde_json::from_value(json!({ "secretRef": { "name": "a" }, "credentialsSecretRef": { "name": "b" } }))
+                .unwrap();
+        let found = secrets_of(&store, &machine(), Some(&class));
+        assert_eq!((found.data.get("x"), found.data.get("y")), (Some(b"1".as_slice()), Some(b"2".as_slice())));
+        assert!(found.missing.is_empty());
+    }
+
+    fn member(name: &str, group: &str, phase: MachinePhase) -> Machine {
+        let mut machine = in_phase(phase, 0, OperationType::HealthCheck, OperationState::Processing);
+        machine.metadata.name = Some(name.to_owned());
+        machine.metadata.uid = Some(name.to_owned());
+        machine.labels_mut().insert(label::NAME.to_owned(), group.to_owned());
+        machine
+    }
+
+    #[test]
+    fn mc_117_machines_of_another_deployment_are_no_siblings() {
+        let views = ControlViews::default();
+        let sick = member("sick", "one", MachinePhase::Unknown);
+        views.machines.apply(sick.clone());
+        views.machines.apply(member("other", "two", MachinePhase::Pending));
+        views.machines.apply(member("sibling", "one", MachinePhase::Running));
+        let limits = MachineSettings::default().limits_of(&sick);
+        let names = |machine: &Machine| {
+            let found = siblings(&views, machine, &limits, VmCheck::NotAsked, at(601));
+            found.map(|found| found.into_iter().map(|sibling| sibling.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&sick), Some(vec!["sibling".to_owned()]));
+        assert_eq!(
+            names(&member("sibling", "one", MachinePhase::Running)),
+            None,
+            "nobody asks about a healthy machine"
+        );
+    }
+}

@@ -1,0 +1,419 @@
+//! What would be decided about a machine now, without doing any of it: for people who ask why a machine is as it is.
+//!
+//! Observation and decision are those of the passes. What only a process that runs the loop knows (calls under way,
+//! pauses, a drain's last step) is used where there is one. Source: spec/extension-apiserver §1.3.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::ResourceExt;
+
+use super::{
+    FreezeSwitch, MachineController,
+    creation::driver_wait,
+    creation_outcome::AskedBefore,
+    decide::decide,
+    deletion::{DeletionStep, next_deletion_step},
+    deletion_stage::DeletionStage,
+    memory::{Memory, Pass},
+    node_ailments::Ailments,
+    observation::{Freeze, LastGood, NodeSource, Observation, Permit},
+    observe::{Looking, Sources, TargetSources, observe},
+    plan::{Effect, Next, Plan},
+    preservation,
+    settings::MachineSettings,
+    status_change::progressing,
+    time_limit::{Limited, creation_limit, drain_limit, phase_limit},
+};
+use crate::{
+    drain::{observe::DrainViews, waiting::Waiting as DrainWaiting},
+    views::ControlViews,
+};
+use controller_runtime::{clock::Reading, key::ObjectKey, store::Store};
+use machine_api::{
+    names::{label, machine_condition},
+    v1alpha1::{Machine, MachinePhase},
+};
+use machine_driver::Registry;
+
+/// What outlooks are made from.
+#[derive(Clone)]
+pub struct OutlookDeps {
+    /// The stores of the control cluster.
+    pub views: ControlViews,
+    /// The target cluster, unless there is none.
+    pub target: Option<OutlookTarget>,
+    /// The drivers of this process.
+    pub drivers: Registry,
+    /// Limits.
+    pub settings: MachineSettings,
+    /// Whether verdicts are suspended.
+    pub freeze: FreezeSwitch,
+    /// The loop, where this process has one.
+    pub controller: Option<Arc<MachineController>>,
+}
+
+/// What outlooks need of the target cluster.
+#[derive(Clone)]
+pub struct OutlookTarget {
+    /// The store of Nodes.
+    pub nodes: Arc<Store<Node>>,
+    /// The views that drains need; they are not begun by looking.
+    pub drains: Arc<dyn DrainViews>,
+}
+
+/// What is seen of a machine at one moment. What would be done about it follows from this alone, whenever it is asked.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    /// What is seen.
+    pub seen: Arc<Observation>,
+    /// Whom its drain waits for, where this process steps it.
+    pub drain: Option<DrainWaiting>,
+}
+
+impl Sighting {
+    /// What would be done.
+    pub fn outlook(&self) -> Outlook {
+        let mut seen = Arc::clone(&self.seen);
+        let mut plan = decide(&seen);
+        if plan.next == Next::TakePermit || matches!(plan.effects[..], [Effect::RereadNode | Effect::LookForNode]) {
+            // Nobody waits here, and nobody acts: what is decided under the permit, and if a last look at the Node brings
+            // nothing new, can be told.
+            let last = Observation { permit: Permit::Held, node_source: NodeSource::Live, ..(*seen).clone() };
+            plan = decide(&last);
+            seen = Arc::new(last);
+        }
+        Outlook { seen, plan, drain: self.drain.clone() }
+    }
+}
+
+/// What is seen of a machine, and what would be done about it.
+#[derive(Clone, Debug)]
+pub struct Outlook {
+    /// What is seen.
+    pub seen: Arc<Observation>,
+    /// What would be done.
+    pub plan: Plan,
+    /// Whom its drain waits for, where this process steps it.
+    pub drain: Option<DrainWaiting>,
+}
+
+/// Where a machine stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Its VM is being made.
+    Create,
+    /// Its VM is to join the cluster.
+    Join,
+    /// It is as it should be.
+    Run,
+    /// Its Node is unhealthy or missing.
+    Unhealthy,
+    /// It has failed.
+    Fail,
+    /// It is being updated in place, or was and is not Running yet.
+    InPlace,
+    /// It is kept for somebody to look at.
+    Preserved,
+    /// Nothing is decided about it while an API server is silent.
+    Frozen,
+    /// It is being deleted.
+    Deleting(DeletionStage),
+}
+
+impl Stage {
+    /// All of them, in the order of a machine's life.
+    pub const ALL: [Self; 14] = [
+        Self::Create,
+        Self::Join,
+        Self::Run,
+        Self::Unhealthy,
+        Self::Fail,
+        Self::InPlace,
+        Self::Preserved,
+        Self::Frozen,
+        Self::Deleting(DeletionStage::GetVmStatus),
+        Self::Deleting(DeletionStage::Drain),
+        Self::Deleting(DeletionStage::DeleteVolumeAttachments),
+        Self::Deleting(DeletionStage::DeleteVm),
+        Self::Deleting(DeletionStage::DeleteNode),
+        Self::Deleting(DeletionStage::RemoveFinalizer),
+    ];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "Create",
+            Self::Join => "Join",
+            Self::Run => "Run",
+            Self::Unhealthy => "Unhealthy",
+            Self::Fail => "Fail",
+            Self::InPlace => "InPlace",
+            Self::Preserved => "Preserved",
+            Self::Frozen => "Frozen",
+            Self::Deleting(DeletionStage::GetVmStatus) => "GetVmStatus",
+            Self::Deleting(DeletionStage::Drain) => "Drain",
+            Self::Deleting(DeletionStage::DeleteVolumeAttachments) => "DeleteVolumeAttachments",
+            Self::Deleting(DeletionStage::DeleteVm) => "DeleteVm",
+            Self::Deleting(DeletionStage::DeleteNode) => "DeleteNode",
+            Self::Deleting(DeletionStage::RemoveFinalizer) => "RemoveFinalizer",
+        }
+    }
+
+    /// Where the machine stands.
+    pub fn of(seen: &Observation) -> Self {
+        if seen.machine.metadata.deletion_timestamp.is_some() {
+            return Self::Deleting(deletion_stage(seen));
+        }
+        if seen.freeze == Freeze::Frozen {
+            return Self::Frozen;
+        }
+        if preservation::ends(seen).is_some_and(|end| end > seen.now) {
+            return Self::Preserved;
+        }
+        match seen.phase() {
+            MachinePhase::Pending => Self::Join,
+            MachinePhase::Running | MachinePhase::Available => Self::Run,
+            MachinePhase::Unknown => Self::Unhealthy,
+            MachinePhase::Failed => Self::Fail,
+            MachinePhase::InPlaceUpdating
+            | MachinePhase::InPlaceUpdateSuccessful
+            | MachinePhase::InPlaceUpdateFailed => Self::InPlace,
+            MachinePhase::Terminating => Self::Deleting(deletion_stage(seen)),
+            MachinePhase::Unset | MachinePhase::CrashLoopBackOff | MachinePhase::Other(_) => Self::Create,
+        }
+    }
+}
+
+fn deletion_stage(seen: &Observation) -> DeletionStage {
+    match next_deletion_step(seen) {
+        DeletionStep::MarkTerminating(stage) => stage,
+        DeletionStep::AwaitCall | DeletionStep::AwaitOther(_) => {
+            DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus)
+        }
+        DeletionStep::AskStatus => DeletionStage::GetVmStatus,
+        DeletionStep::LinkNode(_) | DeletionStep::DrainNode => DeletionStage::Drain,
+        DeletionStep::Detach => DeletionStage::DeleteVolumeAttachments,
+        DeletionStep::DeleteVm => DeletionStage::DeleteVm,
+        DeletionStep::DeleteNode => DeletionStage::DeleteNode,
+        DeletionStep::LeaveVm(_) | DeletionStep::RemoveFinalizer | DeletionStep::NotOurs => {
+            DeletionStage::RemoveFinalizer
+        }
+    }
+}
+
+/// A moment at which something happens to a machine unless it gets on before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// What is limited: `creation`, `health`, `drain`, `inPlace`, `preserve`, `pvDetach` or `pvReattach`.
+    pub name: &'static str,
+    /// When.
+    pub at: Timestamp,
+    /// What happens then.
+    pub on_expiry: &'static str,
+}
+
+/// Why a machine does not get on, in the words of its condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// Reason in CamelCase.
+    pub reason: String,
+    /// Whom it waits for.
+    pub message: String,
+    /// Since when, if that is known better than the message tells.
+    pub since: Option<Timestamp>,
+}
+
+impl Outlook {
+    /// Where the machine stands.
+    pub fn stage(&self) -> Stage {
+        Stage::of(&self.seen)
+    }
+
+    /// What happens to the machine, and when, unless it gets on before.
+    pub fn deadlines(&self) -> Vec<Deadline> {
+        let seen = &self.seen;
+        let mut all = Vec::new();
+        let mut add = |name, at, on_expiry| all.push(Deadline { name, at, on_expiry });
+        if seen.machine.metadata.deletion_timestamp.is_none() {
+            if let Some(limit) = phase_limit(seen) {
+                let (name, then) = match limit.of {
+                    Limited::Creation => ("creation", "the machine is declared Failed"),
+                    Limited::Health => ("health", "the machine is declared Failed when its turn comes"),
+                    Limited::InPlaceUpdate => ("inPlace", "the update is declared failed"),
+                    Limited::Drain => ("drain", "pods are deleted by force"),
+                };
+                add(name, limit.ends_at(seen.now), then);
+            } else if Stage::of(seen) == Stage::Create {
+                let then = "the next attempt that fails declares the machine Failed";
+                add("creation", creation_limit(seen).ends_at(seen.now), then);
+            }
+            if let Some(end) = preservation::ends(seen) {
+                add("preserve", end, "the machine is not kept any longer");
+            }
+        } else if matches!(self.stage(), Stage::Deleting(stage) if stage <= DeletionStage::Drain)
+            && let Some(limit) = drain_limit(seen)
+        {
+            add("drain", limit.ends_at(seen.now), "pods are deleted by force");
+        }
+        match &self.drain {
+            Some(DrainWaiting::Detach { until, .. }) => {
+                add("pvDetach", *until, "the attempt to drain has failed and is made again");
+            }
+            Some(DrainWaiting::Reattach { until, .. }) => add("pvReattach", *until, "the next pod is evicted"),
+            Some(DrainWaiting::Budget { .. } | DrainWaiting::Pod { .. } | DrainWaiting::VolumeNames) | None => {}
+        }
+        all
+    }
+
+    /// Why the machine does not get on.
+    pub fn blockers(&self) -> Vec<Blocker> {
+        let mut all: Vec<Blocker> = Vec::new();
+        let mut add = |reason: &str, message: String, since| {
+            if !all.iter().any(|known| known.reason == reason) {
+                all.push(Blocker { reason: reason.to_owned(), message, since });
+            }
+        };
+        if let Some(told) = self.told().filter(|told| told.reason != machine_condition::REASON_SETTLED) {
+            add(&told.reason, told.message.clone(), Some(told.last_transition_time.0));
+        }
+        if self.seen.freeze == Freeze::Frozen {
+            let text = match self.seen.clock {
+                None => "waiting for an API server that does not answer; ends when both API servers answer again",
+                Some(_) => "waiting for a clock that can be trusted; ends when this host's and the API server's agree",
+            };
+            add(machine_condition::REASON_FROZEN, text.to_owned(), None);
+        }
+        let call = self.seen.flow.in_flight.filter(|_| self.seen.machine.metadata.deletion_timestamp.is_none());
+        if let Some(wait) = call.and_then(|call| driver_wait(&self.seen, call)) {
+            add(wait.reason(), wait.message(), None);
+        }
+        all
+    }
+
+    /// The condition that says whom the machine waits for, as it would be after the plan.
+    fn told(&self) -> Option<std::borrow::Cow<'_, Condition>> {
+        let written = self.plan.effects.iter().rev().find_map(|effect| {
+            let Effect::PatchStatus(patch) = effect else { return None };
+            let all = patch.pointer("/status/machineConditions")?.as_array()?;
+            let one = all.iter().find(|one| one["type"] == machine_condition::PROGRESSING)?;
+            serde_json::from_value(one.clone()).ok()
+        });
+        written.map(std::borrow::Cow::Owned).or_else(|| progressing(&self.seen.machine).map(std::borrow::Cow::Borrowed))
+    }
+}
+
+/// Makes outlooks.
+#[derive(Clone)]
+pub struct Outlooks {
+    deps: OutlookDeps,
+}
+
+impl Outlooks {
+    /// Outlooks from these stores.
+    pub fn new(deps: OutlookDeps) -> Self {
+        Self { deps }
+    }
+
+    /// The stores that are not complete yet.
+    pub fn missing(&self) -> Option<&'static str> {
+        let views = &self.deps.views;
+        let nodes = self.deps.target.as_ref().is_none_or(|target| target.nodes.is_synced());
+        let all = [
+            ("machines", views.machines.is_synced()),
+            ("machinesets", views.sets.is_synced()),
+            ("machinedeployments", views.deployments.is_synced()),
+            ("machineclasses", views.classes.is_synced()),
+            ("secrets", views.secrets.is_synced()),
+            ("nodes", nodes),
+        ];
+        all.into_iter().find(|(_, synced)| !synced).map(|(name, _)| name)
+    }
+
+    /// Whether this process has the loop of machines.
+    pub fn has_controller(&self) -> bool {
+        self.deps.controller.is_some()
+    }
+
+    /// Limits.
+    pub fn settings(&self) -> &MachineSettings {
+        &self.deps.settings
+    }
+
+    /// The target cluster, unless there is none.
+    pub fn target(&self) -> Option<&OutlookTarget> {
+        self.deps.target.as_ref()
+    }
+
+    /// What is seen of a machine now.
+    pub fn seen(&self, machine: &Arc<Machine>, now: Timestamp) -> Observation {
+        self.look(machine, now).0
+    }
+
+    /// Whether verdicts are suspended because an API server is silent.
+    pub fn freeze(&self) -> Freeze {
+        self.deps.freeze.get()
+    }
+
+    /// The store of Nodes, unless there is no target cluster.
+    pub fn nodes(&self) -> Option<&Store<Node>> {
+        self.deps.target.as_ref().map(|target| &*target.nodes)
+    }
+
+    /// Where a machine stands.
+    pub fn stage_of(&self, machine: &Arc<Machine>, now: Timestamp) -> Stage {
+        Stage::of(&self.look(machine, now).0)
+    }
+
+    /// What would be decided about a machine now.
+    pub fn of(&self, machine: &Arc<Machine>, now: Timestamp) -> Outlook {
+        self.sight(machine, now).outlook()
+    }
+
+    /// What is seen of a machine now, with all that can be told of it later.
+    pub fn sight(&self, machine: &Arc<Machine>, now: Timestamp) -> Sighting {
+        let (seen, drain) = self.look(machine, now);
+        Sighting { seen: Arc::new(seen), drain }
+    }
+
+    /// What is seen of a machine, and whom its drain waits for.
+    fn look(&self, machine: &Arc<Machine>, now: Timestamp) -> (Observation, Option<DrainWaiting>) {
+        let deps = &self.deps;
+        let key = ObjectKey::of(&**machine);
+        let class = ObjectKey::new(key.namespace.clone(), machine.spec.class.name.clone());
+        let uid = machine.metadata.uid.clone().unwrap_or_default();
+        let controller = deps.controller.as_ref();
+        let remembered = controller.and_then(|controller| controller.remembered(&key, &uid));
+        let (memory, drain) = remembered.unwrap_or_else(|| {
+            let name = machine.labels().get(label::NODE);
+            let node = name.and_then(|name| self.nodes()?.get(&ObjectKey::cluster_scoped(name.clone())));
+            (unseen(machine, node.as_deref(), uid, now), None)
+        });
+        let sources = Sources {
+            views: &deps.views,
+            target: deps.target.as_ref().map(|target| TargetSources {
+                nodes: &target.nodes,
+                drains: &*target.drains,
+                looking: Looking::Glances,
+            }),
+            drivers: &deps.drivers,
+            settings: &deps.settings,
+            freeze: deps.freeze.of(&key),
+            silence: deps.freeze.silence(),
+            last_good: controller.map_or(LastGood::Unknown, |controller| controller.remembers_class(&class)),
+            node_vanished: controller.is_some_and(|controller| controller.saw_node_vanish(&key)),
+        };
+        let reading = deps.freeze.reading().unwrap_or(Reading::trusted(now)).told_at(now);
+        (observe(&sources, Arc::clone(machine), &memory, &Pass::default(), reading), drain)
+    }
+}
+
+/// The memory of a process that has seen the machine from its beginning, and nothing besides.
+fn unseen(machine: &Machine, node: Option<&Node>, uid: String, now: Timestamp) -> Memory {
+    let created = machine.creation_timestamp().map_or(now, |created| created.0);
+    let mut memory = Memory::new(uid, created, AskedBefore::Nothing);
+    memory.first_seen_deleting = machine.metadata.deletion_timestamp.as_ref().map(|deleted| deleted.0);
+    memory.ailments = node.map(|node| Ailments::from_the_beginning(node, now)).unwrap_or_default();
+    memory
+}

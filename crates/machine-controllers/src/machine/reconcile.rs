@@ -1,0 +1,453 @@
+//! The pass over one machine: observe, decide, act, again, until nothing more can be done at once.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{StreamExt, stream};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use super::{
+    GoodClass, MachineController,
+    act::Acted,
+    creation_outcome::AskedBefore,
+    decide::decide,
+    driver_calls::{Order, Tracked, failed},
+    measures::Measurement,
+    memory::{Memory, Pass},
+    observation::{Answer, Call, DrainState, LastGood, NodeStep, Observation, Permit, Trouble, since},
+    observe::{ClassSecrets, Looking, Sources, TargetSources, class_of, observe, secrets_of},
+    plan::{DrainOrder, Next},
+    retry::{RetryPeriod, tried_again},
+    settings::CallDeadlines,
+    user_data::filled_in,
+    waiting::SAID_AFTER,
+    waits::Wait,
+};
+use crate::{
+    drain::{self, Drain, Run, observe::DrainLimits, step::DrainResult},
+    views::{BY_CLASS, qualified},
+};
+use controller_runtime::{
+    error::ApiError,
+    events::EventNote,
+    key::{ObjectKey, Target},
+    queue::Outcome,
+    store::Store,
+};
+use kube_values::duration::GoDuration;
+use machine_api::{
+    names::{label, machine_reason},
+    v1alpha1::Machine,
+};
+use machine_driver::{Code, Driver, MachineRequest, Status};
+
+/// Answers that a stopping process records at once.
+const RECORDED_AT_ONCE: usize = 20;
+/// More steps than any flow has; a pass that needs more is going in circles.
+const MOST_STEPS: usize = 32;
+
+impl MachineController {
+    /// One pass over a machine. Never called for the same key twice at once.
+    pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        let Some(machine) = self.views.machines.get(&key) else {
+            self.forget(&key);
+            return Outcome::Settled;
+        };
+        let mut memory = self.recall(&key, &machine);
+        let outcome = self.pass(&key, &mut memory).await;
+        if self.views.machines.get(&key).is_some() {
+            lock(&self.memories).insert(key, memory);
+        } else {
+            self.forget(&key);
+        }
+        outcome
+    }
+
+    /// Lets driver calls end, for as long as the gate lets them, and records what they answered. Called after the queue
+    /// has stopped and while the lease is still held.
+    pub async fn finish(&self) {
+        let record = async |key: ObjectKey| {
+            if let Outcome::Retry(error) | Outcome::Refused(error) = self.reconcile(key.clone()).await {
+                tracing::warn!(machine = %key, error, "what the driver answered is not recorded; it is found by name later");
+            }
+        };
+        stream::iter(self.calls.finish().await).for_each_concurrent(RECORDED_AT_ONCE, record).await;
+    }
+
+    async fn pass(&self, key: &ObjectKey, memory: &mut Memory) -> Outcome {
+        if memory.reread {
+            if let Err(error) = self.machines.get(key).await {
+                return Outcome::Retry(format!("machine {key} can't be read again after a lost answer: {error}"));
+            }
+            memory.reread = false;
+        }
+        let mut pass = Pass::default();
+        let mut permit = None;
+        for _ in 0..MOST_STEPS {
+            let Some(machine) = self.views.machines.get(key) else { return Outcome::Settled };
+            if machine.metadata.uid.as_deref() != Some(memory.uid.as_str()) {
+                // A namesake; its own pass is on the way.
+                self.queue.add(key.clone());
+                return Outcome::Settled;
+            }
+            self.take_answer(&machine, memory);
+            let seen = self.observe(&machine, memory, &pass);
+            memory.keep(&seen);
+            let plan = decide(&seen);
+            tracing::debug!(machine = %key, rule = plan.rule, effects = plan.effects.len(), "decided");
+            match self.act(&plan, &seen, memory, &mut pass).await {
+                Acted::Done => {}
+                Acted::Void => continue,
+                Acted::Trouble(trouble) => {
+                    tracing::debug!(machine = %key, rule = plan.rule, ?trouble, "effect failed");
+                    self.tell_of_trouble(&seen, &trouble, memory);
+                    pass.troubles.push(trouble);
+                    continue;
+                }
+                Acted::Failed(error) => {
+                    self.tell_of_refusal(&seen, plan.rule, &error, memory);
+                    return failure(key, plan.rule, &error);
+                }
+            }
+            if plan.next.ends_pass() {
+                memory.rested(&pass);
+            }
+            match plan.next {
+                Next::Again => {}
+                Next::Settled => return Outcome::Settled,
+                // The answer wakes the machine; a call that takes long is told of before.
+                Next::AwaitCall => return Outcome::LookAgain(SAID_AFTER, Wait::SlowCall.as_str()),
+                Next::LookAgain(after, why) => return Outcome::LookAgain(after, why.as_str()),
+                // A stopping process evicts nobody and names no volume.
+                Next::StepDrain(_) if self.gate.may_call().is_err() => return Outcome::Settled,
+                Next::StepDrain(order) => pass.drain = self.step_drain(&order, &seen, memory),
+                Next::TakePermit => {
+                    permit = Some(self.permit_of(&machine).lock_owned().await);
+                    pass.permit = Permit::Held;
+                }
+            }
+        }
+        drop(permit);
+        Outcome::Retry(format!(
+            "the pass over machine {key} did not come to an end; this is a defect of the controller"
+        ))
+    }
+
+    fn recall(&self, key: &ObjectKey, machine: &Machine) -> Memory {
+        let uid = machine.metadata.uid.clone().unwrap_or_default();
+        let known = lock(&self.memories).remove(key).filter(|memory| memory.uid == uid);
+        known.unwrap_or_else(|| {
+            // What was seen of a namesake's Node says nothing about this machine.
+            lock(&self.vanished).remove(key);
+            let now = self.clock.now();
+            Memory::new(uid, now, AskedBefore::of(machine, *self.began.get_or_init(|| now)))
+        })
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        lock(&self.memories).remove(key);
+        lock(&self.vanished).remove(key);
+        self.calls.forget(key);
+        self.forget_unused_classes();
+    }
+
+    fn forget_unused_classes(&self) {
+        keep_used(&mut lock(&self.last_good), &self.views.machines);
+    }
+
+    fn take_answer(&self, machine: &Machine, memory: &mut Memory) {
+        match self.calls.take(&Target::of(machine)) {
+            Tracked::None => memory.flow.in_flight = None,
+            Tracked::InFlight(call) => memory.flow.in_flight = Some(call),
+            Tracked::Answered(answer, took) => {
+                self.measure_answer(machine, &answer, took);
+                memory.learn(answer, self.clock.now());
+            }
+        }
+    }
+
+    fn tell_of_trouble(&self, seen: &Observation, trouble: &Trouble, memory: &mut Memory) {
+        if let Some(text) = told_of_trouble(seen, trouble)
+            && memory.is_news(machine_reason::NODE_NOT_UPDATED, &text)
+        {
+            self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
+        }
+    }
+
+    fn tell_of_refusal(&self, seen: &Observation, rule: &str, error: &ApiError, memory: &mut Memory) {
+        if let Some(text) = told_of_refusal(rule, error)
+            && memory.is_news(machine_reason::WRITE_REFUSED, &text)
+        {
+            self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::WRITE_REFUSED, text));
+        }
+    }
+
+    /// Tells metrics how long it took to come so far.
+    fn measure_answer(&self, machine: &Machine, answer: &Answer, took: Duration) {
+        let now = self.clock.now();
+        let elapsed = |stamp: Option<&Time>| stamp.map(|stamp| since(now, stamp.0)).unwrap_or_default();
+        let what = match answer {
+            Answer::Created(Ok(_)) => Measurement::Created(elapsed(machine.metadata.creation_timestamp.as_ref())),
+            Answer::Initialized(Ok(_)) => Measurement::Initialized(took),
+            Answer::Deleted(Ok(_)) => Measurement::Deleted(elapsed(machine.metadata.deletion_timestamp.as_ref())),
+            Answer::Status(_)
+            | Answer::Created(Err(_))
+            | Answer::Initialized(Err(_))
+            | Answer::Deleted(Err(_))
+            | Answer::DeletedStale(_) => return,
+        };
+        self.measures.machine(what, machine, class_of(&self.views, machine).as_deref());
+    }
+
+    fn observe(&self, machine: &Arc<Machine>, memory: &Memory, pass: &Pass) -> Observation {
+        let class = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
+        let key = ObjectKey::of(&**machine);
+        let sources = Sources {
+            views: &self.views,
+            target: self.target.as_ref().map(|target| TargetSources {
+                nodes: &target.node_store,
+                drains: target.drainer.views(),
+                looking: Looking::Begins,
+            }),
+            drivers: &self.drivers,
+            settings: &self.settings,
+            freeze: self.freeze.of(&key),
+            silence: self.freeze.silence(),
+            last_good: self.remembers_class(&class),
+            node_vanished: self.saw_node_vanish(&key),
+        };
+        observe(&sources, Arc::clone(machine), memory, pass, self.clock.reading())
+    }
+
+    /// The failure permit of the machine's group. Permits that nobody holds are dropped on the way.
+    fn permit_of(&self, machine: &Machine) -> Arc<tokio::sync::Mutex<()>> {
+        let group = machine.labels().get(label::NAME).cloned().unwrap_or_default();
+        let group = format!("{}/{group}", machine.namespace().unwrap_or_default());
+        let mut permits = lock(&self.permits);
+        permits.retain(|_, permit| Arc::strong_count(permit) > 1);
+        Arc::clone(permits.entry(group).or_default())
+    }
+
+    /// Starts a driver call. What keeps it from starting is an answer like a driver's.
+    pub(super) fn start(&self, rule: &'static str, call: Call, seen: &Observation, memory: &mut Memory) -> Acted {
+        let target = Target::of(&*seen.machine);
+        if let Err(error) = self.gate.may_call() {
+            return Acted::Failed(error);
+        }
+        let (driver, request) = match self.request(call, seen, memory) {
+            Ok(ready) => ready,
+            Err(status) => {
+                memory.flow.learn(failed(call, status));
+                return Acted::Void;
+            }
+        };
+        memory.flow.ask(call, seen.now);
+        let order = Order { rule, call, driver, request, deadline: deadline(call, self.settings.deadlines) };
+        if !self.calls.start(&target, order) {
+            tracing::debug!(machine = %target, ?call, "a call for a machine of this name is still under way");
+        }
+        Acted::Done
+    }
+
+    fn request(
+        &self,
+        call: Call,
+        seen: &Observation,
+        memory: &Memory,
+    ) -> Result<(Arc<dyn Driver>, MachineRequest), Status> {
+        let good = self.class_for(call, seen)?;
+        let driver = Arc::clone(self.drivers.driver_for(&good.class.provider)?);
+        let secret = match call {
+            Call::Create | Call::Initialize => {
+                let token = memory.token.as_ref().map(|held| held.token.value());
+                filled_in(&good.secrets, seen.name(), token.as_deref())
+            }
+            Call::Status | Call::Delete | Call::DeleteStale => good.secrets,
+        };
+        let mut machine = Arc::clone(&seen.machine);
+        if call == Call::DeleteStale
+            && let Some(vm) = &memory.flow.vm
+        {
+            Arc::make_mut(&mut machine).spec.provider_id.clone_from(&vm.identity.provider_id);
+        }
+        Ok((driver, MachineRequest { machine, class: good.class, secret }))
+    }
+
+    /// Class and Secrets for a call: as they stand, or for the end of a VM as they were when last used.
+    fn class_for(&self, call: Call, seen: &Observation) -> Result<GoodClass, Status> {
+        let machine = &seen.machine;
+        let key = ObjectKey::new(machine.namespace().unwrap_or_default(), machine.spec.class.name.clone());
+        let class = class_of(&self.views, machine);
+        let ClassSecrets { data, missing, .. } = secrets_of(&self.views.secrets, machine, class.as_deref());
+        match class {
+            Some(class) if missing.is_empty() => {
+                let good = GoodClass { class, secrets: data };
+                let is_new = lock(&self.last_good).insert(key, good.clone()).is_none();
+                if is_new {
+                    // A machine that is updated in place changes its class and lives on.
+                    self.forget_unused_classes();
+                }
+                Ok(good)
+            }
+            _ => {
+                let remembered = lock(&self.last_good).get(&key).cloned();
+                remembered.filter(|_| machine.metadata.deletion_timestamp.is_some()).ok_or_else(|| {
+                    Status::new(
+                        Code::FailedPrecondition,
+                        format!("{call:?} needs MachineClass {key} and its Secrets; {} missing", missing.join(" and ")),
+                    )
+                })
+            }
+        }
+    }
+
+    fn step_drain(&self, order: &DrainOrder, seen: &Observation, memory: &mut Memory) -> DrainState {
+        let Some(target) = &self.target else { return DrainState::Drained };
+        if !target.drainer.views().ready() {
+            return DrainState::Warming;
+        }
+        let mut run = Run::ordered(memory.drain.take(), order.clone()).counted_by(self.measures.metrics());
+        let driver = class_of(&self.views, &seen.machine)
+            .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
+        let (queue, key) = (Arc::clone(&self.queue), ObjectKey::of(&*seen.machine));
+        let drain = Drain {
+            node_name: &order.node,
+            node: seen.node.ours().map(|node| &**node),
+            limits: DrainLimits {
+                force: order.force,
+                deadline: order.deadline,
+                timeout: seen.limits.drain,
+                retries: seen.limits.evict_retries,
+                detach: seen.limits.detach,
+                reattach: seen.limits.reattach,
+                parallel: self.settings.evictions_per_node,
+            },
+            driver: driver.as_ref(),
+            now: seen.steady,
+            wake: Arc::new(move || queue.add(key.clone())),
+        };
+        let state = match target.drainer.step(&drain, &mut run) {
+            DrainResult::Running { progress, blocked_by, waiting, headway, wake } => {
+                DrainState::Running { progress, blocked_by, waiting, headway, wake }
+            }
+            DrainResult::Drained => {
+                let class = class_of(&self.views, &seen.machine);
+                let took = run.took(self.clock.reading().steady);
+                self.measures.machine(Measurement::Drained(took), &seen.machine, class.as_deref());
+                return DrainState::Drained;
+            }
+            DrainResult::Failed(error) => DrainState::Failed(error),
+        };
+        memory.drain = Some(run);
+        state
+    }
+
+    /// Notes that a Node was removed while this process watched: its machines go with it (spec §2.3).
+    pub fn node_vanished(&self, machine: &ObjectKey) {
+        lock(&self.vanished).insert(machine.clone());
+    }
+
+    /// Notes that a machine's Node is there (again).
+    pub fn node_appeared(&self, machine: &ObjectKey) {
+        lock(&self.vanished).remove(machine);
+    }
+
+    /// What this process remembers of a machine, and whom its drain waits for. Nothing while a pass works on the machine,
+    /// or when there has been none.
+    pub(super) fn remembered(&self, key: &ObjectKey, uid: &str) -> Option<(Memory, Option<drain::waiting::Waiting>)> {
+        let memories = lock(&self.memories);
+        let memory = memories.get(key).filter(|memory| memory.uid == uid)?;
+        let waiting = memory.drain.as_ref().and_then(Run::waiting).cloned();
+        let mut recollection = memory.recollection();
+        drop(memories);
+        if recollection.flow.in_flight.is_none() && recollection.flow.answer.is_none() {
+            recollection.flow.in_flight = self.calls.under_way(key);
+        }
+        Some((recollection, waiting))
+    }
+
+    /// Whether the removal of the machine's Node was seen.
+    pub(super) fn saw_node_vanish(&self, key: &ObjectKey) -> bool {
+        lock(&self.vanished).contains(key)
+    }
+
+    /// Whether a class and its Secrets are remembered as they were when last used.
+    pub(super) fn remembers_class(&self, class: &ObjectKey) -> LastGood {
+        if lock(&self.last_good).contains_key(class) { LastGood::Remembered } else { LastGood::Unknown }
+    }
+
+    /// The queue this controller works on.
+    pub fn queue(&self) -> &Arc<controller_runtime::queue::WorkQueue<ObjectKey>> {
+        &self.queue
+    }
+}
+
+/// Forgets classes that no machine names any more, and with them their credentials.
+fn keep_used<T>(classes: &mut BTreeMap<ObjectKey, T>, machines: &Store<Machine>) {
+    classes.retain(|class, _| machines.is_indexed(BY_CLASS, &qualified(&class.namespace, &class.name)));
+}
+
+/// How long a call may take.
+fn deadline(call: Call, deadlines: CallDeadlines) -> Duration {
+    match call {
+        Call::Status => deadlines.status,
+        Call::Create => deadlines.create,
+        Call::Initialize => deadlines.initialize,
+        Call::Delete | Call::DeleteStale => deadlines.delete,
+    }
+}
+
+/// What a failed write of the control cluster means for the key.
+fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
+    match error {
+        ApiError::NotLeading(_) => Outcome::Settled,
+        ApiError::Conflict(_) => Outcome::LookAgain(RetryPeriod::Conflict.length(Duration::ZERO), "conflict"),
+        ApiError::TooManyRequests(Some(after)) => Outcome::LookAgain(*after, "the API server is busy"),
+        _ => Outcome::after(error, format!("machine {key}: {rule}: {error}")),
+    }
+}
+
+/// What can't be written on the Node of a living machine stops nothing, so that only an event tells of it: its text.
+pub fn told_of_trouble(seen: &Observation, trouble: &Trouble) -> Option<String> {
+    let stops_nothing =
+        matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition | NodeStep::Preservation);
+    let every = GoDuration::from(RetryPeriod::Short.length(Duration::ZERO));
+    stops_nothing.then(|| {
+        let (node, again, error) = (seen.node_label(), tried_again(every), &trouble.error);
+        format!("Node {node} can't be brought in line with the machine, {again}: {error}")
+    })
+}
+
+/// What the API server refuses to write, it refuses again: the machine stands still, and its status may be what can't be written,
+/// so that an event tells of it. Its text, if the error is a refusal.
+pub fn told_of_refusal(rule: &str, error: &ApiError) -> Option<String> {
+    let text = || format!("the API server refuses what {rule} asks for, tried again until it agrees: {error}");
+    error.is_refusal().then(text)
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing, *};
+    use crate::views::ControlViews;
+
+    #[test]
+    fn a_class_is_remembered_for_as_long_as_a_machine_names_it() {
+        let views = ControlViews::default();
+        let machine = testing::running();
+        views.machines.apply(machine.clone());
+        let mut classes = BTreeMap::from([(ObjectKey::new("ns", "c"), 1), (ObjectKey::new("ns", "old"), 2)]);
+        keep_used(&mut classes, &views.machines);
+        assert_eq!(classes.keys().map(|class| class.name.as_str()).collect::<Vec<_>>(), ["c"]);
+        views.machines.delete(&machine);
+        keep_used(&mut classes, &views.machines);
+        assert!(classes.is_empty());
+    }
+}

@@ -1,0 +1,314 @@
+//! What wakes a machine: changes of itself, its siblings, its Node, its class, its Secrets, and the pods of its Node.
+//!
+//! Pure functions from a change to keys; [`MachineController`]'s `*_changed` methods put the keys into the queue. Source:
+//! spec/machine-controller §2.3, §2.5.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use k8s_openapi::api::{
+    core::v1::{Node, Pod, Secret},
+    storage::v1::VolumeAttachment,
+};
+use kube::ResourceExt;
+
+use super::{
+    MachineController, health::conditions_changed, health::is_critical_component_missing,
+    health_timeout::stands_in_the_way, in_place, node_metadata, node_ownership::provider_id,
+    observation::conditions_of,
+};
+use crate::views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified};
+use controller_runtime::{key::ObjectKey, store::Change};
+use machine_api::{
+    names::{annotation, finalizer, label},
+    v1alpha1::{Machine, MachineClass, MachinePhase},
+};
+use machine_driver::same_instance::instance_key;
+
+/// Machines to look at after a change of a machine.
+pub fn after_machine(change: &Change<Machine>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+    let mut keys = BTreeSet::new();
+    let Some(newest) = change.newest() else { return keys };
+    let matters = match (&change.old, &change.new) {
+        (Some(old), Some(new)) => machine_update_matters(old, new),
+        _ => true,
+    };
+    if matters {
+        keys.insert(ObjectKey::of(&**newest));
+    }
+    if may_hold_up_others(change.old.as_deref()) && !may_hold_up_others(change.new.as_deref()) {
+        let group = newest.labels().get(label::NAME).cloned().unwrap_or_default();
+        let group = qualified(&newest.namespace().unwrap_or_default(), &group);
+        let waiting = views.machines.by_index(UNHEALTHY_BY_NAME_LABEL, &group);
+        keys.extend(waiting.iter().map(|machine| ObjectKey::of(&**machine)));
+    }
+    keys.extend(after_claim(change, views));
+    keys
+}
+
+/// Machines with the same Node on their label or the same instance, when one of them gives its claim up, learns its id or is
+/// deleted: whose Node and VM are may be known now.
+fn after_claim(change: &Change<Machine>, views: &ControlViews) -> Vec<ObjectKey> {
+    let claim = |machine: &Arc<Machine>| {
+        (
+            machine.labels().get(label::NODE).cloned().unwrap_or_default(),
+            machine.spec.provider_id.clone(),
+            machine.metadata.deletion_timestamp.is_some(),
+        )
+    };
+    let (old, new) = (change.old.as_ref().map(claim), change.new.as_ref().map(claim));
+    if old == new {
+        return Vec::new();
+    }
+    let claims = old.into_iter().chain(new).flat_map(|(node, id, _)| {
+        let instance = instance_key(&id);
+        let node = Some(node).filter(|node| !node.is_empty());
+        [node.map(|node| (BY_NODE, node)), instance.map(|instance| (BY_INSTANCE, instance))]
+    });
+    let claims: BTreeSet<_> = claims.flatten().collect();
+    let machines = claims.iter().flat_map(|(index, value)| views.machines.by_index(index, value));
+    machines.map(|machine| ObjectKey::of(&*machine)).collect()
+}
+
+/// Whether an update of a machine may change a decision. Status is written by us alone, apart from hands that reach in.
+fn machine_update_matters(old: &Machine, new: &Machine) -> bool {
+    let label = |machine: &Machine, key: &str| machine.labels().get(key).cloned();
+    let note = |machine: &Machine, key: &str| machine.annotations().get(key).cloned();
+    let had_finalizer = old.finalizers().iter().any(|name| name == finalizer::MACHINE);
+    let has_finalizer = new.finalizers().iter().any(|name| name == finalizer::MACHINE);
+    let preserved = new.annotations().contains_key(annotation::PRESERVE)
+        && old.status.current_status.phase != new.status.current_status.phase;
+    old.metadata.uid != new.metadata.uid
+        || old.metadata.generation != new.metadata.generation
+        || old.metadata.deletion_timestamp.is_some() != new.metadata.deletion_timestamp.is_some()
+        || (had_finalizer && !has_finalizer)
+        || preserved
+        || [label::NODE, label::FORCE_DELETION, label::FORCE_DRAIN, label::NAME]
+            .iter()
+            .any(|key| label(old, key) != label(new, key))
+        || [annotation::PRESERVE, annotation::EFFECTIVE_CREATION_TIMEOUT]
+            .iter()
+            .any(|key| note(old, key) != note(new, key))
+}
+
+/// Whether the machine may keep a sibling from being declared Failed.
+fn may_hold_up_others(machine: Option<&Machine>) -> bool {
+    machine.is_some_and(|machine| {
+        let current = &machine.status.current_status;
+        stands_in_the_way(&current.phase, current.preserve_expiry_time.is_some())
+    })
+}
+
+/// What became of the Node of machines.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct NodeNews {
+    /// Machines to look at.
+    pub wake: BTreeSet<ObjectKey>,
+    /// Machines whose Node was removed.
+    pub vanished: BTreeSet<ObjectKey>,
+    /// Machines whose Node came up.
+    pub appeared: BTreeSet<ObjectKey>,
+}
+
+/// Machines to look at after a change of a Node.
+pub fn after_node(change: &Change<Node>, views: &ControlViews) -> NodeNews {
+    let mut news = NodeNews::default();
+    let Some(newest) = change.newest() else { return news };
+    let is_ignored = newest.annotations().contains_key(annotation::NOT_MANAGED);
+    // With the annotation gone or a machine linked the node is somebody's again; only its removal is ignored for good.
+    for machine in views.machines.by_index(BY_NODE, &newest.name_any()) {
+        let key = ObjectKey::of(&*machine);
+        match (&change.old, &change.new) {
+            (None, Some(_)) => {
+                news.appeared.insert(key.clone());
+                news.wake.insert(key);
+            }
+            (Some(_), None) if !is_ignored => {
+                news.vanished.insert(key.clone());
+                news.wake.insert(key);
+            }
+            (Some(old), Some(new)) if !is_ignored && node_update_matters(old, new, &machine) => {
+                news.wake.insert(key);
+            }
+            _ => {}
+        }
+    }
+    if leads_otherwise(change) {
+        news.wake.extend(unlinked_with_the_instance_of(newest, views));
+    }
+    news
+}
+
+/// Whether the Node leads to another machine than before, or to one at all.
+fn leads_otherwise(change: &Change<Node>) -> bool {
+    let Some(new) = &change.new else { return false };
+    let leads = |node: &Node| (provider_id(node).to_owned(), node.labels().get(label::MACHINE_NAME).cloned());
+    change.old.as_ref().is_none_or(|old| leads(old) != leads(new))
+}
+
+/// Machines with the instance of this Node that have lost their link.
+fn unlinked_with_the_instance_of(node: &Node, views: &ControlViews) -> impl Iterator<Item = ObjectKey> {
+    let instance = instance_key(provider_id(node));
+    let machines = instance.map(|instance| views.machines.by_index(BY_INSTANCE, &instance)).unwrap_or_default();
+    let is_unlinked = |machine: &Arc<Machine>| machine.labels().get(label::NODE).is_none_or(String::is_empty);
+    machines.into_iter().filter(is_unlinked).map(|machine| ObjectKey::of(&*machine))
+}
+
+/// Whether an update of a Node may change a decision about its machine.
+fn node_update_matters(old: &Node, new: &Node, machine: &Machine) -> bool {
+    let label = |node: &Node, key: &str| node.labels().get(key).cloned();
+    let note = |node: &Node, key: &str| node.annotations().get(key).cloned();
+    let appeared = |key: &str| label(old, key).is_none() && label(new, key).is_some();
+    // Also when it is taken off: a node may become a candidate again only then (MC-142).
+    let result_changed = label(new, label::UPDATE_RESULT) != label(old, label::UPDATE_RESULT);
+    let attached = |node: &Node| node.status.as_ref().and_then(|status| status.volumes_attached.clone());
+    let capacity = |node: &Node| node.status.as_ref().and_then(|status| status.capacity.clone());
+    let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
+    let phase = &machine.status.current_status.phase;
+    let by_conditions = !matches!(phase, MachinePhase::CrashLoopBackOff | MachinePhase::Terminating)
+        && conditions_changed(conditions_of(old), conditions_of(new));
+    let is_dressed_otherwise = old.labels() != new.labels()
+        || old.annotations() != new.annotations()
+        || old.finalizers() != new.finalizers()
+        || taints(old) != taints(new);
+    old.metadata.uid != new.metadata.uid
+        || provider_id(old) != provider_id(new)
+        || old.metadata.deletion_timestamp.is_some() != new.metadata.deletion_timestamp.is_some()
+        || is_critical_component_missing(old) != is_critical_component_missing(new)
+        || appeared(label::CANDIDATE_FOR_UPDATE)
+        || appeared(label::SELECTED_FOR_UPDATE)
+        || result_changed
+        || note(old, annotation::PRESERVE) != note(new, annotation::PRESERVE)
+        || by_conditions
+        || capacity(old) != capacity(new)
+        || (may_be_drained(machine) && attached(old) != attached(new))
+        || (is_dressed_otherwise
+            && node_metadata::wanted(&machine.name_any(), &machine.spec.node_template, new).patch.is_some())
+}
+
+/// Machines to look at after a change of a class.
+pub fn after_class(change: &Change<MachineClass>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+    let Some(newest) = change.newest() else { return BTreeSet::new() };
+    let matters = match (&change.old, &change.new) {
+        (Some(old), Some(new)) => {
+            let has = |class: &MachineClass| class.finalizers().iter().any(|name| name == finalizer::MACHINE);
+            old.metadata.generation != new.metadata.generation
+                || has(old) != has(new)
+                || old.provider != new.provider
+                || old.node_template != new.node_template
+                || old.secret_ref != new.secret_ref
+                || old.credentials_secret_ref != new.credentials_secret_ref
+        }
+        _ => true,
+    };
+    if matters { machines_of_class(newest, views).collect() } else { BTreeSet::new() }
+}
+
+fn machines_of_class(class: &MachineClass, views: &ControlViews) -> impl Iterator<Item = ObjectKey> {
+    let name = qualified(&class.namespace().unwrap_or_default(), &class.name_any());
+    views.machines.by_index(BY_CLASS, &name).into_iter().map(|machine| ObjectKey::of(&*machine))
+}
+
+/// Machines to look at after a change of a Secret: those that may wait for it.
+pub fn after_secret(change: &Change<Secret>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+    let Some(newest) = change.newest() else { return BTreeSet::new() };
+    let matters = match (&change.old, &change.new) {
+        (Some(old), Some(new)) => old.data != new.data,
+        _ => true,
+    };
+    if !matters {
+        return BTreeSet::new();
+    }
+    let name = qualified(&newest.namespace().unwrap_or_default(), &newest.name_any());
+    let classes = views.classes.by_index(BY_SECRET, &name);
+    classes
+        .iter()
+        .flat_map(|class| {
+            let name = qualified(&class.namespace().unwrap_or_default(), &class.name_any());
+            views.machines.by_index(BY_CLASS, &name)
+        })
+        .filter(|machine| {
+            matches!(
+                machine.status.current_status.phase,
+                MachinePhase::Unset | MachinePhase::CrashLoopBackOff | MachinePhase::Terminating
+            )
+        })
+        .map(|machine| ObjectKey::of(&*machine))
+        .collect()
+}
+
+/// Machines to look at after a change of a pod: those whose node it is on, while they are drained.
+pub fn after_pod(change: &Change<Pod>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+    // Only a pod that goes lets a drain go on.
+    if change.new.is_some() {
+        return BTreeSet::new();
+    }
+    let node = change.old.as_ref().and_then(|pod| pod.spec.as_ref()?.node_name.clone()).unwrap_or_default();
+    drained_on(&node, views)
+}
+
+/// Machines to look at after a change of a volume attachment on their node.
+pub fn after_attachment(change: &Change<VolumeAttachment>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+    change.newest().map(|attachment| drained_on(&attachment.spec.node_name, views)).unwrap_or_default()
+}
+
+fn drained_on(node: &str, views: &ControlViews) -> BTreeSet<ObjectKey> {
+    let machines = views.machines.by_index(BY_NODE, node);
+    machines.iter().filter(|machine| may_be_drained(machine)).map(|machine| ObjectKey::of(&**machine)).collect()
+}
+
+/// Whether a drain of the machine's node may be under way: it is being deleted, updated in place, or has failed and is
+/// preserved.
+fn may_be_drained(machine: &Machine) -> bool {
+    let current = &machine.status.current_status;
+    let is_kept = current.phase == MachinePhase::Failed && current.preserve_expiry_time.is_some();
+    machine.metadata.deletion_timestamp.is_some() || is_kept || in_place::is_selected(machine)
+}
+
+impl MachineController {
+    /// To be told of every change of a machine.
+    pub fn machine_changed(&self, change: &Change<Machine>) {
+        self.wake(after_machine(change, &self.views));
+    }
+
+    /// To be told of every change of a Node.
+    pub fn node_changed(&self, change: &Change<Node>) {
+        let news = after_node(change, &self.views);
+        for key in &news.vanished {
+            self.node_vanished(key);
+        }
+        for key in &news.appeared {
+            self.node_appeared(key);
+        }
+        self.wake(news.wake);
+    }
+
+    /// To be told of every change of a class.
+    pub fn class_changed(&self, change: &Change<MachineClass>) {
+        self.wake(after_class(change, &self.views));
+    }
+
+    /// To be told of every change of a Secret.
+    pub fn secret_changed(&self, change: &Change<Secret>) {
+        self.wake(after_secret(change, &self.views));
+    }
+
+    /// To be told of every change of a pod in the target cluster.
+    pub fn pod_changed(&self, change: &Change<Pod>) {
+        self.wake(after_pod(change, &self.views));
+    }
+
+    /// To be told of every change of a volume attachment.
+    pub fn attachment_changed(&self, change: &Change<VolumeAttachment>) {
+        self.wake(after_attachment(change, &self.views));
+    }
+
+    fn wake(&self, keys: BTreeSet<ObjectKey>) {
+        for key in keys {
+            self.queue().add(key);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "routing_tests.rs"]
+mod tests;

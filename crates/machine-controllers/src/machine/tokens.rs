@@ -1,0 +1,149 @@
+//! Makes and removes bootstrap tokens in the target cluster; what they hold and whose they are is `bootstrap_token`'s.
+
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+
+use super::{
+    SharedRng,
+    bootstrap_token::{Found, NAMESPACE, candidate_ids, is_of, judge, new_secret, secret_name, token_of, token_secret},
+    measures::Measures,
+    memory::{HeldToken, Memory},
+    observation::{Observation, SecretView, UserData, since},
+    settings::MachineSettings,
+};
+use controller_runtime::{
+    error::ApiError,
+    key::{ObjectKey, Target},
+    objects::{DeleteHow, Objects},
+};
+use machine_api::v1alpha1::MachinePhase;
+
+/// Ids under which a token of an earlier process is looked for: the name's, and the first of the UID's, which nobody else has
+/// but by chance.
+const LOOKED_AT: usize = 2;
+/// A process that sees a machine so soon after its creation is the first to make a token for it.
+const SEEN_AT_ONCE: Duration = Duration::from_secs(2);
+/// So many times in a row a name may change hands while it is asked for.
+const RACES: usize = 5;
+
+/// Makes sure that the machine has a valid token of its own, and remembers it.
+pub async fn ensure(
+    tokens: &Objects<Secret>,
+    rng: &SharedRng,
+    settings: &MachineSettings,
+    measures: &Measures,
+    seen: &Observation,
+    memory: &mut Memory,
+) -> Result<(), ApiError> {
+    if memory.token.as_ref().is_some_and(|held| held.expires > seen.now) {
+        return Ok(());
+    }
+    let machine = seen.name();
+    let groups = &settings.bootstrap_token_auth_extra_groups;
+    let lives = seen.limits.creation;
+    let expires = seen.now.checked_add(jiff::SignedDuration::try_from(lives).unwrap_or_default()).unwrap_or(seen.now);
+    let ids = candidate_ids(machine, &memory.uid);
+    let mut stored = None;
+    if may_have_one(seen) {
+        // The first id may have been somebody else's when an earlier process made the token, and be free by now.
+        for id in ids.iter().take(LOOKED_AT).skip(1) {
+            let existing = tokens.get(&ObjectKey::new(NAMESPACE, secret_name(id))).await?;
+            stored =
+                stored.or(existing.filter(|existing| matches!(judge(existing, machine, seen.now), Found::Reuse(_))));
+        }
+    }
+    for id in &ids {
+        if stored.is_some() {
+            break;
+        }
+        let secret = {
+            let mut rng = rng.lock().unwrap_or_else(PoisonError::into_inner);
+            new_secret(&mut *rng)
+        };
+        let wanted = token_secret(machine, id, &secret, seen.now, lives, groups);
+        stored = made_or_found(tokens, &wanted, seen).await?;
+        if stored.is_none() {
+            measures.token_collided();
+        }
+    }
+    let Some(stored) = stored else {
+        return Err(ApiError::Other("all ids of this machine's bootstrap token are taken by others".to_owned()));
+    };
+    let Some(token) = token_of(&stored) else {
+        return Err(ApiError::Other(format!("token Secret {} is incomplete", stored.name_any())));
+    };
+    memory.token = Some(HeldToken { secret: Target::of(&*stored), token, expires });
+    Ok(())
+}
+
+/// Whether an earlier process may have made a token for this machine: it knew the machine before this one did.
+fn may_have_one(seen: &Observation) -> bool {
+    let created = seen.machine.metadata.creation_timestamp.as_ref().map_or(seen.first_seen, |time| time.0);
+    *seen.phase() != MachinePhase::Unset || since(seen.first_seen, created) > SEEN_AT_ONCE
+}
+
+/// The token Secret, made, or found as the machine's own; `None` when somebody else's has its name. What has expired is
+/// deleted and made anew, since Gardener grants no right to patch. A race that is lost is run again at once.
+///
+/// # Errors
+/// `Conflict` when the name changed hands too often.
+async fn made_or_found(
+    tokens: &Objects<Secret>,
+    wanted: &Secret,
+    seen: &Observation,
+) -> Result<Option<Arc<Secret>>, ApiError> {
+    let key = ObjectKey::of(wanted);
+    for _ in 0..RACES {
+        match tokens.create(wanted).await {
+            Err(ApiError::AlreadyExists(_)) => {}
+            made => return made.map(Some),
+        }
+        let Some(existing) = tokens.get(&key).await? else { continue };
+        match judge(&existing, seen.name(), seen.now) {
+            Found::Foreign => return Ok(None),
+            Found::Reuse(_) => return Ok(Some(existing)),
+            // By UID, so that a token that somebody else makes meanwhile stays.
+            Found::Replace => match tokens.delete(&Target::of(&*existing), DeleteHow::default()).await {
+                Ok(_) | Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {}
+                Err(error) => return Err(error),
+            },
+        }
+    }
+    Err(ApiError::Conflict(format!("token {key} was made and deleted by others {RACES} times in a row")))
+}
+
+/// Removes the machine's token if there is one. It would expire anyway, so a failure only costs time.
+pub async fn delete(tokens: &Objects<Secret>, seen: &Observation, memory: &mut Memory) {
+    if let Some(held) = memory.token.take() {
+        if let Err(error) = tokens.delete(&held.secret, DeleteHow::default()).await {
+            tracing::debug!(machine = seen.name(), %error, "bootstrap token stays until it expires");
+        }
+        return;
+    }
+    let never_needed =
+        matches!(seen.secrets, SecretView::Present(UserData::NotNamed | UserData::KeyMissing | UserData::WithoutToken));
+    if never_needed {
+        return;
+    }
+    for id in candidate_ids(seen.name(), &memory.uid).into_iter().take(LOOKED_AT) {
+        let key = ObjectKey::new(NAMESPACE, secret_name(&id));
+        match tokens.get(&key).await {
+            Ok(Some(secret)) if is_of(&secret, seen.name()) => {
+                // Not the last one, perhaps: earlier versions could make two.
+                if let Err(error) = tokens.delete(&Target::of(&*secret), DeleteHow::default()).await {
+                    tracing::debug!(machine = seen.name(), %error, "bootstrap token stays until it expires");
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(machine = seen.name(), %error, "bootstrap token stays until it expires");
+                return;
+            }
+        }
+    }
+}

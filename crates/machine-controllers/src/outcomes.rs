@@ -1,0 +1,96 @@
+//! What an answer of the API server means for the effect that asked: carried out, or not. Shared by the `act` of the rooms
+//! that have owners and orphans (`set`, `deployment`) and by the simulation, so that both read an answer in the same way. Pure.
+
+use controller_runtime::error::ApiError;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use machine_api::v1alpha1::controller_of;
+
+/// The effect has nothing left to do on an object that is gone.
+///
+/// # Errors
+/// Any other error.
+pub fn gone_is_fine<T>(answer: Result<T, ApiError>) -> Result<(), ApiError> {
+    match answer {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// A release tests whose the object is. One that is gone, or that is not ours any more, is released.
+///
+/// # Errors
+/// Any other error.
+pub fn released<T>(answer: Result<T, ApiError>) -> Result<(), ApiError> {
+    match gone_is_fine(answer) {
+        Err(ApiError::Invalid(_)) => Ok(()),
+        other => other,
+    }
+}
+
+/// An orphan is only taken over by an owner that exists and stays (spec/deployment-and-set §5); `fresh` is what the API
+/// server says of the owner now.
+///
+/// # Errors
+/// A conflict when the owner was replaced or is being deleted.
+pub fn may_adopt(owner: &ObjectMeta, fresh: Option<&ObjectMeta>) -> Result<(), ApiError> {
+    if fresh.is_some_and(|fresh| fresh.uid == owner.uid && fresh.deletion_timestamp.is_none()) {
+        return Ok(());
+    }
+    let (namespace, name) = (owner.namespace.as_deref(), owner.name.as_deref());
+    Err(ApiError::Conflict(format!(
+        "{}/{} adopts nothing: it was replaced or is being deleted",
+        namespace.unwrap_or_default(),
+        name.unwrap_or_default()
+    )))
+}
+
+/// A name that is taken is taken by us when the answer to an earlier attempt was lost: then the object has the owner, by its
+/// UID, that it was to have. `there` is what the API server has under the name, `message` what it said.
+///
+/// # Errors
+/// The refusal, when the object belongs to somebody else.
+pub fn taken_by_us(there: Option<&ObjectMeta>, owner: Option<&str>, message: String) -> Result<(), ApiError> {
+    let controller = there.and_then(controller_of).map(|owner| owner.uid.as_str());
+    if there.is_some() && controller == owner { Ok(()) } else { Err(ApiError::AlreadyExists(message)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::set::testing::{controller_reference, meta};
+
+    fn refused() -> ApiError {
+        ApiError::Forbidden("no".to_owned())
+    }
+
+    #[rstest]
+    #[case::done(Ok(()), true, true)]
+    #[case::gone(Err(ApiError::NotFound(String::new())), true, true)]
+    #[case::not_ours_any_more(Err(ApiError::Invalid(String::new())), false, true)]
+    #[case::refused(Err(refused()), false, false)]
+    fn an_answer_is_read(#[case] answer: Result<(), ApiError>, #[case] is_patched: bool, #[case] is_released: bool) {
+        assert_eq!(gone_is_fine(answer.clone()).is_ok(), is_patched);
+        assert_eq!(released(answer).is_ok(), is_released);
+    }
+
+    #[rstest]
+    #[case::it_stays(Some(meta("md")), true)]
+    #[case::it_is_gone(None, false)]
+    #[case::it_was_replaced(Some(ObjectMeta { uid: Some("other".to_owned()), ..meta("md") }), false)]
+    fn an_owner_adopts_while_it_is_the_same(#[case] fresh: Option<ObjectMeta>, #[case] allowed: bool) {
+        assert_eq!(may_adopt(&meta("md"), fresh.as_ref()).is_ok(), allowed);
+    }
+
+    #[rstest]
+    #[case::by_us("uid-md", true)]
+    #[case::by_somebody_else("uid-other", false)]
+    fn a_name_is_taken(#[case] uid: &str, #[case] is_ours: bool) {
+        let owners = Some(vec![controller_reference("MachineDeployment", "md", uid)]);
+        let there = ObjectMeta { owner_references: owners, ..meta("md-1") };
+        let taken = |there| taken_by_us(there, Some("uid-md"), "taken".to_owned());
+        assert_eq!(taken(Some(&there)).is_ok(), is_ours);
+        assert_eq!(taken(None), Err(ApiError::AlreadyExists("taken".to_owned())));
+    }
+}

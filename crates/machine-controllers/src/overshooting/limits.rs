@@ -1,0 +1,84 @@
+//! How many machines are too many, and how few end a freeze.
+//!
+//! Source: spec/deployment-and-set §17 (1) with D-19 (a strategy without surge has none). Pure.
+
+use machine_api::v1alpha1::{MachineDeployment, MachineSet};
+use serde::Serialize;
+
+use crate::deployment::fenceposts::Fenceposts;
+
+/// `--safety-up` and `--safety-down`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Margins {
+    /// Machines above the allowed number that are still borne.
+    pub up: u32,
+    /// Machines below the limit at which a freeze ends.
+    pub down: u32,
+}
+
+/// The two limits of a set, or of a deployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// As many machines or more are too many.
+    pub upper: i64,
+    /// As many machines or fewer end a freeze.
+    pub lower: i64,
+}
+
+impl Limits {
+    fn above(allowed: i64, margins: Margins) -> Self {
+        let upper = allowed + i64::from(margins.up);
+        Self { upper, lower: upper - i64::from(margins.down) }
+    }
+
+    /// Of a set that no deployment controls.
+    pub fn of_lone_set(set: &MachineSet, margins: Margins) -> Self {
+        Self::above(2 * i64::from(set.spec.replicas), margins)
+    }
+
+    /// Of a deployment, and of each of its sets.
+    pub fn of_deployment(deployment: &MachineDeployment, margins: Margins) -> Self {
+        let surge = Fenceposts::of(deployment).surge;
+        Self::above(i64::from(deployment.spec.replicas) + i64::from(surge), margins)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{
+        deployment::testing::deployment,
+        set::testing::{Building, set},
+    };
+    use machine_api::v1alpha1::StrategyType;
+
+    const MARGINS: Margins = Margins { up: 2, down: 1 };
+
+    #[test]
+    fn s_safe_01_a_lone_set_may_hold_twice_as_many_and_two() {
+        assert_eq!(Limits::of_lone_set(&set(3).build(), MARGINS), Limits { upper: 8, lower: 7 });
+    }
+
+    fn percent(replicas: i32, surge: &str) -> Building<MachineDeployment> {
+        deployment(replicas, 0, 0).with(|deployment| {
+            let limits = deployment.spec.strategy.rolling_update.as_mut().unwrap();
+            limits.max_surge = Some(IntOrString::String(surge.to_owned()));
+        })
+    }
+
+    #[rstest]
+    #[case::s_safe_02_replicas_and_surge(deployment(3, 1, 0), 6, 5)]
+    #[case::s_safe_08_a_share_is_rounded_up(percent(10, "25%"), 15, 14)]
+    #[case::s_safe_09_recreate_has_no_surge(
+        deployment(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::Recreate), 5, 4)]
+    fn a_deployment_has_limits(
+        #[case] deployment: Building<MachineDeployment>,
+        #[case] upper: i64,
+        #[case] lower: i64,
+    ) {
+        assert_eq!(Limits::of_deployment(&deployment.build(), MARGINS), Limits { upper, lower });
+    }
+}

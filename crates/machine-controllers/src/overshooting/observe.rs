@@ -1,0 +1,110 @@
+//! What is seen of a namespace: its sets with their numbers of machines, and its deployments.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::limits::Margins;
+use crate::{
+    set::counts::{Counts, is_terminating},
+    views::{BY_CONTROLLER, BY_NAMESPACE, ControlViews},
+};
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
+
+/// Version of [`OvershootObservation`] as it is written down.
+pub const OBSERVATION_VERSION: u32 = 1;
+
+/// A set and how many machines it controls.
+#[derive(Clone, Debug, Serialize)]
+pub struct GuardedSet {
+    /// The set.
+    pub set: Arc<MachineSet>,
+    /// Machines that it controls by UID (D-52) and that carry all labels of its template. Those that leave after they served
+    /// are not among them: a scale-in with long drains is no overshooting, and would be frozen until most of them are gone.
+    /// Machines that leave without having joined count, as in the original: who makes and deletes them in a circle is what
+    /// the guard is there for.
+    pub machines: i64,
+    /// Machines that it controls and that are not on their way out.
+    pub staying: i64,
+}
+
+/// What a run may depend on.
+#[derive(Clone, Debug, Serialize)]
+pub struct OvershootObservation {
+    /// Version of this structure.
+    pub version: u32,
+    /// The time of the observation.
+    pub now: Timestamp,
+    /// What the command line allows.
+    pub margins: Margins,
+    /// The sets of the namespace.
+    pub sets: Vec<GuardedSet>,
+    /// The deployments of the namespace.
+    pub deployments: Vec<Arc<MachineDeployment>>,
+}
+
+impl OvershootObservation {
+    /// A namespace without anything.
+    pub fn of(margins: Margins, now: Timestamp) -> Self {
+        Self { version: OBSERVATION_VERSION, now, margins, sets: Vec::new(), deployments: Vec::new() }
+    }
+
+    /// Looks up what is in a namespace.
+    pub fn look_up(views: &ControlViews, namespace: &str, margins: Margins, now: Timestamp) -> Self {
+        let sets = views.sets.by_index(BY_NAMESPACE, namespace).into_iter().map(|set| {
+            let machines = views.machines.by_index(BY_CONTROLLER, set.metadata.uid.as_deref().unwrap_or_default());
+            let labels = set.spec.template.metadata.labels.as_ref();
+            let counted = machines.iter().map(AsRef::as_ref).filter(|machine| !leaves_after_service(machine));
+            let counts = Counts::of(counted, labels);
+            GuardedSet { set, machines: counts.fully_labeled.into(), staying: counts.staying.into() }
+        });
+        Self {
+            sets: sets.collect(),
+            deployments: views.deployments.by_index(BY_NAMESPACE, namespace),
+            ..Self::of(margins, now)
+        }
+    }
+}
+
+/// Whether the machine is on its way out and had a Node.
+fn leaves_after_service(machine: &Machine) -> bool {
+    is_terminating(machine) && !machine.status.conditions.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::NodeCondition;
+
+    use super::*;
+    use crate::{
+        overshooting::decide::decide,
+        set::testing::{Building, at, now, running},
+    };
+
+    /// A set of three whose machines leave: those that `served` and some that never joined.
+    fn rules(served: usize, newborn: usize) -> Vec<&'static str> {
+        let views = ControlViews::default();
+        let set = crate::set::testing::set(3).build();
+        views.sets.apply(set);
+        let conditions = || vec![NodeCondition { type_: "Ready".to_owned(), ..NodeCondition::default() }];
+        let leaving = (0..served + newborn).map(|number| {
+            let machine: Building<Machine> = running(&format!("m{number}")).deleting();
+            machine.with(|m| m.status.conditions = if number < served { conditions() } else { Vec::new() })
+        });
+        let staying = (0..3).map(|number| running(&format!("n{number}")).created_at(number));
+        for machine in leaving.chain(staying) {
+            views.machines.apply(machine.build());
+        }
+        let seen = OvershootObservation::look_up(&views, "ns", Margins { up: 2, down: 1 }, now());
+        assert_eq!(seen.now, at(0));
+        decide(&seen).iter().map(super::super::decide::Turn::rule).collect()
+    }
+
+    #[test]
+    fn a_scale_in_with_long_drains_freezes_nothing_and_newborns_that_go_again_do() {
+        assert!(rules(9, 0).is_empty());
+        assert!(rules(9, 4).is_empty());
+        assert_eq!(rules(0, 5), ["overshooting/freeze"]);
+    }
+}

@@ -1,0 +1,272 @@
+//! The guard against an API server in a map.
+
+use std::sync::Arc;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{decide::Turn, observe::GuardedSet, *};
+use crate::{
+    deployment::testing::{deployment, machines_of, set_of_class},
+    set::{
+        fake_api::{FakeApi, Fault},
+        testing::{Building, controller_reference, machine, now, set},
+    },
+};
+use controller_runtime::{
+    clock::TokioClock,
+    events::{Pending, Recorder},
+    gate::Gate,
+    store::Change,
+};
+use machine_api::{
+    names::{annotation, label},
+    v1alpha1::{Machine, StrategyType},
+};
+
+const MARGINS: Margins = Margins { up: 2, down: 1 };
+
+struct Cluster {
+    api: FakeApi,
+    views: ControlViews,
+    guard: OvershootController,
+    events: mpsc::Receiver<Pending>,
+}
+
+impl Cluster {
+    /// The deployment and its sets, each with so many machines.
+    fn new(deployment: &MachineDeployment, sets: &[(MachineSet, usize)]) -> Self {
+        let api = FakeApi::default();
+        let views = ControlViews::default();
+        let gate = Gate::open_until(CancellationToken::new());
+        let (sender, events) = mpsc::channel(100);
+        let client = api.client();
+        let guard = OvershootController::new(OvershootDeps {
+            views: views.clone(),
+            sets: Objects::new(client.clone(), gate.clone(), Some(views.sets.clone()), |_| {}),
+            deployments: Objects::new(client, gate, Some(views.deployments.clone()), |_| {}),
+            clock: Arc::new(TokioClock::starting_at(now())),
+            recorder: Recorder::new(COMPONENT, sender),
+            margins: MARGINS,
+            period: Duration::from_secs(60),
+        });
+        let cluster = Self { api, views, guard, events };
+        cluster.change_deployment(|stored| *stored = serde_json::to_value(deployment).unwrap());
+        for (set, machines) in sets {
+            cluster.change_set(set.metadata.name.as_deref().unwrap(), |stored| {
+                *stored = serde_json::to_value(set).unwrap();
+            });
+            cluster.hold(set, *machines);
+        }
+        cluster
+    }
+
+    fn hold(&self, set: &MachineSet, machines: usize) {
+        for known in self.views.machines.by_index(crate::views::BY_CONTROLLER, set.metadata.uid.as_deref().unwrap()) {
+            self.views.machines.delete(&known);
+        }
+        for machine in machines_of(set, machines, machines) {
+            self.views.machines.apply((*machine).clone());
+        }
+    }
+
+    fn change_deployment(&self, change: impl FnOnce(&mut Value)) {
+        let stored = self.api.edit("machinedeployments", "md", |stored| {
+            change(stored);
+            Some(())
+        });
+        self.views.deployments.apply(serde_json::from_value(stored).unwrap());
+    }
+
+    fn change_set(&self, name: &str, change: impl FnOnce(&mut Value)) {
+        let stored = self.api.edit("machinesets", name, |stored| {
+            change(stored);
+            Some(())
+        });
+        self.views.sets.apply(serde_json::from_value(stored).unwrap());
+    }
+
+    async fn run(&self) -> Outcome {
+        self.guard.reconcile(routing::key_of("ns")).await
+    }
+
+    fn frozen_sets(&self) -> Vec<String> {
+        self.api.all("machinesets").iter().filter(|set| is_frozen(set, "machineSetCondition")).map(name_of).collect()
+    }
+
+    fn deployment(&self) -> Value {
+        self.api.all("machinedeployments").remove(0)
+    }
+
+    fn heard(&mut self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        while let Ok(event) = self.events.try_recv() {
+            reasons.push(event.note.reason.to_owned());
+        }
+        reasons
+    }
+}
+
+fn name_of(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
+/// By label and condition alike; one without the other is a failure.
+fn is_frozen(object: &Value, conditions: &str) -> bool {
+    let by_label = object["metadata"]["labels"][label::FREEZE] == "True";
+    let conditions = object["status"][conditions].as_array();
+    let by_condition = conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Frozen"));
+    assert_eq!(by_label, by_condition, "{object:#}");
+    by_label
+}
+
+fn period() -> Outcome {
+    Outcome::LookAgain(Duration::from_secs(60), "the period of the overshoot guard")
+}
+
+#[tokio::test]
+async fn s_safe_03_too_many_machines_freeze_set_and_deployment_s_safe_04_and_fewer_thaw_them() {
+    let set = set_of_class("md-new", "new", 3, 0);
+    let mut cluster = Cluster::new(&deployment(3, 1, 0).build(), &[(set.clone(), 6)]);
+    assert_eq!(cluster.run().await, period());
+    assert_eq!(cluster.frozen_sets(), ["md-new"]);
+    assert!(is_frozen(&cluster.deployment(), "conditions"));
+    let condition = &cluster.deployment()["status"]["conditions"][0];
+    assert_eq!(condition["reason"], "OverShootingReplicaCount");
+    assert_eq!(
+        condition["message"],
+        "The number of machines backing MachineSet: md-new is 6 >= 6 which is the Max-ScaleUp-Limit"
+    );
+    assert_eq!(cluster.heard(), ["FrozeMachineSet"]);
+
+    let writes = cluster.api.writes();
+    cluster.run().await;
+    assert_eq!(cluster.api.writes(), writes, "a frozen set is left alone");
+
+    cluster.hold(&set, 5);
+    cluster.run().await;
+    assert_eq!(cluster.frozen_sets(), Vec::<String>::new());
+    assert!(!is_frozen(&cluster.deployment(), "conditions"));
+    assert_eq!(cluster.heard(), ["UnfrozeMachineSet"]);
+}
+
+#[tokio::test]
+async fn s_safe_05_a_deployment_follows_its_frozen_set_s_safe_06_and_its_thawed_one() {
+    let set = Building(set_of_class("md-new", "new", 3, 0)).label(label::FREEZE, "True").build();
+    let cluster = Cluster::new(&deployment(3, 1, 0).build(), &[(set, 6)]);
+    cluster.run().await;
+    let stored = cluster.deployment();
+    assert!(is_frozen(&stored, "conditions"));
+    assert_eq!(stored["status"]["conditions"][0]["reason"], "MachineDeploymentStateSync");
+
+    cluster.change_set("md-new", |set| {
+        set["metadata"]["labels"][label::FREEZE].take();
+        set["metadata"]["labels"].as_object_mut().unwrap().remove(label::FREEZE);
+    });
+    for machine in cluster.views.machines.snapshot() {
+        cluster.views.machines.delete(&machine);
+    }
+    cluster.run().await;
+    assert!(!is_frozen(&cluster.deployment(), "conditions"));
+}
+
+#[tokio::test]
+async fn s_safe_07_a_wish_to_thaw_is_obeyed_and_taken_off() {
+    let set = set_of_class("md-new", "new", 3, 0);
+    let cluster = Cluster::new(&deployment(3, 1, 0).build(), &[(set, 6)]);
+    cluster.run().await;
+    cluster.change_deployment(|stored| stored["metadata"]["annotations"][annotation::UNFREEZE] = json!("True"));
+    // Half-way nothing is lost: the wish stays until the sets are thawed.
+    cluster.api.fail_next("PATCH machinesets", Fault::Refuse);
+    cluster.api.fail_next("PATCH machinedeployments/status", Fault::Refuse);
+    assert!(matches!(cluster.run().await, Outcome::Refused(_)));
+    assert!(cluster.deployment()["metadata"]["annotations"][annotation::UNFREEZE].is_string());
+    assert!(matches!(cluster.run().await, Outcome::LookAgain(..)));
+    assert_eq!(cluster.frozen_sets(), Vec::<String>::new());
+    assert!(!is_frozen(&cluster.deployment(), "conditions"));
+    assert!(cluster.deployment()["metadata"]["annotations"][annotation::UNFREEZE].is_null());
+    // There are still too many.
+    cluster.run().await;
+    assert_eq!(cluster.frozen_sets(), ["md-new"]);
+
+    cluster.change_set("md-new", |stored| stored["metadata"]["annotations"][annotation::UNFREEZE] = json!("1"));
+    cluster.run().await;
+    assert_eq!(cluster.frozen_sets(), Vec::<String>::new());
+    assert!(cluster.api.all("machinesets")[0]["metadata"]["annotations"][annotation::UNFREEZE].is_null());
+}
+
+fn foreign(name: &str, replicas: i32) -> MachineSet {
+    Building(set_of_class(name, "new", replicas, 0)).no_owner().build()
+}
+
+#[tokio::test]
+async fn s_safe_09_a_recreate_deployment_and_s_safe_10_two_full_sets_are_dealt_with_in_one_run() {
+    let recreating = deployment(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::Recreate).build();
+    let sets = [(set_of_class("md-new", "new", 3, 0), 5), (foreign("lone", 2), 6), (foreign("calm", 2), 5)];
+    let cluster = Cluster::new(&recreating, &sets);
+    // A failure with one set stops no other.
+    cluster.api.fail_next("PATCH machinesets/status", Fault::Refuse);
+    assert!(matches!(cluster.run().await, Outcome::Refused(text) if text.contains("exceeded quota")));
+    assert_eq!(cluster.frozen_sets().len(), 1);
+    cluster.run().await;
+    assert_eq!(cluster.frozen_sets(), ["lone", "md-new"]);
+}
+
+fn turns(sets: Vec<(MachineSet, i64, i64)>) -> Vec<&'static str> {
+    let sets = sets.into_iter().map(|(set, machines, staying)| GuardedSet { set: Arc::new(set), machines, staying });
+    let seen = OvershootObservation {
+        sets: sets.collect(),
+        deployments: vec![Arc::new(deployment(3, 1, 0).build())],
+        ..OvershootObservation::of(MARGINS, now())
+    };
+    decide::decide(&seen).iter().map(Turn::rule).collect()
+}
+
+#[rstest]
+#[case::a_rollout_with_slow_drains_is_none_of_our_business(&[("md-old", 3, 0), ("md-new", 4, 4)], &[])]
+#[case::the_sum_over_the_sets_counts(&[("md-old", 3, 3), ("md-new", 3, 3)], &["overshooting/freeze"; 2])]
+#[case::terminating_machines_of_one_set_count(&[("md-new", 6, 3)], &["overshooting/freeze"])]
+fn sums_are_judged(#[case] sets: &[(&str, i64, i64)], #[case] expected: &[&str]) {
+    let sets = sets.iter().map(|(name, machines, staying)| (set_of_class(name, "new", 3, 0), *machines, *staying));
+    let found = turns(sets.collect());
+    assert_eq!(found.iter().filter(|rule| !rule.ends_with("-deployment")).copied().collect::<Vec<_>>(), expected);
+    assert_eq!(found.len() > expected.len(), !expected.is_empty(), "the deployment goes with its sets: {found:?}");
+}
+
+#[test]
+fn a_set_that_is_being_deleted_is_left_alone() {
+    let set = Building(set_of_class("md-new", "new", 3, 0)).deleting().build();
+    assert_eq!(turns(vec![(set, 9, 9)]), Vec::<&str>::new());
+}
+
+#[test]
+fn s_evt_28_a_new_machine_wakes_the_guard() {
+    let added = Change { old: None, new: Some(Arc::new(machine("m").build())) };
+    assert_eq!(routing::after_machine(&added)[0].key, routing::key_of("ns"));
+    let changed: Change<Machine> = Change { old: added.new.clone(), new: added.new.clone() };
+    assert_eq!(routing::after_machine(&changed), []);
+}
+
+#[test]
+fn a_wish_to_thaw_wakes_the_guard_once() {
+    let before = Arc::new(set(1).build());
+    let after = Arc::new(set(1).annotation(annotation::UNFREEZE, "True").build());
+    let change = Change { old: Some(before), new: Some(Arc::clone(&after)) };
+    assert_eq!(routing::after_set(&change).len(), 1);
+    assert_eq!(routing::after_set(&Change { old: Some(Arc::clone(&after)), new: Some(after) }), []);
+}
+
+#[tokio::test]
+async fn machines_count_by_the_uid_of_their_owner() {
+    let set = set_of_class("md-new", "new", 3, 0);
+    let cluster = Cluster::new(&deployment(3, 1, 0).build(), &[(set.clone(), 4)]);
+    for machine in machines_of(&set, 9, 9).into_iter().skip(4) {
+        let mut namesake = (*machine).clone();
+        namesake.metadata.owner_references = Some(vec![controller_reference("MachineSet", "md-new", "uid-earlier")]);
+        cluster.views.machines.apply(namesake);
+    }
+    cluster.run().await;
+    assert_eq!(cluster.frozen_sets(), Vec::<String>::new());
+}

@@ -1,0 +1,412 @@
+//! The loop `machinesafetyorphanvms`: asks providers and the API server, and carries out what [`orphans`] and
+//! [`unmanaged`] decide.
+//!
+//! A class is one key and a Node is one key, so that a provider that is slow or broken holds up its own classes only.
+//! Source: spec/machine-controller §9.1, §9.2.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{StreamExt, future::join_all, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{
+    orphans::{self, Claim, Deletion, Guards, claim},
+    unmanaged::{self, LiveAnswer},
+};
+use crate::{
+    machine::{FreezeSwitch, observation::Freeze, secrets_of},
+    views::{BY_NAMESPACE, BY_NODE, ControlViews},
+};
+use controller_runtime::{
+    clock::{SharedClock, WATCHED_AFTER_STEP},
+    error::ApiError,
+    events::{EventNote, Recorder},
+    gate::{Destruction, Gate},
+    key::{ObjectKey, Target},
+    objects::{Objects, Part, Patch},
+    queue::Outcome,
+    store::Store,
+};
+use machine_api::{
+    names::{annotation, finalizer, label, machine_reason},
+    v1alpha1::{Machine, MachineClass},
+};
+use machine_driver::{
+    Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, answered, same_instance::instance_key,
+};
+use mcm_metrics::{Metrics, OfClass};
+
+/// How long a provider may take for a list, and for the end of one VM.
+const LIST_DEADLINE: Duration = Duration::from_secs(2 * 60);
+const DELETE_DEADLINE: Duration = Duration::from_secs(5 * 60);
+/// How long a class waits at most while verdicts are suspended.
+const FROZEN_PAUSE: Duration = Duration::from_secs(5 * 60);
+/// Machines read from the API server at once.
+const READS_AT_ONCE: usize = 10;
+/// A period below this would be a hot loop (M-31).
+pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
+
+/// Is told of every list that a provider has made of a class's VMs, so that nobody has to ask again; must be quick.
+pub type ListListener = Arc<dyn Fn(&MachineClass, &[machine_driver::ListedVm]) + Send + Sync>;
+
+/// What the collector needs.
+pub struct CollectorDeps {
+    /// The stores of the control cluster.
+    pub views: ControlViews,
+    /// Namespace of the machine objects.
+    pub namespace: String,
+    /// Machines, read.
+    pub machines: Objects<Machine>,
+    /// Nodes, read and written, and their store; none without a target cluster.
+    pub nodes: Option<(Objects<Node>, Arc<Store<Node>>)>,
+    /// The drivers of this process.
+    pub drivers: machine_driver::Registry,
+    /// Tells the time.
+    pub clock: SharedClock,
+    /// Passes or stops destructive effects.
+    pub gate: Gate,
+    /// Takes events.
+    pub recorder: Recorder,
+    /// Counts.
+    pub metrics: Metrics,
+    /// Whether verdicts are suspended.
+    pub freeze: FreezeSwitch,
+    /// Pause between two looks at a class.
+    pub period: Duration,
+    /// A Node may be so old without a machine.
+    pub node_patience: Duration,
+    /// The guards of a deletion.
+    pub guards: Guards,
+    /// Is told of every list.
+    pub lists: Option<ListListener>,
+}
+
+/// Deletes VMs and lets go of Nodes that no machine stands behind.
+pub struct Collector {
+    deps: CollectorDeps,
+    /// Since when VMs have been suspected, by class and identity.
+    suspects: Mutex<BTreeMap<ObjectKey, BTreeMap<String, Timestamp>>>,
+    /// VMs that are being deleted: two classes may list the same VM.
+    under_way: Mutex<BTreeSet<String>>,
+}
+
+impl Collector {
+    /// A collector; it does nothing until its queue runs [`Self::reconcile`].
+    pub fn new(deps: CollectorDeps) -> Self {
+        Self { deps, suspects: Mutex::default(), under_way: Mutex::default() }
+    }
+
+    /// One look at a class or a Node.
+    pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        if key.namespace.is_empty() { self.look_at_node(key).await } else { self.look_at_class(key).await }
+    }
+
+    async fn look_at_class(&self, key: ObjectKey) -> Outcome {
+        let period = self.deps.period.max(LEAST_PERIOD);
+        let Some(class) = self.deps.views.classes.get(&key) else {
+            lock(&self.suspects).remove(&key);
+            return Outcome::Settled;
+        };
+        if self.freeze() == Freeze::Frozen {
+            return Outcome::LookAgain(period.min(FROZEN_PAUSE), "frozen");
+        }
+        let (driver, secret) = match access_to(&class, &self.deps.drivers, &self.deps.views) {
+            Ok(access) => access,
+            Err(why) => {
+                tracing::debug!(class = %key, why, "VMs of the class are not looked at");
+                return Outcome::LookAgain(period, "the class can't be used");
+            }
+        };
+        let listed = match self.deps.gate.call(list(&*driver, &class, &secret, LIST_DEADLINE)).await {
+            Err(_stopping) => return Outcome::Settled,
+            Ok(Ok(listed)) => listed,
+            Ok(Err(error)) => {
+                tracing::warn!(class = %key, %error, "the provider's list of VMs failed; nothing is concluded from that");
+                return Outcome::LookAgain(period.min(Duration::from_secs(60)), "the list failed");
+            }
+        };
+        if let Some(tell) = &self.deps.lists {
+            tell(&class, &listed);
+        }
+        let vms = self.with_claims(&key, listed).await;
+        let plan = orphans::decide(&orphans::Observation {
+            version: orphans::OBSERVATION_VERSION,
+            now: self.deps.clock.now(),
+            vms,
+            suspects: self.suspects_of(&key),
+            guards: self.deps.guards,
+        });
+        let found = plan.suspects.len();
+        lock(&self.suspects).insert(key, plan.suspects);
+        let failed = self.delete(&class, found, plan.deletions, &driver, &secret).await;
+        let retry = failed.then_some(self.deps.guards.confirm_after);
+        let next = [Some(period), plan.next, retry].into_iter().flatten().min().unwrap_or(period);
+        Outcome::LookAgain(next.max(LEAST_PERIOD), "the next look at the provider")
+    }
+
+    /// Whether verdicts are suspended. After a step of the clock nothing is collected before all ages have been watched for
+    /// a while (decisions.md 46).
+    fn freeze(&self) -> Freeze {
+        let step = self.deps.freeze.reading().and_then(|reading| reading.step);
+        if step.is_some_and(|step| step.watched < WATCHED_AFTER_STEP) { Freeze::Frozen } else { self.deps.freeze.get() }
+    }
+
+    /// The guards of a deletion.
+    pub fn guards(&self) -> Guards {
+        self.deps.guards
+    }
+
+    /// Since when VMs of a class have been suspected, by their identity.
+    pub fn suspects_of(&self, class: &ObjectKey) -> BTreeMap<String, Timestamp> {
+        lock(&self.suspects).get(class).cloned().unwrap_or_default()
+    }
+
+    /// The listed VMs with what their machines say: the stores acquit, only the API server convicts.
+    async fn with_claims(&self, class: &ObjectKey, listed: Vec<machine_driver::ListedVm>) -> Vec<orphans::ListedVm> {
+        let views = &self.deps.views;
+        let held: BTreeSet<String> = views
+            .machines
+            .by_index(BY_NAMESPACE, &class.namespace)
+            .iter()
+            .filter_map(|machine| instance_key(&machine.spec.provider_id))
+            .collect();
+        let of_store = |vm: machine_driver::ListedVm| {
+            let machine = views.machines.get(&ObjectKey::new(class.namespace.clone(), vm.machine_name.clone()));
+            let claim = orphans::claim_in_stores(&vm, &held, machine.as_deref());
+            if claim == Claim::Unnamed {
+                tracing::warn!(%class, vm = vm.provider_id, "the provider lists a VM without a machine's name; it is kept");
+            }
+            orphans::ListedVm { provider_id: vm.provider_id, machine: vm.machine_name, created: vm.created, claim }
+        };
+        let mut vms: Vec<orphans::ListedVm> = listed.into_iter().map(of_store).collect();
+        let suspects = self.suspects_of(class);
+        let asked: BTreeSet<String> =
+            orphans::to_be_confirmed(&vms, &suspects, &self.deps.guards).into_iter().collect();
+        let reads: Vec<(String, ObjectKey)> = vms
+            .iter()
+            .filter(|vm| asked.contains(&vm.provider_id))
+            .map(|vm| (vm.provider_id.clone(), ObjectKey::new(class.namespace.clone(), vm.machine.clone())))
+            .collect();
+        let machines = self.deps.machines.clone();
+        let mut answers: BTreeMap<String, Claim> = stream::iter(reads)
+            .map(move |(id, key)| ask(machines.clone(), id, key))
+            .buffer_unordered(READS_AT_ONCE)
+            .collect()
+            .await;
+        for vm in &mut vms {
+            match vm.claim {
+                Claim::Nobody | Claim::OtherVm(_) | Claim::Leaving => {
+                    vm.claim = answers.remove(&vm.provider_id).unwrap_or(Claim::Unknown);
+                }
+                Claim::Own | Claim::InCreation | Claim::Unnamed | Claim::Unknown => {}
+            }
+        }
+        vms
+    }
+
+    /// Deletes VMs; answers whether one of them is still there.
+    async fn delete(
+        &self,
+        class: &Arc<MachineClass>,
+        found: usize,
+        deletions: Vec<Deletion>,
+        driver: &Arc<dyn Driver>,
+        secret: &SecretData,
+    ) -> bool {
+        let mine: Vec<Deletion> = {
+            let mut under_way = lock(&self.under_way);
+            deletions.into_iter().filter(|deletion| under_way.insert(deletion.provider_id.clone())).collect()
+        };
+        if mine.is_empty() {
+            return false;
+        }
+        let names: Vec<String> =
+            mine.iter().map(|deletion| format!("{} ({})", deletion.provider_id, deletion.machine)).collect();
+        let note =
+            format!("{found} VM(s) have no machine; {} of them are deleted now: {}", mine.len(), names.join(", "));
+        self.deps.recorder.note(&**class, EventNote::warning(machine_reason::ORPHAN_VMS_FOUND, note));
+        let mut calls = Vec::new();
+        for deletion in &mine {
+            calls.push(self.delete_one(class, deletion, driver, secret));
+        }
+        let ended = join_all(calls).await;
+        let key = ObjectKey::of(&**class);
+        let mut failed = false;
+        for (deletion, ended) in mine.iter().zip(ended) {
+            lock(&self.under_way).remove(&deletion.provider_id);
+            match ended {
+                Ok(()) => {
+                    if let Some(suspects) = lock(&self.suspects).get_mut(&key) {
+                        suspects.remove(&deletion.provider_id);
+                    }
+                    self.deps.metrics.machine.orphan_vms_deleted.inc(&OfClass { class: &key.name });
+                    tracing::info!(class = %key, vm = deletion.provider_id, "a VM without a machine is deleted");
+                }
+                Err(error) => {
+                    failed = true;
+                    tracing::warn!(class = %key, vm = deletion.provider_id, error, "a VM without a machine could not be deleted");
+                }
+            }
+        }
+        failed
+    }
+
+    async fn delete_one(
+        &self,
+        class: &Arc<MachineClass>,
+        deletion: &Deletion,
+        driver: &Arc<dyn Driver>,
+        secret: &SecretData,
+    ) -> Result<(), String> {
+        self.deps.gate.may_call().map_err(|error| error.to_string())?;
+        self.deps
+            .gate
+            .permit(Destruction::Vm, deletion.rule, &deletion.provider_id)
+            .map_err(|error| error.to_string())?;
+        let request = MachineRequest {
+            machine: Arc::new(synthetic(class, &deletion.machine, &deletion.provider_id)),
+            class: Arc::clone(class),
+            secret: secret.clone(),
+        };
+        let cx = OpContext::within(DELETE_DEADLINE);
+        let ended = answered(DELETE_DEADLINE, driver.delete_machine(&cx, request));
+        match self.deps.gate.call(ended).await.map_err(|error| error.to_string())? {
+            Ok(_) => Ok(()),
+            Err(status) if status.code == Code::NotFound => Ok(()),
+            Err(status) => Err(status.to_string()),
+        }
+    }
+
+    async fn look_at_node(&self, key: ObjectKey) -> Outcome {
+        let Some((nodes, store)) = &self.deps.nodes else { return Outcome::Settled };
+        let Some(node) = store.get(&key) else { return Outcome::Settled };
+        let machines = self.deps.views.machines.by_index(BY_NODE, &key.name);
+        let mut seen = unmanaged::Observation {
+            freeze: self.freeze(),
+            machines: machines.iter().map(|machine| machine.name_any()).collect(),
+            ..unmanaged::Observation::of(&node, self.deps.clock.now(), self.deps.node_patience)
+        };
+        let mut plan = unmanaged::decide(&seen);
+        if plan == unmanaged::Plan::Ask {
+            let selector = format!("{}={}", label::NODE, key.name);
+            seen.live = match self.deps.machines.any_with_label(&self.deps.namespace, &selector).await {
+                Ok(true) => LiveAnswer::SomeMachine,
+                Ok(false) => LiveAnswer::NoMachine,
+                Err(error) => return Outcome::Retry(format!("machines of node {key}: {error}")),
+            };
+            plan = unmanaged::decide(&seen);
+        }
+        let patch = match plan {
+            unmanaged::Plan::Keep | unmanaged::Plan::Ask => return Outcome::Settled,
+            unmanaged::Plan::LookAgain(wait) => return Outcome::LookAgain(wait, "a node without a machine"),
+            unmanaged::Plan::Contested => {
+                self.tell_of_contest(&key, &machines);
+                return Outcome::Settled;
+            }
+            unmanaged::Plan::Release => released(&node),
+            unmanaged::Plan::Unmark => json!({"metadata": {"annotations": {annotation::NOT_MANAGED: null}}}),
+        };
+        tracing::info!(node = %key, ?plan, "who manages the node has changed");
+        let patch = Patch::Merge(patch).guarded_by(node.resource_version().as_deref());
+        match nodes.patch(&Target::of(&*node), Part::Main, patch).await {
+            Ok(_) | Err(ApiError::NotFound(_) | ApiError::NotLeading(_)) => Outcome::Settled,
+            Err(error) => {
+                // The next try decides on the truth.
+                let reread = nodes.get(&key).await.err().map(|error| format!("; it can't be read again: {error}"));
+                Outcome::after(&error, format!("node {key}: {error}{}", reread.unwrap_or_default()))
+            }
+        }
+    }
+
+    fn tell_of_contest(&self, node: &ObjectKey, machines: &[Arc<Machine>]) {
+        let names: Vec<String> = machines.iter().map(|machine| machine.name_any()).collect();
+        let note = format!(
+            "{} machines have node {node} on their label: {}; the one whose instance the node's providerID names keeps it, or \
+             where ids don't tell, the one that the node's own label names; delete the others",
+            names.len(),
+            names.join(", ")
+        );
+        for machine in machines {
+            self.deps.recorder.note(&**machine, EventNote::warning(machine_reason::NODE_CONTESTED, note.clone()));
+        }
+    }
+}
+
+/// What a provider is asked through about all VMs of a class.
+///
+/// # Errors
+/// With what keeps the class from being used.
+pub fn access_to(
+    class: &MachineClass,
+    drivers: &machine_driver::Registry,
+    views: &ControlViews,
+) -> Result<(Arc<dyn Driver>, SecretData), String> {
+    let driver = drivers.driver_for(&class.provider).map_err(|status| status.to_string())?;
+    let secrets = secrets_of(&views.secrets, &synthetic(class, "", ""), Some(class));
+    if secrets.missing.is_empty() {
+        Ok((Arc::clone(driver), secrets.data))
+    } else {
+        Err(format!("Secret {} is missing", secrets.missing.join(" and ")))
+    }
+}
+
+/// What the API server says about the machine of a VM.
+async fn ask(machines: Objects<Machine>, provider_id: String, key: ObjectKey) -> (String, Claim) {
+    let answer = match machines.get(&key).await {
+        Ok(machine) => claim(&provider_id, machine.as_deref()),
+        Err(error) => {
+            tracing::warn!(machine = %key, %error, "cannot tell whether the machine of a VM exists");
+            Claim::Unknown
+        }
+    };
+    (provider_id, answer)
+}
+
+/// A machine as drivers get it for the end of a VM that has none (spec/providers §1.2).
+fn synthetic(class: &MachineClass, name: &str, provider_id: &str) -> Machine {
+    let mut machine = Machine::default();
+    machine.metadata.name = Some(name.to_owned());
+    machine.metadata.namespace = class.namespace();
+    provider_id.clone_into(&mut machine.spec.provider_id);
+    machine
+}
+
+/// The patch that lets go of a Node.
+fn released(node: &Node) -> Value {
+    let kept: Vec<&String> = node.finalizers().iter().filter(|name| *name != finalizer::NODE).collect();
+    let mut patch = json!({"metadata": {"annotations": {annotation::NOT_MANAGED: "1"}}});
+    if kept.len() != node.finalizers().len() {
+        patch["metadata"]["finalizers"] = json!(kept);
+    }
+    patch
+}
+
+/// The provider's list of VMs of a class.
+///
+/// # Errors
+/// The driver's, and `DeadlineExceeded`.
+pub async fn list(
+    driver: &dyn Driver,
+    class: &Arc<MachineClass>,
+    secret: &SecretData,
+    deadline: Duration,
+) -> Result<Vec<machine_driver::ListedVm>, Status> {
+    let cx = OpContext::within(deadline);
+    let request = ListRequest { class: Arc::clone(class), secret: secret.clone() };
+    answered(deadline, driver.list_machines(&cx, request)).await
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[path = "collector_tests.rs"]
+mod tests;

@@ -1,0 +1,380 @@
+//! When the machine loops freeze because an API server is silent, when they thaw, and what a thaw does to a machine.
+//!
+//! Frozen means: no verdict about health, no creation, nothing collected, since all of it would be concluded from an old
+//! view. Deletions under way, reads and webhooks go on. Source: spec/machine-controller §9.3, M-34, M-35, decision 13.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use machine_api::{
+    names::machine_condition,
+    v1alpha1::{Machine, MachinePhase},
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::machine::{observation::Silence, status_change::rfc3339};
+
+/// Version of the observation's serialised form.
+pub const OBSERVATION_VERSION: u32 = 1;
+/// What a thawed machine says; the original's words.
+pub const THAW_TEXT: &str = "Machine Health Timeout was reset due to APIServer being unreachable";
+/// After a thaw all machines are looked at, once the first news has come in.
+pub const LOOK_AFTER_THAW: Duration = Duration::from_secs(30);
+
+/// What is remembered between two probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum State {
+    /// Everything goes on.
+    Flowing {
+        /// When the first probe was sent that failed since both API servers last answered, in the steady time.
+        failing_since: Option<Timestamp>,
+    },
+    /// The loops are frozen.
+    Frozen {
+        /// When the first probe was sent that failed: the outage had begun by then. What fell ill before it, fell ill while the
+        /// API servers were there, as far as anybody knows.
+        outage_began: Timestamp,
+    },
+}
+
+/// Whether the views show what the API servers have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Views {
+    /// They do, or nobody is frozen who would wait for it.
+    Current,
+    /// They don't: a watch that comes back replays history first.
+    Behind,
+}
+
+/// What a probe said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Health {
+    /// It answered.
+    Up,
+    /// It did not, for this reason.
+    Down(String),
+}
+
+/// The limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// So long an API server may be silent.
+    pub timeout: Duration,
+    /// Pause between two probes while all is well.
+    pub period: Duration,
+}
+
+/// All that the decision depends on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Observation {
+    /// Version of this form.
+    pub version: u32,
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// The same as if the clock had never stepped.
+    pub steady: Timestamp,
+    /// When the probe was sent, in the steady time.
+    pub asked: Timestamp,
+    /// Whether the views show what the API servers have.
+    pub views: Views,
+    /// What is remembered.
+    pub state: State,
+    /// The API server with the machine objects.
+    pub control: Health,
+    /// The API server with the Nodes.
+    pub target: Health,
+    /// The limits.
+    pub limits: Limits,
+}
+
+/// What is to happen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Step {
+    /// Nothing.
+    Nothing,
+    /// The loops freeze.
+    Freeze,
+    /// Machines that fell ill in the outage are forgiven, then the loops go on.
+    Thaw {
+        /// When the outage was first noticed.
+        outage_began: Timestamp,
+    },
+}
+
+/// What follows from a probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// What is remembered from now on; of a thaw, once it is done.
+    pub state: State,
+    /// What is to happen.
+    pub step: Step,
+    /// When to probe again.
+    pub next: Duration,
+}
+
+/// What follows from a probe.
+pub fn decide(seen: &Observation) -> Plan {
+    let up = seen.control == Health::Up && seen.target == Health::Up;
+    let well = State::Flowing { failing_since: None };
+    let soon =
+        (seen.limits.timeout / 5).max(Duration::from_secs(1)).min(seen.limits.period.max(Duration::from_secs(1)));
+    let period = seen.limits.period.max(Duration::from_secs(1));
+    let (state, step, next) = match (seen.state, up) {
+        // An outage that was shorter than the timeout is forgotten (M-34).
+        (State::Flowing { .. }, true) => (well, Step::Nothing, period),
+        (State::Flowing { failing_since }, false) => {
+            let since = failing_since.unwrap_or(seen.asked);
+            let silent = seen.steady.duration_since(since);
+            if Duration::try_from(silent).unwrap_or_default() > seen.limits.timeout {
+                // Machines carry times of the clock.
+                let outage_began = seen.now.checked_sub(silent).unwrap_or(since);
+                (State::Frozen { outage_began }, Step::Freeze, soon)
+            } else {
+                (State::Flowing { failing_since: Some(since) }, Step::Nothing, soon)
+            }
+        }
+        (frozen @ State::Frozen { .. }, true) if seen.views == Views::Behind => (frozen, Step::Nothing, soon),
+        (State::Frozen { outage_began }, true) => (well, Step::Thaw { outage_began }, period),
+        (frozen @ State::Frozen { .. }, false) => (frozen, Step::Nothing, period),
+    };
+    Plan { state, step, next }
+}
+
+/// Which API server is silent. Without the one that holds the machines nothing can be told on them.
+pub fn silence(control: &Health, target: &Health) -> Silence {
+    match (control, target) {
+        (Health::Up, Health::Up) => Silence::None,
+        (Health::Up, Health::Down(_)) => Silence::Target,
+        (Health::Down(_), _) => Silence::Control,
+    }
+}
+
+/// What a thaw writes to a machine's status. A machine that fell ill during the outage counts as Running again; one that
+/// was ill before stays Unknown, with its clock started anew; all others are left alone.
+pub fn thawed(machine: &Machine, outage_began: Timestamp, now: Timestamp) -> Option<Value> {
+    let current = &machine.status.current_status;
+    if current.phase != MachinePhase::Unknown || machine.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let fell_ill = current.last_update_time.as_ref().map(|time| time.0);
+    // Stored times have whole seconds.
+    if fell_ill.is_some_and(|fell_ill| fell_ill.as_second() < outage_began.as_second()) {
+        return Some(json!({ "status": { "currentStatus": { "lastUpdateTime": rfc3339(now) } } }));
+    }
+    let others = machine
+        .status
+        .machine_conditions
+        .iter()
+        .filter(|condition| condition.type_ != machine_condition::PROGRESSING)
+        .map(|condition| json!(condition));
+    let mut conditions: Vec<Value> = others.collect();
+    conditions.push(json!({
+        "type": machine_condition::PROGRESSING,
+        "status": "False",
+        "reason": machine_condition::REASON_SETTLED,
+        "message": THAW_TEXT,
+        "observedGeneration": machine.metadata.generation.unwrap_or_default(),
+        "lastTransitionTime": rfc3339(now),
+    }));
+    Some(json!({ "status": {
+        "currentStatus": {
+            "phase": MachinePhase::Running,
+            "lastUpdateTime": rfc3339(now),
+            "timeoutActive": null,
+        },
+        "lastOperation": {
+            "type": "HealthCheck",
+            "state": "Successful",
+            "description": THAW_TEXT,
+            "errorCode": null,
+            "lastUpdateTime": rfc3339(now),
+        },
+        "machineConditions": conditions,
+    }}))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    const LIMITS: Limits = Limits { timeout: Duration::from_secs(30), period: Duration::from_secs(60) };
+
+    fn probe(state: State, control_up: bool, target_up: bool, second: i64) -> Plan {
+        probe_with(Views::Current, state, control_up, target_up, second)
+    }
+
+    fn probe_with(views: Views, state: State, control_up: bool, target_up: bool, second: i64) -> Plan {
+        let health = |up| if up { Health::Up } else { Health::Down("no answer".to_owned()) };
+        decide(&Observation {
+            version: OBSERVATION_VERSION,
+            now: at(second),
+            steady: at(second),
+            asked: at(second),
+            views,
+            state,
+            control: health(control_up),
+            target: health(target_up),
+            limits: LIMITS,
+        })
+    }
+
+    /// Probes at these seconds, all with this answer; what the last one said.
+    fn probes(mut state: State, up: bool, seconds: &[i64]) -> Plan {
+        let mut last = None;
+        for second in seconds {
+            let plan = probe(state, up, up, *second);
+            state = plan.state;
+            last = Some(plan);
+        }
+        last.unwrap()
+    }
+
+    const WELL: fn() -> State = || State::Flowing { failing_since: None };
+    const FROZEN: fn() -> State = || State::Frozen { outage_began: at(60) };
+
+    #[test]
+    fn mc_254_thirty_one_seconds_of_silence_freeze() {
+        assert_eq!(probes(WELL(), false, &[60, 66, 72, 78, 84, 90]).step, Step::Nothing);
+        let plan = probes(WELL(), false, &[60, 66, 72, 78, 84, 91]);
+        assert_eq!((plan.step, plan.state), (Step::Freeze, FROZEN()));
+    }
+
+    #[rstest]
+    #[case::set_back(-7200)]
+    #[case::set_forward(7200)]
+    fn a_step_of_the_clock_neither_hides_a_silence_nor_makes_one(#[case] by: i64) {
+        let probe = |second: i64| {
+            let down = || Health::Down("no answer".to_owned());
+            decide(&Observation {
+                version: OBSERVATION_VERSION,
+                now: at(second + by),
+                steady: at(second),
+                asked: at(second),
+                views: Views::Current,
+                state: State::Flowing { failing_since: Some(at(60)) },
+                control: down(),
+                target: down(),
+                limits: LIMITS,
+            })
+        };
+        assert_eq!(probe(90).step, Step::Nothing);
+        let plan = probe(91);
+        assert_eq!((plan.step, plan.state), (Step::Freeze, State::Frozen { outage_began: at(60 + by) }));
+    }
+
+    #[test]
+    fn mc_255_short_outages_do_not_add_up() {
+        let after_the_first = probes(WELL(), false, &[60, 65]).state;
+        let recovered = probe(after_the_first, true, true, 70).state;
+        let second = probes(recovered, false, &[3670, 3675]);
+        assert_eq!(second.step, Step::Nothing);
+        assert_eq!(second.state, State::Flowing { failing_since: Some(at(3670)) });
+    }
+
+    #[test]
+    fn mc_260_the_silence_of_the_target_alone_is_enough() {
+        let failing = State::Flowing { failing_since: Some(at(10)) };
+        assert_eq!(probe(failing, true, false, 41).step, Step::Freeze);
+        assert_eq!(probe(failing, false, true, 41).step, Step::Freeze);
+    }
+
+    #[rstest]
+    #[case::well(WELL(), true, Duration::from_secs(60))]
+    #[case::failing(WELL(), false, Duration::from_secs(6))]
+    #[case::frozen(FROZEN(), false, Duration::from_secs(60))]
+    #[case::thawing(FROZEN(), true, Duration::from_secs(60))]
+    fn the_next_probe(#[case] state: State, #[case] up: bool, #[case] next: Duration) {
+        assert_eq!(probe(state, up, up, 100).next, next);
+    }
+
+    #[rstest]
+    #[case::all_is_well(true, true, Silence::None)]
+    #[case::machines_can_still_be_told(true, false, Silence::Target)]
+    #[case::nothing_can_be_told(false, true, Silence::Control)]
+    #[case::both(false, false, Silence::Control)]
+    fn who_is_silent(#[case] control: bool, #[case] target: bool, #[case] expected: Silence) {
+        let health = |up| if up { Health::Up } else { Health::Down("no answer".to_owned()) };
+        assert_eq!(silence(&health(control), &health(target)), expected);
+    }
+
+    #[test]
+    fn a_thaw_forgives_what_began_after_the_first_question_without_an_answer() {
+        let plan = probe(FROZEN(), true, true, 1200);
+        assert_eq!((plan.step, plan.state), (Step::Thaw { outage_began: at(60) }, WELL()));
+    }
+
+    #[test]
+    fn nobody_thaws_by_views_that_are_behind() {
+        let plan = probe_with(Views::Behind, FROZEN(), true, true, 1200);
+        assert_eq!((plan.step, plan.state, plan.next), (Step::Nothing, FROZEN(), Duration::from_secs(6)));
+        let plan = probe_with(Views::Behind, WELL(), true, true, 1200);
+        assert_eq!(plan.state, WELL(), "what flows goes on flowing");
+    }
+
+    #[test]
+    fn the_outage_begins_with_the_question_and_not_with_the_end_of_the_wait_for_its_answer() {
+        let down = || Health::Down("no answer within 10s".to_owned());
+        let plan = decide(&Observation {
+            version: OBSERVATION_VERSION,
+            now: at(70),
+            steady: at(70),
+            asked: at(60),
+            views: Views::Current,
+            state: WELL(),
+            control: Health::Up,
+            target: down(),
+            limits: LIMITS,
+        });
+        assert_eq!(plan.state, State::Flowing { failing_since: Some(at(60)) });
+    }
+
+    #[test]
+    fn decision_13_what_fell_ill_in_the_period_before_the_outage_stays_ill() {
+        let Step::Thaw { outage_began } = probe(FROZEN(), true, true, 1200).step else { panic!("no thaw") };
+        let patch = thawed(&unknown(59), outage_began, at(1200)).unwrap();
+        assert!(patch["status"]["currentStatus"].get("phase").is_none(), "{patch}");
+        let patch = thawed(&unknown(60), outage_began, at(1200)).unwrap();
+        assert_eq!(patch["status"]["currentStatus"]["phase"], "Running");
+    }
+
+    fn unknown(since: i64) -> Machine {
+        let mut machine = Machine::default();
+        machine.status.current_status.phase = MachinePhase::Unknown;
+        machine.status.current_status.last_update_time = Some(Time(at(since)));
+        machine
+    }
+
+    #[test]
+    fn mc_256_a_machine_that_fell_ill_in_the_outage_is_running_again() {
+        let patch = thawed(&unknown(10), at(0), at(1200)).unwrap();
+        assert_eq!(patch["status"]["currentStatus"]["phase"], "Running");
+        assert_eq!(patch["status"]["lastOperation"]["description"], THAW_TEXT);
+        assert_eq!(patch["status"]["lastOperation"]["type"], "HealthCheck");
+        // Whatever is not named stays, above all the end of a preservation.
+        assert!(patch["status"]["currentStatus"].get("preserveExpiryTime").is_none());
+    }
+
+    #[test]
+    fn mc_259_a_machine_that_was_ill_before_stays_unknown_with_a_new_clock() {
+        let patch = thawed(&unknown(-540), at(0), at(1200)).unwrap();
+        assert_eq!(patch, json!({"status": {"currentStatus": {"lastUpdateTime": rfc3339(at(1200))}}}));
+    }
+
+    #[test]
+    fn other_machines_are_left_alone() {
+        let mut running = unknown(10);
+        running.status.current_status.phase = MachinePhase::Running;
+        assert_eq!(thawed(&running, at(0), at(1200)), None);
+        let mut deleting = unknown(10);
+        deleting.metadata.deletion_timestamp = Some(Time(at(20)));
+        assert_eq!(thawed(&deleting, at(0), at(1200)), None);
+    }
+}

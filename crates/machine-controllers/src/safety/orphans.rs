@@ -1,0 +1,396 @@
+//! Which VMs of a class are orphans, and which of them are deleted now.
+//!
+//! A VM is an orphan when the API server itself says, twice and at least a minute apart, that no machine of its name
+//! exists or that the machine has another VM. What is not on the provider's list is never concluded from: an empty,
+//! partial or failed list proves nothing. Source: spec/machine-controller §9.1, decision 14.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use machine_api::v1alpha1::{Machine, MachinePhase};
+use machine_driver::same_instance::instance_key;
+use serde::Serialize;
+
+use crate::machine::deletion_stage::DeletionStage;
+
+/// Version of the observation's serialised form.
+pub const OBSERVATION_VERSION: u32 = 1;
+/// Name of the rule by which orphans are deleted.
+pub const RULE: &str = "orphan-vm";
+
+/// The guards of a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Guards {
+    /// Time between the first verdict and the deletion.
+    pub confirm_after: Duration,
+    /// A VM that is younger is left alone, where the provider tells its age.
+    pub least_age: Duration,
+    /// VMs that are deleted at most in one run of a class.
+    pub deletions: usize,
+    /// Machines that are read from the API server at most in one run of a class.
+    pub reads: usize,
+}
+
+impl Default for Guards {
+    fn default() -> Self {
+        Self {
+            confirm_after: Duration::from_secs(60),
+            least_age: Duration::from_secs(5 * 60),
+            deletions: 10,
+            reads: 50,
+        }
+    }
+}
+
+/// What is known of the machine that a listed VM was made for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Claim {
+    /// It has this VM.
+    Own,
+    /// It may be about to get this VM.
+    InCreation,
+    /// It is being deleted and its driver doesn't know which of several VMs it has: they all end with it.
+    Leaving,
+    /// It has another one.
+    OtherVm(String),
+    /// There is no such machine.
+    Nobody,
+    /// The provider does not tell for which machine it is.
+    Unnamed,
+    /// Nobody has asked the API server, or it did not answer.
+    Unknown,
+}
+
+/// What the machine of the VM's name says about the VM; `None` means there is no such machine.
+pub fn claim(provider_id: &str, machine: Option<&Machine>) -> Claim {
+    let Some(machine) = machine else { return Claim::Nobody };
+    let own = machine.spec.provider_id.as_str();
+    let in_creation =
+        matches!(machine.status.current_status.phase, MachinePhase::Unset | MachinePhase::CrashLoopBackOff);
+    if may_be_same_vm(own, provider_id) {
+        Claim::Own
+    } else if own.is_empty() && is_left_with_several_vms(machine) {
+        Claim::Leaving
+    } else if own.is_empty() || in_creation {
+        Claim::InCreation
+    } else {
+        Claim::OtherVm(own.to_owned())
+    }
+}
+
+/// A driver that saw several VMs for one machine says this code (spec §9.1).
+const SEVERAL_VMS: &str = "OutOfRange";
+
+/// Whether the driver's last word about the machine's VM was that it has several.
+pub fn tells_of_several_vms(machine: &Machine) -> bool {
+    machine.status.last_operation.description.contains(SEVERAL_VMS)
+}
+
+/// Whether the machine's deletion is past its drain and fails since the driver sees several VMs of the machine's name.
+fn is_left_with_several_vms(machine: &Machine) -> bool {
+    machine.metadata.deletion_timestamp.is_some()
+        && DeletionStage::of(machine) == Some(DeletionStage::DeleteVm)
+        && tells_of_several_vms(machine)
+}
+
+/// What the stores say about a listed VM: `held` are the instances of all machines, as [`instance_key`] tells them, `machine` is the
+/// one of the VM's name.
+pub fn claim_in_stores(vm: &machine_driver::ListedVm, held: &BTreeSet<String>, machine: Option<&Machine>) -> Claim {
+    if instance_key(&vm.provider_id).is_some_and(|instance| held.contains(&instance)) {
+        Claim::Own
+    } else if vm.machine_name.is_empty() {
+        Claim::Unnamed
+    } else {
+        claim(&vm.provider_id, machine)
+    }
+}
+
+/// Providers spell their ids in different cases at different doors (Azure), and people write into a machine what its Node says, with a
+/// zone or a slash less; an orphan is never found by that (decisions.md 44). Ids that may name one VM count as doing so: a VM too many
+/// costs money, one too few costs pods.
+fn may_be_same_vm(one: &str, other: &str) -> bool {
+    instance_key(one) == instance_key(other)
+}
+
+impl Claim {
+    /// Whether the VM is nobody's.
+    pub fn is_orphaned(&self) -> bool {
+        match self {
+            Self::Nobody | Self::OtherVm(_) | Self::Leaving => true,
+            Self::Own | Self::InCreation | Self::Unnamed | Self::Unknown => false,
+        }
+    }
+}
+
+/// A VM on the provider's list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListedVm {
+    /// Its identity.
+    pub provider_id: String,
+    /// The machine it was made for.
+    pub machine: String,
+    /// When it was made, where the provider tells.
+    pub created: Option<Timestamp>,
+    /// What is known of its machine.
+    pub claim: Claim,
+}
+
+/// All that the decision about one class depends on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Observation {
+    /// Version of this form.
+    pub version: u32,
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// What the provider listed.
+    pub vms: Vec<ListedVm>,
+    /// Since when VMs have been suspected, by their identity.
+    pub suspects: BTreeMap<String, Timestamp>,
+    /// The guards.
+    pub guards: Guards,
+}
+
+/// A VM to be deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Deletion {
+    /// Its identity.
+    pub provider_id: String,
+    /// The machine it was made for.
+    pub machine: String,
+    /// Name of the rule.
+    pub rule: &'static str,
+}
+
+/// What follows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// The suspects from now on.
+    pub suspects: BTreeMap<String, Timestamp>,
+    /// The VMs to be deleted.
+    pub deletions: Vec<Deletion>,
+    /// When to look again, if suspects are left; else the period's end is early enough.
+    pub next: Option<Duration>,
+}
+
+/// Which of the suspicious VMs are asked about at the API server, by their identity: those that have been suspected the
+/// longest come first, then the others in the provider's order. `vms` carry the claims as the stores have them.
+pub fn to_be_confirmed(vms: &[ListedVm], suspects: &BTreeMap<String, Timestamp>, guards: &Guards) -> Vec<String> {
+    let mut suspicious: Vec<&ListedVm> = vms.iter().filter(|vm| vm.claim.is_orphaned()).collect();
+    suspicious.sort_by_key(|vm| suspects.get(&vm.provider_id).copied().unwrap_or(Timestamp::MAX));
+    suspicious.iter().take(guards.reads).map(|vm| vm.provider_id.clone()).collect()
+}
+
+/// Which VMs are suspects, and which of them are deleted. The claims are those of the API server.
+pub fn decide(seen: &Observation) -> Plan {
+    let mut plan = Plan::default();
+    for vm in &seen.vms {
+        // A suspicion from the future is one of before the clock was set back: it begins anew.
+        let suspected = seen.suspects.get(&vm.provider_id).copied().filter(|since| *since <= seen.now);
+        let since = match (&vm.claim, suspected) {
+            // A run that could not ask neither confirms nor acquits.
+            (Claim::Unknown, Some(since)) => {
+                plan.suspects.insert(vm.provider_id.clone(), since);
+                plan.look_again_within(seen.guards.confirm_after);
+                continue;
+            }
+            (claim, since) if claim.is_orphaned() => since.unwrap_or(seen.now),
+            _ => continue,
+        };
+        plan.suspects.insert(vm.provider_id.clone(), since);
+        let wait = still_to_wait(vm.created, since, &seen.guards, seen.now);
+        if !wait.is_zero() {
+            plan.look_again_within(wait);
+        } else if plan.deletions.len() < seen.guards.deletions {
+            plan.deletions.push(Deletion {
+                provider_id: vm.provider_id.clone(),
+                machine: vm.machine.clone(),
+                rule: RULE,
+            });
+        } else {
+            plan.look_again_within(seen.guards.confirm_after);
+        }
+    }
+    plan
+}
+
+/// How long an orphan must not be touched yet; `created` is when it was made, where the provider tells.
+pub fn still_to_wait(
+    created: Option<Timestamp>,
+    suspected_since: Timestamp,
+    guards: &Guards,
+    now: Timestamp,
+) -> Duration {
+    let remaining = |since: Timestamp, length: Duration| {
+        // A time in the future is a difference of clocks: the whole length is waited then.
+        length.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default())
+    };
+    let verdict = remaining(suspected_since, guards.confirm_after);
+    let age = created.map(|created| remaining(created, guards.least_age)).unwrap_or_default();
+    verdict.max(age)
+}
+
+impl Plan {
+    fn look_again_within(&mut self, wait: Duration) {
+        self.next = Some(self.next.map_or(wait, |next| next.min(wait)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+    use rstest::rstest;
+
+    use super::*;
+    use machine_api::names::stage_text;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    #[test]
+    fn a_suspicion_of_before_the_clock_was_set_back_begins_anew() {
+        let look = |suspects: BTreeMap<String, Timestamp>, second: i64| {
+            let vm =
+                ListedVm { provider_id: "p".to_owned(), machine: "m".to_owned(), created: None, claim: Claim::Nobody };
+            let guards = Guards { confirm_after: Duration::from_secs(60), ..Guards::default() };
+            decide(&Observation { version: OBSERVATION_VERSION, now: at(second), vms: vec![vm], suspects, guards })
+        };
+        let before = look(BTreeMap::new(), 7200);
+        let set_back = look(before.suspects, 0);
+        assert_eq!((set_back.deletions.len(), set_back.next), (0, Some(Duration::from_secs(60))));
+        assert_eq!(look(set_back.suspects, 60).deletions.len(), 1);
+    }
+
+    fn machine(phase: MachinePhase, provider_id: &str) -> Machine {
+        let mut machine = Machine::default();
+        provider_id.clone_into(&mut machine.spec.provider_id);
+        machine.status.current_status.phase = phase;
+        machine
+    }
+
+    fn several() -> String {
+        format!("code = [OutOfRange] {}", stage_text::DELETE_VM)
+    }
+
+    fn leaving(provider_id: &str, says: &str) -> Machine {
+        let mut machine = machine(MachinePhase::Terminating, provider_id);
+        machine.metadata.deletion_timestamp = Some(Time(at(0)));
+        says.clone_into(&mut machine.status.last_operation.description);
+        machine
+    }
+
+    #[rstest]
+    #[case::mc_241_no_machine_at_all(None, Claim::Nobody)]
+    #[case::mc_242_the_machine_has_it(Some(machine(MachinePhase::Running, "cloud:///v")), Claim::Own)]
+    #[case::as_its_node_spells_it(Some(machine(MachinePhase::Running, "cloud://region/zone/v")), Claim::Own)]
+    #[case::in_another_case_of_letters(Some(machine(MachinePhase::Running, "Cloud:///V")), Claim::Own)]
+    #[case::mc_243_a_machine_in_creation(
+        Some(machine(MachinePhase::CrashLoopBackOff, "cloud:///w")),
+        Claim::InCreation
+    )]
+    #[case::a_new_machine(Some(machine(MachinePhase::Unset, "")), Claim::InCreation)]
+    #[case::it_leaves_and_names_none_of_several(Some(leaving("", &several())), Claim::Leaving)]
+    #[case::its_node_may_still_be_drained(Some(leaving("", &format!("code = [OutOfRange] {}", stage_text::GET_VM_STATUS))), Claim::InCreation)]
+    #[case::it_leaves_and_may_have_only_this_one(
+        Some(leaving("", &format!("code = [Internal] {}", stage_text::DELETE_VM))),
+        Claim::InCreation
+    )]
+    #[case::it_stays_and_names_none_of_several(
+        Some(Machine { metadata: ObjectMeta::default(), ..leaving("", &several()) }),
+        Claim::InCreation
+    )]
+    #[case::it_leaves_with_this_one(Some(leaving("cloud:///v", &several())), Claim::Own)]
+    #[case::mc_244_it_has_another_one(Some(machine(MachinePhase::Running, "cloud:///w")), Claim::OtherVm("cloud:///w".to_owned()))]
+    #[case::mc_245_pending_without_identity(Some(machine(MachinePhase::Pending, "")), Claim::InCreation)]
+    #[case::a_failed_one_without_identity(Some(machine(MachinePhase::Failed, "")), Claim::InCreation)]
+    #[case::one_that_is_deleted_and_has_another(Some(machine(MachinePhase::Terminating, "cloud:///w")), Claim::OtherVm("cloud:///w".to_owned()))]
+    fn a_machine_claims_its_vm(#[case] machine: Option<Machine>, #[case] expected: Claim) {
+        assert_eq!(claim("cloud:///v", machine.as_ref()), expected);
+    }
+
+    fn vm(id: &str, claim: Claim) -> ListedVm {
+        ListedVm { provider_id: id.to_owned(), machine: "m".to_owned(), created: None, claim }
+    }
+
+    /// An orphan that has been suspected for so many seconds, made so many seconds ago.
+    fn decided(suspected: Option<i64>, made: Option<i64>, claim: Claim) -> Plan {
+        let listed = ListedVm { created: made.map(|age| at(-age)), ..vm("v", claim) };
+        decide(&Observation {
+            version: OBSERVATION_VERSION,
+            now: at(0),
+            vms: vec![listed],
+            suspects: suspected.map(|since| ("v".to_owned(), at(-since))).into_iter().collect(),
+            guards: Guards::default(),
+        })
+    }
+
+    #[rstest]
+    #[case::the_first_verdict_deletes_nothing(decided(None, None, Claim::Nobody), 0, 1, Some(60))]
+    #[case::mc_241_two_verdicts_a_minute_apart(decided(Some(60), None, Claim::Nobody), 1, 1, None)]
+    #[case::too_close_together(decided(Some(59), None, Claim::Nobody), 0, 1, Some(1))]
+    #[case::mc_244_another_vm(decided(Some(60), None, Claim::OtherVm("w".to_owned())), 1, 1, None)]
+    #[case::too_young(decided(Some(60), Some(100), Claim::Nobody), 0, 1, Some(200))]
+    #[case::old_enough(decided(Some(60), Some(300), Claim::Nobody), 1, 1, None)]
+    #[case::made_in_the_future_by_the_provider_s_clock(decided(Some(60), Some(-120), Claim::Nobody), 0, 1, Some(300))]
+    #[case::acquitted_in_between(decided(Some(60), None, Claim::InCreation), 0, 0, None)]
+    #[case::mc_242_claimed(decided(None, None, Claim::Own), 0, 0, None)]
+    #[case::mc_249_the_api_server_is_silent(decided(Some(600), None, Claim::Unknown), 0, 1, Some(60))]
+    #[case::never_asked_about(decided(None, None, Claim::Unknown), 0, 0, None)]
+    #[case::an_entry_without_a_name(decided(Some(600), None, Claim::Unnamed), 0, 0, None)]
+    fn an_orphan_is_deleted_after_two_verdicts(
+        #[case] plan: Plan,
+        #[case] deletions: usize,
+        #[case] suspects: usize,
+        #[case] next_seconds: Option<u64>,
+    ) {
+        assert_eq!((plan.deletions.len(), plan.suspects.len()), (deletions, suspects), "{plan:?}");
+        assert_eq!(plan.next, next_seconds.map(Duration::from_secs), "{plan:?}");
+    }
+
+    #[test]
+    fn mc_250_ten_go_in_one_run_and_the_rest_later() {
+        let vms: Vec<ListedVm> = (0..50).map(|n| vm(&format!("v{n:02}"), Claim::Nobody)).collect();
+        let suspects = vms.iter().map(|vm| (vm.provider_id.clone(), at(-90))).collect();
+        let plan =
+            decide(&Observation { version: OBSERVATION_VERSION, now: at(0), vms, suspects, guards: Guards::default() });
+        assert_eq!((plan.deletions.len(), plan.suspects.len()), (10, 50));
+        assert_eq!(plan.next, Some(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn mc_288_a_vm_that_is_listed_for_a_while_after_its_end_is_suspected_and_forgotten() {
+        let first = decided(None, None, Claim::Nobody);
+        assert_eq!((first.deletions.len(), first.suspects.len()), (0, 1));
+        let gone = Observation {
+            version: OBSERVATION_VERSION,
+            now: at(60),
+            vms: Vec::new(),
+            suspects: first.suspects,
+            guards: Guards::default(),
+        };
+        assert_eq!(decide(&gone), Plan::default());
+    }
+
+    #[test]
+    fn what_is_listed_no_more_is_no_suspect_any_more_and_an_empty_list_deletes_nothing() {
+        let seen = Observation {
+            version: OBSERVATION_VERSION,
+            now: at(0),
+            vms: Vec::new(),
+            suspects: [("v".to_owned(), at(-90))].into(),
+            guards: Guards::default(),
+        };
+        assert_eq!(decide(&seen), Plan::default());
+    }
+
+    #[test]
+    fn the_oldest_suspects_are_asked_about_first() {
+        let vms = ["a", "b", "c"].map(|id| vm(id, Claim::Nobody));
+        let suspects = [("c".to_owned(), at(-90)), ("b".to_owned(), at(-10))].into();
+        let guards = Guards { reads: 2, ..Guards::default() };
+        assert_eq!(to_be_confirmed(&vms, &suspects, &guards), ["c", "b"]);
+    }
+}

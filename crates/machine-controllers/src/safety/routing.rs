@@ -1,0 +1,124 @@
+//! What wakes the collector: classes by their own changes and by the end of a machine, Nodes by theirs and by the
+//! machines that name them.
+//!
+//! Keys with a namespace are classes, keys without are Nodes. Source: spec/machine-controller §2.3, §9.1, §9.2.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::orphans::tells_of_several_vms;
+use controller_runtime::{key::ObjectKey, store::Change};
+use machine_api::{
+    names::{annotation, finalizer, label},
+    v1alpha1::{Machine, MachineClass},
+};
+
+/// Ends of machines come in crowds: one look at the provider serves them all.
+const AFTER_A_MACHINE: Duration = Duration::from_secs(5);
+/// Two managers of one target cluster that each take the other's Nodes for nobody's must not race.
+const AFTER_A_MARK: Duration = Duration::from_secs(60);
+
+/// A key, and when to look at it.
+pub type Wake = (ObjectKey, Duration);
+
+/// After a change of a class.
+pub fn after_class(change: &Change<MachineClass>) -> Vec<Wake> {
+    let is_news = match (&change.old, &change.new) {
+        (Some(old), Some(new)) => old.metadata.generation != new.metadata.generation,
+        _ => true,
+    };
+    change.newest().filter(|_| is_news).map(|class| (ObjectKey::of(&**class), Duration::ZERO)).into_iter().collect()
+}
+
+/// After a change of a machine: its class when it has ended or when a driver saw several VMs, its Nodes when it begins
+/// or ceases to name them.
+pub fn after_machine(change: &Change<Machine>) -> Vec<Wake> {
+    let mut woken = Vec::new();
+    let Some(newest) = change.newest() else { return woken };
+    let class = ObjectKey::new(newest.namespace().unwrap_or_default(), newest.spec.class.name.clone());
+    let says = |machine: &Arc<Machine>| tells_of_several_vms(machine);
+    if change.new.is_none() {
+        woken.push((class, AFTER_A_MACHINE));
+    } else if change.new.as_ref().is_some_and(says) && !change.old.as_ref().is_some_and(says) {
+        woken.push((class, Duration::ZERO));
+    }
+    let node = |machine: Option<&Arc<Machine>>| machine.and_then(|machine| machine.labels().get(label::NODE).cloned());
+    let (before, now) = (node(change.old.as_ref()), node(change.new.as_ref()));
+    if before != now {
+        let named = [before, now].into_iter().flatten().filter(|name| !name.is_empty());
+        woken.extend(named.map(|name| (ObjectKey::cluster_scoped(name), Duration::ZERO)));
+    }
+    woken
+}
+
+/// After a change of a Node.
+pub fn after_node(change: &Change<Node>) -> Vec<Wake> {
+    let Some(new) = &change.new else { return Vec::new() };
+    let held = |node: &Node| node.finalizers().iter().any(|name| name == finalizer::NODE);
+    let marked = |node: &Node| node.annotations().contains_key(annotation::NOT_MANAGED);
+    let begins = change.old.as_ref().is_none_or(|old| {
+        old.metadata.uid != new.metadata.uid
+            || old.metadata.deletion_timestamp.is_some() != new.metadata.deletion_timestamp.is_some()
+    });
+    let is_touched = change.old.as_ref().is_some_and(|old| held(old) != held(new) || marked(old) != marked(new));
+    match (begins, is_touched) {
+        (true, _) => vec![(ObjectKey::of(&**new), Duration::ZERO)],
+        (false, true) => vec![(ObjectKey::of(&**new), AFTER_A_MARK)],
+        (false, false) => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+    use rstest::rstest;
+
+    use super::*;
+
+    fn machine(node: &str, description: &str) -> Arc<Machine> {
+        let mut machine = Machine::default();
+        machine.metadata.name = Some("m".to_owned());
+        machine.metadata.namespace = Some("ns".to_owned());
+        machine.spec.class.name = "c".to_owned();
+        if !node.is_empty() {
+            machine.labels_mut().insert(label::NODE.to_owned(), node.to_owned());
+        }
+        machine.status.last_operation.description = description.to_owned();
+        Arc::new(machine)
+    }
+
+    fn names(woken: Vec<Wake>) -> Vec<String> {
+        woken.into_iter().map(|(key, _)| key.to_string()).collect()
+    }
+
+    #[rstest]
+    #[case::mc_031_its_end_wakes_class_and_node(Some(machine("n", "")), None, &["ns/c", "n"])]
+    #[case::mc_247_a_driver_saw_several_vms(
+        Some(machine("n", "")), Some(machine("n", "Cloud provider message - machine codes error: code = [OutOfRange]")), &["ns/c"])]
+    #[case::it_still_says_so(Some(machine("n", "OutOfRange")), Some(machine("n", "OutOfRange")), &[])]
+    #[case::mc_253_it_takes_a_node(Some(machine("", "")), Some(machine("n", "")), &["n"])]
+    #[case::it_begins_with_one(None, Some(machine("n", "")), &["n"])]
+    #[case::nothing_of_interest(Some(machine("n", "")), Some(machine("n", "x")), &[])]
+    fn a_machine_wakes(#[case] old: Option<Arc<Machine>>, #[case] new: Option<Arc<Machine>>, #[case] woken: &[&str]) {
+        assert_eq!(names(after_machine(&Change { old, new })), woken);
+    }
+
+    fn node(change: fn(&mut Node)) -> Arc<Node> {
+        let mut node = Node::default();
+        node.metadata.name = Some("n".to_owned());
+        change(&mut node);
+        Arc::new(node)
+    }
+
+    #[rstest]
+    #[case::new(None, Some(node(|_| {})), &["n"])]
+    #[case::a_heartbeat(Some(node(|_| {})), Some(node(|node| node.status = Some(k8s_openapi::api::core::v1::NodeStatus::default()))), &[])]
+    #[case::deleted(Some(node(|_| {})), Some(node(|node| node.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH)))), &["n"])]
+    #[case::marked(Some(node(|_| {})), Some(node(|node| drop(node.annotations_mut().insert(annotation::NOT_MANAGED.to_owned(), "1".to_owned())))), &["n"])]
+    #[case::gone(Some(node(|_| {})), None, &[])]
+    fn a_node_wakes_itself(#[case] old: Option<Arc<Node>>, #[case] new: Option<Arc<Node>>, #[case] woken: &[&str]) {
+        assert_eq!(names(after_node(&Change { old, new })), woken);
+    }
+}

@@ -1,0 +1,180 @@
+//! What becomes of a Node by the machines that have it on their label.
+//!
+//! A Node that nobody stands behind is let go: our finalizer comes off and an annotation tells the world. That is done
+//! only after the API server itself has said that there is no machine (decision 16). Source: spec/machine-controller
+//! §9.2, M-56, M-58.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use machine_api::names::{annotation, finalizer};
+use serde::Serialize;
+
+use crate::machine::observation::Freeze;
+
+/// Version of the observation's serialised form.
+pub const OBSERVATION_VERSION: u32 = 1;
+
+/// What a live list of machines by label said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum LiveAnswer {
+    /// Nobody has asked.
+    NotAsked,
+    /// There is none.
+    NoMachine,
+    /// There is at least one; the store is late.
+    SomeMachine,
+}
+
+/// All that the decision about one Node depends on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Observation {
+    /// Version of this form.
+    pub version: u32,
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// Whether verdicts are suspended.
+    pub freeze: Freeze,
+    /// Machines in the store with this Node on their label.
+    pub machines: Vec<String>,
+    /// What the API server said about them.
+    pub live: LiveAnswer,
+    /// When the Node was made.
+    pub created: Option<Timestamp>,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// Whether it has our finalizer.
+    pub finalizer: bool,
+    /// Whether it is annotated as unmanaged.
+    pub marked: bool,
+    /// A Node may be so old without a machine.
+    pub patience: Duration,
+}
+
+impl Observation {
+    /// What the Node itself shows, before any machine is looked at.
+    pub fn of(node: &Node, now: Timestamp, patience: Duration) -> Self {
+        Self {
+            version: OBSERVATION_VERSION,
+            now,
+            freeze: Freeze::Flowing,
+            machines: Vec::new(),
+            live: LiveAnswer::NotAsked,
+            created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            deleting: node.metadata.deletion_timestamp.is_some(),
+            finalizer: node.finalizers().iter().any(|name| name == finalizer::NODE),
+            marked: node.annotations().contains_key(annotation::NOT_MANAGED),
+            patience,
+        }
+    }
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Plan {
+    /// Nothing.
+    Keep,
+    /// Nothing yet.
+    LookAgain(Duration),
+    /// The API server is to be asked for machines with this Node on their label.
+    Ask,
+    /// Our finalizer comes off, and the annotation says that nobody manages the Node.
+    Release,
+    /// The annotation comes off.
+    Unmark,
+    /// Several machines claim the Node.
+    Contested,
+}
+
+/// How long a frozen loop waits.
+const FROZEN_PAUSE: Duration = Duration::from_secs(30);
+
+/// What becomes of the Node.
+pub fn decide(seen: &Observation) -> Plan {
+    match (seen.machines.len(), seen.marked) {
+        (0, _) => nobodys(seen),
+        (1, true) => Plan::Unmark,
+        (1, false) => Plan::Keep,
+        _ => Plan::Contested,
+    }
+}
+
+fn nobodys(seen: &Observation) -> Plan {
+    let is_released = seen.marked && !seen.finalizer;
+    // Only what we hold up ourselves is hurried (M-58).
+    let is_urgent = seen.deleting && seen.finalizer;
+    if is_released || (seen.deleting && !seen.finalizer) {
+        return Plan::Keep;
+    }
+    let age = seen.created.and_then(|created| Duration::try_from(seen.now.duration_since(created)).ok());
+    let left = seen.patience.saturating_sub(age.unwrap_or_default());
+    if !is_urgent && !left.is_zero() {
+        return Plan::LookAgain(left);
+    }
+    if seen.freeze == Freeze::Frozen {
+        return Plan::LookAgain(FROZEN_PAUSE);
+    }
+    match seen.live {
+        LiveAnswer::NotAsked => Plan::Ask,
+        LiveAnswer::NoMachine => Plan::Release,
+        // Its arrival in the store wakes the Node.
+        LiveAnswer::SomeMachine => Plan::Keep,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const MINUTE: i64 = 60;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    /// A Node of this age in minutes with our finalizer, without a machine.
+    fn node(minutes: i64) -> Observation {
+        Observation {
+            version: OBSERVATION_VERSION,
+            now: at(minutes * MINUTE),
+            freeze: Freeze::Flowing,
+            machines: Vec::new(),
+            live: LiveAnswer::NotAsked,
+            created: Some(at(0)),
+            deleting: false,
+            finalizer: true,
+            marked: false,
+            patience: Duration::from_secs(20 * 60),
+        }
+    }
+
+    fn of(machines: usize, mut node: Observation) -> Observation {
+        node.machines = vec!["m".to_owned(); machines];
+        node
+    }
+
+    fn answered(live: LiveAnswer, node: Observation) -> Observation {
+        Observation { live, ..node }
+    }
+
+    #[rstest]
+    #[case::mc_251_young(node(19), Plan::LookAgain(Duration::from_secs(60)))]
+    #[case::mc_252_old_the_api_server_is_asked_first(node(21), Plan::Ask)]
+    #[case::mc_252_old_and_really_without_a_machine(answered(LiveAnswer::NoMachine, node(21)), Plan::Release)]
+    #[case::the_store_was_late(answered(LiveAnswer::SomeMachine, node(21)), Plan::Keep)]
+    #[case::released_already(Observation { marked: true, finalizer: false, ..node(21) }, Plan::Keep)]
+    #[case::marked_but_still_held(answered(LiveAnswer::NoMachine, Observation { marked: true, ..node(21) }), Plan::Release)]
+    #[case::mc_253_adopted(of(1, Observation { marked: true, finalizer: false, ..node(21) }), Plan::Unmark)]
+    #[case::managed(of(1, node(21)), Plan::Keep)]
+    #[case::mc_032_two_machines(of(2, node(21)), Plan::Contested)]
+    #[case::deleted_by_somebody_and_held_up_by_us(Observation { deleting: true, ..node(1) }, Plan::Ask)]
+    #[case::deleted_and_not_ours(Observation { deleting: true, finalizer: false, ..node(30) }, Plan::Keep)]
+    #[case::frozen(Observation { freeze: Freeze::Frozen, ..node(21) }, Plan::LookAgain(FROZEN_PAUSE))]
+    fn a_node_without_a_machine_is_let_go(#[case] seen: Observation, #[case] plan: Plan) {
+        assert_eq!(decide(&seen), plan);
+    }
+}

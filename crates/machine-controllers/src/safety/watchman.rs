@@ -1,0 +1,269 @@
+//! The loop `machinesafetyapiserver`: probes both API servers, and freezes and thaws the machine loops as [`freeze`]
+//! decides.
+//!
+//! A machine that can't be thawed stops nobody: it alone stays frozen, is reported and tried again (M-35).
+//! Source: spec/machine-controller §9.3.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use super::freeze::{self, Health, LOOK_AFTER_THAW, Limits, Observation, State, Step, Views, silence};
+use crate::{
+    machine::{FreezeSwitch, frozen::is_under_way, observation::Freeze},
+    views::ControlViews,
+};
+use controller_runtime::{
+    catch_up::caught_up,
+    clock::SharedClock,
+    error::ApiError,
+    events::{EventNote, Recorder},
+    key::{ObjectKey, Target},
+    objects::{Objects, Part, Patch},
+    queue::{Outcome, WorkQueue},
+    store::Store,
+};
+use machine_api::{names::machine_reason, v1alpha1::Machine};
+use mcm_metrics::Metrics;
+
+/// The object that probes ask for; that it does not exist is an answer.
+const DUMMY: &str = "dummy_name";
+/// How long a thaw waits for the views before it probes again.
+const CATCH_UP: Duration = Duration::from_secs(10);
+/// How long one probe may take, at most and at least.
+const PROBE_WITHIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// What the watchman needs.
+pub struct WatchmanDeps {
+    /// Probes the API server with the machine objects.
+    pub control: kube::Client,
+    /// Probes the API server with the Nodes.
+    pub target: kube::Client,
+    /// The store of Nodes, which must have caught up before a thaw.
+    pub nodes: Option<Arc<Store<Node>>>,
+    /// Namespace of the machine objects.
+    pub namespace: String,
+    /// The stores of the control cluster.
+    pub views: ControlViews,
+    /// Machines, read and written.
+    pub machines: Objects<Machine>,
+    /// The queue of machines; none when their loop does not run here.
+    pub wake: Option<Arc<WorkQueue<ObjectKey>>>,
+    /// Tells the time.
+    pub clock: SharedClock,
+    /// What is frozen and thawed.
+    pub freeze: FreezeSwitch,
+    /// Takes events.
+    pub recorder: Recorder,
+    /// Shows whether the loops are frozen.
+    pub metrics: Metrics,
+    /// The limits.
+    pub limits: Limits,
+}
+
+/// Watches over the API servers.
+pub struct Watchman {
+    deps: WatchmanDeps,
+    state: Mutex<State>,
+    /// Machines that could not be thawed yet, by the beginning of their outage.
+    unthawed: Mutex<BTreeMap<ObjectKey, Timestamp>>,
+}
+
+impl Watchman {
+    /// A watchman; he does nothing until his queue runs [`Self::reconcile`]. Both API servers count as seen just now.
+    pub fn new(deps: WatchmanDeps) -> Self {
+        let state = State::Flowing { failing_since: None };
+        Self { deps, state: Mutex::new(state), unthawed: Mutex::default() }
+    }
+
+    /// One probe, and what follows from it.
+    pub async fn reconcile(&self) -> Outcome {
+        let asked = self.deps.clock.reading().steady;
+        let (control, target) = tokio::join!(self.probe_control(), self.probe_target());
+        let state = *lock(&self.state);
+        let both_up = control == Health::Up && target == Health::Up;
+        let views = if both_up && matches!(state, State::Frozen { .. }) { self.views().await } else { Views::Current };
+        for (cluster, health) in [("control", &control), ("target", &target)] {
+            if let Health::Down(why) = health {
+                tracing::warn!(cluster, why, "the API server does not answer");
+            }
+        }
+        let reading = self.deps.clock.reading();
+        let is_news = self.deps.freeze.tell(silence(&control, &target));
+        let plan = freeze::decide(&Observation {
+            version: freeze::OBSERVATION_VERSION,
+            now: reading.now,
+            steady: reading.steady,
+            asked,
+            views,
+            state,
+            control,
+            target,
+            limits: self.deps.limits,
+        });
+        match plan.step {
+            Step::Nothing => {
+                if is_news && matches!(plan.state, State::Frozen { .. }) {
+                    self.let_machines_tell();
+                }
+            }
+            Step::Freeze => {
+                tracing::error!("an API server has been silent for too long: the machine loops are frozen");
+                self.show(Freeze::Frozen);
+                self.let_machines_tell();
+            }
+            Step::Thaw { outage_began } => {
+                self.thaw_all(outage_began).await;
+                tracing::info!("the API servers answer again: the machine loops go on");
+                self.show(Freeze::Flowing);
+                self.wake_all();
+            }
+        }
+        *lock(&self.state) = plan.state;
+        let mut next = plan.next;
+        if matches!(plan.state, State::Flowing { failing_since: None, .. }) && !self.thaw_the_rest().await {
+            next = next.min(LOOK_AFTER_THAW);
+        }
+        Outcome::LookAgain(next, "the next probe")
+    }
+
+    /// Whether the views show what the API servers have. A watch that comes back after an outage replays it: the first thing it
+    /// shows may be every Node as it was when nobody could reach it.
+    async fn views(&self) -> Views {
+        let machines: Api<Machine> = Api::namespaced(self.deps.control.clone(), &self.deps.namespace);
+        let nodes: Api<Node> = Api::all(self.deps.target.clone());
+        let Some(view) = &self.deps.nodes else { return Views::Current };
+        let caught_up = async {
+            tokio::join!(caught_up("machines", &machines, &self.deps.views.machines), caught_up("nodes", &nodes, view))
+        };
+        if tokio::time::timeout(CATCH_UP, caught_up).await.is_ok() {
+            return Views::Current;
+        }
+        tracing::info!("the API servers answer again, and the views are behind them: still frozen");
+        Views::Behind
+    }
+
+    async fn probe_control(&self) -> Health {
+        let machines: Api<Machine> = Api::namespaced(self.deps.control.clone(), &self.deps.namespace);
+        self.answered::<Machine>(machines).await
+    }
+
+    async fn probe_target(&self) -> Health {
+        let nodes: Api<Node> = Api::all(self.deps.target.clone());
+        self.answered::<Node>(nodes).await
+    }
+
+    /// Only an API server names what it did not find: any other 404 is an answer of somebody who does not reach it.
+    async fn answered<K>(&self, api: Api<K>) -> Health
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let within = (self.deps.limits.timeout / 3).clamp(PROBE_WITHIN.0, PROBE_WITHIN.1);
+        let answer = tokio::time::timeout(within, api.get(DUMMY)).await;
+        match answer.map(|answer| answer.map_err(|error| ApiError::about::<K>(error, DUMMY))) {
+            Ok(Ok(_) | Err(ApiError::NotFound(_))) => Health::Up,
+            Ok(Err(error)) => Health::Down(error.to_string()),
+            Err(_) => Health::Down(format!("no answer within {within:?}")),
+        }
+    }
+
+    fn show(&self, freeze: Freeze) {
+        self.deps.freeze.set(freeze);
+        self.deps.metrics.machine.controller_frozen.set(&(), if freeze == Freeze::Frozen { 1.0 } else { 0.0 });
+    }
+
+    /// Forgives all machines that fell ill in the outage, before the loops go on.
+    async fn thaw_all(&self, outage_began: Timestamp) {
+        for machine in self.deps.views.machines.snapshot() {
+            self.thaw(&ObjectKey::of(&*machine), outage_began).await;
+        }
+    }
+
+    /// Tries again what could not be thawed; answers whether nothing is left.
+    async fn thaw_the_rest(&self) -> bool {
+        let rest = lock(&self.unthawed).clone();
+        for (key, outage_began) in rest {
+            self.thaw(&key, outage_began).await;
+        }
+        lock(&self.unthawed).is_empty()
+    }
+
+    async fn thaw(&self, key: &ObjectKey, outage_began: Timestamp) {
+        let was_held = lock(&self.unthawed).contains_key(key);
+        let stored = self.deps.views.machines.get(key);
+        if stored.as_ref().is_none_or(|stored| freeze::thawed(stored, outage_began, self.deps.clock.now()).is_none()) {
+            return self.let_go(key, was_held);
+        }
+        // The view may be as old as the outage: the truth is asked for.
+        let written = match self.deps.machines.get(key).await {
+            Ok(None) => Ok(()),
+            Ok(Some(machine)) => match freeze::thawed(&machine, outage_began, self.deps.clock.now()) {
+                None => Ok(()),
+                Some(patch) => {
+                    let patch = Patch::Merge(patch).guarded_by(machine.resource_version().as_deref());
+                    self.deps.machines.patch(&Target::of(&*machine), Part::Status, patch).await.map(drop)
+                }
+            },
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(()) | Err(ApiError::NotFound(_)) => self.let_go(key, was_held),
+            Err(error) => {
+                let text = format!(
+                    "the health timeout can't be reset after the API server was unreachable: {error}; no verdict is made \
+                     about this machine until that succeeds"
+                );
+                tracing::warn!(machine = %key, error = %error, "cannot thaw");
+                if let Some(machine) = stored {
+                    self.deps.recorder.note(&*machine, EventNote::warning(machine_reason::THAW_FAILED, text));
+                }
+                self.deps.freeze.hold(key);
+                lock(&self.unthawed).insert(key.clone(), outage_began);
+            }
+        }
+    }
+
+    fn let_go(&self, key: &ObjectKey, was_held: bool) {
+        if !was_held {
+            return;
+        }
+        lock(&self.unthawed).remove(key);
+        self.deps.freeze.release(key);
+        if let Some(queue) = &self.deps.wake {
+            queue.add(key.clone());
+        }
+    }
+
+    /// Machines that are not where they should be say what holds them up.
+    fn let_machines_tell(&self) {
+        let Some(queue) = &self.deps.wake else { return };
+        for machine in self.deps.views.machines.snapshot() {
+            if is_under_way(&machine.status.current_status.phase) {
+                queue.add(ObjectKey::of(&*machine));
+            }
+        }
+    }
+
+    fn wake_all(&self) {
+        let Some(queue) = &self.deps.wake else { return };
+        for machine in self.deps.views.machines.snapshot() {
+            queue.add_after(ObjectKey::of(&*machine), LOOK_AFTER_THAW);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[path = "watchman_tests.rs"]
+mod tests;

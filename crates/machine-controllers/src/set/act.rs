@@ -1,0 +1,341 @@
+//! Carries a plan about a set out. Decides nothing: what fails is reported, and the next observation sees the truth.
+
+use std::sync::Mutex;
+
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, join_all},
+    stream,
+};
+
+use super::{
+    SetController,
+    counts::is_failed,
+    observe::{ReplicaFailure, SetObservation},
+    plan::{Effect, OnFailure, Step},
+    unanswered::{Doubt, Unanswered},
+};
+use crate::outcomes::{gone_is_fine, may_adopt, released, taken_by_us};
+use controller_runtime::{
+    error::ApiError,
+    events::EventNote,
+    gate::Destruction,
+    key::{ObjectKey, Target},
+    objects::{DeleteHow, Part, Patch},
+};
+use machine_api::{
+    names::set_reason,
+    v1alpha1::{Machine, MachineSet, OperationType, controller_of},
+};
+
+/// Deletions under way at once (D-31); the client's rate limits them beyond that.
+const DELETIONS_AT_ONCE: usize = 25;
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// The first error.
+    pub error: Option<ApiError>,
+    /// The first refusal that did not end the plan; the pass is run again all the same.
+    pub passed_over: Option<ApiError>,
+    /// Set when machines could not be created or deleted.
+    pub failure: Option<ReplicaFailure>,
+    /// Calls about machines that got no answer, and deletions after which the machine could not be read either.
+    pub unanswered: Unanswered,
+}
+
+/// Sizes of the batches in which so many calls are made: one first, then twice as many as before.
+pub fn slow_start_batches(count: usize, first: usize) -> Vec<usize> {
+    let mut batches = Vec::new();
+    let (mut left, mut size) = (count, first);
+    while left > 0 && size > 0 {
+        let batch = size.min(left);
+        batches.push(batch);
+        left -= batch;
+        size = size.saturating_mul(2);
+    }
+    batches
+}
+
+/// Makes the calls in slowly growing batches; after a batch with a failure no further one is begun. Returns how many
+/// succeeded and the first error.
+pub async fn slow_start<'a, T>(
+    items: &[T],
+    first: usize,
+    call: impl Fn(&T) -> BoxFuture<'a, Result<(), ApiError>>,
+) -> (usize, Option<ApiError>) {
+    let mut rest = items;
+    let mut succeeded = 0;
+    for size in slow_start_batches(items.len(), first) {
+        let (batch, tail) = rest.split_at(size.min(rest.len()));
+        rest = tail;
+        let results = join_all(batch.iter().map(&call).collect::<Vec<_>>()).await;
+        succeeded += results.iter().filter(|result| result.is_ok()).count();
+        if let Some(error) = results.into_iter().find_map(Result::err) {
+            return (succeeded, Some(error));
+        }
+    }
+    (succeeded, None)
+}
+
+/// Whether the views may not show what has become of an object after this error: no answer came, or it was not as it seemed.
+pub fn must_be_read_again(error: &ApiError) -> bool {
+    error.outcome_unknown() || matches!(error, ApiError::Conflict(_))
+}
+
+/// What an effect came to, when a refusal of it is to hold up nothing else. Errors that say nothing about the object, such as
+/// an API server that does not answer, end the plan in any case.
+///
+/// # Errors
+/// The error, when it ends the plan.
+pub fn passed_over(result: Result<(), ApiError>, on_failure: OnFailure, done: &mut Done) -> Result<(), ApiError> {
+    match result {
+        Err(error) if error.is_refusal() && on_failure == OnFailure::GoOn => {
+            done.passed_over.get_or_insert(error);
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// How many of the next steps run together: creations, or deletions, that follow each other.
+pub fn together(steps: &[Step]) -> usize {
+    match steps.first() {
+        Some(step) if is_creation(step) => steps.iter().take_while(|step| is_creation(step)).count(),
+        Some(step) if is_deletion(step) => steps.iter().take_while(|step| is_deletion(step)).count(),
+        Some(_) => 1,
+        None => 0,
+    }
+}
+
+/// What a set tells of calls that failed. What the API server says is told; a lost answer says nothing (S-MS-28), and a change by
+/// somebody else or the loss of the lease is no failure.
+pub fn replica_failure(
+    seen: &SetObservation,
+    reason: &'static str,
+    what: &str,
+    error: &ApiError,
+) -> Option<ReplicaFailure> {
+    let is_told = error.is_explained() && !matches!(error, ApiError::Conflict(_) | ApiError::NotLeading(_));
+    is_told.then(|| ReplicaFailure::after(reason, format!("{what}: {error}"), seen))
+}
+
+fn is_creation(step: &Step) -> bool {
+    matches!(step.effect, Effect::CreateMachine(_) | Effect::CreateUnlessThere(_))
+}
+
+fn is_deletion(step: &Step) -> bool {
+    matches!(step.effect, Effect::DeleteMachine { .. })
+}
+
+impl SetController {
+    /// Carries the steps out in their order. Creations and deletions that follow each other run together.
+    pub(super) async fn act(&self, seen: &SetObservation, steps: &[Step]) -> Done {
+        let mut done = Done::default();
+        let mut reread = false;
+        let mut rest = steps;
+        while let Some(step) = rest.first() {
+            tracing::debug!(set = %ObjectKey::of(&*seen.set), rule = step.rule, "act");
+            let (these, tail) = rest.split_at(together(rest));
+            rest = tail;
+            let result = match &step.effect {
+                Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => self.create(seen, these, &mut done).await,
+                Effect::DeleteMachine { .. } => self.delete(seen, these, &mut done).await,
+                Effect::PatchSet { part, patch } => self.patch_set(&seen.set, *part, patch.clone()).await,
+                Effect::PatchMachine { machine, patch, on_failure } => {
+                    let patched = gone_is_fine(self.patch(machine, patch).await);
+                    passed_over(patched, *on_failure, &mut done)
+                }
+                Effect::ReleaseMachine { machine, patch } => released(self.patch(machine, patch).await),
+                Effect::AdoptMachine { machine, patch } => {
+                    let allowed = if reread { Ok(()) } else { self.may_adopt(&seen.set).await };
+                    reread = true;
+                    match allowed {
+                        Ok(()) => gone_is_fine(self.patch(machine, patch).await),
+                        refused => refused,
+                    }
+                }
+                Effect::Tell(note) => {
+                    self.deps.recorder.note(&*seen.set, note.clone());
+                    Ok(())
+                }
+            };
+            if let Err(error) = result {
+                done.error = Some(error);
+                return done;
+            }
+        }
+        done.error = done.passed_over.take();
+        done
+    }
+
+    async fn patch_set(&self, set: &MachineSet, part: Part, patch: Patch) -> Result<(), ApiError> {
+        gone_is_fine(self.deps.sets.patch(&Target::of(set), part, patch).await)
+    }
+
+    async fn patch(&self, machine: &Target, patch: &Patch) -> Result<(), ApiError> {
+        self.deps.machines.patch(machine, Part::Main, patch.clone()).await.map(drop)
+    }
+
+    async fn may_adopt(&self, set: &MachineSet) -> Result<(), ApiError> {
+        let fresh = self.deps.sets.get(&ObjectKey::of(set)).await?;
+        may_adopt(&set.metadata, fresh.as_deref().map(|fresh| &fresh.metadata))
+    }
+
+    async fn create(&self, seen: &SetObservation, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
+        let unanswered = Mutex::<Unanswered>::default();
+        let call = |step: &Step| {
+            let (machine, asked_before) = match &step.effect {
+                Effect::CreateMachine(machine) => (Some(machine.clone()), false),
+                Effect::CreateUnlessThere(machine) => (Some(machine.clone()), true),
+                _ => (None, false),
+            };
+            let unanswered = &unanswered;
+            let call = async move {
+                let Some(machine) = machine else { return Ok(()) };
+                let result = self.create_one(&machine, asked_before).await;
+                if result.as_ref().is_err_and(ApiError::outcome_unknown)
+                    && let Ok(mut unanswered) = unanswered.lock()
+                {
+                    unanswered.doubt(machine.metadata.name.clone().unwrap_or_default(), Doubt::Creation);
+                }
+                result
+            };
+            call.boxed()
+        };
+        let (_, error) = slow_start(steps, 1, call).await;
+        done.unanswered.extend(unanswered.into_inner().unwrap_or_default());
+        let Some(error) = error else { return Ok(()) };
+        done.failure = self.tell_failure(seen, set_reason::FAILED_CREATE, "Error creating", &error);
+        Err(error)
+    }
+
+    async fn create_one(&self, machine: &Machine, asked_before: bool) -> Result<(), ApiError> {
+        let key = ObjectKey::of(machine);
+        if asked_before && self.deps.machines.get(&key).await?.is_some() {
+            return Ok(());
+        }
+        match self.deps.machines.create(machine).await {
+            Ok(_) => Ok(()),
+            Err(ApiError::AlreadyExists(message)) => {
+                let there = self.deps.machines.get(&key).await?;
+                let mine = controller_of(&machine.metadata).map(|owner| owner.uid.as_str());
+                taken_by_us(there.as_deref().map(|there| &there.metadata), mine, message)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn delete(&self, seen: &SetObservation, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
+        let deletions = steps.iter().filter_map(|step| match &step.effect {
+            Effect::DeleteMachine { machine, version } => Some((step.rule, machine, version.as_deref())),
+            _ => None,
+        });
+        let targets: Vec<(&'static str, &Target, Option<&str>)> = deletions.collect();
+        // Boxed, so that their lifetime has a name and the pass may run on any worker.
+        let calls: Vec<BoxFuture<'_, Result<(), ApiError>>> = targets
+            .iter()
+            .map(|&(rule, target, version)| {
+                async move {
+                    self.deps.gate.permit(Destruction::Machine, rule, target)?;
+                    match version {
+                        Some(version) => self.deps.machines.delete_unchanged(target, version).await?,
+                        None => self.deps.machines.delete(target, DeleteHow::default()).await?,
+                    };
+                    self.count_if_stale(seen, target);
+                    Ok(())
+                }
+                .boxed()
+            })
+            .collect();
+        let results: Vec<Result<(), ApiError>> = stream::iter(calls).buffered(DELETIONS_AT_ONCE).collect().await;
+        for ((_, target, version), result) in targets.iter().zip(&results) {
+            if result.as_ref().is_err_and(must_be_read_again) && self.shows(&target.key, *version) {
+                self.read_again(&target.key, done).await;
+            }
+        }
+        let Some(error) = results.into_iter().find_map(Result::err) else { return Ok(()) };
+        done.failure = self.tell_failure(seen, set_reason::FAILED_DELETE, "Error deleting", &error);
+        Err(error)
+    }
+
+    /// Whether the view of a machine is still the one that a deletion was decided on.
+    fn shows(&self, machine: &ObjectKey, version: Option<&str>) -> bool {
+        let known = self.deps.views.machines.get(machine);
+        known.is_some_and(|known| version.is_none() || known.metadata.resource_version.as_deref() == version)
+    }
+
+    /// After a lost answer the views may show a machine as it is no more; nothing is decided before it was read again.
+    async fn read_again(&self, machine: &ObjectKey, done: &mut Done) {
+        if self.deps.machines.get(machine).await.is_err() {
+            done.unanswered.doubt(machine.name.clone(), Doubt::Deletion);
+        }
+    }
+
+    fn count_if_stale(&self, seen: &SetObservation, target: &Target) {
+        let mut machines = seen.machines.iter();
+        if let Some(machine) = machines.find(|machine| machine.metadata.uid.as_ref() == Some(&target.uid))
+            && is_failed(machine)
+            && machine.status.last_operation.operation == OperationType::HealthCheck
+            && let Some(counter) = &self.stale_machines
+        {
+            counter.inc(&());
+        }
+    }
+
+    fn tell_failure(
+        &self,
+        seen: &SetObservation,
+        reason: &'static str,
+        what: &str,
+        error: &ApiError,
+    ) -> Option<ReplicaFailure> {
+        let failure = replica_failure(seen, reason, what, error)?;
+        if failure.is_news(seen) {
+            self.deps.recorder.note(&*seen.set, EventNote::warning(reason, failure.message.clone()));
+        }
+        Some(failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::a_hundred(100, 1, &[1, 2, 4, 8, 16, 32, 37])]
+    #[case::seven(7, 1, &[1, 2, 4])]
+    #[case::s_ms_31_ten_from_two(10, 2, &[2, 4, 4])]
+    #[case::s_ms_32_no_first_batch(10, 0, &[])]
+    fn batches_double(#[case] count: usize, #[case] first: usize, #[case] expected: &[usize]) {
+        assert_eq!(slow_start_batches(count, first), expected);
+    }
+
+    #[rstest]
+    #[case::s_ms_31_all_succeed(10, 2, usize::MAX, 10, 10)]
+    #[case::s_ms_33_all_fail_in_the_first_batch(10, 2, 0, 2, 0)]
+    #[case::s_ms_29_one_call_when_the_first_fails(10, 1, 0, 1, 0)]
+    #[case::a_failure_in_the_third_batch_ends_there(10, 1, 4, 7, 4)]
+    #[tokio::test]
+    async fn calls_start_slowly(
+        #[case] count: usize,
+        #[case] first: usize,
+        #[case] succeeding: usize,
+        #[case] called: usize,
+        #[case] succeeded: usize,
+    ) {
+        let calls = AtomicUsize::new(0);
+        let items: Vec<usize> = (0..count).collect();
+        let (successes, error) = slow_start(&items, first, |item| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            let fails = *item >= succeeding;
+            async move { if fails { Err(ApiError::Other("no".to_owned())) } else { Ok(()) } }.boxed()
+        })
+        .await;
+        assert_eq!((calls.into_inner(), successes, error.is_some()), (called, succeeded, called < count));
+    }
+}

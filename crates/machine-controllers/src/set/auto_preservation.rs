@@ -1,0 +1,182 @@
+//! Which Failed machines a set keeps of its own accord, for somebody to look at.
+//!
+//! Source: spec/deployment-and-set §6.7, second half. The allowance is compared with the machines themselves, not with the
+//! counter in the status, which may be a second old. Machines on their way out neither count nor are kept.
+//!
+//! A machine whose time is over is not chosen again: its annotation goes with the end of its preservation, so that, by the
+//! original's rule, it would be kept once more, and so for ever. Pure.
+
+use std::{cmp::Reverse, sync::Arc};
+
+use serde_json::json;
+
+use super::{
+    counts::{annotation_of, is_auto_preserved, is_failed, is_terminating},
+    plan::{Effect, OnFailure, Plan},
+};
+use controller_runtime::{key::Target, objects::Patch};
+use machine_api::{
+    names::{annotation, machine_condition, machine_reason},
+    v1alpha1::{Machine, MachineSet},
+};
+
+/// What the annotation says when the set has set it.
+pub const AUTO_PRESERVED: &str = "auto-preserved";
+/// Every value that the annotation may have; with any other one nobody has decided yet.
+const KNOWN_VALUES: [&str; 4] = ["now", "when-failed", AUTO_PRESERVED, "false"];
+
+/// Adds the annotations that use the allowance up, or takes back what exceeds it. Returns the machines as they are then:
+/// one that is kept from now on must not be replaced in the same pass.
+pub fn keep_failed(
+    set: &MachineSet,
+    claimed: Vec<Arc<Machine>>,
+    now: jiff::Timestamp,
+    plan: &mut Plan,
+) -> Vec<Arc<Machine>> {
+    let staying = || claimed.iter().filter(|machine| !is_terminating(machine));
+    let kept = staying().filter(|machine| is_auto_preserved(machine)).count();
+    let allowed = usize::try_from(set.spec.auto_preserve_failed_machine_max).unwrap_or(0);
+    let mut chosen: Vec<Arc<Machine>>;
+    let (value, count) = if kept < allowed {
+        let may_be_kept =
+            |machine: &&Arc<Machine>| is_failed(machine) && is_undecided(machine) && !has_had_its_time(machine, now);
+        chosen = staying().filter(may_be_kept).cloned().collect();
+        chosen.sort_by_key(|machine| (Reverse(created(machine)), machine.metadata.name.clone()));
+        (Some(AUTO_PRESERVED), allowed - kept)
+    } else {
+        chosen = staying().filter(|machine| is_auto_preserved(machine)).cloned().collect();
+        chosen.sort_by_key(|machine| (created(machine), machine.metadata.name.clone()));
+        (None, kept - allowed)
+    };
+    chosen.truncate(count);
+    if chosen.is_empty() {
+        return claimed;
+    }
+    for machine in &chosen {
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PRESERVE: value } } }));
+        // A user may have decided meanwhile.
+        let patch = patch.guarded_by(machine.metadata.resource_version.as_deref());
+        let rule = if value.is_some() { "preservation/keep" } else { "preservation/let-go" };
+        // What is decided after it counts on it: a machine to be kept must not go.
+        let on_failure = OnFailure::EndPlan;
+        plan.push(rule, Effect::PatchMachine { machine: Target::of(&**machine), patch, on_failure });
+    }
+    let is_chosen = |machine: &Machine| chosen.iter().any(|one| one.metadata.uid == machine.metadata.uid);
+    claimed.into_iter().map(|machine| if is_chosen(&machine) { annotated(&machine, value) } else { machine }).collect()
+}
+
+fn is_undecided(machine: &Machine) -> bool {
+    annotation_of(machine, annotation::PRESERVE).is_none_or(|value| !KNOWN_VALUES.contains(&value))
+}
+
+/// Whether the machine was kept until its time was over; for a moment that stands in the expiry alone, then in what the
+/// machine waits for.
+fn has_had_its_time(machine: &Machine, now: jiff::Timestamp) -> bool {
+    let is_over = machine.status.current_status.preserve_expiry_time.as_ref().is_some_and(|until| until.0 <= now);
+    let mut told = machine.status.machine_conditions.iter();
+    is_over
+        || told.any(|told| {
+            told.type_ == machine_condition::PROGRESSING && told.reason == machine_reason::PRESERVATION_STOPPED
+        })
+}
+
+fn created(machine: &Machine) -> Option<jiff::Timestamp> {
+    machine.metadata.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+fn annotated(machine: &Machine, value: Option<&str>) -> Arc<Machine> {
+    let mut machine = machine.clone();
+    let annotations = machine.metadata.annotations.get_or_insert_default();
+    match value {
+        Some(value) => annotations.insert(annotation::PRESERVE.to_owned(), value.to_owned()),
+        None => annotations.remove(annotation::PRESERVE),
+    };
+    Arc::new(machine)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::set::{decide::decide, testing::*};
+
+    fn preserve(machine: Building<Machine>, value: &str) -> Building<Machine> {
+        machine.annotation(annotation::PRESERVE, value)
+    }
+
+    /// Two Failed machines of which `newer` is the newer one, a running one, and a Failed one that a user gave up.
+    fn fleet() -> Vec<Building<Machine>> {
+        vec![
+            failed("older").created_at(-20),
+            failed("newer").created_at(-10),
+            running("runs"),
+            preserve(failed("given-up").created_at(-5), "false"),
+        ]
+    }
+
+    /// What the machine half says when a preservation ends.
+    fn over() -> Condition {
+        Condition {
+            type_: machine_condition::PROGRESSING.to_owned(),
+            status: "True".to_owned(),
+            reason: machine_reason::PRESERVATION_STOPPED.to_owned(),
+            message: String::new(),
+            last_transition_time: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()),
+            observed_generation: None,
+        }
+    }
+
+    fn with_kept(count: usize) -> Vec<Building<Machine>> {
+        let kept = (0..count).map(|number| preserve(failed(&format!("kept-{number}")), AUTO_PRESERVED));
+        fleet().into_iter().chain(kept).collect()
+    }
+
+    #[rstest]
+    #[case::s_pres_11_the_newest_first(1, fleet(), &["keep newer"])]
+    #[case::s_pres_12_no_allowance(0, fleet(), &[])]
+    #[case::s_pres_13_the_allowance_is_used_up(2, with_kept(2), &[])]
+    #[case::s_pres_14_an_allowance_of_two(2, fleet(), &["keep newer", "keep older"])]
+    #[case::s_pres_15_more_than_there_are(3, fleet(), &["keep newer", "keep older"])]
+    #[case::s_pres_16_one_too_many(0, with_kept(1), &["let-go kept-0"])]
+    #[case::the_oldest_is_let_go_first(1, vec![
+        preserve(failed("b").created_at(-5), AUTO_PRESERVED), preserve(failed("a").created_at(-9), AUTO_PRESERVED)
+    ], &["let-go a"])]
+    #[case::an_unknown_value_is_no_decision(1, vec![preserve(failed("a"), "perhaps")], &["keep a"])]
+    // Seed 2589: kept again and again, and never replaced.
+    #[case::its_time_is_over(1, vec![failed("a").preserved_until(-1)], &[])]
+    #[case::its_time_was_over(1, vec![failed("a").with(|machine| machine.status.machine_conditions = vec![over()])], &[])]
+    #[case::machines_on_their_way_out_do_not_count(
+        1, vec![preserve(failed("a"), AUTO_PRESERVED).deleting(), failed("b"), failed("c").deleting()], &["keep b"])]
+    fn failed_machines_are_kept(#[case] max: i32, #[case] machines: Vec<Building<Machine>>, #[case] expected: &[&str]) {
+        let set = set(3).with(|set| set.spec.auto_preserve_failed_machine_max = max).build();
+        let mut plan = Plan::default();
+        keep_failed(&set, machines.into_iter().map(|machine| Arc::new(machine.build())).collect(), now(), &mut plan);
+        let said: Vec<String> = plan
+            .steps
+            .iter()
+            .map(|step| match &step.effect {
+                Effect::PatchMachine { machine, .. } => {
+                    format!("{} {}", step.rule.trim_start_matches("preservation/"), machine.key.name)
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_machine_kept_now_is_not_replaced_now_and_one_let_go_is() {
+        let allowing = |max| set(1).with(|set| set.spec.auto_preserve_failed_machine_max = max).build();
+        let rules = |set, machine: Building<Machine>| -> Vec<&'static str> {
+            decide(&seeing(set, [machine.build()])).steps.iter().map(|step| step.rule).collect()
+        };
+        assert_eq!(rules(allowing(1), failed("m")), ["preservation/keep"]);
+        assert_eq!(
+            rules(allowing(0), preserve(failed("m"), AUTO_PRESERVED)),
+            ["preservation/let-go", "replicas/failed"]
+        );
+        assert_eq!(rules(allowing(0), failed("m")), ["replicas/failed"]);
+    }
+}

@@ -1,0 +1,243 @@
+//! The set controller: keeps the number of equal machines that a `MachineSet` wants.
+//!
+//! What lives here: claiming machines, creating and deleting them, syncing hot parts of the template, the set's status.
+//! What does not: rollouts (`deployment`), making VMs (`machine`), freezing (`overshooting`), how long a machine is
+//! preserved (`machine`). Source: spec/deployment-and-set §5, §6, §14.1.
+
+mod act;
+pub mod auto_preservation;
+pub mod back_off;
+#[cfg(test)]
+mod controller_test;
+pub mod counts;
+pub mod decide;
+#[cfg(test)]
+pub(crate) mod fake_api;
+pub mod new_machine;
+pub mod observe;
+pub mod ownership;
+pub mod pacing;
+pub mod patches;
+pub mod plan;
+pub mod preservation;
+pub mod ranking;
+pub mod replicas;
+pub mod routing;
+pub mod status;
+pub mod template_sync;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod unanswered;
+pub mod validity;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+
+pub use self::act::{Done, must_be_read_again, passed_over, replica_failure, slow_start, slow_start_batches, together};
+use self::{
+    back_off::{BackOff, Hold},
+    observe::{ReplicaFailure, SetObservation},
+    plan::{Effect, Plan},
+    unanswered::Unanswered,
+};
+use super::{checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
+use controller_runtime::{
+    clock::SharedClock,
+    error::ApiError,
+    events::{EventNote, Recorder},
+    gate::Gate,
+    key::ObjectKey,
+    objects::{Objects, Part},
+    queue::Outcome,
+    store::Store,
+};
+use machine_api::{
+    names::set_reason,
+    v1alpha1::{Machine, MachineSet},
+};
+use mcm_metrics::{Counters, Gauges, OfSet};
+
+/// Component name of the set controller's events.
+pub const COMPONENT: &str = "machineset-controller";
+
+/// What the set controller works with.
+#[derive(Clone)]
+pub struct SetDeps {
+    /// Cached views of the control cluster; machines and sets must have synced before the first pass.
+    pub views: ControlViews,
+    /// Writes machines; its store must be `views.machines`.
+    pub machines: Objects<Machine>,
+    /// Writes sets; its store must be `views.sets`.
+    pub sets: Objects<MachineSet>,
+    /// Nodes of the target cluster, if there is one.
+    pub nodes: Option<Arc<Store<Node>>>,
+    /// The time.
+    pub clock: SharedClock,
+    /// Asked before each deletion.
+    pub gate: Gate,
+    /// Takes events; made with [`COMPONENT`].
+    pub recorder: Recorder,
+    /// Where names of machines are drawn from.
+    pub name_seed: u64,
+}
+
+/// What is remembered of a set between passes. Losing it costs a status write or a name, never a machine.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    uid: Option<String>,
+    status_written: Option<Timestamp>,
+    unanswered: Unanswered,
+    failure: Option<ReplicaFailure>,
+    back_off: BackOff,
+    checked: Option<Checked<MachineSet>>,
+    refused: RefusedWrites,
+}
+
+/// Brings sets to what they want to be.
+pub struct SetController {
+    deps: SetDeps,
+    stale_machines: Option<Counters<()>>,
+    back_offs: Option<Gauges<OfSet<'static>>>,
+    random: Mutex<ChaCha8Rng>,
+    memory: Mutex<BTreeMap<ObjectKey, Memory>>,
+}
+
+impl SetController {
+    /// A controller that works with these.
+    pub fn new(deps: SetDeps) -> Self {
+        let random = Mutex::new(ChaCha8Rng::seed_from_u64(deps.name_seed));
+        Self { deps, stale_machines: None, back_offs: None, random, memory: Mutex::default() }
+    }
+
+    /// The same controller, which counts here each deleted Failed machine whose last operation was a health check.
+    #[must_use]
+    pub fn counting_stale_machines(self, counter: Counters<()>) -> Self {
+        Self { stale_machines: Some(counter), ..self }
+    }
+
+    /// The same controller, which shows here how long sets wait that replace machines which never joined.
+    #[must_use]
+    pub fn showing_back_offs(self, gauges: Gauges<OfSet<'static>>) -> Self {
+        Self { back_offs: Some(gauges), ..self }
+    }
+
+    /// One pass over one set.
+    pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        if let Err(error) = self.read_unanswered(&key).await {
+            return Outcome::Retry(format!(
+                "machineset {key}: a machine can't be read again after a lost answer: {error}"
+            ));
+        }
+        let Some(seen) = self.observe(&key) else {
+            self.memory().remove(&key);
+            self.show_back_off(&key, None);
+            return Outcome::Settled;
+        };
+        let plan = decide::decide(&seen);
+        let done = self.act(&seen, &plan.steps).await;
+        self.remember(&key, |memory| {
+            if done.error.is_none() {
+                memory.unanswered.carried_out(&plan.steps);
+            }
+            memory.unanswered.extend(done.unanswered);
+            memory.failure.clone_from(&done.failure);
+        });
+        // What was done is in the stores already: the status tells of the machines as they are now.
+        let after = if plan.steps.is_empty() {
+            SetObservation { failure: None, ..seen }
+        } else {
+            let Some(after) = self.observe(&key) else { return Outcome::Settled };
+            after
+        };
+        let told = self.tell_status(&key, &after).await;
+        // A condition tells of machines that can't be made or deleted.
+        if after.failure.is_none() {
+            self.tell_of_refusal(&key, &after.set, done.error.as_ref().or(told.as_ref().err()));
+        }
+        match (done.error, told) {
+            (Some(error), _) => Outcome::after(&error, format!("machineset {key}: {error}")),
+            (None, Err(error)) => Outcome::after(&error, format!("status of machineset {key}: {error}")),
+            (None, Ok(status)) => plan.next.or_earlier(status.next).into(),
+        }
+    }
+
+    fn tell_of_refusal(&self, key: &ObjectKey, set: &MachineSet, error: Option<&ApiError>) {
+        let mut due = None;
+        self.remember(key, |memory| due = memory.refused.after_pass(error));
+        if let Some(text) = due {
+            self.deps.recorder.note(set, EventNote::warning(set_reason::WRITE_REFUSED, text));
+        }
+    }
+
+    async fn tell_status(&self, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
+        let plan = status::decide_status(seen);
+        let writes = plan.steps.iter().any(|step| matches!(step.effect, Effect::PatchSet { part: Part::Status, .. }));
+        let done = self.act(seen, &plan.steps).await;
+        if let Some(error) = done.error {
+            return Err(error);
+        }
+        if writes {
+            self.remember(key, |memory| memory.status_written = Some(seen.now));
+        }
+        Ok(plan)
+    }
+
+    fn observe(&self, key: &ObjectKey) -> Option<SetObservation> {
+        let now = self.deps.clock.now();
+        let mut seen = SetObservation::look_up(&self.deps.views, self.deps.nodes.as_deref(), key, now)?;
+        seen.name_seed = self.random.lock().unwrap_or_else(PoisonError::into_inner).next_u64();
+        self.remember(key, |memory| {
+            if memory.uid != seen.set.metadata.uid {
+                *memory = Memory { uid: seen.set.metadata.uid.clone(), ..Memory::default() };
+            }
+            for machine in &seen.machines {
+                memory.unanswered.is_shown(machine.metadata.name.as_deref().unwrap_or_default());
+            }
+            memory.checked = Some(Checked::of(&seen.set, memory.checked.as_ref()));
+            seen.checked.clone_from(&memory.checked);
+            seen.unanswered = memory.unanswered.names();
+            seen.status_written = memory.status_written;
+            seen.failure.clone_from(&memory.failure);
+            seen.hold = memory.back_off.look(&seen, || back_off::given(&self.deps.views, &seen.set));
+        });
+        self.show_back_off(key, seen.hold.as_ref());
+        Some(seen)
+    }
+
+    /// A series is there as long as the wait.
+    fn show_back_off(&self, key: &ObjectKey, hold: Option<&Hold>) {
+        let Some(gauges) = &self.back_offs else { return };
+        let labels = OfSet { name: &key.name, namespace: &key.namespace };
+        match hold {
+            Some(hold) => gauges.set(&labels, hold.length().as_secs_f64()),
+            None => gauges.remove(&labels),
+        }
+    }
+
+    /// Reads the machines that calls without an answer were about; nothing is decided before.
+    async fn read_unanswered(&self, key: &ObjectKey) -> Result<(), ApiError> {
+        let unread = self.memory().get(key).map(|memory| memory.unanswered.to_read()).unwrap_or_default();
+        for machine in unread {
+            self.deps.machines.get(&ObjectKey::new(key.namespace.clone(), machine.clone())).await?;
+            self.remember(key, |memory| memory.unanswered.was_read(&machine));
+        }
+        Ok(())
+    }
+
+    fn remember(&self, key: &ObjectKey, change: impl FnOnce(&mut Memory)) {
+        change(self.memory().entry(key.clone()).or_default());
+    }
+
+    fn memory(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,174 @@
+//! Which objects belong to an owner: claimed, adopted, released or none of its business.
+//!
+//! Used for machines of sets and for sets of deployments. Source: spec/deployment-and-set §5 with D-06 (a release really
+//! removes the reference, an adoption keeps foreign ones), D-07 (an empty selector claims nothing) and D-48 (a deleting
+//! owner answers for all it controls). Pure; the patches are carried out by `act`.
+
+use controller_runtime::objects::Patch;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use kube_values::selector::{self, Labels};
+use machine_api::{names::API_VERSION_V1ALPHA1, v1alpha1::controller_of};
+use serde_json::json;
+
+/// What an object is to an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It belongs to the owner.
+    Claimed,
+    /// It belongs to nobody and fits: the owner takes it.
+    Adopt,
+    /// It belongs to the owner and does not fit any more: the owner lets it go.
+    Release,
+    /// It is none of the owner's business.
+    Foreign,
+}
+
+/// Who claims.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'a> {
+    /// Kind, as owner references carry it.
+    pub kind: &'a str,
+    /// Metadata of the owner.
+    pub meta: &'a ObjectMeta,
+    /// What fits.
+    pub selector: Option<&'a LabelSelector>,
+}
+
+impl Owner<'_> {
+    /// What this object is to the owner.
+    pub fn standing(&self, object: &ObjectMeta) -> Standing {
+        let deleting = self.meta.deletion_timestamp.is_some();
+        match controller_of(object) {
+            Some(controller) if Some(controller.uid.as_str()) != self.meta.uid.as_deref() => Standing::Foreign,
+            Some(_) if deleting || self.fits(object) => Standing::Claimed,
+            Some(_) => Standing::Release,
+            None if !deleting && object.deletion_timestamp.is_none() && self.fits(object) => Standing::Adopt,
+            None => Standing::Foreign,
+        }
+    }
+
+    fn fits(&self, object: &ObjectMeta) -> bool {
+        let nothing = Labels::new();
+        let labels = object.labels.as_ref().unwrap_or(&nothing);
+        self.selector.is_some_and(|wanted| !selector::is_empty(wanted) && selector::matches(wanted, labels))
+    }
+
+    /// The reference that makes an object belong to the owner.
+    pub fn reference(&self) -> OwnerReference {
+        OwnerReference {
+            api_version: API_VERSION_V1ALPHA1.to_owned(),
+            kind: self.kind.to_owned(),
+            name: self.meta.name.clone().unwrap_or_default(),
+            uid: self.meta.uid.clone().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }
+    }
+
+    /// Adds the owner's reference, if the object is still as it was read. Other references stay.
+    pub fn adoption(&self, object: &ObjectMeta) -> Patch {
+        let unchanged = json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version});
+        let reference = self.reference();
+        let add = if object.owner_references.as_ref().is_some_and(|references| !references.is_empty()) {
+            json!({"op": "add", "path": "/metadata/ownerReferences/-", "value": reference})
+        } else {
+            json!({"op": "add", "path": "/metadata/ownerReferences", "value": [reference]})
+        };
+        Patch::Json(vec![unchanged, add])
+    }
+
+    /// Removes the owner's reference. `None` when the object has none.
+    pub fn release(&self, object: &ObjectMeta) -> Option<Patch> {
+        let references = object.owner_references.as_ref()?;
+        let index = references.iter().position(|reference| Some(&reference.uid) == self.meta.uid.as_ref())?;
+        let path = format!("/metadata/ownerReferences/{index}");
+        Some(Patch::Json(vec![
+            json!({"op": "test", "path": format!("{path}/uid"), "value": self.meta.uid}),
+            json!({"op": "remove", "path": path}),
+        ]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::set::testing::*;
+    use machine_api::v1alpha1::{Machine, MachineSet};
+
+    fn standing(set: &MachineSet, machine: &Machine) -> Standing {
+        Owner { kind: "MachineSet", meta: &set.metadata, selector: set.spec.selector.as_ref() }
+            .standing(&machine.metadata)
+    }
+
+    fn of_another(name: &str) -> Building<Machine> {
+        machine(name).with(|machine| {
+            machine.metadata.owner_references = Some(vec![controller_reference("MachineSet", "set", "uid-other")]);
+        })
+    }
+
+    #[rstest]
+    #[case::s_own_01_same_name_other_uid(set(1).build(), of_another("m").build(), Standing::Foreign)]
+    #[case::s_own_03_owned_and_fitting(set(1).build(), machine("m").build(), Standing::Claimed)]
+    #[case::s_own_04_no_labels_no_owner(
+        set(1).build(), machine("m").no_owner().with(|m| m.metadata.labels = None).build(), Standing::Foreign)]
+    #[case::s_own_06_neither_label_nor_owner_any_more(
+        set(1).build(), machine("m").no_owner().with(|m| m.metadata.labels = Some(Labels::new())).build(), Standing::Foreign)]
+    #[case::s_own_08_a_deleting_orphan_is_ignored(
+        set(1).build(), machine("m").no_owner().deleting().build(), Standing::Foreign)]
+    #[case::s_own_09_a_label_changed(set(1).build(), machine("m").label("set", "y").build(), Standing::Release)]
+    #[case::an_orphan_that_fits(set(1).build(), machine("m").no_owner().build(), Standing::Adopt)]
+    #[case::a_deleting_owner_adopts_nothing(
+        set(1).deleting().build(), machine("m").no_owner().build(), Standing::Foreign)]
+    #[case::a_deleting_owner_answers_for_all_it_controls(
+        set(1).deleting().build(), machine("m").label("set", "y").build(), Standing::Claimed)]
+    #[case::s_own_12_an_empty_selector_claims_nothing(
+        set(1).with(|s| s.spec.selector = Some(selector(&[]))).build(), machine("m").no_owner().build(), Standing::Foreign)]
+    fn an_object_has_a_standing(#[case] set: MachineSet, #[case] machine: Machine, #[case] expected: Standing) {
+        assert_eq!(standing(&set, &machine), expected);
+    }
+
+    #[test]
+    fn s_own_05_an_invalid_operator_claims_nothing() {
+        let set = set(1).with(|set| {
+            set.spec.selector.as_mut().unwrap().match_expressions = Some(vec![LabelSelectorRequirement {
+                key: "set".to_owned(),
+                operator: "Near".to_owned(),
+                values: None,
+            }]);
+        });
+        assert_eq!(standing(&set.build(), &machine("m").no_owner().build()), Standing::Foreign);
+    }
+
+    fn applied(patch: Patch, to: &Machine) -> Machine {
+        let Patch::Json(operations) = patch else { panic!("not a JSON patch") };
+        let mut document = serde_json::to_value(to).unwrap();
+        let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
+        json_patch::patch(&mut document, &patch).unwrap();
+        serde_json::from_value(document).unwrap()
+    }
+
+    #[test]
+    fn s_own_10_a_release_really_removes_the_reference_and_s_own_11_an_adoption_keeps_foreign_ones() {
+        let set = set(1).build();
+        let owner = Owner { kind: "MachineSet", meta: &set.metadata, selector: set.spec.selector.as_ref() };
+        let foreign = OwnerReference { controller: None, ..controller_reference("Other", "other", "uid-foreign") };
+        let orphan =
+            machine("m").with(|machine| machine.metadata.owner_references = Some(vec![foreign.clone()])).build();
+        let adopted = applied(owner.adoption(&orphan.metadata), &orphan);
+        assert_eq!(adopted.metadata.owner_references, Some(vec![foreign.clone(), owner.reference()]));
+        let released = applied(owner.release(&adopted.metadata).unwrap(), &adopted);
+        assert_eq!(released.metadata.owner_references, Some(vec![foreign]));
+    }
+
+    #[test]
+    fn an_object_without_references_is_adopted() {
+        let set = set(1).build();
+        let owner = Owner { kind: "MachineSet", meta: &set.metadata, selector: set.spec.selector.as_ref() };
+        let orphan = machine("m").no_owner().build();
+        let adopted = applied(owner.adoption(&orphan.metadata), &orphan);
+        assert_eq!(owner.standing(&adopted.metadata), Standing::Claimed);
+    }
+}

@@ -1,0 +1,136 @@
+//! Patches as the difference between what was seen and what is wanted.
+//!
+//! Both sides are written from the same types, so fields that this program does not know cancel out and survive.
+
+use controller_runtime::objects::Patch;
+use machine_api::names::finalizer;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// The JSON merge patch that turns `seen` into `wanted`; `None` when they are the same. Lists are replaced whole.
+pub fn merge_difference<T: Serialize>(seen: &T, wanted: &T) -> Option<Value> {
+    // The API types always serialise: string keys only, no failing implementation.
+    let seen = serde_json::to_value(seen).unwrap_or_default();
+    let wanted = serde_json::to_value(wanted).unwrap_or_default();
+    difference(&seen, &wanted)
+}
+
+fn difference(seen: &Value, wanted: &Value) -> Option<Value> {
+    if seen == wanted {
+        return None;
+    }
+    let (Value::Object(seen), Value::Object(wanted)) = (seen, wanted) else { return Some(wanted.clone()) };
+    let mut patch = Map::new();
+    for key in seen.keys().filter(|key| !wanted.contains_key(*key)) {
+        patch.insert(key.clone(), Value::Null);
+    }
+    for (key, value) in wanted {
+        match seen.get(key) {
+            Some(before) => {
+                if let Some(change) = difference(before, value) {
+                    patch.insert(key.clone(), change);
+                }
+            }
+            None => {
+                patch.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+/// Whether our finalizer is on the object.
+pub fn has_finalizer(meta: &ObjectMeta) -> bool {
+    meta.finalizers.iter().flatten().any(|present| present == finalizer::MACHINE)
+}
+
+/// Adds our finalizer; `None` when it is there.
+pub fn finalizer_added(meta: &ObjectMeta) -> Option<Patch> {
+    if has_finalizer(meta) {
+        return None;
+    }
+    let unchanged = json!({"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version});
+    let add = if meta.finalizers.as_ref().is_some_and(|present| !present.is_empty()) {
+        json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer::MACHINE})
+    } else {
+        json!({"op": "add", "path": "/metadata/finalizers", "value": [finalizer::MACHINE]})
+    };
+    Some(Patch::Json(vec![unchanged, add]))
+}
+
+/// Whether the object was deleted with the propagation policy `Orphan` (`kubectl delete --cascade=orphan`) and its dependents still
+/// have to lose their references to it. The original deletes the dependents meanwhile.
+pub fn is_orphaning(meta: &ObjectMeta) -> bool {
+    meta.deletion_timestamp.is_some() && meta.finalizers.iter().flatten().any(|present| present == finalizer::ORPHAN)
+}
+
+/// Takes our finalizer off; `None` when it is not there.
+pub fn finalizer_removed(meta: &ObjectMeta) -> Option<Patch> {
+    let index = meta.finalizers.as_ref()?.iter().position(|present| present == finalizer::MACHINE)?;
+    let path = format!("/metadata/finalizers/{index}");
+    Some(Patch::Json(vec![
+        json!({"op": "test", "path": path, "value": finalizer::MACHINE}),
+        json!({"op": "remove", "path": path}),
+    ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::set::testing::*;
+
+    #[test]
+    fn the_difference_is_what_changed_and_nothing_else() {
+        let seen = json!({"a": 1, "b": {"c": 2, "d": 3}, "e": [1]});
+        let wanted = json!({"a": 1, "b": {"c": 4}, "e": [1, 2]});
+        assert_eq!(merge_difference(&seen, &wanted), Some(json!({"b": {"c": 4, "d": null}, "e": [1, 2]})));
+        assert_eq!(merge_difference(&seen, &seen), None);
+    }
+
+    #[test]
+    fn s_util_06_removed_labels_are_nulled_and_s_util_07_nothing_removed_is_no_write() {
+        let labels = |pairs: &[(&str, &str)]| json!({"metadata": {"labels": pairs.iter().copied().collect::<std::collections::BTreeMap<_, _>>()}});
+        let seen = labels(&[("foo1", "bar1"), ("foo2", "bar2"), ("foo3", "bar3")]);
+        let patch = merge_difference(&seen, &labels(&[("foo3", "bar3")])).unwrap();
+        assert_eq!(patch.to_string(), r#"{"metadata":{"labels":{"foo1":null,"foo2":null}}}"#);
+        assert_eq!(merge_difference(&seen, &seen), None);
+    }
+
+    /// Maps are only ever changed by the difference between two of them.
+    #[rstest::rstest]
+    #[case::s_util_01_nothing_added(json!({"labels": {"foo1": "bar1"}}), json!({"labels": {"foo1": "bar1"}}), None)]
+    #[case::s_util_03_a_first_label(json!({}), json!({"labels": {"foo4": "food"}}), Some(json!({"labels": {"foo4": "food"}})))]
+    #[case::s_util_04_a_selector_without_labels(
+        json!({"selector": {}}), json!({"selector": {"matchLabels": {"foo4": "12"}}}),
+        Some(json!({"selector": {"matchLabels": {"foo4": "12"}}})))]
+    fn a_map_is_changed(#[case] seen: Value, #[case] wanted: Value, #[case] patch: Option<Value>) {
+        assert_eq!(merge_difference(&seen, &wanted), patch);
+    }
+
+    #[test]
+    fn s_util_02_what_was_added_is_taken_back_and_s_util_05_maps_are_written_in_order() {
+        let before = json!({"labels": {"foo2": "bar2", "foo1": "bar1"}});
+        let mut labels = before.clone();
+        let mut with = before.clone();
+        with["labels"]["foo4"] = json!("42");
+        json_patch::merge(&mut labels, &merge_difference(&before, &with).unwrap());
+        assert_eq!(labels, with);
+        json_patch::merge(&mut labels, &merge_difference(&with, &before).unwrap());
+        assert_eq!(labels.to_string(), r#"{"labels":{"foo1":"bar1","foo2":"bar2"}}"#);
+        assert_eq!(serde_json::to_string(&kube_values::selector::Labels::new()).unwrap(), "{}");
+    }
+
+    #[test]
+    fn s_ms_34_exactly_our_finalizer_is_toggled() {
+        let with = machine("m").build();
+        let without = machine("m").with(|machine| machine.metadata.finalizers = Some(vec!["other".to_owned()])).build();
+        assert_eq!(finalizer_added(&with.metadata), None);
+        assert_eq!(finalizer_removed(&without.metadata), None);
+        let Some(Patch::Json(added)) = finalizer_added(&without.metadata) else { panic!("nothing to add") };
+        assert_eq!(added[1], json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer::MACHINE}));
+        let Some(Patch::Json(removed)) = finalizer_removed(&with.metadata) else { panic!("nothing to remove") };
+        assert_eq!(removed[1], json!({"op": "remove", "path": "/metadata/finalizers/0"}));
+    }
+}

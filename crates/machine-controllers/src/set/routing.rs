@@ -1,0 +1,285 @@
+//! Which sets are looked at again when something changes. Pure over the stores.
+//!
+//! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). A change that no decision about a
+//! set reads wakes nobody.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use controller_runtime::{key::ObjectKey, refusals::is_unchanged, store::Change};
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::{Resource, ResourceExt};
+use kube_values::selector;
+use machine_api::{
+    names::annotation,
+    v1alpha1::{Machine, MachineClass, MachineSet, controller_of},
+};
+
+use crate::views::{BY_NAMESPACE, BY_NODE, BY_SECRET, BY_TEMPLATE_CLASS, ControlViews, qualified};
+
+/// The pause before a pass in which further changes may gather.
+pub const SOON: Duration = Duration::from_millis(20);
+
+/// Whether a wake-up is stronger than the back-off of a key whose last pass failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strength {
+    /// Something has changed that the next pass may depend on: it runs at once.
+    EndsBackOff,
+    /// The change may come from the failed pass itself: its back-off holds.
+    KeepsBackOff,
+}
+
+/// A key to look at, and how soon: machines come and go in crowds, and one pass can deal with many of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wake {
+    /// The key.
+    pub key: ObjectKey,
+    /// After this time.
+    pub after: Duration,
+    /// What it means for a key whose last pass failed.
+    pub strength: Strength,
+}
+
+impl Wake {
+    /// A wake-up without delay.
+    pub fn now(key: ObjectKey) -> Self {
+        Self { key, after: Duration::ZERO, strength: Strength::EndsBackOff }
+    }
+
+    /// A wake-up by the object itself. A pass that fails says so in the status, and that is no reason to run it again.
+    pub fn by_itself<K>(change: &Change<K>, is_status_alone: impl Fn(&K, &K) -> bool) -> Option<Self>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let object = change.newest()?;
+        let strength = match (change.old.as_deref(), change.new.as_deref()) {
+            (Some(old), Some(new)) if is_status_alone(old, new) => Strength::KeepsBackOff,
+            _ => Strength::EndsBackOff,
+        };
+        Some(Self { strength, ..Self::now(ObjectKey::of(&**object)) })
+    }
+
+    /// A wake-up in which further changes may gather.
+    pub fn soon(key: ObjectKey) -> Self {
+        Self { after: SOON, ..Self::now(key) }
+    }
+}
+
+/// The set itself.
+pub fn sets_of_set(change: &Change<MachineSet>) -> Vec<Wake> {
+    let is_status_alone = |old: &MachineSet, new: &MachineSet| {
+        old.status != new.status && old.spec == new.spec && is_unchanged(&old.metadata, &new.metadata)
+    };
+    Wake::by_itself(change, is_status_alone).into_iter().collect()
+}
+
+/// The set that controls the machine, or controlled it before; for an orphan the sets that it fits.
+pub fn sets_of_machine(change: &Change<Machine>, views: &ControlViews) -> Vec<Wake> {
+    let (old, new) = (change.old.as_deref(), change.new.as_deref());
+    if let (Some(old), Some(new)) = (old, new)
+        && !matters(old, new)
+    {
+        return Vec::new();
+    }
+    let mut keys: BTreeSet<ObjectKey> = [old, new]
+        .into_iter()
+        .flatten()
+        .filter_map(|machine| set_of(machine, views))
+        .map(|set| ObjectKey::of(&*set))
+        .collect();
+    if let Some(machine) = new
+        && controller_of(&machine.metadata).is_none()
+        && machine.metadata.deletion_timestamp.is_none()
+        && old.is_none_or(|old| {
+            old.metadata.labels != machine.metadata.labels
+                || old.metadata.owner_references != machine.metadata.owner_references
+        })
+    {
+        keys.extend(sets_that_fit(machine, views));
+    }
+    keys.into_iter().map(Wake::soon).collect()
+}
+
+/// The sets whose machines are of the class, when it has changed: what was wrong with new machines may be mended.
+pub fn sets_of_class(change: &Change<MachineClass>, views: &ControlViews) -> Vec<Wake> {
+    if let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref())
+        && (&old.metadata.uid, old.metadata.generation) == (&new.metadata.uid, new.metadata.generation)
+    {
+        return Vec::new();
+    }
+    change.newest().map(|class| sets_with_class(class, views)).unwrap_or_default()
+}
+
+/// The sets whose class refers to the Secret, when it says something else.
+pub fn sets_of_secret(change: &Change<Secret>, views: &ControlViews) -> Vec<Wake> {
+    if let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref())
+        && old.data == new.data
+    {
+        return Vec::new();
+    }
+    let Some(secret) = change.newest() else { return Vec::new() };
+    let name = qualified(secret.metadata.namespace.as_deref().unwrap_or_default(), &secret.name_any());
+    views.classes.by_index(BY_SECRET, &name).iter().flat_map(|class| sets_with_class(class, views)).collect()
+}
+
+fn sets_with_class(class: &MachineClass, views: &ControlViews) -> Vec<Wake> {
+    let name = qualified(class.metadata.namespace.as_deref().unwrap_or_default(), &class.name_any());
+    views.sets.by_index(BY_TEMPLATE_CLASS, &name).iter().map(|set| Wake::soon(ObjectKey::of(&**set))).collect()
+}
+
+/// The sets of Failed machines whose Node says something new about their preservation.
+pub fn sets_of_node(change: &Change<Node>, views: &ControlViews) -> Vec<Wake> {
+    let preserve = |node: &Node| node.annotations().get(annotation::PRESERVE).cloned();
+    let (old, new) = (change.old.as_deref(), change.new.as_deref());
+    if let (Some(old), Some(new)) = (old, new)
+        && preserve(old) == preserve(new)
+    {
+        return Vec::new();
+    }
+    let Some(node) = change.newest() else { return Vec::new() };
+    let machines = views.machines.by_index(BY_NODE, &node.name_any());
+    let sets: BTreeSet<ObjectKey> = machines
+        .iter()
+        .filter(|machine| super::counts::is_failed(machine))
+        .filter_map(|machine| set_of(machine, views))
+        .map(|set| ObjectKey::of(&*set))
+        .collect();
+    sets.into_iter().map(Wake::soon).collect()
+}
+
+/// The set that controls a machine: of the right kind, in its namespace, with the UID that the reference names.
+pub fn set_of(machine: &Machine, views: &ControlViews) -> Option<std::sync::Arc<MachineSet>> {
+    let owner = controller_of(&machine.metadata).filter(|owner| owner.kind == "MachineSet")?;
+    let key = ObjectKey::new(machine.metadata.namespace.clone().unwrap_or_default(), owner.name.clone());
+    views.sets.get(&key).filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid))
+}
+
+fn sets_that_fit(machine: &Machine, views: &ControlViews) -> Vec<ObjectKey> {
+    let Some(labels) = machine.metadata.labels.as_ref().filter(|labels| !labels.is_empty()) else { return Vec::new() };
+    let namespace = machine.metadata.namespace.clone().unwrap_or_default();
+    views
+        .sets
+        .by_index(BY_NAMESPACE, &namespace)
+        .iter()
+        .filter(|set| {
+            let wanted = set.spec.selector.as_ref();
+            wanted.is_some_and(|wanted| !selector::is_empty(wanted) && selector::matches(wanted, labels))
+        })
+        .map(|set| ObjectKey::of(&**set))
+        .collect()
+}
+
+/// Whether anything differs that a decision about a set or a deployment reads.
+pub fn matters(old: &Machine, new: &Machine) -> bool {
+    let (before, after) = (&old.metadata, &new.metadata);
+    let (was, is) = (&old.status, &new.status);
+    before.uid != after.uid
+        || before.deletion_timestamp != after.deletion_timestamp
+        || before.labels != after.labels
+        || before.annotations != after.annotations
+        || before.owner_references != after.owner_references
+        || was.current_status.phase != is.current_status.phase
+        || was.current_status.preserve_expiry_time != is.current_status.preserve_expiry_time
+        || was.last_operation.state != is.last_operation.state
+        || was.last_operation.description != is.last_operation.description
+        || old.spec != new.spec
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::set::testing::*;
+
+    fn views() -> ControlViews {
+        let views = ControlViews::default();
+        views.sets.apply(set(1).build());
+        views
+    }
+
+    fn woken(old: Option<Machine>, new: Option<Machine>) -> Vec<String> {
+        let change = Change { old: old.map(Arc::new), new: new.map(Arc::new) };
+        sets_of_machine(&change, &views()).into_iter().map(|wake| wake.key.name).collect()
+    }
+
+    fn owned_by(kind: &str, uid: &str) -> Building<Machine> {
+        let reference = controller_reference(kind, "set", uid);
+        machine("m").with(|machine| machine.metadata.owner_references = Some(vec![reference]))
+    }
+
+    #[rstest]
+    #[case::s_evt_20_owned_and_added(None, Some(machine("m")), true)]
+    #[case::s_evt_21_an_orphan_that_fits(None, Some(machine("m").no_owner()), true)]
+    #[case::s_evt_22_deleting_at_first_sight(None, Some(machine("m").deleting()), true)]
+    #[case::s_evt_23_owned_by_nobody_known(None, Some(owned_by("MachineSet", "uid-other")), false)]
+    #[case::s_own_02_owner_of_another_kind(None, Some(owned_by("MachineDeployment", "uid-set")), false)]
+    #[case::s_evt_24_nothing_changed(Some(machine("m")), Some(machine("m")), false)]
+    #[case::s_evt_25_deletion_begins(Some(machine("m")), Some(machine("m").deleting()), true)]
+    #[case::s_evt_25_labels_change(Some(machine("m")), Some(machine("m").label("a", "b")), true)]
+    #[case::s_evt_25_owner_removed(Some(machine("m")), Some(machine("m").no_owner()), true)]
+    #[case::s_evt_25_owner_changed(Some(machine("m")), Some(owned_by("MachineSet", "uid-other")), true)]
+    #[case::s_evt_26_an_orphans_status(Some(machine("m").no_owner()), Some(running("m").no_owner()), false)]
+    #[case::removed(Some(machine("m")), None, true)]
+    fn a_machine_wakes_its_set(
+        #[case] old: Option<Building<Machine>>,
+        #[case] new: Option<Building<Machine>>,
+        #[case] wakes: bool,
+    ) {
+        let names = woken(old.map(Building::build), new.map(Building::build));
+        assert_eq!(names, if wakes { vec!["set"] } else { vec![] });
+    }
+
+    #[rstest]
+    #[case::its_status_alone(|set: &mut MachineSet| set.status.replicas = 3, Strength::KeepsBackOff)]
+    #[case::its_size(|set: &mut MachineSet| set.spec.replicas = 3, Strength::EndsBackOff)]
+    #[case::size_and_status(|set: &mut MachineSet| (set.spec.replicas, set.status.replicas) = (3, 1), Strength::EndsBackOff)]
+    #[case::its_end(
+        |set: &mut MachineSet| set.metadata.deletion_timestamp = set.metadata.creation_timestamp.clone(), Strength::EndsBackOff)]
+    #[case::another_of_the_same_name(
+        |set: &mut MachineSet| set.metadata.uid = Some("another".to_owned()), Strength::EndsBackOff)]
+    #[case::nothing_that_shows(|_: &mut MachineSet| {}, Strength::EndsBackOff)]
+    fn a_set_that_failed_is_not_woken_by_what_it_said_of_that(
+        #[case] change: fn(&mut MachineSet),
+        #[case] expected: Strength,
+    ) {
+        let old = Building(set(1).build()).created_at(-9).build();
+        let mut new = old.clone();
+        new.metadata.resource_version = Some("99".to_owned());
+        change(&mut new);
+        let woken = sets_of_set(&Change { old: Some(Arc::new(old)), new: Some(Arc::new(new)) });
+        assert_eq!(woken.iter().map(|wake| wake.strength).collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn a_changed_class_or_secret_wakes_the_sets_that_may_wait_for_it() {
+        let views = views();
+        let class = |generation: i64| {
+            let mut class = MachineClass { metadata: meta("class"), ..MachineClass::default() };
+            class.metadata.generation = Some(generation);
+            class.secret_ref =
+                Some(machine_api::v1alpha1::SecretReference { name: "s".to_owned(), namespace: String::new() });
+            Arc::new(class)
+        };
+        views.classes.apply((*class(1)).clone());
+        let changed = |to: i64| sets_of_class(&Change { old: Some(class(1)), new: Some(class(to)) }, &views).len();
+        assert_eq!((changed(1), changed(2)), (0, 1));
+        let secret = |value: &str| {
+            let mut secret = Secret { metadata: meta("s"), ..Secret::default() };
+            secret.data = Some([("k".to_owned(), k8s_openapi::ByteString(value.as_bytes().to_vec()))].into());
+            Arc::new(secret)
+        };
+        let changed =
+            |to: &str| sets_of_secret(&Change { old: Some(secret("a")), new: Some(secret(to)) }, &views).len();
+        assert_eq!((changed("a"), changed("b")), (0, 1));
+    }
+
+    #[test]
+    fn s_own_12_an_empty_selector_fits_no_orphan() {
+        let views = ControlViews::default();
+        views.sets.apply(set(1).with(|set| set.spec.selector = Some(selector(&[]))).build());
+        let change = Change { old: None, new: Some(Arc::new(machine("m").no_owner().build())) };
+        assert_eq!(sets_of_machine(&change, &views), []);
+    }
+}

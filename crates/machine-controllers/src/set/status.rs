@@ -1,0 +1,349 @@
+//! What a set's status says, and when it is written.
+//!
+//! Source: spec/deployment-and-set §6.8, §6.9, D-08, D-20. Pure.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+
+use super::{
+    counts::{Counts, is_preserved_failed},
+    new_machine::without_new_names,
+    observe::{ReplicaFailure, SetObservation},
+    pacing::{News, Pace, pace},
+    patches::merge_difference,
+    plan::{Effect, Next, Plan},
+    validity,
+};
+use controller_runtime::{
+    events::EventNote,
+    objects::{Part, Patch},
+};
+use kube_values::selector;
+use machine_api::{
+    names::set_reason,
+    v1alpha1::{
+        ConditionStatus, Machine, MachineSet, MachineSetCondition, MachineSetConditionType, MachineSetStatus,
+        MachineSummary, OperationState, controller_of,
+    },
+};
+
+/// Machines whose last operation failed and which nobody keeps.
+pub fn failed_machines<'a>(machines: impl IntoIterator<Item = &'a Arc<Machine>>) -> Vec<MachineSummary> {
+    machines
+        .into_iter()
+        .filter(|machine| {
+            machine.status.last_operation.state == OperationState::Failed && !is_preserved_failed(machine)
+        })
+        .map(|machine| MachineSummary {
+            name: machine.metadata.name.clone().unwrap_or_default(),
+            provider_id: machine.spec.provider_id.clone(),
+            last_operation: machine.status.last_operation.clone(),
+            owner_ref: controller_of(&machine.metadata).map(|owner| owner.name.clone()).unwrap_or_default(),
+        })
+        .collect()
+}
+
+/// The status that the set should have. `lastOperation` is left as it is.
+fn wanted_status(seen: &SetObservation, claimed: &[Arc<Machine>], errors: &[String]) -> MachineSetStatus {
+    let set = &seen.set;
+    let mut status = set.status.clone();
+    status.observed_generation = set.metadata.generation.unwrap_or_default();
+    if errors.is_empty() {
+        let counts = Counts::of(claimed.iter().map(AsRef::as_ref), set.spec.template.metadata.labels.as_ref());
+        status.replicas = counts.replicas;
+        status.fully_labeled_replicas = counts.fully_labeled;
+        status.available_replicas = counts.available;
+        status.ready_replicas = counts.ready;
+        status.preserved_failed_replicas = counts.preserved_failed;
+        status.auto_preserve_failed_machine_count = counts.auto_preserved;
+        status.failed_machines = failed_machines(claimed);
+        status.selector = set.spec.selector.as_ref().map(selector::to_query).unwrap_or_default();
+        remove(&mut status.conditions, &MachineSetConditionType::Valid);
+    } else {
+        put(
+            &mut status.conditions,
+            MachineSetConditionType::Valid,
+            ConditionStatus::False,
+            set_reason::FAILED_VALIDATION,
+            errors.join("; "),
+            seen.now,
+        );
+    }
+    match trouble(seen) {
+        // Each refusal quotes the name that was drawn for it.
+        Some(failure) if says_already(set, &failure) => {}
+        Some(failure) => put(
+            &mut status.conditions,
+            MachineSetConditionType::ReplicaFailure,
+            ConditionStatus::True,
+            failure.reason,
+            failure.message,
+            seen.now,
+        ),
+        None => remove(&mut status.conditions, &MachineSetConditionType::ReplicaFailure),
+    }
+    status
+}
+
+/// Why machines are missing: a refusal, or the wait before some that never joined are replaced.
+fn trouble(seen: &SetObservation) -> Option<ReplicaFailure> {
+    let waits = seen.hold.as_ref().map(|hold| ReplicaFailure {
+        reason: set_reason::NEVER_JOINED,
+        message: hold.message(),
+        told: hold.since,
+    });
+    seen.failure.clone().or(waits)
+}
+
+/// Whether the condition of the set says this already, but for the names of new machines.
+fn says_already(set: &MachineSet, failure: &ReplicaFailure) -> bool {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    set.status.conditions.iter().any(|known| {
+        known.condition_type == MachineSetConditionType::ReplicaFailure
+            && known.status == ConditionStatus::True
+            && known.reason == failure.reason
+            && without_new_names(name, &known.message) == without_new_names(name, &failure.message)
+    })
+}
+
+fn remove(conditions: &mut Vec<MachineSetCondition>, kind: &MachineSetConditionType) {
+    conditions.retain(|condition| condition.condition_type != *kind);
+}
+
+/// Sets a condition; one that says the same already is left untouched, a changed one goes to the end of the list.
+fn put(
+    conditions: &mut Vec<MachineSetCondition>,
+    kind: MachineSetConditionType,
+    status: ConditionStatus,
+    reason: &str,
+    message: String,
+    now: Timestamp,
+) {
+    let before = conditions.iter().find(|condition| condition.condition_type == kind);
+    if before.is_some_and(|known| known.status == status && known.reason == reason && known.message == message) {
+        return;
+    }
+    let since = before.filter(|known| known.status == status).and_then(|known| known.last_transition_time.clone());
+    remove(conditions, &kind);
+    conditions.push(MachineSetCondition {
+        condition_type: kind,
+        status,
+        last_transition_time: Some(since.unwrap_or(Time(now))),
+        reason: reason.to_owned(),
+        message,
+    });
+}
+
+fn is_at_rest(set: &MachineSet, status: &MachineSetStatus) -> bool {
+    status.replicas == set.spec.replicas
+        && status.available_replicas == status.replicas
+        && status.ready_replicas == status.replicas
+}
+
+/// Decides whether and how the status is written.
+pub fn decide_status(seen: &SetObservation) -> Plan {
+    let mut plan = Plan::default();
+    let set = &seen.set;
+    if set.metadata.deletion_timestamp.is_some() && !super::patches::has_finalizer(&set.metadata) {
+        // The object is gone or about to be (D-32).
+        return plan;
+    }
+    let errors = if set.metadata.deletion_timestamp.is_some() { Arc::default() } else { validity::set_errors(seen) };
+    let wanted = wanted_status(seen, &seen.claimed(), &errors);
+    let conditions_change = wanted.conditions != set.status.conditions;
+    let news = if wanted == set.status {
+        News::None
+    } else if conditions_change || is_at_rest(set, &wanted) {
+        News::Milestone
+    } else {
+        News::Churn
+    };
+    match pace(news, seen.status_written, seen.now) {
+        Pace::Hold(next) => plan.next = next,
+        Pace::Write => write(set, wanted, seen.now, &errors, &mut plan),
+    }
+    plan
+}
+
+fn write(set: &MachineSet, mut wanted: MachineSetStatus, now: Timestamp, errors: &[String], plan: &mut Plan) {
+    let conditions_change = wanted.conditions != set.status.conditions;
+    wanted.last_operation.last_update_time = Some(Time(now));
+    if let Some(change) = merge_difference(&set.status, &wanted) {
+        let patch = Patch::Merge(json!({ "status": change }));
+        // The list of conditions is replaced whole, so nobody may have changed it meanwhile (D-15).
+        let patch = if conditions_change { patch.guarded_by(set.metadata.resource_version.as_deref()) } else { patch };
+        plan.push("status/set", Effect::PatchSet { part: Part::Status, patch });
+    }
+    if conditions_change && !errors.is_empty() {
+        plan.push("validity/set", Effect::Tell(EventNote::warning(set_reason::FAILED_VALIDATION, errors.join("; "))));
+    }
+    plan.next = Next::OnChange;
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::set::{back_off::Hold, testing::*};
+    use machine_api::v1alpha1::MachinePhase;
+
+    /// The status part of the write that is decided on.
+    fn written(seen: &SetObservation) -> Option<Value> {
+        decide_status(seen).steps.into_iter().find_map(|step| match step.effect {
+            Effect::PatchSet { part: Part::Status, patch: Patch::Merge(patch) } => Some(patch["status"].clone()),
+            _ => None,
+        })
+    }
+
+    /// A set whose status says what is true of these machines.
+    fn settled(wanted: i32, machines: Vec<Machine>) -> SetObservation {
+        let mut seen = seeing(set(wanted).build(), machines);
+        let mut told = (*seen.set).clone();
+        told.status = wanted_status(&seen, &seen.claimed(), &[]);
+        seen.set = Arc::new(told);
+        seen
+    }
+
+    #[test]
+    fn s_msst_03_nothing_changed_nothing_is_written() {
+        assert_eq!(decide_status(&settled(1, vec![running("a").build()])), Plan::default());
+    }
+
+    #[test]
+    fn s_msst_04_a_new_generation_alone_is_written() {
+        let mut seen = settled(1, vec![running("a").build()]);
+        Arc::make_mut(&mut seen.set).metadata.generation = Some(7);
+        let status = written(&seen).unwrap();
+        assert_eq!(status["observedGeneration"], 7);
+        assert!(status.get("replicas").is_none());
+    }
+
+    #[test]
+    fn s_msst_05_a_failed_operation_is_listed_with_its_owner() {
+        let machine = machine("a").phase(MachinePhase::Pending).failed_operation().build();
+        let status = written(&seeing(set(1).build(), [machine])).unwrap();
+        assert_eq!(status["failedMachines"][0]["name"], "a");
+        assert_eq!(status["failedMachines"][0]["ownerRef"], "set");
+    }
+
+    #[test]
+    fn s_pres_17_a_preserved_failed_machine_is_counted_and_not_listed() {
+        let machine = failed("a").preserved_until(3600).failed_operation().build();
+        let status = written(&seeing(set(1).build(), [machine])).unwrap();
+        assert_eq!(status["preservedFailedReplicas"], 1);
+        assert!(status.get("failedMachines").is_none());
+    }
+
+    fn failing(message: &str) -> ReplicaFailure {
+        ReplicaFailure { reason: set_reason::FAILED_CREATE, message: message.to_owned(), told: now() }
+    }
+
+    #[test]
+    fn s_ms_29_a_failure_is_told_s_msst_07_refreshed_and_s_ms_30_taken_back() {
+        let mut seen = settled(3, vec![]);
+        seen.failure = Some(failing("quota"));
+        let status = written(&seen).unwrap();
+        assert_eq!(status["machineSetCondition"][0]["reason"], "FailedCreate");
+        assert_eq!(status["machineSetCondition"][0]["message"], "quota");
+
+        let mut told = (*seen.set).clone();
+        told.status = wanted_status(&seen, &[], &[]);
+        seen.set = Arc::new(told);
+        assert_eq!(written(&seen), None);
+        seen.failure = Some(failing("no permission"));
+        assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["message"], "no permission");
+        seen.failure = None;
+        assert_eq!(written(&seen).unwrap()["machineSetCondition"], Value::Null);
+    }
+
+    const REFUSED: &str =
+        "Error creating: forbidden: machines.machine.sapcloud.io \"set-bcdfg\" is forbidden: exceeded quota";
+
+    #[rstest]
+    #[case::under_another_name(REFUSED.replace("bcdfg", "x2z4v"), false)]
+    #[case::for_another_cause(REFUSED.replace("exceeded", "failed"), true)]
+    #[case::of_another_set(REFUSED.replace("set-bcdfg", "other-bcdfg"), true)]
+    fn a_failure_is_written_again_when_its_cause_changes(#[case] message: String, #[case] expected: bool) {
+        let mut seen = settled(3, vec![]);
+        seen.failure = Some(failing(REFUSED));
+        let mut told = (*seen.set).clone();
+        told.status = wanted_status(&seen, &[], &[]);
+        seen.set = Arc::new(told);
+        seen.failure = Some(failing(&message));
+        assert_eq!(written(&seen).is_some(), expected);
+    }
+
+    #[rstest]
+    #[case::for_the_first_time(None, REFUSED, 0, true)]
+    #[case::under_another_name(Some(REFUSED), "set-x2z4v", 60, false)]
+    #[case::an_hour_later(Some(REFUSED), "set-x2z4v", 3600, true)]
+    #[case::for_another_cause(Some("Error creating: no"), "set-bcdfg", 60, true)]
+    fn an_event_tells_of_a_failure_once_an_hour(
+        #[case] known: Option<&str>,
+        #[case] name: &str,
+        #[case] later: i64,
+        #[case] expected: bool,
+    ) {
+        let mut seen = settled(3, vec![]);
+        seen.failure = known.map(failing);
+        seen.now = at(later);
+        let failure = ReplicaFailure::after(set_reason::FAILED_CREATE, REFUSED.replace("set-bcdfg", name), &seen);
+        assert_eq!(failure.is_news(&seen), expected);
+    }
+
+    #[test]
+    fn a_wait_before_replacements_is_explained_unless_something_was_refused() {
+        let mut seen = settled(3, vec![]);
+        let hold = Hold { since: now(), until: at(30), replacements: 1, in_a_row: 3, last: "m".to_owned() };
+        seen.hold = Some(hold.clone());
+        let condition = &written(&seen).unwrap()["machineSetCondition"][0];
+        assert_eq!(
+            (&condition["type"], &condition["reason"]),
+            (&"ReplicaFailure".into(), &"MachinesNeverJoined".into())
+        );
+        assert_eq!(condition["message"], hold.message());
+        seen.failure = Some(failing("quota"));
+        assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["message"], "quota");
+    }
+
+    #[rstest]
+    #[case::churn_waits(vec![running("a").build()], false)]
+    #[case::rest_is_written_at_once(vec![running("a").build(), running("b").build()], true)]
+    fn counts_are_paced(#[case] machines: Vec<Machine>, #[case] expected: bool) {
+        let mut seen = seeing(set(2).build(), machines);
+        seen.status_written = Some(now());
+        assert_eq!(written(&seen).is_some(), expected);
+        assert_eq!(decide_status(&seen).next != Next::OnChange, !expected);
+    }
+
+    #[test]
+    fn d_32_a_set_without_our_finalizer_that_ends_is_told_nothing() {
+        let ends = set(1).deleting().with(|set| set.metadata.finalizers = None).build();
+        assert_eq!(decide_status(&seeing(ends, [running("a").build()])), Plan::default());
+    }
+
+    #[test]
+    fn an_invalid_set_says_so_once() {
+        let mut seen = seeing(set(1).with(|set| set.spec.selector = None).build(), []);
+        let plan = decide_status(&seen);
+        assert!(
+            plan.steps
+                .iter()
+                .any(|step| matches!(&step.effect, Effect::Tell(note) if note.reason == "FailedValidation"))
+        );
+        assert_eq!(written(&seen).unwrap()["machineSetCondition"][0]["type"], "Valid");
+        // A rollout waits for sets that have not seen their size; this one has, although nothing will come of it.
+        assert_eq!(written(&seen).unwrap()["observedGeneration"], 1);
+        let mut told = (*seen.set).clone();
+        told.status = wanted_status(&seen, &[], &validity::set_errors(&seen));
+        seen.set = Arc::new(told);
+        assert_eq!(decide_status(&seen), Plan::default());
+        Arc::make_mut(&mut seen.set).metadata.generation = Some(2);
+        assert_eq!(written(&seen).unwrap()["observedGeneration"], 2);
+    }
+}

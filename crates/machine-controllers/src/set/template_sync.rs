@@ -1,0 +1,108 @@
+//! Which parts of the template reach machines that exist already.
+//!
+//! Node template and machine configuration are synced to active machines, the kind of the class to all
+//! (spec/deployment-and-set §6.6, D-02). The name of the class never is: that is a rollout. Pure.
+
+use std::sync::Arc;
+
+use super::{
+    counts::{annotation_of, is_active},
+    patches::merge_difference,
+    plan::{Effect, OnFailure, Plan},
+};
+use controller_runtime::{key::Target, objects::Patch};
+use machine_api::{
+    names::annotation,
+    v1alpha1::{Machine, MachineSet, MachineSpec},
+};
+
+/// Adds the patches that bring the machines in line with the template.
+pub fn sync_template(set: &MachineSet, claimed: &[Arc<Machine>], plan: &mut Plan) {
+    for machine in claimed {
+        let wanted = wanted_spec(set, machine);
+        let Some(wanted) = wanted.filter(|wanted| *wanted != machine.spec) else { continue };
+        if let Some(change) = merge_difference(&machine.spec, &wanted) {
+            // Lists (taints) are replaced whole, so the machine must still be as it was read.
+            let patch = Patch::Merge(serde_json::json!({ "spec": change }))
+                .guarded_by(machine.metadata.resource_version.as_deref());
+            // A machine whose patch is refused for good is not to hold up all others.
+            let on_failure = OnFailure::GoOn;
+            plan.push("template/sync", Effect::PatchMachine { machine: Target::of(&**machine), patch, on_failure });
+        }
+    }
+}
+
+fn wanted_spec(set: &MachineSet, machine: &Machine) -> Option<MachineSpec> {
+    let template = &set.spec.template.spec;
+    let kind_differs = machine.spec.class.kind != template.class.kind;
+    let active = is_active(machine);
+    let hot_parts_differ =
+        machine.spec.node_template != template.node_template || machine.spec.configuration != template.configuration;
+    if !(kind_differs || active && hot_parts_differ) {
+        return None;
+    }
+    let mut wanted = machine.spec.clone();
+    wanted.class.kind.clone_from(&template.class.kind);
+    if active {
+        wanted.node_template = template.node_template.clone();
+        wanted.configuration = template.configuration.clone();
+        // The annotation overrides the template for this machine's whole life.
+        let own = annotation_of(machine, annotation::EFFECTIVE_CREATION_TIMEOUT).and_then(|text| text.parse().ok());
+        if let Some(timeout) = own {
+            wanted.configuration.creation_timeout = Some(timeout);
+        }
+    }
+    Some(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::set::testing::*;
+    use kube_values::duration::GoDuration;
+
+    fn synced(set: &MachineSet) -> Vec<String> {
+        let machines: Vec<Arc<Machine>> =
+            [running("active").build(), failed("failed").build(), running("gone").deleting().build()]
+                .into_iter()
+                .map(Arc::new)
+                .collect();
+        let mut plan = Plan::default();
+        sync_template(set, &machines, &mut plan);
+        plan.steps
+            .iter()
+            .map(|step| match &step.effect {
+                Effect::PatchMachine { machine, .. } => machine.key.name.clone(),
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[rstest]
+    #[case::nothing_changed(set(3), &[])]
+    #[case::s_ms_38_node_template_reaches_active_machines(set(3).with(|s| {
+        s.spec.template.spec.node_template.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+    }), &["active"])]
+    #[case::configuration_reaches_active_machines(
+        set(3).with(|s| s.spec.template.spec.configuration.drain_timeout = Some(GoDuration::from_mins(1))), &["active"])]
+    #[case::s_ms_39_class_kind_reaches_all(
+        set(3).with(|s| s.spec.template.spec.class.kind = "Other".to_owned()), &["active", "failed", "gone"])]
+    #[case::s_ms_40_class_name_reaches_none(
+        set(3).with(|s| s.spec.template.spec.class.name = "other".to_owned()), &[])]
+    fn the_template_reaches_machines(#[case] set: Building<MachineSet>, #[case] expected: &[&str]) {
+        assert_eq!(synced(&set.build()), expected);
+    }
+
+    #[test]
+    fn an_override_of_the_creation_timeout_is_kept() {
+        let machine = running("m")
+            .annotation(annotation::EFFECTIVE_CREATION_TIMEOUT, "30m")
+            .with(|machine| machine.spec.configuration.creation_timeout = Some(GoDuration::from_mins(30)))
+            .build();
+        let mut plan = Plan::default();
+        sync_template(&set(1).build(), &[Arc::new(machine)], &mut plan);
+        assert_eq!(plan.steps, []);
+    }
+}

@@ -1,0 +1,438 @@
+//! What must hold after every step (decisions.md 39), whatever happens.
+//!
+//! The bounds are those of all specifications since the last rest. What the weather takes (failures, deletions by users,
+//! lost Nodes) is no fault of the controllers: it widens the lower bound by as many machines as it took.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+
+use super::{
+    api::Api,
+    cloud::machine_of,
+    facts::{
+        MARKED, available, count, is_being_updated, is_marked, is_of_new_set, is_ours, is_updating, node_of,
+        old_ones_stay, orphan_sets, orphans, priority, stays, unowned,
+    },
+    margins::{Margins, margins},
+    refusals::Costs,
+    trace::Trace,
+};
+use controller_runtime::{key::Target, objects::Patch};
+use machine_api::{
+    names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
+    v1alpha1::{Machine, MachineDeployment, controller_of},
+};
+use machine_controllers::{
+    deployment::{self, observe::DeploymentObservation},
+    set::{
+        counts::{is_available, is_terminating, label_of},
+        observe::SetObservation,
+        plan::{Effect, Plan, Step},
+        preservation::{NodePreserve, may_terminate},
+        replicas::may_not_grow,
+    },
+};
+
+/// Something that must not happen has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// What must not happen; the same for every history that shows it.
+    pub rule: &'static str,
+    /// The particulars.
+    pub text: String,
+}
+
+/// Watches over a history.
+#[derive(Debug, Default)]
+pub struct Checks {
+    /// The first violation.
+    pub violation: Option<Violation>,
+    /// Whether the process whose pass is running holds the lease.
+    pub leads: bool,
+    /// Most machines that may stay.
+    most: i32,
+    /// Machines that users have asked sets for, beside what the deployment allows.
+    asked_of_sets: i32,
+    /// Least machines that must be available.
+    least: i32,
+    /// Machines that the weather made unavailable.
+    taken: i32,
+    available: BTreeSet<String>,
+    deleted_by_us: BTreeSet<String>,
+    /// Machines that no deployment has.
+    orphans: BTreeSet<String>,
+    /// Machines that were adopted since the last rest, alone or with their sets.
+    adopted: BTreeSet<String>,
+    /// Sets without a deployment.
+    orphan_sets: BTreeSet<String>,
+    /// Sets that were adopted since the last rest, and how many machines each was about to make.
+    adopted_sets: BTreeMap<String, i32>,
+    /// Available machines of sets that somebody has taken from their deployment.
+    unowned: BTreeSet<String>,
+    /// Sets that users have scaled since the last rest.
+    scaled: BTreeSet<String>,
+    /// Machines whose Nodes a user has picked for an update.
+    picked_by_user: BTreeSet<String>,
+    /// Writes up to which everything was checked.
+    checked: u64,
+    /// What users have done since the last rest.
+    edits: Edits,
+    watching: Watching,
+    /// What objects cost while something is refused.
+    pub(super) costs: Costs,
+}
+
+/// Whether anybody watches over a history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Watching {
+    /// Yes.
+    #[default]
+    On,
+    /// No: it is only told.
+    Off,
+}
+
+/// What a user has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edited {
+    /// The class in the template.
+    Template,
+    /// Anything else.
+    Other,
+}
+
+/// What users have done, as far as it matters for what may be deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Edits {
+    /// Nothing.
+    #[default]
+    None,
+    /// One change of the template.
+    OneTemplate,
+    /// More, or something else.
+    Others,
+}
+
+impl Checks {
+    /// Nobody watches: what is foretold is what would happen, be it good or bad.
+    pub fn none() -> Self {
+        Self { leads: true, watching: Watching::Off, ..Self::default() }
+    }
+
+    /// Notes a violation; only the first counts.
+    pub fn violated(&mut self, rule: &'static str, text: impl FnOnce() -> String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation { rule, text: text() });
+        }
+    }
+
+    /// An effect is about to happen.
+    pub fn acts(&mut self) {
+        if !self.leads {
+            self.violated("an effect without leadership", || "a process without the lease wrote".to_owned());
+        }
+    }
+
+    /// Everything is at rest: the bounds begin here.
+    pub fn at_rest(&mut self, api: &Api) {
+        (self.most, self.least, self.taken, self.edits) = (0, i32::MAX, 0, Edits::None);
+        self.asked_of_sets = 0;
+        self.checked = api.changes;
+        self.adopted.clear();
+        self.adopted_sets.clear();
+        self.deleted_by_us.clear();
+        self.picked_by_user.clear();
+        self.scaled.clear();
+        self.available = available(api);
+        self.orphans = orphans(api);
+        self.orphan_sets = orphan_sets(api);
+        self.unowned = unowned(api);
+        for deployment in api.deployments.values() {
+            self.allow(deployment);
+        }
+    }
+
+    /// A user has changed the deployment.
+    pub fn edited(&mut self, api: &Api, edited: Edited) {
+        self.edits = match (self.edits, edited) {
+            (Edits::None, Edited::Template) => Edits::OneTemplate,
+            _ => Edits::Others,
+        };
+        for deployment in api.deployments.values() {
+            self.allow(deployment);
+        }
+        if api.deployments.is_empty() {
+            self.least = 0;
+        }
+    }
+
+    fn allow(&mut self, deployment: &MachineDeployment) {
+        let Margins { most, least } = margins(deployment);
+        self.most = self.most.max(most);
+        self.least = self.least.min(least);
+    }
+
+    /// A user has picked the Node of this machine for an update; what follows is not our doing.
+    pub fn picked_by_user(&mut self, machine: String) {
+        self.picked_by_user.insert(machine);
+    }
+
+    /// A user is about to make a set so much larger, or smaller if negative: that many machines more stay, or are missing.
+    pub fn set_is_scaled(&mut self, name: &str, by: i32) {
+        self.scaled.insert(name.to_owned());
+        self.asked_of_sets = self.asked_of_sets.saturating_add(by.max(0));
+        self.taken += (-by).max(0);
+    }
+
+    /// A user is about to delete a set: its machines go.
+    pub fn set_ends(&mut self, api: &Api, name: &str) {
+        let is_of_it = |machine: &&Arc<Machine>| controller_of(&machine.metadata).is_some_and(|set| set.name == name);
+        let available = api.machines.values().filter(is_of_it).filter(|machine| is_available(machine)).count();
+        self.taken += count(available);
+    }
+
+    /// A deployment has decided.
+    pub fn deployment_decides(
+        &mut self,
+        seen: &DeploymentObservation,
+        plan: &deployment::plan::Plan,
+        trace: &mut Trace,
+    ) {
+        trace.say(|| {
+            let rules: Vec<&str> = plan.steps.iter().map(|step| step.rule).collect();
+            format!("    decides {rules:?}")
+        });
+        let makes = |step: &deployment::plan::Step| matches!(step.effect, deployment::plan::Effect::CreateSet(_));
+        if seen.deployment.spec.paused && plan.steps.iter().any(makes) {
+            self.violated("a paused deployment begins a rollout", String::new);
+        }
+        let early = plan.steps.iter().find_map(|step| told_of_scaler(&step.effect).filter(|set| is_larger(seen, set)));
+        if let Some(set) = early {
+            self.violated("a set is told when it was scaled before it is told to what size", || set.key.to_string());
+        }
+    }
+
+    /// The deployment has picked the Node of a machine for an update. What users pick they take.
+    pub fn picked(&mut self, api: &Api, node: &str) {
+        if !api.machines.get(machine_of(node)).is_some_and(|machine| is_available(machine)) {
+            // It is missing already.
+            return;
+        }
+        let by_user = &self.picked_by_user;
+        let is_up =
+            |name: &&String| by_user.contains(*name) || !node_of(api, name).is_some_and(|node| is_being_updated(node));
+        let left = count(available(api).iter().filter(is_up).count());
+        if left + self.taken < self.least {
+            let (least, taken) = (self.least, self.taken);
+            self.violated("too few machines are available through an update of our choice", || {
+                format!("{left} besides those being updated; {least} must be, {taken} were taken by the weather")
+            });
+        }
+    }
+
+    /// A set has decided.
+    pub fn set_decides(&mut self, seen: &SetObservation, plan: &Plan, trace: &mut Trace) {
+        trace.say(|| {
+            let rules: Vec<&str> = plan.steps.iter().map(|step| step.rule).collect();
+            format!("    decides {rules:?}")
+        });
+        let goes = |machine: &Machine| deleted_by(plan, machine).is_some();
+        if seen.set.metadata.deletion_timestamp.is_some() || self.watching == Watching::Off {
+            return;
+        }
+        let makes = |step: &Step| matches!(step.effect, Effect::CreateMachine(_) | Effect::CreateUnlessThere(_));
+        if may_not_grow(&seen.set) && plan.steps.iter().any(makes) {
+            self.violated("a set makes machines that must not grow", || format!("{:?}", seen.set.metadata.name));
+        }
+        let claimed = seen.claimed();
+        let healthy = || claimed.iter().filter(|machine| is_available(machine));
+        // One that somebody keeps goes last, marked or not (spec/deployment-and-set §6.4).
+        let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
+        let spared = healthy().find(|machine| is_marked(machine) && !is_kept(machine) && !goes(machine));
+        // A user may have given one a still lower priority.
+        let dies = healthy().find(|machine| !is_marked(machine) && priority(machine) >= MARKED && goes(machine));
+        if let (Some(spared), Some(dies)) = (spared, dies) {
+            self.violated("an unmarked healthy machine dies while a marked one lives", || {
+                format!("{:?} dies, {:?} lives", dies.metadata.name, spared.metadata.name)
+            });
+        }
+        self.priorities_hold(&claimed, plan);
+    }
+
+    /// Of the machines that are too many those of the lowest priority go, unless somebody keeps them or they were just handed
+    /// over (spec/deployment-and-set §6.4).
+    fn priorities_hold(&mut self, claimed: &[Arc<Machine>], plan: &Plan) {
+        let is_plain = |machine: &&Arc<Machine>| {
+            !is_terminating(machine)
+                && machine.status.current_status.preserve_expiry_time.is_none()
+                && label_of(machine, label::UPDATE_RESULT) != Some(update_result::SUCCESSFUL)
+        };
+        let plain = || claimed.iter().filter(is_plain);
+        let dies = plain().filter(|machine| deleted_by(plan, machine) == Some("replicas/surplus"));
+        let lives = plain().filter(|machine| deleted_by(plan, machine).is_none());
+        let (Some(dies), Some(lives)) = (dies.max_by_key(|one| priority(one)), lives.min_by_key(|one| priority(one)))
+        else {
+            return;
+        };
+        if priority(dies) > priority(lives) {
+            self.violated("a machine goes before one of a lower priority", || {
+                format!("{:?} dies, {:?} lives", dies.metadata.name, lives.metadata.name)
+            });
+        }
+    }
+
+    /// A set has tried to delete a machine; `before` is the machine before that, `node` what the process sees of its Node.
+    pub fn set_deleted(
+        &mut self,
+        (api, now): (&Api, Timestamp),
+        (before, node): (Option<&Machine>, &NodePreserve),
+        rule: &'static str,
+        trace: &mut Trace,
+    ) {
+        if self.watching == Watching::Off {
+            return;
+        }
+        let Some(before) = before else { return };
+        let name = before.metadata.name.clone().unwrap_or_default();
+        let is_gone = api.machines.get(&name).is_none_or(|machine| is_terminating(machine));
+        if is_gone && rule == "replicas/failed" && !is_terminating(before) && !may_terminate(before, node, now) {
+            self.violated("a machine is replaced that somebody keeps", || name.clone());
+        }
+        if !is_available(before) {
+            return;
+        }
+        if api.machines.get(&name).is_some_and(|machine| is_available(machine)) {
+            // It failed.
+            return;
+        }
+        if is_marked(before) || self.is_wanted_gone(api, before, rule) {
+            // The scaler has named it, or a user wants it gone, whatever is left. That excuses no other deletion beside it.
+            if count(available(api).len()) + self.taken < self.least {
+                self.taken += 1;
+            }
+            self.deleted_by_us.insert(name);
+            return;
+        }
+        self.deleted_by_us.insert(name.clone());
+        let left = count(available(api).len());
+        let taken = self.taken + self.kept_strays(api);
+        trace.say(|| format!("      {left} machines are available now, {} must be, {taken} were taken", self.least));
+        if left + taken < self.least {
+            let least = self.least;
+            self.violated("too few machines are available through a deletion of ours", || {
+                format!(
+                    "{left} after the deletion of {name} by {rule}; {least} must be, {taken} were taken by the weather"
+                )
+            });
+        }
+        if self.edits == Edits::OneTemplate && self.taken == 0 && is_of_new_set(api, before) && old_ones_stay(api) {
+            self.violated("a healthy new machine is deleted while old ones stay", || format!("{name} by {rule}"));
+        }
+    }
+
+    /// Whether users want a machine gone: with its set, which they have deleted, before others of a set that they have made
+    /// larger than its deployment wants it, or before one to which they gave a higher priority. Those others stay even if they
+    /// are no use yet (spec/deployment-and-set §6.4).
+    fn is_wanted_gone(&self, api: &Api, machine: &Machine, rule: &str) -> bool {
+        let set = controller_of(&machine.metadata);
+        let name = set.map(|set| set.name.as_str()).unwrap_or_default();
+        let is_too_large = self.scaled.contains(name) || !(self.adopted.is_empty() && self.adopted_sets.is_empty());
+        let has_its_place = |other: &Arc<Machine>| {
+            controller_of(&other.metadata) == set && !is_terminating(other) && priority(other) > priority(machine)
+        };
+        let goes_first = || priority(machine) < DEFAULT_MACHINE_PRIORITY || api.machines.values().any(has_its_place);
+        let stays_for_it = |other: &Arc<Machine>| has_its_place(other) && !is_available(other);
+        rule == "deletion/set" || (is_too_large && goes_first()) || api.machines.values().any(stays_for_it)
+    }
+
+    /// Machines that somebody has made for a set and preserves although they are no use: they go last, and each costs a
+    /// healthy one its place.
+    fn kept_strays(&self, api: &Api) -> i32 {
+        let adopted = self.adopted.iter().filter_map(|name| api.machines.get(name));
+        let is_kept = |machine: &Machine| machine.status.current_status.preserve_expiry_time.is_some();
+        count(adopted.filter(|machine| is_ours(api, machine) && is_kept(machine) && !is_available(machine)).count())
+    }
+
+    /// A set that comes back to a deployment brings its machines, and makes those that it lacks.
+    fn see_adopted_sets(&mut self, api: &Api) {
+        let orphan_sets = orphan_sets(api);
+        for name in self.orphan_sets.difference(&orphan_sets) {
+            let Some(set) = api.sets.get(name) else { continue };
+            let is_of_it = |machine: &&Arc<Machine>| {
+                !is_terminating(machine) && controller_of(&machine.metadata).is_some_and(|owner| owner.name == *name)
+            };
+            let lacks = set.spec.replicas - count(api.machines.values().filter(is_of_it).count());
+            *self.adopted_sets.entry(name.clone()).or_default() += lacks.max(0);
+        }
+        self.orphan_sets = orphan_sets;
+    }
+
+    /// After every step.
+    pub fn after_step(&mut self, api: &Api) {
+        if self.checked == api.changes {
+            return;
+        }
+        self.checked = api.changes;
+        let now = available(api);
+        for name in self.available.difference(&now) {
+            let is_our_update = !self.picked_by_user.contains(name) && api.machines.get(name).is_some_and(is_updating);
+            if !is_our_update && !self.deleted_by_us.contains(name) {
+                self.taken += 1;
+            }
+        }
+        // The deployment counts on one that has come up in a set of which it has not heard yet that it has lost it.
+        let unowned = unowned(api);
+        let lost = unowned.difference(&self.unowned).filter(|name| !self.available.contains(*name));
+        self.taken += count(lost.count());
+        self.unowned = unowned;
+        self.available = now;
+        let orphans = orphans(api);
+        let adopted = self.orphans.difference(&orphans).filter(|name| stays(api, name));
+        self.adopted.extend(adopted.cloned());
+        self.orphans = orphans;
+        self.see_adopted_sets(api);
+        let staying = count(api.machines.values().filter(|machine| is_ours(api, machine)).count());
+        let adopted = count(self.adopted.len()) + self.adopted_sets.values().sum::<i32>();
+        let most = self.most.saturating_add(self.asked_of_sets).saturating_add(adopted);
+        if staying > most {
+            self.violated("there are too many machines", || format!("{staying} stay, at most {most} may"));
+        }
+    }
+}
+
+/// The rule by which a set deletes a machine now.
+fn deleted_by(plan: &Plan, machine: &Machine) -> Option<&'static str> {
+    plan.steps.iter().find_map(|step| match &step.effect {
+        Effect::DeleteMachine { machine: target, .. } if Some(&target.uid) == machine.metadata.uid.as_ref() => {
+            Some(step.rule)
+        }
+        _ => None,
+    })
+}
+
+/// The set that is told by this when the scaler has changed its deployment's size.
+fn told_of_scaler(effect: &deployment::plan::Effect) -> Option<&Target> {
+    match effect {
+        deployment::plan::Effect::PatchSet { set, patch: Patch::Merge(patch) } => {
+            let told = &patch["metadata"]["annotations"][annotation::LAST_REPLICA_CHANGE_BY_SCALER];
+            told.is_string().then_some(set)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a set was last sized for a larger deployment, or is larger than the whole deployment is to be. Told of the time
+/// alone it would make others in the places of those that the scaler named, and then lose as many that nobody named.
+fn is_larger(seen: &DeploymentObservation, set: &Target) -> bool {
+    let replicas = seen.deployment.spec.replicas;
+    let all = seen.sets.iter().filter(|seen| seen.set.metadata.uid.as_ref() == Some(&set.uid));
+    all.map(|seen| &seen.set).any(|set| {
+        let known = set.metadata.annotations.as_ref().and_then(|all| all.get(annotation::DESIRED_REPLICAS));
+        let sized_for = known.and_then(|known| known.parse().ok()).unwrap_or(set.spec.replicas);
+        set.spec.replicas > 0 && sized_for.max(set.spec.replicas) > replicas
+    })
+}

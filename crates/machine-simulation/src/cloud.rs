@@ -1,0 +1,268 @@
+//! The provider of the simulation: VMs with an identity of their own and a tag that names their machine.
+//!
+//! Nothing keeps two VMs from having the same tag: whether a creation that is repeated makes another one, is a matter of the
+//! provider ([`Provider`]). Kubelets are in [`super::nodes`].
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+
+use super::{
+    api::Api,
+    checks::Checks,
+    history::{Luck, Provider},
+    machines::PendingCall,
+    process::later,
+};
+use machine_api::v1alpha1::Machine;
+use machine_controllers::machine::observation::{Answer, Call};
+use machine_driver::{Code, CreatedVm, DeletedVm, Status, VmIdentity};
+
+/// How long a VM takes to join in calm weather.
+const JOIN_TIME: Duration = Duration::from_secs(40);
+/// After this time a VM of a creation without an answer can be found. Together with [`ENDS_UNHEARD`] it is less than the
+/// controllers wait for it.
+const SHOWN_LATE: Duration = Duration::from_secs(30);
+/// After this time, where the provider breaks its word.
+const SHOWN_TOO_LATE: Duration = Duration::from_secs(600);
+/// A call ends so long after the process that made it, at the latest.
+const ENDS_UNHEARD: Duration = Duration::from_secs(25);
+
+/// A VM.
+#[derive(Clone, Debug)]
+pub struct Vm {
+    /// Its identity at the provider.
+    pub provider_id: String,
+    /// The machine that it was made for.
+    pub owner: String,
+    /// The name of its Node.
+    pub node: String,
+    /// When it was made.
+    pub made: Timestamp,
+    /// When the provider begins to tell of it.
+    pub shown: Timestamp,
+    /// When its Node joins by itself.
+    pub joins_at: Timestamp,
+}
+
+/// A call whose process is gone.
+#[derive(Clone, Debug)]
+struct Unheard {
+    call: PendingCall,
+    since: Timestamp,
+}
+
+/// The provider.
+#[derive(Clone, Debug, Default)]
+pub struct Cloud {
+    /// The VMs by their identities.
+    pub vms: BTreeMap<String, Vm>,
+    /// What becomes of a creation that is repeated.
+    provider: Provider,
+    made: u64,
+    unheard: Vec<Unheard>,
+}
+
+/// What a driver call is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment<'a> {
+    /// The time.
+    pub now: Timestamp,
+    /// The machines as they are.
+    pub api: &'a Api,
+}
+
+fn refused<T>(code: Code) -> Result<T, Status> {
+    Err(Status::new(code, "the weather is bad"))
+}
+
+impl Cloud {
+    /// The same VMs at another provider.
+    #[must_use]
+    pub fn run_by(self, provider: Provider) -> Self {
+        Self { provider, ..self }
+    }
+
+    /// Ends a driver call, and answers.
+    pub fn end(&mut self, call: &PendingCall, luck: Luck, moment: Moment<'_>, checks: &mut Checks) -> Answer {
+        let before = match luck {
+            Luck::Busy => Some(Code::Unavailable),
+            Luck::Full if call.call == Call::Create => Some(Code::ResourceExhausted),
+            _ => None,
+        };
+        if let Some(code) = before {
+            return failed(call.call, code);
+        }
+        let answer = self.perform(call, luck, moment, checks);
+        match luck {
+            Luck::Lost => failed(call.call, Code::DeadlineExceeded),
+            Luck::ShownLate | Luck::ShownTooLate if call.call == Call::Create => {
+                failed(call.call, Code::DeadlineExceeded)
+            }
+            _ => answer,
+        }
+    }
+
+    /// A call goes on although its process is gone.
+    pub fn goes_on(&mut self, call: PendingCall, now: Timestamp) {
+        self.unheard.push(Unheard { call, since: now });
+    }
+
+    /// Ends the calls whose processes are gone and that take no longer than until then.
+    pub fn end_unheard(&mut self, until: Timestamp, moment: Moment<'_>, checks: &mut Checks) {
+        let ended = |one: &mut Unheard| later(one.since, ENDS_UNHEARD) <= until;
+        let ended: Vec<Unheard> = self.unheard.extract_if(.., ended).collect();
+        for one in ended {
+            self.end(&one.call, Luck::Good, moment, checks);
+        }
+    }
+
+    /// The VMs that were made for a machine.
+    pub fn of_machine(&self, name: &str) -> impl Iterator<Item = &Vm> {
+        self.vms.values().filter(move |vm| vm.owner == name)
+    }
+
+    /// Whether there is a VM behind a Node.
+    pub fn runs(&self, node: &str) -> bool {
+        self.vms.values().any(|vm| vm.node == node)
+    }
+
+    /// What the provider tells of: those that it shows by now.
+    pub fn shown(&self, now: Timestamp) -> impl Iterator<Item = &Vm> {
+        self.vms.values().filter(move |vm| vm.shown <= now)
+    }
+
+    /// Ends a VM; whether there was one.
+    pub fn destroy(&mut self, provider_id: &str, api: &Api, checks: &mut Checks) -> bool {
+        let Some(vm) = self.vms.remove(provider_id) else { return false };
+        let lives = |machine: &&std::sync::Arc<Machine>| {
+            let own = machine.spec.provider_id.as_str();
+            machine.metadata.deletion_timestamp.is_none() && (own.is_empty() || own == provider_id)
+        };
+        if api.machines.get(&vm.owner).is_some_and(|machine| lives(&machine)) {
+            checks.violated("the VM of a machine is deleted that nobody has deleted", || provider_id.to_owned());
+        }
+        true
+    }
+
+    fn perform(&mut self, call: &PendingCall, luck: Luck, moment: Moment<'_>, checks: &mut Checks) -> Answer {
+        match call.call {
+            Call::Status => Answer::Status(self.found(call, moment.now).map(identity)),
+            Call::Initialize => Answer::Initialized(self.found(call, moment.now).map(identity)),
+            Call::Create => {
+                let vm = identity(self.create(&call.machine.key.name, luck, moment.now, checks));
+                Answer::Created(Ok(CreatedVm { vm, last_known_state: None }))
+            }
+            Call::Delete => Answer::Deleted(self.delete(call, moment, checks)),
+            // The machine lives, and this VM is none of its own yet.
+            Call::DeleteStale => Answer::DeletedStale(match self.vms.remove(&call.provider_id) {
+                Some(_) => Ok(DeletedVm::default()),
+                None => refused(Code::NotFound),
+            }),
+        }
+    }
+
+    /// The VM of a machine: the one that it names, or else the only one with its tag.
+    fn found(&self, call: &PendingCall, now: Timestamp) -> Result<&Vm, Status> {
+        let is_it = |vm: &&Vm| match call.provider_id.as_str() {
+            "" => vm.owner == call.machine.key.name,
+            id => vm.provider_id == id,
+        };
+        let mut found = self.shown(now).filter(is_it);
+        match (found.next(), found.next()) {
+            (None, _) => refused(Code::NotFound),
+            (Some(vm), None) => Ok(vm),
+            (Some(_), Some(_)) => refused(Code::OutOfRange),
+        }
+    }
+
+    fn create(&mut self, owner: &str, luck: Luck, now: Timestamp, checks: &mut Checks) -> &Vm {
+        let known: Vec<String> = self.of_machine(owner).map(|vm| vm.provider_id.clone()).collect();
+        // One that the provider hides for too long is none that anybody could have waited for.
+        let could_be_found = |vm: &Vm| vm.shown <= later(vm.made, SHOWN_LATE);
+        if self.provider == Provider::MakesAnother && self.of_machine(owner).any(could_be_found) {
+            checks.violated("a second VM is made for a machine", || format!("{owner} has {known:?}"));
+        }
+        let known = known.into_iter().next().filter(|_| self.provider == Provider::AnswersTheSame);
+        let id = known.unwrap_or_else(|| {
+            self.made += 1;
+            format!("sim:///{owner}/{}", self.made)
+        });
+        let node = if self.runs(owner) { format!("{owner}.{}", self.made) } else { owner.to_owned() };
+        let shown = match luck {
+            Luck::ShownLate => later(now, SHOWN_LATE),
+            Luck::ShownTooLate => later(now, SHOWN_TOO_LATE),
+            _ => now,
+        };
+        let joins_at = if luck == Luck::Stillborn { Timestamp::MAX } else { later(now, JOIN_TIME) };
+        let made = || Vm { provider_id: id.clone(), owner: owner.to_owned(), node, made: now, shown, joins_at };
+        self.vms.entry(id.clone()).or_insert_with(made)
+    }
+
+    /// Deletes the VM that the machine names, or all that the provider finds by its tag.
+    fn delete(
+        &mut self,
+        call: &PendingCall,
+        Moment { now, api }: Moment<'_>,
+        checks: &mut Checks,
+    ) -> Result<DeletedVm, Status> {
+        let name = &call.machine.key.name;
+        let living = api.machines.get(name).is_some_and(|machine| {
+            machine.metadata.uid.as_deref() == Some(call.machine.uid.as_str())
+                && machine.metadata.deletion_timestamp.is_none()
+        });
+        if living {
+            checks.violated("the VM of a machine is deleted that nobody has deleted", || name.clone());
+        }
+        let is_it = |vm: &&Vm| match call.provider_id.as_str() {
+            "" => vm.owner == *name,
+            id => vm.provider_id == id,
+        };
+        let all: Vec<String> = self.shown(now).filter(is_it).map(|vm| vm.provider_id.clone()).collect();
+        let mut any = false;
+        for id in all {
+            any |= self.destroy(&id, api, checks);
+        }
+        if any { Ok(DeletedVm::default()) } else { refused(Code::NotFound) }
+    }
+}
+
+/// The machine that the VM behind a Node was made for. A further VM of a machine has a Node with a number behind a dot.
+pub fn machine_of(node: &str) -> &str {
+    node.split_once('.').map_or(node, |(machine, _)| machine)
+}
+
+/// An identity as the cloud's controller manager writes it on the Node: the same instance in another spelling.
+pub fn as_the_node_has_it(provider_id: &str) -> String {
+    provider_id.replace("sim:///", "sim://zone-a/")
+}
+
+fn identity(vm: &Vm) -> VmIdentity {
+    VmIdentity { provider_id: vm.provider_id.clone(), node_name: vm.node.clone(), addresses: Vec::new() }
+}
+
+/// The code with which a call has failed.
+pub fn code_of(answer: &Answer) -> Option<Code> {
+    match answer {
+        Answer::Status(Err(status))
+        | Answer::Created(Err(status))
+        | Answer::Initialized(Err(status))
+        | Answer::Deleted(Err(status))
+        | Answer::DeletedStale(Err(status)) => Some(status.code),
+        Answer::Status(Ok(_))
+        | Answer::Created(Ok(_))
+        | Answer::Initialized(Ok(_))
+        | Answer::Deleted(Ok(_))
+        | Answer::DeletedStale(Ok(_)) => None,
+    }
+}
+
+fn failed(call: Call, code: Code) -> Answer {
+    match call {
+        Call::Status => Answer::Status(refused(code)),
+        Call::Create => Answer::Created(refused(code)),
+        Call::Initialize => Answer::Initialized(refused(code)),
+        Call::Delete => Answer::Deleted(refused(code)),
+        Call::DeleteStale => Answer::DeletedStale(refused(code)),
+    }
+}

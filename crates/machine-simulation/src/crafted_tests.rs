@@ -1,0 +1,170 @@
+//! Histories made by hand for guards that drawn ones show too seldom: each goes wrong without its guard, and only then.
+
+use super::{
+    calls::{Fault, Misfortune},
+    guards::Guard,
+    history::{Edit, History, Keep, Luck, Margin, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy},
+    *,
+};
+use machine_controllers::deployment::AvailabilityRule;
+
+const DEPLOYMENT: u8 = 2;
+const NODES: u8 = 3;
+const MACHINES: u8 = 0;
+
+fn history(replicas: u8, strategy: Strategy, steps: Vec<Step>) -> History {
+    History {
+        seed: 1,
+        setup: Setup { replicas, strategy },
+        provider: Provider::default(),
+        counts: AvailabilityRule::default(),
+        rounds: vec![steps],
+        without: None,
+    }
+}
+
+fn rolling() -> Strategy {
+    Strategy::Rolling { surge: Margin::Machines(1), unavailable: Margin::Machines(0) }
+}
+
+/// Rule of the violation with and without the guard.
+fn shown(history: &History, guard: Guard) -> [Option<&'static str>; 2] {
+    [None, Some(guard)].map(|without| {
+        let history = History { without, ..history.clone() };
+        run(&history, Telling::Silent).violation.map(|violation| violation.rule)
+    })
+}
+
+/// Jobs that are due are in the order deployment, set, machines, guard.
+#[test]
+fn versions_keep_a_machine_that_somebody_has_asked_to_stay() {
+    let steps = vec![
+        Step::Node(0, NodeEvent::Sickens),
+        Step::Watch(NODES, 9),
+        // The machine becomes Unknown, and Failed after its health timeout.
+        Step::Pass(2, None),
+        Step::Wait(700),
+        Step::Pass(2, None),
+        Step::Edit(Edit::Keep(0, Place::Machine, Keep::Now)),
+        // The set has not seen that.
+        Step::Pass(1, None),
+    ];
+    let found = shown(&history(1, rolling(), steps), Guard::Versions);
+    assert_eq!(found, [None, Some("a machine is replaced that somebody keeps")]);
+}
+
+#[test]
+fn a_set_that_was_sized_without_an_answer_takes_room() {
+    // Seed 213408.
+    let steps = vec![
+        Step::Edit(Edit::Scale(3)),
+        Step::Watch(DEPLOYMENT, 9),
+        Step::Pass(0, Some(Misfortune { call: 0, fault: Fault::LoseAnswer })),
+        Step::Edit(Edit::Class(1)),
+        Step::Watch(DEPLOYMENT, 9),
+        Step::Pass(0, None),
+    ];
+    let found = shown(&history(0, Strategy::Recreate, steps), Guard::Unanswered);
+    assert_eq!(found, [None, Some("there are too many machines")]);
+}
+
+#[test]
+fn a_node_that_was_picked_without_an_answer_is_missing() {
+    // Seed 154399.
+    let strategy =
+        Strategy::InPlace { surge: Margin::Machines(0), unavailable: Margin::Machines(0), picks: Picks::Controller };
+    let back = vec![
+        Step::Edit(Edit::Class(0)),
+        Step::Watch(DEPLOYMENT, 9),
+        // The old set is the new one again, Nodes become candidates, and one of them is picked.
+        Step::Pass(0, None),
+        Step::Pass(0, None),
+        Step::Pass(0, Some(Misfortune { call: 0, fault: Fault::LoseAnswer })),
+        // The scaler would rather have another one go.
+        Step::Edit(Edit::Mark(3)),
+        Step::Watch(DEPLOYMENT, 9),
+        Step::Pass(0, None),
+        Step::Pass(0, None),
+    ];
+    let mut history = history(5, strategy, vec![Step::Edit(Edit::Class(1))]);
+    history.rounds.push(back);
+    let found = shown(&history, Guard::Unanswered);
+    assert_eq!(found, [None, Some("too few machines are available through an update of our choice")]);
+}
+
+#[test]
+fn a_machine_whose_deletion_got_no_answer_is_not_joined_by_another_one() {
+    let steps = vec![
+        // The first one of three is preserved for an hour, so that it goes last.
+        Step::Edit(Edit::Keep(0, Place::Machine, Keep::Now)),
+        Step::Watch(MACHINES, 9),
+        Step::Pass(2, None),
+        Step::Edit(Edit::Scale(2)),
+        Step::Watch(DEPLOYMENT, 9),
+        Step::Pass(0, None),
+        Step::Wait(3599),
+        // The set deletes the second one and gets no answer; then the hour is over and the first one would be chosen.
+        Step::Pass(1, Some(Misfortune { call: 0, fault: Fault::LoseAnswer })),
+        Step::Wait(5),
+        Step::Pass(0, None),
+        Step::Pass(0, None),
+    ];
+    let found = shown(&history(3, rolling(), steps), Guard::Unread);
+    assert_eq!(found, [None, Some("too few machines are available through a deletion of ours")]);
+}
+
+/// Of the old set's controller is known that it has decided, not that it has acted; then the template turns back to that set.
+/// Whenever that is: what it deletes does not stand for new machines.
+#[test]
+fn a_set_that_the_template_turns_back_to_is_not_counted_on_before_it_knows_its_size() {
+    let after = |passes: usize| {
+        let pass = [
+            Step::Decide(0),
+            Step::Act(0, None),
+            Step::Cloud(0, Luck::Good),
+            Step::Node(4, NodeEvent::Joins),
+            Step::Watch(NODES, 9),
+            Step::Wait(1),
+        ];
+        let mut steps = vec![Step::Edit(Edit::Class(1)), Step::Watch(DEPLOYMENT, 9)];
+        steps.extend(std::iter::repeat_n(pass, passes).flatten());
+        // There is room for it to grow at once.
+        let roomy = Strategy::Rolling { surge: Margin::Machines(3), unavailable: Margin::Machines(0) };
+        steps.extend([Step::Decide(0), Step::Edit(Edit::Class(0)), Step::Edit(Edit::Strategy(roomy))]);
+        steps.push(Step::Watch(DEPLOYMENT, 9));
+        steps.extend([Step::Pass(0, None); 8]);
+        shown(&history(4, rolling(), steps), Guard::Settling)
+    };
+    let found: Vec<_> = (0..40).map(after).collect();
+    assert!(found.iter().all(|[with, _]| with.is_none()), "{found:?}");
+    let wrong = Some("too few machines are available through a deletion of ours");
+    assert!(found.iter().any(|[_, without]| *without == wrong), "{found:?}");
+}
+
+#[test]
+fn what_a_set_may_still_be_making_takes_room() {
+    let found = shown(&History::prompt(25_802).with_delays(), Guard::Settling);
+    assert_eq!(found, [None, Some("there are too many machines")]);
+}
+
+/// A machine is made, and its driver calls end so many times like this.
+fn creation(calls: usize, luck: Luck) -> Vec<Step> {
+    let mut steps = vec![Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9)];
+    let call = [Step::Pass(0, None), Step::Pass(0, None), Step::Pass(0, None), Step::Cloud(0, luck)];
+    steps.extend(std::iter::repeat_n(call, calls).flatten());
+    steps
+}
+
+#[test]
+fn a_vm_that_its_machine_does_not_name_yet_is_not_collected() {
+    let after = |calls: usize| {
+        let mut steps = creation(calls, Luck::ShownLate);
+        // Nobody looks at the machine meanwhile.
+        steps.extend([Step::Wait(700); 3]);
+        shown(&history(0, rolling(), steps), Guard::Claims)
+    };
+    let found: Vec<_> = (1..8).map(after).collect();
+    assert!(found.iter().all(|[with, _]| with.is_none()), "{found:?}");
+    let wrong = Some("the VM of a machine is deleted that nobody has deleted");
+    assert!(found.iter().any(|[_, without]| *without == wrong), "{found:?}");
+}

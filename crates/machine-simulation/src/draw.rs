@@ -1,0 +1,201 @@
+//! How a history is drawn from its seed. What came later is in [`more`] and [`nodes`], so that what older seeds show stays.
+
+mod more;
+mod nodes;
+
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+
+use super::{
+    calls::{Fault, Misfortune},
+    history::{Edit, History, Keep, Luck, NodeEvent, Picks, Place, Provider, Setup, Step, Strategy, Unheard},
+};
+
+use machine_controllers::deployment::AvailabilityRule;
+
+struct Draw(ChaCha8Rng);
+
+impl Draw {
+    fn below(&mut self, end: u32) -> u32 {
+        self.0.next_u32() % end.max(1)
+    }
+
+    fn small(&mut self, end: u32) -> u8 {
+        u8::try_from(self.below(end)).unwrap_or(0)
+    }
+
+    fn pick(&mut self) -> u16 {
+        u16::try_from(self.below(1 << 16)).unwrap_or(0)
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.below(100) < percent
+    }
+
+    fn strategy(&mut self) -> Strategy {
+        match self.below(100) {
+            0..=12 => Strategy::Recreate,
+            13..=36 => Strategy::InPlace {
+                surge: self.small(3).into(),
+                unavailable: self.small(3).into(),
+                picks: if self.chance(70) { Picks::Controller } else { Picks::User },
+            },
+            _ => Strategy::Rolling { surge: self.small(4).into(), unavailable: self.small(3).into() },
+        }
+    }
+
+    fn misfortune(&mut self, weather: Weather) -> Option<Misfortune> {
+        if weather == Weather::Fair || !self.chance(12) {
+            return None;
+        }
+        let fault = match self.below(18) {
+            0..=3 => Fault::LoseRequest,
+            4..=9 => Fault::LoseAnswer,
+            10..=12 => Fault::Conflict,
+            13 | 14 => Fault::DieBefore,
+            15 | 16 => Fault::DieAfter,
+            _ => Fault::LoseLease,
+        };
+        Some(Misfortune { call: self.small(6), fault })
+    }
+
+    fn luck(&mut self, weather: Weather) -> Luck {
+        match (weather, self.below(20)) {
+            (Weather::Fair, _) => Luck::Good,
+            (_, 0) => Luck::Busy,
+            (_, 1) => Luck::Full,
+            (_, 2) => Luck::Lost,
+            (_, 3) => Luck::Stillborn,
+            _ => Luck::Good,
+        }
+    }
+
+    fn unheard(&mut self) -> Unheard {
+        if self.chance(50) { Unheard::AtOnce } else { Unheard::Never }
+    }
+
+    fn edit(&mut self) -> Edit {
+        match self.below(60) {
+            0..=11 => Edit::Class(self.small(3)),
+            12..=20 => Edit::Scale(self.small(7)),
+            21..=24 => Edit::Mark(self.pick()),
+            25..=27 => Edit::ScaleIn,
+            28 | 29 => Edit::Pause,
+            30 | 31 => Edit::Resume,
+            32 | 33 => Edit::Hot(self.small(3)),
+            34..=36 => Edit::Strategy(self.strategy()),
+            37..=39 => Edit::DeleteMachine(self.pick()),
+            40..=42 => Edit::Rollback(self.small(4)),
+            43 => Edit::RollbackTo(self.small(4)),
+            44..=46 => Edit::Keep(
+                self.pick(),
+                if self.chance(60) { Place::Machine } else { Place::Node },
+                [Keep::Now, Keep::WhenFailed, Keep::No][usize::from(self.small(3))],
+            ),
+            47 | 48 => Edit::KeepFailed(self.small(3)),
+            49 | 50 => Edit::Orphan(self.pick()),
+            51 => Edit::OrphanSet(self.pick()),
+            52 | 53 => Edit::Relabel(self.pick()),
+            54 | 55 => Edit::Strays(self.pick(), 1 + self.small(6)),
+            56 | 57 => Edit::PickNode(self.pick()),
+            58 => Edit::Thaw,
+            _ => Edit::DeleteDeployment,
+        }
+    }
+
+    fn step(&mut self, weather: Weather) -> Step {
+        match self.below(200) {
+            0..=99 => Step::Pass(self.pick(), self.misfortune(weather)),
+            100..=139 => Step::Watch(self.small(4), 1 + self.small(6)),
+            140..=167 => Step::Cloud(self.pick(), self.luck(weather)),
+            168..=181 => Step::Node(self.pick(), NodeEvent::Joins),
+            // Agents of Nodes are part of fair weather, too; without an update in place they have nothing to do.
+            182..=184 | 198 => Step::Node(self.pick(), NodeEvent::Updated),
+            185..=187 => Step::Wait([1, 5, 30, 700][usize::from(self.small(4))]),
+            199 if weather == Weather::Foul => match self.small(2) {
+                0 => Step::Node(self.pick(), NodeEvent::UpdateFailed),
+                _ => Step::Budget(self.small(180)),
+            },
+            188..=191 if weather == Weather::Foul => {
+                let event = [NodeEvent::Sickens, NodeEvent::Sickens, NodeEvent::Recovers, NodeEvent::Deleted];
+                Step::Node(self.pick(), event[usize::from(self.small(4))])
+            }
+            192 if weather == Weather::Foul => Step::Crash(self.unheard()),
+            193 if weather == Weather::Foul => Step::Usurped(self.unheard()),
+            194..=196 if weather == Weather::Foul => Step::StalePass(self.pick()),
+            _ => Step::Wait(1),
+        }
+    }
+}
+
+impl Draw {
+    /// The steps with some passes torn apart.
+    fn delayed(&mut self, steps: Vec<Step>) -> Vec<Step> {
+        let mut torn = Vec::with_capacity(steps.len() + steps.len() / 8);
+        let mut open: Vec<(usize, Step)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Pass(pick, misfortune) if self.chance(12) => {
+                    torn.push(Step::Decide(pick));
+                    let after = usize::from(self.small(16));
+                    open.push((torn.len() + after, Step::Act(self.pick(), misfortune)));
+                }
+                other => torn.push(other),
+            }
+            let due = |(at, _): &mut (usize, Step)| *at <= torn.len();
+            let due: Vec<Step> = open.extract_if(.., due).map(|(_, step)| step).collect();
+            torn.extend(due);
+        }
+        torn
+    }
+}
+
+/// What may go wrong in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weather {
+    /// Only views lag.
+    Fair,
+    /// Everything.
+    Foul,
+}
+
+impl History {
+    /// The history of a seed.
+    pub fn of_seed(seed: u64) -> Self {
+        Self::prompt(seed).with_delays().with_more().with_nodes()
+    }
+
+    /// The same, but in every second history some passes are torn apart: between what is decided and what is done other
+    /// things happen. These draws come from a stream of their own, so that the rest of a history stays as it is.
+    pub(super) fn with_delays(mut self) -> Self {
+        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
+        stream.set_stream(1);
+        let mut draw = Draw(stream);
+        if draw.chance(50) {
+            self.rounds = self.rounds.into_iter().map(|steps| draw.delayed(steps)).collect();
+        }
+        self
+    }
+
+    /// The history of a seed in which every pass is done at once, without what came later.
+    pub fn prompt(seed: u64) -> Self {
+        let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
+        let setup = Setup { replicas: draw.small(6), strategy: draw.strategy() };
+        let rounds = (0..2).map(|_| {
+            let weather = if draw.chance(40) { Weather::Fair } else { Weather::Foul };
+            // Most rollouts are left alone, so that the strict bounds hold for them.
+            let mut steps =
+                vec![Step::Edit(if draw.chance(60) { Edit::Class(1 + draw.small(2)) } else { draw.edit() })];
+            let is_busy = draw.chance(50);
+            for _ in 0..20 + draw.below(100) {
+                let step = if is_busy && draw.chance(2) { Step::Edit(draw.edit()) } else { draw.step(weather) };
+                steps.push(step);
+            }
+            steps
+        });
+        let rounds = rounds.collect();
+        Self { seed, setup, provider: Provider::default(), counts: AvailabilityRule::default(), rounds, without: None }
+    }
+}

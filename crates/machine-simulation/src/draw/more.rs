@@ -1,0 +1,135 @@
+//! Later draws, each in a part of the histories: margins in percent, priorities, edits of sets, refusals, providers that make
+//! another VM when they are asked again, and what they hide.
+
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+
+use super::{
+    super::{
+        calls::{Fault, Misfortune},
+        history::{Edit, History, Luck, Margin, Priority, Provider, Step, Strategy, Unheard},
+        refusals::Refused,
+    },
+    Draw,
+};
+
+/// The stream of these draws.
+const STREAM: u64 = 2;
+
+impl History {
+    /// The same history, and more. These draws come from a stream of their own.
+    #[must_use]
+    pub(crate) fn with_more(mut self) -> Self {
+        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
+        stream.set_stream(STREAM);
+        let mut draw = Draw(stream);
+        if draw.chance(25) {
+            draw.percentages(&mut self);
+        }
+        if draw.chance(25) {
+            self.provider = Provider::MakesAnother;
+        }
+        let hides = draw.chance(30);
+        let refuses = draw.chance(25);
+        for step in self.rounds.iter_mut().flatten() {
+            draw.change(step, hides, refuses);
+        }
+        if draw.chance(30) {
+            draw.meddle(&mut self);
+        }
+        if draw.chance(4) {
+            draw.refuse_for_hours(&mut self);
+        }
+        self
+    }
+}
+
+impl Draw {
+    fn percent(&mut self) -> Margin {
+        Margin::Percent([0, 1, 25, 34, 50, 100][usize::from(self.small(6))])
+    }
+
+    /// All margins are in percent, or one of two is.
+    fn percentages(&mut self, history: &mut History) {
+        self.in_percent(&mut history.setup.strategy);
+        for step in history.rounds.iter_mut().flatten() {
+            if let Step::Edit(Edit::Strategy(strategy)) = step {
+                self.in_percent(strategy);
+            }
+        }
+    }
+
+    fn in_percent(&mut self, strategy: &mut Strategy) {
+        if let Strategy::Rolling { surge, unavailable } | Strategy::InPlace { surge, unavailable, .. } = strategy {
+            for margin in [surge, unavailable] {
+                if self.chance(75) {
+                    *margin = self.percent();
+                }
+            }
+        }
+    }
+
+    /// Makes something worse of what goes wrong already.
+    fn change(&mut self, step: &mut Step, hides: bool, refuses: bool) {
+        match step {
+            Step::Cloud(_, luck @ Luck::Lost) if hides => {
+                *luck = if self.chance(80) { Luck::ShownLate } else { Luck::ShownTooLate };
+            }
+            Step::Crash(unheard @ Unheard::AtOnce) | Step::Usurped(unheard @ Unheard::AtOnce) if hides => {
+                *unheard = Unheard::Later;
+            }
+            Step::Pass(_, Some(Misfortune { fault, .. })) | Step::Act(_, Some(Misfortune { fault, .. })) if refuses => {
+                if matches!(fault, Fault::LoseRequest | Fault::Conflict) {
+                    *fault = Fault::Refused;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts some edits of machines and sets among the steps.
+    fn meddle(&mut self, history: &mut History) {
+        for steps in &mut history.rounds {
+            for _ in 0..self.below(5) {
+                let place = self.below(u32::try_from(steps.len()).unwrap_or(0)) as usize;
+                steps.insert(place, Step::Edit(self.edit_elsewhere()));
+            }
+        }
+    }
+
+    fn edit_elsewhere(&mut self) -> Edit {
+        match self.below(16) {
+            0..=6 => Edit::Prioritise(
+                self.pick(),
+                match self.below(6) {
+                    0 => Priority::Number(-1),
+                    1 => Priority::Number(0),
+                    2 => Priority::Number(1),
+                    3 => Priority::Number(2),
+                    4 => Priority::Number(7),
+                    _ => Priority::Word,
+                },
+            ),
+            7..=9 => Edit::ScaleSet(self.pick(), self.small(7)),
+            10 | 11 => Edit::ClassOfSet(self.pick(), self.small(3)),
+            12 | 13 => Edit::RelabelSet(self.pick()),
+            14 => Edit::DeleteSet(self.pick()),
+            _ => Edit::Pause,
+        }
+    }
+
+    /// At some point something is refused for hours, most often as a rollout or a growth begins.
+    fn refuse_for_hours(&mut self, history: &mut History) {
+        let refused = match self.below(8) {
+            0..=3 => Refused::Machines,
+            4 => Refused::Sets,
+            5 => Refused::NodePatches,
+            _ => Refused::MachinePatches,
+        };
+        let hours = 1 + self.small(3);
+        if let Some(steps) = history.rounds.first_mut() {
+            let place = self.below(u32::try_from(steps.len()).unwrap_or(0)) as usize;
+            let begin = if self.chance(50) { Edit::Scale(6) } else { Edit::Class(1 + self.small(2)) };
+            steps.splice(place..place, [Step::Edit(begin), Step::Refuse(refused, hours)]);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Draws about Nodes, each in a part of the histories: machines that lose the label with their Node, rollouts that count on Nodes.
+
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+
+use super::{
+    super::history::{Edit, History, Step},
+    Draw,
+};
+use machine_controllers::deployment::AvailabilityRule;
+
+/// The stream of these draws.
+const STREAM: u64 = 3;
+
+impl History {
+    /// The same history with trouble about Nodes. These draws come from a stream of their own.
+    #[must_use]
+    pub(crate) fn with_nodes(mut self) -> Self {
+        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
+        stream.set_stream(STREAM);
+        let mut draw = Draw(stream);
+        if draw.chance(15) {
+            draw.unlink(&mut self);
+        }
+        if draw.chance(15) {
+            self.counts = AvailabilityRule::NodeReady;
+        }
+        self
+    }
+}
+
+impl Draw {
+    /// Some machines lose the label with their Node.
+    fn unlink(&mut self, history: &mut History) {
+        for steps in &mut history.rounds {
+            for _ in 0..=self.below(3) {
+                let place = self.below(u32::try_from(steps.len()).unwrap_or(0)) as usize;
+                steps.insert(place, Step::Edit(Edit::Unlink(self.pick())));
+            }
+        }
+    }
+}

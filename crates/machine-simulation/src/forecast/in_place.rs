@@ -1,0 +1,110 @@
+//! Updates in place in a forecast: the machine room's own passes bring picked Nodes to their update, and agents of the plainest
+//! kind carry it out.
+//!
+//! Only machines whose Nodes are candidates, or that are in an update already, are looked at by the machine room here: what
+//! becomes of all others is assumed ([`super::Assumptions`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    super::{
+        nodes::{is_ready_for_update, tell_result},
+        process::{Job, Loop, later},
+    },
+    Stuck, World,
+};
+use controller_runtime::key::ObjectKey;
+use machine_api::{
+    names::{label, update_result},
+    v1alpha1::{Machine, MachinePhase, OrchestrationType, StrategyType, controller_of},
+};
+use machine_controllers::{set::counts::is_terminating, views::BY_NODE};
+
+/// What is known of updates in place.
+#[derive(Debug, Default)]
+pub(super) struct Updates {
+    /// When agents are done, by Node.
+    agents: BTreeMap<String, Timestamp>,
+    /// Nodes that are picked.
+    picked: BTreeSet<String>,
+}
+
+impl World<'_> {
+    /// Whether a pass is played: all of deployments and sets, and those of machines that are being updated.
+    pub(super) fn is_played(&self, (of, key): &Job) -> bool {
+        match of {
+            Loop::Deployment | Loop::Set => true,
+            Loop::Machine => self.process.views.machines.get(key).is_some_and(|machine| self.is_updating(&machine)),
+            Loop::Guard => false,
+        }
+    }
+
+    fn is_updating(&self, machine: &Machine) -> bool {
+        if machine.metadata.deletion_timestamp.is_some() || is_terminating(machine) {
+            return false;
+        }
+        let is_under_way = matches!(
+            machine.status.current_status.phase,
+            MachinePhase::InPlaceUpdating | MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed
+        );
+        let is_candidate = || {
+            let name = machine.labels().get(label::NODE).cloned().unwrap_or_default();
+            let node = self.process.nodes.get(&ObjectKey::cluster_scoped(name));
+            node.is_some_and(|node| node.labels().contains_key(label::CANDIDATE_FOR_UPDATE))
+        };
+        is_under_way || is_candidate()
+    }
+
+    /// Agents begin where they may, and those that are done say so.
+    pub(super) fn let_agents_work(&mut self) {
+        let now = self.now;
+        let done: Vec<String> =
+            self.updates.agents.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
+        for name in done {
+            self.updates.agents.remove(&name);
+            tell_result(&mut self.api, &name, update_result::SUCCESSFUL);
+        }
+        let ready = later(now, self.question.assume.update);
+        for name in self.api.nodes.iter().filter(|(_, node)| is_ready_for_update(node)).map(|(name, _)| name) {
+            self.updates.agents.entry(name.clone()).or_insert(ready);
+        }
+    }
+
+    /// When the next agent is done.
+    pub(super) fn next_agent(&self) -> Option<Timestamp> {
+        self.updates.agents.values().copied().min()
+    }
+
+    /// Machines by set whose Nodes have been picked since the last time.
+    pub(super) fn newly_picked(&mut self) -> BTreeMap<String, Vec<String>> {
+        let is_picked = |name: &String| {
+            let labels = self.api.nodes.get(name).and_then(|node| node.metadata.labels.as_ref());
+            labels.is_some_and(|labels| labels.contains_key(label::SELECTED_FOR_UPDATE))
+        };
+        let picked: BTreeSet<String> = self.api.nodes.keys().filter(|name| is_picked(name)).cloned().collect();
+        let mut new: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for node in picked.difference(&self.updates.picked) {
+            for machine in self.process.views.machines.by_index(BY_NODE, node) {
+                let set = controller_of(&machine.metadata).map(|owner| owner.name.clone()).unwrap_or_default();
+                new.entry(set).or_default().push(machine.name_any());
+            }
+        }
+        self.updates.picked = picked;
+        new
+    }
+
+    /// With orchestration `Manual` nothing goes on until somebody picks Nodes.
+    pub(super) fn awaits_picks(&self, explanation: Option<&str>) -> Option<Stuck> {
+        let strategy = &self.question.deployment.spec.strategy;
+        let is_manual = strategy.strategy_type == StrategyType::InPlaceUpdate
+            && strategy
+                .in_place_update
+                .as_ref()
+                .is_some_and(|limits| limits.orchestration_type == OrchestrationType::Manual);
+        let message = explanation.filter(|_| is_manual)?;
+        Some(Stuck { reason: "AwaitsSelection", message: message.to_owned() })
+    }
+}

@@ -1,0 +1,194 @@
+use rstest::rstest;
+
+use super::*;
+use crate::{
+    history::{Edit, History, Picks, Setup, Step as Happening, Strategy},
+    world::{Start, World as Played},
+};
+use machine_controllers::set::counts::is_available;
+
+const PLAIN: Assumptions = Assumptions {
+    create: Duration::from_secs(44),
+    drain: Duration::from_secs(4),
+    update: Duration::from_secs(1),
+    fail_every: 0,
+};
+
+fn rolling(replicas: u8, surge: u8, unavailable: u8) -> Setup {
+    Setup { replicas, strategy: Strategy::Rolling { surge: surge.into(), unavailable: unavailable.into() } }
+}
+
+/// A history in which nothing happens by itself.
+fn history(setup: Setup) -> History {
+    History { rounds: Vec::new(), setup, ..History::of_seed(1) }
+}
+
+/// A world at rest in which somebody has then done this.
+fn after(setup: Setup, edit: Edit) -> Played {
+    let (start, checks) = Start::of(setup);
+    assert_eq!(checks.violation, None);
+    let mut world = Played::new(&start, &history(setup), Trace::default());
+    world.step(Happening::Edit(edit));
+    world
+}
+
+fn question(world: &Played) -> Question {
+    Question {
+        deployment: (**world.api.deployments.values().next().unwrap()).clone(),
+        sets: world.api.sets.values().cloned().collect(),
+        machines: world.api.machines.values().cloned().collect(),
+        nodes: world.api.nodes.values().cloned().collect(),
+        now: world.now,
+        settings: DeploymentSettings::default(),
+        machine_settings: MachineSettings::default(),
+        assume: PLAIN,
+        most_steps: 200,
+    }
+}
+
+fn in_place(replicas: u8, surge: u8, unavailable: u8, picks: Picks) -> Setup {
+    Setup { replicas, strategy: Strategy::InPlace { surge: surge.into(), unavailable: unavailable.into(), picks } }
+}
+
+fn foretold(question: &Question) -> Forecast {
+    forecast(question, &|| true)
+}
+
+fn deletions(forecast: &Forecast) -> Vec<String> {
+    forecast.steps.iter().flat_map(|step| step.deletes.clone()).collect()
+}
+
+/// What a played rollout came to: machines in the order of their deletion, most machines, least available ones.
+fn played(world: &mut Played) -> (Vec<String>, usize, usize) {
+    let mut machines: BTreeMap<String, Arc<Machine>> = world.api.machines.clone();
+    let from = world.api.log[0].len();
+    let available = |machines: &BTreeMap<String, Arc<Machine>>| {
+        machines
+            .values()
+            .filter(|machine| is_available(machine) && machine.metadata.deletion_timestamp.is_none())
+            .count()
+    };
+    let (mut order, mut peak, mut least) = (Vec::new(), machines.len(), available(&machines));
+    world.calm();
+    assert!(!world.is_violated());
+    for event in &world.api.log[0][from..] {
+        let Object::Machine(machine) = &event.object else { continue };
+        let name = machine.name_any();
+        if machine.metadata.deletion_timestamp.is_some() && !order.contains(&name) {
+            order.push(name.clone());
+        }
+        if event.gone {
+            machines.remove(&name)
+        } else {
+            machines.insert(name, Arc::clone(machine))
+        };
+        peak = peak.max(machines.len());
+        least = least.min(available(&machines));
+    }
+    (order, peak, least)
+}
+
+#[rstest]
+#[case::one_more(rolling(3, 1, 0), Edit::Class(1))]
+#[case::one_less(rolling(3, 0, 1), Edit::Class(1))]
+#[case::two_more_one_less(rolling(5, 2, 1), Edit::Class(1))]
+#[case::all_at_once(Setup { replicas: 3, strategy: Strategy::Recreate }, Edit::Class(1))]
+#[case::fewer(rolling(5, 1, 0), Edit::Scale(2))]
+#[case::more(rolling(2, 1, 0), Edit::Scale(6))]
+fn what_is_foretold_is_what_happens(#[case] setup: Setup, #[case] edit: Edit) {
+    let mut world = after(setup, edit);
+    let told = foretold(&question(&world));
+    let today: BTreeSet<String> = world.api.machines.keys().cloned().collect();
+    let (mut order, peak, least) = played(&mut world);
+    order.retain(|name| today.contains(name));
+    assert_eq!(deletions(&told), order, "{:#?}", told.steps);
+    assert_eq!((told.peak, told.least_available), (peak, least), "{:#?}", told.steps);
+    assert_eq!((told.stuck, told.cut), (None, None));
+}
+
+/// The machines in the order in which their Nodes are picked.
+fn picks(world: &Played, from: usize) -> Vec<String> {
+    let mut order: Vec<String> = Vec::new();
+    for event in &world.api.log[3][from..] {
+        let Object::Node(node) = &event.object else { continue };
+        if node.labels().contains_key(label::SELECTED_FOR_UPDATE) && !order.contains(&node.name_any()) {
+            // A Node has the name of its machine here.
+            order.push(node.name_any());
+        }
+    }
+    order
+}
+
+#[rstest]
+#[case::one_less(in_place(3, 0, 1, Picks::Controller))]
+#[case::one_more(in_place(3, 1, 0, Picks::Controller))]
+#[case::two_less(in_place(5, 0, 2, Picks::Controller))]
+#[case::both(in_place(4, 1, 1, Picks::Controller))]
+fn updates_in_place_happen_as_foretold(#[case] setup: Setup) {
+    let mut world = after(setup, Edit::Class(1));
+    // A drain of the played world takes that long.
+    let assume = Assumptions { drain: Duration::from_secs(20), ..PLAIN };
+    let told = foretold(&Question { assume, ..question(&world) });
+    let today: BTreeSet<String> = world.api.machines.keys().cloned().collect();
+    let from = world.api.log[3].len();
+    let (mut order, peak, least) = played(&mut world);
+    order.retain(|name| today.contains(name));
+    let updates: Vec<String> = told.steps.iter().flat_map(|step| step.updates.clone()).collect();
+    assert!(!updates.is_empty());
+    assert_eq!(updates, picks(&world, from), "{:#?}", told.steps);
+    assert_eq!(deletions(&told), order, "{:#?}", told.steps);
+    assert_eq!((told.peak, told.least_available), (peak, least), "{:#?}", told.steps);
+    assert_eq!((told.stuck, told.cut), (None, None));
+}
+
+#[test]
+fn where_the_user_picks_the_plan_says_whom_it_waits_for() {
+    let world = after(in_place(3, 0, 1, Picks::User), Edit::Class(1));
+    let told = foretold(&question(&world));
+    assert!(told.steps.iter().all(|step| step.updates.is_empty() && step.deletes.is_empty()), "{told:#?}");
+    let stuck = told.stuck.unwrap();
+    assert_eq!(stuck.reason, "AwaitsSelection");
+    assert!(stuck.message.contains(label::SELECTED_FOR_UPDATE), "{}", stuck.message);
+}
+
+#[test]
+fn equal_questions_get_equal_answers() {
+    let world = after(rolling(5, 2, 1), Edit::Class(1));
+    let question = question(&world);
+    assert_eq!(foretold(&question), foretold(&question));
+}
+
+#[test]
+fn a_rollout_under_way_goes_on_from_where_it_is() {
+    let world = after(rolling(4, 1, 0), Edit::Class(1));
+    let whole = foretold(&question(&world));
+    assert_eq!((deletions(&whole).len(), whole.peak, whole.least_available), (4, 5, 4), "{whole:#?}");
+    assert!(whole.took >= PLAIN.create * 4, "one after the other: {:?}", whole.took);
+    let setup = rolling(4, 1, 0);
+    let at_rest = Played::new(&Start::of(setup).0, &history(setup), Trace::default());
+    let nothing = foretold(&question(&at_rest));
+    assert_eq!((nothing.steps.len(), nothing.took, nothing.stuck), (0, Duration::ZERO, None));
+}
+
+#[test]
+fn what_stands_in_the_way_is_told() {
+    let world = after(rolling(3, 1, 0), Edit::Class(1));
+    let mut paused = question(&world);
+    paused.deployment.spec.paused = true;
+    let told = foretold(&paused);
+    assert_eq!(deletions(&told).len(), 0);
+    assert_eq!(told.stuck.map(|stuck| stuck.reason), Some("Paused"));
+
+    let failing = Question { assume: Assumptions { fail_every: 2, ..PLAIN }, ..question(&world) };
+    let told = foretold(&failing);
+    assert!(told.steps.iter().map(|step| step.creates).sum::<usize>() > 3, "failed machines are made again: {told:#?}");
+}
+
+#[test]
+fn no_more_is_told_than_was_asked_for() {
+    let world = after(rolling(5, 1, 0), Edit::Class(1));
+    let short = foretold(&Question { most_steps: 2, ..question(&world) });
+    assert_eq!((short.steps.len(), short.cut), (2, Some(Cut::Steps)));
+    let none = forecast(&question(&world), &|| false);
+    assert_eq!(none.cut, Some(Cut::Time));
+}

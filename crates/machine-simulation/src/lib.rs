@@ -1,0 +1,153 @@
+//! Histories of a whole control plane on virtual time: deployments, sets, machines and the overshoot guard decide together
+//! over a simulated cluster and cloud, while views lag, calls get lost, processes die, providers fail and users change
+//! their minds.
+//!
+//! Real are the observations and decisions of deployments, sets, machines and the guard, the stores with their indexes, the
+//! wake-ups, the gate, the queue's rules, what a deployment remembers of its sets, and of the carrying out of plans what
+//! the rooms share: slow-start batches and which steps run together, what counts as a conflict or as an answer that is
+//! missing, how patches are guarded and conditions put in their places. Played are the API server ([`api`]), the provider
+//! and the kubelets ([`cloud`], [`nodes`]), drains (they take a while), and the order of calls within a plan
+//! ([`sets`], [`deployments`], [`machines`]), which runs asynchronously and side by side elsewhere; there are no classes,
+//! Secrets, tokens, volumes and metrics. The queue's debouncing is real time elsewhere and a wake-up a little later here.
+//!
+//! What must hold is in [`checks`] and [`rest`]. A history is a function of its seed; one that fails is shortened and can be
+//! replayed (`mcm simulate --seed N`).
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod calls;
+pub mod checks;
+mod cloud;
+mod collector;
+mod deployments;
+pub mod drain;
+mod draw;
+mod edits;
+mod facts;
+pub mod forecast;
+mod guard;
+pub mod guards;
+pub mod history;
+mod machines;
+mod margins;
+mod nodes;
+mod process;
+mod refusals;
+mod rest;
+mod sets;
+mod tampering;
+mod trace;
+mod world;
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+
+use self::{
+    checks::Violation,
+    history::{History, Setup},
+    trace::Trace,
+    world::{Start, World},
+};
+
+/// What became of a history.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// What happened that must not.
+    pub violation: Option<Violation>,
+    /// What happened, line by line; empty unless asked for.
+    pub lines: Vec<String>,
+    /// Passes of the loops.
+    pub passes: u64,
+    /// Objects written.
+    pub changes: u64,
+    /// Virtual time, in seconds.
+    pub seconds: i64,
+}
+
+/// Whether a run tells what happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    /// Nothing is told; fast.
+    Silent,
+    /// Everything is.
+    Aloud,
+}
+
+thread_local! {
+    /// Worlds at rest, by what they begin with.
+    static STARTS: RefCell<BTreeMap<Setup, Rc<Start>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// A world at rest.
+///
+/// # Errors
+/// When not even the first rollout comes to rest.
+fn start(setup: Setup) -> Result<Rc<Start>, Violation> {
+    if let Some(known) = STARTS.with_borrow(|starts| starts.get(&setup).cloned()) {
+        return Ok(known);
+    }
+    let (start, checks) = Start::of(setup);
+    if let Some(violation) = checks.violation {
+        return Err(violation);
+    }
+    let start = Rc::new(start);
+    STARTS.with_borrow_mut(|starts| starts.insert(setup, Rc::clone(&start)));
+    Ok(start)
+}
+
+/// Lets a history happen.
+pub fn run(history: &History, telling: Telling) -> Told {
+    let trace = if telling == Telling::Aloud { Trace::kept() } else { Trace::default() };
+    let start = match start(history.setup) {
+        Ok(start) => start,
+        Err(violation) => {
+            return Told { violation: Some(violation), lines: Vec::new(), passes: 0, changes: 0, seconds: 0 };
+        }
+    };
+    let mut world = World::new(&start, history, trace);
+    let (began, before) = (world.now, world.api.changes);
+    'rounds: for round in &history.rounds {
+        for step in round {
+            world.step(*step);
+            if world.is_violated() {
+                break 'rounds;
+            }
+        }
+        world.calm();
+        if world.is_violated() {
+            break;
+        }
+    }
+    Told {
+        violation: world.checks.violation,
+        lines: world.trace.into_lines(),
+        passes: world.passes,
+        changes: world.api.changes - before,
+        seconds: world.now.duration_since(began).as_secs(),
+    }
+}
+
+/// The shortest history found that still breaks the same rule: steps are taken out in ever smaller pieces.
+pub fn shortened(history: &History, violation: &Violation) -> History {
+    let mut best = history.clone();
+    let mut piece = best.len().max(1);
+    while piece > 0 {
+        let mut place = 0;
+        while place < best.len() {
+            let shorter = best.without_steps(place..place + piece);
+            let found = run(&shorter, Telling::Silent).violation;
+            if found.is_some_and(|found| found.rule == violation.rule) {
+                best = shorter;
+            } else {
+                place += piece;
+            }
+        }
+        piece /= 2;
+    }
+    best
+}
+
+#[cfg(test)]
+mod crafted_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! The Nodes: kubelets that join and sicken, and the agents that update them in place.
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use super::{
+    api::Api,
+    cloud::{self, Cloud},
+    history::NodeEvent,
+};
+use machine_api::names::{label, update_result};
+use machine_controllers::machine::in_place::{UpdateStage, result_of};
+
+/// Lets something happen to a Node; its name, if it has happened.
+pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: Timestamp) -> Option<String> {
+    let one_of = |names: Vec<String>| names.get(usize::from(pick) % names.len().max(1)).cloned();
+    let fits = |node: &Node| match event {
+        NodeEvent::Updated | NodeEvent::UpdateFailed => is_ready_for_update(node),
+        _ => true,
+    };
+    let name = match event {
+        NodeEvent::Joins => {
+            let alive = cloud.vms.values().filter(|vm| vm.joins_at != Timestamp::MAX);
+            one_of(alive.map(|vm| vm.provider_id.clone()).collect())?
+        }
+        _ => one_of(api.nodes.iter().filter(|(_, node)| fits(node)).map(|(name, _)| name.clone()).collect())?,
+    };
+    match event {
+        NodeEvent::Joins => return join(api, cloud, &name, now),
+        NodeEvent::Deleted => {
+            // It is there: it was just looked up.
+            let _ = api.delete::<Node>(&name, None, None, now);
+        }
+        NodeEvent::Sickens | NodeEvent::Recovers => {
+            let is_ready = event == NodeEvent::Recovers && cloud.runs(&name);
+            let readiness = if is_ready { Readiness::Ready } else { Readiness::NotReady };
+            api.edit::<Node>(&name, |node| set_ready(node, readiness, now));
+        }
+        NodeEvent::Updated => tell_result(api, &name, update_result::SUCCESSFUL),
+        NodeEvent::UpdateFailed => tell_result(api, &name, update_result::FAILED),
+    }
+    Some(name)
+}
+
+/// Lets the Node of a VM join; its name, unless it had joined before.
+pub fn join(api: &mut Api, cloud: &Cloud, provider_id: &str, now: Timestamp) -> Option<String> {
+    let vm = cloud.vms.get(provider_id).filter(|vm| !api.nodes.contains_key(&vm.node))?;
+    let mut node = Node::default();
+    node.metadata.name = Some(vm.node.clone());
+    node.spec = Some(NodeSpec { provider_id: Some(cloud::as_the_node_has_it(&vm.provider_id)), ..NodeSpec::default() });
+    set_ready(&mut node, Readiness::Ready, now);
+    let _ = api.create(&node, now);
+    node.metadata.name
+}
+
+/// Nodes whose VMs live are ready again.
+pub fn heal(api: &mut Api, cloud: &Cloud, now: Timestamp) {
+    let alive: Vec<String> = api.nodes.keys().filter(|name| cloud.runs(name)).cloned().collect();
+    for name in alive {
+        api.edit::<Node>(&name, |node| set_ready(node, Readiness::Ready, now));
+    }
+}
+
+/// Agents update what is ready for it, and somebody repairs what failed; whether there was any.
+pub fn go_on_updating(api: &mut Api) -> bool {
+    let changes = api.changes;
+    let has_failed = |node: &Node| {
+        let labels = node.metadata.labels.as_ref();
+        labels.and_then(|labels| labels.get(label::UPDATE_RESULT)).is_some_and(|result| result == update_result::FAILED)
+    };
+    let waiting: Vec<String> = api
+        .nodes
+        .iter()
+        .filter(|(_, node)| is_ready_for_update(node) || has_failed(node))
+        .map(|(name, _)| name.clone())
+        .collect();
+    for name in waiting {
+        tell_result(api, &name, update_result::SUCCESSFUL);
+    }
+    api.changes != changes
+}
+
+/// Whether the Node's agent may update it.
+pub fn is_ready_for_update(node: &Node) -> bool {
+    UpdateStage::of(node) == Some(UpdateStage::ReadyForUpdate) && result_of(node).is_none()
+}
+
+/// Says what became of an update.
+pub fn tell_result(api: &mut Api, name: &str, result: &str) {
+    api.edit::<Node>(name, |node| {
+        node.metadata.labels.get_or_insert_default().insert(label::UPDATE_RESULT.to_owned(), result.to_owned());
+    });
+}
+
+/// What the kubelet of a Node tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// All is well.
+    Ready,
+    /// Something is not.
+    NotReady,
+}
+
+/// Says whether the Node is ready, and since when.
+pub fn set_ready(node: &mut Node, readiness: Readiness, now: Timestamp) {
+    let status: &mut NodeStatus = node.status.get_or_insert_default();
+    let conditions = status.conditions.get_or_insert_default();
+    let is = match readiness {
+        Readiness::Ready => "True",
+        Readiness::NotReady => "False",
+    };
+    if conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == is) {
+        return;
+    }
+    conditions.retain(|condition| condition.type_ != "Ready");
+    conditions.push(NodeCondition {
+        type_: "Ready".to_owned(),
+        status: is.to_owned(),
+        last_transition_time: Some(Time(now)),
+        ..NodeCondition::default()
+    });
+}

@@ -1,0 +1,132 @@
+//! What the world must look like when nothing moves any more: as many machines as are wanted, each with one VM and one Node.
+//!
+//! What Nodes must not have any more is in [`nodes`], what conditions must say in [`conditions`].
+
+mod conditions;
+mod nodes;
+
+use super::{
+    api::Api,
+    cloud::{Cloud, machine_of},
+    facts::is_of_new_set,
+};
+use machine_api::{
+    names::{annotation, finalizer, label, preserve_value},
+    v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet},
+};
+use machine_controllers::{
+    deployment::template_equality::is_equal,
+    set::counts::{annotation_of, is_terminating, label_of},
+};
+
+/// How the world differs from what the specification wants.
+#[derive(Debug, Default)]
+struct Differences(Vec<String>);
+
+impl Differences {
+    fn expect(&mut self, holds: bool, text: impl FnOnce() -> String) {
+        if !holds {
+            self.0.push(text());
+        }
+    }
+}
+
+/// How the world differs from what the specification wants; empty when it does not.
+pub fn unlike(api: &Api, cloud: &Cloud) -> Vec<String> {
+    let mut found = Differences::default();
+    let wanted = api.deployments.values().next().map_or(0, |deployment| deployment.spec.replicas);
+    let staying = api.machines.values().filter(|machine| !is_terminating(machine)).count();
+    found.expect(i32::try_from(staying) == Ok(wanted), || format!("{staying} machines stay, {wanted} are wanted"));
+    for (name, machine) in &api.machines {
+        look_at_machine(&mut found, (api, cloud), name, machine);
+        conditions::of_machine(&mut found, name, machine);
+    }
+    for (id, vm) in &cloud.vms {
+        found.expect(api.machines.contains_key(&vm.owner), || format!("VM {id} has no machine"));
+    }
+    for (name, node) in &api.nodes {
+        // A Node that joined unseen while its VM was being deleted was never ours; it is left to the node lifecycle.
+        let is_ours = node.metadata.finalizers.iter().flatten().any(|one| one == finalizer::NODE);
+        let machine = api.machines.get(machine_of(name));
+        found.expect(!is_ours || machine.is_some(), || format!("node {name} has no machine"));
+        if let Some(machine) = machine.filter(|_| is_ours) {
+            nodes::look_at(&mut found, name, node, machine);
+        }
+    }
+    for (name, set) in &api.sets {
+        found.expect(!api.deployments.is_empty(), || format!("set {name} has no deployment"));
+        look_at_set(&mut found, api, name, set);
+        conditions::of_set(&mut found, name, set);
+    }
+    for (name, deployment) in &api.deployments {
+        look_at_deployment(&mut found, name, deployment);
+        conditions::of_deployment(&mut found, name, deployment);
+    }
+    found.0
+}
+
+fn look_at_machine(found: &mut Differences, (api, cloud): (&Api, &Cloud), name: &str, machine: &Machine) {
+    let current = &machine.status.current_status;
+    found
+        .expect(!is_terminating(machine), || format!("machine {name} still ends: {:?}", machine.status.last_operation));
+    found.expect(current.phase == MachinePhase::Running, || format!("machine {name} is {:?}", current.phase));
+    found.expect(is_of_new_set(api, machine), || format!("machine {name} is of an old template"));
+    let vms: Vec<&str> = cloud.of_machine(name).map(|vm| vm.provider_id.as_str()).collect();
+    let own = machine.spec.provider_id.as_str();
+    found.expect(vms.contains(&own), || format!("machine {name} names VM {own:?} and not {vms:?}"));
+    found.expect(vms.len() < 2, || format!("machine {name} has several VMs for ever: {vms:?}"));
+    let linked = label_of(machine, label::NODE);
+    let is_linked = cloud.vms.get(own).is_none_or(|vm| linked == Some(vm.node.as_str()));
+    found.expect(is_linked, || format!("machine {name} is linked to {linked:?} and not to its Node"));
+    let is_marked = label_of(machine, label::UPDATE_RESULT).is_some();
+    found.expect(!is_marked, || format!("machine {name} was handed over and its label was left"));
+    let is_kept = annotation_of(machine, annotation::PRESERVE) == Some(preserve_value::AUTO_PRESERVED);
+    found.expect(!is_kept, || format!("machine {name} runs and is kept because it had failed"));
+}
+
+fn look_at_set(found: &mut Differences, api: &Api, name: &str, set: &MachineSet) {
+    let meta = &set.metadata;
+    found.expect(meta.deletion_timestamp.is_none(), || format!("set {name} still ends"));
+    let replicas = set.spec.replicas;
+    let status = &set.status;
+    let told = [status.replicas, status.ready_replicas, status.available_replicas, status.fully_labeled_replicas];
+    found.expect(told == [replicas; 4], || format!("set {name} tells {told:?} and not {replicas}"));
+    let generations = (status.observed_generation, meta.generation.unwrap_or_default());
+    found.expect(generations.0 == generations.1, || format!("set {name} has seen {generations:?}"));
+    let trouble =
+        (status.preserved_failed_replicas, status.auto_preserve_failed_machine_count, status.failed_machines.len());
+    found.expect(trouble == (0, 0, 0), || format!("set {name} tells of failures: {trouble:?}"));
+    let has_label = |key: &str| meta.labels.as_ref().is_some_and(|labels| labels.contains_key(key));
+    found.expect(!has_label(label::FREEZE), || format!("set {name} is frozen"));
+    if is_new(api, set) {
+        found.expect(!has_label(label::SCALE_UP_DISABLED), || format!("new set {name} must not grow"));
+        let tainted = meta.annotations.as_ref().and_then(|all| all.get(annotation::PREFER_NO_SCHEDULE));
+        found.expect(tainted.is_none(), || format!("new set {name} has tainted Nodes, it says"));
+    }
+}
+
+/// Whether the set has machines because the deployment asks for them.
+fn is_new(api: &Api, set: &MachineSet) -> bool {
+    set.spec.replicas > 0
+        && api.deployments.values().any(|deployment| is_equal(&set.spec.template, &deployment.spec.template))
+}
+
+fn look_at_deployment(found: &mut Differences, name: &str, deployment: &MachineDeployment) {
+    let (meta, spec, status) = (&deployment.metadata, &deployment.spec, &deployment.status);
+    found.expect(meta.deletion_timestamp.is_none(), || format!("deployment {name} still ends"));
+    let told = [status.replicas, status.updated_replicas, status.ready_replicas, status.available_replicas];
+    found.expect(told == [spec.replicas; 4], || format!("deployment {name} tells {told:?} and not {}", spec.replicas));
+    let generations = (status.observed_generation, meta.generation.unwrap_or_default());
+    found.expect(generations.0 == generations.1, || format!("deployment {name} has seen {generations:?}"));
+    let trouble = (status.unavailable_replicas, status.preserved_failed_replicas, status.failed_machines.len());
+    found.expect(trouble == (0, 0, 0), || format!("deployment {name} tells of failures: {trouble:?}"));
+    let is_frozen = meta.labels.as_ref().is_some_and(|labels| labels.contains_key(label::FREEZE));
+    found.expect(!is_frozen, || format!("deployment {name} is frozen"));
+    let asks_to_thaw = meta.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::UNFREEZE));
+    found.expect(!asks_to_thaw, || format!("deployment {name} is still asked to thaw"));
+    found.expect(spec.rollback_to.is_none(), || format!("deployment {name} is still asked to go back"));
+}
+
+#[cfg(test)]
+#[path = "rest_tests.rs"]
+mod tests;

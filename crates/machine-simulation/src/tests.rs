@@ -1,0 +1,112 @@
+//! A few histories with every run of the tests; `.ci/run` lets thousands happen.
+
+use rstest::rstest;
+
+use super::{
+    guards::Guard,
+    history::{Edit, History, Margin, Provider, Setup, Step, Strategy},
+    *,
+};
+use machine_controllers::deployment::AvailabilityRule;
+
+/// Histories among which a missing guard must show.
+const SEEDS: u64 = 2000;
+
+#[test]
+fn histories_hold() {
+    for seed in 0..150 {
+        let history = History::of_seed(seed);
+        if let Some(violation) = run(&history, Telling::Silent).violation {
+            let short = shortened(&history, &violation);
+            let told = run(&short, Telling::Aloud);
+            panic!("seed {seed}: {violation:?}\n{short:#?}\n{}", told.lines.join("\n"));
+        }
+    }
+}
+
+/// Histories in which something went wrong once.
+#[rstest]
+#[case::a_preserved_unhealthy_machine_cost_a_healthy_one(61_494)]
+#[case::so_it_did_while_the_new_ones_started(69_920)]
+#[case::and_among_strays(76_770)]
+#[case::a_node_that_a_user_had_picked_counted_as_gone(501_214)]
+#[case::two_old_sets_stayed_frozen_for_ever(501_271)]
+#[case::marks_stayed_where_a_set_was_never_tainted(61_918)]
+fn what_went_wrong_once_holds(#[case] seed: u64) {
+    assert_eq!(run(&History::prompt(seed), Telling::Silent).violation, None);
+}
+
+/// The same for histories with torn passes, and for those with more that goes wrong.
+#[rstest]
+#[case::a_machine_that_recovered_was_kept_for_ever(History::prompt(33_257).with_delays())]
+#[case::a_machine_came_up_in_a_set_that_somebody_had_taken_away(History::prompt(71_614).with_delays())]
+#[case::a_set_that_was_refused_was_told_of_at_each_try(History::prompt(8_122).with_delays().with_more())]
+#[case::a_drained_node_was_drained_again_and_again(History::prompt(3_770).with_delays().with_more())]
+#[case::a_set_that_grew_was_refused_too_often(History::of_seed(1_298))]
+#[case::so_was_one_that_took_machines_over(History::of_seed(17_190))]
+#[case::a_user_gave_a_set_one_machine_too_many_and_that_one_a_high_priority(History::prompt(15_746).with_delays().with_more())]
+#[case::a_driver_was_believed_what_it_had_said_minutes_before(History::of_seed(45_995))]
+#[case::a_set_said_that_it_waits_while_it_had_all_machines(History::of_seed(988))]
+#[case::a_priority_kept_a_machine_that_was_no_use_yet(History::of_seed(23_373))]
+#[case::a_set_came_back_and_made_what_it_lacked(History::of_seed(25_870))]
+#[case::a_set_was_scaled_before_its_deployment_was(History::of_seed(10_171))]
+fn what_went_wrong_later_holds(#[case] history: History) {
+    assert_eq!(run(&history, Telling::Silent).violation, None);
+}
+
+#[test]
+fn a_history_is_a_function_of_its_seed() {
+    let told = |seed| run(&History::of_seed(seed), Telling::Aloud).lines;
+    assert_eq!(told(3), told(3));
+    assert_ne!(told(3), told(4));
+}
+
+#[test]
+fn a_plain_rollout_is_told_readably() {
+    let history = History {
+        seed: 1,
+        setup: Setup {
+            replicas: 2,
+            strategy: Strategy::Rolling { surge: Margin::Machines(1), unavailable: Margin::Machines(0) },
+        },
+        provider: Provider::default(),
+        counts: AvailabilityRule::default(),
+        rounds: vec![vec![Step::Edit(Edit::Class(1))]],
+        without: None,
+    };
+    let told = run(&history, Telling::Aloud);
+    assert_eq!(told.violation, None);
+    let text = told.lines.join("\n");
+    for part in ["a user wants machines of class 1", "joins", "everything is at rest"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+/// Those that show in few histories have tests of their own (docs/testing.md).
+#[rstest]
+#[case(Guard::Leadership, "an effect without leadership")]
+#[case(Guard::CatchUp, "there are too many machines")]
+#[case(Guard::OwnWrites, "there are too many machines")]
+#[case(Guard::Marks, "an unmarked healthy machine dies while a marked one lives")]
+#[case(Guard::Ranking, "too few machines are available through a deletion of ours")]
+#[case(Guard::Freeze, "a set makes machines that must not grow")]
+#[case(Guard::MaxUnavailable, "too few machines are available through a deletion of ours")]
+#[case(Guard::MaxSurge, "there are too many machines")]
+#[case(Guard::Availability, "too few machines are available through a deletion of ours")]
+#[case(Guard::Selection, "too few machines are available through an update of our choice")]
+#[case(Guard::Unanswered, "there are too many machines")]
+#[case(Guard::Rounding, "too few machines are available through a deletion of ours")]
+#[case(Guard::Priorities, "a machine goes before one of a lower priority")]
+#[case(Guard::Intent, "a second VM is made for a machine")]
+#[case(Guard::Orphans, "the rest is not what the specification wants")]
+#[case(Guard::Cleaning, "the rest is not what the specification wants")]
+#[case(Guard::Quotes, "an object costs too many writes while something is refused")]
+#[case(Guard::Refusals, "an object costs too many writes while something is refused")]
+#[case(Guard::Pause, "a paused deployment begins a rollout")]
+fn without_a_guard_a_history_goes_wrong(#[case] guard: Guard, #[case] expected: &str) {
+    let shows = |seed| {
+        let history = History { without: Some(guard), ..History::of_seed(seed) };
+        run(&history, Telling::Silent).violation.is_some_and(|violation| violation.rule == expected)
+    };
+    assert!((0..SEEDS).any(shows), "{guard}");
+}

@@ -1,0 +1,364 @@
+//! The world of a history: clusters, cloud, processes and virtual time, and what each step does. How it comes to rest after a
+//! storm is in [`calm`].
+
+mod calm;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{
+    api::Api,
+    calls::{Around, Calls, End, Misfortune},
+    checks::{Checks, Edited},
+    cloud::{Cloud, Moment, code_of},
+    edits,
+    guards::Guard,
+    history::{Edit, History, Luck, NodeEvent, Provider, Setup, Step, Unheard},
+    nodes,
+    process::{Binary, Job, Process, Work, later},
+    refusals::Refused,
+    trace::Trace,
+};
+use machine_controllers::{deployment::AvailabilityRule, machine::observation::CreationGuarantee};
+
+/// The world of a history.
+pub struct World {
+    /// The API servers.
+    pub api: Api,
+    /// The provider.
+    pub cloud: Cloud,
+    /// What is watched over.
+    pub checks: Checks,
+    /// What is told.
+    pub trace: Trace,
+    /// The time.
+    pub now: Timestamp,
+    /// When the world began.
+    begin: Timestamp,
+    leader: Process,
+    /// A process that has lost the lease and does not know yet.
+    stale: Option<Process>,
+    /// A process that waits for the lease with views that nothing brings up to date; others list when they begin.
+    standby: Option<Process>,
+    /// Until when budgets refuse evictions.
+    evictions_from: Timestamp,
+    /// What is refused for hours.
+    refused: Option<Refused>,
+    seed: u64,
+    binary: Binary,
+    without: Option<Guard>,
+    processes: usize,
+    /// Passes so far.
+    pub passes: u64,
+}
+
+/// A world at rest, to begin histories from.
+#[derive(Clone)]
+pub struct Start {
+    /// The API servers.
+    pub api: Api,
+    /// The provider.
+    pub cloud: Cloud,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// When every world begins.
+fn dawn() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+impl Start {
+    /// The world with this deployment, brought to rest.
+    pub fn of(setup: Setup) -> (Self, Checks) {
+        let mut api = Api::default();
+        // Nothing can be in the way of the first object.
+        let _ = api.create(&edits::deployment(setup), dawn());
+        let start = Self { api, cloud: Cloud::default(), now: dawn() };
+        let nothing = History {
+            seed: 1,
+            setup,
+            provider: Provider::default(),
+            counts: AvailabilityRule::default(),
+            rounds: Vec::new(),
+            without: None,
+        };
+        let mut world = World::new(&start, &nothing, Trace::default());
+        world.calm();
+        let World { mut api, cloud, now, checks, .. } = world;
+        api.begin();
+        (Self { api, cloud, now }, checks)
+    }
+}
+
+impl World {
+    /// A world that begins like this.
+    pub fn new(start: &Start, history: &History, trace: Trace) -> Self {
+        let api = start.api.clone();
+        let creation = match history.provider {
+            _ if history.without == Some(Guard::Intent) => CreationGuarantee::Idempotent,
+            Provider::AnswersTheSame => CreationGuarantee::Idempotent,
+            Provider::MakesAnother => CreationGuarantee::RecordIntent,
+        };
+        let binary = Binary { creation, counts: history.counts };
+        let leader = Process::of_history(&api, start.now, history.seed, binary);
+        let waits = history.without == Some(Guard::CatchUp);
+        let standby = waits.then(|| Process::of_history(&api, start.now, !history.seed, binary));
+        let mut checks = Checks::default();
+        checks.leads = true;
+        checks.at_rest(&api);
+        Self {
+            api,
+            cloud: start.cloud.clone().run_by(history.provider),
+            checks,
+            trace,
+            now: start.now,
+            begin: start.now,
+            leader,
+            stale: None,
+            standby,
+            evictions_from: start.now,
+            refused: None,
+            seed: history.seed,
+            binary,
+            without: history.without,
+            processes: 1,
+            passes: 0,
+        }
+    }
+
+    /// Whether something has happened that must not.
+    pub fn is_violated(&self) -> bool {
+        self.checks.violation.is_some()
+    }
+
+    fn say(&mut self, line: impl FnOnce() -> String) {
+        self.trace.at(self.begin, self.now, line);
+    }
+
+    /// Lets a step happen.
+    pub fn step(&mut self, step: Step) {
+        match step {
+            Step::Pass(pick, misfortune) => self.some_pass(pick, misfortune),
+            Step::Decide(pick) => {
+                if let Some(job) = self.leader.one_due(self.now, pick) {
+                    self.pass(job, Work::Decide, None);
+                }
+            }
+            Step::Act(pick, misfortune) => {
+                if let Some((job, decided)) = self.leader.take_open(pick) {
+                    self.pass(job, Work::Act(decided), misfortune);
+                }
+            }
+            Step::StalePass(pick) => self.stale_pass(pick),
+            Step::Watch(kind, most) => {
+                let kind = usize::from(kind);
+                let seen = self.leader.watch(&self.api, kind, usize::from(most), self.now);
+                if seen > 0 {
+                    let of = ["machines", "sets", "deployments", "nodes"].get(kind).copied().unwrap_or_default();
+                    self.say(|| format!("the watch of {of} brings {seen} events"));
+                }
+            }
+            Step::Wait(seconds) => self.wait_until(later(self.now, Duration::from_secs(u64::from(seconds)))),
+            Step::Cloud(pick, luck) => self.end_some_call(pick, luck),
+            Step::Node(pick, event) => self.node_event(pick, event),
+            Step::Budget(minutes) => {
+                self.evictions_from = later(self.now, Duration::from_secs(60 * u64::from(minutes)));
+                self.say(|| format!("evictions are refused for {minutes} minutes"));
+            }
+            Step::Edit(edit) => {
+                if edits::apply(&mut self.api, &mut self.checks, edit, self.now) {
+                    self.say(|| edit.to_string());
+                    let edited = if matches!(edit, Edit::Class(_)) { Edited::Template } else { Edited::Other };
+                    self.checks.edited(&self.api, edited);
+                }
+            }
+            Step::Refuse(refused, hours) => self.refuse(refused, hours),
+            Step::Crash(unheard) => {
+                self.say(|| "the process dies and another one starts".to_owned());
+                self.calls_end_unheard(unheard);
+                self.restart();
+            }
+            Step::Usurped(unheard) => {
+                self.say(|| "the process loses the lease to another one, and goes on".to_owned());
+                self.loses_lease(unheard);
+            }
+        }
+        self.checks.after_step(&self.api);
+    }
+
+    fn wait_until(&mut self, then: Timestamp) {
+        while let Some((job, decided)) = self.leader.take_overdue(then) {
+            self.pass(job, Work::Act(decided), None);
+        }
+        self.end_unheard(then);
+        self.now = then.max(self.now);
+        if self.leader.collects_from() <= self.now {
+            self.collect();
+        }
+    }
+
+    /// The leader looks for VMs that are nobody's.
+    fn collect(&mut self) {
+        if self.without == Some(Guard::Orphans) {
+            return;
+        }
+        let moment = Moment { now: self.now, api: &self.api };
+        for id in self.leader.look_for_orphans(&self.cloud, moment, self.without) {
+            self.cloud.destroy(&id, &self.api, &mut self.checks);
+            self.say(|| format!("the collector deletes VM {id}"));
+        }
+    }
+
+    fn loses_lease(&mut self, unheard: Unheard) {
+        self.calls_end_unheard(unheard);
+        self.leader.lost.cancel();
+        let old = self.restart();
+        self.stale = Some(old);
+        self.checks.leads = true;
+    }
+
+    fn restart(&mut self) -> Process {
+        let seed = self.seed ^ (self.processes as u64) << 32;
+        let listing = || Process::of_history(&self.api, self.now, seed, self.binary);
+        let fresh = self.standby.take().unwrap_or_else(listing);
+        self.processes += 1;
+        std::mem::replace(&mut self.leader, fresh)
+    }
+
+    fn some_pass(&mut self, pick: u16, misfortune: Option<Misfortune>) {
+        let mut due = self.leader.one_due(self.now, pick);
+        if due.is_none()
+            && let Some(next) = self.leader.next_due().filter(|next| *next <= later(self.now, Duration::from_secs(120)))
+        {
+            self.wait_until(next);
+            due = self.leader.one_due(self.now, pick);
+        }
+        if let Some(job) = due {
+            self.pass(job, Work::Whole, misfortune);
+        }
+    }
+
+    fn stale_pass(&mut self, pick: u16) {
+        let Some(mut process) = self.stale.take() else { return };
+        let open = process.take_open(pick).map(|(job, decided)| (job, Work::Act(decided)));
+        let whole = || {
+            let mut jobs = process.all_jobs();
+            (!jobs.is_empty()).then(|| (jobs.swap_remove(usize::from(pick) % jobs.len()), Work::Whole))
+        };
+        if let Some((job, work)) = open.or_else(whole) {
+            self.say(|| format!("the process without the lease looks at {:?} {}", job.0, job.1));
+            self.checks.leads = false;
+            let around = self.around(None);
+            let _ = run(&mut self.api, &mut self.checks, &mut self.trace, &mut process, (job, work), around);
+            self.checks.leads = true;
+        }
+        self.stale = Some(process);
+    }
+
+    fn around(&self, misfortune: Option<Misfortune>) -> Around {
+        Around {
+            now: self.now,
+            evictions_from: self.evictions_from,
+            without: self.without,
+            misfortune,
+            refused: self.refused,
+        }
+    }
+
+    fn pass(&mut self, job: Job, work: Work, misfortune: Option<Misfortune>) {
+        let what = match work {
+            Work::Whole => "pass over",
+            Work::Decide => "first half of a pass over",
+            Work::Act(_) => "second half of the pass over",
+        };
+        self.say(|| format!("{what} {:?} {}", job.0, job.1));
+        self.passes += 1;
+        let around = self.around(misfortune);
+        match run(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, (job, work), around) {
+            End::Lives => {}
+            End::Dies => {
+                self.calls_end_unheard(Unheard::AtOnce);
+                self.restart();
+            }
+            End::LosesLease => self.loses_lease(Unheard::AtOnce),
+        }
+    }
+
+    fn end_some_call(&mut self, pick: u16, luck: Luck) {
+        let mut under_way = self.leader.calls_under_way();
+        if under_way.is_empty() {
+            return;
+        }
+        let (key, call) = under_way.swap_remove(usize::from(pick) % under_way.len());
+        let moment = Moment { now: self.now, api: &self.api };
+        let answer = self.cloud.end(&call, luck, moment, &mut self.checks);
+        self.say(|| {
+            let code = code_of(&answer).map(|code| format!(": {code:?}")).unwrap_or_default();
+            format!("driver call {:?} for {key} ends ({luck:?}){code}", call.call)
+        });
+        self.leader.answered(&key, answer, self.now);
+    }
+
+    /// The process is gone before its driver calls end.
+    fn calls_end_unheard(&mut self, unheard: Unheard) {
+        if unheard == Unheard::Never {
+            return;
+        }
+        for (_, call) in self.leader.calls_under_way() {
+            self.cloud.goes_on(call, self.now);
+        }
+        if unheard == Unheard::AtOnce {
+            self.end_unheard(Timestamp::MAX);
+        }
+    }
+
+    /// Calls of processes that are gone end that end until then.
+    fn end_unheard(&mut self, until: Timestamp) {
+        let moment = Moment { now: self.now, api: &self.api };
+        self.cloud.end_unheard(until, moment, &mut self.checks);
+    }
+
+    fn node_event(&mut self, pick: u16, event: NodeEvent) {
+        if let Some(name) = nodes::happens(&mut self.api, &self.cloud, pick, event, self.now) {
+            self.say(|| format!("node {name}: {event:?}"));
+        }
+    }
+}
+
+/// Work of a process on a job, and how the process is afterwards.
+pub(super) fn run(
+    api: &mut Api,
+    checks: &mut Checks,
+    trace: &mut Trace,
+    process: &mut Process,
+    (job, work): (Job, Work),
+    around: Around,
+) -> End {
+    process.begins(&job, &work);
+    let (gate, lost, refusals) = (process.gate.clone(), process.lost.clone(), process.refusals.clone());
+    checks.costs.count(around.refused.map(|_| around.now));
+    let mut calls = Calls {
+        api,
+        checks,
+        trace,
+        gate: &gate,
+        lost: &lost,
+        refusals: &refusals,
+        now: around.now,
+        around,
+        made: 0,
+        end: End::Lives,
+    };
+    let outcome = process.work(&mut calls, &job, work);
+    let end = calls.end;
+    match outcome {
+        Some(outcome) => {
+            calls.trace.say(|| format!("    {outcome:?}"));
+            process.ends(job, &outcome, around.now);
+        }
+        None => process.route(around.now),
+    }
+    end
+}
