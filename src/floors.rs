@@ -10,7 +10,7 @@ use std::{
 
 /// The rooms of the binary's package from the ground up. A room imports only rooms that stand before it, so that no two need
 /// each other. Between crates Cargo sees to that.
-const ROOMS: [&str; 7] = ["settings", "drivers", "server", "dev_server", "extension", "manager", "cli"];
+const ROOMS: [&str; 6] = ["settings", "drivers", "server", "extension", "manager", "cli"];
 
 /// Rooms and crates that compute and nothing else.
 const PURE_ROOMS: [&str; 6] =

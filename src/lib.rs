@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
-pub mod dev_server;
 pub mod drivers;
 pub mod extension;
 #[cfg(test)]

@@ -8,7 +8,6 @@
 
 mod drivers;
 mod extension;
-mod limits;
 mod loops;
 mod serving;
 
@@ -20,7 +19,7 @@ pub use extension::{
     AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings, Lookup,
     SharedAuthority, SourceRights, ViewSelection,
 };
-pub use limits::{ConnectionLimits, Http2Limits, Limits, RequestLimits};
+use kube_listener::Limits;
 pub use loops::{Controller, ControllerSet, Half, LeaderElection, StandbyCaches, Workers};
 pub use serving::{
     AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, SniCertificate, TlsCipherSuite,

@@ -5,8 +5,8 @@ use std::{net::SocketAddr, time::Duration};
 use futures::StreamExt;
 use http::Request;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube_dev_server::{DevServer, DevServerOptions, Listening, Storage};
 use machine_api::crd::{CrdOptions, definitions};
-use machine_controller_manager::dev_server::{DevServer, DevServerOptions, Listening, Storage};
 use serde_json::{Value, json};
 
 pub const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines";

@@ -9,7 +9,7 @@ use std::{
 };
 
 use http::Request;
-use machine_controller_manager::dev_server::Storage;
+use kube_dev_server::Storage;
 use serde_json::{Value, json};
 
 use super::load::{

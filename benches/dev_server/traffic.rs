@@ -8,7 +8,7 @@ use std::{
 use futures::StreamExt;
 use http::Request;
 use http_body_util::BodyExt;
-use machine_controller_manager::dev_server::Storage;
+use kube_dev_server::Storage;
 use serde_json::json;
 
 use super::load::{Cluster, MACHINES, config_map, create, fill, folder, machine, share};

@@ -38,10 +38,8 @@ use super::{
     registry::Registry,
     view::{SourceRight, View},
 };
-use crate::{
-    server::{BodyReader, Guest, Peer, tls::ShownChain},
-    settings::SourceRights,
-};
+use crate::{server::Guest, settings::SourceRights};
+use kube_listener::{BodyReader, Peer, ShownChain};
 use kube_protocol::{
     answer::{Answer, AnswerBody, refused, written},
     health,

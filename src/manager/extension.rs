@@ -32,16 +32,14 @@ use crate::{
         view::View,
         views::views,
     },
-    server::{
-        BodyReader,
-        tls::{Authorities, AuthorityFile, POLL_INTERVAL},
-    },
+    server::tls::{Authorities, AuthorityFile, POLL_INTERVAL},
     settings::{AuthenticationSettings, ExtensionSettings, FrontProxySettings, Lookup},
 };
 use controller_runtime::{
     clients::{Cluster, Purpose},
     supervisor::{Stage, Supervisor},
 };
+use kube_listener::BodyReader;
 
 /// Puts the server together and starts what it needs; none when it is switched off or nothing listens.
 pub(super) async fn prepare(

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use axum::body::Body;
 use http::{Request, Response};
 
-/// Answers every request on the TLS port that is not for the webhooks. Each request carries its [`super::Peer`] as an
+/// Answers every request on the TLS port that is not for the webhooks. Each request carries its [`kube_listener::Peer`] as an
 /// extension.
 #[async_trait]
 pub trait Guest: Send + Sync + 'static {

@@ -6,8 +6,6 @@
 //! a [`Guest`] over requests.
 //! Sources: spec/api-and-admission §9, §11, spec/extension-apiserver §4, spec/deployment-and-set §1.3.
 
-mod body;
-pub mod connections;
 mod guest;
 mod handshake;
 pub mod health;
@@ -27,8 +25,6 @@ use tokio::{net::TcpListener, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-pub use body::BodyReader;
-pub use connections::Peer;
 pub use guest::Guest;
 pub use handshake::{ClientCertificates, TlsVersion};
 pub use health::{Check, Gate, Health, Readiness};
@@ -38,14 +34,14 @@ pub use taken::Taken;
 pub use webhooks::{Answer, Lookup, Reply, Reviewer, answer_at};
 
 use self::{
-    connections::{Acceptor, Stop},
     handshake::tls_acceptor,
     observer::Told,
     routes::{Late, Routes},
     tls::CertificateHandle,
     webhooks::{Callers, Webhooks},
 };
-use crate::settings::{ConnectionLimits, LateRequests, RequestLimits};
+use crate::settings::LateRequests;
+use kube_listener::{Acceptor, ConnectionLimits, RequestLimits, Stop};
 use mcm_metrics::{Listener, Metrics};
 
 /// Where and how to listen.

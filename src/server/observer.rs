@@ -3,14 +3,12 @@
 use std::{net::SocketAddr, time::Duration};
 
 use http::{Method, StatusCode};
+use kube_listener::{Observer, Rejection, is_health};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::{
-    LogLimit,
-    connections::{Observer, is_health},
-};
-use mcm_metrics::{Listener, Metrics, OfListener, Rejected, Rejection};
+use super::LogLimit;
+use mcm_metrics::{self as metrics, Listener, Metrics, OfListener, Rejected};
 
 /// Counts connections in metrics, and logs requests without their bodies.
 pub(super) struct Told {
@@ -36,6 +34,11 @@ impl Observer for Told {
     }
 
     fn rejected(&self, reason: Rejection) {
+        let reason = match reason {
+            Rejection::ConnectionLimit => metrics::Rejection::ConnectionLimit,
+            Rejection::PeerConnectionLimit => metrics::Rejection::PeerConnectionLimit,
+            Rejection::Handshake => metrics::Rejection::Handshake,
+        };
         self.metrics.server.rejected.inc(&Rejected { listener: self.listener, reason });
     }
 

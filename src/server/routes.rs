@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::{Router, body::Body};
 use http::{Request, Response};
+use kube_listener::{Handler, Peer, is_health};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
 use super::{
-    Guest, Peer,
-    connections::{Handler, is_health},
+    Guest,
     status::Refusal,
     webhooks::{self, Webhooks},
 };

@@ -14,6 +14,10 @@ use axum::{Router, body::Body, extract::Request, response::Response, routing::an
 use futures::future::BoxFuture;
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use jiff::Timestamp;
+use kube_listener::{
+    Peer, Refusal as Limit,
+    body::{self, Collected, LargeBodies},
+};
 use serde_json::Value;
 use tokio::{
     sync::Semaphore,
@@ -21,14 +25,8 @@ use tokio::{
 };
 use tracing::error;
 
-use super::{
-    ClientCertificates, Health, LogLimit, Peer,
-    body::{self, Collected, LargeBodies},
-    plain::health_routes,
-    status::Refusal,
-    tls::LiveAuthorities,
-};
-use crate::settings::RequestLimits;
+use super::{ClientCertificates, Health, LogLimit, plain::health_routes, status::Refusal, tls::LiveAuthorities};
+use kube_listener::RequestLimits;
 use kube_values::duration::GoDuration;
 use machine_api::names::webhook_path;
 use mcm_metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection, Webhook};
@@ -226,12 +224,12 @@ async fn answer(
         Webhook::Convert => &webhooks.conversion,
         Webhook::Mutate | Webhook::Validate | Webhook::ValidateStatus => &webhooks.admission,
     };
-    let _permit = places.in_flight.try_acquire().map_err(|_| Refusal::Busy)?;
+    let _permit = places.in_flight.try_acquire().map_err(|_| Limit::Busy)?;
     let deadline = began + budget(request.uri().query(), webhooks.limits.default_timeout);
     let collected =
         body::collect(request.into_body(), places.body_bytes, deadline, &webhooks.limits, &places.large_bodies).await?;
     if Instant::now() >= deadline {
-        return Err(Refusal::Timeout);
+        return Err(Limit::Timeout.into());
     }
     let reviewer = Arc::clone(&webhooks.reviewer);
     let work = Work { webhooks, webhook, places, deadline };
@@ -269,7 +267,7 @@ impl Work<'_> {
             return Ok((done, collected));
         }
         let turn = timeout_at(deadline, Arc::clone(&places.large_reviews).acquire_owned()).await;
-        let turn = turn.map_err(|_| Refusal::Timeout)?;
+        let turn = turn.map_err(|_| Limit::Timeout)?;
         let behind = Arc::clone(webhooks);
         let work = tokio::task::spawn_blocking(move || {
             // Given back when the work is over, also when its caller has gone; it ends soon after the deadline.
@@ -279,8 +277,8 @@ impl Work<'_> {
         });
         match timeout_at(deadline, work).await {
             Ok(Ok(done)) => done,
-            Ok(Err(_)) => Err(Refusal::Panic),
-            Err(_) => Err(Refusal::Timeout),
+            Ok(Err(_)) => Err(Limit::Panic.into()),
+            Err(_) => Err(Limit::Timeout.into()),
         }
     }
 }
@@ -303,14 +301,14 @@ fn guarded<T>(
 ) -> Result<T, Refusal> {
     let given_up = || Instant::now() >= deadline;
     if given_up() {
-        return Err(Refusal::Timeout);
+        return Err(Limit::Timeout.into());
     }
     catch_unwind(AssertUnwindSafe(|| work(&given_up))).map_err(|_| {
         if let Some(held_back) = webhooks.complaints.permit(Instant::now()) {
             error!(?webhook, held_back, "a review panicked; the caller gets a failure and the process goes on");
         }
         webhooks.metrics.server.panics.inc(&Panicked { webhook });
-        Refusal::Panic
+        Refusal::from(Limit::Panic)
     })
 }
 
@@ -341,10 +339,11 @@ fn answer_response(answer: Answer) -> Response {
 }
 
 fn count(metrics: &Metrics, refusal: Refusal) {
-    let reason = match refusal {
-        Refusal::Busy => Rejection::InFlightLimit,
-        Refusal::TooLarge { .. } => Rejection::BodyTooLarge,
-        Refusal::RequestTimeout => Rejection::BodyTooSlow,
+    let Refusal::Limit(limit) = refusal else { return };
+    let reason = match limit {
+        Limit::Busy => Rejection::InFlightLimit,
+        Limit::TooLarge { .. } => Rejection::BodyTooLarge,
+        Limit::RequestTimeout => Rejection::BodyTooSlow,
         _ => return,
     };
     metrics.server.rejected.inc(&Rejected { listener: Listener::Secure, reason });

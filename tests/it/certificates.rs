@@ -19,12 +19,10 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-use machine_controller_manager::{
-    server::{
-        Answer, Health, Reply, Reviewer, Server, ServerOptions,
-        tls::{CertMode, CertificateManager, CertificateSettings, Target, material::Certificate, plan::PlanSettings},
-    },
-    settings::ConnectionLimits,
+use kube_listener::ConnectionLimits;
+use machine_controller_manager::server::{
+    Answer, Health, Reply, Reviewer, Server, ServerOptions,
+    tls::{CertMode, CertificateManager, CertificateSettings, Target, material::Certificate, plan::PlanSettings},
 };
 use mcm_metrics::{Metrics, Webhook};
 use serde_json::{Value, json};

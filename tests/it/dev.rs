@@ -11,7 +11,7 @@ use kube::{
     api::{ListParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use machine_controller_manager::dev_server::{DevServer, DevServerOptions};
+use kube_dev_server::{DevServer, DevServerOptions};
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 

@@ -9,7 +9,7 @@ use kube::{
     api::PostParams,
     runtime::{WatchStreamExt, watcher},
 };
-use machine_controller_manager::dev_server::{AuthorizationMode, DevServer, DevServerOptions, StandIn};
+use kube_dev_server::{AuthorizationMode, DevServer, DevServerOptions, StandIn};
 
 use crate::{
     conformance::{self, Needs, Probe, programs},

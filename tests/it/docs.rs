@@ -99,7 +99,7 @@ fn expanded(path: &str) -> Vec<String> {
 #[test]
 fn every_file_that_is_named_is_there() {
     let roots = "src|crates|tests|deploy|docs|scripts|crds|webhooks|apiservice|certs|fuzz|benches|(?:controller|driver|kube|machine|mcm)-[a-z-]+/src|\
-                 deployment|set|machine|drain|safety|server|cli|extension|manager|dev_server";
+                 deployment|set|machine|drain|safety|server|cli|extension|manager";
     let named = Regex::new(&format!(r"^(?:{roots})/[a-z_0-9./{{}},-]*$")).expect("a pattern");
     let is_there = |path: &String| BASES.iter().any(|base| Path::new(ROOT).join(base).join(path).exists());
     let wrong = complaints(|document| {

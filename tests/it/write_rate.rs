@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
+use kube_dev_server::{DevServer, InProcess};
 use machine_controller_manager::{
-    dev_server::{DevServer, InProcess},
     manager::{Face, run_in},
     server::{Reviewer, answer_at},
 };
+
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, time::Instant};

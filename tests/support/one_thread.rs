@@ -6,13 +6,13 @@ use clap::Parser;
 use controller_runtime::clock::{SharedClock, TokioClock};
 use http::Request;
 use jiff::Timestamp;
+use kube_dev_server::{DevServer, DevServerOptions, InProcess};
 use machine_api::{
     admission::manifests::{Client, WebhookManifests},
     crd::{Converter, CrdOptions, V1Beta1, definitions},
 };
 use machine_controller_manager::{
     cli::serve::{args::ServeArgs, validate},
-    dev_server::{DevServer, DevServerOptions, InProcess},
     manager::{Face, Randomness, Reach, Surroundings},
     server::{Reviewer, answer_at},
     settings::Settings,

@@ -31,14 +31,10 @@ use super::{
     logging,
     serve::{args::ServeArgs, validate::Surroundings},
 };
-use crate::{
-    dev_server::{
-        AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Limits, Listening, Reach, StandIn,
-        Storage, write_private,
-    },
-    manager,
-    server::Taken,
-    settings::Settings,
+use crate::{manager, server::Taken, settings::Settings};
+use kube_dev_server::{
+    AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Limits, Listening, Reach, StandIn, Storage,
+    write_private,
 };
 use kube_values::duration::GoDuration;
 

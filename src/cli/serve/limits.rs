@@ -7,7 +7,7 @@ use std::{num::NonZeroUsize, time::Duration};
 use clap::Args;
 
 use super::problems::Problems;
-use crate::settings::{ConnectionLimits, Http2Limits, Limits, RequestLimits};
+use kube_listener::{ConnectionLimits, Http2Limits, Limits, RequestLimits};
 use kube_values::duration::GoDuration;
 
 /// Limits of connections and requests.

@@ -12,7 +12,7 @@ use super::{
     headers::{Bearer, HeaderFault, Token, asks_to_impersonate, bearer},
     identity::Identity,
 };
-use crate::server::tls::ShownChain;
+use kube_listener::ShownChain;
 use kube_protocol::status::ApiStatus;
 
 /// How somebody became known.

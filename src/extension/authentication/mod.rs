@@ -24,7 +24,7 @@ use self::{
     headers::{Bearer, bearer},
     tokens::Tokens,
 };
-use crate::server::tls::ShownChain;
+use kube_listener::ShownChain;
 use kube_protocol::status::ApiStatus;
 
 /// Finds out who sends requests.

@@ -27,9 +27,9 @@ use crate::{
         testing::{Pki, TestView, Usage},
     },
     server::Health,
-    settings::RequestLimits,
     settings::{AuditLog, SharedAuthority},
 };
+use kube_listener::RequestLimits;
 
 pub(super) const VIEWS: &str = "/apis/views.machine.sapcloud.io/v1alpha1/namespaces/h/testviews";
 pub(super) const NOW: &str = "2026-01-01T00:00:00Z";

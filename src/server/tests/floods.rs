@@ -21,10 +21,8 @@ use super::{
     guest::Counting,
     rig::{Rig, options, soon},
 };
-use crate::{
-    server::{Guest, ServerOptions},
-    settings::ConnectionLimits,
-};
+use crate::server::{Guest, ServerOptions};
+use kube_listener::ConnectionLimits;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// `GET /apis` of host `mcm`, mostly from the static table.

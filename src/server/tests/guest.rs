@@ -13,7 +13,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::rig::{Raw, Rig, client_config, connect_with, options, soon, until};
-use crate::server::{ClientCertificates, Guest, Peer, ServerOptions, tls::Authorities};
+use crate::server::{ClientCertificates, Guest, ServerOptions, tls::Authorities};
+use kube_listener::Peer;
 
 /// Tells how many certificates its caller has shown, and ends the connection when asked to.
 pub(super) struct Counting;

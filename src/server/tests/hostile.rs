@@ -9,13 +9,11 @@ use tokio::{
 };
 
 use super::rig::{Rig, client_config, connect, connect_with, head, names, options, soon, until};
-use crate::{
-    server::{
-        ClientCertificates, ServerOptions,
-        tls::{Authorities, LiveAuthorities, authority::Authority},
-    },
-    settings::{ConnectionLimits, RequestLimits},
+use crate::server::{
+    ClientCertificates, ServerOptions,
+    tls::{Authorities, LiveAuthorities, authority::Authority},
 };
+use kube_listener::{ConnectionLimits, RequestLimits};
 
 fn with(connections: ConnectionLimits) -> ServerOptions {
     ServerOptions { connections, ..options() }

@@ -7,7 +7,8 @@ use rstest::rstest;
 use tokio::time::Instant;
 
 use super::rig::{Rig, head, options, until};
-use crate::{server::ServerOptions, settings::RequestLimits};
+use crate::server::ServerOptions;
+use kube_listener::RequestLimits;
 
 fn with(requests: RequestLimits) -> ServerOptions {
     ServerOptions { requests, ..options() }

@@ -32,7 +32,7 @@ use tracing::{error, info};
 
 pub use authority_files::AuthorityFile;
 pub(super) use client::AnyHolder;
-pub use client::{Authorities, LiveAuthorities, ShownChain};
+pub use client::{Authorities, LiveAuthorities};
 pub use files::{NamedBy, POLL_INTERVAL, PairFiles};
 pub use injection::Target;
 pub use names::{InvalidServingName, serving_names};

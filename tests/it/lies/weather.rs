@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use machine_controller_manager::dev_server::DevServer;
+use kube_dev_server::DevServer;
+
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

@@ -1,0 +1,162 @@
+//! One request on its way to a registered server and back.
+//!
+//! Source: spec/extension-apiserver §5.2, §5.3.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, StatusCode, header,
+    request::Parts,
+    uri::{Authority, PathAndQuery},
+};
+
+use super::GroupVersion;
+use crate::{
+    access::User,
+    server::{Answer, AnswerBody, Server},
+};
+use kube_listener::Peer;
+use kube_protocol::status::{ApiStatus, Form};
+
+/// No answer takes longer to begin; a watch begins at once.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// What concerns one connection only, or says who somebody is.
+static NOT_SENT_ON: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::AUTHORIZATION,
+    header::HOST,
+];
+const IDENTITY_PREFIXES: [&str; 2] = ["x-remote-", "impersonate-"];
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
+impl Server {
+    /// Sends a request on to the server that answers for its group-version, in the name of its user.
+    ///
+    /// # Errors
+    /// 503 when it does not answer, in plain text as the aggregation layer writes it.
+    pub(crate) async fn forward(
+        &self,
+        serves: &GroupVersion,
+        head: &Parts,
+        body: &Bytes,
+        user: &User,
+    ) -> Result<Answer, ApiStatus> {
+        let Some(backend) = self.aggregator.backend(serves) else { return Err(ApiStatus::page_not_found()) };
+        let (Ok(line), Ok(_)) = (&backend.line, &backend.found) else {
+            return Err(unreachable("service unavailable".to_owned()));
+        };
+        let path_and_query = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let sent = line.send(head.method.clone(), path_and_query, onward(head, user), body.clone());
+        let response = match tokio::time::timeout(DEADLINE, sent).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(why)) => {
+                self.aggregator.look_again();
+                return Err(unreachable(format!("error trying to reach service: {why}")));
+            }
+            Err(_) => return Err(ApiStatus::new(504, "Timeout", "the registered server did not answer in time")),
+        };
+        let (answered, body) = response.into_parts();
+        let mut headers = answered.headers;
+        for name in &NOT_SENT_ON {
+            headers.remove(name);
+        }
+        Ok(Answer {
+            status: answered.status,
+            body: if answered.status == StatusCode::NOT_MODIFIED {
+                AnswerBody::Empty
+            } else {
+                AnswerBody::Stream(Body::new(body))
+            },
+            warnings: Vec::new(),
+            headers,
+        })
+    }
+}
+
+fn unreachable(message: String) -> ApiStatus {
+    ApiStatus { form: Form::Text, ..ApiStatus::new(503, "ServiceUnavailable", message) }
+}
+
+/// The headers that the server gets: those of the caller, without what only we may say, and who asks.
+fn onward(head: &Parts, user: &User) -> HeaderMap {
+    let mut headers = head.headers.clone();
+    for name in &NOT_SENT_ON {
+        headers.remove(name);
+    }
+    let claims: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| IDENTITY_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix)))
+        .cloned()
+        .collect();
+    for name in claims {
+        headers.remove(name);
+    }
+    // The body is sent whole, with a length of its own.
+    headers.remove(header::CONTENT_LENGTH);
+    let mut say = |name: &'static str, text: &str| {
+        if let Ok(value) = HeaderValue::from_str(text) {
+            headers.append(name, value);
+        }
+    };
+    say("x-remote-user", &user.name);
+    for group in &user.groups {
+        say("x-remote-group", group);
+    }
+    say("x-forwarded-uri", head.uri.path());
+    say("x-forwarded-proto", "https");
+    let host = head.uri.authority().map(Authority::as_str).map(str::to_owned);
+    let host = host.or_else(|| head.headers.get(header::HOST)?.to_str().ok().map(str::to_owned));
+    say("x-forwarded-host", &host.unwrap_or_default());
+    if let Some(peer) = head.extensions.get::<Peer>() {
+        let told = head.headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
+        let all: Vec<String> = told.map(str::to_owned).chain([peer.address.ip().to_string()]).collect();
+        if let Ok(value) = HeaderValue::from_str(&all.join(", ")) {
+            headers.insert(FORWARDED_FOR, value);
+        }
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xa_143_xa_169_only_we_say_who_asks_and_from_where() {
+        let mut request = http::Request::get("/apis/g/v1/pets?limit=5")
+            .header("authorization", "Bearer secret")
+            .header("x-remote-user", "root")
+            .header("x-remote-group", "system:masters")
+            .header("x-remote-extra-scope", "all")
+            .header("impersonate-user", "root")
+            .header("connection", "keep-alive")
+            .header("x-forwarded-for", "9.9.9.9")
+            .header("accept", "application/json")
+            .header("host", "127.0.0.1:1")
+            .body(())
+            .unwrap();
+        request.extensions_mut().insert(Peer::new(([127, 0, 0, 1], 1).into(), Vec::new()));
+        let (head, ()) = request.into_parts();
+        let user = User::known("alice", ["people".to_owned()]);
+        let headers = onward(&head, &user);
+        let all = |name: &str| -> Vec<&str> {
+            headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
+        };
+        assert_eq!(all("x-remote-user"), ["alice"]);
+        assert_eq!(all("x-remote-group"), ["people", "system:authenticated"]);
+        assert_eq!(all(FORWARDED_FOR), ["9.9.9.9, 127.0.0.1"]);
+        assert_eq!(all("x-forwarded-uri"), ["/apis/g/v1/pets"]);
+        assert_eq!(all("accept"), ["application/json"]);
+        for name in ["authorization", "x-remote-extra-scope", "impersonate-user", "connection", "host"] {
+            assert_eq!(all(name), [""; 0], "{name}");
+        }
+    }
+}

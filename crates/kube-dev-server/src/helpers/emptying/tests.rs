@@ -1,0 +1,157 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::{
+    hooks::Hook,
+    testing::{Cluster, ask, cluster, delete, eventually, get, gone},
+};
+use kube_protocol::request::Verb;
+
+const NAMESPACE: &str = "/api/v1/namespaces/a";
+const MAPS: &str = "/api/v1/namespaces/a/configmaps";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+async fn with_namespace() -> Cluster {
+    let cluster = cluster([]);
+    ask(&cluster, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "a"}})).await.unwrap();
+    cluster
+}
+
+fn refuse(cluster: &Cluster, verb: Verb, resource: &str, times: u32) {
+    let resource = Some(resource.to_owned());
+    cluster.server.order(Hook::FailNext { verb: Some(verb), resource, status: 403, times }).unwrap();
+}
+
+/// What a condition says: status, reason and message.
+fn said(object: &Value, kind: &str) -> Option<[String; 3]> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    let found = conditions.iter().find(|condition| condition["type"] == kind)?;
+    Some(["/status", "/reason", "/message"].map(|field| text(found, field).to_owned()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_says_who_refuses_its_end_and_ends_when_nobody_does() {
+    let cluster = with_namespace().await;
+    ask(&cluster, "POST", MAPS, &json!({"metadata": {"name": "m"}})).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    delete(&cluster, NAMESPACE).await;
+    refuse(&cluster, Verb::Delete, "configmaps", 6);
+    let told = eventually("the namespace to tell", async || {
+        said(&get(&cluster, NAMESPACE).await.ok()?, "NamespaceDeletionContentFailure")
+    })
+    .await;
+    let message = "Failed to delete all resource types, 1 remaining: a hook for tests refuses to delete configmaps";
+    assert_eq!(told, ["True", "ContentDeletionFailed", message]);
+    gone(&cluster, NAMESPACE).await;
+    assert_eq!(get(&cluster, &format!("{MAPS}/m")).await, Err(404));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_says_what_remains_and_what_holds_it() {
+    let cluster = with_namespace().await;
+    let held = json!({"metadata": {"name": "m", "finalizers": ["example.com/hold"]}});
+    ask(&cluster, "POST", MAPS, &held).await.unwrap();
+    delete(&cluster, NAMESPACE).await;
+    let namespace = eventually("the namespace to tell", async || {
+        let namespace = get(&cluster, NAMESPACE).await.ok()?;
+        said(&namespace, "NamespaceContentRemaining").map(|_| namespace)
+    })
+    .await;
+    let remaining =
+        ["True", "SomeResourcesRemain", "Some resources are remaining: configmaps. has 1 resource instances"];
+    assert_eq!(said(&namespace, "NamespaceContentRemaining").unwrap(), remaining);
+    let finalizers = "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances";
+    assert_eq!(said(&namespace, "NamespaceFinalizersRemaining").unwrap(), ["True", "SomeFinalizersRemain", finalizers]);
+    assert_eq!(said(&namespace, "NamespaceDeletionContentFailure").unwrap()[0], "False");
+    ask(&cluster, "PATCH", &format!("{MAPS}/m"), &json!({"metadata": {"finalizers": null}})).await.unwrap();
+    gone(&cluster, NAMESPACE).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_go_before_everything_else() {
+    let cluster = with_namespace().await;
+    let pod = json!({"metadata": {"name": "p", "finalizers": ["example.com/hold"]},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    ask(&cluster, "POST", &format!("{NAMESPACE}/pods"), &pod).await.unwrap();
+    ask(&cluster, "POST", MAPS, &json!({"metadata": {"name": "m"}})).await.unwrap();
+    delete(&cluster, NAMESPACE).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    get(&cluster, &format!("{MAPS}/m")).await.expect("the pod is there");
+    let pod = format!("{NAMESPACE}/pods/p");
+    ask(&cluster, "PATCH", &pod, &json!({"metadata": {"finalizers": null}})).await.unwrap();
+    gone(&cluster, NAMESPACE).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_says_who_refuses_its_end_and_ends_when_nobody_does() {
+    let cluster = with_namespace().await;
+    let definition = json!({
+        "metadata": {"name": "things.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}}}]},
+    });
+    ask(&cluster, "POST", DEFINITIONS, &definition).await.unwrap();
+    let things = "/apis/example.com/v1/namespaces/a/things";
+    let thing = json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}});
+    ask(&cluster, "POST", things, &thing).await.unwrap();
+    let place = format!("{DEFINITIONS}/things.example.com");
+    delete(&cluster, &place).await;
+    refuse(&cluster, Verb::Delete, "things", 6);
+    // The finalizer is refused too, for a while.
+    refuse(&cluster, Verb::Patch, "customresourcedefinitions", 3);
+    let told =
+        eventually("the definition to tell", async || said(&get(&cluster, &place).await.ok()?, "Terminating")).await;
+    assert_eq!([told[0].as_str(), told[1].as_str()], ["True", "InstanceDeletionFailed"]);
+    assert!(told[2].contains("a hook for tests refuses to delete things"), "{told:?}");
+    gone(&cluster, &place).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_node_that_is_gone_go_though_that_is_refused_at_first() {
+    let cluster = with_namespace().await;
+    ask(&cluster, "POST", "/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.unwrap();
+    let pod = |name: &str, node: &str| json!({"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}});
+    for (name, node) in [("p", "n"), ("q", "n"), ("r", "other")] {
+        ask(&cluster, "POST", &format!("{NAMESPACE}/pods"), &pod(name, node)).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    delete(&cluster, "/api/v1/nodes/n").await;
+    refuse(&cluster, Verb::Delete, "pods", 3);
+    gone(&cluster, &format!("{NAMESPACE}/pods/p")).await;
+    gone(&cluster, &format!("{NAMESPACE}/pods/q")).await;
+    get(&cluster, &format!("{NAMESPACE}/pods/r")).await.expect("its node was never there");
+}
+
+/// As if a webhook did not answer.
+fn hold_up_deletions(cluster: &Cluster, resource: &str) {
+    let resource = Some(resource.to_owned());
+    cluster.server.order(Hook::Delay { verb: Some(Verb::Delete), resource, milliseconds: 30_000 }).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletions_that_take_long_hold_up_no_other_namespace_and_no_pods() {
+    let cluster = with_namespace().await;
+    ask(&cluster, "POST", MAPS, &json!({"metadata": {"name": "m"}})).await.unwrap();
+    ask(&cluster, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "b"}})).await.unwrap();
+    ask(&cluster, "POST", "/api/v1/namespaces/b/secrets", &json!({"metadata": {"name": "s"}})).await.unwrap();
+    ask(&cluster, "POST", "/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.unwrap();
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+    ask(&cluster, "POST", "/api/v1/namespaces/default/pods", &pod).await.unwrap();
+    hold_up_deletions(&cluster, "configmaps");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let began = Instant::now();
+    delete(&cluster, NAMESPACE).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    delete(&cluster, "/api/v1/namespaces/b").await;
+    delete(&cluster, "/api/v1/nodes/n").await;
+    gone(&cluster, "/api/v1/namespaces/b").await;
+    gone(&cluster, "/api/v1/namespaces/default/pods/p").await;
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    get(&cluster, NAMESPACE).await.expect("its map is being deleted");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    gone(&cluster, NAMESPACE).await;
+}

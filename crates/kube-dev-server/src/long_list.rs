@@ -1,0 +1,112 @@
+//! Lists that are too long for one piece: written part by part, so that a list of ten thousand neither lies in memory as a
+//! tree and as text, nor keeps a processor from everybody else until it is written.
+//!
+//! Source: spec/extension-apiserver §6.11.
+
+use std::{convert::Infallible, sync::Arc, vec};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+
+use super::{
+    kinds::Served,
+    plain::{self, Form},
+    server::{Answer, AnswerBody, Call},
+    store::Stored,
+};
+
+/// Shorter lists are written in one piece.
+const LONG: usize = 500;
+/// Objects that are written at a time.
+const PART: usize = 100;
+
+/// A list as it is written.
+struct LongList {
+    served: Arc<Served>,
+    rest: vec::IntoIter<Arc<Stored>>,
+    /// What comes before the next object: the head of the list, or a comma.
+    before: Vec<u8>,
+    ended: bool,
+}
+
+impl LongList {
+    fn next(&mut self) -> Option<Bytes> {
+        if self.ended {
+            return None;
+        }
+        let mut part = Vec::new();
+        for stored in self.rest.by_ref().take(PART) {
+            part.append(&mut self.before);
+            plain::write(&stored, &self.served, Form::Item, &mut part);
+            self.before.push(b',');
+        }
+        if self.rest.len() == 0 {
+            self.ended = true;
+            part.extend_from_slice(b"]}\n");
+        }
+        Some(Bytes::from(part))
+    }
+}
+
+/// Whether a list is to be written in parts. Not if it is short, if its caller wants something else than plain JSON objects,
+/// or if a webhook has to convert some of them.
+pub(super) fn is_long(call: &Call<'_>, stored: &[Arc<Stored>]) -> bool {
+    let needs_webhook = |stored: &Arc<Stored>| plain::needs_webhook(stored, &call.served);
+    stored.len() >= LONG && plain::is_wanted(call) && !stored.iter().any(needs_webhook)
+}
+
+/// A list in parts.
+pub(super) fn in_parts(call: &Call<'_>, stored: Vec<Arc<Stored>>, metadata: &Value) -> Answer {
+    let head =
+        json!({"apiVersion": call.served.api_version(), "kind": call.served.resource.list_kind, "metadata": metadata});
+    let mut before = head.to_string().into_bytes();
+    before.pop();
+    before.extend_from_slice(b",\"items\":[");
+    let list = LongList { served: Arc::clone(&call.served), rest: stored.into_iter(), before, ended: false };
+    let parts = futures::stream::unfold(list, |mut list| async move {
+        let part = list.next()?;
+        Some((Ok::<_, Infallible>(part), list))
+    });
+    let body = AnswerBody::Stream(Body::from_stream(parts));
+    Answer { status: StatusCode::OK, body, warnings: Vec::new(), headers: HeaderMap::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ask, cluster};
+
+    const COUNT: usize = LONG + 50;
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_list_has_what_a_short_one_has() {
+        let cluster = cluster([]);
+        for number in 0..COUNT {
+            let map =
+                json!({"metadata": {"name": format!("m-{number:04}"), "labels": {"odd": (number % 2).to_string()}}});
+            ask(&cluster, "POST", MAPS, &map).await.unwrap();
+        }
+        let get = async |path: &str| ask(&cluster, "GET", path, &Value::Null).await.unwrap();
+        let whole = get(MAPS).await;
+        let items = whole["items"].as_array().unwrap();
+        assert_eq!((whole["kind"].as_str(), whole["apiVersion"].as_str()), (Some("ConfigMapList"), Some("v1")));
+        let mut pages = Vec::new();
+        let mut path = format!("{MAPS}?limit=200");
+        loop {
+            let page = get(&path).await;
+            pages.extend(page["items"].as_array().unwrap().clone());
+            match page["metadata"]["continue"].as_str() {
+                Some(token) => path = format!("{MAPS}?limit=200&continue={token}"),
+                None => break,
+            }
+        }
+        assert_eq!(*items, pages, "short pages are written in one piece");
+        assert_eq!(items.len(), COUNT);
+        assert!(items[0].get("kind").is_none(), "items of built-in kinds carry none");
+        let half = get(&format!("{MAPS}?labelSelector=odd%3D1")).await;
+        assert_eq!(half["items"].as_array().unwrap().len(), COUNT / 2);
+    }
+}
