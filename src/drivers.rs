@@ -1,12 +1,53 @@
-//! The drivers that are built in, and the rules over classes of providers whose machines are made elsewhere.
+//! The drivers of a program: those that are built in, and those that its `main` brings.
 
 use std::sync::Arc;
 
 use driver_aws::AwsClasses;
-use machine_driver::ClassRules;
+use machine_driver::{ClassRules, Driver, Registry};
+
+/// The drivers of a program. Clones share them.
+#[derive(Clone, Default)]
+pub struct DriverSet {
+    brought: Vec<Arc<dyn Driver>>,
+}
+
+impl DriverSet {
+    /// Those that are built in, and no others.
+    pub fn built_in() -> Self {
+        Self::default()
+    }
+
+    /// This driver, too. It serves its `provider` strings, also one that the virtual cloud would impersonate; of two drivers
+    /// with the same string the later one serves it.
+    #[must_use]
+    pub fn with(mut self, driver: impl Driver) -> Self {
+        self.brought.push(Arc::new(driver));
+        self
+    }
+
+    /// Which driver serves which of the providers that are wanted, and the rules over their classes. `simulation` is the
+    /// virtual cloud; each driver passes through `each` first.
+    pub(crate) fn registry(
+        &self,
+        simulation: Arc<dyn Driver>,
+        is_wanted: impl Fn(&str) -> bool,
+        each: impl Fn(Arc<dyn Driver>) -> Arc<dyn Driver>,
+    ) -> Registry {
+        let mut registry = Registry::new();
+        for driver in std::iter::once(simulation).chain(self.brought.iter().cloned()).map(each) {
+            for provider in driver.info().providers.iter().filter(|provider| is_wanted(provider)) {
+                registry.register_as(provider, &driver);
+            }
+        }
+        for rules in known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
+            registry.register_rules(rules);
+        }
+        registry
+    }
+}
 
 /// The rules over classes that this program knows without a driver for them.
-pub fn known_rules() -> Vec<Arc<dyn ClassRules>> {
+fn known_rules() -> Vec<Arc<dyn ClassRules>> {
     vec![Arc::new(AwsClasses)]
 }
 

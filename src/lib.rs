@@ -12,3 +12,20 @@ mod floors;
 pub mod manager;
 pub mod server;
 pub mod settings;
+
+use std::process::ExitCode;
+
+pub use drivers::DriverSet;
+
+/// Runs the command line of this process with these drivers. A binary with a driver of its own needs no more than this:
+///
+/// ```no_run
+/// use machine_controller_manager::{DriverSet, run_with};
+///
+/// fn main() -> std::process::ExitCode {
+///     run_with(DriverSet::built_in().with(example_driver::FolderDriver::new("/var/lib/vms")))
+/// }
+/// ```
+pub fn run_with(drivers: DriverSet) -> ExitCode {
+    cli::run(std::env::args_os(), drivers)
+}

@@ -39,6 +39,8 @@ use std::{
 use clap::{CommandFactory, Parser, Subcommand};
 use kube_values::syntax::dns1123_subdomain;
 
+use crate::DriverSet;
+
 /// Declarative virtual machines for Kubernetes.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mcm", version, about, arg_required_else_help = true)]
@@ -122,8 +124,8 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Runs the command of a command line, its first argument being the program's name.
-pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+/// Runs the command of a command line, its first argument being the program's name, with the drivers of the program.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, drivers: DriverSet) -> ExitCode {
     let cli = match Cli::try_parse_from(normalised(called_as::completed(arguments.into_iter().collect()))) {
         Ok(cli) => cli,
         Err(error) => {
@@ -134,7 +136,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let mut out = io::stdout().lock();
-    match cli.command.run(&mut out).and_then(|()| Ok(out.flush()?)) {
+    match cli.command.run(drivers, &mut out).and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Run(cause)) if is_closed_pipe(&cause) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -147,18 +149,18 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 impl Command {
-    fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+    fn run(&self, drivers: DriverSet, out: &mut dyn Write) -> Result<(), Failure> {
         match self {
-            Self::Serve(args) => serve::run(args),
+            Self::Serve(args) => serve::run(args, drivers),
             Self::Manifests(args) => manifests::run(args, out),
-            Self::Validate(args) => args.run(out),
+            Self::Validate(args) => args.run(&drivers, out),
             Self::Convert(args) => args.run(out),
             Self::MigrateStorage(args) => migrate_storage::run(args, out),
             Self::Doctor(args) => doctor::run(args, out),
             Self::Uninstall(args) => uninstall::run(args, out),
             Self::Rollback(args) => rollback::run(args, out),
             Self::Simulate(args) => simulate::run(args, out),
-            Self::Dev(args) => dev::run(args, &mut io::stdout()),
+            Self::Dev(args) => dev::run(args, &drivers, &mut io::stdout()),
             Self::Version(args) => version::run(*args, out),
             Self::Completion(args) => {
                 // Into memory first: the generator panics when its stream is closed.
@@ -245,6 +247,6 @@ mod tests {
     #[test]
     fn wrong_usage_has_an_exit_code_of_its_own() {
         let line = ["mcm", "serve", "--no-such-flag"].map(OsString::from);
-        assert_eq!(run(line), ExitCode::from(2));
+        assert_eq!(run(line, DriverSet::built_in()), ExitCode::from(2));
     }
 }

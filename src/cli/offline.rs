@@ -16,10 +16,10 @@ use super::{
     output::OutputFormat,
     validate::{self, ValidateOptions},
 };
-use crate::{drivers, manager::registered_drivers::RegisteredDrivers};
+use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers};
 use driver_virtual::{SimulationOptions, Standby};
 use machine_api::validation::{ControllerUsers, Coverage, Policy, Profile};
-use machine_driver::{Driver, Registry};
+use machine_driver::Driver;
 
 /// What `-f` calls the standard input.
 const STDIN: &str = "-";
@@ -84,7 +84,7 @@ impl ValidateArgs {
     ///
     /// # Errors
     /// [`Failure::Input`] when an object would not be admitted or something could not be read; the report says what.
-    pub fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+    pub fn run(&self, drivers: &DriverSet, out: &mut dyn Write) -> Result<(), Failure> {
         let options = ValidateOptions {
             files: self.files.clone(),
             old: self.old.clone(),
@@ -101,7 +101,7 @@ impl ValidateArgs {
             },
         };
         let coverage = if self.drivers_exclusive { Coverage::All } else { Coverage::Some };
-        let drivers = drivers(self.drivers.as_deref(), coverage)?;
+        let drivers = self::drivers(drivers, self.drivers.as_deref(), coverage)?;
         match validate::run(&options, &drivers, &mut io::stdin().lock(), out)? {
             0 => Ok(()),
             _ => Err(Failure::Reported),
@@ -110,17 +110,11 @@ impl ValidateArgs {
 }
 
 /// The rules of the drivers that `mcm serve` has with the same `--drivers`.
-fn drivers(selection: Option<&[String]>, coverage: Coverage) -> Result<RegisteredDrivers, Failure> {
+fn drivers(all: &DriverSet, selection: Option<&[String]>, coverage: Coverage) -> Result<RegisteredDrivers, Failure> {
     let simulation: Arc<dyn Driver> =
         Arc::new(Standby::new(&SimulationOptions::new(jiff::Timestamp::now())).map_err(Failure::run)?);
     let is_wanted = |provider: &str| selection.is_none_or(|wanted| wanted.iter().any(|wanted| wanted == provider));
-    let mut registry = Registry::new();
-    for provider in simulation.info().providers.iter().filter(|provider| is_wanted(provider)) {
-        registry.register_as(provider, &simulation);
-    }
-    for rules in drivers::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
-        registry.register_rules(rules);
-    }
+    let registry = all.registry(simulation, is_wanted, |driver| driver);
     Ok(RegisteredDrivers::new(registry, coverage))
 }
 

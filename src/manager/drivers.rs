@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Common, stream};
 use crate::{
-    drivers,
+    DriverSet,
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
 };
 use driver_virtual::{
@@ -24,22 +24,15 @@ pub(super) struct Drivers {
 }
 
 impl Drivers {
-    pub(super) fn new(common: &super::Common) -> anyhow::Result<Self> {
+    pub(super) fn new(common: &Common, all: &DriverSet) -> anyhow::Result<Self> {
         let options = options(common);
         let simulation = Arc::new(Standby::new(&options)?);
-        let driver: Arc<dyn Driver> = Arc::<Standby>::clone(&simulation);
-        let driver: Arc<dyn Driver> = Arc::new(Measured::new(driver, common.metrics.clone()));
-        let mut registry = Registry::new();
         let is_wanted = |provider: &str| match &common.settings.drivers {
             DriverSelection::All => true,
             DriverSelection::Only(providers) => providers.contains(provider),
         };
-        for provider in driver.info().providers.iter().filter(|provider| is_wanted(provider)) {
-            registry.register_as(provider, &driver);
-        }
-        for rules in drivers::known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
-            registry.register_rules(rules);
-        }
+        let measured = |driver| -> Arc<dyn Driver> { Arc::new(Measured::new(driver, common.metrics.clone())) };
+        let registry = all.registry(Arc::<Standby>::clone(&simulation), is_wanted, measured);
         Ok(Self { registry, simulation, options })
     }
 

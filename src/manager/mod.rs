@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use self::randomness::Random;
 pub use self::randomness::Randomness;
 use crate::{
+    DriverSet,
     server::{Health, Reviewer, Taken},
     settings::{Settings, ShutdownSettings},
 };
@@ -90,16 +91,19 @@ pub struct Surroundings {
     pub clock: SharedClock,
     /// Where all randomness comes from.
     pub randomness: Randomness,
+    /// Which drivers there are.
+    pub drivers: DriverSet,
 }
 
 impl Surroundings {
     /// Those of production: clusters and ports as the settings say, and the clock and the randomness of the system.
-    fn of_a_process(taken: Taken) -> Self {
+    fn of_a_process(taken: Taken, drivers: DriverSet) -> Self {
         Self {
             reach: Reach::Settings,
             face: Face::Ports(taken),
             clock: Arc::new(SystemClock::new()),
             randomness: Randomness::OperatingSystem,
+            drivers,
         }
     }
 }
@@ -136,18 +140,18 @@ pub struct SpoiltViews;
 /// When it can't do anything useful: bad configuration, a busy port, an API server that can't be reached at the start, a
 /// lost lease, or a task that failed. When it was cut off by a second signal. [`SpoiltViews`] when another manager has to begin in
 /// its place.
-pub async fn run(settings: Settings) -> anyhow::Result<()> {
-    run_over(Taken::default(), settings).await
+pub async fn run(settings: Settings, drivers: DriverSet) -> anyhow::Result<()> {
+    run_over(Taken::default(), settings, drivers).await
 }
 
 /// The same where some of the ports that the settings name have been taken before.
 ///
 /// # Errors
 /// As [`run`].
-pub async fn run_over(taken: Taken, settings: Settings) -> anyhow::Result<()> {
+pub async fn run_over(taken: Taken, settings: Settings, drivers: DriverSet) -> anyhow::Result<()> {
     // The first one wins, and a second call tells nothing new.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let surroundings = Surroundings::of_a_process(taken);
+    let surroundings = Surroundings::of_a_process(taken, drivers);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut asked = async move || {
@@ -214,7 +218,7 @@ pub async fn run_in(
     let clusters = clusters::Clusters::reach(&common, surroundings.reach).await?;
     let mut tasks = Supervisor::new(graces(common.settings.shutdown));
     timekeeping::start(&common, &mut tasks);
-    let drivers = drivers::Drivers::new(&common)?;
+    let drivers = drivers::Drivers::new(&common, &surroundings.drivers)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
     let views = match &surroundings.face {
         Face::Ports(_) => extension::prepare(&common, &clusters, &mut tasks).await?,
@@ -250,7 +254,10 @@ mod tests {
     #[test]
     fn a_process_draws_its_tokens_from_the_operating_system() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        assert_eq!(Surroundings::of_a_process(Taken::default()).randomness, Randomness::OperatingSystem);
+        assert_eq!(
+            Surroundings::of_a_process(Taken::default(), DriverSet::built_in()).randomness,
+            Randomness::OperatingSystem
+        );
     }
 
     #[rstest::rstest]

@@ -25,6 +25,7 @@ mod dev_conformance;
 mod dev_limits;
 mod docs;
 mod end_to_end;
+mod example_driver;
 mod examples;
 mod extension;
 mod fleet;

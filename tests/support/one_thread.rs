@@ -12,6 +12,7 @@ use machine_api::{
     crd::{Converter, CrdOptions, V1Beta1, definitions},
 };
 use machine_controller_manager::{
+    DriverSet,
     cli::serve::{args::ServeArgs, validate},
     manager::{Face, Randomness, Reach, Surroundings},
     server::{Reviewer, answer_at},
@@ -67,6 +68,7 @@ impl Stage {
             face,
             clock: Arc::clone(&self.clock),
             randomness: Randomness::Seeded(seed),
+            drivers: DriverSet::built_in(),
         }
     }
 }

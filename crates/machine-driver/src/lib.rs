@@ -11,6 +11,7 @@ mod class_rules;
 pub mod contract;
 mod measured;
 mod meter;
+mod provider_spec;
 mod registry;
 mod requests;
 pub mod same_instance;
@@ -19,21 +20,31 @@ mod types;
 
 use std::{collections::BTreeSet, panic::AssertUnwindSafe, time::Duration};
 
-use async_trait::async_trait;
 use futures::FutureExt;
 
+/// For implementations of [`Driver`].
+pub use async_trait::async_trait;
 pub use class_rules::ClassRules;
+/// The time of [`ListedVm::created`].
+pub use jiff::Timestamp;
+/// The address of a VM and the volumes of a drain.
+pub use k8s_openapi::api::core::v1::{NodeAddress, PersistentVolumeSpec};
+/// What [`Driver::validate`] finds, and where.
+pub use kube_values::field::{FieldPath, Findings};
+/// What went wrong in a call, and what follows from it.
 pub use machine_api::machine_code::Code;
+/// What requests are about.
+pub use machine_api::v1alpha1::{Machine, MachineClass};
 pub use measured::Measured;
 pub use meter::{Meter, Operation};
+pub use provider_spec::provider_spec;
 pub use registry::Registry;
 pub use requests::OpContext;
 pub use same_instance::SameInstance;
 pub use status::Status;
+/// Of [`OpContext::deadline`].
+pub use tokio::time::Instant;
 pub use types::*;
-
-use kube_values::field::Findings;
-use machine_api::v1alpha1::MachineClass;
 
 /// The answer of a driver's call within a deadline.
 ///

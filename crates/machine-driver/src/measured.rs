@@ -179,7 +179,7 @@ mod tests {
         let class = Arc::<MachineClass>::default();
         driver.list_machines(&cx, ListRequest { class, secret: crate::SecretData::default() }).await.unwrap();
         driver.create_machine(&cx, request.clone()).await.unwrap_err();
-        tokio::time::timeout(cx.deadline, driver.delete_machine(&cx, request)).await.unwrap_err();
+        tokio::time::timeout_at(cx.deadline, driver.delete_machine(&cx, request)).await.unwrap_err();
         let crashed = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: Vec::new() }).await.unwrap_err();
         assert_eq!((crashed.code, crashed.message.as_str()), (Code::Internal, "the driver crashed during this call"));
         let expected = [

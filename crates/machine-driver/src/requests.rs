@@ -12,8 +12,9 @@ use super::{Code, Meter, Status};
 /// What every driver call gets along.
 #[derive(Clone)]
 pub struct OpContext {
-    /// How long the call may take; the caller drops the future then.
-    pub deadline: Duration,
+    /// When the call must have ended; the caller drops the future then. A driver that sends several requests gives each of them what is
+    /// left.
+    pub deadline: Instant,
     counted: Option<Counted>,
 }
 
@@ -25,9 +26,14 @@ struct Counted {
 }
 
 impl OpContext {
-    /// A call that may take so long; nobody counts its requests yet.
-    pub const fn within(deadline: Duration) -> Self {
-        Self { deadline, counted: None }
+    /// A call that begins now and may take so long; nobody counts its requests yet.
+    pub fn within(limit: Duration) -> Self {
+        Self { deadline: Instant::now() + limit, counted: None }
+    }
+
+    /// The time that is left until the deadline; none once it has passed.
+    pub fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
     }
 
     /// The same call, whose requests are counted under this driver's name.
@@ -94,11 +100,13 @@ mod tests {
     async fn requests_are_counted_by_what_came_of_them() {
         let told = Arc::new(Told::default());
         let meter: Arc<dyn Meter> = Arc::<Told>::clone(&told);
-        let cx = OpContext::within(Duration::from_secs(1)).counted_by(&meter, "aws");
+        let cx = OpContext::within(Duration::from_secs(7)).counted_by(&meter, "aws");
         for code in [Code::OK, Code::NotFound, Code::ResourceExhausted] {
             let _ = cx.request("instance_terminate", answers(code)).await;
         }
-        tokio::time::timeout(cx.deadline, cx.request("instance_terminate", answers(Code::OK))).await.unwrap_err();
+        assert_eq!(cx.left(), Duration::from_secs(1));
+        tokio::time::timeout_at(cx.deadline, cx.request("instance_terminate", answers(Code::OK))).await.unwrap_err();
+        assert_eq!(cx.left(), Duration::ZERO);
         let answered = Some(Duration::from_secs(2));
         let expected = [answered, answered, None, None].map(|answered| ("aws", "instance_terminate", answered));
         assert_eq!(*told.requests.lock().unwrap(), expected);

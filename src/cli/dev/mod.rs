@@ -31,7 +31,7 @@ use super::{
     logging,
     serve::{args::ServeArgs, validate::Surroundings},
 };
-use crate::{manager, server::Taken, settings::Settings};
+use crate::{DriverSet, manager, server::Taken, settings::Settings};
 use kube_dev_server::{
     AuthorizationMode, CONTEXT, Credentials, DevServer, DevServerOptions, Limits, Listening, Reach, StandIn, Storage,
     write_private,
@@ -196,16 +196,16 @@ pub struct DevArgs {
 ///
 /// # Errors
 /// [`Failure::Run`] when the data folder or a port can't be used.
-pub fn run(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+pub fn run(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     logging::start_quietly(args.verbosity).map_err(Failure::run)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::run)?;
-    let ended = runtime.block_on(start(args, out));
+    let ended = runtime.block_on(start(args, drivers, out));
     // What still computes somewhere is not waited for.
     runtime.shutdown_background();
     ended
 }
 
-async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let began = std::time::Instant::now();
     // The first one wins, and a second call tells nothing new.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -235,7 +235,7 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
         install::no_views(&client).await.map_err(Failure::Run)?;
     }
     let settings = settings(args, &folder.path, &server, &credentials, listening.from_this_host(), ports)?;
-    let manager = keep_running(taken, settings);
+    let manager = keep_running(taken, settings, drivers);
     tokio::pin!(manager);
     let style = Style::of_stdout();
     let display = async {
@@ -281,9 +281,9 @@ async fn start(args: &DevArgs, out: &mut (dyn Write + Send)) -> Result<(), Failu
 
 /// Runs a manager until it is told to end, and another one when it ends so that all is read anew: with the process the cluster
 /// would be gone.
-async fn keep_running(mut taken: Taken, settings: Settings) -> anyhow::Result<()> {
+async fn keep_running(mut taken: Taken, settings: Settings, drivers: &DriverSet) -> anyhow::Result<()> {
     loop {
-        match manager::run_over(taken, settings.clone()).await {
+        match manager::run_over(taken, settings.clone(), drivers.clone()).await {
             Err(error) if error.is::<manager::SpoiltViews>() => taken = Taken::default(),
             ended => return ended,
         }

@@ -13,7 +13,7 @@ use args::ServeArgs;
 use validate::Surroundings;
 
 use super::{Failure, logging};
-use crate::manager;
+use crate::{DriverSet, manager};
 
 /// Where a pod finds the namespace it runs in.
 const POD_NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -24,7 +24,7 @@ const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 ///
 /// # Errors
 /// [`Failure::Usage`] with every wrong flag; [`Failure::Run`] when the process can't do anything useful.
-pub fn run(args: &ServeArgs) -> Result<(), Failure> {
+pub fn run(args: &ServeArgs, drivers: DriverSet) -> Result<(), Failure> {
     let settings = args.validate(&surroundings()).map_err(|problems| Failure::Usage(problems.join("\n")))?;
     logging::start(&args.logging).map_err(Failure::run)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
@@ -32,7 +32,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::run)?;
-    let ended = runtime.block_on(manager::run(settings)).map_err(Failure::run);
+    let ended = runtime.block_on(manager::run(settings, drivers)).map_err(Failure::run);
     // What still computes somewhere is not waited for.
     runtime.shutdown_background();
     ended

@@ -7,13 +7,12 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
 
 use super::*;
-use crate::{drivers, manager::registered_drivers::RegisteredDrivers};
+use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers};
 use driver_virtual::{SimulationOptions, Standby};
 use machine_api::{
     admission::{Admission, Endpoint, ReviewAnswer},
     validation::{ControllerUsers, Coverage, NoReferences, Profile, References},
 };
-use machine_driver::{Driver, Registry};
 
 #[path = "../../../tests/support/admission_cases.rs"]
 mod table;
@@ -24,13 +23,8 @@ const NAMESPACE: &str = "default";
 
 /// The drivers that `mcm serve` has by default.
 fn drivers() -> RegisteredDrivers {
-    let mut registry = Registry::new();
-    let simulation: Arc<dyn Driver> =
-        Arc::new(Standby::new(&SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH)).unwrap());
-    registry.register(&simulation);
-    for rules in &drivers::known_rules() {
-        registry.register_rules(rules);
-    }
+    let simulation = Standby::new(&SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH)).unwrap();
+    let registry = DriverSet::built_in().registry(Arc::new(simulation), |_| true, |driver| driver);
     RegisteredDrivers::new(registry, Coverage::Some)
 }
 

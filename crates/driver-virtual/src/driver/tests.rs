@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Impersonation, SimulationConfig, SimulationError, SimulationOptions, StatePlace, VirtualCloud, start};
 
-static CX: OpContext = OpContext::within(Duration::from_secs(60));
+fn cx() -> OpContext {
+    OpContext::within(Duration::from_secs(60))
+}
 
 fn options(text: &str) -> SimulationOptions {
     let defaults = SimulationConfig::without_latency().overlaid_by_text(text).unwrap();
@@ -49,7 +51,7 @@ fn code<T>(answer: Result<T, Status>) -> Code {
 
 async fn machines(cloud: &VirtualCloud) -> Vec<String> {
     let request = ListRequest { class: Arc::new(class("virtual", json!({}))), secret: SecretData::default() };
-    cloud.list_machines(&CX, request).await.unwrap().into_iter().map(|vm| vm.machine_name).collect()
+    cloud.list_machines(&cx(), request).await.unwrap().into_iter().map(|vm| vm.machine_name).collect()
 }
 
 #[rstest]
@@ -67,22 +69,22 @@ async fn it_keeps_the_contract_of_drivers(#[case] provider: &str, #[case] spec: 
 async fn a_create_returns_when_the_vm_exists_and_a_delete_when_it_is_gone() {
     let cloud = a_cloud(options("latency: {create: 2s, delete: 10s}")).await;
     let started = Instant::now();
-    let created = cloud.create_machine(&CX, request("m")).await.unwrap();
+    let created = cloud.create_machine(&cx(), request("m")).await.unwrap();
     assert_eq!(started.elapsed(), Duration::from_secs(2));
     assert_eq!(created.vm.node_name, "m");
-    assert_eq!(cloud.get_machine_status(&CX, request("m")).await, Ok(created.vm));
-    cloud.delete_machine(&CX, request("m")).await.unwrap();
+    assert_eq!(cloud.get_machine_status(&cx(), request("m")).await, Ok(created.vm));
+    cloud.delete_machine(&cx(), request("m")).await.unwrap();
     assert_eq!(started.elapsed(), Duration::from_secs(12));
-    assert_eq!(code(cloud.get_machine_status(&CX, request("m")).await), Code::NotFound);
+    assert_eq!(code(cloud.get_machine_status(&cx(), request("m")).await), Code::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_create_that_was_given_up_is_found_by_the_next_one() {
     let cloud = a_cloud(options("latency: {create: 10s}")).await;
-    let given_up = tokio::time::timeout(Duration::from_secs(3), cloud.create_machine(&CX, request("m"))).await;
+    let given_up = tokio::time::timeout(Duration::from_secs(3), cloud.create_machine(&cx(), request("m"))).await;
     assert!(given_up.is_err());
     let started = Instant::now();
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     assert_eq!((started.elapsed(), cloud.vm_count()), (Duration::from_secs(7), 1));
 }
 
@@ -90,10 +92,11 @@ async fn a_create_that_was_given_up_is_found_by_the_next_one() {
 async fn a_create_may_hang_although_the_vm_is_made() {
     let cloud = a_cloud(options("failures: [{op: create, effect: created-but-error, for: 10m, count: 1}]")).await;
     let started = Instant::now();
-    let hanging = cloud.create_machine(&CX, request("m"));
+    let cx = cx();
+    let hanging = cloud.create_machine(&cx, request("m"));
     tokio::pin!(hanging);
     assert!(tokio::time::timeout(Duration::from_secs(1), &mut hanging).await.is_err());
-    assert_eq!(cloud.get_machine_status(&CX, request("m")).await.unwrap().node_name, "m");
+    assert_eq!(cloud.get_machine_status(&cx, request("m")).await.unwrap().node_name, "m");
     assert_eq!(code(hanging.await), Code::Unknown);
     assert_eq!((started.elapsed(), cloud.vm_count()), (Duration::from_secs(600), 1));
 }
@@ -105,7 +108,7 @@ async fn a_create_may_hang_although_the_vm_is_made() {
 #[tokio::test(start_paused = true)]
 async fn a_class_that_cannot_be_served_is_an_invalid_argument(#[case] class: MachineClass, #[case] words: &str) {
     let cloud = a_cloud(options("")).await;
-    let status = cloud.create_machine(&CX, request_of(class, "m")).await.unwrap_err();
+    let status = cloud.create_machine(&cx(), request_of(class, "m")).await.unwrap_err();
     assert_eq!(status.code, Code::InvalidArgument);
     assert!(status.message.contains(words), "{}", status.message);
 }
@@ -127,9 +130,9 @@ async fn a_class_may_take_longer_than_others() {
     let cloud = a_cloud(options("")).await;
     let slow = class("virtual", json!({"sim": {"latency": {"create": "7s"}}}));
     let started = Instant::now();
-    cloud.create_machine(&CX, request_of(slow, "slow")).await.unwrap();
+    cloud.create_machine(&cx(), request_of(slow, "slow")).await.unwrap();
     assert_eq!(started.elapsed(), Duration::from_secs(7));
-    cloud.create_machine(&CX, request("fast")).await.unwrap();
+    cloud.create_machine(&cx(), request("fast")).await.unwrap();
     assert_eq!(started.elapsed(), Duration::from_secs(7));
 }
 
@@ -139,7 +142,7 @@ async fn other_providers_are_served_only_with_simulation_enabled() {
     let cloud = a_cloud(allowed).await;
     assert_eq!(cloud.info().providers, ["virtual", "AWS", "Azure", "GCP", "OpenStack"]);
     let aws = class("AWS", json!({"region": "eu-1", "machineType": "m5.large"}));
-    let created = cloud.create_machine(&CX, request_of(aws, "m")).await.unwrap();
+    let created = cloud.create_machine(&cx(), request_of(aws, "m")).await.unwrap();
     assert!(created.vm.provider_id.starts_with("aws:///eu-1/i-"), "{}", created.vm.provider_id);
     let refused = start(options("impersonate: [AWS]"), None, CancellationToken::new()).await;
     assert!(matches!(refused, Err(SimulationError::ImpersonationRefused)));
@@ -149,7 +152,8 @@ async fn other_providers_are_served_only_with_simulation_enabled() {
 async fn v02_six_creates_at_once_against_a_quota_of_five() {
     let cloud = a_cloud(options("latency: {create: 2s}\nquota: [{max: 5}]")).await;
     let names: Vec<String> = (0..6).map(|n| format!("m-{n}")).collect();
-    let calls = names.iter().map(|name| cloud.create_machine(&CX, request(name)));
+    let cx = cx();
+    let calls = names.iter().map(|name| cloud.create_machine(&cx, request(name)));
     let codes: Vec<Code> = futures::future::join_all(calls).await.into_iter().map(code).collect();
     assert_eq!(codes.iter().filter(|code| **code == Code::OK).count(), 5);
     assert_eq!(codes.iter().filter(|code| **code == Code::ResourceExhausted).count(), 1);
@@ -167,7 +171,7 @@ outcomes: [{rate: 0.05, effect: duplicate-vm}, {rate: 0.05, effect: never-joins}
             let cloud = Arc::clone(&cloud);
             calls.spawn(async move {
                 for _ in 0..3 {
-                    drop(cloud.create_machine(&CX, request(&format!("m-{n}"))).await);
+                    drop(cloud.create_machine(&cx(), request(&format!("m-{n}"))).await);
                     tokio::task::yield_now().await;
                 }
             });
@@ -197,15 +201,15 @@ async fn v05_what_was_answered_is_there_after_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     for place in places(directory.path()) {
         let cloud = a_kept_cloud(place.clone()).await.unwrap();
-        let created = cloud.create_machine(&CX, request("m")).await.unwrap();
-        cloud.create_machine(&CX, request("other")).await.unwrap();
-        cloud.delete_machine(&CX, request("other")).await.unwrap();
+        let created = cloud.create_machine(&cx(), request("m")).await.unwrap();
+        cloud.create_machine(&cx(), request("other")).await.unwrap();
+        cloud.delete_machine(&cx(), request("other")).await.unwrap();
         assert!(matches!(a_kept_cloud(place.clone()).await, Err(SimulationError::State(_))), "two writers of {place}");
         // Nothing is flushed at the end: what counts was written before the calls returned.
         drop(cloud);
         let again = a_kept_cloud(place.clone()).await.unwrap();
         assert_eq!(machines(&again).await, ["m"], "{place}");
-        let adopted = again.create_machine(&CX, request("m")).await.unwrap();
+        let adopted = again.create_machine(&cx(), request("m")).await.unwrap();
         assert_eq!((adopted.vm.provider_id, again.vm_count()), (created.vm.provider_id, 1), "{place}");
     }
 }
@@ -216,7 +220,8 @@ async fn creates_at_once_are_all_on_disk() {
     for place in places(directory.path()) {
         let cloud = a_kept_cloud(place.clone()).await.unwrap();
         let names: Vec<String> = (0..50).map(|n| format!("m-{n:02}")).collect();
-        let calls = names.iter().map(|name| cloud.create_machine(&CX, request(name)));
+        let cx = cx();
+        let calls = names.iter().map(|name| cloud.create_machine(&cx, request(name)));
         assert!(futures::future::join_all(calls).await.iter().all(Result::is_ok));
         drop(cloud);
         assert_eq!(machines(&a_kept_cloud(place.clone()).await.unwrap()).await, names, "{place}");
@@ -228,7 +233,7 @@ async fn the_exchange_format_is_exactly_what_was_agreed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("vms.json");
     let cloud = a_kept_cloud(StatePlace::Json(path.clone())).await.unwrap();
-    let id = cloud.create_machine(&CX, request("m")).await.unwrap().vm.provider_id;
+    let id = cloud.create_machine(&cx(), request("m")).await.unwrap().vm.provider_id;
     let written: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(written["version"], 1);
     let vm = written["vms"][0].as_object().unwrap();
@@ -257,16 +262,16 @@ async fn v09_volumes_of_the_simulated_driver_have_their_handle() {
         serde_json::from_value(json!({"csi": {"driver": driver, "volumeHandle": format!("{driver}-1")}})).unwrap()
     };
     let volumes = vec![volume("virtual.csi.sapcloud.io"), volume("nfs.csi.k8s.io"), volume("ebs.csi.aws.com")];
-    let ids = cloud.get_volume_ids(&CX, VolumeIdsRequest { volumes }).await.unwrap();
+    let ids = cloud.get_volume_ids(&cx(), VolumeIdsRequest { volumes }).await.unwrap();
     assert_eq!(ids, ["virtual.csi.sapcloud.io-1", "ebs.csi.aws.com-1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_arrives_twice_makes_one_vm_and_tells_that_it_is_gone() {
     let cloud = a_cloud(options("failures: [{op: any, effect: repeated}]")).await;
-    let made = cloud.create_machine(&CX, request("m")).await.unwrap();
+    let made = cloud.create_machine(&cx(), request("m")).await.unwrap();
     assert_eq!(cloud.vm_count(), 1);
-    assert_eq!(cloud.initialize_machine(&CX, request("m")).await, Ok(made.vm));
-    let answer = cloud.delete_machine(&CX, request("m")).await.unwrap_err();
+    assert_eq!(cloud.initialize_machine(&cx(), request("m")).await, Ok(made.vm));
+    let answer = cloud.delete_machine(&cx(), request("m")).await.unwrap_err();
     assert_eq!(answer.code, Code::NotFound, "the second answer: {answer}");
 }

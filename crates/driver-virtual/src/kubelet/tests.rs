@@ -21,7 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{SimulationConfig, SimulationOptions, VirtualCloud, start};
 
-static CX: OpContext = OpContext::within(Duration::from_secs(60));
+fn cx() -> OpContext {
+    OpContext::within(Duration::from_secs(60))
+}
 
 type Answer = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
@@ -189,7 +191,7 @@ const PATCH_M: &str = "PATCH /api/v1/nodes/m/status";
 async fn without_latency_a_ready_node_costs_one_write() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "").await;
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(60).await;
     assert_eq!(server.take_writes(), [POST_NODE]);
     assert_eq!(server.ready("m").as_deref(), Some("True"));
@@ -202,7 +204,7 @@ async fn without_latency_a_ready_node_costs_one_write() {
 async fn a_node_registers_first_and_is_ready_later() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "latency: {boot: 20s, ready: 5s}").await;
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(19).await;
     assert_eq!(server.ready("m"), None);
     seconds(3).await;
@@ -216,11 +218,11 @@ async fn a_node_registers_first_and_is_ready_later() {
 async fn the_node_of_a_deleted_vm_is_left_to_the_core_and_its_heart_stops() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "nodes: {leaseInterval: 10s, statusPeriod: 0}").await;
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(60).await;
     let renewals = server.take_writes();
     assert!((5..=8).contains(&(renewals.len() - 1)), "{renewals:?}");
-    cloud.delete_machine(&CX, request("m")).await.unwrap();
+    cloud.delete_machine(&cx(), request("m")).await.unwrap();
     seconds(60).await;
     assert_eq!(server.take_writes(), Vec::<String>::new());
     assert!(server.object("/api/v1/nodes/m").is_some());
@@ -230,7 +232,7 @@ async fn the_node_of_a_deleted_vm_is_left_to_the_core_and_its_heart_stops() {
 async fn v07_a_node_deleted_under_a_running_vm_comes_back() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "nodes: {reregister: 30s}").await;
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(5).await;
     server.take_writes();
     assert!(server.delete("/api/v1/nodes/m"));
@@ -245,7 +247,7 @@ async fn v08_a_real_node_of_the_name_is_left_alone() {
     let server = ApiServer::new();
     server.put("/api/v1/nodes/m", json!({"metadata": {"name": "m"}, "spec": {"providerID": "aws:///eu/i-1"}}));
     let cloud = a_cloud(&server, "").await;
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(100).await;
     assert!(server.take_writes().iter().all(|write| write == POST_NODE));
     assert_eq!(server.ready("m"), None);
@@ -257,12 +259,12 @@ async fn v08_a_real_node_of_the_name_is_left_alone() {
 async fn without_memory_the_vms_are_those_of_the_nodes() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "").await;
-    let made = cloud.create_machine(&CX, request("m")).await.unwrap();
+    let made = cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(1).await;
     server.take_writes();
     let again = a_cloud(&server, "").await;
-    assert_eq!(again.get_machine_status(&CX, request("m")).await, Ok(made.vm.clone()));
-    assert_eq!(again.create_machine(&CX, request("m")).await.map(|created| created.vm), Ok(made.vm));
+    assert_eq!(again.get_machine_status(&cx(), request("m")).await, Ok(made.vm.clone()));
+    assert_eq!(again.create_machine(&cx(), request("m")).await.map(|created| created.vm), Ok(made.vm));
     seconds(60).await;
     assert_eq!(server.take_writes(), Vec::<String>::new());
 }
@@ -284,7 +286,7 @@ async fn a_pod_starts_and_ends_within_its_grace() {
     server.put(POD, a_pod(&json!({})));
     let cloud = a_cloud(&server, "pods: {startLatency: 1s, terminationLatency: 5s}").await;
     seconds(1).await;
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(3).await;
     let mut pod = server.object(POD).unwrap();
     assert_eq!(pod["status"]["phase"], "Running");
@@ -302,7 +304,7 @@ async fn a_pod_starts_and_ends_within_its_grace() {
 async fn a_pod_may_refuse_to_end_or_end_by_itself() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "").await;
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     let mut pod = a_pod(&json!({
         "virtual.machine.sapcloud.io/refuse-termination": "true",
         "virtual.machine.sapcloud.io/run-for": "30s",
@@ -320,7 +322,7 @@ async fn a_pod_may_refuse_to_end_or_end_by_itself() {
 async fn v09_an_attachment_is_attached_and_let_go_of_after_its_times() {
     let server = ApiServer::new();
     let cloud = a_cloud(&server, "volumes: {attach: 2s, detach: 3s}").await;
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(1).await;
     server.take_writes();
     let path = ATTACHMENT;
@@ -359,7 +361,7 @@ async fn a_node_shows_the_volumes_that_are_attached_and_those_in_use() {
     // Made before the Node is known.
     server.put(ATTACHMENT, an_attachment("m"));
     let cloud = a_cloud(&server, "volumes: {attach: 2s, detach: 3s}").await;
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(5).await;
     let shown = || {
         let status = server.object("/api/v1/nodes/m").unwrap()["status"].clone();
@@ -415,7 +417,7 @@ async fn an_attachment_that_was_being_let_go_of_before_its_node_was_known_is_let
     let cloud = a_cloud(&server, "volumes: {attach: 0s, detach: 0s}").await;
     seconds(5).await;
     assert_eq!(server.take_writes(), Vec::<String>::new(), "it may be somebody else's");
-    cloud.create_machine(&CX, request("m")).await.unwrap();
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
     seconds(5).await;
     assert_eq!(server.object(ATTACHMENT).unwrap()["metadata"]["finalizers"], json!([]));
 }

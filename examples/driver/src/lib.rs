@@ -1,0 +1,196 @@
+//! A driver to begin from: its cloud is a folder, and a VM is a file in it. `docs/drivers.md` says what each call must do.
+
+#![forbid(unsafe_code)]
+
+use std::{fs, io, path::PathBuf};
+
+use machine_driver::{
+    Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, FieldPath, Findings, ListRequest, ListedVm,
+    MachineClass, MachineRequest, OpContext, SameInstance, Status, VmIdentity, VolumeIdsRequest, async_trait,
+    provider_spec, same_instance,
+};
+use serde::Deserialize;
+use serde_json::json;
+
+/// The `provider` string of the classes that this driver serves.
+pub const PROVIDER: &str = "folder";
+/// What its ids begin with; cluster and machine follow: `folder:///shoot-a/worker-1`.
+const SCHEME: &str = "folder:///";
+
+/// Serves the classes of provider `folder`.
+pub struct FolderDriver {
+    info: DriverInfo,
+    root: PathBuf,
+}
+
+/// What the `providerSpec` of a class says. Fields that are not here are ignored, and warned of at admission.
+#[derive(Deserialize)]
+struct Spec {
+    /// Whose VMs these are: nobody touches those of another cluster.
+    cluster: String,
+    /// What is written into the file.
+    size: String,
+}
+
+/// A VM, whether it is there or not.
+struct Vm {
+    cluster: String,
+    machine: String,
+}
+
+impl Vm {
+    /// The VM of a request's machine. What its id says counts; the class may have been edited since.
+    fn of(request: &MachineRequest) -> Result<Self, Status> {
+        let spec: Spec = checked(&request.class)?;
+        let named = || Some((spec.cluster.as_str(), request.machine.metadata.name.as_deref()?));
+        let (cluster, machine) = request
+            .machine
+            .spec
+            .provider_id
+            .strip_prefix(SCHEME)
+            .and_then(|id| id.split_once('/'))
+            .or_else(named)
+            .unwrap_or_default();
+        if !is_name(cluster) || !is_name(machine) {
+            return Err(Status::new(Code::InvalidArgument, format!("no VM can be called {cluster:?}/{machine:?}")));
+        }
+        Ok(Self { cluster: cluster.to_owned(), machine: machine.to_owned() })
+    }
+
+    fn identity(&self) -> VmIdentity {
+        VmIdentity {
+            provider_id: format!("{SCHEME}{}/{}", self.cluster, self.machine),
+            node_name: self.machine.clone(),
+            ..VmIdentity::default()
+        }
+    }
+}
+
+impl FolderDriver {
+    /// A driver whose VMs are in folders below this one, one for each cluster.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        let text = json!({ "type": "string" });
+        let schema = json!({ "type": "object", "properties": { "cluster": text, "size": text }, "required": ["cluster", "size"] });
+        let capabilities = Capabilities { create_is_idempotent: true, lists_creation_time: false };
+        let info =
+            DriverInfo { name: "folder", providers: vec![PROVIDER.to_owned()], schema: Some(schema), capabilities };
+        Self { info, root: root.into() }
+    }
+
+    fn file(&self, vm: &Vm) -> PathBuf {
+        self.root.join(&vm.cluster).join(&vm.machine)
+    }
+}
+
+/// Whether a file or a folder can have this name.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && !name.contains('/')
+}
+
+/// The spec of a class that this driver serves.
+fn checked(class: &MachineClass) -> Result<Spec, Status> {
+    if class.provider == PROVIDER {
+        return provider_spec(class);
+    }
+    Err(Status::new(Code::InvalidArgument, format!("provider {:?} is not {PROVIDER:?}", class.provider)))
+}
+
+/// What the cloud answered, with the code that says what becomes of the machine.
+fn answered<T>(answer: io::Result<T>) -> Result<T, Status> {
+    answer.map_err(|error| {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => Code::NotFound,
+            io::ErrorKind::PermissionDenied => Code::PermissionDenied,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Code::ResourceExhausted,
+            _ => Code::Unavailable,
+        };
+        Status::new(code, error.to_string())
+    })
+}
+
+#[async_trait]
+impl Driver for FolderDriver {
+    fn info(&self) -> &DriverInfo {
+        &self.info
+    }
+
+    fn validate(&self, class: &MachineClass, found: &mut Findings) {
+        // The schema has told of wrong types; here are the rules beyond it.
+        if let Ok(Spec { cluster, .. }) = provider_spec(class)
+            && !is_name(&cluster)
+        {
+            found.invalid(
+                "FOLDER-1",
+                FieldPath::new("providerSpec").child("cluster"),
+                cluster,
+                "must be the name of a folder",
+            );
+        }
+    }
+
+    async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
+        let vm = Vm::of(&request)?;
+        let Spec { size, .. } = checked(&request.class)?;
+        let make = async {
+            // A folder answers at once; a driver of a real cloud awaits here. Writing again changes nothing: one VM per machine.
+            answered(fs::create_dir_all(self.root.join(&vm.cluster)))?;
+            answered(fs::write(self.file(&vm), size))
+        };
+        cx.request("vm_create", make).await?;
+        Ok(CreatedVm { vm: vm.identity(), last_known_state: None })
+    }
+
+    async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
+        let vm = Vm::of(&request)?;
+        cx.request("vm_delete", async { answered(fs::remove_file(self.file(&vm))) }).await?;
+        Ok(DeletedVm::default())
+    }
+
+    async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
+        let vm = Vm::of(&request)?;
+        cx.request("vm_get", async { answered(fs::metadata(self.file(&vm))) }).await?;
+        Ok(vm.identity())
+    }
+
+    async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
+        let Spec { cluster, .. } = checked(&request.class)?;
+        let list = async {
+            match answered(fs::read_dir(self.root.join(&cluster)).and_then(Iterator::collect::<io::Result<Vec<_>>>)) {
+                Err(status) if status.code == Code::NotFound => Ok(Vec::new()),
+                listed => listed,
+            }
+        };
+        let vm = |entry: fs::DirEntry| {
+            let machine_name = entry.file_name().to_string_lossy().into_owned();
+            ListedVm { provider_id: format!("{SCHEME}{cluster}/{machine_name}"), machine_name, created: None }
+        };
+        Ok(cx.request("vm_list", list).await?.into_iter().map(vm).collect())
+    }
+
+    fn same_instance(&self, machine: &str, node: &str) -> SameInstance {
+        same_instance::by_last_segment(machine, node)
+    }
+
+    async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use machine_driver::{SecretData, contract};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_contract_holds() {
+        let root = tempfile::tempdir().unwrap();
+        let mut class = MachineClass {
+            provider: PROVIDER.to_owned(),
+            provider_spec: json!({ "cluster": "shoot-a", "size": "small" }),
+            ..MachineClass::default()
+        };
+        class.metadata.namespace = Some("shoot-a".to_owned());
+        contract::holds_for(&FolderDriver::new(root.path()), class, SecretData::default()).await;
+    }
+}
