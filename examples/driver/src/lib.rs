@@ -2,7 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use std::{fs, io, path::PathBuf};
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::PathBuf,
+};
 
 use machine_driver::{
     Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, FieldPath, Findings, ListRequest, ListedVm,
@@ -89,10 +93,15 @@ fn is_name(name: &str) -> bool {
 
 /// The spec of a class that this driver serves.
 fn checked(class: &MachineClass) -> Result<Spec, Status> {
-    if class.provider == PROVIDER {
-        return provider_spec(class);
+    if class.provider != PROVIDER {
+        return Err(Status::new(Code::InvalidArgument, format!("provider {:?} is not {PROVIDER:?}", class.provider)));
     }
-    Err(Status::new(Code::InvalidArgument, format!("provider {:?} is not {PROVIDER:?}", class.provider)))
+    let spec: Spec = provider_spec(class)?;
+    if !is_name(&spec.cluster) {
+        // A class that was stored while no webhook answered.
+        return Err(Status::new(Code::InvalidArgument, format!("no folder can be called {:?}", spec.cluster)));
+    }
+    Ok(spec)
 }
 
 /// What the cloud answered, with the code that says what becomes of the machine.
@@ -132,9 +141,13 @@ impl Driver for FolderDriver {
         let vm = Vm::of(&request)?;
         let Spec { size, .. } = checked(&request.class)?;
         let make = async {
-            // A folder answers at once; a driver of a real cloud awaits here. Writing again changes nothing: one VM per machine.
+            // A folder answers at once; a driver of a real cloud awaits here.
             answered(fs::create_dir_all(self.root.join(&vm.cluster)))?;
-            answered(fs::write(self.file(&vm), size))
+            match fs::File::create_new(self.file(&vm)).and_then(|mut file| file.write_all(size.as_bytes())) {
+                // One VM per machine, and it stays as it is, also when its class has been edited.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                made => answered(made),
+            }
         };
         cx.request("vm_create", make).await?;
         Ok(CreatedVm { vm: vm.identity(), last_known_state: None })
@@ -178,19 +191,44 @@ impl Driver for FolderDriver {
 
 #[cfg(test)]
 mod tests {
-    use machine_driver::{SecretData, contract};
+    use std::{sync::Arc, time::Duration};
+
+    use machine_driver::{Machine, SecretData, contract};
 
     use super::*;
+
+    fn class(cluster: &str, size: &str) -> MachineClass {
+        let provider_spec = json!({ "cluster": cluster, "size": size });
+        let mut class = MachineClass { provider: PROVIDER.to_owned(), provider_spec, ..MachineClass::default() };
+        class.metadata.namespace = Some("shoot-a".to_owned());
+        class
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_contract_holds() {
         let root = tempfile::tempdir().unwrap();
-        let mut class = MachineClass {
-            provider: PROVIDER.to_owned(),
-            provider_spec: json!({ "cluster": "shoot-a", "size": "small" }),
-            ..MachineClass::default()
-        };
-        class.metadata.namespace = Some("shoot-a".to_owned());
-        contract::holds_for(&FolderDriver::new(root.path()), class, SecretData::default()).await;
+        contract::holds_for(&FolderDriver::new(root.path()), class("shoot-a", "small"), SecretData::default()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_stays_as_it_is_when_its_class_is_edited() {
+        let root = tempfile::tempdir().unwrap();
+        let driver = FolderDriver::new(root.path());
+        for size in ["small", "large"] {
+            let mut machine = Machine::default();
+            machine.metadata.name = Some("worker-1".to_owned());
+            let (machine, class) = (Arc::new(machine), Arc::new(class("shoot-a", size)));
+            let request = MachineRequest { machine, class, secret: SecretData::default() };
+            driver.create_machine(&OpContext::within(Duration::from_secs(1)), request).await.unwrap();
+        }
+        assert_eq!(fs::read_to_string(root.path().join("shoot-a/worker-1")).unwrap(), "small");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_call_leaves_the_folder() {
+        let driver = FolderDriver::new("/");
+        let request = ListRequest { class: Arc::new(class("..", "small")), secret: SecretData::default() };
+        let refused = driver.list_machines(&OpContext::within(Duration::from_secs(1)), request).await.unwrap_err();
+        assert_eq!(refused.code, Code::InvalidArgument);
     }
 }
