@@ -19,7 +19,7 @@ use controller_runtime::{
     events::Recorder,
     gate::Gate,
     key::ObjectKey,
-    objects::Objects,
+    objects::{ApiServer, Objects},
     queue::WorkQueue,
     store::Store,
 };
@@ -266,10 +266,11 @@ impl World {
         let machines = Arc::clone(&self.views.machines);
         let nodes = Arc::clone(&self.nodes);
         let core = target.client(Purpose::TargetCore);
+        let api = ApiServer::new(control.client(Purpose::Machines), |_| {})
+            .reading_through(control.client(Purpose::MachineReads));
         let controller = Arc::new(MachineController::new(MachineDeps {
             views: self.views.clone(),
-            machines: Objects::new(control.client(Purpose::Machines), gate.clone(), Some(machines), |_| {})
-                .reading_through(control.client(Purpose::MachineReads)),
+            machines: Objects::over(Arc::new(api), gate.clone(), Some(machines)),
             target: Some(TargetParts {
                 nodes: Objects::new(core.clone(), gate.clone(), Some(Arc::clone(&nodes)), |_| {}),
                 node_store: nodes,

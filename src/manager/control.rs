@@ -1,9 +1,13 @@
 //! The control loops of one process: views kept by watches, queues woken by changes, leadership, and the loops themselves.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    fmt::Debug,
+    sync::{Arc, OnceLock},
+};
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
+use kube::{Api, Resource};
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::OnceCell;
 
 use super::{
@@ -26,9 +30,10 @@ use controller_runtime::{
     gate::Gate,
     latch::Latch,
     lease::{ElectionSettings, Ended, LeaderElection, Leadership, Times, identity_of},
-    objects::Objects,
+    objects::{ApiServer, Objects},
     preflight::Preflight,
     refusals::Refusals,
+    store::Store,
     supervisor::{Stage, Supervisor},
     watch::{Poison, prune},
 };
@@ -125,7 +130,7 @@ pub(super) struct Probes {
     pub(super) target: Option<kube::Client>,
 }
 
-/// Writes the four kinds through one client.
+/// Reads and writes the four kinds.
 pub(super) struct Writers {
     pub(super) machines: Objects<Machine>,
     pub(super) sets: Objects<MachineSet>,
@@ -134,23 +139,30 @@ pub(super) struct Writers {
 }
 
 impl Writers {
-    fn new(client: &kube::Client, gate: &Gate, views: &ControlViews, refusals: &Refusals) -> Self {
-        let (client, gate) = (|| client.clone(), || gate.clone());
-        let (machines, sets) = (Some(Arc::clone(&views.machines)), Some(Arc::clone(&views.sets)));
-        let (deployments, classes) = (Some(Arc::clone(&views.deployments)), Some(Arc::clone(&views.classes)));
+    /// Written through one client, read through another.
+    fn new(
+        client: &kube::Client,
+        reader: &kube::Client,
+        gate: &Gate,
+        views: &ControlViews,
+        refusals: &Refusals,
+    ) -> Self {
         Self {
-            machines: Objects::new(client(), gate(), machines, prune::common).minding(refusals),
-            sets: Objects::new(client(), gate(), sets, prune::common).minding(refusals),
-            deployments: Objects::new(client(), gate(), deployments, prune::common).minding(refusals),
-            classes: Objects::new(client(), gate(), classes, prune::common).minding(refusals),
+            machines: objects(client, reader, gate, &views.machines).minding(refusals),
+            sets: objects(client, reader, gate, &views.sets).minding(refusals),
+            deployments: objects(client, reader, gate, &views.deployments).minding(refusals),
+            classes: objects(client, reader, gate, &views.classes).minding(refusals),
         }
     }
+}
 
-    fn reading_through(mut self, reader: &kube::Client) -> Self {
-        self.machines = self.machines.reading_through(reader.clone());
-        self.classes = self.classes.reading_through(reader.clone());
-        self
-    }
+/// Objects of the control cluster whose answers go into this store.
+fn objects<K>(client: &kube::Client, reader: &kube::Client, gate: &Gate, store: &Arc<Store<K>>) -> Objects<K>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+{
+    let api = ApiServer::new(client.clone(), prune::common).reading_through(reader.clone());
+    Objects::over(Arc::new(api), gate.clone(), Some(Arc::clone(store)))
 }
 
 /// Starts watches, leadership and loops.
@@ -181,11 +193,17 @@ pub(super) async fn start(
 
     let drivers_live = Arc::new(Latch::default());
     let live = Arc::clone(&drivers_live);
+    let rollout = clusters.control.client(Purpose::Rollout);
     let parts = Arc::new(Parts {
         common: Arc::clone(common),
-        rollout: Writers::new(&clusters.control.client(Purpose::Rollout), &gate, &views, &refusals),
-        machines: Writers::new(&clusters.control.client(Purpose::Machines), &gate, &views, &refusals)
-            .reading_through(&clusters.control.client(Purpose::MachineReads)),
+        rollout: Writers::new(&rollout, &rollout, &gate, &views, &refusals),
+        machines: Writers::new(
+            &clusters.control.client(Purpose::Machines),
+            &clusters.control.client(Purpose::MachineReads),
+            &gate,
+            &views,
+            &refusals,
+        ),
         probes: Probes {
             control: clusters.control.client(Purpose::Discovery),
             target: clusters.target.as_ref().map(|target| target.client(Purpose::Discovery)),

@@ -15,7 +15,7 @@ use controller_runtime::{
     clients::{Cluster, Purpose},
     gate::Gate,
     key::ObjectKey,
-    objects::Objects,
+    objects::{ApiServer, Objects},
     refusals::Refusals,
     store::{IndexName, Store},
     supervisor::{Stage, Supervisor},
@@ -77,10 +77,9 @@ impl TargetViews {
         let client = cluster.client(Purpose::TargetCore);
         let node_store = node_store();
         let refusals = Refusals::default();
+        let nodes = ApiServer::new(client.clone(), prune::node).reading_through(cluster.client(Purpose::TargetReads));
         Self {
-            nodes: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&node_store)), prune::node)
-                .reading_through(cluster.client(Purpose::TargetReads))
-                .minding(&refusals),
+            nodes: Objects::over(Arc::new(nodes), gate.clone(), Some(Arc::clone(&node_store))).minding(&refusals),
             bootstrap_tokens: Objects::new(client, gate.clone(), None, prune::common).minding(&refusals),
             refusals,
             pods: Lazy::new(Arc::new(Store::new(vec![(ON_NODE, node_of_pod), (OF_CLAIM, claims_of_pod)]))),

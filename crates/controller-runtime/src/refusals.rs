@@ -335,16 +335,28 @@ pub fn is_unchanged(old: &ObjectMeta, new: &ObjectMeta) -> bool {
 #[derive(Clone)]
 pub struct Refusals {
     ledger: Arc<Mutex<Ledger>>,
-    began: Instant,
+    /// Goes on steadily, from any beginning.
+    time: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 impl Default for Refusals {
     fn default() -> Self {
-        Self { ledger: Arc::default(), began: Instant::now() }
+        let began = Instant::now();
+        Self::timed_by(move || began.elapsed())
     }
 }
 
 impl Refusals {
+    /// A ledger by another clock, which goes on steadily, from any beginning.
+    pub fn timed_by(time: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self { ledger: Arc::default(), time: Arc::new(time) }
+    }
+
+    /// Whether anything was refused of the object and not granted since.
+    pub fn knows(&self, about: About<'_>) -> bool {
+        self.lock().knows(about)
+    }
+
     /// [`Ledger::standing`] at this moment.
     ///
     /// # Errors
@@ -378,7 +390,7 @@ impl Refusals {
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        (self.time)()
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {

@@ -1,6 +1,6 @@
 //! What answers prove: a 404 about what was known when the question was sent, and a live read about what the store lacks.
 
-use std::sync::Mutex;
+use std::{sync::Mutex, time::Duration};
 
 use http::{Method, Request, Response};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;

@@ -110,7 +110,7 @@ impl Evictor {
 
     async fn delete(&self, target: &Target, rule: &'static str, grace: Option<u32>) -> Result<(), ApiError> {
         self.gate.permit(Destruction::Pod, rule, target)?;
-        self.pods.delete(target, DeleteHow { grace_seconds: grace }).await.map(drop)
+        self.pods.delete(target, DeleteHow { grace_seconds: grace, ..DeleteHow::default() }).await.map(drop)
     }
 }
 

@@ -1,0 +1,219 @@
+//! Calls of an API server as HTTP requests, with a deadline on each.
+
+use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use kube::{Resource, core::response::StatusSummary};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{DeleteHow, Deleted, ListQuery, ObjectApi, Page, Part, Patch};
+use crate::{
+    clients::Departure,
+    error::ApiError,
+    key::{ObjectKey, Target},
+};
+
+/// How long one call may take from when it is sent.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a call may wait for its turn in its lane.
+const MOST_PATIENCE: Duration = Duration::from_secs(60);
+const JSON: &str = "application/json";
+
+/// Objects of one kind at an API server.
+pub struct ApiServer<K> {
+    client: kube::Client,
+    reader: kube::Client,
+    /// What is taken off objects before anybody gets them; they are never written back whole.
+    prune: fn(&mut K),
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> ApiServer<K>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned,
+{
+    /// Objects that are read and written through this client.
+    pub fn new(client: kube::Client, prune: fn(&mut K)) -> Self {
+        Self { reader: client.clone(), client, prune, kind: PhantomData }
+    }
+
+    /// The same objects, read through another client, so that reads and writes don't share a rate.
+    #[must_use]
+    pub fn reading_through(mut self, reader: kube::Client) -> Self {
+        self.reader = reader;
+        self
+    }
+
+    fn path(key: &ObjectKey, subresource: Option<&str>) -> String {
+        let namespace = Some(key.namespace.as_str()).filter(|namespace| !namespace.is_empty());
+        let mut path = format!("{}/{}", K::url_path(&(), namespace), key.name);
+        if let Some(subresource) = subresource {
+            path.push('/');
+            path.push_str(subresource);
+        }
+        path
+    }
+
+    fn pruned(&self, mut object: K) -> Arc<K> {
+        (self.prune)(&mut object);
+        Arc::new(object)
+    }
+
+    /// A call about the object of this name.
+    async fn call_about(
+        &self,
+        client: &kube::Client,
+        request: http::Request<Vec<u8>>,
+        name: &str,
+    ) -> Result<Arc<K>, ApiError> {
+        in_time(request, |request| client.request::<K>(request))
+            .await?
+            .map(|object| self.pruned(object))
+            .map_err(|error| ApiError::about::<K>(error, name))
+    }
+}
+
+#[async_trait]
+impl<K> ObjectApi<K> for ApiServer<K>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+{
+    async fn read(&self, key: &ObjectKey) -> Result<Arc<K>, ApiError> {
+        let request = request(http::Method::GET, &Self::path(key, None), JSON, Vec::new())?;
+        self.call_about(&self.reader, request, &key.name).await
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<Page, ApiError> {
+        let selector = query.selector.as_deref().map(|selector| ("labelSelector", form_urlencoded(selector)));
+        let limit = query.limit.map(|limit| ("limit", limit.to_string()));
+        let after = query.after.as_deref().map(|token| ("continue", form_urlencoded(token)));
+        let parts: Vec<String> =
+            [limit, after, selector].into_iter().flatten().map(|(name, value)| format!("{name}={value}")).collect();
+        let path = format!("{}?{}", K::url_path(&(), query.namespace.as_deref()), parts.join("&"));
+        let request = request(http::Method::GET, &path, JSON, Vec::new())?;
+        let mut list =
+            in_time(request, |request| self.reader.request::<Value>(request)).await?.map_err(ApiError::from)?;
+        let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else {
+            // No list is no answer: it must not pass for an empty one.
+            return Err(ApiError::Other(format!("the answer to {path} is no list")));
+        };
+        let next = list["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
+        Ok(Page { items, next })
+    }
+
+    async fn create(&self, object: &K) -> Result<Arc<K>, ApiError> {
+        let mut body = serde_json::to_value(object).map_err(|error| ApiError::Other(error.to_string()))?;
+        if let Value::Object(fields) = &mut body {
+            fields.insert("apiVersion".to_owned(), Value::from(K::api_version(&()).into_owned()));
+            fields.insert("kind".to_owned(), Value::from(K::kind(&()).into_owned()));
+        }
+        let namespace = object.meta().namespace.as_deref().filter(|namespace| !namespace.is_empty());
+        let request = request(http::Method::POST, &K::url_path(&(), namespace), JSON, encode(&body)?)?;
+        in_time(request, |request| self.client.request::<K>(request))
+            .await?
+            .map(|created| self.pruned(created))
+            .map_err(ApiError::from)
+    }
+
+    async fn patch(&self, key: &ObjectKey, part: Part, patch: &Patch) -> Result<Arc<K>, ApiError> {
+        let (content_type, body) = match patch {
+            Patch::Merge(merge) => ("application/merge-patch+json", encode(merge)?),
+            Patch::Json(operations) => ("application/json-patch+json", encode(operations)?),
+        };
+        let subresource = match part {
+            Part::Main => None,
+            Part::Status => Some("status"),
+        };
+        let request = request(http::Method::PATCH, &Self::path(key, subresource), content_type, body)?;
+        self.call_about(&self.client, request, &key.name).await
+    }
+
+    async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<K>, ApiError> {
+        let mut options =
+            json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": target.uid } });
+        if let Some(version) = how.version {
+            options["preconditions"]["resourceVersion"] = Value::from(version);
+        }
+        if let Some(seconds) = how.grace_seconds {
+            options["gracePeriodSeconds"] = Value::from(seconds);
+        }
+        let request = request(http::Method::DELETE, &Self::path(&target.key, None), JSON, encode(&options)?)?;
+        let answer = in_time(request, |request| self.client.request_status::<K>(request)).await?;
+        match answer.map_err(|error| ApiError::about::<K>(error, &target.key.name))? {
+            // With a finalizer or a grace period the answer is the marked object.
+            either::Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
+                Ok(Deleted::Marked(self.pruned(object)))
+            }
+            either::Either::Right(status) if matches!(status.status, Some(StatusSummary::Failure)) => {
+                Err(ApiError::Other(status.message))
+            }
+            either::Either::Left(_) | either::Either::Right(_) => Ok(Deleted::Gone),
+        }
+    }
+
+    fn decode(&self, item: Value) -> Result<Arc<K>, ApiError> {
+        let object = serde_json::from_value(item).map_err(|error| ApiError::Other(error.to_string()))?;
+        Ok(self.pruned(object))
+    }
+}
+
+/// A query value; everything that is not plainly harmless is escaped.
+fn form_urlencoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+/// Sends a request and waits for its answer for [`CALL_TIMEOUT`], counted from when it had its turn and was sent. One that had
+/// no turn in [`MOST_PATIENCE`] is given up unsent: what it was decided on is old by then.
+pub async fn in_time<T, F>(
+    mut request: http::Request<Vec<u8>>,
+    send: impl FnOnce(http::Request<Vec<u8>>) -> F,
+) -> Result<kube::Result<T>, ApiError>
+where
+    F: Future<Output = kube::Result<T>>,
+{
+    let departure = Departure::default();
+    request.extensions_mut().insert(departure.clone());
+    let mut answer = std::pin::pin!(send(request));
+    let turn = tokio::time::timeout(MOST_PATIENCE, async {
+        tokio::select! {
+            biased;
+            answer = &mut answer => Some(answer),
+            () = departure.awaited() => None,
+        }
+    });
+    match turn.await {
+        Ok(Some(answer)) => return Ok(answer),
+        Ok(None) => {}
+        Err(_) => {
+            return Err(ApiError::Unavailable(format!(
+                "the call waited {MOST_PATIENCE:?} for its turn and was not sent; see --kube-api-qps"
+            )));
+        }
+    }
+    tokio::time::timeout(CALL_TIMEOUT, answer).await.map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))
+}
+
+fn encode(body: &impl Serialize) -> Result<Vec<u8>, ApiError> {
+    serde_json::to_vec(body).map_err(|error| ApiError::Other(error.to_string()))
+}
+
+fn request(
+    method: http::Method,
+    path: &str,
+    content_type: &str,
+    body: Vec<u8>,
+) -> Result<http::Request<Vec<u8>>, ApiError> {
+    http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::CONTENT_TYPE, content_type)
+        .header(http::header::ACCEPT, "application/json")
+        .body(body)
+        .map_err(|error| ApiError::Other(format!("request for {path}: {error}")))
+}
