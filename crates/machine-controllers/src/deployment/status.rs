@@ -124,8 +124,11 @@ fn tell_conditions(
             now,
         );
     } else if let Some(error) = &report.create_error {
-        let says = Says::new(ConditionStatus::False, reason::SET_CREATE_ERROR, error.clone());
-        conditions::put(status, Kind::Progressing, says, now);
+        // It names a cause, which may become another one while the reason stays, as another set does with the template.
+        if conditions::is_news_of_creation(status, error) {
+            let says = Says::new(ConditionStatus::False, reason::SET_CREATE_ERROR, error.clone());
+            conditions::replace(status, Kind::Progressing, says, now);
+        }
     } else if let Some(new) = &fleet.new
         && conditions::find(status, &Kind::Progressing).is_none()
     {
@@ -314,6 +317,26 @@ mod tests {
         for seconds in [5, 700, 1500] {
             seen.now = now() + SignedDuration::from_secs(seconds);
             assert_eq!(written(&seen, &report), None, "{seconds} s later");
+        }
+    }
+
+    /// Seed 12153: after a collision the status named the set that was refused first, and an event told of the other one at each try.
+    #[test]
+    fn another_set_that_can_not_be_made_is_told_of_too() {
+        let mut seen = seeing_sets(deployment(5, 1, 1).build(), vec![old(5, 5)]);
+        let refused = |set: &str| Report { created_set: None, create_error: Some(format!("no room for {set}")) };
+        for set in ["md-first", "md-second"] {
+            let status = written(&seen, &refused(set)).unwrap();
+            let deployment = Arc::make_mut(&mut seen.deployment);
+            let mut stored = serde_json::to_value(&deployment.status).unwrap();
+            json_patch::merge(&mut stored, &status);
+            deployment.status = serde_json::from_value(stored).unwrap();
+            let known = conditions::find(&deployment.status, &Kind::Progressing).unwrap();
+            assert_eq!(
+                (known.reason.as_str(), &known.message),
+                (reason::SET_CREATE_ERROR, &format!("no room for {set}"))
+            );
+            assert!(!conditions::is_news_of_creation(&deployment.status, &format!("no room for {set}")));
         }
     }
 
