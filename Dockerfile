@@ -6,7 +6,7 @@ WORKDIR /src
 COPY . .
 ARG GIT_COMMIT
 ENV MCM_GIT_COMMIT=${GIT_COMMIT}
-RUN cargo build --release --locked --bin mcm
+RUN cargo build --profile dist --locked --bin mcm
 # By the names of the Go programs it is that half, and needs no subcommand.
 RUN mkdir /halves \
  && ln -s /usr/local/bin/mcm /halves/machine-controller-manager \
@@ -14,7 +14,7 @@ RUN mkdir /halves \
 
 # Debian 12 as above: the binary needs its libc and libgcc, nothing else.
 FROM gcr.io/distroless/cc-debian12:nonroot AS base
-COPY --from=build /src/target/release/mcm /usr/local/bin/mcm
+COPY --from=build /src/target/dist/mcm /usr/local/bin/mcm
 COPY --from=build /halves/ /
 # Pods that were written for the Go binaries say `./machine-controller-manager`.
 WORKDIR /
