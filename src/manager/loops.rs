@@ -110,6 +110,7 @@ impl Starting<'_> {
             sets: parts.rollout.sets.clone(),
             machines: parts.rollout.machines.clone(),
             nodes: parts.target.as_ref().map(|target| target.nodes.clone()),
+            node_store: parts.target.as_ref().map(|target| Arc::clone(&target.node_store)),
             clock: Arc::clone(&parts.common.clock),
             gate: parts.gate.clone(),
             recorder: parts.recorder(deployment::COMPONENT),

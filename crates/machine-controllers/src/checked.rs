@@ -66,11 +66,6 @@ impl<K: Checkable> Checked<K> {
         Self { object: Arc::clone(object), errors }
     }
 
-    /// An object of which it is known that nothing is wrong with it.
-    pub fn fine(object: &Arc<K>) -> Self {
-        Self { object: Arc::clone(object), errors: Arc::default() }
-    }
-
     /// What makes it impossible to act on the object; empty when nothing does. Checked anew when `known` is not about this
     /// very object.
     pub fn errors(object: &Arc<K>, known: Option<&Self>) -> Arc<[String]> {

@@ -6,6 +6,11 @@
 
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
+/// A decision as a controller is given it: a pure function from what is observed to a plan.
+pub type Decision<O, P> = Arc<dyn Fn(&O) -> P + Send + Sync>;
+
 pub mod checked;
 pub mod class;
 pub mod deployment;

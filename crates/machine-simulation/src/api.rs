@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use controller_runtime::{
     error::ApiError,
-    key::Target,
+    key::ObjectKey,
     objects::{Part, Patch},
 };
 use jiff::Timestamp;
@@ -182,11 +182,11 @@ impl Api {
     }
 
     /// Patches an object as the API server does.
-    pub fn patch<K: Kind>(&mut self, target: &Target, part: Part, patch: &Patch) -> Result<Arc<K>, ApiError> {
-        let name = &target.key.name;
+    pub fn patch<K: Kind>(&mut self, key: &ObjectKey, part: Part, patch: &Patch) -> Result<Arc<K>, ApiError> {
+        let name = &key.name;
         let Some(before) = self.get::<K>(name) else { return Err(ApiError::NotFound(name.clone())) };
         let mut status = self.statuses.get_mut(K::PLACE).and_then(|known| known.remove(name));
-        let mut after = patched(&*before, &target.uid, part, patch, &mut status)?;
+        let mut after = patched(&*before, part, patch, &mut status)?;
         // The rest can't have changed.
         let (same_spec, same_rest) = match part {
             Part::Main => (after.same_spec(&before), after.meta() == before.meta()),
@@ -295,26 +295,19 @@ fn merge_maps(meta: &mut ObjectMeta, change: &Value) -> bool {
 }
 
 /// The object after the patch. `status` is its status as JSON, if that is known, and then what has become of it.
-fn patched<K: Kind>(
-    before: &K,
-    uid: &str,
-    part: Part,
-    patch: &Patch,
-    status: &mut Option<Value>,
-) -> Result<K, ApiError> {
+fn patched<K: Kind>(before: &K, part: Part, patch: &Patch, status: &mut Option<Value>) -> Result<K, ApiError> {
     let fields: &[&str] = match part {
         Part::Main => &["metadata", "spec"],
         Part::Status => &["status"],
     };
-    if before.meta().uid.as_deref() != Some(uid) {
-        return Err(match patch {
-            Patch::Merge(_) => ApiError::Conflict("uid".to_owned()),
-            Patch::Json(_) => ApiError::Invalid("uid".to_owned()),
-        });
-    }
+    let uid = before.meta().uid.as_deref();
     let mut after = before.clone();
     match patch {
         Patch::Merge(merge) => {
+            let bound_to = merge["metadata"]["uid"].as_str();
+            if bound_to.is_some() && bound_to != uid {
+                return Err(ApiError::Conflict("uid".to_owned()));
+            }
             let expected = merge["metadata"]["resourceVersion"].as_str();
             if expected.is_some() && expected != before.meta().resource_version.as_deref() {
                 return Err(ApiError::Conflict("the object has been modified".to_owned()));
@@ -336,6 +329,12 @@ fn patched<K: Kind>(
             }
         }
         Patch::Json(operations) => {
+            // Done apart, so that most patches need no metadata as JSON.
+            let (bound_to, operations): (Vec<&Value>, Vec<&Value>) =
+                operations.iter().partition(|one| one["op"] == "test" && one["path"] == "/metadata/uid");
+            if bound_to.iter().any(|test| test["value"].as_str() != uid) {
+                return Err(ApiError::Invalid("uid".to_owned()));
+            }
             let touched: Vec<&str> = ["metadata", "spec", "status"]
                 .into_iter()
                 .filter(|field| {
@@ -345,7 +344,7 @@ fn patched<K: Kind>(
             let document: Map<String, Value> =
                 touched.iter().map(|field| ((*field).to_owned(), before.part(field))).collect();
             let mut document = Value::Object(document);
-            let operations = Value::Array(operations.clone());
+            let operations: Value = operations.into_iter().cloned().collect();
             let parsed: json_patch::Patch =
                 serde_json::from_value(operations).map_err(|error| ApiError::Invalid(error.to_string()))?;
             json_patch::patch(&mut document, &parsed).map_err(|error| ApiError::Invalid(error.to_string()))?;
@@ -376,10 +375,10 @@ mod tests {
         let mut set = MachineSet::default();
         set.metadata.name = Some("set".to_owned());
         let made = api.create(&set, Timestamp::UNIX_EPOCH).unwrap();
-        let target = Target::of(&*made);
+        let key = ObjectKey::of(&*made);
         let patch = |api: &mut Api, status: Value| {
             let patch = Patch::Merge(json!({ "status": status }));
-            api.patch::<MachineSet>(&target, Part::Status, &patch).unwrap().status.clone()
+            api.patch::<MachineSet>(&key, Part::Status, &patch).unwrap().status.clone()
         };
         assert_eq!(patch(&mut api, json!({ "replicas": 3, "readyReplicas": 1 })).replicas, 3);
         let status = patch(&mut api, json!({ "readyReplicas": null, "selector": "a=b" }));

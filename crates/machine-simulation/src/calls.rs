@@ -1,7 +1,7 @@
 //! How a simulated process calls the API server: every call may get lost, and its answer goes into the process's stores as
 //! the real client puts it there ([`controller_runtime::objects`]).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -11,7 +11,6 @@ use super::{
     api::{Api, Kind},
     checks::Checks,
     guards::Guard,
-    process::steady,
     refusals::{Refused, Request, Verb, refusal},
     trace::Trace,
 };
@@ -20,10 +19,9 @@ use controller_runtime::{
     gate::Gate,
     key::{ObjectKey, Target},
     objects::{Part, Patch},
-    refusals::{About, Ledger, Said},
+    refusals::{About, Refusals, Said},
     store::Store,
 };
-use machine_api::v1alpha1::controller_of;
 
 /// What goes wrong with one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +75,15 @@ pub struct Around {
     pub misfortune: Option<Misfortune>,
     /// What is refused for hours.
     pub refused: Option<Refused>,
+    /// After so many calls the pass is held up.
+    pub held_after: Option<u8>,
+}
+
+impl Around {
+    /// Nothing goes wrong.
+    pub fn calm(now: Timestamp) -> Self {
+        Self { now, evictions_from: now, without: None, misfortune: None, refused: None, held_after: None }
+    }
 }
 
 /// The calls of one pass.
@@ -92,7 +99,7 @@ pub struct Calls<'a> {
     /// Closes it.
     pub lost: &'a CancellationToken,
     /// What the process was refused.
-    pub refusals: &'a Mutex<Ledger>,
+    pub refusals: &'a Refusals,
     /// The time.
     pub now: Timestamp,
     /// What the pass happens in.
@@ -121,7 +128,7 @@ impl Calls<'_> {
         self.around.misfortune.filter(|misfortune| misfortune.call == number).map(|misfortune| misfortune.fault)
     }
 
-    fn call<T>(
+    pub fn call<T>(
         &mut self,
         what: impl Fn() -> String,
         request: Request<'_>,
@@ -193,26 +200,21 @@ impl Calls<'_> {
         written: &impl Written,
         send: impl FnOnce(&mut Self) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
-        let now = steady(self.now);
-        let known = self.ledger().knows(about).then(|| written.body());
+        let known = self.refusals.knows(about).then(|| written.body());
         let minded = known.as_ref().filter(|_| !self.lacks(Guard::Refusals));
-        let standing = minded.and_then(|body| self.ledger().standing(about, written.said(body), now));
-        if let Some(error) = standing {
+        if let Some(body) = minded
+            && let Err(error) = self.refusals.may_try(about, written.said(body))
+        {
             self.trace.say(|| format!("    not sent about {} {}: {error}", about.kind, about.key));
             return Err(error);
         }
         self.checks.costs(about.kind, &about.key.name);
         let answer = send(self);
-        let error = answer.as_ref().err();
-        let refused = || error.is_some_and(ApiError::is_refusal).then(|| written.body());
+        let refused = || answer.as_ref().is_err_and(ApiError::is_refusal).then(|| written.body());
         if let Some(body) = known.or_else(refused) {
-            self.ledger().learn(about, written.said(&body), error, now);
+            self.refusals.learn(about, written.said(&body), &answer);
         }
         answer
-    }
-
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads an object; the store is told.
@@ -236,25 +238,6 @@ impl Calls<'_> {
         Ok(found)
     }
 
-    /// Creates an object.
-    pub fn create<K: Kind>(&mut self, store: &Store<K>, object: &K) -> Result<Arc<K>, ApiError> {
-        let name = object.meta().name.as_deref().unwrap_or_default();
-        // Its name is a new one at each try.
-        let (kind, owner) = match controller_of(object.meta()) {
-            Some(owner) => (owner.kind.as_str(), owner.name.as_str()),
-            None => (K::NAME, name),
-        };
-        let owner = ObjectKey::new(object.meta().namespace.clone().unwrap_or_default(), owner);
-        let created = self.write(About { kind, key: &owner }, &NewObject(object), |calls| {
-            calls.call(
-                || format!("create {} {name}", K::kind(&())),
-                request::<K>(Verb::Create, name),
-                |calls| calls.api.create(object, calls.now),
-            )
-        })?;
-        Ok(self.take(store, created))
-    }
-
     /// Patches an object.
     pub fn patch<K: Kind>(
         &mut self,
@@ -265,11 +248,11 @@ impl Calls<'_> {
     ) -> Result<Arc<K>, ApiError> {
         let what = || format!("patch {}{} {target}: {}", K::kind(&()), suffix(part), short(patch));
         let unguarded = self.lacks(Guard::Versions).then(|| without_version(patch));
-        let patch = unguarded.as_ref().unwrap_or(patch);
+        let patch = unguarded.as_ref().unwrap_or(patch).clone().bound_to(&target.uid);
         let request = request::<K>(Verb::Patch, &target.key.name);
         let about = About { kind: K::NAME, key: &target.key };
-        let result = self.write(about, &(part, patch), |calls| {
-            calls.call(what, request, |calls| calls.api.patch::<K>(target, part, patch))
+        let result = self.write(about, &(part, &patch), |calls| {
+            calls.call(what, request, |calls| calls.api.patch::<K>(&target.key, part, &patch))
         });
         match result {
             Ok(object) => Ok(self.take(store, object)),
@@ -321,18 +304,6 @@ trait Written {
     fn said<'a>(&self, body: &'a Value) -> Said<'a>;
 }
 
-struct NewObject<'a, K>(&'a K);
-
-impl<K: Kind> Written for NewObject<'_, K> {
-    fn body(&self) -> Value {
-        serde_json::to_value(self.0).unwrap_or_default()
-    }
-
-    fn said<'a>(&self, body: &'a Value) -> Said<'a> {
-        Said::New(body)
-    }
-}
-
 impl Written for (Part, &Patch) {
     fn body(&self) -> Value {
         match self.1 {
@@ -361,11 +332,11 @@ impl Written for Ending {
     }
 }
 
-fn request<K: Kind>(verb: Verb, name: &str) -> Request<'_> {
+pub(super) fn request<K: Kind>(verb: Verb, name: &str) -> Request<'_> {
     Request { verb, kind: K::NAME, name }
 }
 
-fn without_version(patch: &Patch) -> Patch {
+pub(super) fn without_version(patch: &Patch) -> Patch {
     let mut patch = patch.clone();
     if let Patch::Merge(merge) = &mut patch
         && let Some(metadata) = merge.get_mut("metadata").and_then(serde_json::Value::as_object_mut)
@@ -375,14 +346,14 @@ fn without_version(patch: &Patch) -> Patch {
     patch
 }
 
-fn suffix(part: Part) -> &'static str {
+pub(super) fn suffix(part: Part) -> &'static str {
     match part {
         Part::Main => "",
         Part::Status => "/status",
     }
 }
 
-fn short(patch: &Patch) -> String {
+pub(super) fn short(patch: &Patch) -> String {
     let text = match patch {
         Patch::Merge(merge) => merge.to_string(),
         Patch::Json(operations) => serde_json::Value::Array(operations.clone()).to_string(),

@@ -63,6 +63,8 @@ pub struct Checks {
     taken: i32,
     available: BTreeSet<String>,
     deleted_by_us: BTreeSet<String>,
+    /// The rules by which sets have last decided to delete machines.
+    ordered: BTreeMap<String, &'static str>,
     /// Machines that no deployment has.
     orphans: BTreeSet<String>,
     /// Machines that were adopted since the last rest, alone or with their sets.
@@ -240,6 +242,11 @@ impl Checks {
             let rules: Vec<&str> = plan.steps.iter().map(|step| step.rule).collect();
             format!("    decides {rules:?}")
         });
+        for step in &plan.steps {
+            if let Effect::DeleteMachine { machine, .. } = &step.effect {
+                self.ordered.insert(machine.key.name.clone(), step.rule);
+            }
+        }
         let goes = |machine: &Machine| deleted_by(plan, machine).is_some();
         if seen.set.metadata.deletion_timestamp.is_some() || self.watching == Watching::Off {
             return;
@@ -290,7 +297,6 @@ impl Checks {
         &mut self,
         (api, now): (&Api, Timestamp),
         (before, node): (Option<&Machine>, &NodePreserve),
-        rule: &'static str,
         trace: &mut Trace,
     ) {
         if self.watching == Watching::Off {
@@ -298,6 +304,7 @@ impl Checks {
         }
         let Some(before) = before else { return };
         let name = before.metadata.name.clone().unwrap_or_default();
+        let rule = self.ordered.get(&name).copied().unwrap_or_default();
         let is_gone = api.machines.get(&name).is_none_or(|machine| is_terminating(machine));
         if is_gone && rule == "replicas/failed" && !is_terminating(before) && !may_terminate(before, node, now) {
             self.violated("a machine is replaced that somebody keeps", || name.clone());

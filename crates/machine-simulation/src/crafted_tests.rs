@@ -119,8 +119,8 @@ fn a_machine_whose_deletion_got_no_answer_is_not_joined_by_another_one() {
 fn a_set_that_the_template_turns_back_to_is_not_counted_on_before_it_knows_its_size() {
     let after = |passes: usize| {
         let pass = [
-            Step::Decide(0),
-            Step::Act(0, None),
+            Step::Begin(0, 0),
+            Step::GoOn(0, None),
             Step::Cloud(0, Luck::Good),
             Step::Node(4, NodeEvent::Joins),
             Step::Watch(NODES, 9),
@@ -130,7 +130,7 @@ fn a_set_that_the_template_turns_back_to_is_not_counted_on_before_it_knows_its_s
         steps.extend(std::iter::repeat_n(pass, passes).flatten());
         // There is room for it to grow at once.
         let roomy = Strategy::Rolling { surge: Margin::Machines(3), unavailable: Margin::Machines(0) };
-        steps.extend([Step::Decide(0), Step::Edit(Edit::Class(0)), Step::Edit(Edit::Strategy(roomy))]);
+        steps.extend([Step::Begin(0, 0), Step::Edit(Edit::Class(0)), Step::Edit(Edit::Strategy(roomy))]);
         steps.push(Step::Watch(DEPLOYMENT, 9));
         steps.extend([Step::Pass(0, None); 8]);
         shown(&history(4, rolling(), steps), Guard::Settling)
@@ -143,7 +143,7 @@ fn a_set_that_the_template_turns_back_to_is_not_counted_on_before_it_knows_its_s
 
 #[test]
 fn what_a_set_may_still_be_making_takes_room() {
-    let found = shown(&History::prompt(25_802).with_delays(), Guard::Settling);
+    let found = shown(&History::of_seed(19_934), Guard::Settling);
     assert_eq!(found, [None, Some("there are too many machines")]);
 }
 

@@ -138,9 +138,9 @@ impl Draw {
         for step in steps {
             match step {
                 Step::Pass(pick, misfortune) if self.chance(12) => {
-                    torn.push(Step::Decide(pick));
+                    torn.push(Step::Begin(pick, 0));
                     let after = usize::from(self.small(16));
-                    open.push((torn.len() + after, Step::Act(self.pick(), misfortune)));
+                    open.push((torn.len() + after, Step::GoOn(self.pick(), misfortune)));
                 }
                 other => torn.push(other),
             }
@@ -164,7 +164,7 @@ enum Weather {
 impl History {
     /// The history of a seed.
     pub fn of_seed(seed: u64) -> Self {
-        Self::prompt(seed).with_delays().with_more().with_nodes()
+        Self::prompt(seed).with_delays().with_more().with_nodes().with_calls_apart()
     }
 
     /// The same, but in every second history some passes are torn apart: between what is decided and what is done other
@@ -175,6 +175,21 @@ impl History {
         let mut draw = Draw(stream);
         if draw.chance(50) {
             self.rounds = self.rounds.into_iter().map(|steps| draw.delayed(steps)).collect();
+        }
+        self
+    }
+
+    /// The same, but half of the passes that are torn apart are so between any two of their calls. A stream of its own again.
+    pub(super) fn with_calls_apart(mut self) -> Self {
+        let mut stream = ChaCha8Rng::seed_from_u64(self.seed);
+        stream.set_stream(4);
+        let mut draw = Draw(stream);
+        for step in self.rounds.iter_mut().flatten() {
+            if let Step::Begin(_, calls) = step
+                && draw.chance(50)
+            {
+                *calls = draw.small(4);
+            }
         }
         self
     }

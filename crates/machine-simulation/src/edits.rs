@@ -12,7 +12,7 @@ use super::{
     history::{Edit, Margin, Picks, Setup, Strategy},
     tampering,
 };
-use controller_runtime::{key::Target, objects::Part};
+use controller_runtime::{key::ObjectKey, objects::Part};
 use kube_values::{duration::GoDuration, selector::Labels};
 use machine_api::{
     names::{MACHINE_CLASS_KIND, annotation, label},
@@ -181,7 +181,7 @@ fn roll_back(api: &mut Api, revision: u8) {
         && let Some(patch) = patch(&deployment, set)
     {
         // Nobody is faster here.
-        let _ = api.patch::<MachineDeployment>(&Target::of(&*deployment), Part::Main, &patch);
+        let _ = api.patch::<MachineDeployment>(&ObjectKey::of(&*deployment), Part::Main, &patch);
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
     calls::Around,
     checks::Checks,
     nodes::{Readiness, set_ready},
-    process::{Process, Work, later},
+    process::{Binary, Process, Work, later},
     trace::Trace,
     world::run,
 };
@@ -214,10 +214,13 @@ impl<'a> World<'a> {
         question.machines.iter().for_each(|machine| api.put((**machine).clone()));
         question.nodes.iter().for_each(|node| api.put((**node).clone()));
         api.begin();
-        let mut process = Process::start(&api, question.now, SEED);
-        process.settings = question.settings;
-        process.machine_settings = question.machine_settings.clone();
-        process.drain_time = question.assume.drain;
+        let binary = Binary {
+            rollouts: question.settings,
+            machines: question.machine_settings.clone(),
+            drain_time: question.assume.drain,
+            ..Binary::default()
+        };
+        let process = Process::start(&api, question.now, SEED, &binary);
         let mut world = Self {
             question,
             key: ObjectKey::of(&question.deployment),
@@ -280,14 +283,13 @@ impl<'a> World<'a> {
             }
             for job in due {
                 if !self.is_played(&job) {
-                    self.process.begins(&job, &Work::Whole);
+                    self.process.begins(&job);
                     continue;
                 }
                 let (mut checks, mut trace) = (Checks::none(), Trace::default());
-                let around =
-                    Around { now: self.now, evictions_from: self.now, without: None, misfortune: None, refused: None };
+                let around = Around::calm(self.now);
                 // Nothing goes wrong, so that it lives.
-                let _ = run(&mut self.api, &mut checks, &mut trace, &mut self.process, (job, Work::Whole), around);
+                let _ = run(&mut self.api, &mut checks, &mut trace, &mut self.process, (job, Work::Pass), around);
             }
         }
         // Those that may begin now take their time from now on.

@@ -2,7 +2,7 @@
 //!
 //! The decisions stay as they are; what a guard rests on is hidden from them, or not done around them.
 
-use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, fmt, str::FromStr, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube_values::int_or_percent::{IntOrPercent, Rounding};
@@ -137,6 +137,7 @@ pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetOb
             forget_annotation(machine, annotation::PRESERVE);
             machine.status.current_status.preserve_expiry_time = None;
         }),
+        Some(Guard::Unanswered) => Cow::Owned(SetObservation { unanswered: BTreeSet::new(), ..seen.clone() }),
         Some(Guard::HandedOver) => each(|machine| forget_label(machine, label::UPDATE_RESULT)),
         Some(Guard::Freeze) => {
             let mut blind = seen.clone();

@@ -209,10 +209,10 @@ pub enum Keep {
 pub enum Step {
     /// The leader works on one of the keys that are due.
     Pass(u16, Option<Misfortune>),
-    /// The leader looks at one of the keys that are due, and decides; it acts later.
-    Decide(u16),
-    /// It acts on one of those.
-    Act(u16, Option<Misfortune>),
+    /// The leader works on one of the keys that are due and is held up after so many calls.
+    Begin(u16, u8),
+    /// It goes on with one of those.
+    GoOn(u16, Option<Misfortune>),
     /// A process that has lost the lease works on, too.
     StalePass(u16),
     /// Some events of a watch arrive.

@@ -2,13 +2,11 @@
 //! over a simulated cluster and cloud, while views lag, calls get lost, processes die, providers fail and users change
 //! their minds.
 //!
-//! Real are the observations and decisions of deployments, sets, machines and the guard, the stores with their indexes, the
-//! wake-ups, the gate, the queue's rules, what a deployment remembers of its sets, and of the carrying out of plans what
-//! the rooms share: slow-start batches and which steps run together, what counts as a conflict or as an answer that is
-//! missing, how patches are guarded and conditions put in their places. Played are the API server ([`api`]), the provider
-//! and the kubelets ([`cloud`], [`nodes`]), drains (they take a while), and the order of calls within a plan
-//! ([`sets`], [`deployments`], [`machines`]), which runs asynchronously and side by side elsewhere; there are no classes,
-//! Secrets, tokens, volumes and metrics. The queue's debouncing is real time elsewhere and a wake-up a little later here.
+//! The controllers of deployments, of sets and of the guard are those of production, and so are stores, indexes, wake-ups, the
+//! gate, the memory of refusals and the rules of the queue. What is played begins behind the ports ([`played`]): the API server
+//! ([`api`]), the time, the provider and the kubelets ([`cloud`], [`nodes`]). Over machines the decisions are real and their effects
+//! are carried out here ([`machines`]); drains take a while, and there are no classes, Secrets, tokens, volumes and metrics. The
+//! queue's debouncing is real time elsewhere and a wake-up a little later here.
 //!
 //! What must hold is in [`checks`] and [`rest`]. A history is a function of its seed; one that fails is shortened and can be
 //! replayed (`mcm simulate --seed N`).
@@ -20,22 +18,20 @@ mod calls;
 pub mod checks;
 mod cloud;
 mod collector;
-mod deployments;
 pub mod drain;
 mod draw;
 mod edits;
 mod facts;
 pub mod forecast;
-mod guard;
 pub mod guards;
 pub mod history;
 mod machines;
 mod margins;
 mod nodes;
+mod played;
 mod process;
 mod refusals;
 mod rest;
-mod sets;
 mod tampering;
 mod trace;
 mod world;

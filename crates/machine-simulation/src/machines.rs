@@ -198,7 +198,7 @@ impl Process {
                 Next::Again => {}
                 Next::Settled | Next::AwaitCall => return Outcome::Settled,
                 Next::LookAgain(after, why) => return Outcome::LookAgain(after, why.as_str()),
-                Next::StepDrain(order) => pass.drain = stepped(&order, memory, calls, self.drain_time),
+                Next::StepDrain(order) => pass.drain = stepped(&order, memory, calls, self.binary.drain_time),
                 Next::TakePermit => pass.permit = Permit::Held,
             }
         }

@@ -1,40 +1,49 @@
 //! One controller process of the simulation: its views, what it has yet to look at, and what it remembers.
 //!
-//! Views, indexes and wake-ups are the real ones; what a crash forgets is forgotten here. Passes are in [`super::sets`],
-//! [`super::deployments`], [`super::machines`] and [`super::guard`].
+//! Controllers, views, indexes and wake-ups are the real ones; what a crash forgets is forgotten here. Passes over machines are in
+//! [`super::machines`] still; what the others reach is in [`super::played`].
 
 use std::{
     collections::BTreeMap,
+    future::Future,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     api::{Api, Event, Kind, Object},
-    calls::Calls,
-    deployments::{DeploymentDecided, DeploymentMemory},
+    guards::{Guard, cleans, deployment_without, set_without, told_without},
     machines::{DRAIN_TIME, MachineMemory},
-    sets::{SetDecided, SetMemory},
+    played::{Caller, Played, PlayedClock, Stage},
 };
 use controller_runtime::{
+    clock::{Clock, SharedClock},
+    events::{Pending, Recorder},
     gate::Gate,
     key::ObjectKey,
+    objects::Objects,
     queue::Outcome,
-    refusals::Ledger,
+    refusals::Refusals,
     store::{Change, Store},
 };
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
 use machine_controllers::{
-    checked::{Checkable, Checked},
-    deployment::{self, AvailabilityRule, settings::DeploymentSettings},
+    Decision,
+    deployment::{
+        self, DeploymentController, DeploymentDeps, observe::DeploymentObservation, settings::DeploymentSettings,
+    },
     machine::{self, observation::CreationGuarantee, settings::MachineSettings},
-    overshooting,
+    overshooting::{self, Margins, OvershootController, OvershootDeps},
     set::{
-        self,
+        self, SetController, SetDecisions, SetDeps,
+        observe::SetObservation,
         routing::{Strength, Wake},
     },
     views::{ControlViews, node_store},
@@ -43,6 +52,13 @@ use machine_controllers::{
 /// A pass takes no longer. One that does may overlap with what comes when a rollout's patience is over
 /// ([`deployment::settling::PATIENCE`]).
 const MOST_OPEN: Duration = Duration::from_secs(5);
+
+/// More events are not kept between two passes.
+const MOST_EVENTS: usize = 4096;
+/// The default of the flags.
+const MARGINS: Margins = Margins { up: 2, down: 1 };
+/// The default of the flag.
+const GUARD_PERIOD: Duration = Duration::from_secs(60);
 
 /// The control loops of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,50 +73,52 @@ pub enum Loop {
     Guard,
 }
 
-/// Where the objects that a process works on come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// From somebody: they may break the rules of admission.
-    Given,
-    /// From a history: they break none. To ask would cost a tenth of all the time.
-    Drawn,
-}
-
-/// What all processes of a history have in common.
-#[derive(Clone, Copy, Debug)]
+/// What all processes of a world have in common.
+#[derive(Clone, Debug)]
 pub struct Binary {
+    /// What the command line says about rollouts.
+    pub rollouts: DeploymentSettings,
+    /// What it says about machines.
+    pub machines: MachineSettings,
     /// Whether a creation can be repeated.
     pub creation: CreationGuarantee,
-    /// Which machines rollouts count on.
-    pub counts: AvailabilityRule,
+    /// How long drains take.
+    pub drain_time: Duration,
+    /// A guard that the process lacks.
+    pub without: Option<Guard>,
+}
+
+impl Default for Binary {
+    fn default() -> Self {
+        Self {
+            rollouts: DeploymentSettings::default(),
+            machines: MachineSettings::default(),
+            creation: CreationGuarantee::Idempotent,
+            drain_time: DRAIN_TIME,
+            without: None,
+        }
+    }
 }
 
 /// What a loop is to look at.
 pub type Job = (Loop, ObjectKey);
 
-/// What a loop has decided and not carried out yet.
-pub enum Decided {
-    /// About a deployment.
-    Deployment(DeploymentDecided),
-    /// About a set.
-    Set(SetDecided),
-}
+/// A pass that has begun.
+pub type Pass = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// The second half of a pass that has begun.
+/// A pass that is held up.
 struct Open {
     job: Job,
-    decided: Box<Decided>,
+    pass: Pass,
     began: Timestamp,
 }
 
-/// How much of a pass is done at once: others may come between a decision and the deeds.
+/// What is done about a job.
 pub enum Work {
-    /// All of it.
-    Whole,
-    /// What is decided is kept for later. Loops that are not known to do that do all.
-    Decide,
-    /// That which was decided is done.
-    Act(Box<Decided>),
+    /// A pass is begun.
+    Pass,
+    /// One that was held up goes on.
+    GoOn(Pass),
 }
 
 /// A change that the process has not routed yet.
@@ -119,24 +137,23 @@ pub struct Process {
     pub nodes: Arc<Store<Node>>,
     /// Its gate, closed with `lost`.
     pub gate: Gate,
-    /// What its command line says about rollouts.
-    pub settings: DeploymentSettings,
     /// Cancelled when it loses the lease.
     pub lost: CancellationToken,
     /// What it was refused.
-    pub refusals: Arc<Mutex<Ledger>>,
-    /// Where its deployments and sets come from.
-    pub origin: Origin,
-    pub(super) sets: BTreeMap<ObjectKey, SetMemory>,
-    pub(super) deployments: BTreeMap<ObjectKey, DeploymentMemory>,
+    pub refusals: Refusals,
+    /// Where it finds the world during a pass.
+    pub stage: Stage,
+    /// Its time.
+    pub clock: Arc<PlayedClock>,
+    /// What its command line says, and more.
+    pub binary: Binary,
+    deployments: Arc<DeploymentController>,
+    sets: Arc<SetController>,
+    guard: Arc<OvershootController>,
+    events: mpsc::Receiver<Pending>,
     pub(super) machines: BTreeMap<ObjectKey, MachineMemory>,
     /// When its first pass over a machine began.
     pub(super) machines_since: Option<Timestamp>,
-    pub(super) machine_settings: MachineSettings,
-    /// How long its drains take.
-    pub(super) drain_time: Duration,
-    /// Whether a creation can be repeated.
-    pub(super) creation: CreationGuarantee,
     pub(super) vanished: std::collections::BTreeSet<ObjectKey>,
     /// Since when the orphan collector has suspected VMs, by their identity.
     pub(super) suspects: BTreeMap<String, Timestamp>,
@@ -144,33 +161,46 @@ pub struct Process {
     pub(super) collects_at: Timestamp,
     news: Arc<Mutex<Vec<News>>>,
     due: BTreeMap<Job, Timestamp>,
-    /// Jobs that are decided on and not done; nobody else works on them.
+    /// Passes that are held up; nobody else works on their jobs.
     open: Vec<Open>,
     failures: BTreeMap<Job, u32>,
     /// How much of each log its watches have delivered.
     watched: [usize; 4],
-    seed: u64,
 }
 
 impl Process {
     /// A process that lists everything and then watches.
-    pub fn start(api: &Api, now: Timestamp, seed: u64) -> Self {
+    pub fn start(api: &Api, now: Timestamp, seed: u64, binary: &Binary) -> Self {
         let lost = CancellationToken::new();
-        let mut process = Self {
-            views: ControlViews::default(),
-            nodes: node_store(),
+        let (views, nodes) = (ControlViews::default(), node_store());
+        let clock = Arc::new(PlayedClock::at(now));
+        let time = Arc::clone(&clock);
+        let refusals = Refusals::timed_by(move || steady(time.now()));
+        let (notes, events) = mpsc::channel(MOST_EVENTS);
+        let parts = Parts {
+            stage: Stage::default(),
+            lost: lost.clone(),
             gate: Gate::open_until(lost.clone()),
-            settings: DeploymentSettings::default(),
+            refusals: refusals.clone(),
+            clock: Arc::clone(&clock) as SharedClock,
+            views: &views,
+            nodes: &nodes,
+            notes,
+            binary,
+        };
+        let mut process = Self {
+            deployments: Arc::new(parts.deployments()),
+            sets: Arc::new(parts.sets(seed)),
+            guard: Arc::new(parts.guard()),
+            events,
+            gate: parts.gate.clone(),
+            stage: parts.stage.clone(),
+            clock,
+            binary: binary.clone(),
             lost,
-            refusals: Arc::default(),
-            origin: Origin::Given,
-            sets: BTreeMap::new(),
-            deployments: BTreeMap::new(),
+            refusals,
             machines: BTreeMap::new(),
             machines_since: None,
-            machine_settings: MachineSettings::default(),
-            drain_time: DRAIN_TIME,
-            creation: CreationGuarantee::Idempotent,
             vanished: std::collections::BTreeSet::new(),
             suspects: BTreeMap::new(),
             collects_at: now,
@@ -179,7 +209,8 @@ impl Process {
             open: Vec::new(),
             failures: BTreeMap::new(),
             watched: [0; 4],
-            seed,
+            views,
+            nodes,
         };
         process.listen();
         list(&process.views.deployments, api);
@@ -192,25 +223,6 @@ impl Process {
         process.due.insert((Loop::Guard, overshooting::routing::key_of("ns")), now);
         process.route(now);
         process
-    }
-
-    /// A process of a history.
-    pub fn of_history(api: &Api, now: Timestamp, seed: u64, Binary { creation, counts }: Binary) -> Self {
-        let process = Self::start(api, now, seed);
-        let settings = DeploymentSettings { availability: counts, ..process.settings };
-        Self { origin: Origin::Drawn, creation, settings, ..process }
-    }
-
-    /// What the rules of admission say of an object.
-    pub(super) fn checked<K: Checkable>(origin: Origin, object: &Arc<K>, known: Option<&Checked<K>>) -> Checked<K> {
-        match origin {
-            Origin::Drawn if !cfg!(debug_assertions) => Checked::fine(object),
-            Origin::Drawn | Origin::Given => {
-                let found = Checked::of(object, known);
-                debug_assert!(origin == Origin::Given || Checked::errors(object, Some(&found)).is_empty());
-                found
-            }
-        }
     }
 
     /// The listeners only note what changed: routing them here would make the views hold themselves.
@@ -233,10 +245,10 @@ impl Process {
         let all = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
         for news in all {
             match &news {
-                News::Machine(change) => self.may_be_granted(change, now),
-                News::Set(change) => self.may_be_granted(change, now),
-                News::Deployment(change) => self.may_be_granted(change, now),
-                News::Node(change) => self.may_be_granted(change, now),
+                News::Machine(change) => self.may_be_granted(change),
+                News::Set(change) => self.may_be_granted(change),
+                News::Deployment(change) => self.may_be_granted(change),
+                News::Node(change) => self.may_be_granted(change),
             }
             let views = &self.views;
             let mut woken: Vec<(Loop, Wake)> = Vec::new();
@@ -281,8 +293,8 @@ impl Process {
     }
 
     /// What was refused of an object may be granted once it has changed.
-    fn may_be_granted<K: Kind>(&self, change: &Change<K>, now: Timestamp) {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).see(change, steady(now));
+    fn may_be_granted<K: Kind>(&self, change: &Change<K>) {
+        self.refusals.see(change);
     }
 
     /// Wants a pass at this time, or earlier if that was wanted already.
@@ -313,18 +325,18 @@ impl Process {
         self.waiting().filter(|((of, _), _)| *of != Loop::Guard).map(|(_, at)| *at).min()
     }
 
-    /// One of the decisions that are not carried out yet.
-    pub fn take_open(&mut self, pick: u16) -> Option<(Job, Box<Decided>)> {
+    /// One of the passes that are held up.
+    pub fn take_open(&mut self, pick: u16) -> Option<(Job, Pass)> {
         let place = usize::from(pick).checked_rem(self.open.len())?;
-        let Open { job, decided, .. } = self.open.remove(place);
-        Some((job, decided))
+        let Open { job, pass, .. } = self.open.remove(place);
+        Some((job, pass))
     }
 
     /// One of those that must not wait until then: nobody counts on what takes as long as a rollout's patience.
-    pub fn take_overdue(&mut self, then: Timestamp) -> Option<(Job, Box<Decided>)> {
+    pub fn take_overdue(&mut self, then: Timestamp) -> Option<(Job, Pass)> {
         let place = self.open.iter().position(|open| later(open.began, MOST_OPEN) < then)?;
-        let Open { job, decided, .. } = self.open.remove(place);
-        Some((job, decided))
+        let Open { job, pass, .. } = self.open.remove(place);
+        Some((job, pass))
     }
 
     /// The next run of the guard.
@@ -341,11 +353,9 @@ impl Process {
         of(Loop::Deployment, deployments).chain(of(Loop::Set, sets)).chain(of(Loop::Machine, machines)).collect()
     }
 
-    /// Work on this job begins. What has woken it since it was decided on wakes it again afterwards.
-    pub fn begins(&mut self, job: &Job, work: &Work) {
-        if !matches!(work, Work::Act(_)) {
-            self.due.remove(job);
-        }
+    /// A pass over this job begins. What wakes it from now on wakes it again afterwards.
+    pub fn begins(&mut self, job: &Job) {
+        self.due.remove(job);
     }
 
     /// A pass has ended: the queue's rules ([`controller_runtime::queue`]).
@@ -363,28 +373,42 @@ impl Process {
         self.route(now);
     }
 
-    /// Works on a job; `None` when it is decided on and what is to be done is kept for later.
-    pub fn work(&mut self, calls: &mut Calls<'_>, job: &Job, work: Work) -> Option<Outcome> {
-        let (of, key) = job;
-        let decided = match (work, of) {
-            (Work::Decide, Loop::Deployment) => self.decide_on_deployment(calls, key).map(Decided::Deployment),
-            (Work::Decide, Loop::Set) => self.decide_on_set(calls, key).map(Decided::Set),
-            (Work::Act(decided), _) => Err(match *decided {
-                Decided::Deployment(decided) => self.carry_out_deployment(calls, key, decided),
-                Decided::Set(decided) => self.carry_out_set(calls, key, decided),
-            }),
-            (Work::Whole, Loop::Deployment) => Err(self.deployment_pass(calls, key)),
-            (Work::Whole, Loop::Set) => Err(self.set_pass(calls, key)),
-            (_, Loop::Machine) => Err(self.machine_pass(calls, key)),
-            (_, Loop::Guard) => Err(self.guard_pass(calls, key)),
-        };
-        match decided {
-            Ok(decided) => {
-                self.open.push(Open { job: job.clone(), decided: Box::new(decided), began: calls.now });
-                None
+    /// A pass over this job, unless it is one over a machine.
+    pub fn pass(&self, (of, key): &Job) -> Option<Pass> {
+        let key = key.clone();
+        match of {
+            Loop::Deployment => {
+                let controller = Arc::clone(&self.deployments);
+                Some(Box::pin(async move { controller.reconcile(key).await }))
             }
-            Err(outcome) => Some(outcome),
+            Loop::Set => {
+                let controller = Arc::clone(&self.sets);
+                Some(Box::pin(async move { controller.reconcile(key).await }))
+            }
+            Loop::Guard => {
+                let controller = Arc::clone(&self.guard);
+                Some(Box::pin(async move { controller.reconcile(key).await }))
+            }
+            Loop::Machine => None,
         }
+    }
+
+    /// Polls a pass, to whom the world is lent meanwhile; `None` when it does not end: it is held up, or its process has died.
+    pub fn poll(pass: &mut Pass) -> Option<Outcome> {
+        match pass.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Keeps a pass that is held up.
+    pub fn keep(&mut self, job: Job, pass: Pass, began: Timestamp) {
+        self.open.push(Open { job, pass, began });
+    }
+
+    /// The events that controllers have told since the last time.
+    pub fn told(&mut self) -> Vec<Pending> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
     }
 
     /// Delivers so many events of a kind; how many there were.
@@ -411,11 +435,113 @@ impl Process {
             Object::Node(object) => into(&self.nodes, object, event.gone),
         }
     }
+}
 
-    /// A number that was not drawn before.
-    pub fn draw(&mut self) -> u64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.seed
+/// What controllers are made of.
+struct Parts<'a> {
+    stage: Stage,
+    lost: CancellationToken,
+    gate: Gate,
+    refusals: Refusals,
+    clock: SharedClock,
+    views: &'a ControlViews,
+    nodes: &'a Arc<Store<Node>>,
+    notes: mpsc::Sender<Pending>,
+    binary: &'a Binary,
+}
+
+impl Parts<'_> {
+    fn lacks(&self, guard: Guard) -> bool {
+        self.binary.without == Some(guard)
+    }
+
+    /// The gate that controllers ask.
+    fn gate(&self) -> Gate {
+        if self.lacks(Guard::Leadership) { Gate::open_until(CancellationToken::new()) } else { self.gate.clone() }
+    }
+
+    /// Objects as a loop reads and writes them.
+    fn objects<K: Kind>(&self, of: Loop, store: &Arc<Store<K>>) -> Objects<K> {
+        let caller = Caller {
+            stage: self.stage.clone(),
+            of,
+            gate: self.gate.clone(),
+            lost: self.lost.clone(),
+            refusals: self.refusals.clone(),
+            nodes: Arc::clone(self.nodes),
+        };
+        let hears_itself = !self.lacks(Guard::OwnWrites);
+        let api = Arc::new(Played::new(&caller, store));
+        let objects = Objects::over(api, self.gate(), hears_itself.then(|| Arc::clone(store)));
+        if self.lacks(Guard::Refusals) { objects } else { objects.minding(&self.refusals) }
+    }
+
+    fn deployments(&self) -> DeploymentController {
+        let views = self.views;
+        DeploymentController::new(DeploymentDeps {
+            views: views.clone(),
+            deployments: self.objects(Loop::Deployment, &views.deployments),
+            sets: self.objects(Loop::Deployment, &views.sets),
+            machines: self.objects(Loop::Deployment, &views.machines),
+            nodes: Some(self.objects(Loop::Deployment, self.nodes)),
+            node_store: Some(Arc::clone(self.nodes)),
+            clock: Arc::clone(&self.clock),
+            gate: self.gate(),
+            recorder: Recorder::new(deployment::COMPONENT, self.notes.clone()),
+            settings: self.binary.rollouts,
+        })
+        .deciding_by(self.deciding_on_deployments())
+    }
+
+    fn deciding_on_deployments(&self) -> Decision<DeploymentObservation, deployment::plan::Plan> {
+        let (stage, without) = (self.stage.clone(), self.binary.without);
+        Arc::new(move |seen| {
+            let mut plan = deployment::decide::decide(&deployment_without(without, seen));
+            if without == Some(Guard::Cleaning) {
+                plan.steps.retain(|step| !cleans(step.rule));
+            }
+            stage.with(|lent| lent.checks.deployment_decides(seen, &plan, &mut lent.trace));
+            plan
+        })
+    }
+
+    fn sets(&self, name_seed: u64) -> SetController {
+        let views = self.views;
+        SetController::new(SetDeps {
+            views: views.clone(),
+            machines: self.objects(Loop::Set, &views.machines),
+            sets: self.objects(Loop::Set, &views.sets),
+            nodes: Some(Arc::clone(self.nodes)),
+            clock: Arc::clone(&self.clock),
+            gate: self.gate(),
+            recorder: Recorder::new(set::COMPONENT, self.notes.clone()),
+            name_seed,
+        })
+        .deciding_by(self.deciding_on_sets())
+    }
+
+    fn deciding_on_sets(&self) -> SetDecisions {
+        let (stage, without) = (self.stage.clone(), self.binary.without);
+        let set = move |seen: &SetObservation| {
+            let plan = set::decide::decide(&set_without(without, seen));
+            stage.with(|lent| lent.checks.set_decides(seen, &plan, &mut lent.trace));
+            plan
+        };
+        let status = move |seen: &SetObservation| set::status::decide_status(&told_without(without, seen));
+        SetDecisions { set: Arc::new(set), status: Arc::new(status) }
+    }
+
+    fn guard(&self) -> OvershootController {
+        let views = self.views;
+        OvershootController::new(OvershootDeps {
+            views: views.clone(),
+            sets: self.objects(Loop::Guard, &views.sets),
+            deployments: self.objects(Loop::Guard, &views.deployments),
+            clock: Arc::clone(&self.clock),
+            recorder: Recorder::new(overshooting::COMPONENT, self.notes.clone()),
+            margins: MARGINS,
+            period: GUARD_PERIOD,
+        })
     }
 }
 

@@ -16,11 +16,17 @@ use super::{
     guards::Guard,
     history::{Edit, History, Luck, NodeEvent, Provider, Setup, Step, Unheard},
     nodes,
-    process::{Binary, Job, Process, Work, later},
+    played::Lent,
+    process::{Binary, Job, Pass, Process, Work, later},
     refusals::Refused,
     trace::Trace,
 };
-use machine_controllers::{deployment::AvailabilityRule, machine::observation::CreationGuarantee};
+use controller_runtime::{key::ObjectKey, queue::Outcome};
+use machine_api::names::deployment_reason;
+use machine_controllers::{
+    deployment::{AvailabilityRule, DeploymentSettings},
+    machine::observation::CreationGuarantee,
+};
 
 /// The world of a history.
 pub struct World {
@@ -101,10 +107,11 @@ impl World {
             Provider::AnswersTheSame => CreationGuarantee::Idempotent,
             Provider::MakesAnother => CreationGuarantee::RecordIntent,
         };
-        let binary = Binary { creation, counts: history.counts };
-        let leader = Process::of_history(&api, start.now, history.seed, binary);
+        let rollouts = DeploymentSettings { availability: history.counts, ..DeploymentSettings::default() };
+        let binary = Binary { creation, rollouts, without: history.without, ..Binary::default() };
+        let leader = Process::start(&api, start.now, history.seed, &binary);
         let waits = history.without == Some(Guard::CatchUp);
-        let standby = waits.then(|| Process::of_history(&api, start.now, !history.seed, binary));
+        let standby = waits.then(|| Process::start(&api, start.now, !history.seed, &binary));
         let mut checks = Checks::default();
         checks.leads = true;
         checks.at_rest(&api);
@@ -141,14 +148,14 @@ impl World {
     pub fn step(&mut self, step: Step) {
         match step {
             Step::Pass(pick, misfortune) => self.some_pass(pick, misfortune),
-            Step::Decide(pick) => {
+            Step::Begin(pick, calls) => {
                 if let Some(job) = self.leader.one_due(self.now, pick) {
-                    self.pass(job, Work::Decide, None);
+                    self.begin(job, calls);
                 }
             }
-            Step::Act(pick, misfortune) => {
-                if let Some((job, decided)) = self.leader.take_open(pick) {
-                    self.pass(job, Work::Act(decided), misfortune);
+            Step::GoOn(pick, misfortune) => {
+                if let Some((job, pass)) = self.leader.take_open(pick) {
+                    self.pass(job, Work::GoOn(pass), misfortune);
                 }
             }
             Step::StalePass(pick) => self.stale_pass(pick),
@@ -189,8 +196,8 @@ impl World {
     }
 
     fn wait_until(&mut self, then: Timestamp) {
-        while let Some((job, decided)) = self.leader.take_overdue(then) {
-            self.pass(job, Work::Act(decided), None);
+        while let Some((job, pass)) = self.leader.take_overdue(then) {
+            self.pass(job, Work::GoOn(pass), None);
         }
         self.end_unheard(then);
         self.now = then.max(self.now);
@@ -221,7 +228,7 @@ impl World {
 
     fn restart(&mut self) -> Process {
         let seed = self.seed ^ (self.processes as u64) << 32;
-        let listing = || Process::of_history(&self.api, self.now, seed, self.binary);
+        let listing = || Process::start(&self.api, self.now, seed, &self.binary);
         let fresh = self.standby.take().unwrap_or_else(listing);
         self.processes += 1;
         std::mem::replace(&mut self.leader, fresh)
@@ -236,16 +243,16 @@ impl World {
             due = self.leader.one_due(self.now, pick);
         }
         if let Some(job) = due {
-            self.pass(job, Work::Whole, misfortune);
+            self.pass(job, Work::Pass, misfortune);
         }
     }
 
     fn stale_pass(&mut self, pick: u16) {
         let Some(mut process) = self.stale.take() else { return };
-        let open = process.take_open(pick).map(|(job, decided)| (job, Work::Act(decided)));
+        let open = process.take_open(pick).map(|(job, pass)| (job, Work::GoOn(pass)));
         let whole = || {
             let mut jobs = process.all_jobs();
-            (!jobs.is_empty()).then(|| (jobs.swap_remove(usize::from(pick) % jobs.len()), Work::Whole))
+            (!jobs.is_empty()).then(|| (jobs.swap_remove(usize::from(pick) % jobs.len()), Work::Pass))
         };
         if let Some((job, work)) = open.or_else(whole) {
             self.say(|| format!("the process without the lease looks at {:?} {}", job.0, job.1));
@@ -264,18 +271,27 @@ impl World {
             without: self.without,
             misfortune,
             refused: self.refused,
+            held_after: None,
         }
+    }
+
+    /// Begins a pass that is held up after so many calls.
+    fn begin(&mut self, job: Job, calls: u8) {
+        self.say(|| format!("pass over {:?} {}, up to call {calls}", job.0, job.1));
+        self.work(job, Work::Pass, Around { held_after: Some(calls), ..self.around(None) });
     }
 
     fn pass(&mut self, job: Job, work: Work, misfortune: Option<Misfortune>) {
         let what = match work {
-            Work::Whole => "pass over",
-            Work::Decide => "first half of a pass over",
-            Work::Act(_) => "second half of the pass over",
+            Work::Pass => "pass over",
+            Work::GoOn(_) => "rest of the pass over",
         };
         self.say(|| format!("{what} {:?} {}", job.0, job.1));
+        self.work(job, work, self.around(misfortune));
+    }
+
+    fn work(&mut self, job: Job, work: Work, around: Around) {
         self.passes += 1;
-        let around = self.around(misfortune);
         match run(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, (job, work), around) {
             End::Lives => {}
             End::Dies => {
@@ -336,9 +352,75 @@ pub(super) fn run(
     (job, work): (Job, Work),
     around: Around,
 ) -> End {
-    process.begins(&job, &work);
-    let (gate, lost, refusals) = (process.gate.clone(), process.lost.clone(), process.refusals.clone());
+    process.clock.set(around.now);
     checks.costs.count(around.refused.map(|_| around.now));
+    let (pass, end, outcome) = match work {
+        Work::GoOn(pass) => polled(api, checks, trace, process, pass, around),
+        Work::Pass => {
+            process.begins(&job);
+            if let Some(pass) = process.pass(&job) {
+                polled(api, checks, trace, process, pass, around)
+            } else {
+                let (end, outcome) = machine_pass(api, checks, trace, process, &job.1, around);
+                (None, end, Some(outcome))
+            }
+        }
+    };
+    for told in process.told() {
+        let (kind, name) = (told.about.kind.unwrap_or_default(), told.about.name.unwrap_or_default());
+        trace.say(|| format!("    event about {kind} {name}: {}: {}", told.note.reason, told.note.message));
+        // A size is told of when it was written.
+        if told.note.reason != deployment_reason::SCALING_SET {
+            checks.costs(&kind, &name);
+        }
+    }
+    match (outcome, pass) {
+        (Some(outcome), _) => {
+            trace.say(|| format!("    {outcome:?}"));
+            process.ends(job, &outcome, around.now);
+        }
+        (None, Some(pass)) => {
+            process.keep(job, pass, around.now);
+            process.route(around.now);
+        }
+        (None, None) => process.route(around.now),
+    }
+    end
+}
+
+/// Polls a pass; what is left of it if it is held up, how its process is afterwards, and the outcome if it ends.
+fn polled(
+    api: &mut Api,
+    checks: &mut Checks,
+    trace: &mut Trace,
+    process: &Process,
+    mut pass: Pass,
+    around: Around,
+) -> (Option<Pass>, End, Option<Outcome>) {
+    let lent = Lent {
+        api: std::mem::take(api),
+        checks: std::mem::take(checks),
+        trace: std::mem::take(trace),
+        around,
+        made: 0,
+        end: End::Lives,
+    };
+    let (outcome, back) = process.stage.lend(lent, || Process::poll(&mut pass));
+    let Some(back) = back else { return (None, End::Dies, outcome) };
+    (*api, *checks, *trace) = (back.api, back.checks, back.trace);
+    let is_held_up = outcome.is_none() && back.end != End::Dies;
+    (is_held_up.then_some(pass), back.end, outcome)
+}
+
+fn machine_pass(
+    api: &mut Api,
+    checks: &mut Checks,
+    trace: &mut Trace,
+    process: &mut Process,
+    key: &ObjectKey,
+    around: Around,
+) -> (End, Outcome) {
+    let (gate, lost, refusals) = (process.gate.clone(), process.lost.clone(), process.refusals.clone());
     let mut calls = Calls {
         api,
         checks,
@@ -351,14 +433,6 @@ pub(super) fn run(
         made: 0,
         end: End::Lives,
     };
-    let outcome = process.work(&mut calls, &job, work);
-    let end = calls.end;
-    match outcome {
-        Some(outcome) => {
-            calls.trace.say(|| format!("    {outcome:?}"));
-            process.ends(job, &outcome, around.now);
-        }
-        None => process.route(around.now),
-    }
-    end
+    let outcome = process.machine_pass(&mut calls, key);
+    (calls.end, outcome)
 }

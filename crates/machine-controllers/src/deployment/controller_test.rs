@@ -55,6 +55,7 @@ impl Cluster {
             sets: sets.clone(),
             machines: machines.clone(),
             nodes: None,
+            node_store: None,
             clock: clock.clone(),
             gate: gate.clone(),
             recorder: recorder.clone(),

@@ -45,23 +45,22 @@ pub mod waits;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 pub use self::{
-    act::Done,
     availability::AvailabilityRule,
     settings::{AutoscalerAnnotations, DeploymentSettings, OldSets},
 };
 use self::{
     observe::DeploymentObservation,
-    plan::{Counted, Effect, Next},
+    plan::{Counted, Effect, Next, Plan},
     status::{Report, decide_status},
 };
-use super::{checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
+use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
 use controller_runtime::{
     clock::SharedClock,
     error::ApiError,
@@ -70,6 +69,7 @@ use controller_runtime::{
     key::ObjectKey,
     objects::{Objects, Part},
     queue::Outcome,
+    store::Store,
 };
 use machine_api::{
     names::set_reason,
@@ -90,8 +90,10 @@ pub struct DeploymentDeps {
     pub sets: Objects<MachineSet>,
     /// Writes machines (marks of the scaler only); its store must be `views.machines`.
     pub machines: Objects<Machine>,
-    /// Writes Nodes of the target cluster, if there is one; needs a store, synced before the first pass.
+    /// Writes Nodes of the target cluster, if there is one; its store must be `node_store`.
     pub nodes: Option<Objects<Node>>,
+    /// Nodes of the target cluster, synced before the first pass.
+    pub node_store: Option<Arc<Store<Node>>>,
     /// The time.
     pub clock: SharedClock,
     /// Asked before each deletion.
@@ -105,6 +107,7 @@ pub struct DeploymentDeps {
 /// Brings deployments to what they want to be.
 pub struct DeploymentController {
     deps: DeploymentDeps,
+    decide: Decision<DeploymentObservation, Plan>,
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
 }
 
@@ -125,7 +128,14 @@ struct Memory {
 impl DeploymentController {
     /// A controller that works with these.
     pub fn new(deps: DeploymentDeps) -> Self {
-        Self { deps, memory: Mutex::default() }
+        Self { deps, decide: Arc::new(decide::decide), memory: Mutex::default() }
+    }
+
+    /// The same controller, which decides like this what is to be done. Histories put decisions here that lack a guard, or that
+    /// are watched over.
+    #[must_use]
+    pub fn deciding_by(self, decide: Decision<DeploymentObservation, Plan>) -> Self {
+        Self { decide, ..self }
     }
 
     /// One pass over one deployment.
@@ -137,7 +147,7 @@ impl DeploymentController {
             self.memory().remove(&key);
             return Outcome::Settled;
         };
-        let plan = decide::decide(&seen);
+        let plan = (self.decide)(&seen);
         let done = self.act(&seen, &plan.steps).await;
         if !done.unanswered.is_empty() {
             self.memory().entry(key.clone()).or_default().unanswered.extend(done.unanswered);
@@ -206,8 +216,7 @@ impl DeploymentController {
 
     fn observe(&self, key: &ObjectKey) -> Option<DeploymentObservation> {
         let now = self.deps.clock.now();
-        let nodes = self.deps.nodes.as_ref().and_then(|nodes| nodes.store());
-        let mut seen = DeploymentObservation::look_up(&self.deps.views, nodes.map(AsRef::as_ref), key, now)?;
+        let mut seen = DeploymentObservation::look_up(&self.deps.views, self.deps.node_store.as_deref(), key, now)?;
         seen.settings = self.deps.settings;
         let mut memory = self.memory();
         let memory = memory.entry(key.clone()).or_default();

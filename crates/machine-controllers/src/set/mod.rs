@@ -42,14 +42,13 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 
-pub use self::act::{Done, must_be_read_again, passed_over, replica_failure, slow_start, slow_start_batches, together};
 use self::{
     back_off::{BackOff, Hold},
     observe::{ReplicaFailure, SetObservation},
     plan::{Effect, Plan},
     unanswered::Unanswered,
 };
-use super::{checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
+use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
 use controller_runtime::{
     clock::SharedClock,
     error::ApiError,
@@ -102,9 +101,25 @@ struct Memory {
     refused: RefusedWrites,
 }
 
+/// How the set controller decides. Histories put decisions here that lack a guard, or that are watched over.
+#[derive(Clone)]
+pub struct SetDecisions {
+    /// What is to be done about a set.
+    pub set: Decision<SetObservation, Plan>,
+    /// What its status is to say.
+    pub status: Decision<SetObservation, Plan>,
+}
+
+impl Default for SetDecisions {
+    fn default() -> Self {
+        Self { set: Arc::new(decide::decide), status: Arc::new(status::decide_status) }
+    }
+}
+
 /// Brings sets to what they want to be.
 pub struct SetController {
     deps: SetDeps,
+    decisions: SetDecisions,
     stale_machines: Option<Counters<()>>,
     back_offs: Option<Gauges<OfSet<'static>>>,
     random: Mutex<ChaCha8Rng>,
@@ -115,7 +130,14 @@ impl SetController {
     /// A controller that works with these.
     pub fn new(deps: SetDeps) -> Self {
         let random = Mutex::new(ChaCha8Rng::seed_from_u64(deps.name_seed));
-        Self { deps, stale_machines: None, back_offs: None, random, memory: Mutex::default() }
+        let decisions = SetDecisions::default();
+        Self { deps, decisions, stale_machines: None, back_offs: None, random, memory: Mutex::default() }
+    }
+
+    /// The same controller, which decides like this.
+    #[must_use]
+    pub fn deciding_by(self, decisions: SetDecisions) -> Self {
+        Self { decisions, ..self }
     }
 
     /// The same controller, which counts here each deleted Failed machine whose last operation was a health check.
@@ -142,7 +164,7 @@ impl SetController {
             self.show_back_off(&key, None);
             return Outcome::Settled;
         };
-        let plan = decide::decide(&seen);
+        let plan = (self.decisions.set)(&seen);
         let done = self.act(&seen, &plan.steps).await;
         self.remember(&key, |memory| {
             if done.error.is_none() {
@@ -179,7 +201,7 @@ impl SetController {
     }
 
     async fn tell_status(&self, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
-        let plan = status::decide_status(seen);
+        let plan = (self.decisions.status)(seen);
         let writes = plan.steps.iter().any(|step| matches!(step.effect, Effect::PatchSet { part: Part::Status, .. }));
         let done = self.act(seen, &plan.steps).await;
         if let Some(error) = done.error {

@@ -77,7 +77,9 @@ impl Draw {
             Step::Crash(unheard @ Unheard::AtOnce) | Step::Usurped(unheard @ Unheard::AtOnce) if hides => {
                 *unheard = Unheard::Later;
             }
-            Step::Pass(_, Some(Misfortune { fault, .. })) | Step::Act(_, Some(Misfortune { fault, .. })) if refuses => {
+            Step::Pass(_, Some(Misfortune { fault, .. })) | Step::GoOn(_, Some(Misfortune { fault, .. }))
+                if refuses =>
+            {
                 if matches!(fault, Fault::LoseRequest | Fault::Conflict) {
                     *fault = Fault::Refused;
                 }

@@ -39,9 +39,9 @@ impl Process {
         pass: &Pass,
         now: Timestamp,
     ) -> Observation {
-        let limits = self.machine_settings.limits_of(machine);
+        let limits = self.binary.machines.limits_of(machine);
         let mut seen = Observation::of(Arc::clone(machine), limits, now);
-        seen.class.creation = self.creation;
+        seen.class.creation = self.binary.creation;
         seen.node = self.node_of(machine, memory);
         memory.conditions_differ_since =
             conditions_differ_since(machine, &seen.node, memory.conditions_differ_since, now);

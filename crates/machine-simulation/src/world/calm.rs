@@ -30,8 +30,8 @@ impl World {
     /// The weather clears: everything that can heal heals, and everything comes to rest.
     pub fn calm(&mut self) {
         self.say(|| "the weather clears".to_owned());
-        while let Some((job, decided)) = self.leader.take_open(0) {
-            self.pass(job, Work::Act(decided), None);
+        while let Some((job, pass)) = self.leader.take_open(0) {
+            self.pass(job, Work::GoOn(pass), None);
         }
         edits::resume(&mut self.api, &mut self.checks);
         self.stale = None;
@@ -63,8 +63,8 @@ impl World {
     /// Something is refused for hours. Everything else goes on as in calm weather, and what it costs is counted.
     pub(super) fn refuse(&mut self, refused: Refused, hours: u8) {
         // No pass takes hours.
-        while let Some((job, decided)) = self.leader.take_open(0) {
-            self.pass(job, Work::Act(decided), None);
+        while let Some((job, pass)) = self.leader.take_open(0) {
+            self.pass(job, Work::GoOn(pass), None);
         }
         self.say(|| format!("for {hours} hours the API server refuses {refused:?}"));
         self.refused = Some(refused);
@@ -126,7 +126,7 @@ impl World {
         let is_due = |of: &Loop| due.iter().any(|job| job.0 == *of);
         if let Some(of) = [Loop::Machine, Loop::Set, Loop::Deployment].into_iter().find(is_due) {
             for job in due.into_iter().filter(|job| job.0 == of) {
-                self.pass(job, Work::Whole, None);
+                self.pass(job, Work::Pass, None);
                 *passes += 1;
             }
             moved = true;
@@ -141,7 +141,7 @@ impl World {
         // Whatever the guard was refused is due again by then.
         self.now = later(self.now, LONGEST_PAUSE);
         self.collect();
-        self.pass(Process::guard_job(), Work::Whole, None);
+        self.pass(Process::guard_job(), Work::Pass, None);
         if tampering::go_on_picking(&mut self.api, &mut self.checks) {
             self.say(|| "a user picks the next node".to_owned());
         }
@@ -173,7 +173,7 @@ impl World {
         self.say(|| "everything is at rest".to_owned());
         let changes = self.api.changes;
         for job in self.leader.all_jobs() {
-            self.pass(job, Work::Whole, None);
+            self.pass(job, Work::Pass, None);
         }
         if self.api.changes != changes {
             self.checks.violated("something is written although everything is at rest", String::new);
