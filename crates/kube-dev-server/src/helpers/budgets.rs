@@ -2,7 +2,8 @@
 //!
 //! Source: spec/extension-apiserver §6.1, §6.3 no. 5.
 
-use serde_json::{Value, json};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Value, json};
 
 use super::Helpers;
 use crate::{
@@ -12,6 +13,9 @@ use crate::{
     store::Collection,
     write_rules::remove,
 };
+
+/// So long an eviction that was granted may take to begin, as upstream.
+const GRANTED: SignedDuration = SignedDuration::from_secs(120);
 
 impl Helpers {
     /// How many pods each budget of a namespace can lose.
@@ -29,18 +33,23 @@ impl Helpers {
         for (_, budget) in budgets.objects {
             let covered: Vec<_> = pods.objects.iter().filter(|(_, pod)| covers(&budget.value, &pod.value)).collect();
             let expected = i64::try_from(covered.len()).unwrap_or(i64::MAX);
-            let healthy =
-                covered.iter().filter(|(_, pod)| is_ready(&pod.value) && !object::is_deleting(&pod.value)).count();
+            let pods: Vec<&Value> = covered.iter().map(|(_, pod)| &pod.value).collect();
+            let granted = granted(&budget.value["status"], &pods, self.server.now());
+            let is_healthy =
+                |pod: &&&Value| is_ready(pod) && !object::is_deleting(pod) && !granted.contains_key(object::name(pod));
+            let healthy = pods.iter().filter(is_healthy).count();
             let healthy = i64::try_from(healthy).unwrap_or(i64::MAX);
             let desired = desired_healthy(&budget.value["spec"], expected);
             let mut value = budget.whole();
-            let status = json!({
+            let mut status = json!({
                 "currentHealthy": healthy, "desiredHealthy": desired, "expectedPods": expected,
                 "disruptionsAllowed": (healthy - desired).max(0),
                 "observedGeneration": budget.value["metadata"]["generation"],
             });
+            if !granted.is_empty() {
+                status["disruptedPods"] = Value::Object(granted);
+            }
             let mut old = budget.value["status"].clone();
-            remove(&mut old, "disruptedPods");
             remove(&mut old, "conditions");
             if old != status {
                 let known = value["status"]["conditions"].take();
@@ -51,6 +60,18 @@ impl Helpers {
             }
         }
     }
+}
+
+/// Pods whose eviction was granted and that don't end yet, as the status of their budget names them: they count as gone, so that
+/// nobody else gets their place. What has not come to anything in [`GRANTED`] is forgotten.
+fn granted(status: &Value, pods: &[&Value], now: Timestamp) -> Map<String, Value> {
+    let waits = |name: &str, since: &Value| {
+        let since = since.as_str().and_then(|since| since.parse::<Timestamp>().ok());
+        let is_new = since.is_some_and(|since| now.duration_since(since) < GRANTED);
+        is_new && pods.iter().any(|pod| object::name(pod) == name && !object::is_deleting(pod))
+    };
+    let known = status["disruptedPods"].as_object().into_iter().flatten();
+    known.filter(|(name, since)| waits(name, since)).map(|(name, since)| (name.clone(), since.clone())).collect()
 }
 
 /// The pods that must stay healthy.
@@ -69,4 +90,23 @@ fn desired_healthy(spec: &Value, expected: i64) -> i64 {
         return least;
     }
     share(&spec["maxUnavailable"]).map_or(0, |most| (expected - most).max(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::just_now(json!({ "metadata": { "name": "web-1" } }), 1, true)]
+    #[case::that_ends(json!({ "metadata": { "name": "web-1", "deletionTimestamp": "2027-01-15T08:00:01Z" } }), 1, false)]
+    #[case::long_ago(json!({ "metadata": { "name": "web-1" } }), 121, false)]
+    #[case::that_is_gone(json!({ "metadata": { "name": "web-2" } }), 1, false)]
+    fn a_granted_eviction_takes_the_place_of_its_pod(#[case] pod: Value, #[case] seconds: i64, #[case] counts: bool) {
+        let since: Timestamp = "2027-01-15T08:00:00Z".parse().unwrap();
+        let status = json!({ "disruptedPods": { "web-1": since.to_string() } });
+        let now = since + SignedDuration::from_secs(seconds);
+        assert_eq!(granted(&status, &[&pod], now).contains_key("web-1"), counts);
+    }
 }
