@@ -132,7 +132,8 @@ pub struct Page {
 /// object itself is not there.
 #[async_trait]
 pub trait ObjectApi<K>: Send + Sync {
-    /// Waits until a write may be sent. The gate is asked afterwards, so that nothing that has waited long is sent without the lease.
+    /// Waits before a write, if the implementation has something to wait for. [`Objects`] asks the gate afterwards. The default
+    /// waits for nothing: with [`ApiServer`] a write waits for its lane after the gate was asked, for at most a minute.
     async fn turn(&self) {}
 
     /// Reads an object.

@@ -128,6 +128,10 @@ impl Calls<'_> {
         self.around.misfortune.filter(|misfortune| misfortune.call == number).map(|misfortune| misfortune.fault)
     }
 
+    /// Makes a call, unless its fault or a refusal keeps it from being done.
+    ///
+    /// # Errors
+    /// What the process hears: the error of the call, or of its fault.
     pub fn call<T>(
         &mut self,
         what: impl Fn() -> String,

@@ -45,7 +45,7 @@ pub struct Done {
 }
 
 /// Sizes of the batches in which so many calls are made: one first, then twice as many as before.
-pub fn slow_start_batches(count: usize, first: usize) -> Vec<usize> {
+fn slow_start_batches(count: usize, first: usize) -> Vec<usize> {
     let mut batches = Vec::new();
     let (mut left, mut size) = (count, first);
     while left > 0 && size > 0 {
@@ -59,7 +59,7 @@ pub fn slow_start_batches(count: usize, first: usize) -> Vec<usize> {
 
 /// Makes the calls in slowly growing batches; after a batch with a failure no further one is begun. Returns how many
 /// succeeded and the first error.
-pub async fn slow_start<'a, T>(
+async fn slow_start<'a, T>(
     items: &[T],
     first: usize,
     call: impl Fn(&T) -> BoxFuture<'a, Result<(), ApiError>>,
@@ -79,7 +79,7 @@ pub async fn slow_start<'a, T>(
 }
 
 /// Whether the views may not show what has become of an object after this error: no answer came, or it was not as it seemed.
-pub fn must_be_read_again(error: &ApiError) -> bool {
+fn must_be_read_again(error: &ApiError) -> bool {
     error.outcome_unknown() || matches!(error, ApiError::Conflict(_))
 }
 
@@ -88,7 +88,7 @@ pub fn must_be_read_again(error: &ApiError) -> bool {
 ///
 /// # Errors
 /// The error, when it ends the plan.
-pub fn passed_over(result: Result<(), ApiError>, on_failure: OnFailure, done: &mut Done) -> Result<(), ApiError> {
+fn passed_over(result: Result<(), ApiError>, on_failure: OnFailure, done: &mut Done) -> Result<(), ApiError> {
     match result {
         Err(error) if error.is_refusal() && on_failure == OnFailure::GoOn => {
             done.passed_over.get_or_insert(error);
@@ -99,7 +99,7 @@ pub fn passed_over(result: Result<(), ApiError>, on_failure: OnFailure, done: &m
 }
 
 /// How many of the next steps run together: creations, or deletions, that follow each other.
-pub fn together(steps: &[Step]) -> usize {
+fn together(steps: &[Step]) -> usize {
     match steps.first() {
         Some(step) if is_creation(step) => steps.iter().take_while(|step| is_creation(step)).count(),
         Some(step) if is_deletion(step) => steps.iter().take_while(|step| is_deletion(step)).count(),
@@ -110,7 +110,7 @@ pub fn together(steps: &[Step]) -> usize {
 
 /// What a set tells of calls that failed. What the API server says is told; a lost answer says nothing (S-MS-28), and a change by
 /// somebody else or the loss of the lease is no failure.
-pub fn replica_failure(
+fn replica_failure(
     seen: &SetObservation,
     reason: &'static str,
     what: &str,
