@@ -22,6 +22,7 @@ use controller_runtime::{
     objects::{ApiServer, Objects},
     queue::WorkQueue,
     store::Store,
+    tasks::TokioTasks,
 };
 use http::{Method, Request, Response};
 use k8s_openapi::api::{
@@ -36,7 +37,7 @@ use machine_api::{
     v1alpha1::{Machine, MachineClass},
 };
 use machine_controllers::{
-    drain::observe::DrainViews,
+    drain::{act::Evictor, observe::DrainViews},
     machine::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings},
     views::{ControlViews, node_store},
 };
@@ -268,6 +269,7 @@ impl World {
         let core = target.client(Purpose::TargetCore);
         let api = ApiServer::new(control.client(Purpose::Machines), |_| {})
             .reading_through(control.client(Purpose::MachineReads));
+        let woken = Arc::clone(&queue);
         let controller = Arc::new(MachineController::new(MachineDeps {
             views: self.views.clone(),
             machines: Objects::over(Arc::new(api), gate.clone(), Some(machines)),
@@ -276,10 +278,15 @@ impl World {
                 node_store: nodes,
                 tokens: Objects::new(core, gate.clone(), None, |_| {}),
                 drain_views: Arc::<Pods>::clone(&self.pods),
-                client: target.client(Purpose::Evictions),
+                evictor: Evictor::new(
+                    target.client(Purpose::Evictions),
+                    gate.clone(),
+                    MachineSettings::default().concurrent_evictions,
+                ),
             }),
             drivers,
-            queue: Arc::clone(&queue),
+            wake: Arc::new(move |key| woken.add(key)),
+            tasks: Arc::new(TokioTasks),
             clock,
             gate,
             recorder: Recorder::new("machine-controller", sender),

@@ -15,9 +15,11 @@ use super::{
 };
 use crate::settings::{AutoscalerAnnotation, Controller, Half, OldMachineSets, RolloutAvailability, RolloutSettings};
 use controller_runtime::{
+    gate::Gate,
     key::ObjectKey,
     queue::{Outcome, WorkQueue},
     supervisor::{Stage, Supervisor},
+    tasks::TokioTasks,
 };
 use machine_controllers::{
     class::{self, ClassController, ClassDeps},
@@ -25,7 +27,10 @@ use machine_controllers::{
         self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings,
         OldSets,
     },
-    machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Freeze},
+    drain::act::Evictor,
+    machine::{
+        self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Freeze, settings::MachineSettings,
+    },
     overshooting::{self, Margins, OvershootController, OvershootDeps},
     safety::{
         collector::{Collector, CollectorDeps},
@@ -189,18 +194,21 @@ impl Starting<'_> {
         let parts = self.parts;
         let queue = Arc::new(self.new_queue(Controller::Machine));
         self.machine_queue = Some(Arc::clone(&queue));
+        let woken = Arc::clone(&queue);
+        let settings = machine_settings(&parts.common.settings.machine);
         let controller = Arc::new(MachineController::new(MachineDeps {
             views: parts.views.clone(),
             machines: parts.machines.machines.clone(),
-            target: parts.target.as_ref().map(target_parts),
+            target: parts.target.as_ref().map(|target| target_parts(target, &parts.gate, &settings)),
             drivers: parts.drivers.registry.clone(),
-            queue: Arc::clone(&queue),
+            wake: Arc::new(move |key| woken.add(key)),
+            tasks: Arc::new(TokioTasks),
             clock: Arc::clone(&parts.common.clock),
             gate: parts.gate.clone(),
             recorder: parts.recorder(machine::COMPONENT),
             rng: Arc::new(Mutex::new(parts.common.random(stream::MACHINES))),
             freeze: self.freeze.clone(),
-            settings: machine_settings(&parts.common.settings.machine),
+            settings,
             metrics: parts.common.metrics.clone(),
         }));
         self.running.machines = Some(Arc::clone(&controller));
@@ -391,13 +399,13 @@ async fn unless_frozen(freeze: Freeze, pass: impl Future<Output = Outcome>) -> O
     }
 }
 
-fn target_parts(target: &TargetViews) -> TargetParts {
+fn target_parts(target: &TargetViews, gate: &Gate, settings: &MachineSettings) -> TargetParts {
     TargetParts {
         nodes: target.nodes.clone(),
         node_store: Arc::clone(&target.node_store),
         tokens: target.bootstrap_tokens.clone(),
         drain_views: Arc::new(target.clone()),
-        client: target.evictions.clone(),
+        evictor: Evictor::new(target.evictions.clone(), gate.clone(), settings.concurrent_evictions),
     }
 }
 
@@ -418,8 +426,8 @@ pub(super) fn deployment_settings(flags: RolloutSettings) -> DeploymentSettings 
     }
 }
 
-pub(super) fn machine_settings(flags: &crate::settings::MachineSettings) -> machine::settings::MachineSettings {
-    machine::settings::MachineSettings {
+pub(super) fn machine_settings(flags: &crate::settings::MachineSettings) -> MachineSettings {
+    MachineSettings {
         creation_timeout: flags.creation_timeout,
         health_timeout: flags.health_timeout,
         drain_timeout: flags.drain_timeout,
@@ -435,7 +443,7 @@ pub(super) fn machine_settings(flags: &crate::settings::MachineSettings) -> mach
         node_conditions: flags.node_conditions.join(","),
         bootstrap_token_auth_extra_groups: flags.bootstrap_token_auth_extra_groups.clone(),
         resource_exhausted_retry: flags.resource_exhausted_retry,
-        ..machine::settings::MachineSettings::default()
+        ..MachineSettings::default()
     }
 }
 

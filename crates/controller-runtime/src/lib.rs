@@ -26,4 +26,5 @@ pub mod refusals;
 pub mod storage_version;
 pub mod store;
 pub mod supervisor;
+pub mod tasks;
 pub mod watch;

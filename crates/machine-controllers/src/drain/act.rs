@@ -2,8 +2,9 @@
 //!
 //! Evictions always use `policy/v1` (spec/machine-controller §7.2 \[N\]). Every one passes the gate.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use k8s_openapi::api::{core::v1::Pod, storage::v1::VolumeAttachment};
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -23,9 +24,45 @@ use controller_runtime::{
 /// Pause when a busy server does not say how long.
 const BUSY: Duration = Duration::from_secs(1);
 
+/// Asks for evictions. It makes single calls and remembers nothing: gate, limit and counts are the business of [`Evictor`].
+#[async_trait]
+pub trait EvictionApi: Send + Sync {
+    /// Asks for the eviction of this pod and of none of its name.
+    ///
+    /// # Errors
+    /// Those of the call; [`ApiError::DisruptionBudget`] when a budget does not allow it now.
+    async fn evict(&self, pod: &Target) -> Result<(), ApiError>;
+}
+
+/// Evictions at an API server.
+struct Evictions(kube::Client);
+
+#[async_trait]
+impl EvictionApi for Evictions {
+    async fn evict(&self, pod: &Target) -> Result<(), ApiError> {
+        let ObjectKey { namespace, name } = &pod.key;
+        let body = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": { "name": name, "namespace": namespace },
+            "deleteOptions": { "preconditions": { "uid": pod.uid } },
+        });
+        let body = serde_json::to_vec(&body).map_err(|error| ApiError::Other(error.to_string()))?;
+        let request = http::Request::post(format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction"))
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::ACCEPT, "application/json")
+            .body(body)
+            .map_err(|error| ApiError::Other(format!("eviction of pod {pod}: {error}")))?;
+        in_time(request, |request| self.0.request_text(request))
+            .await?
+            .map(drop)
+            .map_err(|error| ApiError::about::<Pod>(error, name))
+    }
+}
+
 /// Removes pods and attachments in the target cluster.
 pub struct Evictor {
-    client: kube::Client,
+    evictions: Arc<dyn EvictionApi>,
     gate: Gate,
     pods: Objects<Pod>,
     attachments: Objects<VolumeAttachment>,
@@ -36,14 +73,20 @@ pub struct Evictor {
 impl Evictor {
     /// Removes pods through this client, so many at once.
     pub fn new(client: kube::Client, gate: Gate, at_once: usize) -> Self {
-        Self {
-            pods: Objects::new(client.clone(), gate.clone(), None, |_| {}),
-            attachments: Objects::new(client.clone(), gate.clone(), None, |_| {}),
-            client,
-            gate,
-            slots: Semaphore::new(at_once.max(1)),
-            measures: None,
-        }
+        let pods = Objects::new(client.clone(), gate.clone(), None, |_| {});
+        let attachments = Objects::new(client.clone(), gate.clone(), None, |_| {});
+        Self::over(Arc::new(Evictions(client)), pods, attachments, gate, at_once)
+    }
+
+    /// Removes pods by these calls, so many at once.
+    pub fn over(
+        evictions: Arc<dyn EvictionApi>,
+        pods: Objects<Pod>,
+        attachments: Objects<VolumeAttachment>,
+        gate: Gate,
+        at_once: usize,
+    ) -> Self {
+        Self { evictions, pods, attachments, gate, slots: Semaphore::new(at_once.max(1)), measures: None }
     }
 
     /// The same evictor, whose requests are counted.
@@ -89,23 +132,7 @@ impl Evictor {
 
     async fn evict(&self, target: &Target, rule: &'static str) -> Result<(), ApiError> {
         self.gate.permit(Destruction::Pod, rule, target)?;
-        let ObjectKey { namespace, name } = &target.key;
-        let body = json!({
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": { "name": name, "namespace": namespace },
-            "deleteOptions": { "preconditions": { "uid": target.uid } },
-        });
-        let body = serde_json::to_vec(&body).map_err(|error| ApiError::Other(error.to_string()))?;
-        let request = http::Request::post(format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction"))
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .header(http::header::ACCEPT, "application/json")
-            .body(body)
-            .map_err(|error| ApiError::Other(format!("eviction of pod {target}: {error}")))?;
-        in_time(request, |request| self.client.request_text(request))
-            .await?
-            .map(drop)
-            .map_err(|error| ApiError::about::<Pod>(error, name))
+        self.evictions.evict(target).await
     }
 
     async fn delete(&self, target: &Target, rule: &'static str, grace: Option<u32>) -> Result<(), ApiError> {

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::{act::Evictor, progress::PodAnswer, step::PodAction};
 use crate::machine::retry::{NamingReaction, after_failed_naming};
-use controller_runtime::gate::Gate;
+use controller_runtime::{gate::Gate, tasks::SharedTasks};
 use machine_driver::{Driver, OpContext, VolumeIdsRequest, answered};
 
 /// Names of volumes that all drains of the process ask for at once.
@@ -57,13 +57,13 @@ impl Inbox {
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Sends what a step wants done to a pod.
-pub(super) fn remove(evictor: &Arc<Evictor>, action: PodAction, inbox: &Inbox, wake: &Wake) {
+pub(super) fn remove((tasks, evictor): (&SharedTasks, &Arc<Evictor>), action: PodAction, inbox: &Inbox, wake: &Wake) {
     let (evictor, inbox, wake) = (Arc::clone(evictor), inbox.clone(), Arc::clone(wake));
-    tokio::spawn(async move {
+    tasks.spawn(Box::pin(async move {
         let answer = evictor.remove(&action).await;
         inbox.put(News::Pod(action, answer));
         wake();
-    });
+    }));
 }
 
 /// Asks drivers what providers call PVs, a few at a time: a large drain must not spend the provider's rate limit that
@@ -71,13 +71,14 @@ pub(super) fn remove(evictor: &Arc<Evictor>, action: PodAction, inbox: &Inbox, w
 pub(super) struct Namer {
     slots: Arc<Semaphore>,
     gate: Gate,
+    tasks: SharedTasks,
     deadline: Duration,
 }
 
 impl Namer {
     /// Asks while this gate lets it, and bounds each call by this deadline, from when it is sent.
-    pub(super) fn new(gate: Gate, deadline: Duration) -> Self {
-        Self { slots: Arc::new(Semaphore::new(PARALLEL_NAMES)), gate, deadline }
+    pub(super) fn new(gate: Gate, tasks: SharedTasks, deadline: Duration) -> Self {
+        Self { slots: Arc::new(Semaphore::new(PARALLEL_NAMES)), gate, tasks, deadline }
     }
 
     /// Asks the driver what the provider calls a PV.
@@ -90,7 +91,7 @@ impl Namer {
     ) {
         let (driver, inbox, wake) = (Arc::clone(driver), inbox.clone(), Arc::clone(wake));
         let (slots, gate, deadline) = (Arc::clone(&self.slots), self.gate.clone(), self.deadline);
-        tokio::spawn(async move {
+        self.tasks.spawn(Box::pin(async move {
             // The semaphore is never closed; without a slot the call would only be less bounded.
             let _slot = slots.acquire_owned().await.ok();
             let cx = OpContext::within(deadline);
@@ -114,6 +115,6 @@ impl Namer {
             };
             inbox.put(News::Volume(name, answer));
             wake();
-        });
+        }));
     }
 }

@@ -38,6 +38,7 @@ use crate::machine::{
     settings::EVICTION_RETRY,
     waiting::after,
 };
+use controller_runtime::tasks::SharedTasks;
 use machine_driver::Driver;
 use mcm_metrics::Metrics;
 
@@ -49,6 +50,7 @@ pub struct Drainer {
     views: Arc<dyn DrainViews>,
     evictor: Arc<Evictor>,
     namer: Namer,
+    tasks: SharedTasks,
 }
 
 /// The drain to step.
@@ -168,11 +170,11 @@ fn pause_after(attempt: &Progress, failures_before: u32) -> Duration {
 }
 
 impl Drainer {
-    /// Drains with these views through this evictor, whose gate the driver's calls pass, too; `volumes_deadline` bounds its
-    /// `get_volume_ids`.
-    pub fn new(views: Arc<dyn DrainViews>, evictor: Evictor, volumes_deadline: Duration) -> Self {
-        let namer = Namer::new(evictor.gate().clone(), volumes_deadline);
-        Self { views, evictor: Arc::new(evictor), namer }
+    /// Drains with these views through this evictor, whose gate the driver's calls pass, too; `tasks` runs its requests and
+    /// the driver's, and `volumes_deadline` bounds each `get_volume_ids`.
+    pub fn new(views: Arc<dyn DrainViews>, evictor: Evictor, tasks: SharedTasks, volumes_deadline: Duration) -> Self {
+        let namer = Namer::new(evictor.gate().clone(), Arc::clone(&tasks), volumes_deadline);
+        Self { views, evictor: Arc::new(evictor), namer, tasks }
     }
 
     /// The views of pods and volumes.
@@ -227,7 +229,7 @@ impl Drainer {
         }
         run.count(PodCounts::of(&seen, &run.progress));
         for action in step.actions {
-            calls::remove(&self.evictor, action, &run.inbox, &drain.wake);
+            calls::remove((&self.tasks, &self.evictor), action, &run.inbox, &drain.wake);
         }
         run.waiting = match &step.result {
             DrainResult::Running { waiting, .. } => waiting.clone(),

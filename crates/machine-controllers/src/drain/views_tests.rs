@@ -33,7 +33,7 @@ use crate::machine::{
     observation::Force,
     plan::{DrainFlow, DrainOrder},
 };
-use controller_runtime::{gate::Gate, key::ObjectKey};
+use controller_runtime::{gate::Gate, key::ObjectKey, tasks::TokioTasks};
 use machine_api::v1alpha1::MachineClass;
 use machine_driver::{
     Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
@@ -285,7 +285,8 @@ async fn stepped_through(gate: &Gate, views: Views, driver: Arc<Scripted>, secon
     });
     let views = Arc::new(views);
     let evictor = Evictor::new(kube::Client::new(service, "ns"), gate.clone(), 5);
-    let drainer = Drainer::new(Arc::clone(&views) as Arc<dyn DrainViews>, evictor, Duration::from_secs(5));
+    let drainer =
+        Drainer::new(Arc::clone(&views) as Arc<dyn DrainViews>, evictor, Arc::new(TokioTasks), Duration::from_secs(5));
     let driver: Arc<dyn Driver> = driver;
     let woken = Arc::new(tokio::sync::Notify::new());
     let mut run = Run::new(order());

@@ -14,12 +14,15 @@ use std::{
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::task::TaskTracker;
 
-use super::observation::{Answer, Call};
+use super::{
+    Wake,
+    observation::{Answer, Call},
+};
 use controller_runtime::{
     error::ApiError,
     gate::{Destruction, Gate},
     key::{ObjectKey, Target},
-    queue::WorkQueue,
+    tasks::SharedTasks,
 };
 use machine_driver::{Driver, MachineRequest, OpContext, Status, answered};
 
@@ -52,8 +55,9 @@ pub enum Tracked {
 pub struct DriverCalls {
     calls: Arc<Mutex<BTreeMap<ObjectKey, Entry>>>,
     slots: Arc<Semaphore>,
-    tasks: TaskTracker,
-    queue: Arc<WorkQueue<ObjectKey>>,
+    under_way: TaskTracker,
+    tasks: SharedTasks,
+    wake: Wake,
     gate: Gate,
 }
 
@@ -64,13 +68,14 @@ struct Entry {
 }
 
 impl DriverCalls {
-    /// Runs so many calls at once while the gate lets them, and wakes machines through this queue.
-    pub fn new(at_once: usize, queue: Arc<WorkQueue<ObjectKey>>, gate: Gate) -> Self {
+    /// Runs so many calls at once, here, while the gate lets them, and wakes machines when they have answered.
+    pub fn new(at_once: usize, tasks: SharedTasks, wake: Wake, gate: Gate) -> Self {
         Self {
             calls: Arc::default(),
             slots: Arc::new(Semaphore::new(at_once.max(1))),
-            tasks: TaskTracker::new(),
-            queue,
+            under_way: TaskTracker::new(),
+            tasks,
+            wake,
             gate,
         }
     }
@@ -84,9 +89,9 @@ impl DriverCalls {
             }
             calls.insert(target.key.clone(), Entry { uid: target.uid.clone(), call: order.call, answer: None });
         }
-        let (calls, slots, queue) = (Arc::clone(&self.calls), Arc::clone(&self.slots), Arc::clone(&self.queue));
+        let (calls, slots, wake) = (Arc::clone(&self.calls), Arc::clone(&self.slots), Arc::clone(&self.wake));
         let (gate, target) = (self.gate.clone(), target.clone());
-        self.tasks.spawn(async move {
+        let task = async move {
             // The semaphore is never closed; without a slot the call would only be less bounded.
             let _slot = slots.acquire_owned().await.ok();
             let began = Instant::now();
@@ -95,7 +100,7 @@ impl DriverCalls {
                     if let Some(entry) = lock(&calls).get_mut(&target.key) {
                         entry.answer = Some((answer, began.elapsed()));
                     }
-                    queue.add(target.key);
+                    wake(target.key);
                 }
                 // The process is ending: the next leader asks for the VM by name.
                 Err(error) => {
@@ -103,7 +108,8 @@ impl DriverCalls {
                     lock(&calls).remove(&target.key);
                 }
             }
-        });
+        };
+        self.tasks.spawn(Box::pin(self.under_way.track_future(task)));
         true
     }
 
@@ -138,8 +144,8 @@ impl DriverCalls {
     /// Waits until all calls have ended, by themselves or because the gate drops them; returns the names whose answer
     /// nobody took yet.
     pub async fn finish(&self) -> Vec<ObjectKey> {
-        self.tasks.close();
-        self.tasks.wait().await;
+        self.under_way.close();
+        self.under_way.wait().await;
         lock(&self.calls).iter().filter(|(_, entry)| entry.answer.is_some()).map(|(key, _)| key.clone()).collect()
     }
 }

@@ -14,7 +14,7 @@ use controller_runtime::{
     gate::Gate,
     key::{ObjectKey, Target},
     lease::Leadership,
-    queue::WorkQueue,
+    tasks::TokioTasks,
 };
 use machine_driver::{Driver, MachineRequest, SecretData};
 
@@ -93,7 +93,7 @@ async fn what_waits_for_a_slot_never_begins(#[case] end: End) {
     let (stopping, lost) = (CancellationToken::new(), CancellationToken::new());
     let gate = Gate::open_while(Leadership::without_election(lost.clone()))
         .draining_calls(stopping.clone(), Duration::from_secs(20));
-    let calls = DriverCalls::new(1, Arc::new(WorkQueue::for_tests("calls")), gate.clone());
+    let calls = DriverCalls::new(1, Arc::new(TokioTasks), Arc::new(|_| {}), gate.clone());
     let order = || Order {
         rule: "delete-vm",
         call: Call::Delete,

@@ -123,10 +123,12 @@ use self::{
     driver_calls::DriverCalls,
     measures::Measures,
     memory::Memory,
-    observation::{Freeze, Silence},
+    observation::{Freeze, Observation, Silence},
+    plan::Plan,
     settings::MachineSettings,
 };
 use crate::{
+    Decision,
     drain::{Drainer, act::Evictor, observe::DrainViews},
     views::ControlViews,
 };
@@ -136,8 +138,8 @@ use controller_runtime::{
     gate::Gate,
     key::ObjectKey,
     objects::Objects,
-    queue::WorkQueue,
     store::Store,
+    tasks::SharedTasks,
 };
 use machine_api::v1alpha1::{Machine, MachineClass};
 use machine_driver::{Registry, SecretData};
@@ -148,6 +150,9 @@ pub const COMPONENT: &str = "machine-controller";
 
 /// A source of randomness that is shared and passed in; cryptographic, since tokens are made from it.
 pub type SharedRng = Arc<Mutex<dyn CryptoRng + Send>>;
+
+/// Wakes a machine: it is to be looked at soon.
+pub type Wake = Arc<dyn Fn(ObjectKey) + Send + Sync>;
 
 /// Whether verdicts are suspended because an API server cannot be reached, or because the clock cannot be trusted. Cheap to
 /// clone; all clones are one switch.
@@ -225,8 +230,10 @@ pub struct MachineDeps {
     pub target: Option<TargetParts>,
     /// The drivers of this process.
     pub drivers: Registry,
-    /// The queue whose keys [`MachineController::reconcile`] works on.
-    pub queue: Arc<WorkQueue<ObjectKey>>,
+    /// Wakes a machine for [`MachineController::reconcile`].
+    pub wake: Wake,
+    /// Where driver calls and evictions run, beside the passes.
+    pub tasks: SharedTasks,
     /// Tells the time.
     pub clock: SharedClock,
     /// Passes or stops destructive effects.
@@ -253,8 +260,8 @@ pub struct TargetParts {
     pub tokens: Objects<Secret>,
     /// The views that drains need.
     pub drain_views: Arc<dyn DrainViews>,
-    /// A client of the target cluster, for evictions.
-    pub client: kube::Client,
+    /// Evicts pods, and as many at once as the settings allow.
+    pub evictor: Evictor,
 }
 
 /// The target cluster as the controller uses it.
@@ -271,7 +278,8 @@ pub struct MachineController {
     machines: Objects<Machine>,
     target: Option<TargetDeps>,
     drivers: Registry,
-    queue: Arc<WorkQueue<ObjectKey>>,
+    wake: Wake,
+    decision: Decision<Observation, Plan>,
     clock: SharedClock,
     gate: Gate,
     recorder: Recorder,
@@ -299,15 +307,15 @@ struct GoodClass {
 }
 
 impl MachineController {
-    /// A controller; it does nothing until its queue runs [`Self::reconcile`].
+    /// A controller; it does nothing until a queue runs [`Self::reconcile`].
     pub fn new(deps: MachineDeps) -> Self {
         let settings = deps.settings;
         let measures = Measures::new(deps.metrics);
         let target = deps.target.map(|parts| TargetDeps {
             drainer: Drainer::new(
                 parts.drain_views,
-                Evictor::new(parts.client, deps.gate.clone(), settings.concurrent_evictions)
-                    .measured_by(measures.clone()),
+                parts.evictor.measured_by(measures.clone()),
+                Arc::clone(&deps.tasks),
                 settings.deadlines.volumes,
             ),
             nodes: parts.nodes,
@@ -315,12 +323,18 @@ impl MachineController {
             tokens: parts.tokens,
         });
         Self {
-            calls: DriverCalls::new(settings.concurrent_driver_calls, Arc::clone(&deps.queue), deps.gate.clone()),
+            calls: DriverCalls::new(
+                settings.concurrent_driver_calls,
+                deps.tasks,
+                Arc::clone(&deps.wake),
+                deps.gate.clone(),
+            ),
             views: deps.views,
             machines: deps.machines,
             target,
             drivers: deps.drivers,
-            queue: deps.queue,
+            wake: deps.wake,
+            decision: Arc::new(decide::decide),
             clock: deps.clock,
             gate: deps.gate,
             recorder: deps.recorder,
@@ -334,5 +348,12 @@ impl MachineController {
             permits: Mutex::default(),
             began: OnceLock::new(),
         }
+    }
+
+    /// The same controller with another decision. For those who play without one of its guards.
+    #[must_use]
+    pub fn deciding_by(mut self, decision: Decision<Observation, Plan>) -> Self {
+        self.decision = decision;
+        self
     }
 }

@@ -14,7 +14,6 @@ use super::{
     GoodClass, MachineController,
     act::Acted,
     creation_outcome::AskedBefore,
-    decide::decide,
     driver_calls::{Order, Tracked, failed},
     measures::Measurement,
     memory::{Memory, Pass},
@@ -91,13 +90,13 @@ impl MachineController {
             let Some(machine) = self.views.machines.get(key) else { return Outcome::Settled };
             if machine.metadata.uid.as_deref() != Some(memory.uid.as_str()) {
                 // A namesake; its own pass is on the way.
-                self.queue.add(key.clone());
+                (self.wake)(key.clone());
                 return Outcome::Settled;
             }
             self.take_answer(&machine, memory);
             let seen = self.observe(&machine, memory, &pass);
             memory.keep(&seen);
-            let plan = decide(&seen);
+            let plan = (self.decision)(&seen);
             tracing::debug!(machine = %key, rule = plan.rule, effects = plan.effects.len(), "decided");
             match self.act(&plan, &seen, memory, &mut pass).await {
                 Acted::Done => {}
@@ -313,7 +312,7 @@ impl MachineController {
         let mut run = Run::ordered(memory.drain.take(), order.clone()).counted_by(self.measures.metrics());
         let driver = class_of(&self.views, &seen.machine)
             .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
-        let (queue, key) = (Arc::clone(&self.queue), ObjectKey::of(&*seen.machine));
+        let (wake, key) = (Arc::clone(&self.wake), ObjectKey::of(&*seen.machine));
         let drain = Drain {
             node_name: &order.node,
             node: seen.node.ours().map(|node| &**node),
@@ -328,7 +327,7 @@ impl MachineController {
             },
             driver: driver.as_ref(),
             now: seen.steady,
-            wake: Arc::new(move || queue.add(key.clone())),
+            wake: Arc::new(move || wake(key.clone())),
         };
         let state = match target.drainer.step(&drain, &mut run) {
             DrainResult::Running { progress, blocked_by, waiting, headway, wake } => {
@@ -378,11 +377,6 @@ impl MachineController {
     /// Whether a class and its Secrets are remembered as they were when last used.
     pub(super) fn remembers_class(&self, class: &ObjectKey) -> LastGood {
         if lock(&self.last_good).contains_key(class) { LastGood::Remembered } else { LastGood::Unknown }
-    }
-
-    /// The queue this controller works on.
-    pub fn queue(&self) -> &Arc<controller_runtime::queue::WorkQueue<ObjectKey>> {
-        &self.queue
     }
 }
 

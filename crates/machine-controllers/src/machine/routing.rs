@@ -267,7 +267,7 @@ fn may_be_drained(machine: &Machine) -> bool {
 impl MachineController {
     /// To be told of every change of a machine.
     pub fn machine_changed(&self, change: &Change<Machine>) {
-        self.wake(after_machine(change, &self.views));
+        self.wake_all(after_machine(change, &self.views));
     }
 
     /// To be told of every change of a Node.
@@ -279,33 +279,31 @@ impl MachineController {
         for key in &news.appeared {
             self.node_appeared(key);
         }
-        self.wake(news.wake);
+        self.wake_all(news.wake);
     }
 
     /// To be told of every change of a class.
     pub fn class_changed(&self, change: &Change<MachineClass>) {
-        self.wake(after_class(change, &self.views));
+        self.wake_all(after_class(change, &self.views));
     }
 
     /// To be told of every change of a Secret.
     pub fn secret_changed(&self, change: &Change<Secret>) {
-        self.wake(after_secret(change, &self.views));
+        self.wake_all(after_secret(change, &self.views));
     }
 
     /// To be told of every change of a pod in the target cluster.
     pub fn pod_changed(&self, change: &Change<Pod>) {
-        self.wake(after_pod(change, &self.views));
+        self.wake_all(after_pod(change, &self.views));
     }
 
     /// To be told of every change of a volume attachment.
     pub fn attachment_changed(&self, change: &Change<VolumeAttachment>) {
-        self.wake(after_attachment(change, &self.views));
+        self.wake_all(after_attachment(change, &self.views));
     }
 
-    fn wake(&self, keys: BTreeSet<ObjectKey>) {
-        for key in keys {
-            self.queue().add(key);
-        }
+    fn wake_all(&self, keys: BTreeSet<ObjectKey>) {
+        keys.into_iter().for_each(|key| (self.wake)(key));
     }
 }
 

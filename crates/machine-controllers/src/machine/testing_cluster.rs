@@ -26,7 +26,10 @@ use super::{
     testing_api::{PODS, Pods, client},
     testing_cloud::{SmallCloud, Vms},
 };
-use crate::views::{ControlViews, node_store};
+use crate::{
+    drain::act::Evictor,
+    views::{ControlViews, node_store},
+};
 use controller_runtime::{
     clock::{Clock, Reading, SystemClock, TokioClock},
     events::Recorder,
@@ -37,6 +40,7 @@ use controller_runtime::{
     queue::WorkQueue,
     refusals::Refusals,
     store::Store,
+    tasks::TokioTasks,
 };
 use machine_api::{
     names::finalizer,
@@ -375,6 +379,7 @@ fn start(
     let driver: Arc<dyn Driver> = Arc::new(Measured::new(cloud, metrics.clone()));
     drivers.register(&driver);
     let (refusals, of_target) = (Refusals::default(), Refusals::default());
+    let woken = Arc::clone(&queue);
     let controller = Arc::new(MachineController::new(MachineDeps {
         machines: Objects::new(client.clone(), gate.clone(), Some(Arc::clone(&views.machines)), |_| {})
             .minding(&refusals),
@@ -383,11 +388,12 @@ fn start(
             node_store: Arc::clone(&nodes),
             tokens: Objects::new(client.clone(), gate.clone(), None, |_| {}),
             drain_views: Arc::new(Pods(Arc::clone(api))),
-            client,
+            evictor: Evictor::new(client, gate.clone(), MachineSettings::default().concurrent_evictions),
         }),
         views: views.clone(),
         drivers,
-        queue: Arc::clone(&queue),
+        wake: Arc::new(move |key| woken.add(key)),
+        tasks: Arc::new(TokioTasks),
         clock: Arc::<SetClock>::clone(clock),
         gate,
         recorder: Recorder::new("machine-controller", sender),

@@ -7,7 +7,7 @@ use super::{
     super::testing::{self, Pods as Target, World},
     *,
 };
-use controller_runtime::gate::Gate;
+use controller_runtime::{gate::Gate, tasks::TokioTasks};
 use machine_controllers::{
     drain::{Drain, Drainer, Run, act::Evictor, step::DrainResult},
     machine::plan::DrainFlow,
@@ -273,8 +273,12 @@ async fn played(world: &World) -> Vec<String> {
     let evicted = Arc::<Mutex<Vec<String>>>::default();
     let client = api_server(&world.pods, &evicted);
     let gate = Gate::open_until(tokio_util::sync::CancellationToken::new());
-    let drainer =
-        Drainer::new(Arc::<Target>::clone(&world.pods), Evictor::new(client, gate, 50), Duration::from_secs(5));
+    let drainer = Drainer::new(
+        Arc::<Target>::clone(&world.pods),
+        Evictor::new(client, gate, 50),
+        Arc::new(TokioTasks),
+        Duration::from_secs(5),
+    );
     let node = world.nodes.get(&ObjectKey::cluster_scoped("n")).unwrap();
     let now = || world.sources.clock.now();
     let deadline = after(now(), Duration::from_secs(7200));
