@@ -12,7 +12,7 @@ use controller_runtime::{
 };
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::Node,
+    api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
@@ -20,7 +20,10 @@ use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-/// An object of any of the four kinds.
+/// How many kinds there are.
+pub const KINDS: usize = 5;
+
+/// An object of any of these kinds.
 #[derive(Clone, Debug)]
 pub enum Object {
     /// A machine.
@@ -31,6 +34,8 @@ pub enum Object {
     Deployment(Arc<MachineDeployment>),
     /// A Node of the target cluster.
     Node(Arc<Node>),
+    /// A pod of the target cluster.
+    Pod(Arc<Pod>),
 }
 
 /// What a watch delivers.
@@ -55,13 +60,15 @@ pub struct Api {
     pub deployments: Table<MachineDeployment>,
     /// Nodes by name.
     pub nodes: Table<Node>,
+    /// Pods by name.
+    pub pods: Table<Pod>,
     /// Everything that ever happened, by kind ([`Kind::PLACE`]).
-    pub log: [Vec<Event>; 4],
+    pub log: [Vec<Event>; KINDS],
     /// Writes that changed something.
     pub changes: u64,
     version: u64,
     /// Statuses as JSON where a patch has left them, by kind and name: most patches change a status once more.
-    statuses: [BTreeMap<String, Value>; 4],
+    statuses: [BTreeMap<String, Value>; KINDS],
 }
 
 /// A kind that the simulation knows.
@@ -143,6 +150,7 @@ kinds! {
     MachineSet, 1, sets, Set;
     MachineDeployment, 2, deployments, Deployment;
     Node, 3, nodes, Node;
+    Pod, 4, pods, Pod;
 }
 
 fn name_of<K: Kind>(object: &K) -> String {

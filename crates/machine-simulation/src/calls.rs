@@ -1,26 +1,16 @@
-//! How a simulated process calls the API server: every call may get lost, and its answer goes into the process's stores as
-//! the real client puts it there ([`controller_runtime::objects`]).
-
-use std::sync::Arc;
+//! What becomes of a call that a simulated process makes: it is answered, gets lost, is refused, or ends the process.
 
 use jiff::Timestamp;
-use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    api::{Api, Kind},
-    checks::Checks,
+    api::Kind,
     guards::Guard,
+    played::{Caller, Lent},
     refusals::{Refused, Request, Verb, refusal},
-    trace::Trace,
 };
 use controller_runtime::{
     error::ApiError,
-    gate::Gate,
-    key::{ObjectKey, Target},
     objects::{Part, Patch},
-    refusals::{About, Refusals, Said},
-    store::Store,
 };
 
 /// What goes wrong with one call.
@@ -86,39 +76,10 @@ impl Around {
     }
 }
 
-/// The calls of one pass.
-pub struct Calls<'a> {
-    /// The API server.
-    pub api: &'a mut Api,
-    /// What is watched over.
-    pub checks: &'a mut Checks,
-    /// What is told.
-    pub trace: &'a mut Trace,
-    /// The gate of the process.
-    pub gate: &'a Gate,
-    /// Closes it.
-    pub lost: &'a CancellationToken,
-    /// What the process was refused.
-    pub refusals: &'a Refusals,
-    /// The time.
-    pub now: Timestamp,
-    /// What the pass happens in.
-    pub around: Around,
-    /// Calls so far.
-    pub made: u8,
-    /// How the pass ends, as far as it is known.
-    pub end: End,
-}
-
-impl Calls<'_> {
+impl Lent {
     /// Whether this guard was taken away.
     pub fn lacks(&self, guard: Guard) -> bool {
         self.around.without == Some(guard)
-    }
-
-    /// The answer of a write, as it goes into the store.
-    fn take<K: Kind>(&self, store: &Store<K>, object: Arc<K>) -> Arc<K> {
-        if self.lacks(Guard::OwnWrites) { object } else { store.observe_shared(object) }
     }
 
     /// What becomes of the next call.
@@ -134,6 +95,7 @@ impl Calls<'_> {
     /// What the process hears: the error of the call, or of its fault.
     pub fn call<T>(
         &mut self,
+        caller: &Caller,
         what: impl Fn() -> String,
         request: Request<'_>,
         perform: impl FnOnce(&mut Self) -> Result<T, ApiError>,
@@ -145,12 +107,12 @@ impl Calls<'_> {
         let fault = self.fault();
         if fault == Some(Fault::LoseLease) {
             self.trace.say(|| format!("    the lease goes to another process before: {}", what()));
-            self.lost.cancel();
+            caller.lost.cancel();
             self.end = End::LosesLease;
             self.checks.leads = false;
         }
         if is_write && !self.lacks(Guard::Leadership) {
-            self.gate.may_act()?;
+            caller.gate.may_act()?;
         }
         let lost = || Err(ApiError::Unavailable("lost".to_owned()));
         match fault {
@@ -195,144 +157,6 @@ impl Calls<'_> {
             }
             _ => result,
         }
-    }
-
-    /// Sends a write, unless it was refused a short while ago ([`controller_runtime::refusals`]).
-    fn write<T>(
-        &mut self,
-        about: About<'_>,
-        written: &impl Written,
-        send: impl FnOnce(&mut Self) -> Result<T, ApiError>,
-    ) -> Result<T, ApiError> {
-        let known = self.refusals.knows(about).then(|| written.body());
-        let minded = known.as_ref().filter(|_| !self.lacks(Guard::Refusals));
-        if let Some(body) = minded
-            && let Err(error) = self.refusals.may_try(about, written.said(body))
-        {
-            self.trace.say(|| format!("    not sent about {} {}: {error}", about.kind, about.key));
-            return Err(error);
-        }
-        self.checks.costs(about.kind, &about.key.name);
-        let answer = send(self);
-        let refused = || answer.as_ref().is_err_and(ApiError::is_refusal).then(|| written.body());
-        if let Some(body) = known.or_else(refused) {
-            self.refusals.learn(about, written.said(&body), &answer);
-        }
-        answer
-    }
-
-    /// Reads an object; the store is told.
-    pub fn get<K: Kind>(&mut self, store: &Store<K>, key: &ObjectKey) -> Result<Option<Arc<K>>, ApiError> {
-        let asked = store.moment();
-        let found = self.call(
-            || format!("get {key}"),
-            request::<K>(Verb::Get, &key.name),
-            |calls| Ok(calls.api.get::<K>(&key.name)),
-        )?;
-        match &found {
-            Some(object) => {
-                store.observe_read(Arc::clone(object), asked);
-            }
-            None => {
-                if let Some(known) = store.get(key) {
-                    store.forget(key, known.meta().uid.as_deref().unwrap_or_default());
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// Patches an object.
-    pub fn patch<K: Kind>(
-        &mut self,
-        store: &Store<K>,
-        target: &Target,
-        part: Part,
-        patch: &Patch,
-    ) -> Result<Arc<K>, ApiError> {
-        let what = || format!("patch {}{} {target}: {}", K::kind(&()), suffix(part), short(patch));
-        let unguarded = self.lacks(Guard::Versions).then(|| without_version(patch));
-        let patch = unguarded.as_ref().unwrap_or(patch).clone().bound_to(&target.uid);
-        let request = request::<K>(Verb::Patch, &target.key.name);
-        let about = About { kind: K::NAME, key: &target.key };
-        let result = self.write(about, &(part, &patch), |calls| {
-            calls.call(what, request, |calls| calls.api.patch::<K>(&target.key, part, &patch))
-        });
-        match result {
-            Ok(object) => Ok(self.take(store, object)),
-            Err(error) => {
-                if error.is_not_found() {
-                    store.forget(&target.key, &target.uid);
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Deletes an object; one that is gone counts as deleted. Returns the marked object while it waits for finalizers.
-    pub fn delete<K: Kind>(
-        &mut self,
-        store: &Store<K>,
-        target: &Target,
-        version: Option<&str>,
-    ) -> Result<Option<Arc<K>>, ApiError> {
-        let version = version.filter(|_| !self.lacks(Guard::Versions));
-        let about = About { kind: K::NAME, key: &target.key };
-        let result = self.write(about, &Ending, |calls| {
-            calls.call(
-                || format!("delete {} {target}", K::kind(&())),
-                request::<K>(Verb::Delete, &target.key.name),
-                |calls| calls.api.delete::<K>(&target.key.name, Some(&target.uid), version, calls.now),
-            )
-        });
-        match result {
-            Ok(Some(marked)) => Ok(Some(self.take(store, marked))),
-            Ok(None) => {
-                store.forget(&target.key, &target.uid);
-                Ok(None)
-            }
-            Err(error) if error.is_not_found() => {
-                store.forget(&target.key, &target.uid);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// What is written. It is put together only for those about whom something was refused.
-trait Written {
-    /// As the API server gets it.
-    fn body(&self) -> Value;
-    /// What it is.
-    fn said<'a>(&self, body: &'a Value) -> Said<'a>;
-}
-
-impl Written for (Part, &Patch) {
-    fn body(&self) -> Value {
-        match self.1 {
-            Patch::Merge(merge) => merge.clone(),
-            Patch::Json(operations) => Value::Array(operations.clone()),
-        }
-    }
-
-    fn said<'a>(&self, body: &'a Value) -> Said<'a> {
-        match self.0 {
-            Part::Main => Said::Change(body),
-            Part::Status => Said::Status(body),
-        }
-    }
-}
-
-struct Ending;
-
-impl Written for Ending {
-    fn body(&self) -> Value {
-        Value::Null
-    }
-
-    fn said<'a>(&self, _: &'a Value) -> Said<'a> {
-        Said::End
     }
 }
 

@@ -73,7 +73,7 @@ pub struct Checks {
     orphan_sets: BTreeSet<String>,
     /// Sets that were adopted since the last rest, and how many machines each was about to make.
     adopted_sets: BTreeMap<String, i32>,
-    /// Available machines of sets that somebody has taken from their deployment.
+    /// Available machines of sets that somebody has taken from their deployment, or is deleting.
     unowned: BTreeSet<String>,
     /// Sets that users have scaled since the last rest.
     scaled: BTreeSet<String>,

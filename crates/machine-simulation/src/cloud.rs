@@ -11,7 +11,7 @@ use super::{
     api::Api,
     checks::Checks,
     history::{Luck, Provider},
-    machines::PendingCall,
+    played::cloud::PendingCall,
     process::later,
 };
 use machine_api::v1alpha1::Machine;
@@ -154,11 +154,7 @@ impl Cloud {
                 Answer::Created(Ok(CreatedVm { vm, last_known_state: None }))
             }
             Call::Delete => Answer::Deleted(self.delete(call, moment, checks)),
-            // The machine lives, and this VM is none of its own yet.
-            Call::DeleteStale => Answer::DeletedStale(match self.vms.remove(&call.provider_id) {
-                Some(_) => Ok(DeletedVm::default()),
-                None => refused(Code::NotFound),
-            }),
+            Call::DeleteStale => Answer::DeletedStale(self.delete_stale(call, moment, checks)),
         }
     }
 
@@ -197,6 +193,24 @@ impl Cloud {
         let joins_at = if luck == Luck::Stillborn { Timestamp::MAX } else { later(now, JOIN_TIME) };
         let made = || Vm { provider_id: id.clone(), owner: owner.to_owned(), node, made: now, shown, joins_at };
         self.vms.entry(id.clone()).or_insert_with(made)
+    }
+
+    /// Deletes a VM that a living machine can't use and does not name.
+    fn delete_stale(
+        &mut self,
+        call: &PendingCall,
+        Moment { api, .. }: Moment<'_>,
+        checks: &mut Checks,
+    ) -> Result<DeletedVm, Status> {
+        let name = &call.machine.key.name;
+        let is_its_own = |machine: &std::sync::Arc<Machine>| machine.spec.provider_id == call.provider_id;
+        if call.provider_id.is_empty() || api.machines.get(name).is_some_and(is_its_own) {
+            checks.violated("the VM of a machine is deleted that nobody has deleted", || name.clone());
+        }
+        match self.vms.remove(&call.provider_id) {
+            Some(_) => Ok(DeletedVm::default()),
+            None => refused(Code::NotFound),
+        }
     }
 
     /// Deletes the VM that the machine names, or all that the provider finds by its tag.

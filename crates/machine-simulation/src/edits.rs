@@ -51,9 +51,12 @@ pub fn deployment(setup: Setup) -> MachineDeployment {
     deployment
 }
 
+/// The classes that users want machines of.
+pub(super) const CLASSES: [&str; 3] = ["class-0", "class-1", "class-2"];
+
 /// The name of a class.
 pub(super) fn class(number: u8) -> String {
-    format!("class-{number}")
+    CLASSES[usize::from(number) % CLASSES.len()].to_owned()
 }
 
 fn margin(margin: Margin) -> IntOrString {

@@ -73,15 +73,15 @@ pub(super) fn available(api: &Api) -> BTreeSet<String> {
     api.machines.iter().filter(|(_, machine)| counts(machine)).map(|(name, _)| name.clone()).collect()
 }
 
-/// Available machines of sets without a deployment.
+/// Available machines of sets that have no deployment, or that are being deleted.
 pub(super) fn unowned(api: &Api) -> BTreeSet<String> {
-    if api.sets.values().all(|set| controller_of(&set.metadata).is_some()) {
+    let is_lost =
+        |set: &MachineSet| controller_of(&set.metadata).is_none() || set.metadata.deletion_timestamp.is_some();
+    if !api.sets.values().any(|set| is_lost(set)) {
         return BTreeSet::new();
     }
     let counts = |machine: &Machine| {
-        is_available(machine)
-            && !is_terminating(machine)
-            && set_of(api, machine).is_some_and(|set| controller_of(&set.metadata).is_none())
+        is_available(machine) && !is_terminating(machine) && set_of(api, machine).is_some_and(is_lost)
     };
     api.machines.iter().filter(|(_, machine)| counts(machine)).map(|(name, _)| name.clone()).collect()
 }

@@ -20,10 +20,11 @@ use kube::ResourceExt;
 
 use self::in_place::Updates;
 use super::{
-    api::{Api, Object},
+    api::{Api, KINDS, Object},
     calls::Around,
     checks::Checks,
     nodes::{Readiness, set_ready},
+    pods,
     process::{Binary, Process, Work, later},
     trace::Trace,
     world::run,
@@ -213,11 +214,13 @@ impl<'a> World<'a> {
         question.sets.iter().for_each(|set| api.put((**set).clone()));
         question.machines.iter().for_each(|machine| api.put((**machine).clone()));
         question.nodes.iter().for_each(|node| api.put((**node).clone()));
+        // A cordoned Node, too, may have pods that its drain has not moved yet.
+        question.nodes.iter().for_each(|node| pods::put(&mut api, &node.name_any(), question.now));
         api.begin();
         let binary = Binary {
             rollouts: question.settings,
             machines: question.machine_settings.clone(),
-            drain_time: question.assume.drain,
+            pods_end_in: question.assume.drain,
             ..Binary::default()
         };
         let process = Process::start(&api, question.now, SEED, &binary);
@@ -272,9 +275,10 @@ impl<'a> World<'a> {
     /// Lets everything happen that is due now, and tells it; whether anything did.
     fn moment(&mut self) -> bool {
         self.fulfil();
+        pods::end(&mut self.api, self.question.assume.drain, self.now);
         self.let_agents_work();
         for _ in 0..MOST_PASSES {
-            for kind in 0..4 {
+            for kind in 0..KINDS {
                 self.process.watch(&self.api, kind, usize::MAX, self.now);
             }
             let due = self.process.due(self.now);
@@ -419,7 +423,8 @@ impl<'a> World<'a> {
 
     fn next(&self) -> Option<Timestamp> {
         let fate = self.fates.values().map(|(at, _)| *at).min();
-        [fate, self.next_agent(), self.process.next_due()].into_iter().flatten().min()
+        let pods = pods::next_end(&self.api, self.question.assume.drain);
+        [fate, pods, self.next_agent(), self.process.next_due()].into_iter().flatten().min()
     }
 
     /// Why the rollout is not complete, now that nothing happens any more.

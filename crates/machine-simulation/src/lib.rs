@@ -2,11 +2,10 @@
 //! over a simulated cluster and cloud, while views lag, calls get lost, processes die, providers fail and users change
 //! their minds.
 //!
-//! The controllers of deployments, of sets and of the guard are those of production, and so are stores, indexes, wake-ups, the
-//! gate, the memory of refusals and the rules of the queue. What is played begins behind the ports ([`played`]): the API server
-//! ([`api`]), the time, the provider and the kubelets ([`cloud`], [`nodes`]). Over machines the decisions are real and their effects
-//! are carried out here ([`machines`]); drains take a while, and there are no classes, Secrets, tokens, volumes and metrics. The
-//! queue's debouncing is real time elsewhere and a wake-up a little later here.
+//! The controllers are those of production, and so are stores, indexes, wake-ups, the gate, the memory of refusals and the rules of
+//! the queue. What is played begins behind the ports ([`played`]): the API servers ([`api`]), the time, the provider ([`cloud`]),
+//! kubelets and pods ([`nodes`], [`pods`]), and the run of the orphan collector ([`collector`]). Classes are usable for ever; there
+//! are no Secrets, tokens and volumes. The queue's debouncing is real time elsewhere and a wake-up a little later here.
 //!
 //! What must hold is in [`checks`] and [`rest`]. A history is a function of its seed; one that fails is shortened and can be
 //! replayed (`mcm simulate --seed N`).
@@ -25,10 +24,10 @@ mod facts;
 pub mod forecast;
 pub mod guards;
 pub mod history;
-mod machines;
 mod margins;
 mod nodes;
 mod played;
+mod pods;
 mod process;
 mod refusals;
 mod rest;

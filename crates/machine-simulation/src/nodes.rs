@@ -10,6 +10,7 @@ use super::{
     api::Api,
     cloud::{self, Cloud},
     history::NodeEvent,
+    pods,
 };
 use machine_api::names::{label, update_result};
 use machine_controllers::machine::in_place::{UpdateStage, result_of};
@@ -33,6 +34,7 @@ pub fn happens(api: &mut Api, cloud: &Cloud, pick: u16, event: NodeEvent, now: T
         NodeEvent::Deleted => {
             // It is there: it was just looked up.
             let _ = api.delete::<Node>(&name, None, None, now);
+            pods::end_lost(api);
         }
         NodeEvent::Sickens | NodeEvent::Recovers => {
             let is_ready = event == NodeEvent::Recovers && cloud.runs(&name);
@@ -53,11 +55,13 @@ pub fn join(api: &mut Api, cloud: &Cloud, provider_id: &str, now: Timestamp) -> 
     node.spec = Some(NodeSpec { provider_id: Some(cloud::as_the_node_has_it(&vm.provider_id)), ..NodeSpec::default() });
     set_ready(&mut node, Readiness::Ready, now);
     let _ = api.create(&node, now);
+    pods::schedule(api, now);
     node.metadata.name
 }
 
-/// Nodes whose VMs live are ready again.
+/// Nodes whose VMs live are ready again, and have pods.
 pub fn heal(api: &mut Api, cloud: &Cloud, now: Timestamp) {
+    pods::schedule(api, now);
     let alive: Vec<String> = api.nodes.keys().filter(|name| cloud.runs(name)).cloned().collect();
     for name in alive {
         api.edit::<Node>(&name, |node| set_ready(node, Readiness::Ready, now));

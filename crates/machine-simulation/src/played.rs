@@ -2,9 +2,14 @@
 //! history goes on.
 //!
 //! Controllers are those of production, and so are [`Objects`](controller_runtime::objects::Objects); what is played begins behind
-//! [`ObjectApi`]. A pass is a future that is polled by hand. While it is polled, the world is lent to its process ([`Stage`]): a
-//! call is answered at once, unless it is held up; then the pass stays pending until it is polled again. A process that dies is
-//! never answered again, and its passes are dropped.
+//! [`ObjectApi`]. A pass is a future that is polled by hand, and so is work beside the passes ([`tasks`]). While it is polled, the
+//! world is lent to its process ([`Stage`]): a call is answered at once, unless it is held up; then the pass stays pending until it
+//! is polled again. A process that dies is never answered again, and its passes are dropped. The provider is in [`cloud`], what
+//! only drains call in [`target`].
+
+pub mod cloud;
+pub mod target;
+pub mod tasks;
 
 use std::{
     future::{pending, poll_fn},
@@ -20,11 +25,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     api::{Api, Kind},
-    calls::{Around, Calls, End, request, short, suffix, without_version},
+    calls::{Around, End, request, short, suffix, without_version},
     checks::Checks,
     guards::Guard,
     process::Loop,
-    refusals::Verb,
+    refusals::{Request, Verb},
     trace::Trace,
 };
 use controller_runtime::{
@@ -33,7 +38,6 @@ use controller_runtime::{
     gate::Gate,
     key::{ObjectKey, Target},
     objects::{DeleteHow, Deleted, ListQuery, ObjectApi, Page, Part, Patch},
-    refusals::Refusals,
     store::Store,
 };
 use machine_api::{
@@ -135,10 +139,35 @@ pub struct Caller {
     pub gate: Gate,
     /// Closes it.
     pub lost: CancellationToken,
-    /// What the process was refused.
-    pub refusals: Refusals,
     /// What it sees of Nodes.
     pub nodes: Arc<Store<Node>>,
+}
+
+impl Caller {
+    /// Makes a call; one of a process that dies is never answered.
+    async fn call<T>(
+        &self,
+        what: impl Fn() -> String,
+        request: Request<'_>,
+        perform: impl FnOnce(&mut Lent) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let answer = self.stage.with(|lent| {
+            let answer = lent.call(self, what, request, perform);
+            (lent.end != End::Dies).then_some(answer)
+        });
+        match answer.flatten() {
+            Some(answer) => answer,
+            None => pending().await,
+        }
+    }
+
+    fn costs(&self, kind: &str, name: &str) {
+        self.stage.with(|lent| lent.checks.costs(kind, name));
+    }
+
+    fn lacks(&self, guard: Guard) -> bool {
+        self.stage.with(|lent| lent.lacks(guard)) == Some(true)
+    }
 }
 
 /// Objects of a kind at the played API server.
@@ -153,55 +182,15 @@ impl<K: Kind> Played<K> {
         Self { caller: caller.clone(), store: Arc::clone(store) }
     }
 
-    /// Makes a call; one of a process that dies is never answered.
-    async fn call<T>(
-        &self,
-        what: impl Fn() -> String,
-        verb: Verb,
-        name: &str,
-        perform: impl FnOnce(&mut Calls<'_>) -> Result<T, ApiError>,
-    ) -> Result<T, ApiError> {
-        let answer = self.caller.stage.with(|lent| {
-            let mut calls = Calls {
-                api: &mut lent.api,
-                checks: &mut lent.checks,
-                trace: &mut lent.trace,
-                gate: &self.caller.gate,
-                lost: &self.caller.lost,
-                refusals: &self.caller.refusals,
-                now: lent.around.now,
-                around: lent.around,
-                made: lent.made,
-                end: lent.end,
-            };
-            let answer = calls.call(what, request::<K>(verb, name), perform);
-            let (made, end) = (calls.made, calls.end);
-            (lent.made, lent.end) = (made, end);
-            (end != End::Dies).then_some(answer)
-        });
-        match answer.flatten() {
-            Some(answer) => answer,
-            None => pending().await,
-        }
-    }
-
     /// What a process reads that takes its view for the truth: without the guard, it does not ask what became of its writes.
     fn taken_for_granted(&self, key: &ObjectKey) -> Option<Result<Arc<K>, ApiError>> {
         let known = self.store.get(key);
         let is_deaf = match self.caller.of {
-            Loop::Deployment => self.lacks(Guard::Unanswered),
-            Loop::Set => self.lacks(if known.is_some() { Guard::Unread } else { Guard::Unanswered }),
+            Loop::Deployment => self.caller.lacks(Guard::Unanswered),
+            Loop::Set => self.caller.lacks(if known.is_some() { Guard::Unread } else { Guard::Unanswered }),
             Loop::Machine | Loop::Guard => false,
         };
         is_deaf.then(|| known.ok_or_else(|| ApiError::NotFound(key.name.clone())))
-    }
-
-    fn costs(&self, kind: &str, name: &str) {
-        self.caller.stage.with(|lent| lent.checks.costs(kind, name));
-    }
-
-    fn lacks(&self, guard: Guard) -> bool {
-        self.caller.stage.with(|lent| lent.around.without == Some(guard)) == Some(true)
     }
 }
 
@@ -219,11 +208,12 @@ impl<K: Kind> ObjectApi<K> for Played<K> {
         let asked = self.store.moment();
         let what = || format!("get {key}");
         let read = self
-            .call(what, Verb::Get, &key.name, |calls| {
-                calls.api.get::<K>(&key.name).ok_or_else(|| ApiError::NotFound(key.name.clone()))
+            .caller
+            .call(what, request::<K>(Verb::Get, &key.name), |lent| {
+                lent.api.get::<K>(&key.name).ok_or_else(|| ApiError::NotFound(key.name.clone()))
             })
             .await?;
-        if self.lacks(Guard::OwnWrites) {
+        if self.caller.lacks(Guard::OwnWrites) {
             // Only writes are not told of.
             self.store.observe_read(Arc::clone(&read), asked);
         }
@@ -231,8 +221,16 @@ impl<K: Kind> ObjectApi<K> for Played<K> {
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page, ApiError> {
-        // Nobody lists here: the collector is played, and Nodes are called as their machines.
-        Err(ApiError::NotServed(format!("{query:?}")))
+        self.caller.stage.held_up().await;
+        let selector = query.selector.as_deref().unwrap_or_default();
+        let what = || format!("list {} with {selector}", K::NAME);
+        self.caller
+            .call(what, request::<K>(Verb::Get, ""), |lent| {
+                let fits = |object: &&Arc<K>| has_label(&***object, selector);
+                let items: Result<_, _> = K::table(&lent.api).values().filter(fits).map(serde_json::to_value).collect();
+                items.map(|items| Page { items, next: None }).map_err(|error| ApiError::Other(error.to_string()))
+            })
+            .await
     }
 
     async fn create(&self, object: &K) -> Result<Arc<K>, ApiError> {
@@ -241,17 +239,19 @@ impl<K: Kind> ObjectApi<K> for Played<K> {
             Some(owner) => (owner.kind.as_str(), owner.name.as_str()),
             None => (K::NAME, name),
         };
-        self.costs(kind, owner);
+        self.caller.costs(kind, owner);
         let what = || format!("create {} {name}", K::NAME);
-        self.call(what, Verb::Create, name, |calls| calls.api.create(object, calls.now)).await
+        let request = request::<K>(Verb::Create, name);
+        self.caller.call(what, request, |lent| lent.api.create(object, lent.around.now)).await
     }
 
     async fn patch(&self, key: &ObjectKey, part: Part, patch: &Patch) -> Result<Arc<K>, ApiError> {
-        self.costs(K::NAME, &key.name);
+        self.caller.costs(K::NAME, &key.name);
         let what = || format!("patch {}{} {key}: {}", K::NAME, suffix(part), short(patch));
-        let unguarded = self.lacks(Guard::Versions).then(|| without_version(patch));
+        let unguarded = self.caller.lacks(Guard::Versions).then(|| without_version(patch));
         let patch = unguarded.as_ref().unwrap_or(patch);
-        let patched = self.call(what, Verb::Patch, &key.name, |calls| calls.api.patch::<K>(key, part, patch)).await;
+        let request = request::<K>(Verb::Patch, &key.name);
+        let patched = self.caller.call(what, request, |lent| lent.api.patch::<K>(key, part, patch)).await;
         if self.caller.of == Loop::Deployment && picks_node(patch) {
             self.caller.stage.with(|lent| lent.checks.picked(&lent.api, &key.name));
         }
@@ -259,16 +259,22 @@ impl<K: Kind> ObjectApi<K> for Played<K> {
     }
 
     async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<K>, ApiError> {
-        self.costs(K::NAME, &target.key.name);
-        let version = how.version.filter(|_| !self.lacks(Guard::Versions));
+        self.caller.costs(K::NAME, &target.key.name);
+        let version = how.version.filter(|_| !self.caller.lacks(Guard::Versions));
         let name = &target.key.name;
         let before = self.caller.stage.with(|lent| lent.api.get::<Machine>(name)).flatten();
         let deleted = self
+            .caller
             .call(
                 || format!("delete {} {target}", K::NAME),
-                Verb::Delete,
-                name,
-                |calls| calls.api.delete::<K>(name, Some(&target.uid), version, calls.now),
+                request::<K>(Verb::Delete, name),
+                |lent| {
+                    if how.grace_seconds == Some(0) {
+                        // Nothing waits for it: only pods are deleted like that, and a kubelet has no finalizer.
+                        lent.api.edit::<K>(name, |object| object.meta_mut().finalizers = None);
+                    }
+                    lent.api.delete::<K>(name, Some(&target.uid), version, lent.around.now)
+                },
             )
             .await;
         if self.caller.of == Loop::Set {
@@ -286,6 +292,12 @@ impl<K: Kind> ObjectApi<K> for Played<K> {
     fn decode(&self, item: Value) -> Result<Arc<K>, ApiError> {
         serde_json::from_value(item).map(Arc::new).map_err(|error| ApiError::Other(error.to_string()))
     }
+}
+
+/// Whether an object has a label, told as `key=value`; every one has, when none is told.
+fn has_label<K: Kind>(object: &K, selector: &str) -> bool {
+    let Some((key, value)) = selector.split_once('=') else { return true };
+    object.meta().labels.as_ref().and_then(|labels| labels.get(key)).is_some_and(|is| is == value)
 }
 
 fn picks_node(patch: &Patch) -> bool {

@@ -1,49 +1,57 @@
 //! One controller process of the simulation: its views, what it has yet to look at, and what it remembers.
 //!
-//! Controllers, views, indexes and wake-ups are the real ones; what a crash forgets is forgotten here. Passes over machines are in
-//! [`super::machines`] still; what the others reach is in [`super::played`].
+//! Controllers, views, indexes and wake-ups are the real ones; what a crash forgets is forgotten here. How controllers are put
+//! together is in [`parts`], what they reach in [`super::played`].
+
+mod classes;
+mod parts;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::parts::Parts;
 use super::{
-    api::{Api, Event, Kind, Object},
-    guards::{Guard, cleans, deployment_without, set_without, told_without},
-    machines::{DRAIN_TIME, MachineMemory},
-    played::{Caller, Played, PlayedClock, Stage},
+    api::{Api, Event, KINDS, Kind, Object},
+    guards::Guard,
+    played::{
+        PlayedClock, Stage,
+        cloud::{PendingCall, UnderWay},
+        target::pod_store,
+        tasks::{Begun, timers},
+    },
+    pods,
 };
 use controller_runtime::{
-    clock::{Clock, SharedClock},
-    events::{Pending, Recorder},
+    clock::Clock,
+    events::Pending,
     gate::Gate,
     key::ObjectKey,
-    objects::Objects,
     queue::Outcome,
     refusals::Refusals,
     store::{Change, Store},
 };
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
 use machine_controllers::{
-    Decision,
-    deployment::{
-        self, DeploymentController, DeploymentDeps, observe::DeploymentObservation, settings::DeploymentSettings,
+    deployment::{self, DeploymentController, settings::DeploymentSettings},
+    machine::{
+        MachineController,
+        observation::{Answer, CreationGuarantee},
+        settings::MachineSettings,
     },
-    machine::{self, observation::CreationGuarantee, settings::MachineSettings},
-    overshooting::{self, Margins, OvershootController, OvershootDeps},
+    overshooting::{self, OvershootController},
     set::{
-        self, SetController, SetDecisions, SetDeps,
-        observe::SetObservation,
+        self, SetController,
         routing::{Strength, Wake},
     },
     views::{ControlViews, node_store},
@@ -55,10 +63,6 @@ const MOST_OPEN: Duration = Duration::from_secs(5);
 
 /// More events are not kept between two passes.
 const MOST_EVENTS: usize = 4096;
-/// The default of the flags.
-const MARGINS: Margins = Margins { up: 2, down: 1 };
-/// The default of the flag.
-const GUARD_PERIOD: Duration = Duration::from_secs(60);
 
 /// The control loops of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,8 +86,8 @@ pub struct Binary {
     pub machines: MachineSettings,
     /// Whether a creation can be repeated.
     pub creation: CreationGuarantee,
-    /// How long drains take.
-    pub drain_time: Duration,
+    /// How long pods take to end.
+    pub pods_end_in: Duration,
     /// A guard that the process lacks.
     pub without: Option<Guard>,
 }
@@ -94,7 +98,7 @@ impl Default for Binary {
             rollouts: DeploymentSettings::default(),
             machines: MachineSettings::default(),
             creation: CreationGuarantee::Idempotent,
-            drain_time: DRAIN_TIME,
+            pods_end_in: pods::ENDING,
             without: None,
         }
     }
@@ -127,6 +131,7 @@ enum News {
     Set(Change<MachineSet>),
     Deployment(Change<MachineDeployment>),
     Node(Change<Node>),
+    Pod(Change<Pod>),
 }
 
 /// One controller process.
@@ -135,6 +140,8 @@ pub struct Process {
     pub views: ControlViews,
     /// Its view of the Nodes.
     pub nodes: Arc<Store<Node>>,
+    /// Its view of the pods.
+    pods: Arc<Store<Pod>>,
     /// Its gate, closed with `lost`.
     pub gate: Gate,
     /// Cancelled when it loses the lease.
@@ -145,16 +152,17 @@ pub struct Process {
     pub stage: Stage,
     /// Its time.
     pub clock: Arc<PlayedClock>,
-    /// What its command line says, and more.
-    pub binary: Binary,
     deployments: Arc<DeploymentController>,
     sets: Arc<SetController>,
     guard: Arc<OvershootController>,
+    machines: Arc<MachineController>,
     events: mpsc::Receiver<Pending>,
-    pub(super) machines: BTreeMap<ObjectKey, MachineMemory>,
-    /// When its first pass over a machine began.
-    pub(super) machines_since: Option<Timestamp>,
-    pub(super) vanished: std::collections::BTreeSet<ObjectKey>,
+    /// Driver calls that have no answer yet.
+    calls: UnderWay,
+    /// Work beside the passes.
+    tasks: Begun,
+    /// Machines that were woken and are not due yet.
+    woken: Woken,
     /// Since when the orphan collector has suspected VMs, by their identity.
     pub(super) suspects: BTreeMap<String, Timestamp>,
     /// When it looks again.
@@ -165,14 +173,15 @@ pub struct Process {
     open: Vec<Open>,
     failures: BTreeMap<Job, u32>,
     /// How much of each log its watches have delivered.
-    watched: [usize; 4],
+    watched: [usize; KINDS],
 }
 
 impl Process {
     /// A process that lists everything and then watches.
     pub fn start(api: &Api, now: Timestamp, seed: u64, binary: &Binary) -> Self {
         let lost = CancellationToken::new();
-        let (views, nodes) = (ControlViews::default(), node_store());
+        let (views, nodes, pods) = (ControlViews::default(), node_store(), pod_store());
+        let (calls, tasks, woken) = (UnderWay::default(), Begun::default(), Woken::default());
         let clock = Arc::new(PlayedClock::at(now));
         let time = Arc::clone(&clock);
         let refusals = Refusals::timed_by(move || steady(time.now()));
@@ -182,9 +191,13 @@ impl Process {
             lost: lost.clone(),
             gate: Gate::open_until(lost.clone()),
             refusals: refusals.clone(),
-            clock: Arc::clone(&clock) as SharedClock,
+            clock: &clock,
             views: &views,
             nodes: &nodes,
+            pods: &pods,
+            calls: &calls,
+            tasks: Arc::new(tasks.tasks()),
+            woken: &woken,
             notes,
             binary,
         };
@@ -192,31 +205,34 @@ impl Process {
             deployments: Arc::new(parts.deployments()),
             sets: Arc::new(parts.sets(seed)),
             guard: Arc::new(parts.guard()),
+            machines: Arc::new(parts.machines(seed)),
             events,
             gate: parts.gate.clone(),
             stage: parts.stage.clone(),
             clock,
-            binary: binary.clone(),
             lost,
             refusals,
-            machines: BTreeMap::new(),
-            machines_since: None,
-            vanished: std::collections::BTreeSet::new(),
+            calls,
+            tasks,
+            woken,
             suspects: BTreeMap::new(),
             collects_at: now,
             news: Arc::default(),
             due: BTreeMap::new(),
             open: Vec::new(),
             failures: BTreeMap::new(),
-            watched: [0; 4],
+            watched: [0; KINDS],
             views,
             nodes,
+            pods,
         };
         process.listen();
         list(&process.views.deployments, api);
         list(&process.views.sets, api);
         list(&process.nodes, api);
+        list(&process.pods, api);
         list(&process.views.machines, api);
+        classes::all_named(api).into_iter().for_each(|class| process.views.classes.apply_shared(class));
         for (watched, log) in process.watched.iter_mut().zip(&api.log) {
             *watched = log.len();
         }
@@ -238,6 +254,7 @@ impl Process {
         attach(&self.views.sets, &self.news, News::Set);
         attach(&self.views.deployments, &self.news, News::Deployment);
         attach(&self.nodes, &self.news, News::Node);
+        attach(&self.pods, &self.news, News::Pod);
     }
 
     /// Wakes what the changes since the last time concern.
@@ -249,16 +266,16 @@ impl Process {
                 News::Set(change) => self.may_be_granted(change),
                 News::Deployment(change) => self.may_be_granted(change),
                 News::Node(change) => self.may_be_granted(change),
+                News::Pod(change) => self.may_be_granted(change),
             }
             let views = &self.views;
             let mut woken: Vec<(Loop, Wake)> = Vec::new();
             let mut wake = |of: Loop, wakes: Vec<Wake>| woken.extend(wakes.into_iter().map(|wake| (of, wake)));
-            let machines = |keys: std::collections::BTreeSet<ObjectKey>| keys.into_iter().map(Wake::now).collect();
             match &news {
                 News::Machine(change) => {
                     wake(Loop::Deployment, deployment::routing::deployments_of_machine(change, views));
                     wake(Loop::Set, set::routing::sets_of_machine(change, views));
-                    wake(Loop::Machine, machines(machine::routing::after_machine(change, views)));
+                    self.machines.machine_changed(change);
                     wake(Loop::Guard, overshooting::routing::after_machine(change));
                 }
                 News::Set(change) => {
@@ -273,13 +290,9 @@ impl Process {
                 News::Node(change) => {
                     wake(Loop::Deployment, deployment::routing::deployments_of_node(change, views));
                     wake(Loop::Set, set::routing::sets_of_node(change, views));
-                    let node_news = machine::routing::after_node(change, views);
-                    self.vanished.extend(node_news.vanished);
-                    for key in &node_news.appeared {
-                        self.vanished.remove(key);
-                    }
-                    wake(Loop::Machine, machines(node_news.wake));
+                    self.machines.node_changed(change);
                 }
+                News::Pod(change) => self.machines.pod_changed(change),
             }
             for (of, wake) in woken {
                 let job = (of, wake.key);
@@ -289,6 +302,15 @@ impl Process {
                 }
                 self.wake(job, later(now, wake.after));
             }
+        }
+        self.wake_machines(now);
+    }
+
+    /// Machines that a change, a pass or an answer has woken are due.
+    fn wake_machines(&mut self, now: Timestamp) {
+        let woken = std::mem::take(&mut *lock(&self.woken));
+        for key in woken {
+            self.wake((Loop::Machine, key), now);
         }
     }
 
@@ -373,32 +395,54 @@ impl Process {
         self.route(now);
     }
 
-    /// A pass over this job, unless it is one over a machine.
-    pub fn pass(&self, (of, key): &Job) -> Option<Pass> {
+    /// A pass over this job.
+    pub fn pass(&self, (of, key): &Job) -> Pass {
         let key = key.clone();
         match of {
             Loop::Deployment => {
                 let controller = Arc::clone(&self.deployments);
-                Some(Box::pin(async move { controller.reconcile(key).await }))
+                Box::pin(async move { controller.reconcile(key).await })
             }
             Loop::Set => {
                 let controller = Arc::clone(&self.sets);
-                Some(Box::pin(async move { controller.reconcile(key).await }))
+                Box::pin(async move { controller.reconcile(key).await })
             }
             Loop::Guard => {
                 let controller = Arc::clone(&self.guard);
-                Some(Box::pin(async move { controller.reconcile(key).await }))
+                Box::pin(async move { controller.reconcile(key).await })
             }
-            Loop::Machine => None,
+            Loop::Machine => {
+                let controller = Arc::clone(&self.machines);
+                Box::pin(async move { controller.reconcile(key).await })
+            }
         }
     }
 
-    /// Polls a pass, to whom the world is lent meanwhile; `None` when it does not end: it is held up, or its process has died.
-    pub fn poll(pass: &mut Pass) -> Option<Outcome> {
-        match pass.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => Some(outcome),
-            Poll::Pending => None,
+    /// Polls a pass, and then the tasks; the world is lent to the process meanwhile. `None` when the pass does not end: it is held
+    /// up, or its process has died.
+    pub fn poll(&mut self, pass: Option<&mut Pass>) -> Option<Outcome> {
+        let _timers = timers();
+        let polled = pass.map(|pass| pass.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+        self.tasks.poll();
+        match polled {
+            Some(Poll::Ready(outcome)) => Some(outcome),
+            Some(Poll::Pending) | None => None,
         }
+    }
+
+    /// The driver calls under way, in the order of their machines.
+    pub fn calls_under_way(&self) -> Vec<(ObjectKey, PendingCall)> {
+        self.calls.all()
+    }
+
+    /// When the driver calls under way began.
+    pub fn calls_began(&self) -> impl Iterator<Item = Timestamp> {
+        self.calls.all().into_iter().map(|(_, call)| call.began)
+    }
+
+    /// The provider answers a driver call; the process learns of it when its tasks are polled.
+    pub fn answered(&self, key: &ObjectKey, answer: Answer) {
+        self.calls.answer(key, answer);
     }
 
     /// Keeps a pass that is held up.
@@ -433,116 +477,16 @@ impl Process {
             Object::Set(object) => into(&self.views.sets, object, event.gone),
             Object::Deployment(object) => into(&self.views.deployments, object, event.gone),
             Object::Node(object) => into(&self.nodes, object, event.gone),
+            Object::Pod(object) => into(&self.pods, object, event.gone),
         }
     }
 }
 
-/// What controllers are made of.
-struct Parts<'a> {
-    stage: Stage,
-    lost: CancellationToken,
-    gate: Gate,
-    refusals: Refusals,
-    clock: SharedClock,
-    views: &'a ControlViews,
-    nodes: &'a Arc<Store<Node>>,
-    notes: mpsc::Sender<Pending>,
-    binary: &'a Binary,
-}
+/// Machines that are to be looked at.
+type Woken = Arc<Mutex<BTreeSet<ObjectKey>>>;
 
-impl Parts<'_> {
-    fn lacks(&self, guard: Guard) -> bool {
-        self.binary.without == Some(guard)
-    }
-
-    /// The gate that controllers ask.
-    fn gate(&self) -> Gate {
-        if self.lacks(Guard::Leadership) { Gate::open_until(CancellationToken::new()) } else { self.gate.clone() }
-    }
-
-    /// Objects as a loop reads and writes them.
-    fn objects<K: Kind>(&self, of: Loop, store: &Arc<Store<K>>) -> Objects<K> {
-        let caller = Caller {
-            stage: self.stage.clone(),
-            of,
-            gate: self.gate.clone(),
-            lost: self.lost.clone(),
-            refusals: self.refusals.clone(),
-            nodes: Arc::clone(self.nodes),
-        };
-        let hears_itself = !self.lacks(Guard::OwnWrites);
-        let api = Arc::new(Played::new(&caller, store));
-        let objects = Objects::over(api, self.gate(), hears_itself.then(|| Arc::clone(store)));
-        if self.lacks(Guard::Refusals) { objects } else { objects.minding(&self.refusals) }
-    }
-
-    fn deployments(&self) -> DeploymentController {
-        let views = self.views;
-        DeploymentController::new(DeploymentDeps {
-            views: views.clone(),
-            deployments: self.objects(Loop::Deployment, &views.deployments),
-            sets: self.objects(Loop::Deployment, &views.sets),
-            machines: self.objects(Loop::Deployment, &views.machines),
-            nodes: Some(self.objects(Loop::Deployment, self.nodes)),
-            node_store: Some(Arc::clone(self.nodes)),
-            clock: Arc::clone(&self.clock),
-            gate: self.gate(),
-            recorder: Recorder::new(deployment::COMPONENT, self.notes.clone()),
-            settings: self.binary.rollouts,
-        })
-        .deciding_by(self.deciding_on_deployments())
-    }
-
-    fn deciding_on_deployments(&self) -> Decision<DeploymentObservation, deployment::plan::Plan> {
-        let (stage, without) = (self.stage.clone(), self.binary.without);
-        Arc::new(move |seen| {
-            let mut plan = deployment::decide::decide(&deployment_without(without, seen));
-            if without == Some(Guard::Cleaning) {
-                plan.steps.retain(|step| !cleans(step.rule));
-            }
-            stage.with(|lent| lent.checks.deployment_decides(seen, &plan, &mut lent.trace));
-            plan
-        })
-    }
-
-    fn sets(&self, name_seed: u64) -> SetController {
-        let views = self.views;
-        SetController::new(SetDeps {
-            views: views.clone(),
-            machines: self.objects(Loop::Set, &views.machines),
-            sets: self.objects(Loop::Set, &views.sets),
-            nodes: Some(Arc::clone(self.nodes)),
-            clock: Arc::clone(&self.clock),
-            gate: self.gate(),
-            recorder: Recorder::new(set::COMPONENT, self.notes.clone()),
-            name_seed,
-        })
-        .deciding_by(self.deciding_on_sets())
-    }
-
-    fn deciding_on_sets(&self) -> SetDecisions {
-        let (stage, without) = (self.stage.clone(), self.binary.without);
-        let set = move |seen: &SetObservation| {
-            let plan = set::decide::decide(&set_without(without, seen));
-            stage.with(|lent| lent.checks.set_decides(seen, &plan, &mut lent.trace));
-            plan
-        };
-        let status = move |seen: &SetObservation| set::status::decide_status(&told_without(without, seen));
-        SetDecisions { set: Arc::new(set), status: Arc::new(status) }
-    }
-
-    fn guard(&self) -> OvershootController {
-        let views = self.views;
-        OvershootController::new(OvershootDeps {
-            views: views.clone(),
-            sets: self.objects(Loop::Guard, &views.sets),
-            deployments: self.objects(Loop::Guard, &views.deployments),
-            clock: Arc::clone(&self.clock),
-            recorder: Recorder::new(overshooting::COMPONENT, self.notes.clone()),
-            margins: MARGINS,
-            period: GUARD_PERIOD,
-        })
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A time as the ledger of refusals counts it.

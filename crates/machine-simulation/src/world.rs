@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{
-    api::Api,
-    calls::{Around, Calls, End, Misfortune},
+    api::{Api, Kind},
+    calls::{Around, End, Misfortune},
     checks::{Checks, Edited},
     cloud::{Cloud, Moment, code_of},
     edits,
@@ -17,12 +17,14 @@ use super::{
     history::{Edit, History, Luck, NodeEvent, Provider, Setup, Step, Unheard},
     nodes,
     played::Lent,
+    pods,
     process::{Binary, Job, Pass, Process, Work, later},
     refusals::Refused,
     trace::Trace,
 };
-use controller_runtime::{key::ObjectKey, queue::Outcome};
-use machine_api::names::deployment_reason;
+use controller_runtime::queue::Outcome;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use machine_api::names::{deployment_reason, machine_reason};
 use machine_controllers::{
     deployment::{AvailabilityRule, DeploymentSettings},
     machine::observation::CreationGuarantee,
@@ -162,6 +164,9 @@ impl World {
             Step::Watch(kind, most) => {
                 let kind = usize::from(kind);
                 let seen = self.leader.watch(&self.api, kind, usize::from(most), self.now);
+                if kind == Node::PLACE {
+                    self.leader.watch(&self.api, Pod::PLACE, usize::MAX, self.now);
+                }
                 if seen > 0 {
                     let of = ["machines", "sets", "deployments", "nodes"].get(kind).copied().unwrap_or_default();
                     self.say(|| format!("the watch of {of} brings {seen} events"));
@@ -201,6 +206,7 @@ impl World {
         }
         self.end_unheard(then);
         self.now = then.max(self.now);
+        pods::end(&mut self.api, self.binary.pods_end_in, self.now);
         if self.leader.collects_from() <= self.now {
             self.collect();
         }
@@ -292,7 +298,15 @@ impl World {
 
     fn work(&mut self, job: Job, work: Work, around: Around) {
         self.passes += 1;
-        match run(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, (job, work), around) {
+        let end = run(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, (job, work), around);
+        // What a pass takes is not what the next one takes.
+        self.checks.after_step(&self.api);
+        self.follows(end);
+    }
+
+    /// What follows from what has become of the leader.
+    fn follows(&mut self, end: End) {
+        match end {
             End::Lives => {}
             End::Dies => {
                 self.calls_end_unheard(Unheard::AtOnce);
@@ -314,7 +328,10 @@ impl World {
             let code = code_of(&answer).map(|code| format!(": {code:?}")).unwrap_or_default();
             format!("driver call {:?} for {key} ends ({luck:?}){code}", call.call)
         });
-        self.leader.answered(&key, answer, self.now);
+        self.leader.answered(&key, answer);
+        let around = self.around(None);
+        let end = tasks_go_on(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, around);
+        self.follows(end);
     }
 
     /// The process is gone before its driver calls end.
@@ -352,28 +369,14 @@ pub(super) fn run(
     (job, work): (Job, Work),
     around: Around,
 ) -> End {
-    process.clock.set(around.now);
-    checks.costs.count(around.refused.map(|_| around.now));
-    let (pass, end, outcome) = match work {
-        Work::GoOn(pass) => polled(api, checks, trace, process, pass, around),
+    let pass = match work {
+        Work::GoOn(pass) => pass,
         Work::Pass => {
             process.begins(&job);
-            if let Some(pass) = process.pass(&job) {
-                polled(api, checks, trace, process, pass, around)
-            } else {
-                let (end, outcome) = machine_pass(api, checks, trace, process, &job.1, around);
-                (None, end, Some(outcome))
-            }
+            process.pass(&job)
         }
     };
-    for told in process.told() {
-        let (kind, name) = (told.about.kind.unwrap_or_default(), told.about.name.unwrap_or_default());
-        trace.say(|| format!("    event about {kind} {name}: {}: {}", told.note.reason, told.note.message));
-        // A size is told of when it was written.
-        if told.note.reason != deployment_reason::SCALING_SET {
-            checks.costs(&kind, &name);
-        }
-    }
+    let (pass, end, outcome) = polled(api, checks, trace, process, Some(pass), around);
     match (outcome, pass) {
         (Some(outcome), _) => {
             trace.say(|| format!("    {outcome:?}"));
@@ -388,15 +391,24 @@ pub(super) fn run(
     end
 }
 
-/// Polls a pass; what is left of it if it is held up, how its process is afterwards, and the outcome if it ends.
+/// Lets the tasks of a process go on, and tells how the process is afterwards.
+fn tasks_go_on(api: &mut Api, checks: &mut Checks, trace: &mut Trace, process: &mut Process, around: Around) -> End {
+    let (_, end, _) = polled(api, checks, trace, process, None, around);
+    process.route(around.now);
+    end
+}
+
+/// Polls a pass, and tasks; what is left of the pass if it is held up, how its process is afterwards, and the outcome if it ends.
 fn polled(
     api: &mut Api,
     checks: &mut Checks,
     trace: &mut Trace,
-    process: &Process,
-    mut pass: Pass,
+    process: &mut Process,
+    mut pass: Option<Pass>,
     around: Around,
 ) -> (Option<Pass>, End, Option<Outcome>) {
+    process.clock.set(around.now);
+    checks.costs.count(around.refused.map(|_| around.now));
     let lent = Lent {
         api: std::mem::take(api),
         checks: std::mem::take(checks),
@@ -405,34 +417,26 @@ fn polled(
         made: 0,
         end: End::Lives,
     };
-    let (outcome, back) = process.stage.lend(lent, || Process::poll(&mut pass));
+    let stage = process.stage.clone();
+    let (outcome, back) = stage.lend(lent, || process.poll(pass.as_mut()));
     let Some(back) = back else { return (None, End::Dies, outcome) };
     (*api, *checks, *trace) = (back.api, back.checks, back.trace);
+    tell_events(checks, trace, process);
     let is_held_up = outcome.is_none() && back.end != End::Dies;
-    (is_held_up.then_some(pass), back.end, outcome)
+    (pass.filter(|_| is_held_up), back.end, outcome)
 }
 
-fn machine_pass(
-    api: &mut Api,
-    checks: &mut Checks,
-    trace: &mut Trace,
-    process: &mut Process,
-    key: &ObjectKey,
-    around: Around,
-) -> (End, Outcome) {
-    let (gate, lost, refusals) = (process.gate.clone(), process.lost.clone(), process.refusals.clone());
-    let mut calls = Calls {
-        api,
-        checks,
-        trace,
-        gate: &gate,
-        lost: &lost,
-        refusals: &refusals,
-        now: around.now,
-        around,
-        made: 0,
-        end: End::Lives,
-    };
-    let outcome = process.machine_pass(&mut calls, key);
-    (calls.end, outcome)
+/// The events that a process has told.
+fn tell_events(checks: &mut Checks, trace: &mut Trace, process: &mut Process) {
+    for told in process.told() {
+        let (kind, name) = (told.about.kind.unwrap_or_default(), told.about.name.unwrap_or_default());
+        trace.say(|| format!("    event about {kind} {name}: {}: {}", told.note.reason, told.note.message));
+        // A size is told of when it was written.
+        if told.note.reason != deployment_reason::SCALING_SET {
+            checks.costs(&kind, &name);
+        }
+        if told.note.reason == machine_reason::IN_PLACE_UPDATE_SUCCESSFUL {
+            checks.updated();
+        }
+    }
 }

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 
 use super::{
     super::{
+        api::KINDS,
         edits,
         history::Luck,
-        nodes,
+        nodes, pods,
         process::{Loop, Process, Work, later},
         refusals::Refused,
         rest, tampering,
@@ -23,8 +24,8 @@ const CALL_TIME: Duration = Duration::from_secs(2);
 const CALM: Duration = Duration::from_secs(6 * 3600);
 /// Longest time after which a refused write is sent again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// More passes than any way to a rest takes.
-const MOST_PASSES: u32 = 4000;
+/// More passes than any way to a rest takes: drains look at their pods every few seconds, and budgets may refuse for hours.
+const MOST_PASSES: u32 = 40_000;
 
 impl World {
     /// The weather clears: everything that can heal heals, and everything comes to rest.
@@ -85,7 +86,7 @@ impl World {
     /// All views are up to date, and all that is due now is done.
     fn do_what_is_due(&mut self, passes: &mut u32) {
         loop {
-            for kind in 0..4 {
+            for kind in 0..KINDS {
                 self.leader.watch(&self.api, kind, usize::MAX, self.now);
             }
             if self.is_violated() || !self.calm_step(passes) {
@@ -117,6 +118,7 @@ impl World {
             self.collect();
             moved = true;
         }
+        moved |= pods::end(&mut self.api, self.binary.pods_end_in, self.now);
         if nodes::go_on_updating(&mut self.api) {
             self.say(|| "nodes are updated".to_owned());
             moved = true;
@@ -161,7 +163,8 @@ impl World {
             .map(|(_, vm)| vm.joins_at)
             .min();
         let shown = self.cloud.vms.values().map(|vm| vm.shown).filter(|shown| *shown > self.now).min();
-        [calls, joins, shown, self.leader.collects_at(), self.leader.next_due()].into_iter().flatten().min()
+        let pods = pods::next_end(&self.api, self.binary.pods_end_in);
+        [calls, joins, shown, pods, self.leader.collects_at(), self.leader.next_due()].into_iter().flatten().min()
     }
 
     fn check_rest(&mut self) {

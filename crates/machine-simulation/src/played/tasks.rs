@@ -1,0 +1,68 @@
+//! Work beside the passes: driver calls and evictions, polled by hand as the passes are.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use controller_runtime::tasks::Tasks;
+use futures::{Stream, future::BoxFuture, stream::FuturesUnordered};
+use tokio::runtime::{Builder, EnterGuard, Runtime};
+
+/// Where a process puts tasks that begin.
+#[derive(Clone, Default)]
+pub struct PlayedTasks(Arc<Mutex<Vec<BoxFuture<'static, ()>>>>);
+
+impl Tasks for PlayedTasks {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.lock().push(task);
+    }
+}
+
+impl PlayedTasks {
+    fn take(&self) -> Vec<BoxFuture<'static, ()>> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<BoxFuture<'static, ()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The tasks of a process that have begun.
+#[derive(Default)]
+pub struct Begun {
+    new: PlayedTasks,
+    running: FuturesUnordered<BoxFuture<'static, ()>>,
+}
+
+impl Begun {
+    /// Where new tasks are put.
+    pub fn tasks(&self) -> PlayedTasks {
+        self.new.clone()
+    }
+
+    /// Lets tasks go on as far as they get.
+    pub fn poll(&mut self) {
+        loop {
+            self.running.extend(self.new.take());
+            let polled = Pin::new(&mut self.running).poll_next(&mut Context::from_waker(Waker::noop()));
+            if !matches!(polled, Poll::Ready(Some(()))) && self.new.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+/// Deadlines of calls need a runtime to be counted by. Nobody drives this one: on virtual time no call is late, unless the history
+/// says so.
+pub fn timers() -> Option<EnterGuard<'static>> {
+    static TIMERS: OnceLock<Option<Runtime>> = OnceLock::new();
+    let runtime = TIMERS.get_or_init(|| Builder::new_current_thread().enable_time().build().ok());
+    runtime.as_ref().map(Runtime::enter)
+}

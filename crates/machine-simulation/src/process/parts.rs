@@ -1,0 +1,232 @@
+//! How the controllers of a process are put together: as in production, but for what is behind their ports.
+
+use std::{
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Binary, Loop, Woken, lock};
+use crate::{
+    api::Kind,
+    guards::{Guard, cleans, deployment_without, set_without, told_without},
+    played::{
+        Caller, Played, PlayedClock, Stage,
+        cloud::{PlayedDriver, UnderWay},
+        target::{Nothing, PlayedEvictions, PlayedPods},
+    },
+};
+use controller_runtime::{
+    clock::SharedClock,
+    events::{Pending, Recorder},
+    gate::Gate,
+    objects::Objects,
+    refusals::Refusals,
+    store::Store,
+    tasks::SharedTasks,
+};
+use machine_controllers::{
+    Decision,
+    deployment::{self, DeploymentController, DeploymentDeps, observe::DeploymentObservation},
+    drain::act::Evictor,
+    machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Observation},
+    overshooting::{self, Margins, OvershootController, OvershootDeps},
+    set::{self, SetController, SetDecisions, SetDeps, observe::SetObservation},
+    views::ControlViews,
+};
+use machine_driver::{Driver, Registry};
+use mcm_metrics::Metrics;
+
+/// The default of the flags.
+const MARGINS: Margins = Margins { up: 2, down: 1 };
+/// The default of the flag.
+const GUARD_PERIOD: Duration = Duration::from_secs(60);
+
+/// What controllers are made of.
+pub(super) struct Parts<'a> {
+    pub(super) stage: Stage,
+    pub(super) lost: CancellationToken,
+    pub(super) gate: Gate,
+    pub(super) refusals: Refusals,
+    pub(super) clock: &'a Arc<PlayedClock>,
+    pub(super) views: &'a ControlViews,
+    pub(super) nodes: &'a Arc<Store<Node>>,
+    pub(super) pods: &'a Arc<Store<Pod>>,
+    pub(super) calls: &'a UnderWay,
+    pub(super) tasks: SharedTasks,
+    pub(super) woken: &'a Woken,
+    pub(super) notes: mpsc::Sender<Pending>,
+    pub(super) binary: &'a Binary,
+}
+
+impl Parts<'_> {
+    fn lacks(&self, guard: Guard) -> bool {
+        self.binary.without == Some(guard)
+    }
+
+    /// The gate that controllers ask.
+    fn gate(&self) -> Gate {
+        if self.lacks(Guard::Leadership) { Gate::open_until(CancellationToken::new()) } else { self.gate.clone() }
+    }
+
+    fn clock(&self) -> SharedClock {
+        Arc::clone(self.clock) as SharedClock
+    }
+
+    /// What is behind each call of a loop.
+    fn caller(&self, of: Loop) -> Caller {
+        Caller {
+            stage: self.stage.clone(),
+            of,
+            gate: self.gate.clone(),
+            lost: self.lost.clone(),
+            nodes: Arc::clone(self.nodes),
+        }
+    }
+
+    /// Objects as a loop reads and writes them.
+    fn objects<K: Kind>(&self, of: Loop, store: &Arc<Store<K>>) -> Objects<K> {
+        let caller = self.caller(of);
+        let hears_itself = !self.lacks(Guard::OwnWrites);
+        let api = Arc::new(Played::new(&caller, store));
+        let objects = Objects::over(api, self.gate(), hears_itself.then(|| Arc::clone(store)));
+        if self.lacks(Guard::Refusals) { objects } else { objects.minding(&self.refusals) }
+    }
+
+    pub(super) fn deployments(&self) -> DeploymentController {
+        let views = self.views;
+        DeploymentController::new(DeploymentDeps {
+            views: views.clone(),
+            deployments: self.objects(Loop::Deployment, &views.deployments),
+            sets: self.objects(Loop::Deployment, &views.sets),
+            machines: self.objects(Loop::Deployment, &views.machines),
+            nodes: Some(self.objects(Loop::Deployment, self.nodes)),
+            node_store: Some(Arc::clone(self.nodes)),
+            clock: self.clock(),
+            gate: self.gate(),
+            recorder: Recorder::new(deployment::COMPONENT, self.notes.clone()),
+            settings: self.binary.rollouts,
+        })
+        .deciding_by(self.deciding_on_deployments())
+    }
+
+    fn deciding_on_deployments(&self) -> Decision<DeploymentObservation, deployment::plan::Plan> {
+        let (stage, without) = (self.stage.clone(), self.binary.without);
+        Arc::new(move |seen| {
+            let mut plan = deployment::decide::decide(&deployment_without(without, seen));
+            if without == Some(Guard::Cleaning) {
+                plan.steps.retain(|step| !cleans(step.rule));
+            }
+            stage.with(|lent| lent.checks.deployment_decides(seen, &plan, &mut lent.trace));
+            plan
+        })
+    }
+
+    pub(super) fn sets(&self, name_seed: u64) -> SetController {
+        let views = self.views;
+        SetController::new(SetDeps {
+            views: views.clone(),
+            machines: self.objects(Loop::Set, &views.machines),
+            sets: self.objects(Loop::Set, &views.sets),
+            nodes: Some(Arc::clone(self.nodes)),
+            clock: self.clock(),
+            gate: self.gate(),
+            recorder: Recorder::new(set::COMPONENT, self.notes.clone()),
+            name_seed,
+        })
+        .deciding_by(self.deciding_on_sets())
+    }
+
+    fn deciding_on_sets(&self) -> SetDecisions {
+        let (stage, without) = (self.stage.clone(), self.binary.without);
+        let set = move |seen: &SetObservation| {
+            let plan = set::decide::decide(&set_without(without, seen));
+            stage.with(|lent| lent.checks.set_decides(seen, &plan, &mut lent.trace));
+            plan
+        };
+        let status = move |seen: &SetObservation| set::status::decide_status(&told_without(without, seen));
+        SetDecisions { set: Arc::new(set), status: Arc::new(status) }
+    }
+
+    pub(super) fn guard(&self) -> OvershootController {
+        let views = self.views;
+        OvershootController::new(OvershootDeps {
+            views: views.clone(),
+            sets: self.objects(Loop::Guard, &views.sets),
+            deployments: self.objects(Loop::Guard, &views.deployments),
+            clock: self.clock(),
+            recorder: Recorder::new(overshooting::COMPONENT, self.notes.clone()),
+            margins: MARGINS,
+            period: GUARD_PERIOD,
+        })
+    }
+
+    pub(super) fn machines(&self, seed: u64) -> MachineController {
+        let gate = self.gate();
+        let woken = Arc::clone(self.woken);
+        let target = TargetParts {
+            nodes: self.objects(Loop::Machine, self.nodes),
+            node_store: Arc::clone(self.nodes),
+            tokens: Objects::over(Arc::new(Nothing::default()), self.gate(), None),
+            drain_views: Arc::new(PlayedPods(Arc::clone(self.pods))),
+            evictor: self.evictor(),
+        };
+        MachineController::new(MachineDeps {
+            views: self.views.clone(),
+            machines: self.objects(Loop::Machine, &self.views.machines),
+            target: Some(target),
+            drivers: self.drivers(),
+            wake: Arc::new(move |key| {
+                lock(&woken).insert(key);
+            }),
+            tasks: Arc::clone(&self.tasks),
+            clock: self.clock(),
+            gate,
+            recorder: Recorder::new(machine::COMPONENT, self.notes.clone()),
+            rng: Arc::new(Mutex::new(ChaCha20Rng::seed_from_u64(seed))),
+            freeze: FreezeSwitch::default(),
+            settings: self.binary.machines.clone(),
+            metrics: metrics(),
+        })
+        .deciding_by(self.deciding_on_machines())
+    }
+
+    fn evictor(&self) -> Evictor {
+        let caller = self.caller(Loop::Machine);
+        let pods = Arc::new(Played::new(&caller, self.pods));
+        Evictor::over(
+            Arc::new(PlayedEvictions(caller)),
+            Objects::over(pods, self.gate(), None),
+            Objects::over(Arc::new(Nothing::default()), self.gate(), None),
+            self.gate(),
+            self.binary.machines.concurrent_evictions,
+        )
+    }
+
+    fn drivers(&self) -> Registry {
+        let driver = PlayedDriver::new(self.calls.clone(), Arc::clone(self.clock), self.binary.creation);
+        let mut drivers = Registry::new();
+        drivers.register(&(Arc::new(driver) as Arc<dyn Driver>));
+        drivers
+    }
+
+    fn deciding_on_machines(&self) -> Decision<Observation, machine::plan::Plan> {
+        let stage = self.stage.clone();
+        Arc::new(move |seen| {
+            let plan = machine::decide::decide(seen);
+            stage.with(|lent| lent.trace.say(|| format!("    decides {:?}", plan.rule)));
+            plan
+        })
+    }
+}
+
+/// Where all processes count what they do. Nobody reads it.
+fn metrics() -> Metrics {
+    static METRICS: OnceLock<Metrics> = OnceLock::new();
+    let new = || Metrics::new(Arc::new(|| Duration::ZERO)).expect("the names of the catalogue differ");
+    METRICS.get_or_init(new).clone()
+}
