@@ -16,7 +16,7 @@ pub mod class;
 pub mod deployment;
 pub mod drain;
 pub mod machine;
-pub mod outcomes;
+mod outcomes;
 pub mod overshooting;
 pub mod refused_writes;
 pub mod safety;

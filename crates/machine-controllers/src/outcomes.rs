@@ -1,5 +1,5 @@
 //! What an answer of the API server means for the effect that asked: carried out, or not. Shared by the `act` of the rooms
-//! that have owners and orphans (`set`, `deployment`) and by the simulation, so that both read an answer in the same way. Pure.
+//! that have owners and orphans (`set`, `deployment`). Pure.
 
 use controller_runtime::error::ApiError;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -12,7 +12,7 @@ use controller_runtime::{
 };
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Node, Pod},
+    api::core::v1::{Node, Pod, Secret},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
@@ -21,7 +21,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 /// How many kinds there are.
-pub const KINDS: usize = 5;
+pub const KINDS: usize = 6;
 
 /// An object of any of these kinds.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub enum Object {
     Node(Arc<Node>),
     /// A pod of the target cluster.
     Pod(Arc<Pod>),
+    /// A bootstrap token in the target cluster.
+    Token(Arc<Secret>),
 }
 
 /// What a watch delivers.
@@ -62,6 +64,8 @@ pub struct Api {
     pub nodes: Table<Node>,
     /// Pods by name.
     pub pods: Table<Pod>,
+    /// Bootstrap tokens by the name of their Secret.
+    pub tokens: Table<Secret>,
     /// Everything that ever happened, by kind ([`Kind::PLACE`]).
     pub log: [Vec<Event>; KINDS],
     /// Writes that changed something.
@@ -151,6 +155,40 @@ kinds! {
     MachineDeployment, 2, deployments, Deployment;
     Node, 3, nodes, Node;
     Pod, 4, pods, Pod;
+}
+
+/// Tokens are made and deleted, never changed.
+impl Kind for Secret {
+    const PLACE: usize = 5;
+    const NAME: &'static str = "Secret";
+
+    fn table(api: &Api) -> &Table<Self> {
+        &api.tokens
+    }
+
+    fn table_mut(api: &mut Api) -> &mut Table<Self> {
+        &mut api.tokens
+    }
+
+    fn object(object: Arc<Self>) -> Object {
+        Object::Token(object)
+    }
+
+    fn part(&self, _: &str) -> Value {
+        Value::Null
+    }
+
+    fn set_part(&mut self, _: &str, _: &Value) -> bool {
+        false
+    }
+
+    fn same_spec(&self, other: &Self) -> bool {
+        self.data == other.data
+    }
+
+    fn same_status(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 fn name_of<K: Kind>(object: &K) -> String {

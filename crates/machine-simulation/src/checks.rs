@@ -18,16 +18,23 @@ use super::{
         old_ones_stay, orphan_sets, orphans, priority, stays, unowned,
     },
     margins::{Margins, margins},
+    played::target::pods_on,
     refusals::Costs,
     trace::Trace,
 };
-use controller_runtime::{key::Target, objects::Patch};
+use controller_runtime::{key::Target, objects::Patch, store::Store};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
-    v1alpha1::{Machine, MachineDeployment, controller_of},
+    v1alpha1::{Machine, MachineDeployment, MachinePhase, controller_of},
 };
 use machine_controllers::{
     deployment::{self, observe::DeploymentObservation},
+    machine::{
+        self,
+        bootstrap_token::{Found, judge},
+        observation::Observation,
+    },
     set::{
         counts::{is_available, is_terminating, label_of},
         observe::SetObservation,
@@ -35,7 +42,9 @@ use machine_controllers::{
         preservation::{NodePreserve, may_terminate},
         replicas::may_not_grow,
     },
+    views::{BY_NAME_LABEL, ControlViews, qualified},
 };
+use machine_driver::{MachineRequest, SecretData};
 
 /// Something that must not happen has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,6 +224,63 @@ impl Checks {
         let early = plan.steps.iter().find_map(|step| told_of_scaler(&step.effect).filter(|set| is_larger(seen, set)));
         if let Some(set) = early {
             self.violated("a set is told when it was scaled before it is told to what size", || set.key.to_string());
+        }
+    }
+
+    /// A machine's controller has decided; `views` and `pods` are what its process sees.
+    pub fn machine_decides(
+        &mut self,
+        seen: &Observation,
+        plan: &machine::plan::Plan,
+        (views, pods): (&ControlViews, &Store<Pod>),
+        (api, trace): (&Api, &mut Trace),
+    ) {
+        trace.say(|| format!("    decides {:?}", plan.rule));
+        if self.watching == Watching::Off {
+            return;
+        }
+        if gives_up(plan) {
+            let group = seen.machine.metadata.labels.as_ref().and_then(|labels| labels.get(label::NAME));
+            let namespace = seen.machine.metadata.namespace.as_deref().unwrap_or_default();
+            let siblings = group.map(|name| views.machines.by_index(BY_NAME_LABEL, &qualified(namespace, name)));
+            let is_other =
+                |one: &&Arc<Machine>| one.metadata.uid != seen.machine.metadata.uid && is_being_replaced(one);
+            if let Some(other) = siblings.iter().flatten().find(is_other) {
+                self.violated("a machine is given up while another one of its group is being replaced", || {
+                    format!("{:?} beside {:?}", seen.machine.metadata.name, other.metadata.name)
+                });
+            }
+        }
+        // Where a Node can't be marked, the end of patience is the end of the drain.
+        let is_drained = plan.rule == "drained" && seen.troubles.is_empty();
+        // Of one that has come in its place nobody may know yet.
+        let is_known = |node: &&Arc<Node>| {
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            api.nodes.get(name).is_some_and(|there| there.metadata.uid == node.metadata.uid)
+        };
+        if is_drained && let Some(node) = seen.node.ours().filter(is_known) {
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            let name_of = |pod: &Pod| pod.metadata.name.clone().unwrap_or_default();
+            let is_there = |pod: &&Arc<Pod>| {
+                api.pods.get(&name_of(pod)).is_some_and(|there| there.metadata.deletion_timestamp.is_none())
+            };
+            if let Some(pod) = pods_on(pods, name).iter().find(is_there) {
+                self.violated("a Node counts as drained with a pod that nobody has asked to go", || {
+                    format!("{:?} on {name}", pod.metadata.name)
+                });
+            }
+        }
+    }
+
+    /// A driver is about to be asked for a VM.
+    pub fn vm_is_ordered(&mut self, api: &Api, request: &MachineRequest, now: Timestamp) {
+        let name = request.machine.metadata.name.as_deref().unwrap_or_default();
+        let brings = request.secret.get(SecretData::USER_DATA).unwrap_or_default();
+        let is_its_own = |secret: &Arc<Secret>| matches!(judge(secret, name, now), Found::Reuse(token) if token.value().as_bytes() == brings);
+        if !api.tokens.values().any(is_its_own) {
+            self.violated("a VM is made with a token that is not its machine's", || {
+                format!("{name} brings {}", String::from_utf8_lossy(brings))
+            });
         }
     }
 
@@ -419,6 +485,18 @@ fn deleted_by(plan: &Plan, machine: &Machine) -> Option<&'static str> {
         }
         _ => None,
     })
+}
+
+/// Whether a plan turns an unhealthy machine to Failed.
+fn gives_up(plan: &machine::plan::Plan) -> bool {
+    ["health-timeout", "vm-is-gone"].contains(&plan.rule) && !plan.effects.is_empty()
+}
+
+/// Whether a machine keeps others of its group from being given up (spec/machine-controller §5.4).
+fn is_being_replaced(machine: &Machine) -> bool {
+    let current = &machine.status.current_status;
+    let is_settled = matches!(current.phase, MachinePhase::Running | MachinePhase::Unknown);
+    current.phase == MachinePhase::Terminating || (!is_settled && current.preserve_expiry_time.is_none())
 }
 
 /// The set that is told by this when the scaler has changed its deployment's size.

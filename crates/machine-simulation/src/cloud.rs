@@ -153,6 +153,9 @@ impl Cloud {
                 let vm = identity(self.create(&call.machine.key.name, luck, moment.now, checks));
                 Answer::Created(Ok(CreatedVm { vm, last_known_state: None }))
             }
+            Call::Delete if call.machine.uid.is_empty() => {
+                Answer::Deleted(self.collect(&call.provider_id, moment.api, checks))
+            }
             Call::Delete => Answer::Deleted(self.delete(call, moment, checks)),
             Call::DeleteStale => Answer::DeletedStale(self.delete_stale(call, moment, checks)),
         }
@@ -193,6 +196,11 @@ impl Cloud {
         let joins_at = if luck == Luck::Stillborn { Timestamp::MAX } else { later(now, JOIN_TIME) };
         let made = || Vm { provider_id: id.clone(), owner: owner.to_owned(), node, made: now, shown, joins_at };
         self.vms.entry(id.clone()).or_insert_with(made)
+    }
+
+    /// Deletes a VM that is nobody's.
+    fn collect(&mut self, provider_id: &str, api: &Api, checks: &mut Checks) -> Result<DeletedVm, Status> {
+        if self.destroy(provider_id, api, checks) { Ok(DeletedVm::default()) } else { refused(Code::NotFound) }
     }
 
     /// Deletes a VM that a living machine can't use and does not name.

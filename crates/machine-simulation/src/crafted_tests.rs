@@ -147,6 +147,12 @@ fn what_a_set_may_still_be_making_takes_room() {
     assert_eq!(found, [None, Some("there are too many machines")]);
 }
 
+#[test]
+fn a_machine_that_was_updated_waits_while_another_one_is_being_replaced() {
+    let found = shown(&History::of_seed(821), Guard::Siblings);
+    assert_eq!(found, [None, Some("a machine is given up while another one of its group is being replaced")]);
+}
+
 /// A machine is made, and its driver calls end so many times like this.
 fn creation(calls: usize, luck: Luck) -> Vec<Step> {
     let mut steps = vec![Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9)];

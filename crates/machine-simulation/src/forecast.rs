@@ -23,11 +23,12 @@ use super::{
     api::{Api, KINDS, Object},
     calls::Around,
     checks::Checks,
+    cloud::Cloud,
     nodes::{Readiness, set_ready},
     pods,
-    process::{Binary, Process, Work, later},
+    process::{Binary, Loop, Process, Work, later},
     trace::Trace,
-    world::run,
+    world::{Scene, run},
 };
 use controller_runtime::key::ObjectKey;
 use machine_api::{
@@ -164,7 +165,7 @@ pub fn forecast(question: &Question, go_on: &dyn Fn() -> bool) -> Forecast {
     let mut idle = 0;
     while idle < MOST_IDLE_JUMPS {
         let happened = world.moment();
-        idle = if happened { 0 } else { idle + 1 };
+        idle = if happened || world.next_happening().is_some() { 0 } else { idle + 1 };
         let too_many = world.told.steps.len() > question.most_steps;
         if too_many || !go_on() {
             world.told.steps.truncate(question.most_steps);
@@ -293,7 +294,9 @@ impl<'a> World<'a> {
                 let (mut checks, mut trace) = (Checks::none(), Trace::default());
                 let around = Around::calm(self.now);
                 // Nothing goes wrong, so that it lives.
-                let _ = run(&mut self.api, &mut checks, &mut trace, &mut self.process, (job, Work::Pass), around);
+                let mut cloud = Cloud::default();
+                let scene = Scene { api: &mut self.api, cloud: &mut cloud, checks: &mut checks, trace: &mut trace };
+                let _ = run(scene, &mut self.process, (job, Work::Pass), around);
             }
         }
         // Those that may begin now take their time from now on.
@@ -422,9 +425,17 @@ impl<'a> World<'a> {
     }
 
     fn next(&self) -> Option<Timestamp> {
+        let rollouts = self.process.next_due_of(|of| matches!(of, Loop::Deployment | Loop::Set));
+        // Drains look at their pods every few seconds; while something is to happen, that is what they wait for.
+        let machines = || self.process.next_due_of(|of| of == Loop::Machine);
+        self.next_happening().map_or_else(machines, Some).into_iter().chain(rollouts).min()
+    }
+
+    /// When the world does something next.
+    fn next_happening(&self) -> Option<Timestamp> {
         let fate = self.fates.values().map(|(at, _)| *at).min();
         let pods = pods::next_end(&self.api, self.question.assume.drain);
-        [fate, pods, self.next_agent(), self.process.next_due()].into_iter().flatten().min()
+        [fate, pods, self.next_agent()].into_iter().flatten().min()
     }
 
     /// Why the rollout is not complete, now that nothing happens any more.

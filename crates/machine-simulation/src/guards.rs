@@ -12,6 +12,7 @@ use machine_api::{
 };
 use machine_controllers::{
     deployment::observe::DeploymentObservation,
+    machine::observation::Observation,
     set::{
         counts::{annotation_of, is_failed, is_terminating},
         observe::SetObservation,
@@ -83,6 +84,12 @@ guards! {
     Orphans = "orphans";
     /// A VM whose machine may be about to get it is no orphan.
     Claims = "claims";
+    /// A bootstrap token that is another machine's is not taken.
+    Tokens = "tokens";
+    /// An unhealthy machine waits while another one of its group is being replaced, after its update in place as well.
+    Siblings = "siblings";
+    /// That a VM is nobody's is asked of the API server, whatever the views show.
+    Confirmation = "confirmation";
     /// A refusal that quotes another name is no other refusal.
     Quotes = "quotes";
     /// What was refused is not sent again before its pause is over.
@@ -209,6 +216,16 @@ pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) ->
         }
     }
     Cow::Owned(blind)
+}
+
+/// What the decision about a machine sees without this guard.
+pub fn machine_without(guard: Option<Guard>, seen: &Observation) -> Cow<'_, Observation> {
+    let is_updated = matches!(seen.phase(), MachinePhase::InPlaceUpdateSuccessful | MachinePhase::InPlaceUpdateFailed);
+    if guard == Some(Guard::Siblings) && is_updated {
+        Cow::Owned(Observation { siblings: None, ..seen.clone() })
+    } else {
+        Cow::Borrowed(seen)
+    }
 }
 
 /// Whether a step of a deployment takes back what a rollout has done to a Node.

@@ -19,7 +19,7 @@ use std::{
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Secret};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,7 @@ use super::{
     api::{Api, Kind},
     calls::{Around, End, request, short, suffix, without_version},
     checks::Checks,
+    cloud::Cloud,
     guards::Guard,
     process::Loop,
     refusals::{Request, Verb},
@@ -50,6 +51,8 @@ use machine_controllers::set::preservation::NodePreserve;
 pub struct Lent {
     /// The API server.
     pub api: Api,
+    /// The provider.
+    pub cloud: Cloud,
     /// What is watched over.
     pub checks: Checks,
     /// What is told.
@@ -188,6 +191,7 @@ impl<K: Kind> Played<K> {
         let is_deaf = match self.caller.of {
             Loop::Deployment => self.caller.lacks(Guard::Unanswered),
             Loop::Set => self.caller.lacks(if known.is_some() { Guard::Unread } else { Guard::Unanswered }),
+            Loop::Collector => self.caller.lacks(Guard::Confirmation),
             Loop::Machine | Loop::Guard => false,
         };
         is_deaf.then(|| known.ok_or_else(|| ApiError::NotFound(key.name.clone())))
@@ -242,7 +246,14 @@ impl<K: Kind> ObjectApi<K> for Played<K> {
         self.caller.costs(kind, owner);
         let what = || format!("create {} {name}", K::NAME);
         let request = request::<K>(Verb::Create, name);
-        self.caller.call(what, request, |lent| lent.api.create(object, lent.around.now)).await
+        let takes_what_is_there = K::PLACE == Secret::PLACE && self.caller.lacks(Guard::Tokens);
+        let create = |lent: &mut Lent| match lent.api.create(object, lent.around.now) {
+            Err(ApiError::AlreadyExists(name)) if takes_what_is_there => {
+                lent.api.get::<K>(&name).ok_or(ApiError::AlreadyExists(name))
+            }
+            answer => answer,
+        };
+        self.caller.call(what, request, create).await
     }
 
     async fn patch(&self, key: &ObjectKey, part: Part, patch: &Patch) -> Result<Arc<K>, ApiError> {

@@ -26,7 +26,7 @@ use super::{
     guards::Guard,
     played::{
         PlayedClock, Stage,
-        cloud::{PendingCall, UnderWay},
+        cloud::{CallId, PendingCall, UnderWay},
         target::pod_store,
         tasks::{Begun, timers},
     },
@@ -40,6 +40,7 @@ use controller_runtime::{
     queue::Outcome,
     refusals::Refusals,
     store::{Change, Store},
+    tasks::Tasks,
 };
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
 use machine_controllers::{
@@ -50,6 +51,7 @@ use machine_controllers::{
         settings::MachineSettings,
     },
     overshooting::{self, OvershootController},
+    safety::{self, collector::Collector},
     set::{
         self, SetController,
         routing::{Strength, Wake},
@@ -75,6 +77,8 @@ pub enum Loop {
     Machine,
     /// The overshoot guard.
     Guard,
+    /// Of VMs and Nodes that are nobody's.
+    Collector,
 }
 
 /// What all processes of a world have in common.
@@ -142,8 +146,6 @@ pub struct Process {
     pub nodes: Arc<Store<Node>>,
     /// Its view of the pods.
     pods: Arc<Store<Pod>>,
-    /// Its gate, closed with `lost`.
-    pub gate: Gate,
     /// Cancelled when it loses the lease.
     pub lost: CancellationToken,
     /// What it was refused.
@@ -163,10 +165,11 @@ pub struct Process {
     tasks: Begun,
     /// Machines that were woken and are not due yet.
     woken: Woken,
-    /// Since when the orphan collector has suspected VMs, by their identity.
-    pub(super) suspects: BTreeMap<String, Timestamp>,
-    /// When it looks again.
-    pub(super) collects_at: Timestamp,
+    collector: Arc<Collector>,
+    /// What the collector works on, and what it has come to. It waits for the provider within a pass, so that its passes are
+    /// tasks here.
+    collecting: BTreeSet<ObjectKey>,
+    collected: Arc<Mutex<Vec<(ObjectKey, Outcome)>>>,
     news: Arc<Mutex<Vec<News>>>,
     due: BTreeMap<Job, Timestamp>,
     /// Passes that are held up; nobody else works on their jobs.
@@ -206,8 +209,8 @@ impl Process {
             sets: Arc::new(parts.sets(seed)),
             guard: Arc::new(parts.guard()),
             machines: Arc::new(parts.machines(seed)),
+            collector: Arc::new(parts.collector()),
             events,
-            gate: parts.gate.clone(),
             stage: parts.stage.clone(),
             clock,
             lost,
@@ -215,8 +218,8 @@ impl Process {
             calls,
             tasks,
             woken,
-            suspects: BTreeMap::new(),
-            collects_at: now,
+            collecting: BTreeSet::new(),
+            collected: Arc::default(),
             news: Arc::default(),
             due: BTreeMap::new(),
             open: Vec::new(),
@@ -232,7 +235,11 @@ impl Process {
         list(&process.nodes, api);
         list(&process.pods, api);
         list(&process.views.machines, api);
-        classes::all_named(api).into_iter().for_each(|class| process.views.classes.apply_shared(class));
+        for class in classes::all_named(api) {
+            process.due.insert((Loop::Collector, ObjectKey::of(&*class)), now);
+            process.views.secrets.apply(classes::secret(&class));
+            process.views.classes.apply_shared(class);
+        }
         for (watched, log) in process.watched.iter_mut().zip(&api.log) {
             *watched = log.len();
         }
@@ -277,6 +284,7 @@ impl Process {
                     wake(Loop::Set, set::routing::sets_of_machine(change, views));
                     self.machines.machine_changed(change);
                     wake(Loop::Guard, overshooting::routing::after_machine(change));
+                    wake(Loop::Collector, collected(safety::routing::after_machine(change)));
                 }
                 News::Set(change) => {
                     wake(Loop::Deployment, deployment::routing::deployments_of_set(change, views));
@@ -290,6 +298,7 @@ impl Process {
                 News::Node(change) => {
                     wake(Loop::Deployment, deployment::routing::deployments_of_node(change, views));
                     wake(Loop::Set, set::routing::sets_of_node(change, views));
+                    wake(Loop::Collector, collected(safety::routing::after_node(change)));
                     self.machines.node_changed(change);
                 }
                 News::Pod(change) => self.machines.pod_changed(change),
@@ -304,6 +313,11 @@ impl Process {
             }
         }
         self.wake_machines(now);
+        let ended = std::mem::take(&mut *lock(&self.collected));
+        for (key, outcome) in ended {
+            self.collecting.remove(&key);
+            self.ends((Loop::Collector, key), &outcome, now);
+        }
     }
 
     /// Machines that a change, a pass or an answer has woken are due.
@@ -325,9 +339,10 @@ impl Process {
         *due = at.min(*due);
     }
 
-    /// What may be begun, and from when on.
+    /// What may be begun, and from when on. The collector's jobs have a way of their own.
     fn waiting(&self) -> impl Iterator<Item = (&Job, &Timestamp)> {
-        self.due.iter().filter(|(job, _)| !self.open.iter().any(|open| open.job == **job))
+        let jobs = self.due.iter().filter(|((of, _), _)| *of != Loop::Collector);
+        jobs.filter(|(job, _)| !self.open.iter().any(|open| open.job == **job))
     }
 
     /// One of the jobs that are due.
@@ -344,7 +359,40 @@ impl Process {
 
     /// When the next job is due; the guard's period does not count.
     pub fn next_due(&self) -> Option<Timestamp> {
-        self.waiting().filter(|((of, _), _)| *of != Loop::Guard).map(|(_, at)| *at).min()
+        self.next_due_of(|of| of != Loop::Guard)
+    }
+
+    /// When the next job of such a loop is due.
+    pub fn next_due_of(&self, counts: impl Fn(Loop) -> bool) -> Option<Timestamp> {
+        self.waiting().filter(|((of, _), _)| counts(*of)).map(|(_, at)| *at).min()
+    }
+
+    /// Lets the collector begin what it is to look at by now; whether there was anything. It goes on when tasks are polled.
+    pub fn collect(&mut self, now: Timestamp, guard: Option<Guard>) -> bool {
+        let is_due = |((of, key), at): &(&Job, &Timestamp)| {
+            *of == Loop::Collector && **at <= now && !self.collecting.contains(key)
+        };
+        let due: Vec<Job> = self.due.iter().filter(is_due).map(|(job, _)| job.clone()).collect();
+        for job in &due {
+            self.due.remove(job);
+            if guard == Some(Guard::Orphans) {
+                continue;
+            }
+            let (collector, collected, key) = (Arc::clone(&self.collector), Arc::clone(&self.collected), job.1.clone());
+            self.collecting.insert(key.clone());
+            self.tasks.tasks().spawn(Box::pin(async move {
+                let outcome = collector.reconcile(key.clone()).await;
+                lock(&collected).push((key, outcome));
+            }));
+        }
+        !due.is_empty()
+    }
+
+    /// When the collector looks again at what may come to something: Nodes, and classes with VMs that it suspects.
+    pub fn next_collection(&self) -> Option<Timestamp> {
+        let matters = |key: &ObjectKey| key.namespace.is_empty() || !self.collector.suspects_of(key).is_empty();
+        let jobs = self.due.iter().filter(|((of, key), _)| *of == Loop::Collector && matters(key));
+        jobs.map(|(_, at)| *at).min()
     }
 
     /// One of the passes that are held up.
@@ -411,6 +459,10 @@ impl Process {
                 let controller = Arc::clone(&self.guard);
                 Box::pin(async move { controller.reconcile(key).await })
             }
+            Loop::Collector => {
+                let controller = Arc::clone(&self.collector);
+                Box::pin(async move { controller.reconcile(key).await })
+            }
             Loop::Machine => {
                 let controller = Arc::clone(&self.machines);
                 Box::pin(async move { controller.reconcile(key).await })
@@ -431,7 +483,7 @@ impl Process {
     }
 
     /// The driver calls under way, in the order of their machines.
-    pub fn calls_under_way(&self) -> Vec<(ObjectKey, PendingCall)> {
+    pub fn calls_under_way(&self) -> Vec<(CallId, PendingCall)> {
         self.calls.all()
     }
 
@@ -441,8 +493,8 @@ impl Process {
     }
 
     /// The provider answers a driver call; the process learns of it when its tasks are polled.
-    pub fn answered(&self, key: &ObjectKey, answer: Answer) {
-        self.calls.answer(key, answer);
+    pub fn answered(&self, call: &CallId, answer: Answer) {
+        self.calls.answer(call, answer);
     }
 
     /// Keeps a pass that is held up.
@@ -478,8 +530,15 @@ impl Process {
             Object::Deployment(object) => into(&self.views.deployments, object, event.gone),
             Object::Node(object) => into(&self.nodes, object, event.gone),
             Object::Pod(object) => into(&self.pods, object, event.gone),
+            // Nobody watches them.
+            Object::Token(_) => {}
         }
     }
+}
+
+/// What the collector is woken for.
+fn collected(woken: Vec<safety::routing::Wake>) -> Vec<Wake> {
+    woken.into_iter().map(|(key, after)| Wake { after, ..Wake::now(key) }).collect()
 }
 
 /// Machines that are to be looked at.

@@ -99,6 +99,8 @@ fn a_plain_rollout_is_told_readably() {
 #[case(Guard::Priorities, "a machine goes before one of a lower priority")]
 #[case(Guard::Intent, "a second VM is made for a machine")]
 #[case(Guard::Orphans, "the rest is not what the specification wants")]
+#[case(Guard::Tokens, "a VM is made with a token that is not its machine's")]
+#[case(Guard::Confirmation, "the VM of a machine is deleted that nobody has deleted")]
 #[case(Guard::Cleaning, "the rest is not what the specification wants")]
 #[case(Guard::Quotes, "an object costs too many writes while something is refused")]
 #[case(Guard::Refusals, "an object costs too many writes while something is refused")]

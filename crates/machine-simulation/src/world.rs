@@ -112,7 +112,7 @@ impl World {
         let rollouts = DeploymentSettings { availability: history.counts, ..DeploymentSettings::default() };
         let binary = Binary { creation, rollouts, without: history.without, ..Binary::default() };
         let leader = Process::start(&api, start.now, history.seed, &binary);
-        let waits = history.without == Some(Guard::CatchUp);
+        let waits = matches!(history.without, Some(Guard::CatchUp | Guard::Confirmation));
         let standby = waits.then(|| Process::start(&api, start.now, !history.seed, &binary));
         let mut checks = Checks::default();
         checks.leads = true;
@@ -165,7 +165,7 @@ impl World {
                 let kind = usize::from(kind);
                 let seen = self.leader.watch(&self.api, kind, usize::from(most), self.now);
                 if kind == Node::PLACE {
-                    self.leader.watch(&self.api, Pod::PLACE, usize::MAX, self.now);
+                    self.see_pods();
                 }
                 if seen > 0 {
                     let of = ["machines", "sets", "deployments", "nodes"].get(kind).copied().unwrap_or_default();
@@ -207,21 +207,28 @@ impl World {
         self.end_unheard(then);
         self.now = then.max(self.now);
         pods::end(&mut self.api, self.binary.pods_end_in, self.now);
-        if self.leader.collects_from() <= self.now {
-            self.collect();
-        }
+        pods::schedule(&mut self.api, self.now);
+        self.see_pods();
+        self.collect();
     }
 
-    /// The leader looks for VMs that are nobody's.
-    fn collect(&mut self) {
-        if self.without == Some(Guard::Orphans) {
-            return;
+    /// The leader looks for VMs and Nodes that are nobody's, if it is time to; whether it was.
+    fn collect(&mut self) -> bool {
+        let is_time = self.leader.collect(self.now, self.without);
+        if is_time {
+            self.tasks_go_on();
         }
-        let moment = Moment { now: self.now, api: &self.api };
-        for id in self.leader.look_for_orphans(&self.cloud, moment, self.without) {
-            self.cloud.destroy(&id, &self.api, &mut self.checks);
-            self.say(|| format!("the collector deletes VM {id}"));
-        }
+        is_time
+    }
+
+    /// The leader's tasks go on.
+    fn tasks_go_on(&mut self) {
+        let around = self.around(None);
+        let (mut scene, leader) = self.scene();
+        let (_, end, _) = polled(&mut scene, leader, None, around);
+        self.leader.route(self.now);
+        self.checks.after_step(&self.api);
+        self.follows(end);
     }
 
     fn loses_lease(&mut self, unheard: Unheard) {
@@ -264,10 +271,15 @@ impl World {
             self.say(|| format!("the process without the lease looks at {:?} {}", job.0, job.1));
             self.checks.leads = false;
             let around = self.around(None);
-            let _ = run(&mut self.api, &mut self.checks, &mut self.trace, &mut process, (job, work), around);
+            let _ = run(self.scene().0, &mut process, (job, work), around);
             self.checks.leads = true;
         }
         self.stale = Some(process);
+    }
+
+    fn scene(&mut self) -> (Scene<'_>, &mut Process) {
+        let Self { api, cloud, checks, trace, leader, .. } = self;
+        (Scene { api, cloud, checks, trace }, leader)
     }
 
     fn around(&self, misfortune: Option<Misfortune>) -> Around {
@@ -298,7 +310,8 @@ impl World {
 
     fn work(&mut self, job: Job, work: Work, around: Around) {
         self.passes += 1;
-        let end = run(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, (job, work), around);
+        let (scene, leader) = self.scene();
+        let end = run(scene, leader, (job, work), around);
         // What a pass takes is not what the next one takes.
         self.checks.after_step(&self.api);
         self.follows(end);
@@ -321,17 +334,15 @@ impl World {
         if under_way.is_empty() {
             return;
         }
-        let (key, call) = under_way.swap_remove(usize::from(pick) % under_way.len());
+        let (id, call) = under_way.swap_remove(usize::from(pick) % under_way.len());
         let moment = Moment { now: self.now, api: &self.api };
         let answer = self.cloud.end(&call, luck, moment, &mut self.checks);
         self.say(|| {
             let code = code_of(&answer).map(|code| format!(": {code:?}")).unwrap_or_default();
-            format!("driver call {:?} for {key} ends ({luck:?}){code}", call.call)
+            format!("driver call {:?} for {} ends ({luck:?}){code}", call.call, call.machine.key)
         });
-        self.leader.answered(&key, answer);
-        let around = self.around(None);
-        let end = tasks_go_on(&mut self.api, &mut self.checks, &mut self.trace, &mut self.leader, around);
-        self.follows(end);
+        self.leader.answered(&id, answer);
+        self.tasks_go_on();
     }
 
     /// The process is gone before its driver calls end.
@@ -353,22 +364,33 @@ impl World {
         self.cloud.end_unheard(until, moment, &mut self.checks);
     }
 
+    /// New pods are seen at once: a drain knows nothing of one that it has not seen when it began, and can't.
+    fn see_pods(&mut self) {
+        self.leader.watch(&self.api, Pod::PLACE, usize::MAX, self.now);
+    }
+
     fn node_event(&mut self, pick: u16, event: NodeEvent) {
         if let Some(name) = nodes::happens(&mut self.api, &self.cloud, pick, event, self.now) {
             self.say(|| format!("node {name}: {event:?}"));
+            self.see_pods();
         }
     }
 }
 
+/// What is lent to a process while it works.
+pub(super) struct Scene<'a> {
+    /// The API servers.
+    pub(super) api: &'a mut Api,
+    /// The provider.
+    pub(super) cloud: &'a mut Cloud,
+    /// What is watched over.
+    pub(super) checks: &'a mut Checks,
+    /// What is told.
+    pub(super) trace: &'a mut Trace,
+}
+
 /// Work of a process on a job, and how the process is afterwards.
-pub(super) fn run(
-    api: &mut Api,
-    checks: &mut Checks,
-    trace: &mut Trace,
-    process: &mut Process,
-    (job, work): (Job, Work),
-    around: Around,
-) -> End {
+pub(super) fn run(mut scene: Scene<'_>, process: &mut Process, (job, work): (Job, Work), around: Around) -> End {
     let pass = match work {
         Work::GoOn(pass) => pass,
         Work::Pass => {
@@ -376,10 +398,10 @@ pub(super) fn run(
             process.pass(&job)
         }
     };
-    let (pass, end, outcome) = polled(api, checks, trace, process, Some(pass), around);
+    let (pass, end, outcome) = polled(&mut scene, process, Some(pass), around);
     match (outcome, pass) {
         (Some(outcome), _) => {
-            trace.say(|| format!("    {outcome:?}"));
+            scene.trace.say(|| format!("    {outcome:?}"));
             process.ends(job, &outcome, around.now);
         }
         (None, Some(pass)) => {
@@ -391,18 +413,9 @@ pub(super) fn run(
     end
 }
 
-/// Lets the tasks of a process go on, and tells how the process is afterwards.
-fn tasks_go_on(api: &mut Api, checks: &mut Checks, trace: &mut Trace, process: &mut Process, around: Around) -> End {
-    let (_, end, _) = polled(api, checks, trace, process, None, around);
-    process.route(around.now);
-    end
-}
-
 /// Polls a pass, and tasks; what is left of the pass if it is held up, how its process is afterwards, and the outcome if it ends.
 fn polled(
-    api: &mut Api,
-    checks: &mut Checks,
-    trace: &mut Trace,
+    Scene { api, cloud, checks, trace }: &mut Scene<'_>,
     process: &mut Process,
     mut pass: Option<Pass>,
     around: Around,
@@ -410,9 +423,10 @@ fn polled(
     process.clock.set(around.now);
     checks.costs.count(around.refused.map(|_| around.now));
     let lent = Lent {
-        api: std::mem::take(api),
-        checks: std::mem::take(checks),
-        trace: std::mem::take(trace),
+        api: std::mem::take(*api),
+        cloud: std::mem::take(*cloud),
+        checks: std::mem::take(*checks),
+        trace: std::mem::take(*trace),
         around,
         made: 0,
         end: End::Lives,
@@ -420,7 +434,7 @@ fn polled(
     let stage = process.stage.clone();
     let (outcome, back) = stage.lend(lent, || process.poll(pass.as_mut()));
     let Some(back) = back else { return (None, End::Dies, outcome) };
-    (*api, *checks, *trace) = (back.api, back.checks, back.trace);
+    (**api, **cloud, **checks, **trace) = (back.api, back.cloud, back.checks, back.trace);
     tell_events(checks, trace, process);
     let is_held_up = outcome.is_none() && back.end != End::Dies;
     (pass.filter(|_| is_held_up), back.end, outcome)

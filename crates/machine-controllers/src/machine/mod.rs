@@ -7,10 +7,7 @@
 //! Not here: orphaned VMs and the API server freeze's detection.
 
 mod act;
-pub use act::without as without_finalizer;
-pub use act::{added_condition, guarded, is_conflict, node_step, set_condition, status_patch, without};
-pub use memory::Said;
-pub use reconcile::{told_of_refusal, told_of_trouble};
+pub(crate) use act::without as without_finalizer;
 pub mod bootstrap_token;
 pub mod class_state;
 #[cfg(test)]

@@ -214,7 +214,7 @@ fn same_instance(sources: &Sources<'_>) -> impl Fn(&Machine, &str) -> SameInstan
 }
 
 /// A Node that is there, as a machine of this claim sees it.
-pub fn whose(owner: Owner, node: Arc<Node>) -> NodeView {
+fn whose(owner: Owner, node: Arc<Node>) -> NodeView {
     match owner {
         Owner::Ours => NodeView::Ours(node),
         Owner::Foreign(why) => NodeView::Foreign { name: node.name_any(), why },
@@ -248,12 +248,12 @@ fn not_linked(sources: &Sources<'_>, nodes: &Store<Node>, machine: &Machine, mem
 }
 
 /// When this process first saw the machine being deleted.
-pub fn first_seen_deleting(machine: &Machine, before: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+pub(super) fn first_seen_deleting(machine: &Machine, before: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
     if machine.metadata.deletion_timestamp.is_some() { before.or(Some(now)) } else { before }
 }
 
 /// What ails the Node of a machine, after what was seen before.
-pub fn ailments(node: &NodeView, sight: Sight, before: &Ailments, steady: Timestamp) -> Ailments {
+pub(super) fn ailments(node: &NodeView, sight: Sight, before: &Ailments, steady: Timestamp) -> Ailments {
     node.ours().map(|node| Ailments::of(node, sight, before, steady)).unwrap_or_default()
 }
 
@@ -263,12 +263,12 @@ fn sight_of_nodes(sources: &Sources<'_>, reading: Reading) -> Sight {
 }
 
 /// What the driver said of the VM counts for as long as the machine is unhealthy.
-pub fn vm_check(machine: &Machine, before: VmCheck) -> VmCheck {
+pub(super) fn vm_check(machine: &Machine, before: VmCheck) -> VmCheck {
     if machine.status.current_status.phase == MachinePhase::Unknown { before } else { VmCheck::NotAsked }
 }
 
 /// Since when the Node of a machine that has not joined says something that is not written yet.
-pub fn conditions_differ_since(
+pub(super) fn conditions_differ_since(
     machine: &Machine,
     node: &NodeView,
     before: Option<Timestamp>,

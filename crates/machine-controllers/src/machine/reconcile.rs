@@ -406,7 +406,7 @@ fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
 }
 
 /// What can't be written on the Node of a living machine stops nothing, so that only an event tells of it: its text.
-pub fn told_of_trouble(seen: &Observation, trouble: &Trouble) -> Option<String> {
+fn told_of_trouble(seen: &Observation, trouble: &Trouble) -> Option<String> {
     let stops_nothing =
         matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition | NodeStep::Preservation);
     let every = GoDuration::from(RetryPeriod::Short.length(Duration::ZERO));
@@ -418,7 +418,7 @@ pub fn told_of_trouble(seen: &Observation, trouble: &Trouble) -> Option<String> 
 
 /// What the API server refuses to write, it refuses again: the machine stands still, and its status may be what can't be written,
 /// so that an event tells of it. Its text, if the error is a refusal.
-pub fn told_of_refusal(rule: &str, error: &ApiError) -> Option<String> {
+fn told_of_refusal(rule: &str, error: &ApiError) -> Option<String> {
     let text = || format!("the API server refuses what {rule} asks for, tried again until it agrees: {error}");
     error.is_refusal().then(text)
 }

@@ -303,7 +303,9 @@ impl MachineController {
     }
 
     fn wake_all(&self, keys: BTreeSet<ObjectKey>) {
-        keys.into_iter().for_each(|key| (self.wake)(key));
+        for key in keys {
+            (self.wake)(key);
+        }
     }
 }
 

@@ -38,7 +38,7 @@ impl World<'_> {
         match of {
             Loop::Deployment | Loop::Set => true,
             Loop::Machine => self.process.views.machines.get(key).is_some_and(|machine| self.is_updating(&machine)),
-            Loop::Guard => false,
+            Loop::Guard | Loop::Collector => false,
         }
     }
 

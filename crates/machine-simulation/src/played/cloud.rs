@@ -15,7 +15,8 @@ use machine_driver::{
     OpContext, SameInstance, Status, VmIdentity, VolumeIdsRequest, async_trait, same_instance::by_last_segment,
 };
 
-use super::PlayedClock;
+use super::{PlayedClock, Stage};
+use crate::cloud::Vm;
 use controller_runtime::{
     clock::Clock,
     key::{ObjectKey, Target},
@@ -38,6 +39,9 @@ pub struct PendingCall {
     pub began: Timestamp,
 }
 
+/// Which driver call: the machine's name, and how many calls were made before.
+pub type CallId = (ObjectKey, u64);
+
 struct Asked {
     call: PendingCall,
     answer: Option<Answer>,
@@ -46,18 +50,24 @@ struct Asked {
 
 /// The driver calls of a process that have no answer yet. Clones are the same calls.
 #[derive(Clone, Default)]
-pub struct UnderWay(Arc<Mutex<BTreeMap<ObjectKey, Asked>>>);
+pub struct UnderWay(Arc<Mutex<Calls>>);
+
+#[derive(Default)]
+struct Calls {
+    made: u64,
+    open: BTreeMap<CallId, Asked>,
+}
 
 impl UnderWay {
     /// The calls, in the order of their machines.
-    pub fn all(&self) -> Vec<(ObjectKey, PendingCall)> {
-        let is_open = |(_, asked): &(&ObjectKey, &Asked)| asked.answer.is_none();
-        self.lock().iter().filter(is_open).map(|(key, asked)| (key.clone(), asked.call.clone())).collect()
+    pub fn all(&self) -> Vec<(CallId, PendingCall)> {
+        let is_open = |(_, asked): &(&CallId, &Asked)| asked.answer.is_none();
+        self.lock().open.iter().filter(is_open).map(|(id, asked)| (id.clone(), asked.call.clone())).collect()
     }
 
     /// The provider answers. The task that asked takes it when it is polled.
-    pub fn answer(&self, key: &ObjectKey, answer: Answer) {
-        if let Some(asked) = self.lock().get_mut(key) {
+    pub fn answer(&self, id: &CallId, answer: Answer) {
+        if let Some(asked) = self.lock().open.get_mut(id) {
             asked.answer = Some(answer);
             if let Some(waker) = asked.waker.take() {
                 waker.wake();
@@ -66,51 +76,56 @@ impl UnderWay {
     }
 
     async fn ask(&self, call: PendingCall) -> Option<Answer> {
-        let key = call.machine.key.clone();
-        self.lock().insert(key.clone(), Asked { call, answer: None, waker: None });
-        let _forgotten = Forgotten(self, &key);
+        let id = {
+            let mut calls = self.lock();
+            calls.made += 1;
+            let id = (call.machine.key.clone(), calls.made);
+            calls.open.insert(id.clone(), Asked { call, answer: None, waker: None });
+            id
+        };
+        let _forgotten = Forgotten(self, &id);
         poll_fn(|context| {
-            let mut all = self.lock();
-            let Some(asked) = all.get_mut(&key) else { return Poll::Ready(None) };
-            match asked.answer.take() {
-                Some(answer) => Poll::Ready(Some(answer)),
-                None => {
-                    asked.waker = Some(context.waker().clone());
-                    Poll::Pending
-                }
+            let mut calls = self.lock();
+            let Some(asked) = calls.open.get_mut(&id) else { return Poll::Ready(None) };
+            let answer = asked.answer.take();
+            if answer.is_none() {
+                asked.waker = Some(context.waker().clone());
+                return Poll::Pending;
             }
+            Poll::Ready(answer)
         })
         .await
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Asked>> {
+    fn lock(&self) -> MutexGuard<'_, Calls> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Forgets a call that has ended or was dropped.
-struct Forgotten<'a>(&'a UnderWay, &'a ObjectKey);
+struct Forgotten<'a>(&'a UnderWay, &'a CallId);
 
 impl Drop for Forgotten<'_> {
     fn drop(&mut self) {
-        self.0.lock().remove(self.1);
+        self.0.lock().open.remove(self.1);
     }
 }
 
 /// The driver of a simulated process.
 pub struct PlayedDriver {
     info: DriverInfo,
+    stage: Stage,
     under_way: UnderWay,
     clock: Arc<PlayedClock>,
 }
 
 impl PlayedDriver {
     /// One whose calls lie with `under_way`.
-    pub fn new(under_way: UnderWay, clock: Arc<PlayedClock>, creation: CreationGuarantee) -> Self {
+    pub fn new(stage: Stage, under_way: UnderWay, clock: Arc<PlayedClock>, creation: CreationGuarantee) -> Self {
         let capabilities =
             Capabilities { create_is_idempotent: creation == CreationGuarantee::Idempotent, lists_creation_time: true };
         let info = DriverInfo { name: PROVIDER, providers: vec![PROVIDER.to_owned()], schema: None, capabilities };
-        Self { info, under_way, clock }
+        Self { info, stage, under_way, clock }
     }
 
     async fn ask(&self, call: Call, request: MachineRequest) -> Option<Answer> {
@@ -135,6 +150,7 @@ impl Driver for PlayedDriver {
     fn validate(&self, _: &MachineClass, _: &mut Findings) {}
 
     async fn create_machine(&self, _: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
+        self.stage.with(|lent| lent.checks.vm_is_ordered(&lent.api, &request, self.clock.now()));
         match self.ask(Call::Create, request).await {
             Some(Answer::Created(answer)) => answer,
             _ => mistaken(),
@@ -149,8 +165,9 @@ impl Driver for PlayedDriver {
     }
 
     async fn delete_machine(&self, _: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
-        // A VM that a living machine is to lose is one that it can't use.
-        let is_stale = request.machine.metadata.deletion_timestamp.is_none();
+        // A VM that a living machine is to lose is one that it can't use. The collector's machines have no UID.
+        let meta = &request.machine.metadata;
+        let is_stale = meta.uid.is_some() && meta.deletion_timestamp.is_none();
         match self.ask(if is_stale { Call::DeleteStale } else { Call::Delete }, request).await {
             Some(Answer::Deleted(answer) | Answer::DeletedStale(answer)) => answer,
             _ => mistaken(),
@@ -165,8 +182,13 @@ impl Driver for PlayedDriver {
     }
 
     async fn list_machines(&self, _: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
-        // The collector is played.
-        mistaken()
+        let now = self.clock.now();
+        let listed = |vm: &Vm| ListedVm {
+            provider_id: vm.provider_id.clone(),
+            machine_name: vm.owner.clone(),
+            created: Some(vm.made),
+        };
+        self.stage.with(|lent| lent.cloud.shown(now).map(listed).collect()).map_or_else(mistaken, Ok)
     }
 
     /// Ids end in what names the instance.

@@ -37,6 +37,11 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
+/// The pods on a Node.
+pub fn pods_on(pods: &Store<Pod>, node: &str) -> Vec<Arc<Pod>> {
+    pods.by_index(BY_NODE, node)
+}
+
 /// The views of drains.
 pub struct PlayedPods(pub Arc<Store<Pod>>);
 
@@ -46,7 +51,7 @@ impl DrainViews for PlayedPods {
     }
 
     fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
-        self.0.by_index(BY_NODE, node)
+        pods_on(&self.0, node)
     }
 
     fn pods_using(&self, _: &ObjectKey) -> Vec<Arc<Pod>> {

@@ -1,11 +1,19 @@
-//! The classes of a simulation: one of each name, usable, the same for ever.
+//! The classes of a simulation: one of each name, usable, the same for ever, and the Secret that they name.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use crate::{api::Api, edits::CLASSES, played::cloud::PROVIDER};
-use machine_api::{names::finalizer, v1alpha1::MachineClass};
+use machine_api::{
+    names::finalizer,
+    v1alpha1::{MachineClass, SecretReference},
+};
+use machine_driver::SecretData;
+
+const SECRET: &str = "credentials";
+/// What stands in user data for the token.
+const USER_DATA: &str = "<<BOOTSTRAP_TOKEN>>";
 
 /// The classes that objects name, and those that users may still want.
 pub(super) fn all_named(api: &Api) -> Vec<Arc<MachineClass>> {
@@ -21,6 +29,21 @@ pub(super) fn all_named(api: &Api) -> Vec<Arc<MachineClass>> {
     named.into_iter().map(|(namespace, name)| Arc::new(class(namespace, name))).collect()
 }
 
+/// The Secret of a class: its user data is the machine's token, and nothing else.
+pub(super) fn secret(class: &MachineClass) -> Secret {
+    let user_data = (SecretData::USER_DATA.to_owned(), ByteString(USER_DATA.as_bytes().to_vec()));
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(SECRET.to_owned()),
+            namespace: class.metadata.namespace.clone(),
+            uid: Some(SECRET.to_owned()),
+            ..ObjectMeta::default()
+        },
+        data: Some([user_data].into()),
+        ..Secret::default()
+    }
+}
+
 fn class(namespace: String, name: String) -> MachineClass {
     MachineClass {
         metadata: ObjectMeta {
@@ -32,6 +55,7 @@ fn class(namespace: String, name: String) -> MachineClass {
             ..ObjectMeta::default()
         },
         provider: PROVIDER.to_owned(),
+        secret_ref: Some(SecretReference { name: SECRET.to_owned(), namespace: String::new() }),
         ..MachineClass::default()
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Binary, Loop, Woken, lock};
 use crate::{
     api::Kind,
-    guards::{Guard, cleans, deployment_without, set_without, told_without},
+    guards::{Guard, cleans, deployment_without, machine_without, set_without, told_without},
     played::{
         Caller, Played, PlayedClock, Stage,
         cloud::{PlayedDriver, UnderWay},
@@ -35,6 +35,10 @@ use machine_controllers::{
     drain::act::Evictor,
     machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Observation},
     overshooting::{self, Margins, OvershootController, OvershootDeps},
+    safety::{
+        collector::{Collector, CollectorDeps},
+        orphans::{self, Claim, Guards},
+    },
     set::{self, SetController, SetDecisions, SetDeps, observe::SetObservation},
     views::ControlViews,
 };
@@ -45,6 +49,8 @@ use mcm_metrics::Metrics;
 const MARGINS: Margins = Margins { up: 2, down: 1 };
 /// The default of the flag.
 const GUARD_PERIOD: Duration = Duration::from_secs(60);
+/// The default of the flag.
+const COLLECTOR_PERIOD: Duration = Duration::from_secs(15 * 60);
 
 /// What controllers are made of.
 pub(super) struct Parts<'a> {
@@ -168,10 +174,12 @@ impl Parts<'_> {
     pub(super) fn machines(&self, seed: u64) -> MachineController {
         let gate = self.gate();
         let woken = Arc::clone(self.woken);
+        // Tokens are read where they are.
+        let no_view = Arc::new(Store::<Secret>::new(Vec::new()));
         let target = TargetParts {
             nodes: self.objects(Loop::Machine, self.nodes),
             node_store: Arc::clone(self.nodes),
-            tokens: Objects::over(Arc::new(Nothing::default()), self.gate(), None),
+            tokens: Objects::over(Arc::new(Played::new(&self.caller(Loop::Machine), &no_view)), self.gate(), None),
             drain_views: Arc::new(PlayedPods(Arc::clone(self.pods))),
             evictor: self.evictor(),
         };
@@ -195,6 +203,43 @@ impl Parts<'_> {
         .deciding_by(self.deciding_on_machines())
     }
 
+    pub(super) fn collector(&self) -> Collector {
+        Collector::new(CollectorDeps {
+            views: self.views.clone(),
+            namespace: "ns".to_owned(),
+            machines: self.objects(Loop::Collector, &self.views.machines),
+            nodes: Some((self.objects(Loop::Collector, self.nodes), Arc::clone(self.nodes))),
+            drivers: self.drivers(),
+            clock: self.clock(),
+            gate: self.gate(),
+            recorder: Recorder::new(machine::COMPONENT, self.notes.clone()),
+            metrics: metrics(),
+            freeze: FreezeSwitch::default(),
+            period: COLLECTOR_PERIOD,
+            node_patience: self.binary.machines.creation_timeout,
+            guards: Guards::default(),
+            lists: None,
+        })
+        .deciding_by(self.deciding_on_orphans())
+    }
+
+    fn deciding_on_orphans(&self) -> Decision<orphans::Observation, orphans::Plan> {
+        let (stage, without) = (self.stage.clone(), self.binary.without);
+        Arc::new(move |seen| {
+            let mut seen = seen.clone();
+            if without == Some(Guard::Claims) {
+                for vm in seen.vms.iter_mut().filter(|vm| vm.claim == Claim::InCreation) {
+                    vm.claim = Claim::Nobody;
+                }
+            }
+            let plan = orphans::decide(&seen);
+            if !plan.deletions.is_empty() {
+                stage.with(|lent| lent.trace.say(|| format!("    the collector deletes {:?}", plan.deletions)));
+            }
+            plan
+        })
+    }
+
     fn evictor(&self) -> Evictor {
         let caller = self.caller(Loop::Machine);
         let pods = Arc::new(Played::new(&caller, self.pods));
@@ -208,17 +253,19 @@ impl Parts<'_> {
     }
 
     fn drivers(&self) -> Registry {
-        let driver = PlayedDriver::new(self.calls.clone(), Arc::clone(self.clock), self.binary.creation);
+        let (stage, clock) = (self.stage.clone(), Arc::clone(self.clock));
+        let driver = PlayedDriver::new(stage, self.calls.clone(), clock, self.binary.creation);
         let mut drivers = Registry::new();
         drivers.register(&(Arc::new(driver) as Arc<dyn Driver>));
         drivers
     }
 
     fn deciding_on_machines(&self) -> Decision<Observation, machine::plan::Plan> {
-        let stage = self.stage.clone();
+        let (stage, without) = (self.stage.clone(), self.binary.without);
+        let (views, pods) = (self.views.clone(), Arc::clone(self.pods));
         Arc::new(move |seen| {
-            let plan = machine::decide::decide(seen);
-            stage.with(|lent| lent.trace.say(|| format!("    decides {:?}", plan.rule)));
+            let plan = machine::decide::decide(&machine_without(without, seen));
+            stage.with(|lent| lent.checks.machine_decides(seen, &plan, (&views, &pods), (&lent.api, &mut lent.trace)));
             plan
         })
     }

@@ -114,10 +114,7 @@ impl World {
                 moved = true;
             }
         }
-        if self.leader.collects_at().is_some_and(|at| at <= self.now) {
-            self.collect();
-            moved = true;
-        }
+        moved |= self.collect();
         moved |= pods::end(&mut self.api, self.binary.pods_end_in, self.now);
         if nodes::go_on_updating(&mut self.api) {
             self.say(|| "nodes are updated".to_owned());
@@ -150,7 +147,7 @@ impl World {
         if tampering::sweep(&mut self.api, self.now) {
             self.say(|| "machines without owner are deleted".to_owned());
         }
-        self.api.changes == changes && self.cloud.vms.len() == vms && self.leader.collects_at().is_none()
+        self.api.changes == changes && self.cloud.vms.len() == vms && self.leader.next_collection().is_none()
     }
 
     fn next_happening(&self) -> Option<Timestamp> {
@@ -164,7 +161,7 @@ impl World {
             .min();
         let shown = self.cloud.vms.values().map(|vm| vm.shown).filter(|shown| *shown > self.now).min();
         let pods = pods::next_end(&self.api, self.binary.pods_end_in);
-        [calls, joins, shown, pods, self.leader.collects_at(), self.leader.next_due()].into_iter().flatten().min()
+        [calls, joins, shown, pods, self.leader.next_collection(), self.leader.next_due()].into_iter().flatten().min()
     }
 
     fn check_rest(&mut self) {
