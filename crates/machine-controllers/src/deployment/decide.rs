@@ -22,7 +22,7 @@ use super::{
 };
 use crate::set::{
     ownership::Standing,
-    patches::{finalizer_added, finalizer_removed, is_orphaning},
+    patches::{adoption, finalizer_added, finalizer_removed, is_orphaning, release},
 };
 use controller_runtime::{key::Target, objects::Part};
 use machine_api::{names::label, v1alpha1::StrategyType};
@@ -162,13 +162,13 @@ fn settle_ownership(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     for set in seen.sets.iter().map(|seen| &seen.set).chain(&seen.orphans) {
         match owner.standing(&set.metadata) {
             Standing::Release => {
-                if let Some(patch) = owner.release(&set.metadata) {
+                if let Some(patch) = release(&owner, &set.metadata) {
                     plan.push("ownership/release", Effect::ReleaseSet { set: Target::of(&**set), patch });
                 }
             }
             Standing::Adopt => {
                 adopts = true;
-                let patch = owner.adoption(&set.metadata);
+                let patch = adoption(&owner, &set.metadata);
                 plan.push("ownership/adopt", Effect::AdoptSet { set: Target::of(&**set), patch });
             }
             Standing::Claimed | Standing::Foreign => {}

@@ -9,8 +9,17 @@ use controller_runtime::{
 };
 use serde::Serialize;
 
-pub use crate::set::plan::{Next, OnFailure};
+pub use crate::set::plan::Next;
 use machine_api::v1alpha1::MachineSet;
+
+/// What a failure of an effect means for those after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum OnFailure {
+    /// The plan ends; the pass is run again.
+    EndPlan,
+    /// The plan goes on; the pass is run again at its end.
+    GoOn,
+}
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -12,7 +12,8 @@ use super::{
     SetController,
     counts::is_failed,
     observe::{ReplicaFailure, SetObservation},
-    plan::{Effect, OnFailure, Step},
+    patches::{patch_of_machine, patch_of_set},
+    plan::{Effect, Step},
     unanswered::{Doubt, Unanswered},
 };
 use crate::outcomes::{gone_is_fine, may_adopt, released, taken_by_us};
@@ -21,7 +22,7 @@ use controller_runtime::{
     events::EventNote,
     gate::Destruction,
     key::{ObjectKey, Target},
-    objects::{DeleteHow, Part, Patch},
+    objects::{DeleteHow, Part},
 };
 use machine_api::{
     names::set_reason,
@@ -83,14 +84,14 @@ fn must_be_read_again(error: &ApiError) -> bool {
     error.outcome_unknown() || matches!(error, ApiError::Conflict(_))
 }
 
-/// What an effect came to, when a refusal of it is to hold up nothing else. Errors that say nothing about the object, such as
+/// What an effect came to, a refusal of which is to hold up nothing else. Errors that say nothing about the object, such as
 /// an API server that does not answer, end the plan in any case.
 ///
 /// # Errors
 /// The error, when it ends the plan.
-fn passed_over(result: Result<(), ApiError>, on_failure: OnFailure, done: &mut Done) -> Result<(), ApiError> {
+fn passed_over(result: Result<(), ApiError>, done: &mut Done) -> Result<(), ApiError> {
     match result {
-        Err(error) if error.is_refusal() && on_failure == OnFailure::GoOn => {
+        Err(error) if error.is_refusal() => {
             done.passed_over.get_or_insert(error);
             Ok(())
         }
@@ -141,17 +142,20 @@ impl SetController {
             let result = match &step.effect {
                 Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => self.create(seen, these, &mut done).await,
                 Effect::DeleteMachine { .. } => self.delete(seen, these, &mut done).await,
-                Effect::PatchSet { part, patch } => self.patch_set(&seen.set, *part, patch.clone()).await,
-                Effect::PatchMachine { machine, patch, on_failure } => {
-                    let patched = gone_is_fine(self.patch(machine, patch).await);
-                    passed_over(patched, *on_failure, &mut done)
+                Effect::AddFinalizer | Effect::RemoveFinalizer | Effect::WriteStatus(_) => {
+                    gone_is_fine(self.patch_set(&seen.set, &step.effect).await)
                 }
-                Effect::ReleaseMachine { machine, patch } => released(self.patch(machine, patch).await),
-                Effect::AdoptMachine { machine, patch } => {
+                Effect::Keep(..) => gone_is_fine(self.patch_machine(&seen.set, &step.effect).await),
+                Effect::SyncTemplate { .. } => {
+                    let synced = gone_is_fine(self.patch_machine(&seen.set, &step.effect).await);
+                    passed_over(synced, &mut done)
+                }
+                Effect::Release(_) => released(self.patch_machine(&seen.set, &step.effect).await),
+                Effect::Adopt(_) => {
                     let allowed = if reread { Ok(()) } else { self.may_adopt(&seen.set).await };
                     reread = true;
                     match allowed {
-                        Ok(()) => gone_is_fine(self.patch(machine, patch).await),
+                        Ok(()) => gone_is_fine(self.patch_machine(&seen.set, &step.effect).await),
                         refused => refused,
                     }
                 }
@@ -169,12 +173,14 @@ impl SetController {
         done
     }
 
-    async fn patch_set(&self, set: &MachineSet, part: Part, patch: Patch) -> Result<(), ApiError> {
-        gone_is_fine(self.deps.sets.patch(&Target::of(set), part, patch).await)
+    async fn patch_set(&self, set: &MachineSet, effect: &Effect) -> Result<(), ApiError> {
+        let Some((part, patch)) = patch_of_set(effect, set) else { return Ok(()) };
+        self.deps.sets.patch(&Target::of(set), part, patch).await.map(drop)
     }
 
-    async fn patch(&self, machine: &Target, patch: &Patch) -> Result<(), ApiError> {
-        self.deps.machines.patch(machine, Part::Main, patch.clone()).await.map(drop)
+    async fn patch_machine(&self, set: &MachineSet, effect: &Effect) -> Result<(), ApiError> {
+        let Some((machine, patch)) = patch_of_machine(effect, set) else { return Ok(()) };
+        self.deps.machines.patch(&machine, Part::Main, patch).await.map(drop)
     }
 
     async fn may_adopt(&self, set: &MachineSet) -> Result<(), ApiError> {

@@ -8,22 +8,18 @@
 
 use std::{cmp::Reverse, sync::Arc};
 
-use serde_json::json;
-
 use super::{
     counts::{annotation_of, is_auto_preserved, is_failed, is_terminating},
-    plan::{Effect, OnFailure, Plan},
+    plan::{Effect, Keeping, Plan},
 };
-use controller_runtime::{key::Target, objects::Patch};
 use machine_api::{
-    names::{annotation, machine_condition, machine_reason},
+    names::{annotation, machine_condition, machine_reason, preserve_value},
     v1alpha1::{Machine, MachineSet},
 };
 
-/// What the annotation says when the set has set it.
-pub const AUTO_PRESERVED: &str = "auto-preserved";
 /// Every value that the annotation may have; with any other one nobody has decided yet.
-const KNOWN_VALUES: [&str; 4] = ["now", "when-failed", AUTO_PRESERVED, "false"];
+const KNOWN_VALUES: [&str; 4] =
+    [preserve_value::NOW, preserve_value::WHEN_FAILED, preserve_value::AUTO_PRESERVED, preserve_value::FALSE];
 
 /// Adds the annotations that use the allowance up, or takes back what exceeds it. Returns the machines as they are then:
 /// one that is kept from now on must not be replaced in the same pass.
@@ -37,32 +33,33 @@ pub fn keep_failed(
     let kept = staying().filter(|machine| is_auto_preserved(machine)).count();
     let allowed = usize::try_from(set.spec.auto_preserve_failed_machine_max).unwrap_or(0);
     let mut chosen: Vec<Arc<Machine>>;
-    let (value, count) = if kept < allowed {
+    let (keeping, count) = if kept < allowed {
         let may_be_kept =
             |machine: &&Arc<Machine>| is_failed(machine) && is_undecided(machine) && !has_had_its_time(machine, now);
         chosen = staying().filter(may_be_kept).cloned().collect();
         chosen.sort_by_key(|machine| (Reverse(created(machine)), machine.metadata.name.clone()));
-        (Some(AUTO_PRESERVED), allowed - kept)
+        (Keeping::Keep, allowed - kept)
     } else {
         chosen = staying().filter(|machine| is_auto_preserved(machine)).cloned().collect();
         chosen.sort_by_key(|machine| (created(machine), machine.metadata.name.clone()));
-        (None, kept - allowed)
+        (Keeping::LetGo, kept - allowed)
     };
     chosen.truncate(count);
     if chosen.is_empty() {
         return claimed;
     }
     for machine in &chosen {
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PRESERVE: value } } }));
-        // A user may have decided meanwhile.
-        let patch = patch.guarded_by(machine.metadata.resource_version.as_deref());
-        let rule = if value.is_some() { "preservation/keep" } else { "preservation/let-go" };
-        // What is decided after it counts on it: a machine to be kept must not go.
-        let on_failure = OnFailure::EndPlan;
-        plan.push(rule, Effect::PatchMachine { machine: Target::of(&**machine), patch, on_failure });
+        let rule = match keeping {
+            Keeping::Keep => "preservation/keep",
+            Keeping::LetGo => "preservation/let-go",
+        };
+        plan.push(rule, Effect::Keep(Arc::clone(machine), keeping));
     }
     let is_chosen = |machine: &Machine| chosen.iter().any(|one| one.metadata.uid == machine.metadata.uid);
-    claimed.into_iter().map(|machine| if is_chosen(&machine) { annotated(&machine, value) } else { machine }).collect()
+    claimed
+        .into_iter()
+        .map(|machine| if is_chosen(&machine) { annotated(&machine, keeping) } else { machine })
+        .collect()
 }
 
 fn is_undecided(machine: &Machine) -> bool {
@@ -84,12 +81,12 @@ fn created(machine: &Machine) -> Option<jiff::Timestamp> {
     machine.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
-fn annotated(machine: &Machine, value: Option<&str>) -> Arc<Machine> {
+fn annotated(machine: &Machine, keeping: Keeping) -> Arc<Machine> {
     let mut machine = machine.clone();
     let annotations = machine.metadata.annotations.get_or_insert_default();
-    match value {
-        Some(value) => annotations.insert(annotation::PRESERVE.to_owned(), value.to_owned()),
-        None => annotations.remove(annotation::PRESERVE),
+    match keeping {
+        Keeping::Keep => annotations.insert(annotation::PRESERVE.to_owned(), preserve_value::AUTO_PRESERVED.to_owned()),
+        Keeping::LetGo => annotations.remove(annotation::PRESERVE),
     };
     Arc::new(machine)
 }
@@ -129,7 +126,7 @@ mod tests {
     }
 
     fn with_kept(count: usize) -> Vec<Building<Machine>> {
-        let kept = (0..count).map(|number| preserve(failed(&format!("kept-{number}")), AUTO_PRESERVED));
+        let kept = (0..count).map(|number| preserve(failed(&format!("kept-{number}")), preserve_value::AUTO_PRESERVED));
         fleet().into_iter().chain(kept).collect()
     }
 
@@ -141,14 +138,15 @@ mod tests {
     #[case::s_pres_15_more_than_there_are(3, fleet(), &["keep newer", "keep older"])]
     #[case::s_pres_16_one_too_many(0, with_kept(1), &["let-go kept-0"])]
     #[case::the_oldest_is_let_go_first(1, vec![
-        preserve(failed("b").created_at(-5), AUTO_PRESERVED), preserve(failed("a").created_at(-9), AUTO_PRESERVED)
+        preserve(failed("b").created_at(-5), preserve_value::AUTO_PRESERVED),
+        preserve(failed("a").created_at(-9), preserve_value::AUTO_PRESERVED)
     ], &["let-go a"])]
     #[case::an_unknown_value_is_no_decision(1, vec![preserve(failed("a"), "perhaps")], &["keep a"])]
     // Seed 2589: kept again and again, and never replaced.
     #[case::its_time_is_over(1, vec![failed("a").preserved_until(-1)], &[])]
     #[case::its_time_was_over(1, vec![failed("a").with(|machine| machine.status.machine_conditions = vec![over()])], &[])]
     #[case::machines_on_their_way_out_do_not_count(
-        1, vec![preserve(failed("a"), AUTO_PRESERVED).deleting(), failed("b"), failed("c").deleting()], &["keep b"])]
+        1, vec![preserve(failed("a"), preserve_value::AUTO_PRESERVED).deleting(), failed("b"), failed("c").deleting()], &["keep b"])]
     fn failed_machines_are_kept(#[case] max: i32, #[case] machines: Vec<Building<Machine>>, #[case] expected: &[&str]) {
         let set = set(3).with(|set| set.spec.auto_preserve_failed_machine_max = max).build();
         let mut plan = Plan::default();
@@ -157,8 +155,9 @@ mod tests {
             .steps
             .iter()
             .map(|step| match &step.effect {
-                Effect::PatchMachine { machine, .. } => {
-                    format!("{} {}", step.rule.trim_start_matches("preservation/"), machine.key.name)
+                Effect::Keep(machine, _) => {
+                    let name = machine.metadata.name.as_deref().unwrap_or_default();
+                    format!("{} {name}", step.rule.trim_start_matches("preservation/"))
                 }
                 other => panic!("{other:?}"),
             })
@@ -174,7 +173,7 @@ mod tests {
         };
         assert_eq!(rules(allowing(1), failed("m")), ["preservation/keep"]);
         assert_eq!(
-            rules(allowing(0), preserve(failed("m"), AUTO_PRESERVED)),
+            rules(allowing(0), preserve(failed("m"), preserve_value::AUTO_PRESERVED)),
             ["preservation/let-go", "replicas/failed"]
         );
         assert_eq!(rules(allowing(0), failed("m")), ["replicas/failed"]);

@@ -5,10 +5,9 @@
 
 use serde::Serialize;
 
-use super::auto_preservation::AUTO_PRESERVED;
 use kube_values::selector::Labels;
 use machine_api::{
-    names::annotation,
+    names::{annotation, preserve_value},
     v1alpha1::{Machine, MachinePhase},
 };
 
@@ -45,7 +44,7 @@ pub fn is_preserved_failed(machine: &Machine) -> bool {
 
 /// Whether the machine is kept by the set's own allowance.
 pub fn is_auto_preserved(machine: &Machine) -> bool {
-    annotation_of(machine, annotation::PRESERVE) == Some(AUTO_PRESERVED)
+    annotation_of(machine, annotation::PRESERVE) == Some(preserve_value::AUTO_PRESERVED)
 }
 
 /// The value of an annotation.

@@ -11,13 +11,13 @@ use super::{
     new_machine::effective_creation_timeout,
     observe::SetObservation,
     ownership::{Owner, Standing},
-    patches::{finalizer_added, finalizer_removed, is_orphaning},
+    patches::{has_finalizer, is_orphaning},
     plan::{Effect, Next, Plan},
     replicas::{BURST, keep_replicas},
     template_sync::sync_template,
     validity,
 };
-use controller_runtime::{key::Target, objects::Part};
+use controller_runtime::key::Target;
 use machine_api::v1alpha1::Machine;
 
 /// Decides what is to be done about the set.
@@ -30,8 +30,8 @@ pub fn decide(seen: &SetObservation) -> Plan {
     if !validity::set_errors(seen).is_empty() {
         return plan;
     }
-    if let Some(patch) = finalizer_added(&seen.set.metadata) {
-        plan.push("finalizer/add", Effect::PatchSet { part: Part::Main, patch });
+    if !has_finalizer(&seen.set.metadata) {
+        plan.push("finalizer/add", Effect::AddFinalizer);
     }
     if settle_ownership(seen, &mut plan) {
         // How many machines are missing is only known once the orphans are ours.
@@ -54,19 +54,14 @@ pub fn decide(seen: &SetObservation) -> Plan {
 
 /// Releases and adopts; whether anything is adopted.
 fn settle_ownership(seen: &SetObservation, plan: &mut Plan) -> bool {
-    let owner = owner(seen);
+    let owner = Owner::of_set(&seen.set);
     let mut adopts = false;
     for machine in seen.machines.iter().chain(&seen.orphans) {
         match owner.standing(&machine.metadata) {
-            Standing::Release => {
-                if let Some(patch) = owner.release(&machine.metadata) {
-                    plan.push("ownership/release", Effect::ReleaseMachine { machine: Target::of(&**machine), patch });
-                }
-            }
+            Standing::Release => plan.push("ownership/release", Effect::Release(Arc::clone(machine))),
             Standing::Adopt => {
                 adopts = true;
-                let patch = owner.adoption(&machine.metadata);
-                plan.push("ownership/adopt", Effect::AdoptMachine { machine: Target::of(&**machine), patch });
+                plan.push("ownership/adopt", Effect::Adopt(Arc::clone(machine)));
             }
             Standing::Claimed | Standing::Foreign => {}
         }
@@ -74,14 +69,10 @@ fn settle_ownership(seen: &SetObservation, plan: &mut Plan) -> bool {
     adopts
 }
 
-fn owner(seen: &SetObservation) -> Owner<'_> {
-    Owner { kind: "MachineSet", meta: &seen.set.metadata, selector: seen.set.spec.selector.as_ref() }
-}
-
 impl SetObservation {
     /// The machines that belong to the set.
     pub fn claimed(&self) -> Vec<Arc<Machine>> {
-        let owner = owner(self);
+        let owner = Owner::of_set(&self.set);
         let is_claimed = |machine: &&Arc<Machine>| owner.standing(&machine.metadata) == Standing::Claimed;
         self.machines.iter().filter(is_claimed).cloned().collect()
     }
@@ -93,9 +84,11 @@ fn end_set(seen: &SetObservation, plan: &mut Plan) {
     if is_orphaning(&seen.set.metadata) {
         return;
     }
-    let Some(patch) = finalizer_removed(&seen.set.metadata) else { return };
+    if !has_finalizer(&seen.set.metadata) {
+        return;
+    }
     if seen.machines.is_empty() {
-        plan.push("finalizer/remove", Effect::PatchSet { part: Part::Main, patch });
+        plan.push("finalizer/remove", Effect::RemoveFinalizer);
         return;
     }
     let to_delete: Vec<_> = seen.machines.iter().filter(|machine| !is_terminating(machine)).collect();

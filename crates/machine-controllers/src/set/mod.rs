@@ -55,7 +55,7 @@ use controller_runtime::{
     events::{EventNote, Recorder},
     gate::Gate,
     key::ObjectKey,
-    objects::{Objects, Part},
+    objects::Objects,
     queue::Outcome,
     store::Store,
 };
@@ -202,7 +202,7 @@ impl SetController {
 
     async fn tell_status(&self, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
         let plan = (self.decisions.status)(seen);
-        let writes = plan.steps.iter().any(|step| matches!(step.effect, Effect::PatchSet { part: Part::Status, .. }));
+        let writes = plan.steps.iter().any(|step| matches!(step.effect, Effect::WriteStatus(_)));
         let done = self.act(seen, &plan.steps).await;
         if let Some(error) = done.error {
             return Err(error);

@@ -2,13 +2,14 @@
 //!
 //! Used for machines of sets and for sets of deployments. Source: spec/deployment-and-set §5 with D-06 (a release really
 //! removes the reference, an adoption keeps foreign ones), D-07 (an empty selector claims nothing) and D-48 (a deleting
-//! owner answers for all it controls). Pure; the patches are carried out by `act`.
+//! owner answers for all it controls). Pure.
 
-use controller_runtime::objects::Patch;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube_values::selector::{self, Labels};
-use machine_api::{names::API_VERSION_V1ALPHA1, v1alpha1::controller_of};
-use serde_json::json;
+use machine_api::{
+    names::API_VERSION_V1ALPHA1,
+    v1alpha1::{MachineSet, controller_of},
+};
 
 /// What an object is to an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,12 @@ pub struct Owner<'a> {
     pub selector: Option<&'a LabelSelector>,
 }
 
-impl Owner<'_> {
+impl<'a> Owner<'a> {
+    /// A set, as the owner of machines.
+    pub fn of_set(set: &'a MachineSet) -> Self {
+        Self { kind: "MachineSet", meta: &set.metadata, selector: set.spec.selector.as_ref() }
+    }
+
     /// What this object is to the owner.
     pub fn standing(&self, object: &ObjectMeta) -> Standing {
         let deleting = self.meta.deletion_timestamp.is_some();
@@ -64,29 +70,6 @@ impl Owner<'_> {
             block_owner_deletion: Some(true),
         }
     }
-
-    /// Adds the owner's reference, if the object is still as it was read. Other references stay.
-    pub fn adoption(&self, object: &ObjectMeta) -> Patch {
-        let unchanged = json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version});
-        let reference = self.reference();
-        let add = if object.owner_references.as_ref().is_some_and(|references| !references.is_empty()) {
-            json!({"op": "add", "path": "/metadata/ownerReferences/-", "value": reference})
-        } else {
-            json!({"op": "add", "path": "/metadata/ownerReferences", "value": [reference]})
-        };
-        Patch::Json(vec![unchanged, add])
-    }
-
-    /// Removes the owner's reference. `None` when the object has none.
-    pub fn release(&self, object: &ObjectMeta) -> Option<Patch> {
-        let references = object.owner_references.as_ref()?;
-        let index = references.iter().position(|reference| Some(&reference.uid) == self.meta.uid.as_ref())?;
-        let path = format!("/metadata/ownerReferences/{index}");
-        Some(Patch::Json(vec![
-            json!({"op": "test", "path": format!("{path}/uid"), "value": self.meta.uid}),
-            json!({"op": "remove", "path": path}),
-        ]))
-    }
 }
 
 #[cfg(test)]
@@ -95,12 +78,15 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::set::testing::*;
-    use machine_api::v1alpha1::{Machine, MachineSet};
+    use crate::set::{
+        patches::{adoption, release},
+        testing::*,
+    };
+    use controller_runtime::objects::Patch;
+    use machine_api::v1alpha1::Machine;
 
     fn standing(set: &MachineSet, machine: &Machine) -> Standing {
-        Owner { kind: "MachineSet", meta: &set.metadata, selector: set.spec.selector.as_ref() }
-            .standing(&machine.metadata)
+        Owner::of_set(set).standing(&machine.metadata)
     }
 
     fn of_another(name: &str) -> Building<Machine> {
@@ -153,22 +139,22 @@ mod tests {
     #[test]
     fn s_own_10_a_release_really_removes_the_reference_and_s_own_11_an_adoption_keeps_foreign_ones() {
         let set = set(1).build();
-        let owner = Owner { kind: "MachineSet", meta: &set.metadata, selector: set.spec.selector.as_ref() };
+        let owner = Owner::of_set(&set);
         let foreign = OwnerReference { controller: None, ..controller_reference("Other", "other", "uid-foreign") };
         let orphan =
             machine("m").with(|machine| machine.metadata.owner_references = Some(vec![foreign.clone()])).build();
-        let adopted = applied(owner.adoption(&orphan.metadata), &orphan);
+        let adopted = applied(adoption(&owner, &orphan.metadata), &orphan);
         assert_eq!(adopted.metadata.owner_references, Some(vec![foreign.clone(), owner.reference()]));
-        let released = applied(owner.release(&adopted.metadata).unwrap(), &adopted);
+        let released = applied(release(&owner, &adopted.metadata).unwrap(), &adopted);
         assert_eq!(released.metadata.owner_references, Some(vec![foreign]));
     }
 
     #[test]
     fn an_object_without_references_is_adopted() {
         let set = set(1).build();
-        let owner = Owner { kind: "MachineSet", meta: &set.metadata, selector: set.spec.selector.as_ref() };
+        let owner = Owner::of_set(&set);
         let orphan = machine("m").no_owner().build();
-        let adopted = applied(owner.adoption(&orphan.metadata), &orphan);
+        let adopted = applied(adoption(&owner, &orphan.metadata), &orphan);
         assert_eq!(owner.standing(&adopted.metadata), Standing::Claimed);
     }
 }

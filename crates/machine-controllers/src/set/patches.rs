@@ -1,13 +1,111 @@
-//! Patches as the difference between what was seen and what is wanted.
+//! What effects write: the one place of the room where patches are made.
 //!
-//! Both sides are written from the same types, so fields that this program does not know cancel out and survive.
+//! A patch is the difference between what was seen and what is wanted. Both sides are written from the same types, so fields that
+//! this program does not know cancel out and survive. A list is replaced whole, and only as it was seen.
 
-use controller_runtime::objects::Patch;
-use machine_api::names::finalizer;
+use controller_runtime::{
+    key::Target,
+    objects::{Part, Patch},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use machine_api::{
+    names::{annotation, finalizer, preserve_value},
+    v1alpha1::{Machine, MachineSet, MachineSetStatus, MachineSpec},
+};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use super::{
+    ownership::Owner,
+    plan::{Effect, Keeping},
+};
+
+/// What an effect changes of the set; `None` when it changes nothing, or nothing of the set.
+pub fn patch_of_set(effect: &Effect, set: &MachineSet) -> Option<(Part, Patch)> {
+    match effect {
+        Effect::AddFinalizer => finalizer_added(&set.metadata).map(|patch| (Part::Main, patch)),
+        Effect::RemoveFinalizer => finalizer_removed(&set.metadata).map(|patch| (Part::Main, patch)),
+        Effect::WriteStatus(status) => written_status(set, status).map(|patch| (Part::Status, patch)),
+        Effect::Adopt(_)
+        | Effect::Release(_)
+        | Effect::Keep(..)
+        | Effect::SyncTemplate { .. }
+        | Effect::CreateMachine(_)
+        | Effect::CreateUnlessThere(_)
+        | Effect::DeleteMachine { .. }
+        | Effect::Tell(_) => None,
+    }
+}
+
+/// What an effect changes of a machine, and which one; `None` when it changes nothing, or no machine that is there.
+pub fn patch_of_machine(effect: &Effect, set: &MachineSet) -> Option<(Target, Patch)> {
+    let (machine, patch) = match effect {
+        Effect::Adopt(machine) => (machine, Some(adoption(&Owner::of_set(set), &machine.metadata))),
+        Effect::Release(machine) => (machine, release(&Owner::of_set(set), &machine.metadata)),
+        Effect::Keep(machine, keeping) => (machine, Some(kept(machine, *keeping))),
+        Effect::SyncTemplate { machine, spec } => (machine, synced(machine, spec)),
+        Effect::AddFinalizer
+        | Effect::RemoveFinalizer
+        | Effect::WriteStatus(_)
+        | Effect::CreateMachine(_)
+        | Effect::CreateUnlessThere(_)
+        | Effect::DeleteMachine { .. }
+        | Effect::Tell(_) => return None,
+    };
+    Some((Target::of(&**machine), patch?))
+}
+
+/// The status of a set becomes this one.
+pub fn written_status(set: &MachineSet, status: &MachineSetStatus) -> Option<Patch> {
+    let patch = Patch::Merge(json!({ "status": merge_difference(&set.status, status)? }));
+    // Nobody may have changed the list of conditions meanwhile (D-15).
+    let replaces_list = status.conditions != set.status.conditions;
+    Some(if replaces_list { patch.guarded_by(set.metadata.resource_version.as_deref()) } else { patch })
+}
+
+/// The specification of a machine becomes this one. Taints are a list.
+fn synced(machine: &Machine, spec: &MachineSpec) -> Option<Patch> {
+    let change = merge_difference(&machine.spec, spec)?;
+    Some(unchanged(machine, Patch::Merge(json!({ "spec": change }))))
+}
+
+/// The annotation that keeps a machine comes or goes. A user may have decided meanwhile.
+fn kept(machine: &Machine, keeping: Keeping) -> Patch {
+    let value = match keeping {
+        Keeping::Keep => Some(preserve_value::AUTO_PRESERVED),
+        Keeping::LetGo => None,
+    };
+    unchanged(machine, Patch::Merge(json!({ "metadata": { "annotations": { annotation::PRESERVE: value } } })))
+}
+
+/// The same patch, of the object as it was seen.
+fn unchanged<K: Resource>(object: &K, patch: Patch) -> Patch {
+    patch.guarded_by(object.meta().resource_version.as_deref())
+}
+
+/// Adds the owner's reference, if the object is still as it was read. Other references stay.
+pub fn adoption(owner: &Owner<'_>, object: &ObjectMeta) -> Patch {
+    let unchanged = json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version});
+    let reference = owner.reference();
+    let add = if object.owner_references.as_ref().is_some_and(|references| !references.is_empty()) {
+        json!({"op": "add", "path": "/metadata/ownerReferences/-", "value": reference})
+    } else {
+        json!({"op": "add", "path": "/metadata/ownerReferences", "value": [reference]})
+    };
+    Patch::Json(vec![unchanged, add])
+}
+
+/// Removes the owner's reference. `None` when the object has none.
+pub fn release(owner: &Owner<'_>, object: &ObjectMeta) -> Option<Patch> {
+    let references = object.owner_references.as_ref()?;
+    let index = references.iter().position(|reference| Some(&reference.uid) == owner.meta.uid.as_ref())?;
+    let path = format!("/metadata/ownerReferences/{index}");
+    Some(Patch::Json(vec![
+        json!({"op": "test", "path": format!("{path}/uid"), "value": owner.meta.uid}),
+        json!({"op": "remove", "path": path}),
+    ]))
+}
 
 /// The JSON merge patch that turns `seen` into `wanted`; `None` when they are the same. Lists are replaced whole.
 pub fn merge_difference<T: Serialize>(seen: &T, wanted: &T) -> Option<Value> {

@@ -1,14 +1,9 @@
 //! What a decision about a set comes to: a list of effects, each with the name of its rule, and when to look again.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use controller_runtime::{
-    events::EventNote,
-    key::Target,
-    objects::{Part, Patch},
-    queue::Outcome,
-};
-use machine_api::v1alpha1::Machine;
+use controller_runtime::{events::EventNote, key::Target, queue::Outcome};
+use machine_api::v1alpha1::{Machine, MachineSetStatus, MachineSpec};
 use serde::Serialize;
 
 /// When a key is to be looked at again although nothing changes.
@@ -42,47 +37,36 @@ impl From<Next> for Outcome {
     }
 }
 
-/// What a failure of an effect means for those after it.
+/// Whether a set keeps a Failed machine of its own accord.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum OnFailure {
-    /// The plan ends; the pass is run again.
-    EndPlan,
-    /// The plan goes on; the pass is run again at its end.
-    GoOn,
+pub enum Keeping {
+    /// It does, until the machine's time is over.
+    Keep,
+    /// It does not any more.
+    LetGo,
 }
 
-/// One thing to do.
+/// One thing to do. Machines stand here as they were seen; what an effect writes is made of it in [`super::patches`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Effect {
-    /// Changes the set.
-    PatchSet {
-        /// Which part of it.
-        part: Part,
-        /// How.
-        patch: Patch,
-    },
+    /// Puts our finalizer on the set.
+    AddFinalizer,
+    /// Takes our finalizer off the set.
+    RemoveFinalizer,
+    /// Writes the status of the set.
+    WriteStatus(Box<MachineSetStatus>),
     /// Takes an orphan over; the set is read again first, for it may have been deleted or replaced.
-    AdoptMachine {
-        /// The orphan.
-        machine: Target,
-        /// Adds the reference.
-        patch: Patch,
-    },
+    Adopt(Arc<Machine>),
     /// Lets a machine go that does not fit any more. One that is gone or has changed meanwhile is left alone.
-    ReleaseMachine {
+    Release(Arc<Machine>),
+    /// Says on a Failed machine whether the set keeps it. What is decided after it counts on it, so that a refusal ends the plan.
+    Keep(Arc<Machine>, Keeping),
+    /// Gives a machine what is new in the template. A machine of which that is refused for good holds up no other one.
+    SyncTemplate {
         /// The machine.
-        machine: Target,
-        /// Removes the reference.
-        patch: Patch,
-    },
-    /// Changes a machine. One that is gone is left alone.
-    PatchMachine {
-        /// The machine.
-        machine: Target,
-        /// How.
-        patch: Patch,
-        /// What a refusal means.
-        on_failure: OnFailure,
+        machine: Arc<Machine>,
+        /// Its specification from now on.
+        spec: Box<MachineSpec>,
     },
     /// Creates a machine.
     CreateMachine(Box<Machine>),

@@ -6,21 +6,16 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::json;
 
 use super::{
     counts::{Counts, is_preserved_failed},
     new_machine::without_new_names,
     observe::{ReplicaFailure, SetObservation},
     pacing::{News, Pace, pace},
-    patches::merge_difference,
     plan::{Effect, Next, Plan},
     validity,
 };
-use controller_runtime::{
-    events::EventNote,
-    objects::{Part, Patch},
-};
+use controller_runtime::events::EventNote;
 use kube_values::selector;
 use machine_api::{
     names::set_reason,
@@ -171,11 +166,8 @@ pub fn decide_status(seen: &SetObservation) -> Plan {
 fn write(set: &MachineSet, mut wanted: MachineSetStatus, now: Timestamp, errors: &[String], plan: &mut Plan) {
     let conditions_change = wanted.conditions != set.status.conditions;
     wanted.last_operation.last_update_time = Some(Time(now));
-    if let Some(change) = merge_difference(&set.status, &wanted) {
-        let patch = Patch::Merge(json!({ "status": change }));
-        // The list of conditions is replaced whole, so nobody may have changed it meanwhile (D-15).
-        let patch = if conditions_change { patch.guarded_by(set.metadata.resource_version.as_deref()) } else { patch };
-        plan.push("status/set", Effect::PatchSet { part: Part::Status, patch });
+    if wanted != set.status {
+        plan.push("status/set", Effect::WriteStatus(Box::new(wanted)));
     }
     if conditions_change && !errors.is_empty() {
         plan.push("validity/set", Effect::Tell(EventNote::warning(set_reason::FAILED_VALIDATION, errors.join("; "))));
@@ -189,13 +181,14 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::set::{back_off::Hold, testing::*};
+    use crate::set::{back_off::Hold, patches::patch_of_set, testing::*};
+    use controller_runtime::objects::{Part, Patch};
     use machine_api::v1alpha1::MachinePhase;
 
     /// The status part of the write that is decided on.
     fn written(seen: &SetObservation) -> Option<Value> {
-        decide_status(seen).steps.into_iter().find_map(|step| match step.effect {
-            Effect::PatchSet { part: Part::Status, patch: Patch::Merge(patch) } => Some(patch["status"].clone()),
+        decide_status(seen).steps.iter().find_map(|step| match patch_of_set(&step.effect, &seen.set) {
+            Some((Part::Status, Patch::Merge(patch))) => Some(patch["status"].clone()),
             _ => None,
         })
     }

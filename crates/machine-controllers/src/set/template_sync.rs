@@ -7,27 +7,19 @@ use std::sync::Arc;
 
 use super::{
     counts::{annotation_of, is_active},
-    patches::merge_difference,
-    plan::{Effect, OnFailure, Plan},
+    plan::{Effect, Plan},
 };
-use controller_runtime::{key::Target, objects::Patch};
 use machine_api::{
     names::annotation,
     v1alpha1::{Machine, MachineSet, MachineSpec},
 };
 
-/// Adds the patches that bring the machines in line with the template.
+/// Brings the machines in line with the template.
 pub fn sync_template(set: &MachineSet, claimed: &[Arc<Machine>], plan: &mut Plan) {
     for machine in claimed {
-        let wanted = wanted_spec(set, machine);
-        let Some(wanted) = wanted.filter(|wanted| *wanted != machine.spec) else { continue };
-        if let Some(change) = merge_difference(&machine.spec, &wanted) {
-            // Lists (taints) are replaced whole, so the machine must still be as it was read.
-            let patch = Patch::Merge(serde_json::json!({ "spec": change }))
-                .guarded_by(machine.metadata.resource_version.as_deref());
-            // A machine whose patch is refused for good is not to hold up all others.
-            let on_failure = OnFailure::GoOn;
-            plan.push("template/sync", Effect::PatchMachine { machine: Target::of(&**machine), patch, on_failure });
+        if let Some(wanted) = wanted_spec(set, machine).filter(|wanted| *wanted != machine.spec) {
+            let spec = Box::new(wanted);
+            plan.push("template/sync", Effect::SyncTemplate { machine: Arc::clone(machine), spec });
         }
     }
 }
@@ -74,7 +66,7 @@ mod tests {
         plan.steps
             .iter()
             .map(|step| match &step.effect {
-                Effect::PatchMachine { machine, .. } => machine.key.name.clone(),
+                Effect::SyncTemplate { machine, .. } => machine.metadata.name.clone().unwrap_or_default(),
                 other => panic!("{other:?}"),
             })
             .collect()

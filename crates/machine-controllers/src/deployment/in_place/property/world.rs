@@ -206,8 +206,10 @@ impl World {
                     self.deleted += 1;
                     self.loses(place, MachinePhase::Terminating);
                 }
-                set::plan::Effect::PatchMachine { machine, patch, .. } => {
-                    change(&mut self.machines, &machine.key.name, patch);
+                effect @ set::plan::Effect::SyncTemplate { .. } => {
+                    // What a machine is given from the template says nothing of the set.
+                    let (machine, patch) = set::patches::patch_of_machine(effect, &MachineSet::default()).unwrap();
+                    change(&mut self.machines, &machine.key.name, &patch);
                 }
                 other => panic!("{other:?}"),
             }
