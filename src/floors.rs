@@ -1,4 +1,5 @@
-//! Keeps the house in order: which room may import which, and where nothing may wait, call or look at a clock.
+//! Keeps the house in order: which room may import which, where nothing may wait, call or look at a clock, and where patches are
+//! made.
 //!
 //! Reads the sources as text, comments and strings apart. A failure names the file and the word; either the file belongs
 //! elsewhere, or `docs/architecture.md` and the tables below are to be changed with it, on purpose.
@@ -26,6 +27,12 @@ const WAITING: [&str; 3] = ["async fn", ".await", "tokio::"];
 
 /// What only a file that acts has.
 const IMPURE: [&str; 6] = ["kube::Client", "kube::Api", "Instant::now", "Timestamp::now", "SystemTime", "rand::rng"];
+
+/// Rooms whose effects are verbs: what they write is made in `patches.rs` and nowhere else.
+const VERBAL: [&str; 1] = ["machine-controllers/src/set/"];
+
+/// What only `patches.rs` of such a room has.
+const WRITTEN: [&str; 2] = ["json!", "Patch"];
 
 #[derive(Clone)]
 struct Source {
@@ -152,6 +159,23 @@ fn what_decides_does_not_wait_call_or_look_at_a_clock() {
         let waiting = WAITING.iter().filter(|_| decides);
         let impure = IMPURE.iter().filter(|_| decides || source.room() == PLAYING);
         let words = waiting.chain(impure).filter(|word| says(source.outside_tests(), word));
+        wrong.extend(words.map(|word| format!("{}: {word}", source.path.display())));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn patches_are_made_in_one_file_of_a_room() {
+    let is_verbal = |source: &&Source| {
+        let path = source.path.to_string_lossy().into_owned();
+        VERBAL.iter().any(|room| path.starts_with(room)) && !path.ends_with("patches.rs") && !source.is_test()
+    };
+    let crates = sources_below("crates");
+    let rooms: Vec<&Source> = crates.iter().filter(is_verbal).collect();
+    assert!(rooms.len() > 10, "{} files", rooms.len());
+    let mut wrong = Vec::new();
+    for source in rooms {
+        let words = WRITTEN.iter().filter(|word| says(source.outside_tests(), word));
         wrong.extend(words.map(|word| format!("{}: {word}", source.path.display())));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
