@@ -29,7 +29,7 @@ const WAITING: [&str; 3] = ["async fn", ".await", "tokio::"];
 const IMPURE: [&str; 6] = ["kube::Client", "kube::Api", "Instant::now", "Timestamp::now", "SystemTime", "rand::rng"];
 
 /// Rooms whose effects are verbs: what they write is made in `patches.rs` and nowhere else.
-const VERBAL: [&str; 1] = ["machine-controllers/src/set/"];
+const VERBAL: [&str; 2] = ["machine-controllers/src/machine/", "machine-controllers/src/set/"];
 
 /// What only `patches.rs` of such a room has.
 const WRITTEN: [&str; 2] = ["json!", "Patch"];

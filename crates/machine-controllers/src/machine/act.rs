@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
-use serde_json::{Value, json};
 
 use super::{
     MachineController, TargetDeps,
     memory::{Memory, Pass},
     observation::{Call, NodeSource, NodeStep, Observation, Pause, Trouble},
     observe::class_of,
-    plan::{Effect, Memo, Plan, VersionGuard},
+    patches::{self, Write},
+    plan::{Effect, Memo, Plan},
     tokens,
 };
 use controller_runtime::{
@@ -22,12 +21,9 @@ use controller_runtime::{
     events::EventNote,
     gate::Destruction,
     key::{ObjectKey, Target},
-    objects::{DeleteHow, Deleted, Part, Patch},
+    objects::{DeleteHow, Deleted},
 };
-use machine_api::{
-    names::{finalizer, label},
-    v1alpha1::Machine,
-};
+use machine_api::{names::label, v1alpha1::Machine};
 
 /// What came of a plan.
 #[derive(Debug)]
@@ -77,25 +73,18 @@ impl MachineController {
             self.measures.wrote(object, rule);
         }
         let outcome = match effect {
-            Effect::PatchMachine { patch, guard } => {
-                self.patch_machine(
-                    newest,
-                    Part::Main,
-                    guarded(patch, *guard, newest.machine.metadata.resource_version.as_deref()),
-                )
-                .await
+            Effect::AddMachineFinalizer
+            | Effect::Link(_)
+            | Effect::ForgetPreservation(_)
+            | Effect::RememberNodesWish(_)
+            | Effect::WriteStatus { .. } => match patches::of_machine(effect, seen, &newest.machine) {
+                Write::Void => return Acted::Void,
+                write => self.write_machine(newest, write).await,
+            },
+            Effect::RemoveMachineFinalizer => {
+                let write = patches::of_machine(effect, seen, &newest.machine);
+                gone_is_done(self.write_machine(newest, write).await)
             }
-            Effect::PatchStatus(patch) => match status_patch(patch, &seen.machine, &newest.machine) {
-                Some(patch) => self.patch_machine(newest, Part::Status, patch).await,
-                None => return Acted::Void,
-            },
-            Effect::RemoveMachineFinalizer => match without(newest.machine.finalizers(), finalizer::MACHINE) {
-                Some(patch) => match self.patch_machine(newest, Part::Main, patch).await {
-                    Err(error) if error.is_not_found() => Ok(()),
-                    other => other,
-                },
-                None => Ok(()),
-            },
             Effect::DeleteMachine => self.delete_machine(rule, newest).await,
             Effect::RereadMachine => return self.reread(seen).await,
             Effect::RereadNode => match &self.target {
@@ -103,30 +92,12 @@ impl MachineController {
                 None => Ok(()),
             },
             Effect::LookForNode => return self.look_for_node(seen).await,
-            Effect::PatchNode { patch, guard, .. } => {
-                let version = newest.node.as_ref().and_then(|node| node.metadata.resource_version.as_deref());
-                let patch = guarded(patch, *guard, version);
-                self.patch_node(newest, Part::Main, patch).await
-            }
-            Effect::AddNodeCondition(condition) => {
-                let patch = added_condition(newest.node.as_deref(), condition);
-                self.patch_node(newest, Part::Status, patch).await
-            }
-            Effect::SetNodeCondition { condition, .. } => {
-                let patch = set_condition(newest.node.as_deref(), condition);
-                self.patch_node(newest, Part::Status, patch).await
-            }
-            Effect::PatchNodeStatus(patch) => self.patch_node(newest, Part::Status, Patch::Merge(patch.clone())).await,
-            Effect::RemoveNodeFinalizer => {
-                let patch = newest.node.as_ref().and_then(|node| without(node.finalizers(), finalizer::NODE));
-                match patch {
-                    Some(patch) => match self.patch_node(newest, Part::Main, patch).await {
-                        Err(error) if error.is_not_found() => Ok(()),
-                        other => other,
-                    },
-                    None => Ok(()),
-                }
-            }
+            Effect::Cordon
+            | Effect::Dress { .. }
+            | Effect::MirrorCapacity(_)
+            | Effect::AddNodeCondition(_)
+            | Effect::SetNodeCondition { .. } => self.write_node(newest, effect).await,
+            Effect::RemoveNodeFinalizer => gone_is_done(self.write_node(newest, effect).await),
             Effect::DeleteNode { uid } => self.delete_node(rule, uid, newest).await,
             Effect::DeleteAttachment { name, uid } => match &self.target {
                 Some(target) => target.drainer.evictor().detach(name, uid).await,
@@ -168,14 +139,18 @@ impl MachineController {
         }
     }
 
-    async fn patch_machine(&self, newest: &mut Newest, part: Part, patch: Patch) -> Result<(), ApiError> {
-        newest.machine = self.machines.patch(&Target::of(&*newest.machine), part, patch).await?;
+    async fn write_machine(&self, newest: &mut Newest, write: Write) -> Result<(), ApiError> {
+        if let Write::This(part, patch) = write {
+            newest.machine = self.machines.patch(&Target::of(&*newest.machine), part, patch).await?;
+        }
         Ok(())
     }
 
-    async fn patch_node(&self, newest: &mut Newest, part: Part, patch: Patch) -> Result<(), ApiError> {
+    async fn write_node(&self, newest: &mut Newest, effect: &Effect) -> Result<(), ApiError> {
         let (Some(target), Some(node)) = (&self.target, &newest.node) else { return Ok(()) };
-        newest.node = Some(target.nodes.patch(&Target::of(&**node), part, patch).await?);
+        if let Write::This(part, patch) = patches::of_node(effect, node) {
+            newest.node = Some(target.nodes.patch(&Target::of(&**node), part, patch).await?);
+        }
         Ok(())
     }
 
@@ -315,16 +290,20 @@ pub fn is_conflict(effect: &Effect, error: &ApiError) -> bool {
 /// The step on the target cluster that an effect is.
 pub fn node_step(effect: &Effect) -> Option<NodeStep> {
     match effect {
-        Effect::PatchNode { step, .. } | Effect::SetNodeCondition { step, .. } => Some(*step),
+        Effect::Cordon => Some(NodeStep::Cordon),
+        Effect::Dress { step, .. } | Effect::SetNodeCondition { step, .. } => Some(*step),
         Effect::AddNodeCondition(_) => Some(NodeStep::TerminatingCondition),
-        Effect::PatchNodeStatus(_) => Some(NodeStep::Metadata),
+        Effect::MirrorCapacity(_) => Some(NodeStep::Metadata),
         Effect::RemoveNodeFinalizer => Some(NodeStep::Finalizer),
         Effect::DeleteNode { .. } => Some(NodeStep::Delete),
         Effect::DeleteAttachment { .. } => Some(NodeStep::Attachments),
         Effect::LookForNode => Some(NodeStep::LastLook),
         Effect::RemoveMachineFinalizer => Some(NodeStep::LetGo),
-        Effect::PatchMachine { .. }
-        | Effect::PatchStatus(_)
+        Effect::AddMachineFinalizer
+        | Effect::Link(_)
+        | Effect::ForgetPreservation(_)
+        | Effect::RememberNodesWish(_)
+        | Effect::WriteStatus { .. }
         | Effect::DeleteMachine
         | Effect::RereadMachine
         | Effect::RereadNode
@@ -338,88 +317,103 @@ pub fn node_step(effect: &Effect) -> Option<NodeStep> {
     }
 }
 
+/// What an effect changes outside this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touched<'a> {
+    /// The machine.
+    Machine,
+    /// The machine's status.
+    MachineStatus,
+    /// The Node.
+    Node,
+    /// The Node's status.
+    NodeStatus,
+    /// The volume attachment of this name.
+    Attachment(&'a str),
+    /// A bootstrap token.
+    Token,
+    /// The VM.
+    Vm,
+    /// An event on the machine.
+    Event,
+}
+
+/// What an effect changes; `None` for what only asks, or stays in this process.
+pub fn touched(effect: &Effect) -> Option<Touched<'_>> {
+    Some(match effect {
+        Effect::AddMachineFinalizer
+        | Effect::Link(_)
+        | Effect::ForgetPreservation(_)
+        | Effect::RememberNodesWish(_)
+        | Effect::RemoveMachineFinalizer
+        | Effect::DeleteMachine => Touched::Machine,
+        Effect::WriteStatus { .. } => Touched::MachineStatus,
+        Effect::Cordon | Effect::Dress { .. } | Effect::RemoveNodeFinalizer | Effect::DeleteNode { .. } => {
+            Touched::Node
+        }
+        Effect::AddNodeCondition(_) | Effect::SetNodeCondition { .. } | Effect::MirrorCapacity(_) => {
+            Touched::NodeStatus
+        }
+        Effect::DeleteAttachment { name, .. } => Touched::Attachment(name),
+        Effect::EnsureToken | Effect::DeleteToken => Touched::Token,
+        Effect::Start(_) => Touched::Vm,
+        Effect::Warn { .. } | Effect::Tell { .. } => Touched::Event,
+        Effect::RereadMachine | Effect::RereadNode | Effect::LookForNode | Effect::Remember(_) | Effect::Measure(_) => {
+            return None;
+        }
+    })
+}
+
+/// The name of an effect for people, as the view `machineoutlooks` tells it; `None` for what only asks, or stays in this
+/// process.
+pub fn name_of(effect: &Effect) -> Option<&'static str> {
+    Some(match effect {
+        Effect::AddMachineFinalizer
+        | Effect::Link(_)
+        | Effect::ForgetPreservation(_)
+        | Effect::RememberNodesWish(_) => "PatchMachine",
+        Effect::WriteStatus { .. } => "PatchMachineStatus",
+        Effect::RemoveMachineFinalizer => "RemoveMachineFinalizer",
+        Effect::DeleteMachine => "DeleteMachine",
+        Effect::Cordon => "CordonNode",
+        Effect::Dress { .. } => "PatchNode",
+        Effect::AddNodeCondition(_) | Effect::SetNodeCondition { .. } | Effect::MirrorCapacity(_) => "PatchNodeStatus",
+        Effect::RemoveNodeFinalizer => "RemoveNodeFinalizer",
+        Effect::DeleteNode { .. } => "DeleteNode",
+        Effect::DeleteAttachment { .. } => "DeleteVolumeAttachment",
+        Effect::EnsureToken => "EnsureBootstrapToken",
+        Effect::DeleteToken => "DeleteBootstrapToken",
+        Effect::Start(Call::Status) => "GetVmStatus",
+        Effect::Start(Call::Create) => "CreateVm",
+        Effect::Start(Call::Initialize) => "InitializeVm",
+        Effect::Start(Call::Delete) => "DeleteVm",
+        Effect::Start(Call::DeleteStale) => "DeleteStaleVm",
+        Effect::Warn { .. } | Effect::Tell { .. } => "RecordEvent",
+        Effect::RereadMachine | Effect::RereadNode | Effect::LookForNode | Effect::Remember(_) | Effect::Measure(_) => {
+            return None;
+        }
+    })
+}
+
 /// What an effect writes, for the count of writes; `None` when it writes nothing.
 fn written_object(effect: &Effect) -> Option<&'static str> {
-    match effect {
-        Effect::PatchMachine { .. } | Effect::RemoveMachineFinalizer | Effect::DeleteMachine => Some("machine"),
-        Effect::PatchStatus(_) => Some("machine/status"),
-        Effect::PatchNode { .. } | Effect::RemoveNodeFinalizer | Effect::DeleteNode { .. } => Some("node"),
-        Effect::AddNodeCondition(_) | Effect::SetNodeCondition { .. } | Effect::PatchNodeStatus(_) => {
-            Some("node/status")
-        }
-        Effect::DeleteAttachment { .. } => Some("volumeattachment"),
-        Effect::EnsureToken | Effect::DeleteToken => Some("secret"),
-        Effect::RereadMachine
-        | Effect::RereadNode
-        | Effect::LookForNode
-        | Effect::Start(_)
-        | Effect::Warn { .. }
-        | Effect::Tell { .. }
-        | Effect::Remember(_)
-        | Effect::Measure(_) => None,
+    match touched(effect)? {
+        Touched::Machine => Some("machine"),
+        Touched::MachineStatus => Some("machine/status"),
+        Touched::Node => Some("node"),
+        Touched::NodeStatus => Some("node/status"),
+        Touched::Attachment(_) => Some("volumeattachment"),
+        Touched::Token => Some("secret"),
+        Touched::Vm | Touched::Event => None,
     }
 }
 
-/// A patch of the machine's status. One that replaces a list is bound to the newest version known, and void if the list there
-/// is not the one that was observed: what somebody else has put in meanwhile would be lost.
-pub fn status_patch(patch: &Value, seen: &Machine, newest: &Machine) -> Option<Patch> {
-    let (before, now) = (&seen.status, &newest.status);
-    let lists = [
-        ("conditions", before.conditions == now.conditions),
-        ("machineConditions", before.machine_conditions == now.machine_conditions),
-        ("addresses", before.addresses == now.addresses),
-    ];
-    let replaced: Vec<bool> =
-        lists.into_iter().filter(|(name, _)| !patch["status"][name].is_null()).map(|(_, is_same)| is_same).collect();
-    if replaced.contains(&false) {
-        return None;
+/// What is to be taken off an object is gone with it.
+fn gone_is_done(outcome: Result<(), ApiError>) -> Result<(), ApiError> {
+    match outcome {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
     }
-    let guard = if replaced.is_empty() { VersionGuard::Any } else { VersionGuard::Observed };
-    Some(guarded(patch, guard, newest.metadata.resource_version.as_deref()))
-}
-
-/// The patch, bound to the version that was observed where it has to be.
-pub fn guarded(patch: &Value, guard: VersionGuard, version: Option<&str>) -> Patch {
-    let patch = Patch::Merge(patch.clone());
-    match guard {
-        VersionGuard::Any => patch,
-        VersionGuard::Observed => patch.guarded_by(version),
-    }
-}
-
-/// Takes one finalizer off, wherever it stands, without touching others.
-pub fn without(finalizers: &[String], name: &str) -> Option<Patch> {
-    let place = finalizers.iter().position(|finalizer| finalizer == name)?;
-    let path = format!("/metadata/finalizers/{place}");
-    Some(Patch::Json(vec![
-        json!({ "op": "test", "path": path, "value": name }),
-        json!({ "op": "remove", "path": path }),
-    ]))
-}
-
-/// The condition at the end of the Node's list.
-pub fn added_condition(node: Option<&Node>, condition: &Value) -> Patch {
-    let has_any = node.is_some_and(|node| !super::observation::conditions_of(node).is_empty());
-    let operation = if has_any {
-        json!({ "op": "add", "path": "/status/conditions/-", "value": condition })
-    } else {
-        json!({ "op": "add", "path": "/status/conditions", "value": [condition] })
-    };
-    Patch::Json(vec![operation])
-}
-
-/// The condition in place of the one of its type, at the end of the list; others are not touched (spec §1.6).
-pub fn set_condition(node: Option<&Node>, condition: &Value) -> Patch {
-    let conditions = node.map(super::observation::conditions_of).unwrap_or_default();
-    let Some(place) = conditions.iter().position(|stored| condition["type"] == stored.type_.as_str()) else {
-        return added_condition(node, condition);
-    };
-    let path = format!("/status/conditions/{place}");
-    Patch::Json(vec![
-        json!({ "op": "test", "path": format!("{path}/type"), "value": condition["type"] }),
-        json!({ "op": "remove", "path": path }),
-        json!({ "op": "add", "path": "/status/conditions/-", "value": condition }),
-    ])
 }
 
 /// Changes the memory of the flow.

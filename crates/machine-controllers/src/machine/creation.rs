@@ -4,7 +4,6 @@
 //! What a failure is written as lives in `creation_errors`; whether a create may be sent at all is decided here.
 
 use kube::ResourceExt;
-use serde_json::{Map, json};
 
 use super::{
     creation_errors::{CreationFailure, InputFault, input_fault, report, report_input_fault},
@@ -14,14 +13,14 @@ use super::{
         Answer, Call, ClassState, CreationGuarantee, KnownVm, NodeView, Observation, Purpose, SecretView,
         TargetCluster, UserData, VmOrigin, union,
     },
-    plan::{Effect, Memo, Next, Say, VersionGuard},
+    plan::{Effect, Link, Memo, Next, Say},
     retry::RetryPeriod,
     status_change::{Moving, StatusChange, TimeoutClock},
     waiting::{Waiting, after, tell_when_lasting},
     waits::Wait,
 };
 use machine_api::{
-    names::{DEFAULT_MACHINE_PRIORITY, annotation, finalizer, label, machine_condition, machine_reason, stage_text},
+    names::{DEFAULT_MACHINE_PRIORITY, annotation, finalizer, machine_condition, machine_reason, stage_text},
     v1alpha1::{MachinePhase, OperationState, OperationType, controller_of},
 };
 use machine_driver::{Code, SameInstance, Status, VmIdentity};
@@ -339,22 +338,13 @@ fn is_recorded(seen: &Observation) -> bool {
 
 /// One write of node label, priority (unless there is one) and provider ID.
 fn record_identity(seen: &Observation, vm: &VmIdentity) -> Effect {
-    let mut metadata = Map::new();
-    if seen.target == TargetCluster::Present {
-        metadata.insert("labels".to_owned(), json!({ label::NODE: vm.node_name }));
-    }
     let has_priority =
         seen.machine.annotations().get(annotation::MACHINE_PRIORITY).is_some_and(|value| !value.is_empty());
-    let mut guard = VersionGuard::Any;
-    if !has_priority {
-        // Somebody may set a priority at this very moment; theirs must win.
-        guard = VersionGuard::Observed;
-        metadata.insert(
-            "annotations".to_owned(),
-            json!({ annotation::MACHINE_PRIORITY: DEFAULT_MACHINE_PRIORITY.to_string() }),
-        );
-    }
-    Effect::PatchMachine { patch: json!({ "metadata": metadata, "spec": { "providerID": vm.provider_id } }), guard }
+    Effect::Link(Link {
+        node: (seen.target == TargetCluster::Present).then(|| vm.node_name.clone()),
+        provider_id: Some(vm.provider_id.clone()),
+        priority: (!has_priority).then_some(DEFAULT_MACHINE_PRIORITY),
+    })
 }
 
 /// Pending with its clock, or Available without a target cluster.

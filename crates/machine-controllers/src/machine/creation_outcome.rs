@@ -292,11 +292,11 @@ mod tests {
             machine.status.current_status.phase = phase;
             let seen = without_vm(machine, 500, CreationGuarantee::RecordIntent);
             let plan = decide(&seen);
-            let [.., Effect::PatchStatus(intent), Effect::Start(Call::Create)] = &plan.effects[..] else {
+            let [.., Effect::WriteStatus { change, .. }, Effect::Start(Call::Create)] = &plan.effects[..] else {
                 panic!("{plan:?}")
             };
-            assert_eq!(intent["status"]["lastOperation"]["state"], "Processing");
-            assert_eq!(intent["status"]["lastOperation"]["description"], CREATING);
+            let intent = change.operation.as_ref().unwrap();
+            assert_eq!((intent.state.clone(), intent.description.as_str()), (OperationState::Processing, CREATING));
         }
     }
 }

@@ -362,7 +362,7 @@ fn a_similar_failure_is_not_written_again(
     let mut status = Status::new(code, message);
     status.last_known_state = memory.map(str::to_owned);
     let plan = decide(&told(machine, second, vec![Answer::Created(Err(status))]));
-    assert_eq!(status_patch(&plan).is_some(), written);
+    assert_eq!(status_change(&plan).is_some(), written);
 }
 
 #[rstest]

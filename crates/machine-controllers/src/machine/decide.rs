@@ -3,8 +3,6 @@
 //! Pure. Source: spec/machine-controller §3.1. The result of an in-place update is marked on the Node before the machine's
 //! phase follows, so that whoever sees the phase sees the mark.
 
-use serde_json::json;
-
 use super::{
     creation::creation,
     deletion::deletion,
@@ -17,16 +15,12 @@ use super::{
     node_identity::node_identity,
     node_metadata,
     observation::{NodeSource, NodeStep, NodeView, Observation},
-    plan::{Effect, Next, Plan, Say, VersionGuard, sooner},
+    plan::{Effect, Next, Plan, Say, sooner},
     preservation::preservation,
     vm_gone::vm_gone,
     waits::Wait,
 };
-use kube::ResourceExt;
-use machine_api::{
-    names::{finalizer, machine_reason},
-    v1alpha1::MachinePhase,
-};
+use machine_api::{names::machine_reason, v1alpha1::MachinePhase};
 
 /// What to do about a machine now.
 pub fn decide(seen: &Observation) -> Plan {
@@ -70,11 +64,7 @@ fn own_finalizer(seen: &Observation) -> Say {
     if seen.has_finalizer() {
         return Say::NOTHING;
     }
-    let mut all = seen.machine.finalizers().to_vec();
-    all.push(finalizer::MACHINE.to_owned());
-    let claim =
-        Effect::PatchMachine { patch: json!({ "metadata": { "finalizers": all } }), guard: VersionGuard::Observed };
-    Say::act("claim-finalizer", vec![claim], Next::Again)
+    Say::act("claim-finalizer", vec![Effect::AddMachineFinalizer], Next::Again)
 }
 
 /// Somebody deleted the Node: the machine goes with it (spec §2.3, MC-026, MC-027). That the view does not show it any more is
@@ -109,9 +99,14 @@ fn node_is_dressed(seen: &Observation) -> Say {
     let wanted = node_metadata::wanted(seen.name(), &seen.machine.spec.node_template, node);
     let capacity =
         seen.class.virtual_capacity.as_ref().map(|wanted| node_capacity::change(wanted, node)).unwrap_or_default();
-    let mut effects: Vec<Effect> = capacity.status.map(Effect::PatchNodeStatus).into_iter().collect();
-    if let Some(patch) = both(wanted.patch, capacity.memory) {
-        effects.push(Effect::PatchNode { step: NodeStep::Metadata, patch, guard: VersionGuard::Observed });
+    let mut effects = Vec::new();
+    if !capacity.resources.is_empty() {
+        effects.push(Effect::MirrorCapacity(capacity.resources));
+    }
+    let mut dress = wanted.dress;
+    dress.annotations.extend(capacity.memory);
+    if !dress.is_empty() {
+        effects.push(Effect::Dress { step: NodeStep::Metadata, dress: Box::new(dress) });
     }
     if wanted.memory == node_metadata::Memory::Unreadable {
         effects.push(Effect::Warn {
@@ -124,26 +119,4 @@ fn node_is_dressed(seen: &Observation) -> Say {
         });
     }
     if effects.is_empty() { Say::NOTHING } else { Say::act("dress-node", effects, Next::Again) }
-}
-
-/// Both merge patches in one.
-fn both(one: Option<serde_json::Value>, other: Option<serde_json::Value>) -> Option<serde_json::Value> {
-    match (one, other) {
-        (Some(mut one), Some(other)) => {
-            merge(&mut one, other);
-            Some(one)
-        }
-        (one, other) => one.or(other),
-    }
-}
-
-fn merge(into: &mut serde_json::Value, from: serde_json::Value) {
-    match (into, from) {
-        (serde_json::Value::Object(into), serde_json::Value::Object(from)) => {
-            for (key, value) in from {
-                merge(into.entry(key).or_insert(serde_json::Value::Null), value);
-            }
-        }
-        (into, from) => *into = from,
-    }
 }

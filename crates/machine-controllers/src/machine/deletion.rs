@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::json;
 
 use super::{
     creation::is_stale_node,
@@ -17,7 +16,7 @@ use super::{
     deletion_stage::{DeletionStage, was_failed},
     lost_link::link_before_the_vm_goes,
     observation::{Answer, Call, Force, LastGood, NodeStep, NodeView, Observation, Purpose, TargetCluster},
-    plan::{Effect, Memo, Next, Plan, VersionGuard},
+    plan::{Effect, Link, Memo, Next, Plan},
     retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
     shared_instance::VmOwner,
     status_change::{Moving, StatusChange, TimeoutClock, progressing, rfc3339},
@@ -285,8 +284,7 @@ fn node_of_answered_vm(seen: &Observation) -> Option<&str> {
 /// Keeps the identity of that VM when its Node can't be linked.
 fn record_provider_id(seen: &Observation) -> Option<Effect> {
     let vm = answered_vm(seen).filter(|vm| !vm.provider_id.is_empty())?;
-    let patch = json!({ "spec": { "providerID": vm.provider_id } });
-    Some(Effect::PatchMachine { patch, guard: VersionGuard::Any })
+    Some(Effect::Link(Link { provider_id: Some(vm.provider_id.clone()), ..Link::default() }))
 }
 
 /// A machine that never became Running may have a token left.
@@ -305,21 +303,14 @@ fn forget_token(seen: &Observation) -> Option<Effect> {
 
 /// Puts the Node on the machine's label.
 pub(super) fn linking(node: &str) -> Effect {
-    Effect::PatchMachine { patch: link_to(node), guard: VersionGuard::Any }
-}
-
-fn link_to(node: &str) -> serde_json::Value {
-    json!({ "metadata": { "labels": { label::NODE: node } } })
+    Effect::Link(Link::of_node(node))
 }
 
 /// Links the Node, and records the VM's identity where the driver tells it: without it a Node of that name that belongs to an
 /// older VM would count as the machine's (M-07).
 fn link_node(seen: &Observation, node: &str, provider_id: &str) -> Plan {
-    let mut patch = link_to(node);
-    if seen.machine.spec.provider_id.is_empty() && !provider_id.is_empty() {
-        patch["spec"] = json!({ "providerID": provider_id });
-    }
-    let link = Effect::PatchMachine { patch, guard: VersionGuard::Any };
+    let is_new = seen.machine.spec.provider_id.is_empty() && !provider_id.is_empty();
+    let link = Effect::Link(Link { provider_id: is_new.then(|| provider_id.to_owned()), ..Link::of_node(node) });
     let mut effects = vec![link, Rest::at(DeletionStage::Drain, "").effect(seen), Effect::Remember(Memo::FlowDone)];
     effects.extend(forget_token(seen));
     Plan::new("link-node", effects, Next::Again)

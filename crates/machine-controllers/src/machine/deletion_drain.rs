@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use serde_json::json;
 
 use super::{
     deletion::{Rest, being_deleted, pause_of, skip_drain},
     deletion_stage::DeletionStage,
     node_steps::{Leaving, is_cordoned, terminating_condition},
     observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, condition, conditions_of, since},
-    plan::{DrainFlow, DrainOrder, Effect, Memo, Next, Plan, VersionGuard},
+    plan::{DrainFlow, DrainOrder, Effect, Memo, Next, Plan},
     retry::RetryPeriod,
     status_change::{progressing, rfc3339},
     time_limit::{TimeLimit, deletion_limit, drain_limit, node_limit},
@@ -96,15 +95,11 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
     }
     let mut effects = Vec::new();
     if !is_cordoned(node) {
-        effects.push(Effect::PatchNode {
-            step: NodeStep::Cordon,
-            patch: json!({ "spec": { "unschedulable": true } }),
-            guard: VersionGuard::Any,
-        });
+        effects.push(Effect::Cordon);
     }
     let condition_failed = seen.troubles.at(NodeStep::TerminatingCondition).is_some();
     if condition(conditions_of(node), node_condition::TERMINATING).is_none() && !condition_failed {
-        effects.push(Effect::AddNodeCondition(terminating_condition(Leaving::of(&seen.machine), seen.now)));
+        effects.push(Effect::AddNodeCondition(Box::new(terminating_condition(Leaving::of(&seen.machine), seen.now))));
     }
     if !effects.is_empty() {
         return Plan::new("mark-node", effects, Next::Again);

@@ -46,13 +46,13 @@ fn progress_of_a_drain_is_written_rarely(#[case] waiting: Waiting, #[case] secon
     let mut seen = draining(second);
     seen.drain = moving(waiting);
     let plan = decide(&seen);
-    assert_eq!(status_patch(&plan).is_some(), written);
+    assert_eq!(status_change(&plan).is_some(), written);
     if written {
         let machine = after(&plan, &seen.machine);
         assert_eq!(DeletionStage::of(&machine), Some(DeletionStage::Drain));
         seen.machine = Arc::new(machine);
         seen.now = at(second + 60);
-        assert_eq!(status_patch(&decide(&seen)), None, "the same text is not written twice");
+        assert_eq!(status_change(&decide(&seen)), None, "the same text is not written twice");
     }
 }
 
@@ -81,7 +81,7 @@ fn an_attempt_that_only_repeats_a_failure_is_no_news(
     let mut seen = after_a_failed_attempt(190);
     let progress = "2 of 2 pods left.".to_owned();
     seen.drain = DrainState::Running { progress, blocked_by: None, waiting, headway, wake: MINUTE };
-    assert_eq!(status_patch(&decide(&seen)).is_some(), written);
+    assert_eq!(status_change(&decide(&seen)).is_some(), written);
     seen.drain = DrainState::Failed(FAILURE.to_owned());
     assert!(decide(&seen).effects.is_empty(), "the same failure is no news either");
 }

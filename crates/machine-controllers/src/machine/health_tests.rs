@@ -101,7 +101,7 @@ fn mc_130_conditions_of_a_machine_that_has_not_joined_wait(#[case] differ_since:
     let mut seen = with_node(seen(pending(), 30), node(ready("False")));
     seen.conditions_differ_since = differ_since.map(at);
     let plan = decide(&seen);
-    assert_eq!(status_patch(&plan).is_some(), written);
+    assert_eq!(status_change(&plan).is_some(), written);
     if !written {
         assert!(matches!(plan.next, Next::LookAgain(after, _) if after.as_secs() == 50), "{:?}", plan.next);
     }

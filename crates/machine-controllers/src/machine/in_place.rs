@@ -13,15 +13,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::{
     deletion_drain::tries_again,
-    node_steps::is_cordoned,
+    node_steps::{condition_now, is_cordoned},
     observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of},
-    plan::{DrainFlow, DrainOrder, Effect, Next, Say, VersionGuard},
+    plan::{DrainFlow, DrainOrder, Effect, Next, Say},
     retry::RetryPeriod,
-    status_change::{Moving, StatusChange, TimeoutClock, progressing, rfc3339},
+    status_change::{Moving, StatusChange, TimeoutClock, progressing},
     time_limit::node_limit,
     waiting::{Waiting, after, awaits_views, told_reason, views_wait},
     waits::Wait,
@@ -201,12 +200,7 @@ pub fn in_place_drain(seen: &Observation) -> Say {
         return Say::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
     }
     if !is_cordoned(node) {
-        let cordon = Effect::PatchNode {
-            step: NodeStep::Cordon,
-            patch: json!({ "spec": { "unschedulable": true } }),
-            guard: VersionGuard::Any,
-        };
-        return Say::act("in-place-cordon", vec![cordon], Next::Again);
+        return Say::act("in-place-cordon", vec![Effect::Cordon], Next::Again);
     }
     match &seen.drain {
         DrainState::Due => Say::act("in-place-drain", Vec::new(), Next::StepDrain(order(seen, node))),
@@ -290,23 +284,9 @@ fn order(seen: &Observation, node: &Node) -> DrainOrder {
 
 /// The condition of the Node goes on to a stage; its transition time stays when nothing but the message changed.
 fn mark(node: &Node, stage: UpdateStage, now: Timestamp) -> Effect {
-    let stored = condition(conditions_of(node), node_condition::IN_PLACE_UPDATE);
-    let since = stored
-        .filter(|stored| stored.status == "True" && stored.reason.as_deref() == Some(stage.reason()))
-        .and_then(|stored| stored.last_transition_time.as_ref())
-        .map_or(now, |time| time.0);
-    Effect::SetNodeCondition { step: NodeStep::InPlaceCondition, condition: condition_value(stage, node, since, now) }
-}
-
-fn condition_value(stage: UpdateStage, node: &Node, since: Timestamp, now: Timestamp) -> Value {
-    json!({
-        "type": node_condition::IN_PLACE_UPDATE,
-        "status": "True",
-        "reason": stage.reason(),
-        "message": stage.message(node),
-        "lastHeartbeatTime": rfc3339(now),
-        "lastTransitionTime": rfc3339(since),
-    })
+    let (kind, message) = (node_condition::IN_PLACE_UPDATE, stage.message(node));
+    let condition = Box::new(condition_now(node, kind, "True", stage.reason(), message, now));
+    Effect::SetNodeCondition { step: NodeStep::InPlaceCondition, condition }
 }
 
 /// The machine leaves the service of its pods until the agent is done.

@@ -124,7 +124,7 @@ fn marks(plan: &Plan) -> Vec<String> {
     plan.effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::SetNodeCondition { condition, .. } => Some(condition["reason"].as_str().unwrap().to_owned()),
+            Effect::SetNodeCondition { condition, .. } => condition.reason.clone(),
             _ => None,
         })
         .collect()
@@ -144,7 +144,7 @@ fn a_selected_node_is_cordoned_before_anything_is_evicted() {
     open.node = NodeView::Ours(std::sync::Arc::new(updating_node(&[CANDIDATE, SELECTED], Some(UpdateStage::Selected))));
     let plan = decide(&open);
     assert_eq!(plan.rule, "in-place-cordon");
-    assert!(matches!(&plan.effects[..], [Effect::PatchNode { step: NodeStep::Cordon, .. }]), "{plan:?}");
+    assert!(matches!(&plan.effects[..], [Effect::Cordon]), "{plan:?}");
 }
 
 #[rstest]
@@ -171,7 +171,7 @@ fn mc_133_mc_144_after_the_drain_the_phase_is_stored_before_the_node_is_marked()
     let mut seen = selected(200);
     seen.drain = DrainState::Drained;
     let plan = decide(&seen);
-    assert!(matches!(&plan.effects[..], [Effect::PatchStatus(_), Effect::SetNodeCondition { .. }]), "{plan:?}");
+    assert!(matches!(&plan.effects[..], [Effect::WriteStatus { .. }, Effect::SetNodeCondition { .. }]), "{plan:?}");
     assert_eq!(marks(&plan), ["DrainSuccessful"]);
     let machine = after(&plan, &seen.machine);
     assert_eq!(machine.status.current_status.phase, MachinePhase::InPlaceUpdating);

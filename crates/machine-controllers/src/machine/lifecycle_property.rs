@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use rstest::rstest;
-use serde_json::{Value, json};
 
 use super::{
     lifecycle_world::World,
@@ -140,17 +139,16 @@ impl Sabotage {
             Self::LastLook => plan.effects.retain(|effect| *effect != Effect::RereadMachine),
             Self::FieldsOnly => {
                 for effect in &mut plan.effects {
-                    if let Effect::PatchStatus(patch) = effect {
-                        patch["status"]["currentStatus"]["preserveExpiryTime"] = Value::Null;
+                    if let Effect::WriteStatus { change, .. } = effect {
+                        **change = change.clone().preservation_ends();
                     }
                 }
             }
             Self::SaysWhy => {
                 for effect in &mut plan.effects {
-                    if let Effect::PatchStatus(patch) = effect
-                        && let Some(status) = patch["status"].as_object_mut()
-                    {
-                        status.remove("machineConditions");
+                    if let Effect::WriteStatus { change, .. } = effect {
+                        change.progress = None;
+                        change.doubt = None;
                     }
                 }
             }
@@ -278,7 +276,14 @@ fn without_a_guard_a_history_goes_wrong(#[case] sabotage: Sabotage, #[case] expe
 
 #[test]
 fn a_sabotage_changes_what_it_names_and_nothing_else() {
-    let plan = Plan::new("x", vec![Effect::RereadMachine, Effect::PatchStatus(json!({ "status": {} }))], Next::Again);
+    let plan = Plan::new(
+        "x",
+        vec![
+            Effect::RereadMachine,
+            super::status_change::StatusChange::new().effect(&super::testing::seen(super::testing::running(), 0)),
+        ],
+        Next::Again,
+    );
     assert_eq!(Sabotage::Nothing.of_plan(plan.clone()), plan);
     assert_eq!(Sabotage::LastLook.of_plan(plan).effects.len(), 1);
 }

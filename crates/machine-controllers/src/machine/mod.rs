@@ -6,8 +6,8 @@
 //!
 //! Not here: orphaned VMs and the API server freeze's detection.
 
-mod act;
-pub(crate) use act::without as without_finalizer;
+pub mod act;
+pub(crate) use patches::without as without_finalizer;
 pub mod bootstrap_token;
 pub mod class_state;
 #[cfg(test)]
@@ -54,6 +54,7 @@ pub mod measures;
 mod memory;
 pub mod node_ailments;
 pub mod node_capacity;
+pub mod node_dress;
 pub mod node_identity;
 pub mod node_metadata;
 #[cfg(test)]
@@ -64,6 +65,7 @@ pub mod observation;
 pub mod observe;
 pub use observe::secrets_of;
 pub mod outlook;
+pub mod patches;
 pub mod plan;
 pub mod preservation;
 mod preservation_drain;

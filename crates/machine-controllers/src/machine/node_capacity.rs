@@ -7,18 +7,19 @@ use std::collections::BTreeMap;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
 use kube::ResourceExt;
 use machine_api::names::annotation;
-use serde_json::{Map, Value, json};
+
+use super::node_dress::Changes;
 
 /// Resources by name.
 pub type Capacity = BTreeMap<String, Quantity>;
 
-/// The patches that bring the Node's capacity to what is wanted.
+/// What brings the Node's capacity to what is wanted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapacityChange {
-    /// Merge patch of the Node's status.
-    pub status: Option<Value>,
-    /// Merge patch of the Node: the memory.
-    pub memory: Option<Value>,
+    /// Resources to set and, with `None`, resources to remove.
+    pub resources: BTreeMap<String, Option<Quantity>>,
+    /// The annotation that remembers them.
+    pub memory: Changes,
 }
 
 /// What is to change on the Node for this capacity. An unreadable memory counts as empty.
@@ -30,21 +31,19 @@ pub fn change(wanted: &Capacity, node: &Node) -> CapacityChange {
     let removed = before
         .keys()
         .filter(|name| !wanted.contains_key(*name) && has.contains_key(*name))
-        .map(|name| (name.clone(), Value::Null));
+        .map(|name| (name.clone(), None));
     let set = wanted
         .iter()
         .filter(|(name, quantity)| has.get(*name) != Some(*quantity))
-        .map(|(name, quantity)| (name.clone(), json!(quantity)));
-    let capacity: Map<String, Value> = removed.chain(set).collect();
+        .map(|(name, quantity)| (name.clone(), Some(quantity.clone())));
     let memory = match (wanted.is_empty(), text.is_some(), before == *wanted) {
-        (true, true, _) => Some(Value::Null),
+        (true, true, _) => Some(None),
         (true, false, _) | (false, true, true) => None,
-        (false, ..) => serde_json::to_string(wanted).ok().map(Value::from),
+        (false, ..) => serde_json::to_string(wanted).ok().map(Some),
     };
     CapacityChange {
-        status: (!capacity.is_empty()).then(|| json!({ "status": { "capacity": capacity } })),
-        memory: memory
-            .map(|text| json!({ "metadata": { "annotations": { annotation::LAST_APPLIED_VIRTUAL_CAPACITY: text } } })),
+        resources: removed.chain(set).collect(),
+        memory: memory.map(|text| (annotation::LAST_APPLIED_VIRTUAL_CAPACITY.to_owned(), text)).into_iter().collect(),
     }
 }
 
@@ -70,18 +69,15 @@ mod tests {
     fn mc_233_a_wanted_resource_is_set_and_remembered() {
         let wanted = Capacity::from([("x.io/y".to_owned(), quantity("4"))]);
         let change = change(&wanted, &node(&[("cpu", "1")], None));
-        assert_eq!(change.status, Some(json!({ "status": { "capacity": { "x.io/y": "4" } } })));
-        assert_eq!(
-            change.memory.unwrap()["metadata"]["annotations"][annotation::LAST_APPLIED_VIRTUAL_CAPACITY],
-            json!("{\"x.io/y\":\"4\"}")
-        );
+        assert_eq!(change.resources, BTreeMap::from([("x.io/y".to_owned(), Some(quantity("4")))]));
+        assert_eq!(change.memory[annotation::LAST_APPLIED_VIRTUAL_CAPACITY].as_deref(), Some("{\"x.io/y\":\"4\"}"));
     }
 
     #[test]
     fn mc_234_mc_235_a_resource_that_is_not_wanted_any_more_is_removed_with_its_memory() {
         let change = change(&Capacity::new(), &node(&[("x.io/y", "4")], Some("{\"x.io/y\":\"4\"}")));
-        assert_eq!(change.status, Some(json!({ "status": { "capacity": { "x.io/y": null } } })));
-        assert!(change.memory.unwrap()["metadata"]["annotations"][annotation::LAST_APPLIED_VIRTUAL_CAPACITY].is_null());
+        assert_eq!(change.resources, BTreeMap::from([("x.io/y".to_owned(), None)]));
+        assert_eq!(change.memory[annotation::LAST_APPLIED_VIRTUAL_CAPACITY], None);
     }
 
     #[test]

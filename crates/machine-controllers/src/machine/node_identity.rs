@@ -3,12 +3,11 @@
 //! Source: decisions.md 44. Whose the Node is taken for meanwhile is decided in `node_ownership`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use serde_json::{Value, json};
 
 use super::{
     observation::{NodeIdentity, NodeView, Observation},
     plan::{Effect, Next, Say},
-    status_change::rfc3339,
+    status_change::{Doubt, StatusChange},
 };
 use machine_api::{
     names::machine_condition,
@@ -25,21 +24,13 @@ pub fn node_identity(seen: &Observation) -> Say {
         (Some((reason, message)), stored)
             if stored.is_none_or(|stored| stored.reason != reason || stored.message != message) =>
         {
-            let since = stored.map_or(seen.now, |stored| stored.last_transition_time.0);
-            let condition = json!({
-                "type": machine_condition::NODE_IDENTIFIED,
-                "status": "Unknown",
-                "reason": reason,
-                "message": message,
-                "observedGeneration": seen.machine.metadata.generation.unwrap_or_default(),
-                "lastTransitionTime": rfc3339(since),
-            });
+            let doubt = Doubt::Because { reason, message: message.clone() };
             let warn = Effect::Warn { reason, message };
-            Say::act("node-not-identified", vec![in_place_of_former(seen, Some(condition)), warn], Next::Again)
+            Say::act("node-not-identified", vec![tell(seen, doubt), warn], Next::Again)
         }
         // Only a Node that is seen takes the doubt away: one that is gone may come back.
         (None, Some(_)) if matches!(seen.node, NodeView::Ours(_) | NodeView::Foreign { .. }) => {
-            Say::act("node-identified", vec![in_place_of_former(seen, None)], Next::Again)
+            Say::act("node-identified", vec![tell(seen, Doubt::None)], Next::Again)
         }
         _ => Say::NOTHING,
     }
@@ -72,11 +63,8 @@ fn told(machine: &Machine) -> Option<&Condition> {
     machine.status.machine_conditions.iter().find(|condition| condition.type_ == machine_condition::NODE_IDENTIFIED)
 }
 
-fn in_place_of_former(seen: &Observation, condition: Option<Value>) -> Effect {
-    let stored = seen.machine.status.machine_conditions.iter();
-    let others = stored.filter(|stored| stored.type_ != machine_condition::NODE_IDENTIFIED);
-    let all: Vec<Value> = others.map(|stored| json!(stored)).chain(condition).collect();
-    Effect::PatchStatus(json!({ "status": { "machineConditions": all } }))
+fn tell(seen: &Observation, doubt: Doubt) -> Effect {
+    StatusChange::new().doubt(doubt).effect(seen)
 }
 
 #[cfg(test)]

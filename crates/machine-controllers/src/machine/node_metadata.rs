@@ -1,6 +1,6 @@
 //! What the Node of a machine should carry: finalizer, machine name, the machine's template, and the memory of it.
 //!
-//! All of it goes into one merge patch, guarded by the version because finalizers and taints are lists. Keys that
+//! All of it goes into one write, guarded by the version because finalizers and taints are lists. Keys that
 //! neither template nor memory name are not touched. Source: spec/machine-controller §8.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,8 @@ use machine_api::{
     v1alpha1::NodeTemplateSpec,
 };
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+
+use super::node_dress::{Changes, NodeDress};
 
 /// Keys of a template that belong to somebody else: the links and memories themselves, and the kubelet's own name.
 const PROTECTED_LABELS: [&str; 2] = [label::MACHINE_NAME, "kubernetes.io/hostname"];
@@ -21,8 +22,8 @@ const PROTECTED_ANNOTATION_PREFIX: &str = "node.machine.sapcloud.io/last-applied
 /// What the Node lacks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// Merge patch, or nothing when the Node is as it should be.
-    pub patch: Option<Value>,
+    /// What is to change; empty when the Node is as it should be.
+    pub dress: NodeDress,
     /// Whether the memory on the Node could be read.
     pub memory: Memory,
 }
@@ -39,24 +40,20 @@ pub enum Memory {
 /// What the Node of this machine lacks.
 pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &Node) -> Wanted {
     let (memory, before) = remembered(node);
-    let mut metadata = Map::new();
-    let mut spec = Map::new();
-
-    if !node.finalizers().iter().any(|name| name == finalizer::NODE) && node.metadata.deletion_timestamp.is_none() {
+    let lacks_finalizer =
+        !node.finalizers().iter().any(|name| name == finalizer::NODE) && node.metadata.deletion_timestamp.is_none();
+    let finalizers = lacks_finalizer.then(|| {
         let mut all = node.finalizers().to_vec();
         all.push(finalizer::NODE.to_owned());
-        metadata.insert("finalizers".to_owned(), json!(all));
-    }
+        all
+    });
 
     let template_labels = unprotected_labels(template);
     let mut labels = changes(&template_labels, &keys(before.metadata.labels.as_ref()), node.labels(), |key| {
         PROTECTED_LABELS.contains(&key)
     });
     if node.labels().get(label::MACHINE_NAME).map(String::as_str) != Some(machine) {
-        labels.insert(label::MACHINE_NAME.to_owned(), json!(machine));
-    }
-    if !labels.is_empty() {
-        metadata.insert("labels".to_owned(), Value::Object(labels));
+        labels.insert(label::MACHINE_NAME.to_owned(), Some(machine.to_owned()));
     }
 
     let template_annotations = unprotected_annotations(template);
@@ -66,32 +63,19 @@ pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &Node) -> Wanted
         });
     // A machine links to the node, so somebody manages it (M-56).
     if node.annotations().contains_key(annotation::NOT_MANAGED) {
-        annotations.insert(annotation::NOT_MANAGED.to_owned(), Value::Null);
+        annotations.insert(annotation::NOT_MANAGED.to_owned(), None);
     }
     // The memory is compared by meaning, so that what the Go binaries wrote costs no write.
     let says_the_same = memory == Memory::Readable && meaning(&before) == meaning(template);
     let has_memory = node.annotations().contains_key(annotation::LAST_APPLIED_TEMPLATE);
     let empty = meaning(template) == meaning(&NodeTemplateSpec::default());
     if !says_the_same || !(has_memory || empty) {
-        annotations.insert(annotation::LAST_APPLIED_TEMPLATE.to_owned(), json!(as_memory(template)));
-    }
-    if !annotations.is_empty() {
-        metadata.insert("annotations".to_owned(), Value::Object(annotations));
+        annotations.insert(annotation::LAST_APPLIED_TEMPLATE.to_owned(), Some(as_memory(template)));
     }
 
     let has = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    if let Some(taints) = taints(template, &before, has) {
-        spec.insert("taints".to_owned(), json!(taints));
-    }
-
-    let mut patch = Map::new();
-    if !metadata.is_empty() {
-        patch.insert("metadata".to_owned(), Value::Object(metadata));
-    }
-    if !spec.is_empty() {
-        patch.insert("spec".to_owned(), Value::Object(spec));
-    }
-    Wanted { patch: (!patch.is_empty()).then_some(Value::Object(patch)), memory }
+    let taints = taints(template, &before, has);
+    Wanted { dress: NodeDress { finalizers, labels, annotations, taints }, memory }
 }
 
 /// The template last applied, as the Node remembers it.
@@ -141,20 +125,15 @@ fn unprotected_annotations(template: &NodeTemplateSpec) -> Pairs {
 }
 
 /// Keys to set and, with null, keys to remove.
-fn changes(
-    template: &Pairs,
-    before: &BTreeSet<String>,
-    has: &Pairs,
-    is_protected: fn(&str) -> bool,
-) -> Map<String, Value> {
+fn changes(template: &Pairs, before: &BTreeSet<String>, has: &Pairs, is_protected: fn(&str) -> bool) -> Changes {
     let removed = before
         .iter()
         .filter(|key| !template.contains_key(*key) && has.contains_key(*key) && !is_protected(key))
-        .map(|key| (key.clone(), Value::Null));
+        .map(|key| (key.clone(), None));
     let set = template
         .iter()
         .filter(|(key, value)| has.get(*key) != Some(*value))
-        .map(|(key, value)| (key.clone(), json!(value)));
+        .map(|(key, value)| (key.clone(), Some(value.clone())));
     removed.chain(set).collect()
 }
 

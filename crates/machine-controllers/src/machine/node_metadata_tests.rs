@@ -7,10 +7,12 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 use rstest::rstest;
-use serde_json::json;
 
 use super::{
+    node_dress::NodeDress,
     node_metadata::{Memory, wanted},
+    observation::NodeStep,
+    plan::{Effect, Next, Plan},
     testing,
 };
 use machine_api::{
@@ -43,15 +45,13 @@ fn node(labels: &[(&str, &str)], taints: &[(&str, &str)], memory: Option<&str>) 
 }
 
 fn applied(template: &NodeTemplateSpec, before: &Node) -> Node {
-    let mut object = serde_json::to_value(before).unwrap();
-    if let Some(patch) = wanted("m-abcde", template, before).patch {
-        json_patch::merge(&mut object, &patch);
-    }
-    serde_json::from_value(object).unwrap()
+    let dress = Box::new(wanted("m-abcde", template, before).dress);
+    let effects = vec![Effect::Dress { step: NodeStep::Metadata, dress }];
+    testing::node_after(&Plan::new("dress-node", effects, Next::Again), before)
 }
 
 fn is_settled(template: &NodeTemplateSpec, node: &Node) -> bool {
-    wanted("m-abcde", template, node).patch.is_none()
+    wanted("m-abcde", template, node).dress.is_empty()
 }
 
 #[test]
@@ -170,6 +170,7 @@ fn a_node_that_is_being_deleted_gets_no_finalizer() {
 fn a_machine_that_links_to_a_node_makes_it_managed() {
     let mut ignored = node(&[], &[], None);
     ignored.annotations_mut().insert(annotation::NOT_MANAGED.to_owned(), "1".to_owned());
-    let patch = wanted("m-abcde", &NodeTemplateSpec::default(), &ignored).patch.unwrap();
-    assert_eq!(patch, json!({ "metadata": { "annotations": { annotation::NOT_MANAGED: null } } }));
+    let dress = wanted("m-abcde", &NodeTemplateSpec::default(), &ignored).dress;
+    let annotations = [(annotation::NOT_MANAGED.to_owned(), None)].into();
+    assert_eq!(dress, NodeDress { annotations, ..NodeDress::default() });
 }

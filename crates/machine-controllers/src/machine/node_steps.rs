@@ -1,11 +1,16 @@
 //! Single facts about Nodes that the flows which drain them write or ask for.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 use kube::ResourceExt;
-use serde_json::{Value, json};
 
-use super::{deletion_stage::was_failed, status_change::rfc3339};
+use super::{
+    deletion_stage::was_failed,
+    observation::{condition, conditions_of},
+};
 use machine_api::{
     names::{finalizer, node_condition},
     v1alpha1::Machine,
@@ -38,17 +43,40 @@ impl Leaving {
 }
 
 /// The condition that tells why the Node goes away.
-pub fn terminating_condition(leaving: Leaving, now: Timestamp) -> Value {
+pub fn terminating_condition(leaving: Leaving, now: Timestamp) -> NodeCondition {
     let (reason, message) = match leaving {
         Leaving::Unhealthy => (node_condition::REASON_UNHEALTHY, node_condition::MESSAGE_UNHEALTHY),
         Leaving::ScaledDown => (node_condition::REASON_SCALE_DOWN, node_condition::MESSAGE_SCALE_DOWN),
     };
-    json!({
-        "type": node_condition::TERMINATING,
-        "status": "True",
-        "reason": reason,
-        "message": message,
-        "lastHeartbeatTime": rfc3339(now),
-        "lastTransitionTime": rfc3339(now),
-    })
+    NodeCondition {
+        type_: node_condition::TERMINATING.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: Some(Time(now)),
+    }
+}
+
+/// A condition of this type, told now; its transition time stays while status and reason do.
+pub fn condition_now(
+    node: &Node,
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: String,
+    now: Timestamp,
+) -> NodeCondition {
+    let changed_at = condition(conditions_of(node), kind)
+        .filter(|stored| stored.status == status && stored.reason.as_deref() == Some(reason))
+        .and_then(|stored| stored.last_transition_time.as_ref())
+        .map_or(now, |time| time.0);
+    NodeCondition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: Some(Time(changed_at)),
+    }
 }

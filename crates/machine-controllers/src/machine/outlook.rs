@@ -295,10 +295,8 @@ impl Outlook {
     /// The condition that says whom the machine waits for, as it would be after the plan.
     fn told(&self) -> Option<std::borrow::Cow<'_, Condition>> {
         let written = self.plan.effects.iter().rev().find_map(|effect| {
-            let Effect::PatchStatus(patch) = effect else { return None };
-            let all = patch.pointer("/status/machineConditions")?.as_array()?;
-            let one = all.iter().find(|one| one["type"] == machine_condition::PROGRESSING)?;
-            serde_json::from_value(one.clone()).ok()
+            let Effect::WriteStatus { change, at } = effect else { return None };
+            change.progressing(*at, &self.seen.machine)
         });
         written.map(std::borrow::Cow::Owned).or_else(|| progressing(&self.seen.machine).map(std::borrow::Cow::Borrowed))
     }

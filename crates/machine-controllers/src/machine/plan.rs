@@ -3,15 +3,17 @@
 //! Every plan carries the name of its rule. Effects are idempotent or carry a precondition; the first that fails ends the
 //! list, and the next observation sees the truth. Source: spec/machine-controller §15.3.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::api::resource::Quantity};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::{
     measures::Measurement,
+    node_dress::NodeDress,
     observation::{Call, Force, NodeStep, Purpose},
+    status_change::StatusChange,
     vm_gone::VmCheck,
     waits::Wait,
 };
@@ -84,15 +86,21 @@ pub struct DrainOrder {
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Effect {
-    /// Patches metadata or specification of the machine.
-    PatchMachine {
-        /// Merge patch.
-        patch: Value,
-        /// Whether the patch may only hit the observed version.
-        guard: VersionGuard,
+    /// Puts our finalizer on the machine.
+    AddMachineFinalizer,
+    /// Records on the machine which VM and which Node are its own.
+    Link(Link),
+    /// Takes off the machine what it says of its preservation.
+    ForgetPreservation(VersionGuard),
+    /// Remembers on the machine what its Node says of the preservation; what the machine says itself goes.
+    RememberNodesWish(String),
+    /// Writes fields of the machine's status.
+    WriteStatus {
+        /// The fields.
+        change: Box<StatusChange>,
+        /// The moment it tells of.
+        at: Timestamp,
     },
-    /// Patches single fields of the machine's status.
-    PatchStatus(Value),
     /// Takes our finalizer off the machine.
     RemoveMachineFinalizer,
     /// Deletes the Machine object, because its Node was deleted.
@@ -104,26 +112,26 @@ pub enum Effect {
     /// Looks on the API server for the Node that the view does not show: by the machine's label, or by the Node's own label
     /// that names the machine. The next decision stands on the truth.
     LookForNode,
-    /// Patches the Node.
-    PatchNode {
+    /// Keeps new pods off the Node.
+    Cordon,
+    /// Changes labels, annotations, finalizers and taints of the Node, as it was observed.
+    Dress {
         /// What for.
         step: NodeStep,
-        /// Merge patch.
-        patch: Value,
-        /// Whether the patch may only hit the observed version.
-        guard: VersionGuard,
+        /// The changes.
+        dress: Box<NodeDress>,
     },
-    /// Adds a condition to the Node (JSON patch).
-    AddNodeCondition(Value),
-    /// Sets a condition of the Node in place of the one of its type (JSON patch).
+    /// Changes extended resources in the Node's status; `None` removes one.
+    MirrorCapacity(BTreeMap<String, Option<Quantity>>),
+    /// Adds a condition to the Node that it does not have.
+    AddNodeCondition(Box<NodeCondition>),
+    /// Sets a condition of the Node in place of the one of its type.
     SetNodeCondition {
         /// What for.
         step: NodeStep,
         /// The condition, whole.
-        condition: Value,
+        condition: Box<NodeCondition>,
     },
-    /// Patches the Node's status.
-    PatchNodeStatus(Value),
     /// Takes our finalizer off the Node.
     RemoveNodeFinalizer,
     /// Deletes the Node with this UID.
@@ -162,6 +170,24 @@ pub enum Effect {
     Remember(Memo),
     /// Tells metrics of something that the effects before have made true.
     Measure(Measurement),
+}
+
+/// What is recorded of a machine's VM and Node. Absent parts stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Link {
+    /// Name of the Node.
+    pub node: Option<String>,
+    /// ID of the VM.
+    pub provider_id: Option<String>,
+    /// Priority of the machine, which has none yet.
+    pub priority: Option<i64>,
+}
+
+impl Link {
+    /// Only the Node.
+    pub fn of_node(name: &str) -> Self {
+        Self { node: Some(name.to_owned()), ..Self::default() }
+    }
 }
 
 /// Whether a patch may hit another version than the observed one.

@@ -9,10 +9,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
-use serde_json::{Map, Value, json};
 
 use super::{
     health_timeout::failed_wait,
+    node_dress::NodeDress,
+    node_steps::condition_now,
     observation::{NodeStep, Observation, condition, conditions_of, since},
     plan::{Effect, Next, Say, VersionGuard},
     preservation_drain::{drain_if_due, is_drained},
@@ -243,16 +244,16 @@ fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
         let stored = condition(conditions_of(node), node_condition::PRESERVED);
         let is_due = has_failed && !is_drained(stored);
         if is_due || stored.is_none_or(|stored| stored.status != "True") {
-            if let Some(patch) = marks(node, is_due) {
-                let mark = Effect::PatchNode { step: NodeStep::Preservation, patch, guard: VersionGuard::Observed };
+            if let Some(dress) = marks(node, is_due) {
+                let mark = dressing(dress);
                 return Some(Say::act("mark-preserved", vec![mark], Next::Again));
             }
             if is_due {
                 return Some(drain_if_due(seen, node, reason_of(wish)));
             }
             let text = format!("Machine preserved until {}.", rfc3339(end));
-            let condition = preserved_condition(node, "True", reason_of(wish), &text, seen.now);
-            return Some(Say::act("tell-preserved", vec![set(condition)], Next::Again));
+            let told = tell_preserved(node, "True", reason_of(wish), &text, seen.now);
+            return Some(Say::act("tell-preserved", vec![told], Next::Again));
         }
     }
     if !has_failed {
@@ -286,20 +287,24 @@ fn reason_of(wish: Wish) -> &'static str {
 
 /// What the Node of a preserved machine lacks: cluster-autoscaler's annotation, unless somebody has set it already, and the
 /// taint once the machine has failed.
-fn marks(node: &Node, is_due: bool) -> Option<Value> {
-    let mut patch = Map::new();
+fn marks(node: &Node, is_due: bool) -> Option<NodeDress> {
+    let mut dress = NodeDress::default();
     if node.annotations().get(annotation::SCALE_DOWN_DISABLED).is_none_or(|value| value != "true") {
-        let pair = json!({
-            annotation::SCALE_DOWN_DISABLED: "true", annotation::SCALE_DOWN_DISABLED_BY_MCM: "true",
-        });
-        patch.insert("metadata".to_owned(), json!({ "annotations": pair }));
+        for key in [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM] {
+            dress.annotations.insert(key.to_owned(), Some("true".to_owned()));
+        }
     }
     if is_due && !is_tainted(node) {
         let mut taints = taints_of(node).to_vec();
         taints.push(Taint { key: taint::PRESERVED.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() });
-        patch.insert("spec".to_owned(), json!({ "taints": taints }));
+        dress.taints = Some(taints);
     }
-    (!patch.is_empty()).then_some(Value::Object(patch))
+    dress.unless_empty()
+}
+
+/// The write on a Node for a preservation.
+fn dressing(dress: NodeDress) -> Effect {
+    Effect::Dress { step: NodeStep::Preservation, dress: Box::new(dress) }
 }
 
 fn taints_of(node: &Node) -> &[Taint] {
@@ -310,29 +315,14 @@ fn is_tainted(node: &Node) -> bool {
     taints_of(node).iter().any(|mark| mark.key == taint::PRESERVED)
 }
 
-fn without_taint(node: &Node) -> Value {
-    let others: Vec<&Taint> = taints_of(node).iter().filter(|mark| mark.key != taint::PRESERVED).collect();
-    json!({ "taints": others })
+fn without_taint(node: &Node) -> Vec<Taint> {
+    taints_of(node).iter().filter(|mark| mark.key != taint::PRESERVED).cloned().collect()
 }
 
 /// The condition `Preserved`; its transition time stays while status and reason do.
-pub(super) fn preserved_condition(node: &Node, status: &str, reason: &str, message: &str, now: Timestamp) -> Value {
-    let changed_at = condition(conditions_of(node), node_condition::PRESERVED)
-        .filter(|stored| stored.status == status && stored.reason.as_deref() == Some(reason))
-        .and_then(|stored| stored.last_transition_time.as_ref())
-        .map_or(now, |time| time.0);
-    json!({
-        "type": node_condition::PRESERVED,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "lastHeartbeatTime": rfc3339(now),
-        "lastTransitionTime": rfc3339(changed_at),
-    })
-}
-
-/// The write of the condition.
-pub(super) fn set(condition: Value) -> Effect {
+pub(super) fn tell_preserved(node: &Node, status: &str, reason: &str, message: &str, now: Timestamp) -> Effect {
+    let kind = node_condition::PRESERVED;
+    let condition = Box::new(condition_now(node, kind, status, reason, message.to_owned(), now));
     Effect::SetNodeCondition { step: NodeStep::Preservation, condition }
 }
 
@@ -344,11 +334,9 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
             .is_some_and(|stored| stored.reason.as_deref() != Some(node_condition::REASON_PRESERVATION_STOPPED));
         if is_preserved {
             let reason = node_condition::REASON_PRESERVATION_STOPPED;
-            effects.push(set(preserved_condition(node, "False", reason, "", seen.now)));
+            effects.push(tell_preserved(node, "False", reason, "", seen.now));
         }
-        if let Some(patch) = unmarked(node, annotations) {
-            effects.push(Effect::PatchNode { step: NodeStep::Preservation, patch, guard: VersionGuard::Observed });
-        }
+        effects.extend(unmarked(node, annotations).map(dressing));
     }
     effects.extend(own_annotations_go(seen, VersionGuard::Any).filter(|_| annotations == Annotations::Go));
     let mut change = StatusChange::new().preservation_stops();
@@ -372,10 +360,8 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
 /// would use the set's allowance up for as long as the machine lives (MC-149). The original leaves them.
 fn let_go(seen: &Observation) -> Say {
     let node = seen.node.ours().and_then(|node| unmarked(node, Annotations::Go));
-    let node =
-        node.map(|patch| Effect::PatchNode { step: NodeStep::Preservation, patch, guard: VersionGuard::Observed });
     // A user may have decided meanwhile.
-    let effects = node.into_iter().chain(own_annotations_go(seen, VersionGuard::Observed));
+    let effects = node.map(dressing).into_iter().chain(own_annotations_go(seen, VersionGuard::Observed));
     Say::act("let-recovered-go", effects.collect(), Next::Again)
 }
 
@@ -386,36 +372,29 @@ fn own_annotations_go(seen: &Observation, guard: VersionGuard) -> Option<Effect>
     if !mine.iter().any(|key| own.contains_key(*key)) {
         return None;
     }
-    let gone: Map<String, Value> = mine.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
-    Some(Effect::PatchMachine { patch: json!({ "metadata": { "annotations": gone } }), guard })
+    Some(Effect::ForgetPreservation(guard))
 }
 
 /// The Node without what a preservation has put on it. A user's own annotation for cluster-autoscaler stays.
-fn unmarked(node: &Node, annotations: Annotations) -> Option<Value> {
+fn unmarked(node: &Node, annotations: Annotations) -> Option<NodeDress> {
     let has = |key: &str| node.annotations().get(key).map(String::as_str);
-    let mut gone = Map::new();
+    let mut dress = NodeDress::default();
+    let mut gone = |key: &str| dress.annotations.insert(key.to_owned(), None);
     if has(annotation::SCALE_DOWN_DISABLED_BY_MCM) == Some("true") {
-        gone.insert(annotation::SCALE_DOWN_DISABLED.to_owned(), Value::Null);
-        gone.insert(annotation::SCALE_DOWN_DISABLED_BY_MCM.to_owned(), Value::Null);
+        gone(annotation::SCALE_DOWN_DISABLED);
+        gone(annotation::SCALE_DOWN_DISABLED_BY_MCM);
     }
     if annotations == Annotations::Go && has(annotation::PRESERVE).is_some() {
-        gone.insert(annotation::PRESERVE.to_owned(), Value::Null);
+        gone(annotation::PRESERVE);
     }
-    let mut patch = Map::new();
-    if !gone.is_empty() {
-        patch.insert("metadata".to_owned(), json!({ "annotations": gone }));
-    }
-    if is_tainted(node) {
-        patch.insert("spec".to_owned(), without_taint(node));
-    }
-    (!patch.is_empty()).then_some(Value::Object(patch))
+    dress.taints = is_tainted(node).then(|| without_taint(node));
+    dress.unless_empty()
 }
 
 /// A machine that runs again takes pods again, preserved or not.
 fn lift_taint(seen: &Observation) -> Option<Say> {
     let node = seen.node.ours().filter(|node| *seen.phase() == MachinePhase::Running && is_tainted(node))?;
-    let patch = json!({ "spec": without_taint(node) });
-    let lift = Effect::PatchNode { step: NodeStep::Preservation, patch, guard: VersionGuard::Observed };
+    let lift = dressing(NodeDress::of_taints(without_taint(node)));
     Some(Say::act("lift-preserved-taint", vec![lift], Next::Again))
 }
 
@@ -426,10 +405,6 @@ fn remember_the_nodes_value(said: &Said<'_>, speaker: Speaker) -> Option<Say> {
     if speaker == Speaker::Machine || (said.machine.is_none() && said.last_applied == value) {
         return None;
     }
-    let annotations = json!({
-        annotation::PRESERVE: null, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE: value,
-    });
-    let patch = json!({ "metadata": { "annotations": annotations } });
-    let remember = Effect::PatchMachine { patch, guard: VersionGuard::Any };
+    let remember = Effect::RememberNodesWish(value.to_owned());
     Some(Say::act("remember-preserve-value", vec![remember], Next::Again))
 }

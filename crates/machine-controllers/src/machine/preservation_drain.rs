@@ -12,7 +12,7 @@ use super::{
     deletion_drain::{is_worth_a_write, told, told_failure, tries_again},
     observation::{DrainState, Force, Observation, condition, conditions_of},
     plan::{DrainFlow, DrainOrder, Effect, Next, Say},
-    preservation::{ends, explained, preserved_condition, set},
+    preservation::{ends, explained, tell_preserved},
     retry::RetryPeriod,
     status_change::rfc3339,
     time_limit::{TimeLimit, node_limit},
@@ -117,7 +117,7 @@ fn ended(
     });
     let mut effects = Vec::new();
     if !is_told {
-        effects.push(set(preserved_condition(node, status, reason, &message, seen.now)));
+        effects.push(tell_preserved(node, status, reason, &message, seen.now));
     }
     let Some(error) = error else { return Say::act("preserved-and-drained", effects, Next::Again) };
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);

@@ -102,19 +102,7 @@ impl Story {
     fn carry_out(&mut self, plan: &Plan) {
         self.machine = after(plan, &self.machine);
         if let Some(node) = &mut self.node {
-            let mut object = serde_json::to_value(&*node).unwrap();
-            for effect in &plan.effects {
-                match effect {
-                    Effect::PatchNode { patch, .. } => json_patch::merge(&mut object, patch),
-                    Effect::AddNodeCondition(condition) | Effect::SetNodeCondition { condition, .. } => {
-                        let all = object["status"]["conditions"].as_array_mut().unwrap();
-                        all.retain(|stored| stored["type"] != condition["type"]);
-                        all.push(condition.clone());
-                    }
-                    _ => {}
-                }
-            }
-            *node = serde_json::from_value(object).unwrap();
+            *node = node_after(plan, node);
         }
         self.effects.extend(plan.effects.iter().cloned());
     }
@@ -295,8 +283,8 @@ fn mc_149_one_that_recovers_before_its_preservation_begins_is_let_go(#[case] sto
     assert!(!own.contains_key(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE));
     assert!(!back.node.as_ref().unwrap().annotations().contains_key(annotation::PRESERVE));
     let names = back.effects.iter().map(|effect| match effect {
-        Effect::PatchNode { guard: VersionGuard::Observed, .. } => "patch-node",
-        Effect::PatchMachine { guard: VersionGuard::Observed, .. } => "patch-machine",
+        Effect::Dress { .. } => "patch-node",
+        Effect::ForgetPreservation(VersionGuard::Observed) => "patch-machine",
         other => panic!("{other:?}"),
     });
     assert_eq!(

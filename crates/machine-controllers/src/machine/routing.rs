@@ -182,7 +182,7 @@ fn node_update_matters(old: &Node, new: &Node, machine: &Machine) -> bool {
         || capacity(old) != capacity(new)
         || (may_be_drained(machine) && attached(old) != attached(new))
         || (is_dressed_otherwise
-            && node_metadata::wanted(&machine.name_any(), &machine.spec.node_template, new).patch.is_some())
+            && !node_metadata::wanted(&machine.name_any(), &machine.spec.node_template, new).dress.is_empty())
 }
 
 /// Machines to look at after a change of a class.

@@ -51,7 +51,7 @@ fn mc_265_a_machine_that_is_being_deleted_gets_no_other_capacity_on_its_node() {
         let mut seen = on_a_node(machine, "True", 200);
         seen.class.virtual_capacity = Some([("x/y".to_owned(), quantity.clone())].into());
         let effects = decide(&seen).effects;
-        effects.iter().any(|effect| matches!(effect, Effect::PatchNodeStatus(_)))
+        effects.iter().any(|effect| matches!(effect, Effect::MirrorCapacity(_)))
     };
     assert!(gets_it(running()), "who is woken, see `routing`");
     for leaving in [deleted_at(running(), 100), super::deletion_tests::resting(DeletionStage::Drain)] {

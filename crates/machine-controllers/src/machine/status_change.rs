@@ -6,9 +6,9 @@
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{NodeAddress, NodeCondition},
-    apimachinery::pkg::apis::meta::v1::Condition,
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
 };
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use super::{
     observation::{Observation, since},
@@ -26,20 +26,21 @@ const REPEAT_AFTER: std::time::Duration = std::time::Duration::from_secs(30 * 60
 const COMPARED: usize = 4096;
 
 /// A change of a machine's status.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StatusChange {
-    phase: Option<(MachinePhase, TimeoutClock)>,
-    operation: Option<Operation>,
-    conditions: Option<Vec<NodeCondition>>,
-    addresses: Option<Vec<NodeAddress>>,
-    last_known_state: Option<String>,
-    preservation: Option<Preservation>,
-    progress: Option<Progress>,
+    pub(super) phase: Option<(MachinePhase, TimeoutClock)>,
+    pub(super) operation: Option<Operation>,
+    pub(super) conditions: Option<Vec<NodeCondition>>,
+    pub(super) addresses: Option<Vec<NodeAddress>>,
+    pub(super) last_known_state: Option<String>,
+    pub(super) preservation: Option<Preservation>,
+    pub(super) progress: Option<Progress>,
+    pub(super) doubt: Option<Doubt>,
 }
 
 /// What becomes of a machine's preservation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Preservation {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) enum Preservation {
     /// It ends.
     Ends,
     /// It ends, and the clock of the phase starts anew.
@@ -49,7 +50,7 @@ enum Preservation {
 }
 
 /// Whether a phase is being timed, as `timeoutActive` tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum TimeoutClock {
     /// Yes.
     Active,
@@ -58,7 +59,7 @@ pub enum TimeoutClock {
 }
 
 /// A last operation to be written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Operation {
     /// What it is.
     pub operation: OperationType,
@@ -71,7 +72,7 @@ pub struct Operation {
 }
 
 /// What the `Progressing` condition says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Progress {
     /// Whether the machine is on its way somewhere.
     pub moving: Moving,
@@ -82,12 +83,36 @@ pub struct Progress {
 }
 
 /// Whether a machine is on its way somewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Moving {
     /// Yes.
     Yes,
     /// No: it is where it should be, or stays where it is until somebody helps.
     No,
+}
+
+impl Moving {
+    /// The status of the condition.
+    pub const fn status(self) -> &'static str {
+        match self {
+            Self::Yes => "True",
+            Self::No => "False",
+        }
+    }
+}
+
+/// What the condition `NodeIdentified` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Doubt {
+    /// Nothing: whose the Node is, is known.
+    None,
+    /// Nobody can tell whose the Node is.
+    Because {
+        /// Reason in CamelCase.
+        reason: &'static str,
+        /// Why, and what follows.
+        message: String,
+    },
 }
 
 impl StatusChange {
@@ -168,9 +193,33 @@ impl StatusChange {
         self
     }
 
+    /// Says whether anybody can tell whose the Node is.
+    #[must_use]
+    pub fn doubt(mut self, doubt: Doubt) -> Self {
+        self.doubt = Some(doubt);
+        self
+    }
+
+    /// The condition that this change writes of where the machine stands.
+    pub fn progressing(&self, at: Timestamp, machine: &Machine) -> Option<Condition> {
+        let progress = self.progress.as_ref()?;
+        let status = progress.moving.status();
+        let since = progressing(machine)
+            .filter(|stored| stored.status == status)
+            .map_or(at, |stored| stored.last_transition_time.0);
+        Some(Condition {
+            type_: machine_condition::PROGRESSING.to_owned(),
+            status: status.to_owned(),
+            reason: progress.reason.to_owned(),
+            message: progress.message.clone(),
+            observed_generation: Some(machine.metadata.generation.unwrap_or_default()),
+            last_transition_time: Time(since),
+        })
+    }
+
     /// The write of this change.
     pub fn effect(&self, seen: &Observation) -> Effect {
-        Effect::PatchStatus(self.patch(seen))
+        Effect::WriteStatus { change: Box::new(self.clone()), at: seen.now }
     }
 
     /// The write of this change, or nothing when it says what stands there already (spec §4.10).
@@ -178,64 +227,14 @@ impl StatusChange {
         (!self.is_similar(seen)).then(|| self.effect(seen))
     }
 
-    fn patch(&self, seen: &Observation) -> Value {
-        let stored = &seen.machine.status;
-        let now = rfc3339(seen.now);
-        let mut status = Map::new();
-        if let Some(operation) = &self.operation {
-            status.insert(
-                "lastOperation".to_owned(),
-                json!({
-                    "description": operation.description,
-                    "errorCode": operation.code.map(Code::as_str),
-                    "lastUpdateTime": now,
-                    "state": operation.state,
-                    "type": operation.operation,
-                }),
-            );
-        }
-        let mut current = Map::new();
-        if let Some((phase, clock)) = &self.phase {
-            if *phase != stored.current_status.phase {
-                current.insert("phase".to_owned(), json!(phase));
-                current.insert("lastUpdateTime".to_owned(), json!(now));
-            }
-            let active = *clock == TimeoutClock::Active;
-            if active != stored.current_status.timeout_active {
-                current.insert("timeoutActive".to_owned(), if active { json!(true) } else { Value::Null });
-            }
-        }
-        let is_preserved = stored.current_status.preserve_expiry_time.is_some();
-        match self.preservation {
-            Some(Preservation::Ends) if is_preserved => {
-                current.insert("preserveExpiryTime".to_owned(), Value::Null);
-            }
-            Some(Preservation::Stops) if is_preserved => {
-                current.insert("preserveExpiryTime".to_owned(), Value::Null);
-                current.insert("lastUpdateTime".to_owned(), json!(now));
-            }
-            Some(Preservation::Until(until)) => {
-                current.insert("preserveExpiryTime".to_owned(), json!(rfc3339(until)));
-                current.insert("lastUpdateTime".to_owned(), json!(now));
-            }
-            Some(Preservation::Ends | Preservation::Stops) | None => {}
-        }
-        if !current.is_empty() {
-            status.insert("currentStatus".to_owned(), Value::Object(current));
-        }
-        if let Some(conditions) = &self.conditions {
-            status.insert("conditions".to_owned(), json!(conditions));
-        }
-        if let Some(addresses) = &self.addresses {
-            status.insert("addresses".to_owned(), json!(addresses));
-        }
-        if let Some(state) = &self.last_known_state {
-            status.insert("lastKnownState".to_owned(), if state.is_empty() { Value::Null } else { json!(state) });
-        }
-        if let Some(progress) = &self.progress {
-            status.insert("machineConditions".to_owned(), machine_conditions(progress, seen));
-        }
-        json!({ "status": status })
+    /// Whether a list is replaced.
+    pub(super) fn replaces_lists(&self) -> bool {
+        self.conditions.is_some() || self.addresses.is_some() || self.replaces_machine_conditions()
+    }
+
+    /// Whether the machine's own conditions are replaced.
+    pub(super) fn replaces_machine_conditions(&self) -> bool {
+        self.progress.is_some() || self.doubt.is_some()
     }
 
     /// Whether the change says nothing that the status does not say already.
@@ -259,30 +258,6 @@ impl StatusChange {
             && operation.code.map(Code::as_str).unwrap_or_default() == last.error_code
             && masked(&operation.description) == masked(&last.description)
     }
-}
-
-/// The machine's own conditions with this progress in place of the former.
-fn machine_conditions(progress: &Progress, seen: &Observation) -> Value {
-    let stored = &seen.machine.status.machine_conditions;
-    let status = match progress.moving {
-        Moving::Yes => "True",
-        Moving::No => "False",
-    };
-    let since = stored
-        .iter()
-        .find(|condition| condition.type_ == machine_condition::PROGRESSING && condition.status == status)
-        .map_or_else(|| rfc3339(seen.now), |condition| rfc3339(condition.last_transition_time.0));
-    let others = stored.iter().filter(|condition| condition.type_ != machine_condition::PROGRESSING);
-    let mut all: Vec<Value> = others.map(|condition| json!(condition)).collect();
-    all.push(json!({
-        "type": machine_condition::PROGRESSING,
-        "status": status,
-        "reason": progress.reason,
-        "message": progress.message,
-        "observedGeneration": seen.machine.metadata.generation.unwrap_or_default(),
-        "lastTransitionTime": since,
-    }));
-    Value::Array(all)
 }
 
 /// The condition that says whom the machine waits for.

@@ -11,17 +11,21 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{
+    act::{Touched, touched},
     node_ailments::Ailments,
     observation::{
         Call, ClassState, ClassView, CreationGuarantee, DrainState, Flow, Freeze, Inputs, LastGood, NodeIdentity,
         NodeSource, NodeView, OBSERVATION_VERSION, Observation, Permit, SecretView, Silence, TargetCluster, Troubles,
         UserData,
     },
+    patches::{self, Write},
     plan::{Effect, Plan},
     settings::MachineSettings,
     shared_instance::VmOwner,
+    status_change::StatusChange,
     vm_gone::VmCheck,
 };
+use controller_runtime::objects::Patch;
 use machine_api::{
     names::{annotation, finalizer, label},
     v1alpha1::{LastOperation, Machine, MachinePhase, OperationState, OperationType},
@@ -167,13 +171,10 @@ pub fn after(plan: &Plan, machine: &Machine) -> Machine {
     let mut object = serde_json::to_value(machine).unwrap();
     for effect in &plan.effects {
         match effect {
-            Effect::PatchStatus(patch) | Effect::PatchMachine { patch, .. } => json_patch::merge(&mut object, patch),
-            Effect::RemoveMachineFinalizer => {
-                if let Some(all) = object["metadata"]["finalizers"].as_array_mut() {
-                    all.retain(|name| name != finalizer::MACHINE);
-                }
+            Effect::WriteStatus { change, at } => {
+                json_patch::merge(&mut object, &patches::status(change, *at, machine));
             }
-            _ => {}
+            effect => merge(&mut object, patches::of_machine(effect, &seen(machine.clone(), 0), machine)),
         }
     }
     serde_json::from_value(object).unwrap()
@@ -184,34 +185,46 @@ pub fn machine_writes(plan: &Plan) -> Vec<&'static str> {
     plan.effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::PatchStatus(_) => Some("status"),
-            Effect::PatchMachine { .. } | Effect::RemoveMachineFinalizer => Some("machine"),
-            _ => None,
+            Effect::DeleteMachine => None,
+            effect => match touched(effect)? {
+                Touched::MachineStatus => Some("status"),
+                Touched::Machine => Some("machine"),
+                _ => None,
+            },
         })
         .collect()
 }
 
 /// The writes of a plan on the Node.
 pub fn node_writes(plan: &Plan) -> usize {
-    plan.effects
-        .iter()
-        .filter(|effect| {
-            matches!(
-                effect,
-                Effect::PatchNode { .. }
-                    | Effect::AddNodeCondition(_)
-                    | Effect::PatchNodeStatus(_)
-                    | Effect::RemoveNodeFinalizer
-                    | Effect::DeleteNode { .. }
-            )
-        })
-        .count()
+    plan.effects.iter().filter(|effect| matches!(touched(effect), Some(Touched::Node | Touched::NodeStatus))).count()
 }
 
-/// The status patch of a plan.
-pub fn status_patch(plan: &Plan) -> Option<&Value> {
+/// Applies what an effect writes.
+pub fn merge(object: &mut Value, write: Write) {
+    match write {
+        Write::This(_, Patch::Merge(patch)) => json_patch::merge(object, &patch),
+        Write::This(_, Patch::Json(operations)) => {
+            let operations: json_patch::Patch = serde_json::from_value(Value::Array(operations)).unwrap();
+            json_patch::patch(object, &operations).unwrap();
+        }
+        Write::Nothing | Write::Void => {}
+    }
+}
+
+/// The Node after the writes of a plan.
+pub fn node_after(plan: &Plan, node: &Node) -> Node {
+    plan.effects.iter().fold(node.clone(), |node, effect| {
+        let mut object = serde_json::to_value(&node).unwrap();
+        merge(&mut object, patches::of_node(effect, &node));
+        serde_json::from_value(object).unwrap()
+    })
+}
+
+/// The change of the status that a plan writes.
+pub fn status_change(plan: &Plan) -> Option<&StatusChange> {
     plan.effects.iter().find_map(|effect| match effect {
-        Effect::PatchStatus(patch) => Some(&patch["status"]),
+        Effect::WriteStatus { change, .. } => Some(&**change),
         _ => None,
     })
 }

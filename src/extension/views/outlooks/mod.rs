@@ -33,7 +33,8 @@ use machine_api::{
 };
 use machine_controllers::{
     machine::{
-        observation::{Call, NodeStep, Observation, since},
+        act::{Touched, name_of, touched},
+        observation::{Observation, since},
         outlook::{Blocker, Outlook, Sighting},
         plan::{Effect, Next},
         status_change::rfc3339,
@@ -285,40 +286,15 @@ fn named(effect: &Effect, seen: &Observation) -> Option<(&'static str, Option<Ta
         Some(TargetView { kind: "Machine", namespace, name: seen.name().to_owned() })
     };
     let of_node = || Some(node(seen.node_label())).filter(|node| !node.name.is_empty());
-    Some(match effect {
-        Effect::PatchMachine { .. } => ("PatchMachine", machine()),
-        Effect::PatchStatus(_) => ("PatchMachineStatus", machine()),
-        Effect::RemoveMachineFinalizer => ("RemoveMachineFinalizer", machine()),
-        Effect::DeleteMachine => ("DeleteMachine", machine()),
-        Effect::PatchNode { step: NodeStep::Cordon, .. } => ("CordonNode", of_node()),
-        Effect::PatchNode { .. } => ("PatchNode", of_node()),
-        Effect::AddNodeCondition(_) | Effect::SetNodeCondition { .. } | Effect::PatchNodeStatus(_) => {
-            ("PatchNodeStatus", of_node())
+    let target = match touched(effect)? {
+        Touched::Machine | Touched::MachineStatus | Touched::Event => machine(),
+        Touched::Node | Touched::NodeStatus => of_node(),
+        Touched::Attachment(name) => {
+            Some(TargetView { kind: "VolumeAttachment", namespace: String::new(), name: name.to_owned() })
         }
-        Effect::RemoveNodeFinalizer => ("RemoveNodeFinalizer", of_node()),
-        Effect::DeleteNode { .. } => ("DeleteNode", of_node()),
-        Effect::DeleteAttachment { name, .. } => (
-            "DeleteVolumeAttachment",
-            Some(TargetView { kind: "VolumeAttachment", namespace: String::new(), name: name.clone() }),
-        ),
-        Effect::EnsureToken => ("EnsureBootstrapToken", None),
-        Effect::DeleteToken => ("DeleteBootstrapToken", None),
-        Effect::Start(call) => (call_name(*call), None),
-        Effect::Warn { .. } | Effect::Tell { .. } => ("RecordEvent", machine()),
-        Effect::RereadMachine | Effect::RereadNode | Effect::LookForNode | Effect::Remember(_) | Effect::Measure(_) => {
-            return None;
-        }
-    })
-}
-
-const fn call_name(call: Call) -> &'static str {
-    match call {
-        Call::Status => "GetVmStatus",
-        Call::Create => "CreateVm",
-        Call::Initialize => "InitializeVm",
-        Call::Delete => "DeleteVm",
-        Call::DeleteStale => "DeleteStaleVm",
-    }
+        Touched::Token | Touched::Vm => None,
+    };
+    Some((name_of(effect)?, target))
 }
 
 #[async_trait]

@@ -1,6 +1,11 @@
 //! How effects are carried out in the played world: writes, driver calls, and the patches that the machine's rules write.
 
+use super::super::{
+    node_dress::NodeDress,
+    patches::{self, Write},
+};
 use super::*;
+use controller_runtime::objects::Patch;
 use machine_api::names::stage_text;
 
 /// The creation timeout by default.
@@ -22,22 +27,29 @@ impl World {
 
     fn effect(&mut self, effect: &Effect, seen: &Observation) -> Acted {
         match effect {
-            Effect::PatchMachine { patch, guard } => {
-                self.write_machine(*guard, |machine| patch_machine(machine, patch))
+            Effect::AddMachineFinalizer
+            | Effect::Link(_)
+            | Effect::ForgetPreservation(_)
+            | Effect::RememberNodesWish(_) => {
+                let Write::This(_, Patch::Merge(patch)) = patches::of_machine(effect, seen, &seen.machine) else {
+                    panic!("{effect:?} is a merge patch")
+                };
+                let guard = if patch["metadata"]["resourceVersion"].is_null() {
+                    VersionGuard::Any
+                } else {
+                    VersionGuard::Observed
+                };
+                self.write_machine(guard, |machine| patch_machine(machine, &patch))
             }
-            Effect::PatchStatus(patch) => {
+            Effect::WriteStatus { change, at: now } => {
+                let patch = patches::status(change, *now, &seen.machine);
                 let kept = self
                     .machine
                     .as_ref()
                     .and_then(|machine| machine.status.current_status.preserve_expiry_time.clone())
                     .filter(|end| end.0 > at(self.now));
-                self.judge(seen, patch);
-                let lists = ["conditions", "machineConditions", "addresses"];
-                let guard = if lists.iter().any(|name| !patch["status"][*name].is_null()) {
-                    VersionGuard::Observed
-                } else {
-                    VersionGuard::Any
-                };
+                self.judge(seen, &patch);
+                let guard = if change.replaces_lists() { VersionGuard::Observed } else { VersionGuard::Any };
                 let acted = self.write_machine(guard, |machine| patch_status(machine, &patch["status"]));
                 if let Some(machine) = &self.machine {
                     let current = &machine.status.current_status;
@@ -92,10 +104,11 @@ impl World {
                 self.process.node.clone_from(&self.node);
                 Acted::Done
             }
-            Effect::PatchNode { .. }
+            Effect::Cordon
+            | Effect::Dress { .. }
             | Effect::AddNodeCondition(_)
             | Effect::SetNodeCondition { .. }
-            | Effect::PatchNodeStatus(_)
+            | Effect::MirrorCapacity(_)
             | Effect::RemoveNodeFinalizer
             | Effect::DeleteNode { .. } => self.write_node(effect),
             Effect::Start(call) => self.start(*call, seen),
@@ -179,13 +192,12 @@ impl World {
         let target = Arc::make_mut(node);
         let mut verdict = None;
         match effect {
-            Effect::PatchNode { patch, .. } => patch_node(target, patch),
-            Effect::AddNodeCondition(value) | Effect::SetNodeCondition { condition: value, .. } => {
-                let condition: k8s_openapi::api::core::v1::NodeCondition =
-                    serde_json::from_value(value.clone()).unwrap();
+            Effect::Cordon => target.spec.get_or_insert_default().unschedulable = Some(true),
+            Effect::Dress { dress, .. } => wear(target, dress),
+            Effect::AddNodeCondition(condition) | Effect::SetNodeCondition { condition, .. } => {
                 let all = target.status.get_or_insert_default().conditions.get_or_insert_default();
                 all.retain(|stored| stored.type_ != condition.type_);
-                all.push(condition);
+                all.push((**condition).clone());
             }
             Effect::RemoveNodeFinalizer => target.finalizers_mut().retain(|name| name != finalizer::NODE),
             Effect::DeleteNode { .. } => {
@@ -269,13 +281,23 @@ fn patch_metadata(metadata: &mut kube::api::ObjectMeta, patch: &Value) {
     }
 }
 
-fn patch_node(node: &mut Node, patch: &Value) {
-    patch_metadata(&mut node.metadata, &patch["metadata"]);
-    if let Some(unschedulable) = patch["spec"]["unschedulable"].as_bool() {
-        node.spec.get_or_insert_default().unschedulable = Some(unschedulable);
+fn wear(node: &mut Node, dress: &NodeDress) {
+    for (changes, all) in
+        [(&dress.labels, &mut node.metadata.labels), (&dress.annotations, &mut node.metadata.annotations)]
+    {
+        let all = all.get_or_insert_default();
+        for (key, value) in changes {
+            match value {
+                Some(value) => drop(all.insert(key.clone(), value.clone())),
+                None => drop(all.remove(key)),
+            }
+        }
     }
-    if !patch["spec"]["taints"].is_null() {
-        node.spec.get_or_insert_default().taints = serde_json::from_value(patch["spec"]["taints"].clone()).unwrap();
+    if let Some(finalizers) = &dress.finalizers {
+        node.metadata.finalizers = Some(finalizers.clone());
+    }
+    if let Some(taints) = &dress.taints {
+        node.spec.get_or_insert_default().taints = Some(taints.clone());
     }
 }
 

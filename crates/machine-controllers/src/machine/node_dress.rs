@@ -1,0 +1,39 @@
+//! What is to change on a Node: labels, annotations, finalizers and taints, as values.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Taint;
+use serde::Serialize;
+
+/// Keys to set; with `None`, keys to remove.
+pub type Changes = BTreeMap<String, Option<String>>;
+
+/// What is to change on a Node. Finalizers and taints are lists: they are written whole, and only in the version that was seen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct NodeDress {
+    /// All finalizers, if one is missing.
+    pub finalizers: Option<Vec<String>>,
+    /// Labels.
+    pub labels: Changes,
+    /// Annotations.
+    pub annotations: Changes,
+    /// All taints, if they are to change.
+    pub taints: Option<Vec<Taint>>,
+}
+
+impl NodeDress {
+    /// Only these taints.
+    pub fn of_taints(taints: Vec<Taint>) -> Self {
+        Self { taints: Some(taints), ..Self::default() }
+    }
+
+    /// Whether the Node is as it should be.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Itself, unless the Node is as it should be.
+    pub fn unless_empty(self) -> Option<Self> {
+        (!self.is_empty()).then_some(self)
+    }
+}

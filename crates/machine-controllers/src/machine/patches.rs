@@ -1,0 +1,327 @@
+//! What effects write: the one place of the room where patches are made.
+//!
+//! A list is replaced whole, and only in the version that was seen. Fields that an effect does not name are not touched, so that
+//! what this program does not know survives.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+
+use super::{
+    node_dress::NodeDress,
+    observation::{Observation, conditions_of},
+    plan::{Effect, Link, VersionGuard},
+    status_change::{Doubt, Preservation, StatusChange, TimeoutClock, rfc3339},
+};
+use controller_runtime::objects::{Part, Patch};
+use machine_api::{
+    names::{annotation, finalizer, label, machine_condition},
+    v1alpha1::Machine,
+};
+use machine_driver::Code;
+
+/// What an effect writes of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// Nothing: it is so already, or the effect is about something else.
+    Nothing,
+    /// Nothing, because the object is not what was observed: decide again.
+    Void,
+    /// This.
+    This(Part, Patch),
+}
+
+impl Write {
+    fn of(part: Part, patch: Option<Patch>) -> Self {
+        patch.map_or(Self::Nothing, |patch| Self::This(part, patch))
+    }
+}
+
+/// What an effect writes of the machine. `newest` is the machine after the effects before this one.
+pub fn of_machine(effect: &Effect, seen: &Observation, newest: &Machine) -> Write {
+    let version = newest.metadata.resource_version.as_deref();
+    match effect {
+        Effect::AddMachineFinalizer => {
+            Write::This(Part::Main, Patch::Merge(claimed(&seen.machine)).guarded_by(version))
+        }
+        Effect::Link(link) => {
+            // Somebody may set a priority at this very moment; theirs must win.
+            let guard = if link.priority.is_some() { VersionGuard::Observed } else { VersionGuard::Any };
+            Write::This(Part::Main, guarded(linked(link), guard, version))
+        }
+        Effect::ForgetPreservation(guard) => Write::This(Part::Main, guarded(forgotten(), *guard, version)),
+        Effect::RememberNodesWish(value) => Write::This(Part::Main, Patch::Merge(remembered(value))),
+        Effect::WriteStatus { change, at } => {
+            if !lists_are_as_seen(change, &seen.machine, newest) {
+                return Write::Void;
+            }
+            let guard = if change.replaces_lists() { VersionGuard::Observed } else { VersionGuard::Any };
+            Write::This(Part::Status, guarded(status(change, *at, &seen.machine), guard, version))
+        }
+        Effect::RemoveMachineFinalizer => Write::of(Part::Main, without(newest.finalizers(), finalizer::MACHINE)),
+        Effect::DeleteMachine
+        | Effect::RereadMachine
+        | Effect::RereadNode
+        | Effect::LookForNode
+        | Effect::Cordon
+        | Effect::Dress { .. }
+        | Effect::MirrorCapacity(_)
+        | Effect::AddNodeCondition(_)
+        | Effect::SetNodeCondition { .. }
+        | Effect::RemoveNodeFinalizer
+        | Effect::DeleteNode { .. }
+        | Effect::DeleteAttachment { .. }
+        | Effect::EnsureToken
+        | Effect::DeleteToken
+        | Effect::Start(_)
+        | Effect::Warn { .. }
+        | Effect::Tell { .. }
+        | Effect::Remember(_)
+        | Effect::Measure(_) => Write::Nothing,
+    }
+}
+
+/// What an effect writes of the Node. `newest` is the Node after the effects before this one.
+pub fn of_node(effect: &Effect, newest: &Node) -> Write {
+    let version = newest.metadata.resource_version.as_deref();
+    match effect {
+        Effect::Cordon => Write::This(Part::Main, Patch::Merge(json!({ "spec": { "unschedulable": true } }))),
+        Effect::Dress { dress, .. } => Write::This(Part::Main, Patch::Merge(dressed(dress)).guarded_by(version)),
+        Effect::MirrorCapacity(capacity) => {
+            Write::This(Part::Status, Patch::Merge(json!({ "status": { "capacity": capacity } })))
+        }
+        Effect::AddNodeCondition(condition) => Write::This(Part::Status, added_condition(newest, condition)),
+        Effect::SetNodeCondition { condition, .. } => Write::This(Part::Status, set_condition(newest, condition)),
+        Effect::RemoveNodeFinalizer => Write::of(Part::Main, without(newest.finalizers(), finalizer::NODE)),
+        Effect::AddMachineFinalizer
+        | Effect::Link(_)
+        | Effect::ForgetPreservation(_)
+        | Effect::RememberNodesWish(_)
+        | Effect::WriteStatus { .. }
+        | Effect::RemoveMachineFinalizer
+        | Effect::DeleteMachine
+        | Effect::RereadMachine
+        | Effect::RereadNode
+        | Effect::LookForNode
+        | Effect::DeleteNode { .. }
+        | Effect::DeleteAttachment { .. }
+        | Effect::EnsureToken
+        | Effect::DeleteToken
+        | Effect::Start(_)
+        | Effect::Warn { .. }
+        | Effect::Tell { .. }
+        | Effect::Remember(_)
+        | Effect::Measure(_) => Write::Nothing,
+    }
+}
+
+/// The patch, bound to the version that was observed where it has to be.
+fn guarded(patch: Value, guard: VersionGuard, version: Option<&str>) -> Patch {
+    let patch = Patch::Merge(patch);
+    match guard {
+        VersionGuard::Any => patch,
+        VersionGuard::Observed => patch.guarded_by(version),
+    }
+}
+
+/// Our finalizer behind those that are there.
+fn claimed(machine: &Machine) -> Value {
+    let mut all = machine.finalizers().to_vec();
+    all.push(finalizer::MACHINE.to_owned());
+    json!({ "metadata": { "finalizers": all } })
+}
+
+/// What is known of the VM and the Node of a machine.
+fn linked(link: &Link) -> Value {
+    let mut metadata = Map::new();
+    if let Some(node) = &link.node {
+        metadata.insert("labels".to_owned(), json!({ label::NODE: node }));
+    }
+    if let Some(priority) = link.priority {
+        metadata.insert("annotations".to_owned(), json!({ annotation::MACHINE_PRIORITY: priority.to_string() }));
+    }
+    let mut patch = Map::new();
+    if !metadata.is_empty() {
+        patch.insert("metadata".to_owned(), Value::Object(metadata));
+    }
+    if let Some(id) = &link.provider_id {
+        patch.insert("spec".to_owned(), json!({ "providerID": id }));
+    }
+    Value::Object(patch)
+}
+
+/// What a machine says of its preservation, taken off.
+fn forgotten() -> Value {
+    let gone = json!({ annotation::PRESERVE: null, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE: null });
+    json!({ "metadata": { "annotations": gone } })
+}
+
+/// What the Node says of the preservation, kept on the machine; the machine's own annotation goes.
+fn remembered(value: &str) -> Value {
+    let annotations = json!({ annotation::PRESERVE: null, annotation::LAST_APPLIED_NODE_PRESERVE_VALUE: value });
+    json!({ "metadata": { "annotations": annotations } })
+}
+
+/// What a Node lacks.
+fn dressed(dress: &NodeDress) -> Value {
+    let mut metadata = Map::new();
+    if let Some(finalizers) = &dress.finalizers {
+        metadata.insert("finalizers".to_owned(), json!(finalizers));
+    }
+    for (field, changes) in [("labels", &dress.labels), ("annotations", &dress.annotations)] {
+        if !changes.is_empty() {
+            metadata.insert(field.to_owned(), json!(changes));
+        }
+    }
+    let mut patch = Map::new();
+    if !metadata.is_empty() {
+        patch.insert("metadata".to_owned(), Value::Object(metadata));
+    }
+    if let Some(taints) = &dress.taints {
+        patch.insert("spec".to_owned(), json!({ "taints": taints }));
+    }
+    Value::Object(patch)
+}
+
+/// Takes one finalizer off, wherever it stands, without touching others.
+pub fn without(finalizers: &[String], name: &str) -> Option<Patch> {
+    let place = finalizers.iter().position(|finalizer| finalizer == name)?;
+    let path = format!("/metadata/finalizers/{place}");
+    Some(Patch::Json(vec![
+        json!({ "op": "test", "path": path, "value": name }),
+        json!({ "op": "remove", "path": path }),
+    ]))
+}
+
+/// The condition at the end of the Node's list.
+fn added_condition(node: &Node, condition: &NodeCondition) -> Patch {
+    Patch::Json(vec![if conditions_of(node).is_empty() {
+        json!({ "op": "add", "path": "/status/conditions", "value": [condition] })
+    } else {
+        json!({ "op": "add", "path": "/status/conditions/-", "value": condition })
+    }])
+}
+
+/// The condition in place of the one of its type, at the end of the list; others are not touched (spec §1.6).
+fn set_condition(node: &Node, condition: &NodeCondition) -> Patch {
+    let Some(place) = conditions_of(node).iter().position(|stored| stored.type_ == condition.type_) else {
+        return added_condition(node, condition);
+    };
+    let path = format!("/status/conditions/{place}");
+    Patch::Json(vec![
+        json!({ "op": "test", "path": format!("{path}/type"), "value": condition.type_ }),
+        json!({ "op": "remove", "path": path }),
+        json!({ "op": "add", "path": "/status/conditions/-", "value": condition }),
+    ])
+}
+
+/// Whether the lists that a change replaces are those that were observed: what somebody else has put in meanwhile would be lost.
+fn lists_are_as_seen(change: &StatusChange, seen: &Machine, newest: &Machine) -> bool {
+    let (before, now) = (&seen.status, &newest.status);
+    (change.conditions.is_none() || before.conditions == now.conditions)
+        && (change.addresses.is_none() || before.addresses == now.addresses)
+        && (!change.replaces_machine_conditions() || before.machine_conditions == now.machine_conditions)
+}
+
+/// The merge patch of a change of this machine's status.
+pub fn status(change: &StatusChange, at: Timestamp, machine: &Machine) -> Value {
+    let stored = &machine.status;
+    let now = rfc3339(at);
+    let mut status = Map::new();
+    if let Some(operation) = &change.operation {
+        status.insert(
+            "lastOperation".to_owned(),
+            json!({
+                "description": operation.description,
+                "errorCode": operation.code.map(Code::as_str),
+                "lastUpdateTime": now,
+                "state": operation.state,
+                "type": operation.operation,
+            }),
+        );
+    }
+    let current = current_status(change, &now, machine);
+    if !current.is_empty() {
+        status.insert("currentStatus".to_owned(), Value::Object(current));
+    }
+    if let Some(conditions) = &change.conditions {
+        status.insert("conditions".to_owned(), json!(conditions));
+    }
+    if let Some(addresses) = &change.addresses {
+        status.insert("addresses".to_owned(), json!(addresses));
+    }
+    if let Some(state) = &change.last_known_state {
+        status.insert("lastKnownState".to_owned(), if state.is_empty() { Value::Null } else { json!(state) });
+    }
+    if change.replaces_machine_conditions() {
+        let mut all: Vec<Value> = stored.machine_conditions.iter().map(|condition| json!(condition)).collect();
+        if let Some(condition) = change.progressing(at, machine) {
+            all = without_type(all, machine_condition::PROGRESSING);
+            all.push(json!(condition));
+        }
+        if let Some(doubt) = &change.doubt {
+            all = with_doubt(all, doubt, &now, machine);
+        }
+        status.insert("machineConditions".to_owned(), Value::Array(all));
+    }
+    json!({ "status": status })
+}
+
+fn current_status(change: &StatusChange, now: &str, machine: &Machine) -> Map<String, Value> {
+    let stored = &machine.status.current_status;
+    let mut current = Map::new();
+    if let Some((phase, clock)) = &change.phase {
+        if *phase != stored.phase {
+            current.insert("phase".to_owned(), json!(phase));
+            current.insert("lastUpdateTime".to_owned(), json!(now));
+        }
+        let active = *clock == TimeoutClock::Active;
+        if active != stored.timeout_active {
+            current.insert("timeoutActive".to_owned(), if active { json!(true) } else { Value::Null });
+        }
+    }
+    let is_preserved = stored.preserve_expiry_time.is_some();
+    match change.preservation {
+        Some(Preservation::Ends) if is_preserved => {
+            current.insert("preserveExpiryTime".to_owned(), Value::Null);
+        }
+        Some(Preservation::Stops) if is_preserved => {
+            current.insert("preserveExpiryTime".to_owned(), Value::Null);
+            current.insert("lastUpdateTime".to_owned(), json!(now));
+        }
+        Some(Preservation::Until(until)) => {
+            current.insert("preserveExpiryTime".to_owned(), json!(rfc3339(until)));
+            current.insert("lastUpdateTime".to_owned(), json!(now));
+        }
+        Some(Preservation::Ends | Preservation::Stops) | None => {}
+    }
+    current
+}
+
+/// The machine's own conditions with this doubt in place of the former, or without any.
+fn with_doubt(all: Vec<Value>, doubt: &Doubt, now: &str, machine: &Machine) -> Vec<Value> {
+    let stored = &machine.status.machine_conditions;
+    let since = stored
+        .iter()
+        .find(|condition| condition.type_ == machine_condition::NODE_IDENTIFIED)
+        .map_or_else(|| now.to_owned(), |condition| rfc3339(condition.last_transition_time.0));
+    let mut all = without_type(all, machine_condition::NODE_IDENTIFIED);
+    match doubt {
+        Doubt::None => {}
+        Doubt::Because { reason, message } => all.push(json!({
+            "type": machine_condition::NODE_IDENTIFIED,
+            "status": "Unknown",
+            "reason": reason,
+            "message": message,
+            "observedGeneration": machine.metadata.generation.unwrap_or_default(),
+            "lastTransitionTime": since,
+        })),
+    }
+    all
+}
+
+fn without_type(mut all: Vec<Value>, name: &str) -> Vec<Value> {
+    all.retain(|condition| condition["type"] != name);
+    all
+}
