@@ -5,6 +5,7 @@
 //! elsewhere, or `docs/architecture.md` and the tables below are to be changed with it, on purpose.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -29,7 +30,11 @@ const WAITING: [&str; 3] = ["async fn", ".await", "tokio::"];
 const IMPURE: [&str; 6] = ["kube::Client", "kube::Api", "Instant::now", "Timestamp::now", "SystemTime", "rand::rng"];
 
 /// Rooms whose effects are verbs: what they write is made in `patches.rs` and nowhere else.
-const VERBAL: [&str; 2] = ["machine-controllers/src/machine/", "machine-controllers/src/set/"];
+const VERBAL: [&str; 3] =
+    ["machine-controllers/src/deployment/", "machine-controllers/src/machine/", "machine-controllers/src/set/"];
+
+/// So many effects may be asked for beside those places, such as whether a plan makes machines.
+const FEW_EFFECTS: usize = 3;
 
 /// What only `patches.rs` of such a room has.
 const WRITTEN: [&str; 2] = ["json!", "Patch"];
@@ -179,6 +184,45 @@ fn patches_are_made_in_one_file_of_a_room() {
         wrong.extend(words.map(|word| format!("{}: {word}", source.path.display())));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// An effect that is added shall not compile before it is written and carried out, and nothing else may have to know it.
+#[test]
+fn effects_are_taken_apart_where_they_are_carried_out() {
+    let mut wrong = Vec::new();
+    let mut taken_apart = 0;
+    let knows_effects = |source: &Source| source.room() != "driver-virtual";
+    let all = [sources_below("crates"), sources_below("src")];
+    for source in all.into_iter().flatten().filter(knows_effects) {
+        let code = source.outside_tests();
+        let arms: BTreeSet<String> = code
+            .match_indices("Effect::")
+            .map(|(place, lead)| &code[place + lead.len()..])
+            .filter(|rest| is_pattern(rest))
+            .map(word)
+            .collect();
+        let is_carried_out = ["patches.rs", "act.rs"].iter().any(|name| source.path.ends_with(name));
+        if arms.len() > FEW_EFFECTS && is_carried_out {
+            taken_apart += 1;
+        } else if arms.len() > FEW_EFFECTS && !source.is_test() {
+            wrong.push(format!("{}: {arms:?}", source.path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(taken_apart >= 2 * VERBAL.len(), "{taken_apart}");
+}
+
+/// Whether the name of an effect that begins here is followed by `=>` or another alternative.
+fn is_pattern(rest: &str) -> bool {
+    let after_name = rest.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_').trim_start();
+    let closing = match after_name.chars().next() {
+        Some('{') => '}',
+        Some('(') => ')',
+        _ => return after_name.starts_with("=>") || after_name.starts_with("| "),
+    };
+    let Some((_, after)) = after_name.split_once(closing) else { return false };
+    let after = after.trim_start();
+    after.starts_with("=>") || after.starts_with("| ")
 }
 
 #[test]

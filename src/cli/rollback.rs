@@ -19,12 +19,14 @@ use controller_runtime::{
     error::ApiError,
     gate::Gate,
     key::{ObjectKey, Target},
-    objects::{Objects, Part},
+    objects::Objects,
 };
 use machine_api::v1alpha1::{MachineDeployment, MachineSet, controller_of};
 use machine_controllers::deployment::{
+    patches,
+    plan::Effect,
     revision::revision_of,
-    rollback::{Found, Wish, find, patch},
+    rollback::{Found, Wish, find, rolled_back_to},
     template_equality::is_equal,
 };
 
@@ -117,8 +119,10 @@ async fn attempt(
         set.spec.template.spec.class.name,
         if deployment.spec.paused { "; it is paused, so nothing is rolled out until spec.paused is false" } else { "" },
     );
-    let Some(change) = patch(&deployment, set).filter(|_| !args.dry_run) else { return Ok(Ok(done)) };
-    match deployments.patch(&Target::of(&*deployment), Part::Main, change).await {
+    let effect = Effect::RollBack(Box::new(rolled_back_to(&deployment, set)));
+    let written = patches::of_deployment(&effect, &deployment).filter(|_| !args.dry_run);
+    let Some((part, change)) = written else { return Ok(Ok(done)) };
+    match deployments.patch(&Target::of(&*deployment), part, change).await {
         Ok(_) => Ok(Ok(done)),
         Err(conflict @ ApiError::Conflict(_)) => Ok(Err(conflict)),
         Err(error) => Err(failed("rollback", &error)),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 /// A decision as a controller is given it: a pure function from what is observed to a plan.
 pub type Decision<O, P> = Arc<dyn Fn(&O) -> P + Send + Sync>;
 
+mod changes;
 pub mod checked;
 pub mod class;
 pub mod deployment;

@@ -22,11 +22,12 @@ use super::{
     refusals::Costs,
     trace::Trace,
 };
-use controller_runtime::{key::Target, objects::Patch, store::Store};
+use controller_runtime::{key::Target, store::Store};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use kube::ResourceExt;
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
-    v1alpha1::{Machine, MachineDeployment, MachinePhase, controller_of},
+    v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, controller_of},
 };
 use machine_controllers::{
     deployment::{self, observe::DeploymentObservation},
@@ -500,11 +501,11 @@ fn is_being_replaced(machine: &Machine) -> bool {
 }
 
 /// The set that is told by this when the scaler has changed its deployment's size.
-fn told_of_scaler(effect: &deployment::plan::Effect) -> Option<&Target> {
+fn told_of_scaler(effect: &deployment::plan::Effect) -> Option<Target> {
     match effect {
-        deployment::plan::Effect::PatchSet { set, patch: Patch::Merge(patch) } => {
-            let told = &patch["metadata"]["annotations"][annotation::LAST_REPLICA_CHANGE_BY_SCALER];
-            told.is_string().then_some(set)
+        deployment::plan::Effect::SyncSet { set, wanted } => {
+            let told = |set: &MachineSet| set.annotations().get(annotation::LAST_REPLICA_CHANGE_BY_SCALER).cloned();
+            (told(wanted).is_some() && told(wanted) != told(set)).then(|| Target::of(&**set))
         }
         _ => None,
     }

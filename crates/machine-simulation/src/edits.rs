@@ -12,7 +12,7 @@ use super::{
     history::{Edit, Margin, Picks, Setup, Strategy},
     tampering,
 };
-use controller_runtime::{key::ObjectKey, objects::Part};
+use controller_runtime::key::ObjectKey;
 use kube_values::{duration::GoDuration, selector::Labels};
 use machine_api::{
     names::{MACHINE_CLASS_KIND, annotation, label},
@@ -22,7 +22,11 @@ use machine_api::{
     },
 };
 use machine_controllers::{
-    deployment::rollback::{Found, Wish, find, patch},
+    deployment::{
+        patches,
+        plan::Effect,
+        rollback::{Found, Wish, find, rolled_back_to},
+    },
     set::counts::is_terminating,
 };
 
@@ -180,11 +184,11 @@ fn roll_back(api: &mut Api, revision: u8) {
         controller_of(&set.metadata).is_some_and(|owner| Some(&owner.uid) == deployment.metadata.uid.as_ref())
     };
     let sets: Vec<&MachineSet> = sets.iter().map(|set| &**set).filter(is_own).collect();
-    if let Found::Set { set, .. } = find(&deployment, &sets, Wish::from(i64::from(revision)))
-        && let Some(patch) = patch(&deployment, set)
-    {
+    if let Found::Set { set, .. } = find(&deployment, &sets, Wish::from(i64::from(revision))) {
+        let effect = Effect::RollBack(Box::new(rolled_back_to(&deployment, set)));
+        let Some((part, patch)) = patches::of_deployment(&effect, &deployment) else { return };
         // Nobody is faster here.
-        let _ = api.patch::<MachineDeployment>(&ObjectKey::of(&*deployment), Part::Main, &patch);
+        let _ = api.patch::<MachineDeployment>(&ObjectKey::of(&*deployment), part, &patch);
     }
 }
 

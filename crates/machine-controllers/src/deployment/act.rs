@@ -1,6 +1,6 @@
 //! Carries a plan about a deployment out. Decides nothing: what fails is reported, and the next observation sees the truth.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use kube::ResourceExt;
@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use super::{
     DeploymentController, conditions,
     observe::DeploymentObservation,
+    patches,
     plan::{Counted, Effect, OnFailure, Step},
     status::Report,
 };
@@ -45,7 +46,7 @@ impl Done {
     /// Takes note of an effect that got no answer.
     pub fn note(&mut self, effect: &Effect, answer: &Result<(), ApiError>) {
         if answer.as_ref().is_err_and(ApiError::outcome_unknown) {
-            self.unanswered.extend(effect.counted());
+            self.unanswered.extend(counted(effect));
         }
     }
 
@@ -72,18 +73,18 @@ impl DeploymentController {
         let mut rest = steps;
         while let Some(step) = rest.first() {
             tracing::debug!(deployment = %ObjectKey::of(&*seen.deployment), rule = step.rule, "act");
-            let is_node = |step: &&Step| matches!(step.effect, Effect::PatchNode { .. });
+            let is_node = |step: &&Step| matches!(step.effect, Effect::ChangeNode { .. });
             let run = rest.iter().take_while(is_node).count().max(1);
             let (these, tail) = rest.split_at(run.min(rest.len()));
             rest = tail;
             let result = match &step.effect {
-                Effect::PatchNode { .. } => self.patch_nodes(these, &mut done).await,
+                Effect::ChangeNode { .. } => self.patch_nodes(these, &mut done).await,
                 Effect::CreateSet(set) => self.create_set(&seen.deployment, set, &mut done).await,
-                Effect::AdoptSet { set, patch } => {
+                effect @ Effect::AdoptSet(_) => {
                     let allowed = if reread { Ok(()) } else { self.may_adopt(&seen.deployment).await };
                     reread = true;
                     match allowed {
-                        Ok(()) => gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
+                        Ok(()) => gone_is_fine(self.write_set(&seen.deployment, effect).await),
                         refused => refused,
                     }
                 }
@@ -108,16 +109,27 @@ impl DeploymentController {
         effect: &Effect,
     ) -> Result<(), ApiError> {
         match effect {
-            Effect::PatchDeployment { part, patch } => {
-                gone_is_fine(self.deps.deployments.patch(&Target::of(deployment), *part, patch.clone()).await)
+            Effect::AddFinalizer
+            | Effect::RemoveFinalizer
+            | Effect::WriteRevision(_)
+            | Effect::WriteTriggerList(_)
+            | Effect::RollBack(_)
+            | Effect::CountCollision(_)
+            | Effect::WriteStatus(_) => match patches::of_deployment(effect, deployment) {
+                Some((part, patch)) => {
+                    gone_is_fine(self.deps.deployments.patch(&Target::of(deployment), part, patch).await)
+                }
+                None => Ok(()),
+            },
+            Effect::SyncSet { .. } | Effect::SetGrowth(..) | Effect::MarkTainted(..) => {
+                gone_is_fine(self.write_set(deployment, effect).await)
             }
-            Effect::PatchSet { set, patch } => gone_is_fine(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
-            Effect::ScaleSet { set, from, to, patch } => {
-                self.deps.sets.patch(set, Part::Main, patch.clone()).await?;
-                self.tell_scaled(deployment, &set.key.name, *from, *to);
+            Effect::ScaleSet { set, to, .. } => {
+                self.write_set(deployment, effect).await?;
+                self.tell_scaled(deployment, &set.name_any(), set.spec.replicas, *to);
                 Ok(())
             }
-            Effect::ReleaseSet { set, patch } => released(self.deps.sets.patch(set, Part::Main, patch.clone()).await),
+            Effect::ReleaseSet(_) => released(self.write_set(deployment, effect).await),
             Effect::DeleteSet { set, version } => {
                 self.deps.gate.permit(Destruction::MachineSet, rule, set)?;
                 match version {
@@ -125,15 +137,28 @@ impl DeploymentController {
                     None => self.deps.sets.delete(set, DeleteHow::default()).await.map(drop),
                 }
             }
-            Effect::PatchMachine { machine, patch } => {
-                gone_is_fine(self.deps.machines.patch(machine, Part::Main, patch.clone()).await)
-            }
+            Effect::MarkMachine { .. } | Effect::HandOver { .. } => match patches::of_machine(effect) {
+                Some((machine, patch)) => gone_is_fine(self.deps.machines.patch(&machine, Part::Main, patch).await),
+                None => Ok(()),
+            },
             Effect::Tell(note) => {
                 self.deps.recorder.note(deployment, note.clone());
                 Ok(())
             }
             // Carried out above, where their results are needed.
-            Effect::PatchNode { .. } | Effect::CreateSet(_) | Effect::AdoptSet { .. } => Ok(()),
+            Effect::ChangeNode { .. } | Effect::CreateSet(_) | Effect::AdoptSet(_) => Ok(()),
+        }
+    }
+
+    /// Writes what an effect changes of a set; `None` when that is nothing.
+    async fn write_set(
+        &self,
+        deployment: &MachineDeployment,
+        effect: &Effect,
+    ) -> Result<Option<Arc<MachineSet>>, ApiError> {
+        match patches::of_set(effect, deployment) {
+            Some((set, patch)) => self.deps.sets.patch(&set, Part::Main, patch).await.map(Some),
+            None => Ok(None),
         }
     }
 
@@ -186,14 +211,15 @@ impl DeploymentController {
     async fn patch_nodes(&self, steps: &[Step], done: &mut Done) -> Result<(), ApiError> {
         let Some(nodes) = &self.deps.nodes else { return Ok(()) };
         let calls = steps.iter().filter_map(|step| match &step.effect {
-            Effect::PatchNode { node, patch, on_failure } => Some((&step.effect, node, patch, *on_failure)),
+            Effect::ChangeNode { node, change, on_failure } => {
+                Some((&step.effect, Target::of(&**node), patches::of_node(change, node)?, *on_failure))
+            }
             _ => None,
         });
         // Boxed, so that their lifetime has a name and the pass may run on any worker.
         let calls: Vec<BoxFuture<'_, Patched<'_>>> = calls
             .map(|(effect, node, patch, on_failure)| {
-                let patched = nodes.patch(node, Part::Main, patch.clone());
-                async move { (effect, on_failure, gone_is_fine(patched.await)) }.boxed()
+                async move { (effect, on_failure, gone_is_fine(nodes.patch(&node, Part::Main, patch).await)) }.boxed()
             })
             .collect();
         let results: Vec<_> = stream::iter(calls).buffer_unordered(NODE_PATCHES_AT_ONCE).collect().await;
@@ -211,5 +237,78 @@ impl DeploymentController {
             }
         }
         Ok(())
+    }
+}
+
+/// What must be read again before anything else is decided, when no answer says what became of the effect: a set that
+/// was made or sized takes room, a node that was picked will be missing. `None` for what is only told, for hints on
+/// Nodes (which hold nothing up), and for the deployment, on which writes are guarded by its version or say the same
+/// twice.
+fn counted(effect: &Effect) -> Option<Counted> {
+    match effect {
+        Effect::CreateSet(set) => Some(Counted::Set(ObjectKey::of(&**set))),
+        Effect::SyncSet { set, .. }
+        | Effect::SetGrowth(set, _)
+        | Effect::MarkTainted(set, _)
+        | Effect::ScaleSet { set, .. }
+        | Effect::AdoptSet(set)
+        | Effect::ReleaseSet(set) => Some(Counted::Set(ObjectKey::of(&**set))),
+        Effect::DeleteSet { set, .. } => Some(Counted::Set(set.key.clone())),
+        Effect::MarkMachine { machine, .. } | Effect::HandOver { machine, .. } => {
+            Some(Counted::Machine(ObjectKey::of(&**machine)))
+        }
+        Effect::ChangeNode { node, on_failure: OnFailure::EndPlan, .. } => Some(Counted::Node(ObjectKey::of(&**node))),
+        Effect::ChangeNode { on_failure: OnFailure::GoOn, .. }
+        | Effect::AddFinalizer
+        | Effect::RemoveFinalizer
+        | Effect::WriteRevision(_)
+        | Effect::WriteTriggerList(_)
+        | Effect::RollBack(_)
+        | Effect::CountCollision(_)
+        | Effect::WriteStatus(_)
+        | Effect::Tell(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::Resource;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{changes::Changes, deployment::plan::Growth};
+    use kube_values::selector::Labels;
+
+    fn key() -> ObjectKey {
+        ObjectKey::new("ns", "a")
+    }
+
+    fn named<K: Resource<DynamicType = ()> + Default>(namespace: Option<&str>) -> Arc<K> {
+        let mut object = K::default();
+        object.meta_mut().name = Some("a".to_owned());
+        object.meta_mut().namespace = namespace.map(str::to_owned);
+        Arc::new(object)
+    }
+
+    fn set() -> Arc<MachineSet> {
+        named(Some("ns"))
+    }
+
+    fn change(on_failure: OnFailure) -> Effect {
+        Effect::ChangeNode { node: named(None), change: Box::default(), on_failure }
+    }
+
+    #[rstest]
+    #[case::a_size(Effect::ScaleSet { set: set(), to: 2, remembered: Labels::new() }, Some(Counted::Set(key())))]
+    #[case::a_set(Effect::SetGrowth(set(), Growth::Free), Some(Counted::Set(key())))]
+    #[case::its_end(Effect::delete(&set()), Some(Counted::Set(key())))]
+    #[case::a_machine(
+        Effect::MarkMachine { machine: named(Some("ns")), labels: Changes::new(), annotations: Changes::new() },
+        Some(Counted::Machine(key())))]
+    #[case::a_picked_node(change(OnFailure::EndPlan), Some(Counted::Node(ObjectKey::cluster_scoped("a"))))]
+    #[case::a_taint(change(OnFailure::GoOn), None)]
+    #[case::the_deployment(Effect::AddFinalizer, None)]
+    fn what_got_no_answer_is_read_again_when_it_counts(#[case] effect: Effect, #[case] expected: Option<Counted>) {
+        assert_eq!(counted(&effect), expected);
     }
 }

@@ -4,7 +4,7 @@
 //! same observation always gives the same plan. The status is decided on afterwards, on what the effects have made of
 //! the sets ([`super::status::decide_status`]).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -22,9 +22,8 @@ use super::{
 };
 use crate::set::{
     ownership::Standing,
-    patches::{adoption, finalizer_added, finalizer_removed, is_orphaning, release},
+    patches::{has_finalizer, is_orphaning},
 };
-use controller_runtime::{key::Target, objects::Part};
 use machine_api::{names::label, v1alpha1::StrategyType};
 
 /// Decides what is to be done about the deployment.
@@ -38,8 +37,8 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
     if !validity::deployment_errors(seen).is_empty() {
         return plan;
     }
-    if let Some(patch) = finalizer_added(meta) {
-        plan.push("finalizer/add", Effect::PatchDeployment { part: Part::Main, patch });
+    if !has_finalizer(meta) {
+        plan.push("finalizer/add", Effect::AddFinalizer);
     }
     if settle_ownership(seen, &mut plan) {
         plan.next = Next::After(Duration::ZERO, "sets were adopted");
@@ -54,7 +53,7 @@ pub fn decide(seen: &DeploymentObservation) -> Plan {
         return plan;
     }
     bring_to_size(seen, &fleet, &mut plan);
-    node_side_effects::combine(seen, &mut plan);
+    node_side_effects::combine(&mut plan);
     if let Some(left) = fleet.next_available() {
         plan.next = plan.next.or_earlier(Next::After(left, "a machine will have been Ready for long enough"));
     }
@@ -162,14 +161,11 @@ fn settle_ownership(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     for set in seen.sets.iter().map(|seen| &seen.set).chain(&seen.orphans) {
         match owner.standing(&set.metadata) {
             Standing::Release => {
-                if let Some(patch) = release(&owner, &set.metadata) {
-                    plan.push("ownership/release", Effect::ReleaseSet { set: Target::of(&**set), patch });
-                }
+                plan.push("ownership/release", Effect::ReleaseSet(Arc::clone(set)));
             }
             Standing::Adopt => {
                 adopts = true;
-                let patch = adoption(&owner, &set.metadata);
-                plan.push("ownership/adopt", Effect::AdoptSet { set: Target::of(&**set), patch });
+                plan.push("ownership/adopt", Effect::AdoptSet(Arc::clone(set)));
             }
             Standing::Claimed | Standing::Foreign => {}
         }
@@ -182,9 +178,11 @@ fn end_deployment(seen: &DeploymentObservation, plan: &mut Plan) {
     if is_orphaning(&seen.deployment.metadata) {
         return;
     }
-    let Some(patch) = finalizer_removed(&seen.deployment.metadata) else { return };
+    if !has_finalizer(&seen.deployment.metadata) {
+        return;
+    }
     if seen.sets.is_empty() {
-        plan.push("finalizer/remove", Effect::PatchDeployment { part: Part::Main, patch });
+        plan.push("finalizer/remove", Effect::RemoveFinalizer);
     }
     for set in seen.sets.iter().filter(|seen| seen.set.metadata.deletion_timestamp.is_none()) {
         plan.push("deletion/deployment", Effect::delete(&set.set));
@@ -193,8 +191,7 @@ fn end_deployment(seen: &DeploymentObservation, plan: &mut Plan) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
+    use kube::ResourceExt;
     use rstest::rstest;
 
     use super::*;
@@ -235,7 +232,7 @@ mod tests {
 
     fn rules(seen: &DeploymentObservation) -> Vec<String> {
         let named = |step: &super::super::plan::Step| match &step.effect {
-            Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.key.name),
+            Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name_any()),
             Effect::CreateSet(set) => format!("{} {}", step.rule, set.spec.replicas),
             _ => step.rule.to_owned(),
         };

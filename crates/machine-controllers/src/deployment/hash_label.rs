@@ -4,17 +4,19 @@
 //! and so all new machines, machines that exist, and in the end the set's own labels and its selector. In this order no
 //! machine ever falls out of the selector of its set. Source: spec/deployment-and-set §7.4. Pure.
 
-use serde_json::json;
+use std::sync::Arc;
 
 use super::{
     fleet::{Fleet, SetState},
     plan::{Effect, Plan},
     template_hash::template_hash,
 };
-use crate::set::counts::label_of;
-use controller_runtime::{key::Target, objects::Patch};
+use crate::{
+    changes::{self, Changes},
+    set::counts::label_of,
+};
 use kube_values::selector::Labels;
-use machine_api::names::label::MACHINE_TEMPLATE_HASH;
+use machine_api::{names::label::MACHINE_TEMPLATE_HASH, v1alpha1::MachineSet};
 
 /// What became of the sets' labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +48,16 @@ fn value_of(labels: Option<&Labels>) -> Option<&String> {
 }
 
 fn label(fleet: &Fleet<'_>, set: &SetState<'_>, plan: &mut Plan) {
-    let target = || Target::of(&**set.set);
-    let guarded = |change| Patch::Merge(change).guarded_by(set.set.metadata.resource_version.as_deref());
+    let sync = |change: &dyn Fn(&mut MachineSet)| {
+        let mut wanted = Box::new((**set.set).clone());
+        change(&mut wanted);
+        Effect::SyncSet { set: Arc::clone(set.set), wanted }
+    };
+    let own = |hash: &str| (MACHINE_TEMPLATE_HASH.to_owned(), hash.to_owned());
     let Some(hash) = value_of(set.set.spec.template.metadata.labels.as_ref()) else {
         let hash = template_hash(&set.set.spec.template, fleet.deployment.status.collision_count);
-        let labels = json!({ "labels": { MACHINE_TEMPLATE_HASH: hash } });
-        let patch = guarded(json!({ "spec": { "template": { "metadata": labels } } }));
-        return plan.push("hash-label/template", Effect::PatchSet { set: target(), patch });
+        let labelled = sync(&|set| set.spec.template.metadata.labels.get_or_insert_default().extend([own(&hash)]));
+        return plan.push("hash-label/template", labelled);
     };
     if set.set.status.observed_generation < set.set.metadata.generation.unwrap_or_default() {
         // The set controller may be making machines without the label; its status wakes us.
@@ -61,27 +66,25 @@ fn label(fleet: &Fleet<'_>, set: &SetState<'_>, plan: &mut Plan) {
     let mut all_labelled = true;
     for machine in set.machines.iter().filter(|machine| label_of(machine, MACHINE_TEMPLATE_HASH) != Some(hash)) {
         all_labelled = false;
-        let patch = Patch::Merge(json!({ "metadata": { "labels": { MACHINE_TEMPLATE_HASH: hash } } }));
-        plan.push("hash-label/machine", Effect::PatchMachine { machine: Target::of(&**machine), patch });
+        let (machine, labels) = (Arc::clone(machine), [changes::set(MACHINE_TEMPLATE_HASH, hash)].into());
+        plan.push("hash-label/machine", Effect::MarkMachine { machine, labels, annotations: Changes::new() });
     }
     if all_labelled {
-        let patch = guarded(json!({
-            "metadata": { "labels": { MACHINE_TEMPLATE_HASH: hash } },
-            "spec": { "selector": { "matchLabels": { MACHINE_TEMPLATE_HASH: hash } } },
-        }));
-        plan.push("hash-label/selector", Effect::PatchSet { set: target(), patch });
+        let selecting = sync(&|set| {
+            set.metadata.labels.get_or_insert_default().extend([own(hash)]);
+            let selector = set.spec.selector.get_or_insert_default();
+            selector.match_labels.get_or_insert_default().extend([own(hash)]);
+        });
+        plan.push("hash-label/selector", selecting);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use rstest::rstest;
 
     use super::*;
     use crate::deployment::{decide::decide, observe::SetSeen, testing::*};
-    use machine_api::v1alpha1::MachineSet;
 
     /// How far the label has come.
     #[derive(Clone, Copy, PartialEq, PartialOrd)]

@@ -18,8 +18,10 @@ pub mod history;
 pub mod in_place;
 #[cfg(test)]
 mod names_test;
+mod node_change;
 pub mod node_side_effects;
 pub mod observe;
+pub mod patches;
 pub mod plan;
 pub mod recreate;
 pub mod revision;
@@ -67,7 +69,7 @@ use controller_runtime::{
     events::{EventNote, Recorder},
     gate::Gate,
     key::ObjectKey,
-    objects::{Objects, Part},
+    objects::Objects,
     queue::Outcome,
     store::Store,
 };
@@ -202,7 +204,7 @@ impl DeploymentController {
         report: &Report,
     ) -> Result<Next, ApiError> {
         let plan = decide_status(seen, report);
-        let is_write = |effect: &Effect| matches!(effect, Effect::PatchDeployment { part: Part::Status, .. });
+        let is_write = |effect: &Effect| matches!(effect, Effect::WriteStatus(_));
         let writes = plan.steps.iter().any(|step| is_write(&step.effect));
         let done = self.act(seen, &plan.steps).await;
         if let Some(error) = done.error {

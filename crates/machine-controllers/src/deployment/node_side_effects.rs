@@ -5,26 +5,22 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Node, Taint};
-use serde_json::{Value, json};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 
 use super::{
     fleet::{Fleet, SetState},
     in_place::marks::{Marks, is_handed_over},
+    node_change::{NodeChange, TaintChange, is_marked, our_taint},
     observe::DeploymentObservation,
-    plan::{Effect, OnFailure, Plan, Step},
+    plan::{Effect, OnFailure, Plan, Step, Tainted},
     settings::AutoscalerAnnotations,
 };
-use crate::set::counts::label_of;
-use controller_runtime::{key::Target, objects::Patch};
+use crate::{changes, set::counts::label_of};
 use machine_api::{
-    names::{annotation, label, taint},
+    names::{annotation, label},
     v1alpha1::Machine,
 };
-
-const MARKER_VALUE: &str = "True";
-const EFFECT: &str = "PreferNoSchedule";
-const VERSION_PATH: &str = "/metadata/resourceVersion";
 
 /// The machines of a set whose Nodes exist, with these.
 pub fn nodes_of<'a>(
@@ -32,11 +28,6 @@ pub fn nodes_of<'a>(
     nodes: &'a BTreeMap<String, Arc<Node>>,
 ) -> impl Iterator<Item = (&'a Arc<Machine>, &'a Arc<Node>)> {
     set.machines.iter().filter_map(|machine| Some((machine, nodes.get(label_of(machine, label::NODE)?)?)))
-}
-
-fn our_taint(node: &Node) -> Option<(usize, &Taint)> {
-    let taints = node.spec.as_ref()?.taints.as_ref()?;
-    taints.iter().enumerate().find(|(_, found)| found.key == taint::PREFER_NO_SCHEDULE && found.effect == EFFECT)
 }
 
 /// Whether a rollout has left something on the Node: marks of an update in place, the taint, the annotation.
@@ -59,8 +50,8 @@ pub fn taint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut P
             if is_handed_over(machine) {
                 continue;
             }
-            if let Some(patch) = with_taint(node) {
-                patch_node("taint/old", node, patch, OnFailure::GoOn, plan);
+            if !is_marked(node) {
+                change_node("taint/old", node, NodeChange::of_taints(TaintChange::Add), OnFailure::GoOn, plan);
             }
         }
     }
@@ -74,8 +65,8 @@ pub fn untaint_nodes(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut
         if Marks::of(node).is_updated() {
             continue;
         }
-        if let Some(patch) = without_taint(node) {
-            patch_node("taint/new", node, patch, OnFailure::GoOn, plan);
+        if our_taint(node).is_some() {
+            change_node("taint/new", node, NodeChange::of_taints(TaintChange::Remove), OnFailure::GoOn, plan);
         }
     }
 }
@@ -88,26 +79,11 @@ pub fn untaint_first(seen: &DeploymentObservation, set: &SetState<'_>, plan: &mu
         return;
     }
     for (_, node) in nodes_of(set, nodes) {
-        if let Some(patch) = without_taint(node) {
-            patch_node("rollback/untaint", node, patch, OnFailure::EndPlan, plan);
+        if our_taint(node).is_some() {
+            change_node("rollback/untaint", node, NodeChange::of_taints(TaintChange::Remove), OnFailure::EndPlan, plan);
         }
     }
-    plan.push("rollback/untaint", mark(set, &Value::Null));
-}
-
-fn mark(set: &SetState<'_>, value: &Value) -> Effect {
-    let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } }));
-    Effect::PatchSet { set: Target::of(&**set.set), patch }
-}
-
-/// The patch that takes the taint off a Node; `None` when it has none.
-fn without_taint(node: &Node) -> Option<Patch> {
-    let (index, found) = our_taint(node)?;
-    let path = format!("/spec/taints/{index}");
-    Some(Patch::Json(vec![
-        json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
-        json!({"op": "remove", "path": path}),
-    ]))
+    plan.push("rollback/untaint", Effect::MarkTainted(Arc::clone(set.set), Tainted::No));
 }
 
 /// Writes down on sets which of them have tainted Nodes, as the original does. Not guarded: nobody else writes this.
@@ -115,51 +91,15 @@ pub fn mark_sets(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Pla
     let Some(nodes) = &seen.nodes else { return };
     for set in fleet.old.iter().filter(|set| set.annotation(annotation::PREFER_NO_SCHEDULE).is_none()) {
         let mut all = nodes_of(set, nodes).peekable();
-        if all.peek().is_some() && all.all(|(_, node)| with_taint(node).is_none()) {
-            plan.push("taint/marker", mark(set, &MARKER_VALUE.into()));
+        if all.peek().is_some() && all.all(|(_, node)| is_marked(node)) {
+            plan.push("taint/marker", Effect::MarkTainted(Arc::clone(set.set), Tainted::Yes));
         }
     }
     if let Some(new) = fleet.new.as_ref().filter(|new| new.annotation(annotation::PREFER_NO_SCHEDULE).is_some())
         && nodes_of(new, nodes).all(|(_, node)| our_taint(node).is_none())
     {
-        plan.push("taint/marker", mark(new, &Value::Null));
+        plan.push("taint/marker", Effect::MarkTainted(Arc::clone(new.set), Tainted::No));
     }
-}
-
-/// The taints of a Node but for the one of old sets.
-pub fn without_old_taint(node: &Node) -> Vec<Taint> {
-    let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-    taints.retain(|found| !(found.key == taint::PREFER_NO_SCHEDULE && found.effect == EFFECT));
-    taints
-}
-
-/// The patch that gives a Node the taint; `None` when it has it.
-fn with_taint(node: &Node) -> Option<Patch> {
-    let wanted = json!({"key": taint::PREFER_NO_SCHEDULE, "value": MARKER_VALUE, "effect": EFFECT});
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).filter(|taints| !taints.is_empty());
-    let operations = match our_taint(node) {
-        Some((_, found)) if found.value.as_deref() == Some(MARKER_VALUE) => return None,
-        Some((index, found)) => {
-            let path = format!("/spec/taints/{index}");
-            vec![
-                json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
-                json!({"op": "replace", "path": path, "value": wanted}),
-            ]
-        }
-        None if taints.is_some() => vec![json!({"op": "add", "path": "/spec/taints/-", "value": wanted})],
-        None => {
-            // An object without the field has no place to add to.
-            let (path, value) = match &node.spec {
-                Some(_) => ("/spec/taints", json!([wanted])),
-                None => ("/spec", json!({ "taints": [wanted] })),
-            };
-            vec![
-                json!({"op": "test", "path": VERSION_PATH, "value": node.metadata.resource_version}),
-                json!({"op": "add", "path": path, "value": value}),
-            ]
-        }
-    };
-    Some(Patch::Json(operations))
 }
 
 /// Keeps cluster-autoscaler from scaling down the Nodes of all sets. A Node whose user has said so before is left alone;
@@ -171,11 +111,9 @@ pub fn disable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan:
             let all = node.metadata.annotations.as_ref();
             let says = all.and_then(|all| all.get(annotation::SCALE_DOWN_DISABLED)).map(String::as_str);
             if says != Some("true") {
-                let annotations = json!({
-                    annotation::SCALE_DOWN_DISABLED: "true", annotation::SCALE_DOWN_DISABLED_BY_MCM: "true",
-                });
-                let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
-                patch_node("autoscaler/disable", node, patch, OnFailure::EndPlan, plan);
+                let keys = [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM];
+                let change = NodeChange::of_annotations(keys.map(|key| changes::set(key, "true")));
+                change_node("autoscaler/disable", node, change, OnFailure::EndPlan, plan);
             }
         }
     }
@@ -189,43 +127,40 @@ pub fn enable_scale_down(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: 
             let all = node.metadata.annotations.as_ref();
             let is_ours = all.is_some_and(|all| all.contains_key(annotation::SCALE_DOWN_DISABLED_BY_MCM));
             if is_ours && machine.status.current_status.preserve_expiry_time.is_none() {
-                let annotations = json!({
-                    annotation::SCALE_DOWN_DISABLED: null, annotation::SCALE_DOWN_DISABLED_BY_MCM: null,
-                });
-                let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
-                patch_node("autoscaler/enable", node, patch, OnFailure::EndPlan, plan);
+                let keys = [annotation::SCALE_DOWN_DISABLED, annotation::SCALE_DOWN_DISABLED_BY_MCM];
+                let change = NodeChange::of_annotations(keys.map(changes::removed));
+                change_node("autoscaler/enable", node, change, OnFailure::EndPlan, plan);
             }
         }
     }
 }
 
-/// Makes one patch of those that a Node gets side by side. They would be under way together, and what one of them tests the
+/// Makes one change of those that a Node gets side by side. They would be under way together, and what one of them tests the
 /// other changes.
-pub fn combine(seen: &DeploymentObservation, plan: &mut Plan) {
-    let Some(nodes) = &seen.nodes else { return };
+pub fn combine(plan: &mut Plan) {
     let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
-    // Places of the Nodes' patches since the last effect of another kind, which those after it may build upon.
+    // Places of the Nodes' changes since the last effect of another kind, which those after it may build upon.
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for step in std::mem::take(&mut plan.steps) {
-        let Effect::PatchNode { node, patch, on_failure } = &step.effect else {
+        let Step { rule, effect: Effect::ChangeNode { node, change, on_failure } } = step else {
             places.clear();
             steps.push(step);
             continue;
         };
-        let before = places.get(&node.key.name).and_then(|place| steps.get_mut(*place));
-        if let (Some(first), Some(seen)) = (before, nodes.get(&node.key.name))
-            && let Effect::PatchNode { patch: and, on_failure: ends, .. } = &mut first.effect
+        let before = places.get(&node.name_any()).and_then(|place| steps.get_mut(*place));
+        if let Some(first) = before
+            && let Effect::ChangeNode { change: and, on_failure: ends, .. } = &mut first.effect
         {
-            *and = both(seen, and, patch);
-            if *on_failure == OnFailure::EndPlan {
+            and.absorb(*change);
+            if on_failure == OnFailure::EndPlan {
                 *ends = OnFailure::EndPlan;
             }
             if is_side_effect(first.rule) {
-                first.rule = step.rule;
+                first.rule = rule;
             }
         } else {
-            places.insert(node.key.name.clone(), steps.len());
-            steps.push(step);
+            places.insert(node.name_any(), steps.len());
+            steps.push(Step { rule, effect: Effect::ChangeNode { node, change, on_failure } });
         }
     }
     plan.steps = steps;
@@ -236,79 +171,13 @@ fn is_side_effect(rule: &str) -> bool {
     ["taint/", "autoscaler/"].iter().any(|prefix| rule.starts_with(prefix))
 }
 
-/// One patch that does what both do.
-fn both(node: &Node, first: &Patch, second: &Patch) -> Patch {
-    if let (Patch::Merge(first), Patch::Merge(second)) = (first, second) {
-        let mut both = first.clone();
-        merge_patches(&mut both, second);
-        return Patch::Merge(both);
-    }
-    // A Node always serialises: string keys only, no failing implementation.
-    let document = serde_json::to_value(node).unwrap_or_default();
-    let mut operations = Vec::new();
-    let mut needs_version = false;
-    for patch in [first, second] {
-        match patch {
-            Patch::Json(all) => operations.extend(all.iter().cloned()),
-            Patch::Merge(patch) => as_operations("", patch, &document, &mut operations, &mut needs_version),
-        }
-    }
-    let is_version_test = |operation: &Value| operation["op"] == "test" && operation["path"] == VERSION_PATH;
-    let version = json!({"op": "test", "path": VERSION_PATH, "value": node.metadata.resource_version});
-    let is_tested = operations.iter().any(is_version_test);
-    operations.retain(|operation| !is_version_test(operation));
-    if needs_version || is_tested {
-        operations.insert(0, version);
-    }
-    Patch::Json(operations)
-}
-
-/// Adds what a second merge patch says to the first.
-fn merge_patches(first: &mut Value, second: &Value) {
-    match (first, second) {
-        (Value::Object(first), Value::Object(second)) => {
-            for (key, value) in second {
-                merge_patches(first.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
-        (first, second) => first.clone_from(second),
-    }
-}
-
-/// What a merge patch does to the document, as operations of a JSON patch. `needs_version` is set where these hold for this
-/// very document alone.
-fn as_operations(path: &str, patch: &Value, document: &Value, operations: &mut Vec<Value>, needs_version: &mut bool) {
-    for (key, value) in patch.as_object().into_iter().flatten() {
-        let place = format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
-        if place == VERSION_PATH {
-            *needs_version = true;
-            continue;
-        }
-        match (value, document.get(key)) {
-            (Value::Null, None) => {}
-            (Value::Null, Some(_)) => operations.push(json!({"op": "remove", "path": place})),
-            (Value::Object(_), Some(there)) if there.is_object() => {
-                as_operations(&place, value, there, operations, needs_version);
-            }
-            (Value::Object(fields), _) => {
-                // Whoever adds the field meanwhile would lose what it holds.
-                *needs_version = true;
-                let kept: serde_json::Map<String, Value> =
-                    fields.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
-                operations.push(json!({"op": "add", "path": place, "value": kept}));
-            }
-            _ => operations.push(json!({"op": "add", "path": place, "value": value})),
-        }
-    }
-}
-
 fn enabled(seen: &DeploymentObservation) -> Option<&BTreeMap<String, Arc<Node>>> {
     let wanted = seen.settings.autoscaler_annotations == AutoscalerAnnotations::DuringRollouts;
     seen.nodes.as_ref().filter(|_| wanted)
 }
 
-fn patch_node(rule: &'static str, node: &Node, patch: Patch, on_failure: OnFailure, plan: &mut Plan) {
-    plan.push(rule, Effect::PatchNode { node: Target::of(node), patch, on_failure });
+fn change_node(rule: &'static str, node: &Arc<Node>, change: NodeChange, on_failure: OnFailure, plan: &mut Plan) {
+    plan.push(rule, Effect::ChangeNode { node: Arc::clone(node), change: Box::new(change), on_failure });
 }
 
 #[cfg(test)]
@@ -317,9 +186,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        deployment::{observe::SetSeen, testing::*},
+        deployment::{node_change, observe::SetSeen, testing::*},
         set::testing::meta,
     };
+    use k8s_openapi::api::core::v1::Taint;
+    use machine_api::names::taint;
 
     fn node(annotations: &[&str], tainted: bool) -> Node {
         let mut node = Node { metadata: meta("node"), ..Node::default() };
@@ -328,8 +199,8 @@ mod tests {
         if tainted {
             let ours = Taint {
                 key: taint::PREFER_NO_SCHEDULE.to_owned(),
-                value: Some(MARKER_VALUE.to_owned()),
-                effect: EFFECT.to_owned(),
+                value: Some(node_change::MARKER_VALUE.to_owned()),
+                effect: node_change::EFFECT.to_owned(),
                 time_added: None,
             };
             node.spec.get_or_insert_default().taints = Some(vec![ours]);
@@ -394,7 +265,7 @@ mod tests {
             .metadata
             .annotations
             .get_or_insert_default()
-            .insert(annotation::PREFER_NO_SCHEDULE.to_owned(), MARKER_VALUE.to_owned());
+            .insert(annotation::PREFER_NO_SCHEDULE.to_owned(), node_change::MARKER_VALUE.to_owned());
         set
     }
 
@@ -420,16 +291,13 @@ mod tests {
     }, true)]
     #[case::s_node_14_the_same(node(&[], true), false)]
     fn a_node_has_the_taint_once(#[case] node: Node, #[case] changes: bool) {
-        let mut document = serde_json::to_value(&node).unwrap();
-        let patch = with_taint(&node);
-        assert_eq!(patch.is_some(), changes);
-        if let Some(Patch::Json(operations)) = patch {
-            let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
-            json_patch::patch(&mut document, &patch).unwrap();
-        }
+        assert_eq!(is_marked(&node), !changes);
+        let after = changed(&NodeChange::of_taints(TaintChange::Add), &node);
+        assert_eq!(after != node, changes);
+        let document = serde_json::to_value(&after).unwrap();
         let taints = document["spec"]["taints"].as_array().unwrap().clone();
         assert_eq!(taints.len(), 1);
-        assert_eq!(taints[0]["value"], MARKER_VALUE);
+        assert_eq!(taints[0]["value"], node_change::MARKER_VALUE);
     }
 
     #[rstest]
@@ -460,10 +328,8 @@ mod tests {
             assert_eq!(plan.steps, []);
             return None;
         };
-        let Effect::PatchNode { patch: Patch::Merge(patch), .. } = &step.effect else { panic!("{step:?}") };
-        let mut document = serde_json::to_value(node).unwrap();
-        json_patch::merge(&mut document, patch);
-        let after: Node = serde_json::from_value(document).unwrap();
+        let Effect::ChangeNode { change, .. } = &step.effect else { panic!("{step:?}") };
+        let after = changed(change, node);
         Some(after.metadata.annotations.unwrap_or_default().into_iter().collect())
     }
 
@@ -520,23 +386,19 @@ mod tests {
         taint_nodes(&seen, &fleet, &mut plan);
         disable_scale_down(&seen, &fleet, &mut plan);
         assert_eq!(plan.steps.len(), 2);
-        combine(&seen, &mut plan);
+        combine(&mut plan);
         let [step] = plan.steps.as_slice() else { panic!("{plan:?}") };
-        let Effect::PatchNode { patch: Patch::Json(operations), on_failure: OnFailure::EndPlan, .. } = &step.effect
-        else {
+        let Effect::ChangeNode { change, on_failure: OnFailure::EndPlan, .. } = &step.effect else {
             panic!("{step:?}")
         };
-        let patch: json_patch::Patch = serde_json::from_value(operations.clone().into()).unwrap();
-        let mut document = serde_json::to_value(&node).unwrap();
-        json_patch::patch(&mut document, &patch).unwrap();
-        let after: Node = serde_json::from_value(document).unwrap();
+        let after = changed(change, &node);
         let (expected, got) =
             (node.metadata.annotations.clone().unwrap_or_default(), after.metadata.annotations.as_ref());
         let mut expected = expected;
         expected.extend([PLAIN, OURS].map(|key| (key.to_owned(), "true".to_owned())));
         assert_eq!(got, Some(&expected));
-        assert_eq!(our_taint(&after).unwrap().1.value.as_deref(), Some(MARKER_VALUE));
-        let others = |node: &Node| without_old_taint(node).len();
+        assert_eq!(our_taint(&after).unwrap().1.value.as_deref(), Some(node_change::MARKER_VALUE));
+        let others = |node: &Node| node_change::without_old_taint(node).len();
         assert_eq!(others(&after), others(&node));
         // What is decided on the Node as it is then is nothing.
         seen.nodes = Some(BTreeMap::from([("node".to_owned(), Arc::new(after))]));
@@ -552,9 +414,9 @@ mod tests {
         let mut plan = Plan::default();
         let fleet = Fleet::of(&seen);
         taint_nodes(&seen, &fleet, &mut plan);
-        plan.push("between", mark(&fleet.old[0], &Value::Null));
+        plan.push("between", Effect::MarkTainted(Arc::clone(fleet.old[0].set), Tainted::No));
         disable_scale_down(&seen, &fleet, &mut plan);
-        combine(&seen, &mut plan);
+        combine(&mut plan);
         assert_eq!(plan.steps.len(), 3);
     }
 

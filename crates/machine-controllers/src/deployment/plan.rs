@@ -1,16 +1,19 @@
 //! What a decision about a deployment comes to: a list of effects, each with the name of its rule, and when to look again.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use controller_runtime::{
     events::EventNote,
     key::{ObjectKey, Target},
-    objects::{Part, Patch},
 };
+use k8s_openapi::api::core::v1::Node;
+use kube_values::selector::Labels;
 use serde::Serialize;
 
+use super::node_change::NodeChange;
+use crate::changes::Changes;
 pub use crate::set::plan::Next;
-use machine_api::v1alpha1::MachineSet;
+use machine_api::v1alpha1::{Machine, MachineDeployment, MachineDeploymentStatus, MachineSet};
 
 /// What a failure of an effect means for those after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -24,47 +27,46 @@ pub enum OnFailure {
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Effect {
-    /// Changes the deployment.
-    PatchDeployment {
-        /// Which part of it.
-        part: Part,
-        /// How.
-        patch: Patch,
-    },
+    /// Puts our finalizer on the deployment.
+    AddFinalizer,
+    /// Takes our finalizer off the deployment.
+    RemoveFinalizer,
+    /// Writes on the deployment which revision it has.
+    WriteRevision(String),
+    /// Writes the scaler's list of machines to delete anew; `None` removes it.
+    WriteTriggerList(Option<String>),
+    /// Gives the deployment the template and the annotations of an earlier revision, and takes the wish for it off.
+    RollBack(Box<MachineDeployment>),
+    /// Counts on the deployment that the name of a set was taken.
+    CountCollision(i32),
+    /// Writes the status of the deployment.
+    WriteStatus(Box<MachineDeploymentStatus>),
     /// Creates the set that the present template asks for.
     CreateSet(Box<MachineSet>),
-    /// Changes a set without changing its size. One that is gone is left alone.
-    PatchSet {
+    /// Brings metadata and specification of a set in line. One that is gone is left alone.
+    SyncSet {
         /// The set.
-        set: Target,
-        /// How.
-        patch: Patch,
+        set: Arc<MachineSet>,
+        /// What it shall be.
+        wanted: Box<MachineSet>,
     },
+    /// Says on a set whether it may make machines. One that is gone is left alone.
+    SetGrowth(Arc<MachineSet>, Growth),
+    /// Says on a set whether its Nodes have the taint of old sets. One that is gone is left alone.
+    MarkTainted(Arc<MachineSet>, Tainted),
     /// Changes how many machines a set wants, or what it remembers of the deployment's size.
     ScaleSet {
         /// The set.
-        set: Target,
-        /// Machines it wants now.
-        from: i32,
+        set: Arc<MachineSet>,
         /// Machines it shall want.
         to: i32,
-        /// How.
-        patch: Patch,
+        /// Annotations that remember the deployment's size, where they change.
+        remembered: Labels,
     },
     /// Takes an orphan over; the deployment is read again first, for it may have been deleted or replaced.
-    AdoptSet {
-        /// The orphan.
-        set: Target,
-        /// Adds the reference.
-        patch: Patch,
-    },
+    AdoptSet(Arc<MachineSet>),
     /// Lets a set go that does not fit any more. One that is gone or has changed meanwhile is left alone.
-    ReleaseSet {
-        /// The set.
-        set: Target,
-        /// Removes the reference.
-        patch: Patch,
-    },
+    ReleaseSet(Arc<MachineSet>),
     /// Deletes a set.
     DeleteSet {
         /// The set.
@@ -72,24 +74,53 @@ pub enum Effect {
         /// Only in this version: it may have been sized or have lost its owner since.
         version: Option<String>,
     },
-    /// Changes a machine. One that is gone is left alone.
-    PatchMachine {
+    /// Changes labels and annotations of a machine. One that is gone is left alone.
+    MarkMachine {
         /// The machine.
-        machine: Target,
-        /// How.
-        patch: Patch,
+        machine: Arc<Machine>,
+        /// Labels.
+        labels: Changes,
+        /// Annotations.
+        annotations: Changes,
+    },
+    /// Makes a machine one of the new set. One that is gone is left alone.
+    HandOver {
+        /// The machine.
+        machine: Arc<Machine>,
+        /// Its set.
+        from: Arc<MachineSet>,
+        /// The new set.
+        to: Arc<MachineSet>,
     },
     /// Changes a Node. One that is gone is left alone.
-    PatchNode {
+    ChangeNode {
         /// The Node.
-        node: Target,
+        node: Arc<Node>,
         /// How.
-        patch: Patch,
+        change: Box<NodeChange>,
         /// What a failure means.
         on_failure: OnFailure,
     },
     /// Tells of something on the deployment.
     Tell(EventNote),
+}
+
+/// Whether a set may make machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Growth {
+    /// It may not, while machines move to another one.
+    Blocked,
+    /// It may.
+    Free,
+}
+
+/// Whether the Nodes of a set have the taint of old sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Tainted {
+    /// All of them.
+    Yes,
+    /// None of them.
+    No,
 }
 
 /// An object that an effect changes and that decisions count on.
@@ -119,29 +150,11 @@ impl Effect {
         Self::DeleteSet { set: Target::of(set), version: set.metadata.resource_version.clone() }
     }
 
-    /// What must be read again before anything else is decided, when no answer says what became of the effect: a set that
-    /// was made or sized takes room, a node that was picked will be missing. `None` for what is only told, for hints on
-    /// Nodes (which hold nothing up), and for the deployment, on which writes are guarded by its version or say the same
-    /// twice.
-    pub fn counted(&self) -> Option<Counted> {
-        match self {
-            Self::CreateSet(set) => Some(Counted::Set(ObjectKey::of(&**set))),
-            Self::PatchSet { set, .. }
-            | Self::ScaleSet { set, .. }
-            | Self::AdoptSet { set, .. }
-            | Self::ReleaseSet { set, .. }
-            | Self::DeleteSet { set, .. } => Some(Counted::Set(set.key.clone())),
-            Self::PatchMachine { machine, .. } => Some(Counted::Machine(machine.key.clone())),
-            Self::PatchNode { node, on_failure: OnFailure::EndPlan, .. } => Some(Counted::Node(node.key.clone())),
-            Self::PatchNode { on_failure: OnFailure::GoOn, .. } | Self::PatchDeployment { .. } | Self::Tell(_) => None,
-        }
-    }
-
     /// Whether the effect makes machines, now or by and by. A frozen deployment has no such effects (D-18).
     pub fn grows(&self) -> bool {
         match self {
             Self::CreateSet(_) => true,
-            Self::ScaleSet { from, to, .. } => to > from,
+            Self::ScaleSet { set, to, .. } => *to > set.spec.replicas,
             _ => false,
         }
     }
@@ -169,39 +182,5 @@ impl Plan {
     /// Adds a step.
     pub fn push(&mut self, rule: &'static str, effect: Effect) {
         self.steps.push(Step { rule, effect });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    fn target(name: &str) -> Target {
-        Target { key: ObjectKey::new("ns", name), uid: format!("uid-{name}") }
-    }
-
-    fn nothing() -> Patch {
-        Patch::Merge(serde_json::json!({}))
-    }
-
-    fn key() -> ObjectKey {
-        ObjectKey::new("ns", "a")
-    }
-
-    #[rstest]
-    #[case::a_size(
-        Effect::ScaleSet { set: target("a"), from: 1, to: 2, patch: nothing() }, Some(Counted::Set(key())))]
-    #[case::a_set(Effect::PatchSet { set: target("a"), patch: nothing() }, Some(Counted::Set(key())))]
-    #[case::its_end(Effect::DeleteSet { set: target("a"), version: None }, Some(Counted::Set(key())))]
-    #[case::a_machine(Effect::PatchMachine { machine: target("a"), patch: nothing() }, Some(Counted::Machine(key())))]
-    #[case::a_picked_node(
-        Effect::PatchNode { node: target("a"), patch: nothing(), on_failure: OnFailure::EndPlan },
-        Some(Counted::Node(key())))]
-    #[case::a_taint(Effect::PatchNode { node: target("a"), patch: nothing(), on_failure: OnFailure::GoOn }, None)]
-    #[case::the_deployment(Effect::PatchDeployment { part: Part::Main, patch: nothing() }, None)]
-    fn what_got_no_answer_is_read_again_when_it_counts(#[case] effect: Effect, #[case] expected: Option<Counted>) {
-        assert_eq!(effect.counted(), expected);
     }
 }

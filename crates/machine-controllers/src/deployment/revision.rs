@@ -2,24 +2,19 @@
 //!
 //! Source: spec/deployment-and-set §7.2, §7.5 with D-13 (history grows only with the revision). Pure.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
-use serde_json::json;
 
 use super::{
     fleet::{Fleet, SetState, owner},
     observe::DeploymentObservation,
+    patches,
     plan::{Effect, Next, Plan},
     scaling,
     template_hash::new_set_identity,
 };
-use crate::set::patches::merge_difference;
-use controller_runtime::{
-    events::EventNote,
-    key::Target,
-    objects::{Part, Patch},
-};
+use controller_runtime::events::EventNote;
 use kube_values::selector;
 use machine_api::{
     names::{UNSELECTED_TEMPLATE, annotation, deployment_reason, finalizer, label},
@@ -72,20 +67,15 @@ pub fn keep_in_line(fleet: &Fleet<'_>, new: &SetState<'_>, plan: &mut Plan) -> N
     if scaling::awaits_size(fleet, new) {
         keep_time_of_scaler(&mut wanted, new);
     }
-    if wanted != **new.set {
-        let seen = json!({ "metadata": new.set.metadata, "spec": new.set.spec });
-        let wanted = json!({ "metadata": wanted.metadata, "spec": wanted.spec });
-        if let Some(change) = merge_difference(&seen, &wanted) {
-            let patch = Patch::Merge(change).guarded_by(new.set.metadata.resource_version.as_deref());
-            plan.push("revision/sync", Effect::PatchSet { set: Target::of(&**new.set), patch });
-            return NewSet::Pending;
-        }
+    if patches::changes_set(new.set, &wanted) {
+        let (set, wanted) = (Arc::clone(new.set), Box::new(wanted));
+        plan.push("revision/sync", Effect::SyncSet { set, wanted });
+        return NewSet::Pending;
     }
     let revision = new.annotation(annotation::REVISION);
     let told = fleet.deployment.metadata.annotations.as_ref().and_then(|all| all.get(annotation::REVISION));
     if let Some(revision) = revision.filter(|revision| told.map(String::as_str) != Some(revision)) {
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::REVISION: revision } } }));
-        plan.push("revision/deployment", Effect::PatchDeployment { part: Part::Main, patch });
+        plan.push("revision/deployment", Effect::WriteRevision(revision.to_owned()));
     }
     NewSet::InLine
 }
@@ -103,12 +93,14 @@ fn keep_time_of_scaler(wanted: &mut MachineSet, new: &SetState<'_>) {
 /// Brings the machine configuration of old sets in line with the deployment (D-51); their machines follow.
 pub fn sync_old_sets(fleet: &Fleet<'_>, plan: &mut Plan) {
     for set in &fleet.old {
-        let mut wanted = set.set.spec.clone();
-        wanted.template.spec.configuration = fleet.deployment.spec.template.spec.configuration.clone();
-        if let Some(change) = merge_difference(&set.set.spec, &wanted) {
-            let patch =
-                Patch::Merge(json!({ "spec": change })).guarded_by(set.set.metadata.resource_version.as_deref());
-            plan.push("revision/sync-old", Effect::PatchSet { set: Target::of(&**set.set), patch });
+        let configuration = &fleet.deployment.spec.template.spec.configuration;
+        if set.set.spec.template.spec.configuration == *configuration {
+            continue;
+        }
+        let mut wanted = Box::new((**set.set).clone());
+        wanted.spec.template.spec.configuration.clone_from(configuration);
+        if patches::changes_set(set.set, &wanted) {
+            plan.push("revision/sync-old", Effect::SyncSet { set: Arc::clone(set.set), wanted });
         }
     }
 }
@@ -179,9 +171,7 @@ pub fn make(seen: &DeploymentObservation, fleet: &Fleet<'_>, replicas: i32, plan
     if seen.namesake.is_some() {
         // A namesake of ours with this template would have been found as the new set.
         let collisions = fleet.deployment.status.collision_count.unwrap_or(0).saturating_add(1);
-        let patch = Patch::Merge(json!({ "status": { "collisionCount": collisions } }))
-            .guarded_by(fleet.deployment.metadata.resource_version.as_deref());
-        plan.push("revision/collision", Effect::PatchDeployment { part: Part::Status, patch });
+        plan.push("revision/collision", Effect::CountCollision(collisions));
         plan.next = Next::After(std::time::Duration::ZERO, "the name of the new set is taken");
         return NewSet::Pending;
     }
@@ -236,6 +226,9 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
     use rstest::rstest;
 
+    use controller_runtime::objects::Patch;
+    use serde_json::json;
+
     use super::*;
     use crate::{
         deployment::{observe::SetSeen, testing::*},
@@ -245,6 +238,10 @@ mod tests {
 
     fn revised(name: &str, revision: &str) -> MachineSet {
         Building(set_of_class(name, "old", 0, -2000)).annotation(annotation::REVISION, revision).build()
+    }
+
+    fn annotated(set: &MachineSet, key: &str) -> Option<String> {
+        set.metadata.annotations.as_ref()?.get(key).cloned()
     }
 
     #[test]
@@ -344,8 +341,9 @@ mod tests {
         let mut plan = Plan::default();
         keep_in_line(&fleet, fleet.new.as_ref().unwrap(), &mut plan);
         plan.steps.iter().any(|step| match &step.effect {
-            Effect::PatchSet { patch: Patch::Merge(patch), .. } => {
-                patch["metadata"]["annotations"][annotation::LAST_REPLICA_CHANGE_BY_SCALER] == SCALED_AT
+            Effect::SyncSet { set, wanted } => {
+                let told = |set: &MachineSet| annotated(set, annotation::LAST_REPLICA_CHANGE_BY_SCALER);
+                told(set) != told(wanted) && told(wanted).as_deref() == Some(SCALED_AT)
             }
             _ => false,
         })
@@ -392,7 +390,8 @@ mod tests {
         let mut plan = Plan::default();
         sync_old_sets(&Fleet::of(&seen), &mut plan);
         let [step] = plan.steps.as_slice() else { panic!("{plan:?}") };
-        let Effect::PatchSet { set, patch: Patch::Merge(patch) } = &step.effect else { panic!("{step:?}") };
+        let (set, patch) = patches::of_set(&step.effect, &seen.deployment).unwrap();
+        let Patch::Merge(patch) = patch else { panic!("{patch:?}") };
         assert_eq!(set.key.name, "md-old");
         assert_eq!(patch["spec"], json!({ "template": { "spec": { "drainTimeout": "9s" } } }));
     }

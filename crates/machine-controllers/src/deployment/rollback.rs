@@ -8,7 +8,6 @@
 //! revision without one, so that no machine is made that would be deleted at once.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde_json::json;
 
 use super::{
     fleet::Fleet,
@@ -18,11 +17,7 @@ use super::{
     revision::{copied_annotations, is_copied, revision_of},
     template_equality::is_equal,
 };
-use crate::set::patches::merge_difference;
-use controller_runtime::{
-    events::EventNote,
-    objects::{Part, Patch},
-};
+use controller_runtime::events::EventNote;
 use kube_values::selector::Labels;
 use machine_api::{
     names::{deployment_reason as reason, label},
@@ -88,11 +83,16 @@ fn last_revision(revisions: impl Iterator<Item = i64>) -> Option<i64> {
     sorted.get(1).copied()
 }
 
-/// The change that gives the deployment the set's template and annotations, and takes the wish off it. Refused by the API
-/// server when the deployment has changed meanwhile.
-pub fn patch(deployment: &MachineDeployment, set: &MachineSet) -> Option<Patch> {
+/// The deployment without the wish.
+fn without_wish(deployment: &MachineDeployment) -> MachineDeployment {
     let mut wanted = deployment.clone();
     wanted.spec.rollback_to = None;
+    wanted
+}
+
+/// The deployment with the set's template and annotations, and without the wish.
+pub fn rolled_back_to(deployment: &MachineDeployment, set: &MachineSet) -> MachineDeployment {
+    let mut wanted = without_wish(deployment);
     wanted.spec.template = set.spec.template.clone();
     if let Some(labels) = &mut wanted.spec.template.metadata.labels {
         labels.remove(label::MACHINE_TEMPLATE_HASH);
@@ -101,14 +101,7 @@ pub fn patch(deployment: &MachineDeployment, set: &MachineSet) -> Option<Patch> 
     annotations.retain(|key, _| !is_copied(key));
     annotations.extend(copied_annotations(&set.metadata));
     wanted.metadata.annotations = Some(annotations);
-    let part = |deployment: &MachineDeployment| {
-        json!({
-            "metadata": { "annotations": annotations_of(&deployment.metadata) },
-            "spec": deployment.spec,
-        })
-    };
-    let change = merge_difference(&part(deployment), &part(&wanted))?;
-    Some(Patch::Merge(change).guarded_by(deployment.metadata.resource_version.as_deref()))
+    wanted
 }
 
 fn annotations_of(meta: &ObjectMeta) -> Labels {
@@ -119,28 +112,26 @@ fn annotations_of(meta: &ObjectMeta) -> Labels {
 pub fn step(seen: &DeploymentObservation, fleet: &Fleet<'_>, wish: Wish, plan: &mut Plan) {
     let deployment = fleet.deployment;
     let sets: Vec<&MachineSet> = fleet.all().map(|state| &**state.set).collect();
-    let (patch, note) = match find(deployment, &sets, wish) {
-        Found::Nothing => (None, EventNote::warning(reason::ROLLBACK_REVISION_NOT_FOUND, not_found(wish))),
+    let (wanted, note) = match find(deployment, &sets, wish) {
+        Found::Nothing => {
+            (without_wish(deployment), EventNote::warning(reason::ROLLBACK_REVISION_NOT_FOUND, not_found(wish)))
+        }
         Found::Unchanged => {
             let text = format!(
                 "The rollback revision contains the same template as current deployment {:?}",
                 name(deployment)
             );
-            (None, EventNote::warning(reason::ROLLBACK_TEMPLATE_UNCHANGED, text))
+            (without_wish(deployment), EventNote::warning(reason::ROLLBACK_TEMPLATE_UNCHANGED, text))
         }
         Found::Set { set, revision } => {
             if let Some(state) = fleet.old.iter().find(|state| state.set.metadata.uid == set.metadata.uid) {
                 node_side_effects::untaint_first(seen, state, plan);
             }
             let text = format!("Rolled back deployment {:?} to revision {revision}", name(deployment));
-            (patch(deployment, set), EventNote::normal(reason::ROLLED_BACK, text))
+            (rolled_back_to(deployment, set), EventNote::normal(reason::ROLLED_BACK, text))
         }
     };
-    let clear = || {
-        Patch::Merge(json!({ "spec": { "rollbackTo": null } }))
-            .guarded_by(deployment.metadata.resource_version.as_deref())
-    };
-    plan.push("rollback", Effect::PatchDeployment { part: Part::Main, patch: patch.unwrap_or_else(clear) });
+    plan.push("rollback", Effect::RollBack(Box::new(wanted)));
     plan.push("rollback", Effect::Tell(note));
 }
 
@@ -163,11 +154,13 @@ mod tests {
     use rstest::rstest;
     use serde_json::{Value, json};
 
+    use super::super::patches;
     use super::*;
     use crate::{
         deployment::{decide::decide, observe::SetSeen, testing::*},
         set::testing::{Building, meta},
     };
+    use controller_runtime::objects::Patch;
     use machine_api::{
         names::{annotation, taint},
         v1alpha1::RollbackConfig,
@@ -223,7 +216,12 @@ mod tests {
         let mut told = String::new();
         for step in plan.steps {
             match step.effect {
-                Effect::PatchDeployment { patch: Patch::Merge(patch), .. } => json_patch::merge(&mut document, &patch),
+                effect @ Effect::RollBack(_) => {
+                    let Some((_, Patch::Merge(patch))) = patches::of_deployment(&effect, &seen.deployment) else {
+                        panic!("{effect:?}")
+                    };
+                    json_patch::merge(&mut document, &patch);
+                }
                 Effect::Tell(note) => told = format!("{}: {}", note.reason, note.message),
                 _ => {}
             }
@@ -312,7 +310,10 @@ mod tests {
     #[test]
     fn a_change_meanwhile_makes_the_api_server_refuse() {
         let seen = asked(1, two());
-        let Some(Patch::Merge(patch)) = patch(&seen.deployment, &seen.sets[0].set) else { panic!("no patch") };
+        let effect = Effect::RollBack(Box::new(rolled_back_to(&seen.deployment, &seen.sets[0].set)));
+        let Some((_, Patch::Merge(patch))) = patches::of_deployment(&effect, &seen.deployment) else {
+            panic!("{effect:?}")
+        };
         assert_eq!(patch["metadata"]["resourceVersion"], "1");
         assert_eq!(patch["spec"]["rollbackTo"], Value::Null);
     }

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use super::{
     decide::decide,
     observe::{DeploymentObservation, SetSeen},
+    patches,
     plan::Effect,
     testing::*,
 };
@@ -20,7 +21,7 @@ use crate::set::{
     observe::SetObservation,
     testing::{at, now},
 };
-use controller_runtime::objects::{Part, Patch};
+use controller_runtime::objects::Patch;
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, controller_of};
 
 /// The control cluster: objects as the API server would have them.
@@ -71,13 +72,16 @@ impl World {
                         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(self.made)));
                     self.sets.push(Arc::new(set));
                 }
-                Effect::ScaleSet { set: target, patch, .. } | Effect::PatchSet { set: target, patch } => {
+                effect @ (Effect::ScaleSet { .. } | Effect::SyncSet { .. } | Effect::SetGrowth(..)) => {
+                    let Some((target, patch)) = patches::of_set(effect, &self.deployment) else { continue };
                     for set in self.sets.iter_mut().filter(|set| set.metadata.name.as_ref() == Some(&target.key.name)) {
-                        *set = Arc::new(merged(&**set, patch));
+                        *set = Arc::new(merged(&**set, &patch));
                     }
                 }
-                Effect::PatchDeployment { part: Part::Main, patch } => {
-                    self.deployment = Arc::new(merged(&*self.deployment, patch));
+                effect @ (Effect::AddFinalizer | Effect::WriteRevision(_)) => {
+                    if let Some((_, patch)) = patches::of_deployment(effect, &self.deployment) {
+                        self.deployment = Arc::new(merged(&*self.deployment, &patch));
+                    }
                 }
                 other => panic!("{other:?}"),
             }

@@ -255,7 +255,7 @@ mod tests {
         let mut sizes: BTreeMap<String, i32> = fleet.all().map(|set| (set.name().to_owned(), set.spec())).collect();
         for step in plan.steps {
             if let Effect::ScaleSet { set, to, .. } = step.effect {
-                sizes.insert(set.key.name, to);
+                sizes.insert(set.metadata.name.clone().unwrap(), to);
             }
         }
         sizes.into_values().collect()
@@ -396,14 +396,10 @@ mod tests {
         let mut plan = Plan::default();
         step(&Fleet::of(&seen), &mut plan);
         let [step] = plan.steps.as_slice() else { panic!("{plan:?}") };
-        let Effect::ScaleSet { from: 1, to: 1, patch: controller_runtime::objects::Patch::Merge(patch), .. } =
-            &step.effect
-        else {
-            panic!("{step:?}")
-        };
-        assert_eq!(patch["metadata"]["annotations"][annotation::DESIRED_REPLICAS], "1");
-        // It was 3 already.
-        assert_eq!(patch["metadata"]["annotations"].get(annotation::MAX_REPLICAS), None);
+        let Effect::ScaleSet { set, to: 1, remembered } = &step.effect else { panic!("{step:?}") };
+        assert_eq!(set.spec.replicas, 1);
+        // The larger number was 3 already.
+        assert_eq!(*remembered, [(annotation::DESIRED_REPLICAS.to_owned(), "1".to_owned())].into());
     }
 
     #[rstest]

@@ -1,14 +1,14 @@
-//! The patch that changes the size of a set, with what the set remembers of the deployment's size.
+//! The effect that changes the size of a set, with what the set remembers of the deployment's size.
 //!
 //! Source: spec/deployment-and-set §7.5 (desired and max replicas), §9.4. Pure.
 
-use serde_json::json;
+use std::sync::Arc;
 
 use super::{
     fleet::{Fleet, SetState},
     plan::{Effect, Plan},
 };
-use controller_runtime::{key::Target, objects::Patch};
+use kube_values::selector::Labels;
 use machine_api::{names::annotation, v1alpha1::StrategyType};
 
 impl Fleet<'_> {
@@ -27,23 +27,15 @@ impl Fleet<'_> {
     pub fn size_set(&self, rule: &'static str, set: &SetState<'_>, to: i32, plan: &mut Plan) -> bool {
         let to = to.max(0);
         let remembered = self.size_annotations();
-        let stale: serde_json::Map<String, serde_json::Value> = remembered
+        let stale: Labels = remembered
             .into_iter()
             .filter(|(key, value)| set.annotation(key) != Some(value))
-            .map(|(key, value)| (key.to_owned(), value.into()))
+            .map(|(key, value)| (key.to_owned(), value))
             .collect();
         if to == set.spec() && stale.is_empty() {
             return false;
         }
-        let mut patch = json!({});
-        if to != set.spec() {
-            patch["spec"] = json!({ "replicas": to });
-        }
-        if !stale.is_empty() {
-            patch["metadata"] = json!({ "annotations": stale });
-        }
-        let patch = Patch::Merge(patch).guarded_by(set.set.metadata.resource_version.as_deref());
-        plan.push(rule, Effect::ScaleSet { set: Target::of(&**set.set), from: set.spec(), to, patch });
+        plan.push(rule, Effect::ScaleSet { set: Arc::clone(set.set), to, remembered: stale });
         true
     }
 
@@ -54,9 +46,7 @@ impl Fleet<'_> {
         if to == set.spec() {
             return false;
         }
-        let patch = Patch::Merge(json!({ "spec": { "replicas": to } }))
-            .guarded_by(set.set.metadata.resource_version.as_deref());
-        plan.push(rule, Effect::ScaleSet { set: Target::of(&**set.set), from: set.spec(), to, patch });
+        plan.push(rule, Effect::ScaleSet { set: Arc::clone(set.set), to, remembered: Labels::new() });
         true
     }
 

@@ -5,26 +5,22 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use serde_json::json;
-
 use super::{
     conditions::{self, Says},
     fleet::Fleet,
     in_place::{self, marks},
     observe::DeploymentObservation,
+    patches::changes_status,
     plan::{Effect, Next, Plan},
     scaling, validity, waits,
 };
 use crate::set::{
     counts::is_terminating,
     pacing::{News, Pace, pace},
-    patches::{has_finalizer, merge_difference},
+    patches::has_finalizer,
     status::failed_machines,
 };
-use controller_runtime::{
-    events::EventNote,
-    objects::{Part, Patch},
-};
+use controller_runtime::events::EventNote;
 use kube_values::selector;
 use machine_api::{
     names::{annotation, deployment_reason as reason, set_reason, update_result},
@@ -217,11 +213,8 @@ fn news(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus) -> New
 }
 
 fn write(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus, errors: &[String], plan: &mut Plan) {
-    if let Some(change) = merge_difference(&deployment.status, wanted) {
-        // Lists are replaced whole, so nobody may have changed them meanwhile.
-        let patch =
-            Patch::Merge(json!({ "status": change })).guarded_by(deployment.metadata.resource_version.as_deref());
-        plan.push("status/deployment", Effect::PatchDeployment { part: Part::Status, patch });
+    if changes_status(deployment, wanted) {
+        plan.push("status/deployment", Effect::WriteStatus(Box::new(wanted.clone())));
     }
     let news_of = |kind: &Kind, reason: &str| {
         let is = |status: &MachineDeploymentStatus| conditions::find(status, kind).is_some_and(|c| c.reason == reason);
@@ -248,20 +241,24 @@ fn write(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus, error
 mod tests {
     use std::sync::Arc;
 
+    use controller_runtime::objects::Patch;
     use jiff::SignedDuration;
     use rstest::rstest;
     use serde_json::Value;
 
     use super::*;
     use crate::{
-        deployment::testing::*,
+        deployment::{patches, testing::*},
         set::testing::{now, selector},
     };
     use machine_api::v1alpha1::OrchestrationType;
 
     fn written(seen: &DeploymentObservation, report: &Report) -> Option<Value> {
         decide_status(seen, report).steps.into_iter().find_map(|step| match step.effect {
-            Effect::PatchDeployment { part: Part::Status, patch: Patch::Merge(patch) } => Some(patch["status"].clone()),
+            effect @ Effect::WriteStatus(_) => match patches::of_deployment(&effect, &seen.deployment)? {
+                (_, Patch::Merge(patch)) => Some(patch["status"].clone()),
+                other => panic!("{other:?}"),
+            },
             _ => None,
         })
     }

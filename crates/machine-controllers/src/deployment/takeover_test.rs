@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use super::{
     decide::decide,
     observe::DeploymentObservation,
+    patches,
     plan::Effect,
     status::{Report, decide_status},
 };
@@ -19,7 +20,7 @@ use crate::{
     set::{self, observe::SetObservation, testing::now},
     views::{ControlViews, node_store},
 };
-use controller_runtime::{key::ObjectKey, objects::Part, store::Store};
+use controller_runtime::{key::ObjectKey, store::Store};
 
 fn load<K: Resource + DeserializeOwned + Send + Sync + 'static>(store: &Store<K>, kind: &str) {
     let path = format!("{}/../../tests/fixtures/go/{kind}.json", env!("CARGO_MANIFEST_DIR"));
@@ -51,11 +52,7 @@ fn s_hash_12_a_deployment_of_the_original_is_left_as_it_is(#[case] name: &str) {
     let seen = DeploymentObservation::look_up(&views, Some(&nodes), &key, now()).unwrap();
     assert_eq!(decide(&seen).steps, []);
     for step in decide_status(&seen, &Report::default()).steps {
-        assert!(
-            matches!(step.effect, Effect::PatchDeployment { part: Part::Status, .. } | Effect::Tell(_)),
-            "{:?}",
-            step.effect
-        );
+        assert!(matches!(step.effect, Effect::WriteStatus(_) | Effect::Tell(_)), "{:?}", step.effect);
     }
 }
 
@@ -77,7 +74,8 @@ fn nothing_but_the_selector_is_new_in_the_statuses_of_a_fleet_at_rest() {
         let key = ObjectKey::new("default", name);
         let seen = DeploymentObservation::look_up(&views, Some(&nodes), &key, now()).unwrap();
         let [step] = decide_status(&seen, &Report::default()).steps.try_into().unwrap();
-        let Effect::PatchDeployment { patch: controller_runtime::objects::Patch::Merge(patch), .. } = step.effect
+        let Some((_, controller_runtime::objects::Patch::Merge(patch))) =
+            patches::of_deployment(&step.effect, &seen.deployment)
         else {
             panic!("no merge patch")
         };

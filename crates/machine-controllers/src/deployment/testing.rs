@@ -2,9 +2,17 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString};
+use controller_runtime::objects::Patch;
+use k8s_openapi::{
+    api::core::v1::Node,
+    apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString},
+};
 
-use super::observe::{DeploymentObservation, SetSeen};
+use super::{
+    node_change::NodeChange,
+    observe::{DeploymentObservation, SetSeen},
+    patches,
+};
 use crate::set::testing::{Building, at, controller_reference, machine, meta, now, selector, set};
 use machine_api::{
     names::{annotation, label},
@@ -122,4 +130,18 @@ pub(crate) fn seeing_sets(deployment: MachineDeployment, sets: Vec<SetSeen>) -> 
         })
         .collect();
     DeploymentObservation { sets, ..DeploymentObservation::of(Arc::new(deployment), now()) }
+}
+
+/// The Node after this change.
+pub(crate) fn changed(change: &NodeChange, node: &Node) -> Node {
+    let mut document = serde_json::to_value(node).unwrap();
+    match patches::of_node(change, node) {
+        Some(Patch::Merge(patch)) => json_patch::merge(&mut document, &patch),
+        Some(Patch::Json(operations)) => {
+            let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
+            json_patch::patch(&mut document, &patch).unwrap();
+        }
+        None => {}
+    }
+    serde_json::from_value(document).unwrap()
 }

@@ -8,16 +8,14 @@ use std::{
 };
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::{
     observe::DeploymentObservation,
     plan::{Effect, Plan},
 };
-use crate::set::counts::{annotation_of, is_failed, is_terminating};
-use controller_runtime::{
-    key::Target,
-    objects::{Part, Patch},
+use crate::{
+    changes::{self, Changes},
+    set::counts::{annotation_of, is_failed, is_terminating},
 };
 use machine_api::{names::annotation, v1alpha1::Machine};
 
@@ -44,17 +42,16 @@ pub fn apply(seen: &DeploymentObservation, plan: &mut Plan) -> bool {
     let before = plan.steps.len();
     let kept = wanted.iter().map(|(name, time)| format!("{name}~{time}")).collect::<Vec<_>>().join(",");
     if kept != list {
-        let value = if kept.is_empty() { Value::Null } else { Value::from(kept) };
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::TRIGGER_DELETION: value } } }))
-            .guarded_by(seen.deployment.metadata.resource_version.as_deref());
-        plan.push("trigger/list", Effect::PatchDeployment { part: Part::Main, patch });
+        plan.push("trigger/list", Effect::WriteTriggerList(Some(kept).filter(|kept| !kept.is_empty())));
     }
     let mut named = BTreeSet::new();
     for (name, time) in wanted {
         // Named twice, it is marked with the first time.
         let Some(machine) = machines.get(name).filter(|_| named.insert(name)) else { continue };
-        if let Some(patch) = mark(machine, &time) {
-            plan.push("trigger/mark", Effect::PatchMachine { machine: Target::of(&***machine), patch });
+        let annotations = mark(machine, &time);
+        if !annotations.is_empty() {
+            let machine = Arc::clone(machine);
+            plan.push("trigger/mark", Effect::MarkMachine { machine, labels: Changes::new(), annotations });
         }
     }
     plan.steps.len() > before
@@ -75,19 +72,21 @@ fn parse<'a>(entry: &'a str, default_time: &str) -> Option<(&'a str, String)> {
     Some((name, time))
 }
 
-fn mark(machine: &Machine, time: &str) -> Option<Patch> {
-    let mut missing = serde_json::Map::new();
+/// What the machine lacks to be deleted first.
+fn mark(machine: &Machine, time: &str) -> Changes {
+    let mut missing = Changes::new();
     if annotation_of(machine, annotation::MACHINE_PRIORITY) != Some("1") {
-        missing.insert(annotation::MACHINE_PRIORITY.to_owned(), "1".into());
+        missing.extend([changes::set(annotation::MACHINE_PRIORITY, "1")]);
     }
     if annotation_of(machine, annotation::MARKED_FOR_DELETION_TIME).unwrap_or_default().is_empty() {
-        missing.insert(annotation::MARKED_FOR_DELETION_TIME.to_owned(), time.into());
+        missing.extend([changes::set(annotation::MARKED_FOR_DELETION_TIME, time)]);
     }
-    (!missing.is_empty()).then(|| Patch::Merge(json!({ "metadata": { "annotations": missing } })))
+    missing
 }
 
 #[cfg(test)]
 mod tests {
+    use kube::ResourceExt;
     use rstest::rstest;
 
     use super::*;
@@ -97,7 +96,7 @@ mod tests {
     const TIME: &str = "2026-11-21T08:00:00Z";
 
     /// The machines marked, and what the list is changed to.
-    fn applied(list: &str, change: impl FnOnce(&mut Machine)) -> (Vec<String>, Option<Value>) {
+    fn applied(list: &str, change: impl FnOnce(&mut Machine)) -> (Vec<String>, Option<String>) {
         let built = deployment(2, 1, 0)
             .annotation(annotation::TRIGGER_DELETION, list)
             .annotation(annotation::LAST_REPLICA_CHANGE_BY_SCALER, TIME)
@@ -110,10 +109,9 @@ mod tests {
         let mut changed = None;
         for step in plan.steps {
             match step.effect {
-                Effect::PatchMachine { machine, .. } => marked.push(machine.key.name),
-                Effect::PatchDeployment { patch: Patch::Merge(patch), .. } => {
-                    changed = Some(patch["metadata"]["annotations"][annotation::TRIGGER_DELETION].clone());
-                }
+                Effect::MarkMachine { machine, .. } => marked.push(machine.name_any()),
+                // Empty: it is removed.
+                Effect::WriteTriggerList(list) => changed = Some(list.unwrap_or_default()),
                 other => panic!("{other:?}"),
             }
         }
@@ -141,17 +139,14 @@ mod tests {
     ) {
         let (marked, changed) = applied(list, |_| {});
         assert_eq!(marked, ["md-new-1", "md-new-0"]);
-        assert_eq!(changed, expected.map(Value::from));
+        assert_eq!(changed, expected.map(str::to_owned));
     }
 
     #[test]
     fn s_trig_03_a_mark_is_priority_1_and_the_time_of_the_list() {
         let machine = crate::set::testing::running("m").build();
-        let Some(Patch::Merge(patch)) = mark(&machine, TIME) else { panic!("no patch") };
-        assert_eq!(
-            patch["metadata"]["annotations"],
-            json!({ annotation::MACHINE_PRIORITY: "1", annotation::MARKED_FOR_DELETION_TIME: TIME })
-        );
+        let expected = [(annotation::MACHINE_PRIORITY, "1"), (annotation::MARKED_FOR_DELETION_TIME, TIME)];
+        assert_eq!(mark(&machine, TIME), Changes::from(expected.map(|(key, value)| changes::set(key, value))));
     }
 
     #[test]
@@ -160,16 +155,16 @@ mod tests {
         let (marked, changed) =
             applied(&list, |machine| machine.status.current_status.phase = MachinePhase::Terminating);
         assert_eq!(marked, ["md-new-0"]);
-        assert_eq!(changed, Some(format!("md-new-0~{TIME}").into()));
+        assert_eq!(changed, Some(format!("md-new-0~{TIME}")));
     }
 
     #[rstest]
     #[case::s_trig_04_no_list("", &[], None)]
-    #[case::s_trig_05_the_older_form("md-new-0", &["md-new-0"], Some(Value::from(format!("md-new-0~{TIME}"))))]
-    #[case::s_trig_06_too_many_parts("md-new-0~t~x", &[], Some(Value::Null))]
-    #[case::s_trig_07_no_time("md-new-0~notatime", &[], Some(Value::Null))]
-    #[case::an_unknown_machine("other~2026-11-21T08:00:00Z", &[], Some(Value::Null))]
-    fn the_list_is_read(#[case] list: &str, #[case] marked: &[&str], #[case] changed: Option<Value>) {
+    #[case::s_trig_05_the_older_form("md-new-0", &["md-new-0"], Some(format!("md-new-0~{TIME}")))]
+    #[case::s_trig_06_too_many_parts("md-new-0~t~x", &[], Some(String::new()))]
+    #[case::s_trig_07_no_time("md-new-0~notatime", &[], Some(String::new()))]
+    #[case::an_unknown_machine("other~2026-11-21T08:00:00Z", &[], Some(String::new()))]
+    fn the_list_is_read(#[case] list: &str, #[case] marked: &[&str], #[case] changed: Option<String>) {
         let (found, list) = applied(list, |_| {});
         assert_eq!((found.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), list), (marked, changed));
     }
@@ -180,6 +175,6 @@ mod tests {
             .annotation(annotation::MACHINE_PRIORITY, "1")
             .annotation(annotation::MARKED_FOR_DELETION_TIME, TIME)
             .build();
-        assert_eq!(mark(&machine, TIME), None);
+        assert_eq!(mark(&machine, TIME), Changes::new());
     }
 }

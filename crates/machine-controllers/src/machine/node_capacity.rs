@@ -8,7 +8,7 @@ use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantit
 use kube::ResourceExt;
 use machine_api::names::annotation;
 
-use super::node_dress::Changes;
+use crate::changes::Changes;
 
 /// Resources by name.
 pub type Capacity = BTreeMap<String, Quantity>;

@@ -1,12 +1,9 @@
 //! What is to change on a Node: labels, annotations, finalizers and taints, as values.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::Taint;
 use serde::Serialize;
 
-/// Keys to set; with `None`, keys to remove.
-pub type Changes = BTreeMap<String, Option<String>>;
+use crate::changes::Changes;
 
 /// What is to change on a Node. Finalizers and taints are lists: they are written whole, and only in the version that was seen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -13,7 +13,8 @@ use machine_api::{
 };
 use serde::Serialize;
 
-use super::node_dress::{Changes, NodeDress};
+use super::node_dress::NodeDress;
+use crate::changes::Changes;
 
 /// Keys of a template that belong to somebody else: the links and memories themselves, and the kubelet's own name.
 const PROTECTED_LABELS: [&str; 2] = [label::MACHINE_NAME, "kubernetes.io/hostname"];

@@ -8,25 +8,21 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::marks::{self, Marks};
 use crate::{
+    changes::{Changes, removed},
     deployment::{
         fleet::{Fleet, SetState},
         observe::DeploymentObservation,
         plan::{Effect, Plan},
     },
-    set::{
-        counts::{is_active, is_terminating},
-        ownership::Owner,
-    },
+    set::counts::{is_active, is_terminating},
 };
-use controller_runtime::{key::Target, objects::Patch};
-use kube_values::selector::Labels;
 use machine_api::{
     names::{label, update_result},
-    v1alpha1::{Machine, MachinePhase, MachineSet},
+    v1alpha1::{Machine, MachinePhase},
 };
 
 /// Clears up behind machines that were handed over, and takes marks off Nodes that need no update any more. Done in every
@@ -46,8 +42,9 @@ pub fn finish(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) 
                 }
             }
             if marks::is_handed_over(machine) && has_seen_its_size(set) {
-                let patch = Patch::Merge(json!({ "metadata": { "labels": { label::UPDATE_RESULT: null } } }));
-                plan.push("in-place/finished", Effect::PatchMachine { machine: Target::of(&**machine), patch });
+                let labels = [removed(label::UPDATE_RESULT)].into();
+                let machine = Arc::clone(machine);
+                plan.push("in-place/finished", Effect::MarkMachine { machine, labels, annotations: Changes::new() });
             }
         }
     }
@@ -84,8 +81,9 @@ pub fn transfer(seen: &DeploymentObservation, fleet: &Fleet<'_>, new: &SetState<
             if total + moved >= most {
                 break;
             }
-            if let Some(patch) = moved_to(machine, set.set, new.set) {
-                plan.push("in-place/hand-over", Effect::PatchMachine { machine: Target::of(&***machine), patch });
+            if is_owned_by(&machine.metadata, &set.set.metadata) {
+                let (from, to) = (Arc::clone(set.set), Arc::clone(new.set));
+                plan.push("in-place/hand-over", Effect::HandOver { machine: Arc::clone(machine), from, to });
                 moved += 1;
             }
         }
@@ -114,34 +112,7 @@ fn may_move(seen: &DeploymentObservation, machine: &Machine) -> bool {
     is_ready && marks::node_of(seen, machine).is_some_and(|(_, marks)| marks.result == Some(update_result::SUCCESSFUL))
 }
 
-/// The change that makes the machine one of the new set: owner and labels in one write. Refused when it is no longer the
-/// old set's. `None` when it is not now.
-fn moved_to(machine: &Arc<Machine>, from: &MachineSet, to: &MachineSet) -> Option<Patch> {
-    let owners = machine.metadata.owner_references.as_ref()?;
-    let place = owners.iter().position(|owner| Some(&owner.uid) == from.metadata.uid.as_ref())?;
-    let owner = Owner { kind: "MachineSet", meta: &to.metadata, selector: to.spec.selector.as_ref() };
-    let owner_path = format!("/metadata/ownerReferences/{place}");
-    let mut operations = vec![
-        json!({"op": "test", "path": format!("{owner_path}/uid"), "value": from.metadata.uid}),
-        json!({"op": "replace", "path": owner_path, "value": owner.reference()}),
-    ];
-    let none = Labels::new();
-    let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
-    let selected = |set: &MachineSet| -> Labels {
-        set.spec.selector.as_ref().and_then(|selector| selector.match_labels.clone()).unwrap_or_default()
-    };
-    let mut wanted = selected(to);
-    wanted.insert(label::UPDATE_RESULT.to_owned(), update_result::SUCCESSFUL.to_owned());
-    for key in selected(from).keys().filter(|key| labels.contains_key(*key) && !wanted.contains_key(*key)) {
-        operations.push(json!({"op": "remove", "path": label_path(key)}));
-    }
-    for (key, value) in wanted {
-        operations.push(json!({"op": "add", "path": label_path(&key), "value": value}));
-    }
-    Some(Patch::Json(operations))
-}
-
-/// Path of a label in a JSON patch.
-fn label_path(key: &str) -> String {
-    format!("/metadata/labels/{}", key.replace('~', "~0").replace('/', "~1"))
+/// Whether the set is among the owners.
+fn is_owned_by(machine: &ObjectMeta, set: &ObjectMeta) -> bool {
+    machine.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == set.uid.as_ref())
 }

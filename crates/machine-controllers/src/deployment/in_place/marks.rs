@@ -2,18 +2,20 @@
 //!
 //! Source: spec/deployment-and-set §2.2, §11.1 (step 4), §11.2 with D-14, D-23.
 
-use controller_runtime::{key::Target, objects::Patch};
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{Node, Taint};
 use machine_api::{
     names::{annotation, label, node_condition, taint, update_result},
     v1alpha1::{Machine, MachinePhase},
 };
-use serde_json::{Value, json};
 
 use crate::{
+    changes::{removed, set},
     deployment::{
         fleet::Fleet,
-        node_side_effects::{nodes_of, without_old_taint},
+        node_change::{Cordon, Guard, NodeChange, TaintChange, without_old_taint},
+        node_side_effects::nodes_of,
         observe::DeploymentObservation,
         plan::{Effect, OnFailure, Plan},
     },
@@ -83,51 +85,47 @@ pub fn has_failed(machine: &Machine) -> bool {
 }
 
 /// The Node of a machine and its marks.
-pub fn node_of<'a>(seen: &'a DeploymentObservation, machine: &Machine) -> Option<(&'a Node, Marks<'a>)> {
+pub fn node_of<'a>(seen: &'a DeploymentObservation, machine: &Machine) -> Option<(&'a Arc<Node>, Marks<'a>)> {
     let node = seen.nodes.as_ref()?.get(label_of(machine, label::NODE)?)?;
     Some((node, Marks::of(node)))
 }
 
-/// Adds labels to a Node or, with `null`, takes them off.
-fn label_node(rule: &'static str, node: &Node, labels: &Value, plan: &mut Plan) {
-    let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
-    plan.push(rule, Effect::PatchNode { node: Target::of(node), patch, on_failure: OnFailure::EndPlan });
+fn change_node(rule: &'static str, node: &Arc<Node>, change: NodeChange, plan: &mut Plan) {
+    let on_failure = OnFailure::EndPlan;
+    plan.push(rule, Effect::ChangeNode { node: Arc::clone(node), change: Box::new(change), on_failure });
 }
 
 /// Marks the Nodes of old sets as candidates. One that was handed over and is not finished yet keeps its labels.
 pub fn mark_candidates(seen: &DeploymentObservation, fleet: &Fleet<'_>, plan: &mut Plan) {
     let Some(nodes) = &seen.nodes else { return };
-    for set in &fleet.old {
-        for (machine, node) in nodes_of(set, nodes) {
+    for old in &fleet.old {
+        for (machine, node) in nodes_of(old, nodes) {
             if !Marks::of(node).candidate && !is_handed_over(machine) && !is_terminating(machine) {
-                label_node("in-place/candidate", node, &json!({ label::CANDIDATE_FOR_UPDATE: "true" }), plan);
+                let change = NodeChange::of_labels([set(label::CANDIDATE_FOR_UPDATE, "true")]);
+                change_node("in-place/candidate", node, change, plan);
             }
         }
     }
 }
 
 /// Picks a Node.
-pub fn select(node: &Node, plan: &mut Plan) {
-    label_node("in-place/select", node, &json!({ label::SELECTED_FOR_UPDATE: "true" }), plan);
+pub fn select(node: &Arc<Node>, plan: &mut Plan) {
+    change_node("in-place/select", node, NodeChange::of_labels([set(label::SELECTED_FOR_UPDATE, "true")]), plan);
 }
 
 /// Takes the marks off a Node whose set has become the new one again, so that there is nothing to update. A picked one was
 /// cordoned for us and takes pods again.
-pub fn withdraw(node: &Node, marks: Marks<'_>, plan: &mut Plan) {
-    let labels = json!({ label::CANDIDATE_FOR_UPDATE: null, label::SELECTED_FOR_UPDATE: null });
-    let mut patch = json!({ "metadata": { "labels": labels } });
-    if marks.selected && marks.result.is_none() {
-        patch["spec"] = json!({ "unschedulable": null });
-    }
+pub fn withdraw(node: &Arc<Node>, marks: Marks<'_>, plan: &mut Plan) {
+    let labels = [label::CANDIDATE_FOR_UPDATE, label::SELECTED_FOR_UPDATE].map(removed);
+    let cordon = if marks.selected && marks.result.is_none() { Cordon::Lift } else { Cordon::Keep };
     // The machine controller may be draining it: then its update goes on.
-    let patch = Patch::Merge(patch).guarded_by(node.metadata.resource_version.as_deref());
-    let on_failure = OnFailure::EndPlan;
-    plan.push("in-place/withdraw", Effect::PatchNode { node: Target::of(node), patch, on_failure });
+    let change = NodeChange { cordon, guard: Guard::Observed, ..NodeChange::of_labels(labels) };
+    change_node("in-place/withdraw", node, change, plan);
 }
 
 /// Lets an updated Node take pods again: labels and reason of failure off, uncordoned, without the taint of old nodes, and
 /// with the one that keeps pods off until the critical components are there. Refused when the Node has changed meanwhile.
-pub fn release(node: &Node, plan: &mut Plan) {
+pub fn release(node: &Arc<Node>, plan: &mut Plan) {
     let mut taints = without_old_taint(node);
     let holds_back = |found: &Taint| found.key == taint::CRITICAL_COMPONENTS_NOT_READY && found.effect == "NoSchedule";
     if !taints.iter().any(holds_back) {
@@ -137,15 +135,13 @@ pub fn release(node: &Node, plan: &mut Plan) {
             ..Taint::default()
         });
     }
-    let patch = Patch::Merge(json!({
-        "metadata": {
-            "labels": {
-                label::CANDIDATE_FOR_UPDATE: null, label::SELECTED_FOR_UPDATE: null, label::UPDATE_RESULT: null,
-            },
-            "annotations": { annotation::UPDATE_FAILED_REASON: null },
-        },
-        "spec": { "unschedulable": null, "taints": taints },
-    }))
-    .guarded_by(node.metadata.resource_version.as_deref());
-    plan.push("in-place/release", Effect::PatchNode { node: Target::of(node), patch, on_failure: OnFailure::EndPlan });
+    let labels = [label::CANDIDATE_FOR_UPDATE, label::SELECTED_FOR_UPDATE, label::UPDATE_RESULT].map(removed);
+    let change = NodeChange {
+        labels: labels.into(),
+        annotations: [removed(annotation::UPDATE_FAILED_REASON)].into(),
+        taints: TaintChange::Replace(taints),
+        cordon: Cordon::Lift,
+        guard: Guard::Observed,
+    };
+    change_node("in-place/release", node, change, plan);
 }

@@ -16,18 +16,17 @@ pub mod selection;
 
 use std::sync::Arc;
 
-use serde_json::json;
+use kube::ResourceExt;
 
 use super::{
     decide::is_frozen,
     fleet::{Fleet, SetState},
     node_side_effects,
     observe::DeploymentObservation,
-    plan::{Effect, Plan},
+    plan::{Effect, Growth, Plan},
     revision, rolling, scaling,
 };
 use crate::set::ranking;
-use controller_runtime::{key::Target, objects::Patch};
 use machine_api::{
     names::label,
     v1alpha1::{Machine, OrchestrationType, StrategyType},
@@ -71,16 +70,14 @@ pub fn unblock_growth(fleet: &Fleet<'_>, plan: &mut Plan) {
         return;
     }
     for set in fleet.old.iter().filter(|set| is_blocked(set)) {
-        let patch = Patch::Merge(json!({ "metadata": { "labels": { label::SCALE_UP_DISABLED: null } } }));
-        plan.push("in-place/unblock", Effect::PatchSet { set: Target::of(&**set.set), patch });
+        plan.push("in-place/unblock", Effect::SetGrowth(Arc::clone(set.set), Growth::Free));
     }
 }
 
 /// While machines move, an old set that has one less must not make another.
 fn block_growth(fleet: &Fleet<'_>, plan: &mut Plan) {
     for set in fleet.old.iter().filter(|set| !is_blocked(set)) {
-        let patch = Patch::Merge(json!({ "metadata": { "labels": { label::SCALE_UP_DISABLED: "true" } } }));
-        plan.push("in-place/block", Effect::PatchSet { set: Target::of(&**set.set), patch });
+        plan.push("in-place/block", Effect::SetGrowth(Arc::clone(set.set), Growth::Blocked));
     }
 }
 
@@ -140,7 +137,7 @@ fn remember_size(fleet: &Fleet<'_>, plan: &mut Plan) {
         .steps
         .iter()
         .filter_map(|step| match &step.effect {
-            Effect::ScaleSet { set, .. } => Some(set.key.name.clone()),
+            Effect::ScaleSet { set, .. } => Some(set.name_any()),
             _ => None,
         })
         .collect();

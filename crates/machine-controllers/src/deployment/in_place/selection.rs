@@ -75,7 +75,7 @@ pub fn to_spare(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> i32 {
 }
 
 /// Machines of a set whose nodes may be picked, best first.
-fn candidates<'a>(seen: &'a DeploymentObservation, set: &SetState<'a>) -> Vec<(&'a Machine, &'a Node)> {
+fn candidates<'a>(seen: &'a DeploymentObservation, set: &SetState<'a>) -> Vec<(&'a Machine, &'a Arc<Node>)> {
     let mut machines: Vec<&Arc<Machine>> = set.kept.iter().copied().filter(|machine| has_joined(machine)).collect();
     sort_for_deletion(&mut machines, seen.now);
     machines

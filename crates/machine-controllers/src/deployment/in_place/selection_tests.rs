@@ -1,5 +1,6 @@
 //! Scenarios of spec/deployment-and-set §11.4: which Nodes are updated next, and how many at once.
 
+use kube::ResourceExt;
 use rstest::rstest;
 
 use super::{
@@ -28,7 +29,7 @@ fn nodes_are_selected(#[case] old: (i32, &'static [Is]), #[case] new: (i32, &'st
         .steps
         .iter()
         .map(|step| match &step.effect {
-            Effect::PatchNode { node, .. } => format!("{} {}", step.rule, node.key.name),
+            Effect::ChangeNode { node, .. } => format!("{} {}", step.rule, node.name_any()),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -69,7 +70,7 @@ fn as_many_are_picked_as_may_be_missing(#[case] old: &[Is], #[case] unavailable:
         .steps
         .iter()
         .map(|step| match &step.effect {
-            Effect::PatchNode { node, .. } => node.key.name.as_str(),
+            Effect::ChangeNode { node, .. } => node.metadata.name.as_deref().unwrap(),
             other => panic!("{other:?}"),
         })
         .collect();

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use kube::ResourceExt;
 
 use super::super::plan::{Effect, Step};
 use crate::{
@@ -155,9 +156,11 @@ pub(super) fn fleet_of(
 /// The rules of this room that a pass follows, with what they change.
 pub(super) fn rules(seen: &DeploymentObservation) -> Vec<String> {
     let told = |step: &Step| match &step.effect {
-        Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.key.name),
-        Effect::PatchNode { node, .. } => format!("{} {}", step.rule, node.key.name),
-        Effect::PatchMachine { machine, .. } => format!("{} {}", step.rule, machine.key.name),
+        Effect::ScaleSet { set, to, .. } => format!("{} {} {to}", step.rule, set.name_any()),
+        Effect::ChangeNode { node, .. } => format!("{} {}", step.rule, node.name_any()),
+        Effect::MarkMachine { machine, .. } | Effect::HandOver { machine, .. } => {
+            format!("{} {}", step.rule, machine.name_any())
+        }
         _ => step.rule.to_owned(),
     };
     decide(seen).steps.iter().filter(|step| step.rule.starts_with("in-place/")).map(told).collect()

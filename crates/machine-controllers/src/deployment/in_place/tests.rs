@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::json;
 
@@ -12,11 +13,18 @@ use super::{
     *,
 };
 use crate::{
-    deployment::{decide::decide, plan::Step, settling::Unsettled, testing::*},
+    deployment::{
+        decide::decide,
+        node_change::{Cordon, Guard, TaintChange},
+        patches,
+        plan::Step,
+        settling::Unsettled,
+        testing::*,
+    },
     set::testing::{at, meta},
     views::{ControlViews, node_store},
 };
-use controller_runtime::key::ObjectKey;
+use controller_runtime::{key::ObjectKey, objects::Patch};
 use machine_api::{
     names::{annotation, node_condition, taint},
     v1alpha1::{
@@ -49,6 +57,13 @@ fn s_inpl_02_the_node_is_released_before_the_machine_loses_its_label() {
     assert_eq!(rules(&seen), ["in-place/release node-md-new-2"]);
 }
 
+fn operations(effect: &Effect) -> Option<Vec<serde_json::Value>> {
+    match patches::of_machine(effect)? {
+        (_, Patch::Json(operations)) => Some(operations),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn s_inpl_02_a_released_node_takes_pods_again_when_its_critical_components_are_there() {
     let mut seen = fleet(Auto, of(0, &[]), of(3, &[Plain, Plain, HandedOver]));
@@ -57,12 +72,10 @@ fn s_inpl_02_a_released_node_takes_pods_again_when_its_critical_components_are_t
     let ours = json!({ "key": taint::PREFER_NO_SCHEDULE, "value": "True", "effect": "PreferNoSchedule" });
     let theirs = json!({ "key": "dedicated", "value": "db", "effect": "NoSchedule" });
     node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(json!([ours, theirs])).unwrap());
-    let mut released = serde_json::to_value(&*node).unwrap();
     let plan = decide(&seen);
-    let Effect::PatchNode { patch: Patch::Merge(patch), .. } = &plan.steps[0].effect else { panic!("{plan:?}") };
-    assert_eq!(patch["metadata"]["resourceVersion"], "1");
-    json_patch::merge(&mut released, patch);
-    let released: Node = serde_json::from_value(released).unwrap();
+    let Effect::ChangeNode { node, change, .. } = &plan.steps[0].effect else { panic!("{plan:?}") };
+    assert_eq!(change.guard, Guard::Observed);
+    let released = changed(change, node);
     assert!(released.metadata.labels.unwrap_or_default().is_empty());
     assert!(released.metadata.annotations.unwrap_or_default().is_empty());
     let spec = released.spec.unwrap();
@@ -78,8 +91,9 @@ fn d_23_the_taint_of_critical_components_is_added_once() {
     let there = json!([{ "key": taint::CRITICAL_COMPONENTS_NOT_READY, "effect": "NoSchedule" }]);
     node.spec.as_mut().unwrap().taints = Some(serde_json::from_value(there).unwrap());
     let plan = decide(&seen);
-    let Effect::PatchNode { patch: Patch::Merge(patch), .. } = &plan.steps[0].effect else { panic!("{plan:?}") };
-    assert_eq!(patch["spec"]["taints"].as_array().unwrap().len(), 1);
+    let Effect::ChangeNode { change, .. } = &plan.steps[0].effect else { panic!("{plan:?}") };
+    let TaintChange::Replace(taints) = &change.taints else { panic!("{change:?}") };
+    assert_eq!(taints.len(), 1);
 }
 
 #[rstest]
@@ -139,7 +153,7 @@ fn s_inpl_06_owner_and_labels_change_in_one_write() {
     let seen = fleet(Auto, of(2, &[Updated, Candidate]), of(1, &[Plain]));
     let plan = decide(&seen);
     let patch = plan.steps.iter().find_map(|step| match &step.effect {
-        Effect::PatchMachine { patch: Patch::Json(operations), .. } => Some(operations.clone()),
+        effect @ Effect::HandOver { .. } => operations(effect),
         _ => None,
     });
     let patch: json_patch::Patch = serde_json::from_value(patch.unwrap().into()).unwrap();
@@ -171,7 +185,7 @@ fn a_label_that_only_the_old_selector_asks_for_comes_off() {
     let plan = decide(&seen);
     let removed = json!({"op": "remove", "path": "/metadata/labels/example.com~1gone"});
     assert!(plan.steps.iter().any(|step| matches!(
-        &step.effect, Effect::PatchMachine { patch: Patch::Json(operations), .. } if operations.contains(&removed))));
+        &step.effect, Effect::HandOver { .. } if operations(&step.effect).unwrap().contains(&removed))));
 }
 
 #[test]
@@ -233,9 +247,7 @@ fn d_14_marks_come_off_when_the_template_is_changed_back() {
     let plan = decide(&seen);
     let uncordons = |name: &str| {
         plan.steps.iter().any(|step| match &step.effect {
-            Effect::PatchNode { node, patch: Patch::Merge(patch), .. } => {
-                node.key.name == name && patch["spec"].get("unschedulable").is_some()
-            }
+            Effect::ChangeNode { node, change, .. } => node.name_any() == name && change.cordon == Cordon::Lift,
             _ => false,
         })
     };
@@ -365,8 +377,9 @@ fn d_16_whom_the_scaler_names_in_the_middle_of_an_update_goes_and_nobody_else(
     let seen = scaled_in(replicas, of(2, &[Candidate, Candidate]), of(2, &[Plain, Plain]), named);
     assert_eq!(rules(&seen), expected);
     let tells = |step: &Step| match &step.effect {
-        Effect::PatchSet { patch, .. } => {
-            serde_json::to_string(patch).unwrap().contains(annotation::LAST_REPLICA_CHANGE_BY_SCALER)
+        effect @ Effect::SyncSet { .. } => {
+            let (_, patch) = patches::of_set(effect, &seen.deployment).unwrap();
+            serde_json::to_string(&patch).unwrap().contains(annotation::LAST_REPLICA_CHANGE_BY_SCALER)
         }
         _ => false,
     };
@@ -382,8 +395,8 @@ fn d_16_a_repair_does_not_hide_that_the_deployment_has_become_smaller() {
     let repairs: Vec<&Step> = plan.steps.iter().filter(|step| step.rule == "in-place/repair").collect();
     assert_eq!(repairs.len(), 2, "{plan:?}");
     for step in repairs {
-        let Effect::ScaleSet { patch: Patch::Merge(patch), .. } = &step.effect else { panic!("{step:?}") };
-        assert_eq!(patch["metadata"].get("annotations"), None);
+        let Effect::ScaleSet { remembered, .. } = &step.effect else { panic!("{step:?}") };
+        assert!(remembered.is_empty());
     }
 }
 

@@ -2,14 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use controller_runtime::objects::{Part, Patch};
+use controller_runtime::objects::Patch;
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, OrchestrationType, controller_of};
 
 use crate::{
     deployment::{
         decide::decide,
         observe::{DeploymentObservation, SetSeen},
+        patches,
         plan::Effect,
         testing::*,
     },
@@ -134,21 +136,35 @@ impl World {
                 self.sets.push(Arc::new(set));
                 true
             }
-            Effect::ScaleSet { set, patch, .. } | Effect::PatchSet { set, patch } => {
-                change(&mut self.sets, &set.key.name, patch)
+            Effect::ScaleSet { .. } | Effect::SyncSet { .. } | Effect::SetGrowth(..) | Effect::MarkTainted(..) => {
+                match patches::of_set(effect, &self.deployment) {
+                    Some((set, patch)) => change(&mut self.sets, &set.key.name, &patch),
+                    None => true,
+                }
             }
-            Effect::PatchMachine { machine, patch } => {
+            Effect::MarkMachine { .. } | Effect::HandOver { .. } => match patches::of_machine(effect) {
                 // One that is gone is left alone.
-                place_of(&self.machines, &machine.key.name).is_none()
-                    || change(&mut self.machines, &machine.key.name, patch)
-            }
-            Effect::PatchNode { node, patch, .. } => match self.nodes.get_mut(&node.key.name) {
+                Some((machine, patch)) => {
+                    place_of(&self.machines, &machine.key.name).is_none()
+                        || change(&mut self.machines, &machine.key.name, &patch)
+                }
                 None => true,
-                Some(node) => patched(&**node, patch).map(|after| *node = Arc::new(after)).is_some(),
             },
-            Effect::PatchDeployment { part: Part::Main, patch } => {
-                let after = patched(&*self.deployment, patch);
-                after.map(|after| self.deployment = Arc::new(after)).is_some()
+            Effect::ChangeNode { node: seen, change, .. } => match self.nodes.get_mut(&seen.name_any()) {
+                None => true,
+                Some(node) => match patches::of_node(change, seen) {
+                    Some(patch) => patched(&**node, &patch).map(|after| *node = Arc::new(after)).is_some(),
+                    None => true,
+                },
+            },
+            Effect::AddFinalizer | Effect::WriteRevision(_) | Effect::WriteTriggerList(_) | Effect::RollBack(_) => {
+                match patches::of_deployment(effect, &self.deployment) {
+                    Some((_, patch)) => {
+                        let after = patched(&*self.deployment, &patch);
+                        after.map(|after| self.deployment = Arc::new(after)).is_some()
+                    }
+                    None => true,
+                }
             }
             other => panic!("{other:?}"),
         }

@@ -1,0 +1,330 @@
+//! What effects write: the one place of the room where patches are made.
+//!
+//! Whole objects are written as the difference between what was seen and what is wanted, so that fields which this program does
+//! not know survive. A list is replaced only in the version that was seen.
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use serde_json::{Map, Value, json};
+
+use super::{
+    fleet::owner,
+    node_change::{Cordon, EFFECT, Guard, MARKER_VALUE, NodeChange, TaintChange, our_taint},
+    plan::{Effect, Growth, Tainted},
+};
+use crate::{
+    changes::Changes,
+    set::{
+        ownership::Owner,
+        patches::{adoption, finalizer_added, finalizer_removed, merge_difference, release},
+    },
+};
+use controller_runtime::{
+    key::Target,
+    objects::{Part, Patch},
+};
+use kube_values::selector::Labels;
+use machine_api::{
+    names::{annotation, label, taint, update_result},
+    v1alpha1::{Machine, MachineDeployment, MachineDeploymentStatus, MachineSet},
+};
+
+const VERSION_PATH: &str = "/metadata/resourceVersion";
+
+/// What an effect writes of the deployment; `None` when it writes nothing of it.
+pub fn of_deployment(effect: &Effect, deployment: &MachineDeployment) -> Option<(Part, Patch)> {
+    let version = deployment.metadata.resource_version.as_deref();
+    let guarded = |value| Patch::Merge(value).guarded_by(version);
+    let main = |patch| Some((Part::Main, patch));
+    match effect {
+        Effect::AddFinalizer => main(finalizer_added(&deployment.metadata)?),
+        Effect::RemoveFinalizer => main(finalizer_removed(&deployment.metadata)?),
+        Effect::WriteRevision(revision) => {
+            main(Patch::Merge(json!({ "metadata": { "annotations": { annotation::REVISION: revision } } })))
+        }
+        Effect::WriteTriggerList(list) => {
+            main(guarded(json!({ "metadata": { "annotations": { annotation::TRIGGER_DELETION: list } } })))
+        }
+        Effect::RollBack(wanted) => main(guarded(merge_difference(&rolled_back(deployment), &rolled_back(wanted))?)),
+        Effect::CountCollision(collisions) => {
+            Some((Part::Status, guarded(json!({ "status": { "collisionCount": collisions } }))))
+        }
+        // Lists are replaced whole, so nobody may have changed them meanwhile.
+        Effect::WriteStatus(wanted) => {
+            let change = merge_difference(&deployment.status, &**wanted)?;
+            Some((Part::Status, guarded(json!({ "status": change }))))
+        }
+        Effect::CreateSet(_)
+        | Effect::SyncSet { .. }
+        | Effect::SetGrowth(..)
+        | Effect::MarkTainted(..)
+        | Effect::ScaleSet { .. }
+        | Effect::AdoptSet(_)
+        | Effect::ReleaseSet(_)
+        | Effect::DeleteSet { .. }
+        | Effect::MarkMachine { .. }
+        | Effect::HandOver { .. }
+        | Effect::ChangeNode { .. }
+        | Effect::Tell(_) => None,
+    }
+}
+
+/// The parts of a deployment that a rollback changes.
+fn rolled_back(deployment: &MachineDeployment) -> Value {
+    let annotations = deployment.metadata.annotations.clone().unwrap_or_default();
+    json!({ "metadata": { "annotations": annotations }, "spec": deployment.spec })
+}
+
+/// What an effect writes of a set that is there, and of which; `None` when it writes nothing of one.
+pub fn of_set(effect: &Effect, deployment: &MachineDeployment) -> Option<(Target, Patch)> {
+    let (set, patch) = match effect {
+        Effect::SyncSet { set, wanted } => (set, guarded_by_set(set, merge_difference(&synced(set), &synced(wanted))?)),
+        Effect::SetGrowth(set, growth) => {
+            let value = match growth {
+                Growth::Blocked => Some("true"),
+                Growth::Free => None,
+            };
+            (set, Patch::Merge(json!({ "metadata": { "labels": { label::SCALE_UP_DISABLED: value } } })))
+        }
+        Effect::MarkTainted(set, tainted) => {
+            let value = match tainted {
+                Tainted::Yes => Some(MARKER_VALUE),
+                Tainted::No => None,
+            };
+            (set, Patch::Merge(json!({ "metadata": { "annotations": { annotation::PREFER_NO_SCHEDULE: value } } })))
+        }
+        Effect::ScaleSet { set, to, remembered } => (set, scaled(set, *to, remembered)),
+        Effect::AdoptSet(set) => (set, adoption(&owner(deployment), &set.metadata)),
+        Effect::ReleaseSet(set) => (set, release(&owner(deployment), &set.metadata)?),
+        Effect::AddFinalizer
+        | Effect::RemoveFinalizer
+        | Effect::WriteRevision(_)
+        | Effect::WriteTriggerList(_)
+        | Effect::RollBack(_)
+        | Effect::CountCollision(_)
+        | Effect::WriteStatus(_)
+        | Effect::CreateSet(_)
+        | Effect::DeleteSet { .. }
+        | Effect::MarkMachine { .. }
+        | Effect::HandOver { .. }
+        | Effect::ChangeNode { .. }
+        | Effect::Tell(_) => return None,
+    };
+    Some((Target::of(&**set), patch))
+}
+
+/// Whether a status is news.
+pub fn changes_status(deployment: &MachineDeployment, wanted: &MachineDeploymentStatus) -> bool {
+    merge_difference(&deployment.status, wanted).is_some()
+}
+
+/// Whether there is anything to bring in line on a set.
+pub fn changes_set(set: &MachineSet, wanted: &MachineSet) -> bool {
+    merge_difference(&synced(set), &synced(wanted)).is_some()
+}
+
+/// The parts of a set that follow its deployment.
+fn synced(set: &MachineSet) -> Value {
+    json!({ "metadata": set.metadata, "spec": set.spec })
+}
+
+fn guarded_by_set(set: &MachineSet, change: Value) -> Patch {
+    Patch::Merge(change).guarded_by(set.metadata.resource_version.as_deref())
+}
+
+fn scaled(set: &MachineSet, to: i32, remembered: &Labels) -> Patch {
+    let mut change = Map::new();
+    if to != set.spec.replicas {
+        change.insert("spec".to_owned(), json!({ "replicas": to }));
+    }
+    if !remembered.is_empty() {
+        change.insert("metadata".to_owned(), json!({ "annotations": remembered }));
+    }
+    guarded_by_set(set, Value::Object(change))
+}
+
+/// What an effect writes of a machine, and of which; `None` when it writes nothing of one.
+pub fn of_machine(effect: &Effect) -> Option<(Target, Patch)> {
+    match effect {
+        Effect::MarkMachine { machine, labels, annotations } => {
+            Some((Target::of(&**machine), Patch::Merge(json!({ "metadata": maps(labels, annotations) }))))
+        }
+        Effect::HandOver { machine, from, to } => Some((Target::of(&**machine), handed_over(machine, from, to)?)),
+        Effect::AddFinalizer
+        | Effect::RemoveFinalizer
+        | Effect::WriteRevision(_)
+        | Effect::WriteTriggerList(_)
+        | Effect::RollBack(_)
+        | Effect::CountCollision(_)
+        | Effect::WriteStatus(_)
+        | Effect::CreateSet(_)
+        | Effect::SyncSet { .. }
+        | Effect::SetGrowth(..)
+        | Effect::MarkTainted(..)
+        | Effect::ScaleSet { .. }
+        | Effect::AdoptSet(_)
+        | Effect::ReleaseSet(_)
+        | Effect::DeleteSet { .. }
+        | Effect::ChangeNode { .. }
+        | Effect::Tell(_) => None,
+    }
+}
+
+fn maps(labels: &Changes, annotations: &Changes) -> Map<String, Value> {
+    [("labels", labels), ("annotations", annotations)]
+        .into_iter()
+        .filter(|(_, changes)| !changes.is_empty())
+        .map(|(field, changes)| (field.to_owned(), json!(changes)))
+        .collect()
+}
+
+/// The change that makes the machine one of the new set: owner and labels in one write. Refused when it is no longer the old
+/// set's. `None` when it is not now.
+fn handed_over(machine: &Machine, from: &MachineSet, to: &MachineSet) -> Option<Patch> {
+    let owners = machine.metadata.owner_references.as_ref()?;
+    let place = owners.iter().position(|owner| Some(&owner.uid) == from.metadata.uid.as_ref())?;
+    let owner_path = format!("/metadata/ownerReferences/{place}");
+    let mut operations = vec![
+        json!({"op": "test", "path": format!("{owner_path}/uid"), "value": from.metadata.uid}),
+        json!({"op": "replace", "path": owner_path, "value": Owner::of_set(to).reference()}),
+    ];
+    let none = Labels::new();
+    let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
+    let selected = |set: &MachineSet| -> Labels {
+        set.spec.selector.as_ref().and_then(|selector| selector.match_labels.clone()).unwrap_or_default()
+    };
+    let mut wanted = selected(to);
+    wanted.insert(label::UPDATE_RESULT.to_owned(), update_result::SUCCESSFUL.to_owned());
+    for key in selected(from).keys().filter(|key| labels.contains_key(*key) && !wanted.contains_key(*key)) {
+        operations.push(json!({"op": "remove", "path": label_path(key)}));
+    }
+    for (key, value) in wanted {
+        operations.push(json!({"op": "add", "path": label_path(&key), "value": value}));
+    }
+    Some(Patch::Json(operations))
+}
+
+/// Path of a label in a JSON patch.
+fn label_path(key: &str) -> String {
+    format!("/metadata/labels/{}", escaped(key))
+}
+
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// What a change writes of a Node; `None` when it is so already.
+///
+/// A taint comes and goes by a test of its place, so that taints of others survive without a guard by the version; a merge
+/// patch can't say that, and what else changes then becomes operations beside it.
+pub fn of_node(change: &NodeChange, node: &Node) -> Option<Patch> {
+    let merged = merged(change);
+    let by_place = match &change.taints {
+        TaintChange::Keep | TaintChange::Replace(_) => {
+            let patch = Patch::Merge(merged);
+            return Some(match change.guard {
+                Guard::Any => patch,
+                Guard::Observed => patch.guarded_by(node.metadata.resource_version.as_deref()),
+            });
+        }
+        TaintChange::Add => with_taint(node),
+        TaintChange::Remove => without_taint(node),
+    };
+    let mut operations = by_place.unwrap_or_default();
+    // A Node always serialises: string keys only, no failing implementation.
+    let document = serde_json::to_value(node).unwrap_or_default();
+    let mut needs_version = change.guard == Guard::Observed;
+    as_operations("", &merged, &document, &mut operations, &mut needs_version);
+    let is_version_test = |operation: &Value| operation["op"] == "test" && operation["path"] == VERSION_PATH;
+    let is_tested = operations.iter().any(is_version_test);
+    operations.retain(|operation| !is_version_test(operation));
+    if operations.is_empty() {
+        return None;
+    }
+    if needs_version || is_tested {
+        let version = json!({"op": "test", "path": VERSION_PATH, "value": node.metadata.resource_version});
+        operations.insert(0, version);
+    }
+    Some(Patch::Json(operations))
+}
+
+/// All of a change that a merge patch can say.
+fn merged(change: &NodeChange) -> Value {
+    let mut patch = Map::new();
+    let metadata = maps(&change.labels, &change.annotations);
+    if !metadata.is_empty() {
+        patch.insert("metadata".to_owned(), Value::Object(metadata));
+    }
+    let mut spec = Map::new();
+    if change.cordon == Cordon::Lift {
+        spec.insert("unschedulable".to_owned(), Value::Null);
+    }
+    if let TaintChange::Replace(taints) = &change.taints {
+        spec.insert("taints".to_owned(), json!(taints));
+    }
+    if !spec.is_empty() {
+        patch.insert("spec".to_owned(), Value::Object(spec));
+    }
+    Value::Object(patch)
+}
+
+/// Takes the taint of old sets off; `None` when it is not there.
+fn without_taint(node: &Node) -> Option<Vec<Value>> {
+    let (index, found) = our_taint(node)?;
+    let path = format!("/spec/taints/{index}");
+    Some(vec![
+        json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
+        json!({"op": "remove", "path": path}),
+    ])
+}
+
+/// Adds the taint of old sets; `None` when it is there.
+fn with_taint(node: &Node) -> Option<Vec<Value>> {
+    let (value, effect) = (MARKER_VALUE, EFFECT);
+    let wanted = json!({"key": taint::PREFER_NO_SCHEDULE, "value": value, "effect": effect});
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).filter(|taints| !taints.is_empty());
+    Some(match our_taint(node) {
+        Some((_, Taint { value: Some(found), .. })) if found == value => return None,
+        Some((index, found)) => {
+            let path = format!("/spec/taints/{index}");
+            vec![
+                json!({"op": "test", "path": format!("{path}/key"), "value": found.key}),
+                json!({"op": "replace", "path": path, "value": wanted}),
+            ]
+        }
+        None if taints.is_some() => vec![json!({"op": "add", "path": "/spec/taints/-", "value": wanted})],
+        None => {
+            // An object without the field has no place to add to.
+            let (path, value) = match &node.spec {
+                Some(_) => ("/spec/taints", json!([wanted])),
+                None => ("/spec", json!({ "taints": [wanted] })),
+            };
+            vec![
+                json!({"op": "test", "path": VERSION_PATH, "value": node.metadata.resource_version}),
+                json!({"op": "add", "path": path, "value": value}),
+            ]
+        }
+    })
+}
+
+/// What a merge patch does to the document, as operations of a JSON patch. `needs_version` is set where these hold for this
+/// very document alone.
+fn as_operations(path: &str, patch: &Value, document: &Value, operations: &mut Vec<Value>, needs_version: &mut bool) {
+    for (key, value) in patch.as_object().into_iter().flatten() {
+        let place = format!("{path}/{}", escaped(key));
+        match (value, document.get(key)) {
+            (Value::Null, None) => {}
+            (Value::Null, Some(_)) => operations.push(json!({"op": "remove", "path": place})),
+            (Value::Object(_), Some(there)) if there.is_object() => {
+                as_operations(&place, value, there, operations, needs_version);
+            }
+            (Value::Object(fields), _) => {
+                // Whoever adds the field meanwhile would lose what it holds.
+                *needs_version = true;
+                let kept: serde_json::Map<String, Value> =
+                    fields.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
+                operations.push(json!({"op": "add", "path": place, "value": kept}));
+            }
+            _ => operations.push(json!({"op": "add", "path": place, "value": value})),
+        }
+    }
+}
