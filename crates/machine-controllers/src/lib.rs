@@ -17,6 +17,7 @@ pub mod class;
 pub mod deployment;
 pub mod drain;
 pub mod machine;
+mod news;
 mod outcomes;
 pub mod overshooting;
 pub mod refused_writes;

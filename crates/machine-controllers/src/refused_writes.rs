@@ -1,31 +1,31 @@
-//! Events about writes that the API server refuses for a set or a deployment, which would stand still without a word. Machines tell
-//! of refusals on their own ([`super::machine`]).
+//! Events about writes that the API server refuses for an object, which would stand still without a word.
 //!
 //! Source: none; the original only logs. Pure.
 
-use super::machine::status_change::masked;
+use jiff::Timestamp;
+
+use super::news::News;
 use controller_runtime::error::ApiError;
 
 /// What is remembered of the refusals that an object has met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedWrites {
-    /// The last one, without what changes from time to time.
-    last: Option<String>,
-    told: Told,
+    last: LastWrite,
+    news: News,
 }
 
-/// Whether an event tells of the last refusal.
+/// What became of the last write of which an answer is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Told {
+enum LastWrite {
     #[default]
-    No,
-    Yes,
+    Done,
+    Refused,
 }
 
 impl RefusedWrites {
-    /// A pass was carried out, or ended with this error. The text of an event, if one is due: when a refusal is met for the second time
-    /// in a row, and then once for as long as it stays the same. The first may be that of a write which another writer overtook.
-    pub fn after_pass(&mut self, error: Option<&ApiError>) -> Option<String> {
+    /// A pass was carried out, or ended with this error. The text of an event, if one is due in the steady time: from the second
+    /// refusal in a row on, where it is news. The first may be that of a write which another writer overtook.
+    pub fn after_pass(&mut self, error: Option<&ApiError>, steady: Timestamp) -> Option<String> {
         let Some(error) = error else {
             *self = Self::default();
             return None;
@@ -33,18 +33,16 @@ impl RefusedWrites {
         if !error.is_refusal() {
             return None;
         }
-        let said = error.to_string();
-        let text = masked(&said);
-        if self.last.as_ref() != Some(&text) {
-            *self = Self { last: Some(text), told: Told::No };
+        if std::mem::replace(&mut self.last, LastWrite::Refused) == LastWrite::Done {
             return None;
         }
-        let is_due = self.told == Told::No;
-        self.told = Told::Yes;
-        is_due
-            .then(|| format!("the API server refuses to write what is to be done, tried again until it agrees: {said}"))
+        let text = format!("the API server refuses to write what is to be done, tried again until it agrees: {error}");
+        self.news.is_news(REASON, &text, steady).then_some(text)
     }
 }
+
+/// All refusals of an object are of one kind.
+const REASON: &str = "WriteRefused";
 
 #[cfg(test)]
 mod tests {
@@ -55,15 +53,16 @@ mod tests {
     }
 
     #[test]
-    fn the_second_of_equal_refusals_is_told_once() {
+    fn the_second_refusal_in_a_row_is_told_once() {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
         let mut refused = RefusedWrites::default();
-        let told = |refused: &mut RefusedWrites, error: Option<ApiError>| refused.after_pass(error.as_ref()).is_some();
-        assert!(!told(&mut refused, Some(refusal("a policy at 12:00:01"))), "the first");
+        let told =
+            |refused: &mut RefusedWrites, error: Option<ApiError>| refused.after_pass(error.as_ref(), now).is_some();
+        assert!(!told(&mut refused, Some(refusal("a policy"))), "the first");
         assert!(!told(&mut refused, Some(ApiError::Unavailable("away".to_owned()))), "no refusal");
-        assert!(told(&mut refused, Some(refusal("a policy at 12:00:02"))), "the second");
-        assert!(!told(&mut refused, Some(refusal("a policy at 12:00:03"))), "the third");
-        assert!(!told(&mut refused, Some(refusal("a webhook"))), "another one, for the first time");
-        assert!(told(&mut refused, Some(refusal("a webhook"))), "for the second time");
+        assert!(told(&mut refused, Some(refusal("a policy"))), "the second");
+        assert!(!told(&mut refused, Some(refusal("a policy"))), "the third");
+        assert!(told(&mut refused, Some(refusal("a webhook"))), "another one");
         assert!(!told(&mut refused, None), "it agrees");
         assert!(!told(&mut refused, Some(refusal("a webhook"))), "a new beginning");
     }

@@ -173,7 +173,8 @@ impl DeploymentController {
     }
 
     fn tell_of_refusal(&self, key: &ObjectKey, deployment: &MachineDeployment, error: Option<&ApiError>) {
-        let due = self.memory().get_mut(key).and_then(|memory| memory.refused.after_pass(error));
+        let steady = self.deps.clock.reading().steady;
+        let due = self.memory().get_mut(key).and_then(|memory| memory.refused.after_pass(error, steady));
         if let Some(text) = due {
             self.deps.recorder.note(deployment, EventNote::warning(set_reason::WRITE_REFUSED, text));
         }

@@ -36,7 +36,7 @@ use crate::machine::{
     observation::{Force, since},
     plan::DrainOrder,
     settings::EVICTION_RETRY,
-    waiting::after,
+    standing::after,
 };
 use controller_runtime::tasks::SharedTasks;
 use machine_driver::Driver;

@@ -8,8 +8,8 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{calls::VolumeAnswer, observe::VolumeIds, step::How};
-use crate::machine::{observation::since, waiting::after};
+use super::{calls::VolumeAnswer, observe::VolumeIds, step::How, waiting::Waiting};
+use crate::machine::{observation::since, standing::after};
 use controller_runtime::key::ObjectKey;
 
 /// The pods are listed without the driver's word about their volumes after this time.
@@ -26,8 +26,8 @@ pub struct Progress {
     pub pods: BTreeMap<String, PodProgress>,
     /// Whether the attempt's pods have been listed.
     pub listed: Listed,
-    /// Pods that were left when the attempt before failed.
-    pub left_before: Option<usize>,
+    /// What the attempt before left behind.
+    pub before: Option<Leftover>,
     /// Volumes that did not detach in time; they stay tracked until they do (M-43).
     pub lingering: BTreeSet<String>,
     /// Claims by PV, remembered because the pod is gone when its volume is looked for.
@@ -54,12 +54,21 @@ pub struct Unnamed {
 
 /// How an attempt stands against the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub enum Headway {
-    /// No pod has gone since the one before failed, or there was none.
+pub enum Attempt {
+    /// It is the first one, has got further, or waits for somebody else.
     #[default]
-    None,
-    /// Pods have gone since the one before failed.
-    PodsGone,
+    New,
+    /// It only tries again what the one before has failed with: no pod has gone since, and it waits for nobody else.
+    Again,
+}
+
+/// What an attempt left behind that ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Leftover {
+    /// Pods that had not gone.
+    pub pods: usize,
+    /// Pods, budgets and volumes that it failed on.
+    pub failed_on: BTreeSet<String>,
 }
 
 /// Whether the pods of an attempt have been listed.
@@ -126,7 +135,7 @@ impl Progress {
     #[must_use]
     pub fn next_attempt(&self) -> Self {
         Self {
-            left_before: Some(self.left()),
+            before: Some(Leftover { pods: self.left(), failed_on: self.failed_on() }),
             lingering: self.lingering.clone(),
             claims: self.claims.clone(),
             volume_ids: self.volume_ids.clone(),
@@ -145,12 +154,27 @@ impl Progress {
         self.pods.values().any(|pod| pod.refusals > 0)
     }
 
-    /// How the attempt stands against the one before.
-    pub fn headway(&self) -> Headway {
-        match self.left_before {
-            Some(before) if self.listed == Listed::Yes && self.left() < before => Headway::PodsGone,
-            Some(_) | None => Headway::None,
+    /// How the attempt stands against the one before, now that it waits for this.
+    pub fn attempt(&self, waiting: Option<&Waiting>) -> Attempt {
+        let Some(before) = &self.before else { return Attempt::New };
+        let has_headway = self.listed == Listed::Yes && self.left() < before.pods;
+        // Names of volumes are asked for by every attempt and tell nothing by themselves.
+        let names = waiting.map(Waiting::names).unwrap_or_default();
+        let is_known = names.is_empty() || names.iter().any(|name| before.failed_on.contains(*name));
+        if has_headway || !is_known { Attempt::New } else { Attempt::Again }
+    }
+
+    /// The names that the attempt fails on: of pods that can't be moved; if there are none, of those that have not gone in time.
+    fn failed_on(&self) -> BTreeSet<String> {
+        let is_stuck = |pod: &&PodProgress| matches!(pod.end, Some(End::Failed(_)));
+        let mut stuck: Vec<&PodProgress> = self.pods.values().filter(is_stuck).collect();
+        if stuck.is_empty() {
+            stuck = self.pods.values().filter(|pod| pod.end.is_none()).collect();
         }
+        let of_pods = stuck
+            .into_iter()
+            .flat_map(|pod| std::iter::once(&pod.name).chain(&pod.refused_by).chain(&pod.volumes).cloned());
+        of_pods.chain(self.lingering.iter().cloned()).collect()
     }
 
     /// Whether the first word of the driver about a volume is still waited for: before, nobody knows which pods go one after
@@ -225,6 +249,8 @@ fn spread(volume: &str) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     fn at(seconds: i64) -> Timestamp {
@@ -277,5 +303,49 @@ mod tests {
         assert!(progress.awaits_names(at(29)) && !progress.awaits_names(at(30)));
         progress.named("pv-1", VolumeAnswer::Later, at(1));
         assert!(!progress.awaits_names(at(1)));
+    }
+
+    fn left(pods: &[(&str, Option<End>)]) -> Progress {
+        let pod = |name: &str, end: &Option<End>| PodProgress {
+            name: name.to_owned(),
+            volumes: vec![format!("pv-of-{name}")],
+            end: end.clone(),
+            ..PodProgress::default()
+        };
+        let pods = pods.iter().map(|(name, end)| ((*name).to_owned(), pod(name, end))).collect();
+        Progress { pods, listed: Listed::Yes, ..Progress::default() }
+    }
+
+    fn terminating(pod: &str) -> Waiting {
+        Waiting::Pod { pod: pod.to_owned(), since: Timestamp::UNIX_EPOCH, until: Timestamp::UNIX_EPOCH }
+    }
+
+    fn detaching(volume: &str) -> Waiting {
+        let (since, until) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        Waiting::Detach { volume: volume.to_owned(), pod: "another".to_owned(), since, until }
+    }
+
+    #[rstest]
+    #[case::its_pods_are_asked_to_go(None, Attempt::Again)]
+    #[case::names_of_volumes_tell_nothing(Some(Waiting::VolumeNames), Attempt::Again)]
+    #[case::for_the_pod_that_failed(Some(terminating("stuck")), Attempt::Again)]
+    #[case::for_the_volume_of_that_pod(Some(detaching("pv-of-stuck")), Attempt::Again)]
+    #[case::for_a_pod_that_had_not_failed(Some(terminating("slow")), Attempt::New)]
+    #[case::for_a_pod_with_a_longer_name(Some(terminating("stuck-1")), Attempt::New)]
+    fn an_attempt_after_one_that_failed(#[case] waiting: Option<Waiting>, #[case] expected: Attempt) {
+        let pods: &[(&str, Option<End>)] = &[("stuck", Some(End::Failed("no".to_owned()))), ("slow", None)];
+        let next = Progress { pods: left(pods).pods, listed: Listed::Yes, ..left(pods).next_attempt() };
+        assert_eq!(next.attempt(waiting.as_ref()), expected);
+        let further = Progress { pods: left(&pods[..1]).pods, ..next };
+        assert_eq!(further.attempt(waiting.as_ref()), Attempt::New, "a pod has gone");
+        assert_eq!(left(pods).attempt(waiting.as_ref()), Attempt::New, "the first one");
+    }
+
+    #[test]
+    fn an_attempt_whose_time_ran_out_failed_on_all_that_is_left() {
+        let pods: &[(&str, Option<End>)] = &[("gone", Some(End::Done)), ("slow", None)];
+        let next = Progress { listed: Listed::Yes, pods: left(&pods[1..]).pods, ..left(pods).next_attempt() };
+        assert_eq!(next.attempt(Some(&terminating("slow"))), Attempt::Again);
+        assert_eq!(next.attempt(Some(&terminating("gone"))), Attempt::New);
     }
 }

@@ -12,14 +12,14 @@ use super::{
     budgets::BudgetState,
     observe::{DrainObservation, NodePresence, PodFacts},
     pods::PodClass,
-    progress::{End, Headway, Listed, PodAnswer, PodProgress, Progress},
+    progress::{Attempt, End, Listed, PodAnswer, PodProgress, Progress},
     volumes::{Presence, VolumePlace},
     waiting::{Waiting, waiting_for},
 };
 use crate::machine::{
     observation::{Force, since},
     settings::EVICTION_RETRY,
-    waiting::after,
+    standing::after,
 };
 use controller_runtime::key::ObjectKey;
 
@@ -82,7 +82,7 @@ pub enum DrainResult {
         /// Whom it waits for.
         waiting: Option<Waiting>,
         /// How it stands against the attempt before.
-        headway: Headway,
+        attempt: Attempt,
         /// When to step again.
         wake: Duration,
     },
@@ -126,7 +126,7 @@ fn names_awaited(progress: Progress) -> DrainStep {
         progress: "Names of volumes are asked for.".to_owned(),
         blocked_by: None,
         waiting: Some(Waiting::VolumeNames),
-        headway: Headway::None,
+        attempt: progress.attempt(None),
         wake: POLL,
     };
     DrainStep { actions: Vec::new(), progress, result }
@@ -373,8 +373,8 @@ fn result_of(seen: &DrainObservation, progress: &Progress) -> DrainResult {
         let _ = write!(text, ", {} blocked by PodDisruptionBudget {budget}", blocked.len());
     }
     let waiting = waiting_for(seen, &by_uid);
-    let headway = progress.headway();
-    DrainResult::Running { progress: format!("{text}."), blocked_by, waiting, headway, wake: wake(seen, &pending) }
+    let attempt = progress.attempt(waiting.as_ref());
+    DrainResult::Running { progress: format!("{text}."), blocked_by, waiting, attempt, wake: wake(seen, &pending) }
 }
 
 /// Pods by name, the first few.

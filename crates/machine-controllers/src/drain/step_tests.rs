@@ -410,7 +410,7 @@ fn a_budget_that_refuses_is_told_in_words_that_stay_the_same() {
     let blocked = waits(&world.step(&PodAnswer::Accepted));
     assert_eq!(
         blocked,
-        "PodDisruptionBudget ns/web to allow the eviction of pod ns/a, since 2027-01-15T08:00:00Z; asked again every 20s"
+        "PodDisruptionBudget ns/web to allow the eviction of pod ns/a, since 2027-01-15T08:00:00Z, asked again every 20s"
     );
     world.after(30).step(&PodAnswer::Refused);
     assert_eq!(waits(&world.step(&PodAnswer::Accepted)), blocked);

@@ -12,7 +12,7 @@ use super::{
     step::{pod_limit, volume_limit},
     volumes::Presence,
 };
-use crate::machine::{settings::EVICTION_RETRY, status_change::rfc3339, waiting::after};
+use crate::machine::{settings::EVICTION_RETRY, standing::after, status_change::rfc3339};
 use kube_values::duration::GoDuration;
 
 /// Whom a drain waits for.
@@ -65,65 +65,64 @@ pub enum Waiting {
 }
 
 impl Waiting {
-    /// Whether a text names whom it is for. Names of volumes are asked for by every attempt and tell nothing by themselves.
-    pub fn is_named_in(&self, text: &str) -> bool {
+    /// Whom it is for.
+    pub fn whom(&self) -> String {
         match self {
-            Self::Budget { budget, .. } => names(text, budget),
-            Self::Detach { volume, pod, .. } | Self::Reattach { volume, pod, .. } => {
-                names(text, volume) || names(text, pod)
+            Self::Budget { pod, budget, held, .. } => {
+                let others = match held {
+                    0 | 1 => String::new(),
+                    more => format!(" ({more} pods are held up)"),
+                };
+                format!("PodDisruptionBudget {budget} to allow the eviction of pod {pod}{others}")
             }
-            Self::Pod { pod, .. } => names(text, pod),
-            Self::VolumeNames => true,
+            Self::Detach { volume, pod, .. } => {
+                format!("the VolumeAttachment of PersistentVolume {volume} (pod {pod}) to be detached from the node")
+            }
+            Self::Reattach { volume, pod, .. } => {
+                format!("PersistentVolume {volume} (pod {pod}) to be attached to another node")
+            }
+            Self::Pod { pod, .. } => format!("pod {pod} to terminate"),
+            Self::VolumeNames => "the driver to name the volumes of pods".to_owned(),
+        }
+    }
+
+    /// Since when.
+    pub const fn since(&self) -> Option<Timestamp> {
+        match self {
+            Self::Budget { since, .. }
+            | Self::Detach { since, .. }
+            | Self::Reattach { since, .. }
+            | Self::Pod { since, .. } => Some(*since),
+            Self::VolumeNames => None,
+        }
+    }
+
+    /// Until when, or how often it is asked.
+    pub fn bounds(&self) -> Option<String> {
+        match self {
+            Self::Budget { .. } => Some(format!("asked again every {}", GoDuration::from(EVICTION_RETRY))),
+            Self::Detach { until, .. } | Self::Pod { until, .. } => Some(format!("until {}", rfc3339(*until))),
+            Self::Reattach { until, .. } => Some(format!("at most until {}", rfc3339(*until))),
+            Self::VolumeNames => None,
+        }
+    }
+
+    /// Names by which a failure tells of it.
+    pub(super) fn names(&self) -> Vec<&str> {
+        match self {
+            Self::Budget { budget, pod, .. } => vec![budget, pod],
+            Self::Detach { volume, pod, .. } | Self::Reattach { volume, pod, .. } => vec![volume, pod],
+            Self::Pod { pod, .. } => vec![pod],
+            Self::VolumeNames => Vec::new(),
         }
     }
 
     /// The wait in words.
     pub fn text(&self) -> String {
-        match self {
-            Self::Budget { pod, budget, held, since } => {
-                let others = match held {
-                    0 | 1 => String::new(),
-                    more => format!(" ({more} pods are held up)"),
-                };
-                format!(
-                    "PodDisruptionBudget {budget} to allow the eviction of pod {pod}{others}, since {}; asked again every {}",
-                    rfc3339(*since),
-                    GoDuration::from(EVICTION_RETRY)
-                )
-            }
-            Self::Detach { volume, pod, since, until } => format!(
-                "the VolumeAttachment of PersistentVolume {volume} (pod {pod}) to be detached from the node, since {}, until {}",
-                rfc3339(*since),
-                rfc3339(*until)
-            ),
-            Self::Reattach { volume, pod, since, until } => format!(
-                "PersistentVolume {volume} (pod {pod}) to be attached to another node, since {}, at most until {}",
-                rfc3339(*since),
-                rfc3339(*until)
-            ),
-            Self::Pod { pod, since, until } => {
-                format!("pod {pod} to terminate, since {}, until {}", rfc3339(*since), rfc3339(*until))
-            }
-            Self::VolumeNames => "the driver to name the volumes of pods".to_owned(),
-        }
+        let since = self.since().map(|began| format!(", since {}", rfc3339(began))).unwrap_or_default();
+        let bounds = self.bounds().map(|bounds| format!(", {bounds}")).unwrap_or_default();
+        format!("{}{since}{bounds}", self.whom())
     }
-}
-
-/// Whether the text has this name, and not only a longer one that holds it.
-fn names(text: &str, name: &str) -> bool {
-    let goes_on = |c: char| c.is_alphanumeric() || matches!(c, '-' | '/');
-    // A dot may end the sentence or go on with the name.
-    let is_end = |rest: &str| {
-        let mut chars = rest.chars();
-        match chars.next() {
-            Some('.') => !chars.next().is_some_and(char::is_alphanumeric),
-            first => !first.is_some_and(goes_on),
-        }
-    };
-    text.match_indices(name).any(|(at, _)| {
-        let before = text[..at].chars().next_back();
-        !before.is_some_and(|c| goes_on(c) || c == '.') && is_end(&text[at + name.len()..])
-    })
 }
 
 /// Whom the drain waits for: a budget before a volume, a volume before a pod; of several the one that waits longest.
@@ -164,23 +163,4 @@ pub(super) fn waiting_for(seen: &DrainObservation, pending: &[(&String, &PodProg
         let limit = if pod.volumes.is_empty() { pod_limit(seen, facts) } else { volume_limit(seen, Some(facts)) };
         Some(Waiting::Pod { pod: pod.name.clone(), since: *since, until: after(*since, limit) })
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    #[rstest]
-    #[case::at_the_end("held by ns/web", true)]
-    #[case::before_a_full_stop("held by ns/web. Tried again", true)]
-    #[case::in_quotes("pod \"ns/web\" terminating", true)]
-    #[case::a_longer_name("held by ns/web-1", false)]
-    #[case::a_name_with_a_dot("held by ns/web.v2", false)]
-    #[case::another_namespace("held by my-ns/web", false)]
-    #[case::the_second_one_is_it("held by ns/web-1 and ns/web", true)]
-    fn a_text_names_somebody(#[case] text: &str, #[case] expected: bool) {
-        assert_eq!(names(text, "ns/web"), expected);
-    }
 }

@@ -112,13 +112,13 @@ impl MachineController {
             }
             Effect::Start(call) => return self.start(rule, *call, seen, memory),
             Effect::Warn { reason, message } => {
-                if memory.is_news(reason, message) {
+                if memory.is_news(reason, message, seen.steady) {
                     self.recorder.note(&*newest.machine, EventNote::warning(reason, message.clone()));
                 }
                 Ok(())
             }
             Effect::Tell { reason, message } => {
-                if memory.is_news(reason, message) {
+                if memory.is_news(reason, message, seen.steady) {
                     self.recorder.note(&*newest.machine, EventNote::normal(reason, message.clone()));
                 }
                 Ok(())
@@ -133,6 +133,11 @@ impl MachineController {
                 Ok(())
             }
         };
+        if let (Ok(()), Effect::WriteStatus { change, .. }) = (&outcome, effect)
+            && let Some(standing) = &change.standing
+        {
+            memory.has_stated(standing, seen.steady);
+        }
         match outcome {
             Ok(()) => Acted::Done,
             Err(error) => Acted::Failed(error),

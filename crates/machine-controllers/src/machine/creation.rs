@@ -15,8 +15,9 @@ use super::{
     },
     plan::{Effect, Link, Memo, Next, Say},
     retry::RetryPeriod,
-    status_change::{Moving, StatusChange, TimeoutClock},
-    waiting::{Waiting, after, tell_when_lasting},
+    standing::{Waiting, after},
+    status_change::{StatusChange, TimeoutClock},
+    telling::tell_when_lasting,
     waits::Wait,
 };
 use machine_api::{
@@ -112,8 +113,8 @@ fn awaits_driver(seen: &Observation, call: Call) -> Say {
         return Say::act("creation-awaits-driver", Vec::new(), Next::AwaitCall);
     };
     match tell_when_lasting(seen, asked, &wait) {
-        Err(rest) => Say::act("creation-awaits-driver", Vec::new(), Next::LookAgain(rest, Wait::SlowCall)),
-        Ok(effects) => Say::act("creation-awaits-driver", effects, Next::AwaitCall),
+        Err(rest) => Say::waits("creation-awaits-driver", wait, Vec::new(), Next::LookAgain(rest, Wait::SlowCall)),
+        Ok(effects) => Say::waits("creation-awaits-driver", wait, effects, Next::AwaitCall),
     }
 }
 
@@ -157,11 +158,8 @@ fn awaits_class(seen: &Observation, rule: &'static str) -> Say {
     .since(seen.first_seen)
     .ended_by("the controller machineclass has put it there; see --controllers and its log if it does not");
     let effects = tell_when_lasting(seen, seen.first_seen, &wait).unwrap_or_default();
-    Say::act(
-        rule,
-        effects,
-        Next::LookAgain(RetryPeriod::Short.length(seen.limits.resource_exhausted_retry), Wait::ClassFinalizer),
-    )
+    let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
+    Say::waits(rule, wait, effects, Next::LookAgain(pause, Wait::ClassFinalizer))
 }
 
 /// That a creation which had failed went well after all. On the plain path the status says enough (decisions.md 32).
@@ -365,13 +363,13 @@ fn record_phase(seen: &Observation) -> Effect {
             change
                 .phase(MachinePhase::Pending, TimeoutClock::Active)
                 .operation(OperationType::Create, OperationState::Processing, CREATING.to_owned())
-                .waits(&wait)
+                .waits(wait)
         }
         TargetCluster::None => change
             .phase(MachinePhase::Available, TimeoutClock::Inactive)
             .operation(OperationType::Create, OperationState::Successful, CREATED.to_owned())
             .addresses(all_addresses(seen))
-            .progress(Moving::No, machine_condition::REASON_SETTLED, "the VM exists"),
+            .settled(machine_condition::REASON_SETTLED, "the VM exists"),
     };
     change.effect(seen)
 }

@@ -12,9 +12,10 @@ use super::{
     observation::{ClassState, Observation, Purpose, SecretView, UserData},
     plan::{Effect, Memo, Next, Plan},
     retry::{CreationReaction, DriverMemory, RetryPeriod, after_failed_creation},
+    standing::{Waiting, after, attempts},
     status_change::{StatusChange, TimeoutClock},
+    telling::Worth,
     time_limit::creation_limit,
-    waiting::{Waiting, after, attempts},
     waits::Wait,
 };
 use machine_api::{
@@ -198,18 +199,16 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
         .code(failure.code)
         .last_known_state(memory);
     let change = if has_failed {
-        change.rests(&failed_wait(seen, failure.reason, &failure.description))
+        change.rests(failed_wait(seen, failure.reason, &failure.description))
     } else {
-        change.waits(&creation_wait(seen, failure, until, pause))
+        change.waits(creation_wait(seen, failure, until, pause))
     };
-    let mut effects: Vec<Effect> = Vec::new();
-    if let Some(write) = change.effect_unless_similar(seen) {
-        effects.push(write);
-        effects.push(Effect::Warn { reason: failure.reason, message: failure.description.clone() });
-    }
-    effects.push(Effect::Remember(Memo::FlowDone));
-    effects.push(Effect::Remember(Memo::Pause(Purpose::Creation, after(seen.steady, pause))));
-    Plan::new("creation-failed", effects, Next::LookAgain(pause, Wait::Creation))
+    Plan::telling("creation-failed", seen, change, Worth::NewValues, Next::LookAgain(pause, Wait::Creation))
+        .warning_if_written(failure.reason, &failure.description)
+        .also([
+            Effect::Remember(Memo::FlowDone),
+            Effect::Remember(Memo::Pause(Purpose::Creation, after(seen.steady, pause))),
+        ])
 }
 
 /// What a machine waits for whose creation is tried again.

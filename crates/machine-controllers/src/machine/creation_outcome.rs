@@ -15,7 +15,8 @@ use super::{
     creation::CREATING,
     observation::{Answer, CreationGuarantee, Observation, since},
     plan::{Effect, Memo, Next, Say},
-    waiting::{Waiting, after, tell_when_new},
+    standing::{Waiting, after},
+    telling::tell_when_new,
     waits::Wait,
 };
 use machine_api::{
@@ -169,7 +170,7 @@ pub(super) fn await_outcome(seen: &Observation, outcome: UnknownOutcome) -> Say 
     let mut effects = tell_when_new(seen, &wait);
     effects.push(Effect::Remember(Memo::AnswerDone));
     let again = Next::LookAgain(outcome.asked_again_in(), Wait::UnknownOutcome);
-    Say::act("creation-outcome-unknown", effects, again)
+    Say::waits("creation-outcome-unknown", wait, effects, again)
 }
 
 #[cfg(test)]

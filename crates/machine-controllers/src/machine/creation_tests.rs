@@ -348,7 +348,8 @@ fn failed_before(code: Code, message: &str) -> Machine {
 #[case::mc_070_after_half_an_hour(Code::Unavailable, "request 8f3a-22: throttled", None, 1870, true)]
 #[case::mc_071_another_code(Code::Unauthenticated, "request 8f3a-22: throttled", None, 120, true)]
 #[case::mc_068_a_new_memory(Code::Unavailable, "request 8f3a-22: throttled", Some("s"), 120, true)]
-#[case::another_text(Code::Unavailable, "the region is down", None, 120, true)]
+#[case::another_text_alone(Code::Unavailable, "the region is down", None, 120, false)]
+#[case::another_text_after_a_while(Code::Unavailable, "the region is down", None, 660, true)]
 fn a_similar_failure_is_not_written_again(
     #[case] code: Code,
     #[case] message: &str,

@@ -19,8 +19,9 @@ use super::{
     plan::{Effect, Link, Memo, Next, Plan},
     retry::{DeleteReaction, RetryPeriod, StatusReaction, after_failed_deletion, after_failed_status_in_deletion},
     shared_instance::VmOwner,
-    status_change::{Moving, StatusChange, TimeoutClock, progressing, rfc3339},
-    waiting::after,
+    standing::{Course, Waiting, after},
+    status_change::{StatusChange, TimeoutClock, rfc3339},
+    telling::Worth,
     waits::Wait,
 };
 use kube_values::duration::GoDuration;
@@ -147,37 +148,40 @@ pub(super) struct Rest {
     state: OperationState,
     text: String,
     code: Option<Code>,
-    told: Option<(&'static str, String)>,
+    wait: Option<Waiting>,
 }
 
-/// What a machine that is being deleted says of itself: since when, and whom it waits for.
-pub(super) fn being_deleted(seen: &Observation, waits_for: &str) -> String {
-    let began = seen.machine.metadata.deletion_timestamp.as_ref();
-    let began = began.map(|time| format!(" since {}", rfc3339(time.0))).unwrap_or_default();
-    format!("being deleted{began}; waiting for {waits_for}")
+/// The course of a machine that is being deleted.
+pub(super) fn course(seen: &Observation) -> Course {
+    Course::Deletion(seen.machine.metadata.deletion_timestamp.as_ref().map(|time| time.0))
+}
+
+/// A wait of a machine that is being deleted.
+pub(super) fn wait_in_deletion(seen: &Observation, reason: &'static str, on: impl Into<String>) -> Waiting {
+    Waiting::on(reason, on).in_course_of(course(seen))
 }
 
 impl Rest {
     pub(super) fn at(stage: DeletionStage, text: impl Into<String>) -> Self {
-        Self { stage, state: OperationState::Processing, text: text.into(), code: None, told: None }
+        Self { stage, state: OperationState::Processing, text: text.into(), code: None, wait: None }
     }
 
     pub(super) fn failed(stage: DeletionStage, text: impl Into<String>, code: Option<Code>) -> Self {
-        Self { stage, state: OperationState::Failed, text: text.into(), code, told: None }
+        Self { stage, state: OperationState::Failed, text: text.into(), code, wait: None }
     }
 
-    /// Explains the wait in words of its own.
-    pub(super) fn told(mut self, reason: &'static str, message: String) -> Self {
-        self.told = Some((reason, message));
+    /// Waits for something else than the end of the stage.
+    pub(super) fn waits(mut self, wait: Waiting) -> Self {
+        self.wait = Some(wait);
         self
     }
 
-    /// Reason and message of the condition.
-    fn progress(&self, seen: &Observation) -> (&'static str, String) {
-        if let Some((reason, message)) = &self.told {
-            return (reason, message.clone());
+    /// Whom the machine waits for.
+    fn wait(&self, seen: &Observation) -> Waiting {
+        if let Some(wait) = &self.wait {
+            return wait.clone();
         }
-        let (reason, waits_for) = match self.stage {
+        let (reason, on) = match self.stage {
             DeletionStage::GetVmStatus => (machine_condition::REASON_DELETING_VM, "the provider to tell its node"),
             DeletionStage::Drain => (machine_condition::REASON_DRAINING, "its node to be drained"),
             DeletionStage::DeleteVolumeAttachments => (machine_condition::REASON_DRAINING, "volumes to be detached"),
@@ -185,29 +189,29 @@ impl Rest {
             DeletionStage::DeleteNode => (machine_condition::REASON_DELETING_NODE, "its Node to be deleted"),
             DeletionStage::RemoveFinalizer => (machine_condition::REASON_LETTING_GO, "its finalizer to be taken off"),
         };
-        let detail = if self.text.is_empty() { String::new() } else { format!(". {}", self.text) };
-        (reason, being_deleted(seen, &format!("{waits_for}{detail}")))
+        wait_in_deletion(seen, reason, on).seen(&self.text)
     }
 
     pub(super) fn change(&self, seen: &Observation) -> StatusChange {
         // What the machine was before is needed once more, for the Node's condition.
         let before = if was_failed(&seen.machine) && self.stage <= DeletionStage::Drain { WAS_FAILED_TEXT } else { "" };
         let blank = if self.text.is_empty() { "" } else { " " };
-        let (reason, message) = self.progress(seen);
         StatusChange::new()
             .phase(MachinePhase::Terminating, TimeoutClock::Inactive)
-            .operation(
-                OperationType::Delete,
-                self.state.clone(),
-                format!("{before}{}{blank}{}", self.text, self.stage.marker()),
-            )
+            .operation(OperationType::Delete, self.state.clone(), format!("{before}{}{blank}", self.text))
+            .at_stage(self.stage)
             .code(self.code)
             .preservation_ends()
-            .progress(Moving::Yes, reason, message)
+            .waits(self.wait(seen))
     }
 
     pub(super) fn effect(&self, seen: &Observation) -> Effect {
         self.change(seen).effect(seen)
+    }
+
+    /// A plan of this rule that stays at the stage, and says so where that is news.
+    pub(super) fn plan(&self, rule: &'static str, seen: &Observation, next: Next) -> Plan {
+        Plan::telling(rule, seen, self.change(seen), Worth::NewValues, next)
     }
 }
 
@@ -225,20 +229,14 @@ fn await_call(seen: &Observation) -> Plan {
         Some(Call::DeleteStale) => "the deletion of a VM with the name of an older Node",
         Some(Call::Status | Call::Delete) | None => return Plan::wait("deletion-awaits-driver", Next::AwaitCall),
     };
-    let reason = machine_condition::REASON_AWAITING_DRIVER;
-    if progressing(&seen.machine).is_some_and(|stored| stored.reason == reason) {
-        return Plan::wait("deletion-awaits-driver", Next::AwaitCall);
+    let on = format!("the provider to answer about {what}, which was under way before");
+    let mut wait = wait_in_deletion(seen, machine_condition::REASON_AWAITING_DRIVER, on)
+        .ended_by("it answers; its VM is deleted then");
+    if let Some(limit) = call_limit(seen) {
+        wait = wait.at_most_until(limit, "the call ends without an answer");
     }
-    let limit = call_limit(seen).map(|at| format!("; without an answer the call ends at {}", rfc3339(at)));
-    let text = being_deleted(
-        seen,
-        &format!(
-            "the provider to answer about {what}, which was under way before; its VM is deleted then{}",
-            limit.unwrap_or_default()
-        ),
-    );
-    let tell = StatusChange::new().progress(Moving::Yes, reason, text).effect(seen);
-    Plan::new("deletion-awaits-driver", vec![tell], Next::AwaitCall)
+    let change = StatusChange::new().waits(wait);
+    Plan::telling("deletion-awaits-driver", seen, change, Worth::NewReason, Next::AwaitCall)
 }
 
 /// When the driver call under way ends at the latest.
@@ -385,18 +383,17 @@ fn fault_of(seen: &Observation) -> Option<Fault> {
 
 /// Waits at a stage for class or Secret, and says so.
 fn blocked(seen: &Observation, stage: DeletionStage, fault: &Fault) -> Plan {
-    let message = being_deleted(
-        seen,
-        &format!(
-            "what the provider needs to delete the VM: {}. The VM is not released without it; looked at again when the class, its Secrets or the machine change, and every {}",
-            fault.message,
-            GoDuration::from(pause_of(RetryPeriod::Long, seen))
-        ),
-    );
-    let rest = Rest::failed(stage, format!("{}.", fault.message), Some(fault.code)).told(fault.reason, message);
-    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
-    effects.push(Effect::Warn { reason: fault.reason, message: fault.message.clone() });
-    Plan::new("deletion-blocked", effects, Next::LookAgain(pause_of(RetryPeriod::Long, seen), Wait::ClassOrSecret))
+    let pause = pause_of(RetryPeriod::Long, seen);
+    let wait = wait_in_deletion(seen, fault.reason, "what the provider needs to delete the VM")
+        .seen(format!("{}. The VM is not released without it", fault.message))
+        .ended_by(format!(
+            "it is there; looked at again when the class, its Secrets or the machine change, and every {}",
+            GoDuration::from(pause)
+        ));
+    Rest::failed(stage, format!("{}.", fault.message), Some(fault.code))
+        .waits(wait)
+        .plan("deletion-blocked", seen, Next::LookAgain(pause, Wait::ClassOrSecret))
+        .also([Effect::Warn { reason: fault.reason, message: fault.message.clone() }])
 }
 
 /// Delete the VM. Called again after a restart, which costs an answer `NotFound`.
@@ -437,36 +434,28 @@ fn after_vm(seen: &Observation) -> Plan {
 /// Asks the driver again in a moment for a VM that may show itself, and says why.
 fn await_vm(seen: &Observation, stage: DeletionStage, outcome: UnknownOutcome) -> Plan {
     let text = "It is not known whether the last creation made a VM.";
-    let message = being_deleted(
-        seen,
-        &format!(
-            "the provider to show whether the last creation made a VM, since nobody knows what became of it; it is asked every \
-             {} until {}, then the machine goes",
-            GoDuration::from(ASKED_EVERY),
-            rfc3339(outcome.ends_at())
-        ),
-    );
-    let rest = Rest::at(stage, text).told(machine_condition::REASON_WAITING_FOR_PROVIDER, message);
-    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
-    effects.push(Effect::Remember(Memo::AnswerDone));
-    Plan::new("vm-may-show-itself", effects, Next::LookAgain(outcome.asked_again_in(), Wait::UnknownVm))
+    let reason = machine_condition::REASON_WAITING_FOR_PROVIDER;
+    let wait = wait_in_deletion(seen, reason, "the provider to show whether the last creation made a VM")
+        .seen(format!("nobody knows what became of it; the provider is asked every {}", GoDuration::from(ASKED_EVERY)))
+        .ended_by("the VM is found, which is deleted then")
+        .at_most_until(outcome.ends_at(), "the machine goes");
+    Rest::at(stage, text)
+        .waits(wait)
+        .plan("vm-may-show-itself", seen, Next::LookAgain(outcome.asked_again_in(), Wait::UnknownVm))
+        .also([Effect::Remember(Memo::AnswerDone)])
 }
 
 /// Looks at nothing while another machine deletes the VM; all that belongs to a deletion is done after its end.
 fn await_other(seen: &Observation, other: &str) -> Plan {
     let text = format!("VM {} is that of machine {other}, too, which deletes it.", seen.machine.spec.provider_id);
     let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);
-    let message = being_deleted(
-        seen,
-        &format!(
-            "the end of machine {other}, which has the same VM and deletes it; label {} ends the wait",
-            label::FORCE_DELETION
-        ),
-    );
-    let rest = Rest::at(stage, text).told(machine_condition::REASON_DELETING_VM, message);
-    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
-    effects.extend(forget_token(seen).filter(|_| !effects.is_empty()));
-    Plan::new("vm-is-being-deleted", effects, Next::LookAgain(OTHER_LOOKED_AT_EVERY, Wait::OtherMachine))
+    let on = format!("the end of machine {other}, which has the same VM and deletes it");
+    let wait = wait_in_deletion(seen, machine_condition::REASON_DELETING_VM, on)
+        .ended_by(format!("that machine is gone, or label {} is set on this one", label::FORCE_DELETION));
+    let next = Next::LookAgain(OTHER_LOOKED_AT_EVERY, Wait::OtherMachine);
+    let plan = Rest::at(stage, text).waits(wait).plan("vm-is-being-deleted", seen, next);
+    let is_news = !plan.effects.is_empty();
+    plan.also(forget_token(seen).filter(|_| is_news))
 }
 
 /// Lets go, and leaves VM and Node to another machine. The stage stays: should the other one be gone before this one is, all
@@ -477,16 +466,15 @@ fn leave_vm(seen: &Observation, other: &str) -> Plan {
     }
     let text = format!("VM {} is left to machine {other}, which names it too.", seen.machine.spec.provider_id);
     let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);
-    let rest = Rest::at(stage, text.clone()).told(
-        machine_condition::REASON_LETTING_GO,
-        being_deleted(seen, &format!("its finalizer to be taken off. {text}")),
-    );
-    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
     let message = format!("VM and Node are neither drained nor deleted with this machine. {text}");
-    effects.push(Effect::Warn { reason: machine_reason::VM_LEFT_TO_ANOTHER, message });
-    effects.extend(forget_token(seen));
-    effects.push(Effect::RemoveMachineFinalizer);
-    Plan::new("vm-is-anothers", effects, Next::Settled)
+    let wait =
+        wait_in_deletion(seen, machine_condition::REASON_LETTING_GO, "its finalizer to be taken off").seen(&text);
+    Rest::at(stage, text)
+        .waits(wait)
+        .plan("vm-is-anothers", seen, Next::Settled)
+        .also([Effect::Warn { reason: machine_reason::VM_LEFT_TO_ANOTHER, message }])
+        .also(forget_token(seen))
+        .also([Effect::RemoveMachineFinalizer])
 }
 
 /// Writes what a driver call failed with, and pauses.
@@ -497,22 +485,19 @@ fn failed_call(seen: &Observation, rest: Rest, period: RetryPeriod, reason: &'st
     };
     let pause = pause_of(period, seen);
     let every = GoDuration::from(pause);
-    let message = being_deleted(
-        seen,
-        &format!(
-            "the provider, which failed at {}: {} The next attempt follows {every} after each failure, or when the machine, \
-             its class or their Secrets change",
-            rfc3339(seen.now),
-            rest.text
-        ),
-    );
-    let rest = rest.told(reason, message);
-    let mut effects: Vec<Effect> = Vec::new();
-    if let Some(write) = rest.change(seen).last_known_state(memory).effect_unless_similar(seen) {
-        effects.push(write);
-        effects.push(Effect::Warn { reason, message: rest.text });
-    }
-    effects.push(Effect::Remember(Memo::FlowDone));
-    effects.push(Effect::Remember(Memo::Pause(Purpose::Deletion, after(seen.steady, pause))));
-    Plan::new("driver-failed-in-deletion", effects, Next::LookAgain(pause, Wait::CallOfDeletion))
+    let wait = wait_in_deletion(seen, reason, "the provider")
+        .seen(format!("it failed at {}: {}", rfc3339(seen.now), rest.text))
+        .ended_by(format!(
+            "an attempt succeeds; the next attempt follows {every} after each failure, or when the machine, its class or their \
+             Secrets change"
+        ));
+    let text = rest.text.clone();
+    let change = rest.waits(wait).change(seen).last_known_state(memory);
+    let next = Next::LookAgain(pause, Wait::CallOfDeletion);
+    Plan::telling("driver-failed-in-deletion", seen, change, Worth::NewValues, next)
+        .warning_if_written(reason, text)
+        .also([
+            Effect::Remember(Memo::FlowDone),
+            Effect::Remember(Memo::Pause(Purpose::Deletion, after(seen.steady, pause))),
+        ])
 }

@@ -9,18 +9,19 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    deletion::{Rest, being_deleted, pause_of, skip_drain},
+    deletion::{Rest, course, pause_of, skip_drain, wait_in_deletion},
     deletion_stage::DeletionStage,
     node_steps::{Leaving, is_cordoned, terminating_condition},
-    observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, condition, conditions_of, since},
+    observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, condition, conditions_of},
     plan::{DrainFlow, DrainOrder, Effect, Memo, Next, Plan},
     retry::RetryPeriod,
-    status_change::{progressing, rfc3339},
+    standing::{Standing, Waiting, after},
+    status_change::{StatusChange, rfc3339},
+    telling::{PROGRESS_EVERY, Worth, tell_of_views, told_reason, views_wait, views_waited_for, write_if},
     time_limit::{TimeLimit, deletion_limit, drain_limit, node_limit},
-    waiting::{after, awaits_views, told_reason, views_wait},
     waits::Wait,
 };
-use crate::drain::{progress::Headway, waiting::Waiting};
+use crate::drain::{progress::Attempt, waiting::Waiting as DrainWaiting};
 use kube_values::duration::GoDuration;
 use machine_api::names::{label, machine_condition, machine_reason, node_condition};
 
@@ -30,8 +31,6 @@ const FORCED_DRAIN: Duration = Duration::from_secs(60);
 const ATTACHMENTS_HOLD: Duration = Duration::from_secs(10 * 60);
 /// A deletion by force, or one whose drain has had its time, waits so long for the lists of pods and attachments.
 const LISTS_HOLD: Duration = Duration::from_secs(60);
-/// At most one progress text per this time (spec §7.9).
-const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
 /// Why and how hard a drain is forced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,8 +106,8 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
     match &seen.drain {
         DrainState::Due => Plan::wait("step-drain", Next::StepDrain(drain_order(seen, node.name_any(), mode))),
         DrainState::Warming => await_lists(seen, "drain-awaits-views", Wait::DrainViews),
-        DrainState::Running { progress, waiting, headway, wake, .. } => {
-            drain_running(seen, progress, waiting.as_ref(), *headway, *wake)
+        DrainState::Running { progress, waiting, attempt, wake, .. } => {
+            drain_running(seen, progress, waiting.as_ref(), *attempt, *wake)
         }
         DrainState::Drained => match mode {
             DrainMode::Normal => to_delete_vm(seen, "Drain successful.", recovered(seen).into_iter().collect()),
@@ -134,22 +133,16 @@ fn contested(seen: &Observation, node: &str, why: &str) -> Plan {
         };
         return to_delete_vm(seen, "It can't be told whose the Node is; it is left alone.", vec![kept]);
     }
-    let end = by_force_at(seen).map(|at| format!("; at {} its VM goes without that", rfc3339(at))).unwrap_or_default();
-    let text = format!("It can't be told whose Node {node} is: {why}.");
-    let message = being_deleted(
-        seen,
-        &format!(
-            "somebody to tell whose Node {node} is, which is not drained meanwhile: {why}; delete or relabel the other \
-             machine, or label this one {}{end}",
-            label::FORCE_DELETION
-        ),
-    );
-    let rest = Rest::failed(DeletionStage::Drain, text.clone(), None).told(machine_reason::NODE_CONTESTED, message);
-    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
-    if !effects.is_empty() {
-        effects.push(Effect::Warn { reason: machine_reason::NODE_CONTESTED, message: text });
-    }
-    Plan::new("node-is-contested", effects, Next::LookAgain(PROGRESS_EVERY, Wait::Contest))
+    let (reason, text) = (machine_reason::NODE_CONTESTED, format!("It can't be told whose Node {node} is: {why}."));
+    let on = format!("somebody to tell whose Node {node} is, which is not drained meanwhile");
+    let wait = wait_in_deletion(seen, reason, on).seen(why).ended_by(format!(
+        "the other machine is deleted or relabelled, or this one is labelled {}",
+        label::FORCE_DELETION
+    ));
+    Rest::failed(DeletionStage::Drain, text.clone(), None)
+        .waits(until(wait, by_force_at(seen), "its VM goes without that"))
+        .plan("node-is-contested", seen, Next::LookAgain(PROGRESS_EVERY, Wait::Contest))
+        .warning_if_written(reason, text)
 }
 
 /// A Node that the view does not show has no pods only if the API server does not have it either (decisions.md 45). A forced
@@ -188,9 +181,10 @@ fn awaits_lists_until(seen: &Observation) -> (Duration, Timestamp) {
 fn await_lists(seen: &Observation, rule: &'static str, wait: Wait) -> Plan {
     let (began, (left, end)) = (in_stage_since(seen), awaits_lists_until(seen));
     if !left.is_zero() {
-        let told = awaits_views(seen, began, Some((end, "the VM is deleted without them")));
+        let lists = views_waited_for(seen, began, Some((end, "the VM is deleted without them")));
         let pause = views_wait(seen, began).min(left).max(Duration::from_millis(1));
-        return Plan::new(rule, told, Next::LookAgain(pause, wait));
+        return Plan::new(rule, tell_of_views(seen, began, &lists), Next::LookAgain(pause, wait))
+            .stands(Standing::Waits(lists));
     }
     let missing: Vec<&str> = seen.missing_views.iter().map(|view| view.kind).collect();
     let missing = if missing.is_empty() { "pods and volume attachments".to_owned() } else { missing.join(", ") };
@@ -218,69 +212,63 @@ pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOr
     DrainOrder { node, node_uid, flow: DrainFlow::Deletion, force, deadline: after(seen.steady, left) }
 }
 
-/// What a drain under way says of itself.
-pub(super) struct Told {
-    /// Reason of the condition.
-    pub(super) reason: &'static str,
-    /// Whom it waits for, in words.
-    pub(super) waits_for: String,
-    /// What is told besides, once until it changes.
-    pub(super) warning: Option<Effect>,
+/// A wait until then at the most, if that is known.
+fn until(wait: Waiting, end: Option<Timestamp>, then: &str) -> Waiting {
+    match end {
+        Some(end) => wait.at_most_until(end, then),
+        None => wait,
+    }
 }
 
-/// Whom a drain waits for, as condition and event say it; `end` tells what happens when that takes too long.
-pub(super) fn told(progress: &str, waiting: Option<&Waiting>, end: &str) -> Told {
+/// What becomes of pods that are not gone by the end of the drain timeout.
+const BY_FORCE: &str = "pods are deleted by force";
+
+/// Whom a drain under way waits for, and what is told besides, once until it changes; `by_force` is the time from which on pods
+/// are deleted.
+pub(super) fn drain_wait(
+    progress: &str,
+    waiting: Option<&DrainWaiting>,
+    by_force: Option<Timestamp>,
+) -> (Waiting, Option<Effect>) {
+    let end = by_force.map(|at| format!("; at {} {BY_FORCE}", rfc3339(at))).unwrap_or_default();
     let (reason, warning) = match waiting {
-        Some(Waiting::Budget { budget, held, .. }) => (
+        Some(DrainWaiting::Budget { budget, held, .. }) => (
             machine_condition::REASON_DRAIN_BLOCKED,
             Some((
                 machine_reason::DRAIN_BLOCKED,
                 format!("PodDisruptionBudget {budget} refuses the eviction of {held} pod(s){end}"),
             )),
         ),
-        Some(Waiting::Detach { volume, pod, .. }) => (
+        Some(DrainWaiting::Detach { volume, pod, .. }) => (
             machine_condition::REASON_WAITING_FOR_DETACHMENT,
             Some((
                 machine_reason::VOLUME_STILL_ATTACHED,
                 format!("PersistentVolume {volume} of pod {pod} is not detached from the node yet{end}"),
             )),
         ),
-        Some(Waiting::Reattach { .. }) => (machine_condition::REASON_WAITING_FOR_REATTACHMENT, None),
-        Some(Waiting::Pod { .. } | Waiting::VolumeNames) | None => (machine_condition::REASON_DRAINING, None),
+        Some(DrainWaiting::Reattach { .. }) => (machine_condition::REASON_WAITING_FOR_REATTACHMENT, None),
+        Some(DrainWaiting::Pod { .. } | DrainWaiting::VolumeNames) | None => (machine_condition::REASON_DRAINING, None),
     };
-    let whom = waiting.map(|waiting| format!("{}. ", waiting.text())).unwrap_or_default();
-    Told {
-        reason,
-        waits_for: format!("{whom}{progress}"),
-        warning: warning.map(|(reason, message)| Effect::Warn { reason, message }),
-    }
+    let wait = match waiting {
+        Some(waiting) => {
+            let bounds = waiting.bounds().map(|bounds| format!("{bounds}; ")).unwrap_or_default();
+            let wait = Waiting::on(reason, waiting.whom()).seen(format!("{bounds}{progress}"));
+            waiting.since().map_or(wait.clone(), |began| wait.since(began))
+        }
+        None => Waiting::on(reason, "its pods to go").seen(progress),
+    };
+    (until(wait, by_force, BY_FORCE), warning.map(|(reason, message)| Effect::Warn { reason, message }))
 }
 
-/// Whether what a drain says is worth a write: at once when a budget begins to hold it up, else when it says something new
-/// and nothing was written for a while.
-pub(super) fn is_worth_a_write(seen: &Observation, reason: &'static str, message: &str) -> bool {
-    let stored = progressing(&seen.machine);
-    if stored.is_some_and(|stored| stored.message == message) {
-        return false;
-    }
-    let begins_to_block =
-        reason == machine_condition::REASON_DRAIN_BLOCKED && stored.is_none_or(|stored| stored.reason != reason);
-    let last = &seen.machine.status.last_operation.last_update_time;
-    begins_to_block || last.as_ref().is_none_or(|written| since(seen.now, written.0) >= PROGRESS_EVERY)
+/// Whether an attempt under way only tries again what the machine says has failed. To tell of it, and of the same failure a
+/// moment later, costs two writes for nothing.
+fn tries_again(seen: &Observation, attempt: Attempt) -> bool {
+    attempt == Attempt::Again && told_reason(&seen.machine) == Some(machine_condition::REASON_DRAIN_FAILED)
 }
 
-/// Whether an attempt under way only tries again what the machine says has failed: no pod has gone since, and it waits for
-/// nobody else than the text of that failure names. To tell of it, and of the same failure a moment later, costs two writes
-/// for nothing.
-pub(super) fn tries_again(failure: Option<&str>, waiting: Option<&Waiting>, headway: Headway) -> bool {
-    let same = |failure: &str| waiting.is_none_or(|waiting| waiting.is_named_in(failure));
-    headway == Headway::None && failure.is_some_and(same)
-}
-
-/// What the machine says of an attempt that failed, if that is what it says.
-pub(super) fn told_failure(seen: &Observation) -> Option<&str> {
-    let stored = progressing(&seen.machine)?;
-    (stored.reason == machine_condition::REASON_DRAIN_FAILED).then_some(stored.message.as_str())
+/// How much of what a drain says is worth a write.
+pub(super) fn tells_of_drain(seen: &Observation, change: &StatusChange, attempt: Attempt) -> Option<Effect> {
+    if tries_again(seen, attempt) { None } else { write_if(seen, change, Worth::Progress) }
 }
 
 /// When pods are deleted by force instead of evicted.
@@ -298,35 +286,27 @@ fn deletion_ends_at(seen: &Observation, length: Duration) -> Option<Timestamp> {
 fn drain_running(
     seen: &Observation,
     progress: &str,
-    waiting: Option<&Waiting>,
-    headway: Headway,
+    waiting: Option<&DrainWaiting>,
+    attempt: Attempt,
     wake: Duration,
 ) -> Plan {
-    let end =
-        by_force_at(seen).map(|at| format!("; pods are deleted by force from {} on", rfc3339(at))).unwrap_or_default();
-    let told = told(progress, waiting, &end);
-    let message = being_deleted(seen, &format!("{}{end}", told.waits_for.trim_end_matches('.')));
-    let mut effects = Vec::new();
-    if !tries_again(told_failure(seen), waiting, headway) && is_worth_a_write(seen, told.reason, &message) {
-        effects.push(Rest::at(DeletionStage::Drain, progress).told(told.reason, message).effect(seen));
-        effects.extend(told.warning);
-    }
-    Plan::new("drain-running", effects, Next::LookAgain(wake, Wait::Drain))
+    let (wait, warning) = drain_wait(progress, waiting, by_force_at(seen));
+    let wait = wait.in_course_of(course(seen));
+    let change = Rest::at(DeletionStage::Drain, progress).waits(wait.clone()).change(seen);
+    let mut effects: Vec<Effect> = tells_of_drain(seen, &change, attempt).into_iter().collect();
+    effects.extend(warning.filter(|_| !effects.is_empty()));
+    Plan::new("drain-running", effects, Next::LookAgain(wake, Wait::Drain)).stands(Standing::Waits(wait))
 }
 
 fn failed_drain(seen: &Observation, text: &str) -> Plan {
-    let by_force = by_force_at(seen).map(|at| format!(" from {} on", rfc3339(at))).unwrap_or_default();
-    let every = GoDuration::from(pause_of(RetryPeriod::Short, seen));
-    let message = being_deleted(
-        seen,
-        &format!("its node to be drained. {text} Attempts go on every {every}; pods are deleted by force{by_force}"),
-    );
-    let rest = Rest::failed(DeletionStage::Drain, text, None).told(machine_condition::REASON_DRAIN_FAILED, message);
-    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
-    if !effects.is_empty() {
-        effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: text.to_owned() });
-    }
-    Plan::new("drain-failed", effects, Next::LookAgain(pause_of(RetryPeriod::Short, seen), Wait::DrainFailed))
+    let pause = pause_of(RetryPeriod::Short, seen);
+    let wait = wait_in_deletion(seen, machine_condition::REASON_DRAIN_FAILED, "its node to be drained")
+        .seen(text)
+        .ended_by(format!("what fails the drain has ended; attempts go on every {}", GoDuration::from(pause)));
+    Rest::failed(DeletionStage::Drain, text, None)
+        .waits(until(wait, by_force_at(seen), BY_FORCE))
+        .plan("drain-failed", seen, Next::LookAgain(pause, Wait::DrainFailed))
+        .warning_if_written(machine_reason::DRAIN_BLOCKED, text)
 }
 
 /// That a drain went well which had been held up. On the plain path the status says enough (decisions.md 32).
@@ -412,24 +392,15 @@ pub(super) fn detach(seen: &Observation) -> Plan {
             return to_delete_vm(seen, "Volume attachments could not be deleted. Moving to VM Deletion.", vec![kept]);
         }
         let text = format!("Deletion of volume attachments failed due to - {}.", trouble.error);
-        let every = GoDuration::from(pause_of(RetryPeriod::Short, seen));
-        let end = deletion_ends_at(seen, overdue_after(seen)).map(rfc3339).unwrap_or_default();
-        let message = being_deleted(
-            seen,
-            &format!(
-                "volumes to be detached. {text} Tried again every {every}; from {end} on the VM goes without that"
-            ),
-        );
-        let warn = Effect::Warn { reason: machine_reason::VOLUME_STILL_ATTACHED, message: text.clone() };
-        let rest = Rest::failed(DeletionStage::DeleteVolumeAttachments, text, None)
-            .told(machine_condition::REASON_WAITING_FOR_DETACHMENT, message);
-        let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
-        effects.push(warn);
-        return Plan::new(
-            "detach-failed",
-            effects,
-            Next::LookAgain(pause_of(RetryPeriod::Short, seen), Wait::DetachmentFailed),
-        );
+        let pause = pause_of(RetryPeriod::Short, seen);
+        let wait = wait_in_deletion(seen, machine_condition::REASON_WAITING_FOR_DETACHMENT, "volumes to be detached")
+            .seen(&text)
+            .ended_by(format!("an attempt succeeds, tried again every {}", GoDuration::from(pause)));
+        let wait = until(wait, deletion_ends_at(seen, overdue_after(seen)), "the VM goes without that");
+        return Rest::failed(DeletionStage::DeleteVolumeAttachments, text.clone(), None)
+            .waits(wait)
+            .plan("detach-failed", seen, Next::LookAgain(pause, Wait::DetachmentFailed))
+            .also([Effect::Warn { reason: machine_reason::VOLUME_STILL_ATTACHED, message: text }]);
     }
     let effects = alive
         .into_iter()

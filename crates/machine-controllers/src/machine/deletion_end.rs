@@ -5,7 +5,7 @@
 //! §6.7, §6.8.
 
 use super::{
-    deletion::{Rest, being_deleted, linking, pause_of, vm_is_gone},
+    deletion::{Rest, linking, pause_of, vm_is_gone, wait_in_deletion},
     deletion_drain::{is_overdue, overdue_after},
     deletion_stage::DeletionStage,
     node_steps::has_node_finalizer,
@@ -13,7 +13,7 @@ use super::{
     plan::{Effect, Next, Plan},
     retry::{RetryPeriod, tried_again},
     shared_instance::VmOwner,
-    waiting::told_reason,
+    telling::told_reason,
     waits::Wait,
 };
 use kube_values::duration::GoDuration;
@@ -142,11 +142,11 @@ pub(super) fn node_trouble(seen: &Observation, trouble: &Trouble) -> Plan {
         ),
     };
     let warn = Effect::Warn { reason: machine_reason::NODE_NOT_DELETED, message: text.clone() };
-    let message = being_deleted(seen, &format!("{on}. {text} It is {end}"));
-    let rest = Rest::failed(stage, text, None).told(reason, message);
-    let mut effects: Vec<Effect> = rest.change(seen).effect_unless_similar(seen).into_iter().collect();
-    effects.push(warn);
-    Plan::new("node-deletion-failed", effects, Next::LookAgain(pause, Wait::NodeDeletion))
+    let wait = wait_in_deletion(seen, reason, on).seen(&text).ended_by(format!("that succeeds; it is {end}"));
+    Rest::failed(stage, text, None)
+        .waits(wait)
+        .plan("node-deletion-failed", seen, Next::LookAgain(pause, Wait::NodeDeletion))
+        .also([warn])
 }
 
 #[cfg(test)]

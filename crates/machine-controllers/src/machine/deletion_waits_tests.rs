@@ -12,10 +12,10 @@ use super::{
     deletion_stage::DeletionStage,
     deletion_tests::{answered, deletes, draining, resting},
     observation::{AttachmentView, Call, DrainState, Flow, NodeStep, Observation, Trouble},
-    plan::{Effect, Next, Plan},
+    plan::{Effect, Next},
     testing::*,
 };
-use crate::drain::{observe::MissingView, progress::Headway, waiting::Waiting};
+use crate::drain::{observe::MissingView, progress::Attempt, waiting::Waiting};
 use controller_runtime::clock::Step;
 use machine_api::names::{label, machine_condition, machine_reason};
 use machine_driver::Code;
@@ -25,7 +25,7 @@ fn moving(waiting: Waiting) -> DrainState {
         progress: "1 of 3 pods left.".to_owned(),
         blocked_by: None,
         waiting: Some(waiting),
-        headway: Headway::None,
+        attempt: Attempt::New,
         wake: MINUTE,
     }
 }
@@ -69,18 +69,18 @@ fn after_a_failed_attempt(second: i64) -> Observation {
 const FAILURE: &str = "error while evicting pod \"ns/web-0\": pod disruption budget ns/web is misconfigured and requires zero voluntary evictions";
 
 #[rstest]
-#[case::it_has_just_begun(None, Headway::None, false)]
-#[case::the_same_budget_refuses_again(Some(held_by_budget()), Headway::None, false)]
-#[case::pods_have_gone_since(None, Headway::PodsGone, true)]
-#[case::it_waits_for_somebody_else(Some(terminating_pod()), Headway::None, true)]
+#[case::it_has_just_begun(None, Attempt::Again, false)]
+#[case::the_same_budget_refuses_again(Some(held_by_budget()), Attempt::Again, false)]
+#[case::pods_have_gone_since(None, Attempt::New, true)]
+#[case::it_waits_for_somebody_else(Some(terminating_pod()), Attempt::New, true)]
 fn an_attempt_that_only_repeats_a_failure_is_no_news(
     #[case] waiting: Option<Waiting>,
-    #[case] headway: Headway,
+    #[case] attempt: Attempt,
     #[case] written: bool,
 ) {
     let mut seen = after_a_failed_attempt(190);
     let progress = "2 of 2 pods left.".to_owned();
-    seen.drain = DrainState::Running { progress, blocked_by: None, waiting, headway, wake: MINUTE };
+    seen.drain = DrainState::Running { progress, blocked_by: None, waiting, attempt, wake: MINUTE };
     assert_eq!(status_change(&decide(&seen)).is_some(), written);
     seen.drain = DrainState::Failed(FAILURE.to_owned());
     assert!(decide(&seen).effects.is_empty(), "the same failure is no news either");
@@ -157,7 +157,7 @@ fn a_wait_for_lists_names_those_that_are_missing_and_why_and_is_told_anew_when_o
     seen.missing_views = missing(&["pods", "poddisruptionbudgets"], None);
     let tell = |seen: &mut Observation| {
         let plan = decide(seen);
-        seen.machine = Arc::new(after(&plan, &seen.machine));
+        tell_all(seen, &plan);
         let condition = &seen.machine.status.machine_conditions[0];
         assert_eq!(condition.reason, machine_condition::REASON_WAITING_FOR_POD_LIST);
         (!plan.effects.is_empty(), condition.message.clone())
@@ -189,8 +189,8 @@ fn a_drain_names_the_pod_the_budget_and_the_end_with_an_event() {
     assert_eq!(
         message,
         "being deleted since 2027-01-15T08:01:40Z; waiting for PodDisruptionBudget ns/web to allow the eviction of pod \
-         ns/web-0 (2 pods are held up), since 2027-01-15T08:01:45Z; asked again every 20s. 1 of 3 pods left; pods are deleted \
-         by force from 2027-01-15T10:01:40Z on"
+         ns/web-0 (2 pods are held up) since 2027-01-15T08:01:45Z: asked again every 20s; 1 of 3 pods left; at \
+         2027-01-15T10:01:40Z pods are deleted by force"
     );
     let warns = decide(&seen).effects.into_iter().any(|effect| {
         matches!(effect, Effect::Warn { reason, message } if reason == machine_reason::DRAIN_BLOCKED && message.contains("ns/web"))
@@ -227,5 +227,7 @@ fn a_deletion_that_waits_for_a_creation_says_so_once() {
     assert_eq!(reason, machine_condition::REASON_AWAITING_DRIVER);
     assert!(message.contains("the creation of its VM"), "{message}");
     seen.machine = Arc::new(after(&decide(&seen), &seen.machine));
-    assert_eq!(decide(&seen), Plan::wait("deletion-awaits-driver", Next::AwaitCall));
+    let plan = decide(&seen);
+    assert_eq!((plan.rule, plan.effects, plan.next), ("deletion-awaits-driver", Vec::new(), Next::AwaitCall));
+    assert_eq!(plan.standing.map(|standing| standing.reason()), Some(machine_condition::REASON_AWAITING_DRIVER));
 }

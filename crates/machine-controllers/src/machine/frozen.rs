@@ -11,8 +11,9 @@ use super::{
     health::{pending_wait, unhealthy_wait},
     observation::{Freeze, Observation, Silence},
     plan::{Next, Say},
+    standing::Waiting,
     status_change::StatusChange,
-    waiting::{Waiting, tell_when_new, told_reason},
+    telling::{tell_when_new, told_reason, told_since},
     waits::Wait,
 };
 use controller_runtime::clock::ClockTrouble;
@@ -26,16 +27,20 @@ const CLOCK_PAUSE: Duration = Duration::from_secs(30);
 pub fn frozen(seen: &Observation) -> Say {
     match seen.freeze {
         Freeze::Frozen => {
-            let effects = if tells(seen) { tell_when_new(seen, &frozen_wait(seen)) } else { Vec::new() };
             let next = match seen.clock {
                 None => Next::Settled,
                 // Nobody wakes the machines when the clock can be trusted again.
                 Some(_) => Next::LookAgain(CLOCK_PAUSE, Wait::Deadline),
             };
-            Say::act("frozen", effects, next)
+            if !tells(seen) {
+                return Say::act("frozen", Vec::new(), next);
+            }
+            let wait = frozen_wait(seen);
+            let effects = tell_when_new(seen, &wait);
+            Say::waits("frozen", wait, effects, next)
         }
         Freeze::Flowing if told_reason(&seen.machine) == Some(machine_condition::REASON_FROZEN) => {
-            let change = StatusChange::new().waits(&resumed_wait(seen)).effect(seen);
+            let change = StatusChange::new().waits(resumed_wait(seen)).effect(seen);
             Say::act("thawed", vec![change], Next::Again)
         }
         Freeze::Flowing => Say::NOTHING,
@@ -78,14 +83,14 @@ fn frozen_wait(seen: &Observation) -> Waiting {
             machine_condition::REASON_FROZEN,
             "the clocks of the manager's host and of the API server to agree",
         )
-        .since(seen.now)
+        .since(told_since(seen, machine_condition::REASON_FROZEN))
         .seen(
             "they differ by more than five minutes, so that no VM is made and no verdict is given on health until then",
         )
         .ended_by("the wrong one is set right; see metric mcm_clock_offset_seconds");
     }
     Waiting::on(machine_condition::REASON_FROZEN, "the API server of the target cluster to answer")
-        .since(seen.now)
+        .since(told_since(seen, machine_condition::REASON_FROZEN))
         .seen("what is known of Nodes may be old, so that no VM is made and no verdict is given on health until then")
         .ended_by("it answers again; see metric mcm_machine_controller_frozen and the log of the process")
 }
@@ -116,7 +121,7 @@ mod tests {
     use rstest::rstest;
 
     use super::{
-        super::{decide::decide, plan::Plan, testing::*},
+        super::{decide::decide, plan::Plan, standing::Standing, testing::*},
         *,
     };
     use machine_api::v1alpha1::{Machine, OperationState, OperationType};
@@ -144,7 +149,10 @@ mod tests {
         let message = told.status.machine_conditions[0].message.clone();
         assert!(message.contains("the API server of the target cluster to answer since "), "{message}");
         assert_eq!(told.status.current_status.phase, seen.machine.status.current_status.phase, "no verdict");
-        assert_eq!(decide(&frozen_at(told, 960)), Plan::wait("frozen", Next::Settled));
+        let again = decide(&frozen_at(told, 960));
+        assert_eq!((again.rule, again.effects, again.next), ("frozen", Vec::new(), Next::Settled));
+        let wait = again.standing.as_ref().and_then(Standing::wait).unwrap();
+        assert_eq!(wait.began(), Some(at(900)), "it is told since when, though nothing is written");
     }
 
     #[test]
@@ -188,7 +196,7 @@ mod tests {
     fn that_a_vm_was_taken_over_stays_known() {
         let mut adopted = pending();
         let change = StatusChange::new()
-            .waits(&Waiting::on(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM, "its Node"))
+            .waits(Waiting::on(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM, "its Node"))
             .effect(&seen(adopted.clone(), 0));
         adopted = after(&Plan::new("test", vec![change], Next::Settled), &adopted);
         assert_eq!(decide(&frozen_at(adopted, 900)), Plan::wait("frozen", Next::Settled));

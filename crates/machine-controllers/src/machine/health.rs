@@ -14,8 +14,9 @@ use super::{
     plan::{Effect, Next, Say},
     settings::HealthTimeout,
     shared_instance::VmOwner,
-    status_change::{Moving, StatusChange, TimeoutClock},
-    waiting::{Waiting, after, tell_when_new, told_reason},
+    standing::{Waiting, after},
+    status_change::{StatusChange, TimeoutClock},
+    telling::{tell_when_new, told_reason, told_since},
 };
 use kube_values::duration::GoDuration;
 use machine_api::{
@@ -73,7 +74,7 @@ pub fn health(seen: &Observation) -> Say {
         HealthVerdict::TakeConditions => {
             let mut change = StatusChange::new().conditions(conditions);
             if let Some(wait) = node_wait(seen) {
-                change = change.waits(&wait);
+                change = change.waits(wait);
             }
             Say::act("take-conditions", vec![change.effect(seen)], Next::Again)
         }
@@ -195,7 +196,7 @@ fn running(seen: &Observation, conditions: &[NodeCondition], arrival: Arrival) -
     let change = StatusChange::new()
         .phase(MachinePhase::Running, TimeoutClock::Inactive)
         .conditions(conditions)
-        .progress(Moving::No, machine_condition::REASON_SETTLED, "the node is healthy");
+        .settled(machine_condition::REASON_SETTLED, "the node is healthy");
     match arrival {
         Arrival::Joined => {
             let took = GoDuration::from_secs(i64::try_from(seen.age().as_secs()).unwrap_or(i64::MAX));
@@ -240,7 +241,7 @@ fn unknown(seen: &Observation, conditions: &[NodeCondition], cause: Cause) -> Ve
     let mut change = StatusChange::new()
         .phase(MachinePhase::Unknown, TimeoutClock::Inactive)
         .operation(OperationType::HealthCheck, OperationState::Processing, text.clone())
-        .waits(&wait);
+        .waits(wait);
     if cause == Cause::NodeUnhealthy {
         change = change.conditions(conditions);
     }
@@ -347,7 +348,7 @@ pub(super) fn told_of_contest(seen: &Observation, node: &str, why: &str) -> Vec<
         return Vec::new();
     }
     let wait = Waiting::on(machine_reason::NODE_CONTESTED, format!("somebody to tell whose Node {node} is"))
-        .since(seen.now)
+        .since(told_since(seen, machine_reason::NODE_CONTESTED))
         .seen(why)
         .ended_by("the other machine is deleted or has another node on its label; creation and health timeout rest until then");
     tell_when_new(seen, &wait)

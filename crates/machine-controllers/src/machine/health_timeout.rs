@@ -10,10 +10,11 @@ use super::{
     measures::Measurement,
     observation::{NodeSource, Observation, Permit, Sibling},
     plan::{Effect, Next, Say},
+    standing::Waiting,
     status_change::{StatusChange, TimeoutClock},
+    telling::{tell_when_new, told_since},
     time_limit::{Limited, TimeLimit, phase_limit},
     vm_gone::VmCheck,
-    waiting::{Waiting, tell_when_new},
     waits::Wait,
 };
 use kube::ResourceExt;
@@ -131,7 +132,7 @@ fn failed(seen: &Observation, reason: &'static str, text: String) -> Vec<Effect>
     let change = StatusChange::new()
         .phase(MachinePhase::Failed, TimeoutClock::Inactive)
         .operation(operation, OperationState::Failed, text.clone())
-        .rests(&failed_wait(seen, reason, &text));
+        .rests(failed_wait(seen, reason, &text));
     vec![change.effect(seen), Effect::Warn { reason, message: text }]
 }
 
@@ -143,7 +144,7 @@ pub fn failed_wait(seen: &Observation, reason: &'static str, text: &str) -> Wait
     } else {
         ("somebody to delete or repair it", format!("it is deleted or its spec changes{recovers}"))
     };
-    Waiting::on(reason, on).since(seen.now).seen(text).ended_by(ended_by)
+    Waiting::on(reason, on).since(told_since(seen, reason)).seen(text).ended_by(ended_by)
 }
 
 /// Others are being replaced: say so once, and let their changes wake the machine.
@@ -151,7 +152,7 @@ fn deferred(seen: &Observation, in_progress: &[String]) -> Say {
     let reason = machine_reason::HEALTH_TIMEOUT_REPLACEMENT_DEFERRED;
     let group = seen.machine.labels().get(label::NAME).map(String::as_str).unwrap_or_default();
     let wait = Waiting::on(reason, format!("the replacement of {} other machine(s) of {group}", in_progress.len()))
-        .since(seen.now)
+        .since(told_since(seen, reason))
         .seen(format!(
             "the time limit of this machine has passed, and {} is being replaced",
             in_progress.first().map(String::as_str).unwrap_or_default()
@@ -159,7 +160,8 @@ fn deferred(seen: &Observation, in_progress: &[String]) -> Say {
         .ended_by("each of them is Running or gone; then this machine is declared Failed");
     let effects = tell_when_new(seen, &wait);
     // Sibling changes wake the machine; the minute is for a change that got lost.
-    Say::act("health-timeout-deferred", effects, Next::LookAgain(Duration::from_secs(60), Wait::Siblings))
+    let next = Next::LookAgain(Duration::from_secs(60), Wait::Siblings);
+    Say::waits("health-timeout-deferred", wait, effects, next)
 }
 
 fn duration(limit: Duration) -> GoDuration {

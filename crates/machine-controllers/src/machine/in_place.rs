@@ -15,23 +15,22 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use super::{
-    deletion_drain::tries_again,
     node_steps::{condition_now, is_cordoned},
     observation::{DrainState, Force, NodeStep, NodeView, Observation, condition, conditions_of},
-    plan::{DrainFlow, DrainOrder, Effect, Next, Say},
+    plan::{DrainFlow, DrainOrder, Effect, Next, Plan, Say},
     retry::RetryPeriod,
-    status_change::{Moving, StatusChange, TimeoutClock, progressing},
+    standing::{Standing, Waiting, after},
+    status_change::{StatusChange, TimeoutClock},
+    telling::{Worth, tell_of_views, told_reason, views_wait, views_waited_for, write_if},
     time_limit::node_limit,
-    waiting::{Waiting, after, awaits_views, told_reason, views_wait},
     waits::Wait,
 };
+use crate::drain::progress::Attempt;
 use machine_api::{
     names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text, update_result},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
 
-/// How the failure of an attempt is told.
-const LAST_FAILED: &str = "the last attempt failed: ";
 /// A forced drain may take this long.
 const FORCED_DRAIN: Duration = Duration::from_secs(60);
 
@@ -204,21 +203,18 @@ pub fn in_place_drain(seen: &Observation) -> Say {
     }
     match &seen.drain {
         DrainState::Due => Say::act("in-place-drain", Vec::new(), Next::StepDrain(order(seen, node))),
-        DrainState::Warming => Say::act(
-            "in-place-drain-awaits-views",
-            awaits_views(seen, selected_at(seen, node), None),
-            Next::LookAgain(views_wait(seen, selected_at(seen, node)), Wait::UpdateViews),
-        ),
-        DrainState::Running { progress, blocked_by, waiting, headway, wake } => {
+        DrainState::Warming => {
+            let began = selected_at(seen, node);
+            let lists = views_waited_for(seen, began, None);
+            let told = tell_of_views(seen, began, &lists);
+            let next = Next::LookAgain(views_wait(seen, began), Wait::UpdateViews);
+            Say::waits("in-place-drain-awaits-views", lists, told, next)
+        }
+        DrainState::Running { progress, blocked_by, waiting, attempt, wake } => {
             let text = waiting
                 .as_ref()
                 .map_or_else(|| progress.clone(), |waiting| format!("{progress}, for {}", waiting.text()));
-            let effects = if tries_again(told_failure(seen), waiting.as_ref(), *headway) {
-                Vec::new()
-            } else {
-                running(seen, node, &text, blocked_by.as_deref())
-            };
-            Say::act("in-place-drain-running", effects, Next::LookAgain(*wake, Wait::UpdateDrain))
+            Say::Act(running(seen, node, &text, blocked_by.as_deref(), *attempt, *wake))
         }
         DrainState::Failed(error) => failed(seen, node, error),
         DrainState::Drained => {
@@ -235,16 +231,12 @@ pub fn in_place_drain(seen: &Observation) -> Say {
 
 /// A machine whose update was withdrawn during the drain stays in service, and waits for nothing any more.
 fn withdrawn(seen: &Observation, node: &Node) -> Say {
-    let tells_of_drain = matches!(
-        told_reason(&seen.machine),
-        Some(machine_condition::REASON_DRAINING_FOR_UPDATE | machine_reason::DRAIN_BLOCKED)
-    );
     let is_candidate = node.labels().contains_key(label::CANDIDATE_FOR_UPDATE);
-    if !tells_of_drain || is_candidate || *seen.phase() != MachinePhase::Running {
+    if !tells_of_drain(seen) || is_candidate || *seen.phase() != MachinePhase::Running {
         return Say::NOTHING;
     }
     let text = "the update of its Node in place was withdrawn";
-    let mut change = StatusChange::new().progress(Moving::No, machine_condition::REASON_SETTLED, text);
+    let mut change = StatusChange::new().settled(machine_condition::REASON_SETTLED, text);
     if seen.machine.status.last_operation.operation == OperationType::DrainNode {
         let text = "Drain stopped: the update in place was withdrawn".to_owned();
         change = change.operation(OperationType::DrainNode, OperationState::Successful, text);
@@ -303,34 +295,42 @@ fn begin(seen: &Observation) -> Effect {
             OperationState::Processing,
             format!("Machine {} is undergoing an in-place update", seen.name()),
         )
-        .waits(&wait)
+        .waits(wait)
         .effect(seen)
 }
 
-/// A drain under way is told once, and once more when a budget stops it; then the last operation says it, too (MC-134).
-fn running(seen: &Observation, node: &Node, text: &str, blocked_by: Option<&str>) -> Vec<Effect> {
+/// A drain under way is told once, and once more when a budget stops it; then the last operation says it, too (MC-134). An
+/// attempt that only tries again what the machine says has failed is no news.
+fn running(
+    seen: &Observation,
+    node: &Node,
+    text: &str,
+    blocked_by: Option<&str>,
+    attempt: Attempt,
+    wake: Duration,
+) -> Plan {
     let wait = drain_wait(seen, node, text, blocked_by);
-    if told_reason(&seen.machine) == Some(wait.reason()) {
-        return Vec::new();
+    let mut change = StatusChange::new().waits(wait.clone());
+    if let Some(budget) = blocked_by {
+        let text =
+            format!("Drain is held up by PodDisruptionBudget {budget}, which refuses evictions. {}", stage_text::DRAIN);
+        change = change.operation(OperationType::DrainNode, OperationState::Processing, text);
     }
-    match blocked_by {
-        Some(budget) => {
-            let text = format!(
-                "Drain is held up by PodDisruptionBudget {budget}, which refuses evictions. {}",
-                stage_text::DRAIN
-            );
-            let change = StatusChange::new().operation(OperationType::DrainNode, OperationState::Processing, text);
-            vec![change.waits(&wait).effect(seen), Effect::Warn { reason: wait.reason(), message: wait.message() }]
-        }
-        // A drain that moves is nothing to warn of; the condition tells.
-        None => vec![StatusChange::new().waits(&wait).effect(seen)],
-    }
+    let is_told = attempt == Attempt::Again && tells_of_drain(seen);
+    let write = write_if(seen, &change, Worth::NewReason).filter(|_| !is_told);
+    // A drain that moves is nothing to warn of; the condition tells.
+    let is_warned = write.is_some() && blocked_by.is_some();
+    let warning = is_warned.then(|| Effect::Warn { reason: wait.reason(), message: wait.message() });
+    let effects = write.into_iter().chain(warning).collect();
+    Plan::new("in-place-drain-running", effects, Next::LookAgain(wake, Wait::UpdateDrain)).stands(Standing::Waits(wait))
 }
 
-/// What the machine says of an attempt that failed, if that is what it says.
-fn told_failure(seen: &Observation) -> Option<&str> {
-    let stored = progressing(&seen.machine)?.message.as_str();
-    stored.contains(LAST_FAILED).then_some(stored)
+/// Whether the machine says that its Node is being drained for an update.
+fn tells_of_drain(seen: &Observation) -> bool {
+    matches!(
+        told_reason(&seen.machine),
+        Some(machine_condition::REASON_DRAINING_FOR_UPDATE | machine_reason::DRAIN_BLOCKED)
+    )
 }
 
 fn drain_wait(seen: &Observation, node: &Node, text: &str, blocked_by: Option<&str>) -> Waiting {
@@ -353,15 +353,12 @@ fn drain_wait(seen: &Observation, node: &Node, text: &str, blocked_by: Option<&s
 /// A failed attempt; the phase stays (MC-134).
 fn failed(seen: &Observation, node: &Node, error: &str) -> Say {
     let text = format!("Drain failed due to - {error}. Will retry in next sync. {}", stage_text::DRAIN);
-    let wait = drain_wait(seen, node, &format!("{LAST_FAILED}{error}"), None);
-    let change = StatusChange::new().operation(OperationType::DrainNode, OperationState::Processing, text).waits(&wait);
-    let mut effects: Vec<Effect> = change.effect_unless_similar(seen).into_iter().collect();
-    effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: wait.message() });
-    Say::act(
-        "in-place-drain-failed",
-        effects,
-        Next::LookAgain(RetryPeriod::Short.length(Duration::ZERO), Wait::UpdateDrainFailed),
-    )
+    let wait = drain_wait(seen, node, &format!("the last attempt failed: {error}"), None);
+    let message = wait.message();
+    let change = StatusChange::new().operation(OperationType::DrainNode, OperationState::Processing, text).waits(wait);
+    let next = Next::LookAgain(RetryPeriod::Short.length(Duration::ZERO), Wait::UpdateDrainFailed);
+    let warning = Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message };
+    Say::Act(Plan::telling("in-place-drain-failed", seen, change, Worth::NewValues, next).also([warning]))
 }
 
 /// What the agent's label means for the machine's phase; only while it is being updated, or after that failed.
@@ -389,7 +386,7 @@ pub fn take_result(seen: &Observation, node: &Node, result: UpdateResult) -> (St
             let change = change
                 .phase(MachinePhase::InPlaceUpdateSuccessful, TimeoutClock::Inactive)
                 .operation(OperationType::InPlaceUpdate, OperationState::Successful, text.clone())
-                .waits(&wait);
+                .waits(wait);
             (change, Effect::Tell { reason: machine_reason::IN_PLACE_UPDATE_SUCCESSFUL, message: text })
         }
         UpdateResult::Failed => {
@@ -429,5 +426,5 @@ fn failure(seen: &Observation, change: StatusChange, text: String) -> StatusChan
     change
         .phase(MachinePhase::InPlaceUpdateFailed, TimeoutClock::Inactive)
         .operation(OperationType::InPlaceUpdate, OperationState::Failed, text)
-        .waits(&wait)
+        .waits(wait)
 }

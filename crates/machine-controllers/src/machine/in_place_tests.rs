@@ -12,10 +12,10 @@ use super::{
     in_place::{InPlaceStep, UpdateStage, in_place_drain, next_in_place_step},
     observation::{DrainState, Force, NodeSource, NodeStep, NodeView, Observation, Permit, Trouble},
     plan::{Effect, Next, Plan, Say},
+    telling::told_reason,
     testing::*,
-    waiting::told_reason,
 };
-use crate::drain::{progress::Headway, waiting::Waiting};
+use crate::drain::{progress::Attempt, waiting::Waiting};
 use machine_api::{
     names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
@@ -97,7 +97,7 @@ fn a_machine_whose_update_was_withdrawn_waits_for_nothing(#[case] budget: Option
         progress: "1 pod is left".to_owned(),
         blocked_by: budget.map(str::to_owned),
         waiting: None,
-        headway: Headway::None,
+        attempt: Attempt::New,
         wake: std::time::Duration::from_secs(5),
     };
     let draining = Observation { drain, ..selected(110) };
@@ -229,12 +229,12 @@ fn mc_134_a_budget_that_blocks_is_told_once() {
 }
 
 #[rstest]
-#[case::the_same_budget_again("ns/pdb", Headway::None, false)]
-#[case::another_budget("ns/other", Headway::None, true)]
-#[case::pods_have_gone("ns/pdb", Headway::PodsGone, true)]
+#[case::the_same_budget_again("ns/pdb", Attempt::Again, false)]
+#[case::another_budget("ns/other", Attempt::New, true)]
+#[case::pods_have_gone("ns/pdb", Attempt::New, true)]
 fn an_attempt_that_only_repeats_a_failure_is_no_news(
     #[case] refuses: &str,
-    #[case] headway: Headway,
+    #[case] attempt: Attempt,
     #[case] written: bool,
 ) {
     let mut seen = selected(200);
@@ -245,7 +245,7 @@ fn an_attempt_that_only_repeats_a_failure_is_no_news(
         progress: "1 of 2 pods left".to_owned(),
         blocked_by: Some(refuses.to_owned()),
         waiting: Some(waiting),
-        headway,
+        attempt,
         wake: std::time::Duration::from_secs(5),
     };
     assert_eq!(!decide(&seen).effects.is_empty(), written);
@@ -256,7 +256,7 @@ fn running_drain(blocked_by: Option<&str>) -> DrainState {
         progress: "1 of 2 pods left".to_owned(),
         blocked_by: blocked_by.map(str::to_owned),
         waiting: None,
-        headway: Headway::None,
+        attempt: Attempt::New,
         wake: std::time::Duration::from_secs(5),
     }
 }

@@ -16,8 +16,8 @@ use super::{
     observation::{Answer, Freeze, NodeSource, NodeView, Observation},
     plan::{Effect, Next, Plan},
     settings::HealthTimeout,
+    telling::told_reason,
     testing::at,
-    waiting::told_reason,
 };
 use machine_api::{
     names::{finalizer, machine_condition, stage_text},
@@ -147,7 +147,7 @@ impl Sabotage {
             Self::SaysWhy => {
                 for effect in &mut plan.effects {
                     if let Effect::WriteStatus { change, .. } = effect {
-                        change.progress = None;
+                        change.standing = None;
                         change.doubt = None;
                     }
                 }

@@ -32,8 +32,8 @@ use super::{
     },
     observe::{ailments, conditions_differ_since, first_seen_deleting, vm_check},
     plan::{Effect, Next, Plan, VersionGuard},
+    telling::{SAID_AFTER, told_reason},
     testing::{at, condition, machine, node, seen},
-    waiting::{SAID_AFTER, told_reason},
 };
 use machine_api::{
     names::{annotation, finalizer, label, machine_condition, taint},

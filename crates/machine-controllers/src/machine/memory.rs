@@ -1,6 +1,6 @@
 //! What this process remembers of a machine between passes. Nothing here has to survive a restart.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -9,10 +9,11 @@ use super::{
     creation_outcome::{AskedBefore, leaves_outcome_unknown},
     node_ailments::Ailments,
     observation::{Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Troubles},
-    status_change::masked,
+    standing::Standing,
+    telling::Stated,
     vm_gone::VmCheck,
 };
-use crate::drain::Run;
+use crate::{drain::Run, news::News, refused_writes::RefusedWrites};
 use controller_runtime::key::Target;
 
 /// What this process remembers of a machine.
@@ -40,8 +41,12 @@ pub struct Memory {
     pub vm_check: VmCheck,
     /// The machine's bootstrap token.
     pub token: Option<HeldToken>,
-    /// What was last said.
-    said: Said,
+    /// What was last written of where the machine stands.
+    pub stated: Option<Arc<Stated>>,
+    /// What events have said.
+    news: News,
+    /// The refusals that the machine's writes have met.
+    pub refused: RefusedWrites,
     /// The outcome of a write is unknown: read the machine before deciding again.
     pub reread: bool,
 }
@@ -72,7 +77,9 @@ impl Memory {
             conditions_differ_since: None,
             vm_check: VmCheck::NotAsked,
             token: None,
-            said: Said::default(),
+            stated: None,
+            news: News::default(),
+            refused: RefusedWrites::default(),
             reread: false,
         }
     }
@@ -93,7 +100,9 @@ impl Memory {
             conditions_differ_since: self.conditions_differ_since,
             vm_check: self.vm_check,
             token: None,
-            said: Said::default(),
+            stated: self.stated.clone(),
+            news: News::default(),
+            refused: RefusedWrites::default(),
             reread: false,
         }
     }
@@ -122,21 +131,14 @@ impl Memory {
         }
     }
 
-    /// Whether this message is news.
-    pub fn is_news(&mut self, reason: &'static str, message: &str) -> bool {
-        self.said.is_news(reason, message)
+    /// Whether this message is news in the steady time.
+    pub fn is_news(&mut self, reason: &'static str, message: &str, steady: Timestamp) -> bool {
+        self.news.is_news(reason, message, steady)
     }
-}
 
-/// What events have last said of a machine, by reason and without what changes from time to time.
-#[derive(Debug, Default)]
-pub struct Said(BTreeMap<&'static str, String>);
-
-impl Said {
-    /// Whether this message is news.
-    pub fn is_news(&mut self, reason: &'static str, message: &str) -> bool {
-        let text = masked(message);
-        self.0.insert(reason, text.clone()).is_none_or(|before| before != text)
+    /// The status tells where the machine stands.
+    pub fn has_stated(&mut self, standing: &Standing, steady: Timestamp) {
+        self.stated = Some(Arc::new(Stated { standing: standing.clone(), at: steady }));
     }
 }
 

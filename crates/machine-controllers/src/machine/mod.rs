@@ -82,7 +82,9 @@ pub mod settings;
 pub mod shared_instance;
 #[cfg(test)]
 mod shared_instance_tests;
+pub mod standing;
 pub mod status_change;
+pub mod telling;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -97,7 +99,6 @@ mod tokens;
 mod tokens_tests;
 pub mod user_data;
 pub mod vm_gone;
-pub mod waiting;
 #[cfg(test)]
 mod waiting_events_tests;
 #[cfg(test)]

@@ -105,11 +105,7 @@ mod tests {
     #[test]
     fn the_condition_goes_once_the_driver_can_tell_and_others_stay() {
         let mut seen = undecided();
-        let progress = super::super::status_change::StatusChange::new().progress(
-            super::super::status_change::Moving::No,
-            machine_condition::REASON_SETTLED,
-            "x",
-        );
+        let progress = super::super::status_change::StatusChange::new().settled(machine_condition::REASON_SETTLED, "x");
         let machine = after(&Plan::new("test", vec![progress.effect(&seen)], Next::Settled), &seen.machine);
         seen.machine = std::sync::Arc::new(machine);
         let told = after(&decide(&seen), &seen.machine);

@@ -20,7 +20,7 @@ pub use self::{
     flow::{Answer, Call, Flow, Inputs, KnownVm, Pause, Purpose, VmOrigin, union},
     node::{AttachmentView, DrainState, Namesake, NodeIdentity, NodeSource, NodeStep, NodeView, Trouble, Troubles},
 };
-use super::{node_ailments::Ailments, settings::Limits, shared_instance::VmOwner, vm_gone::VmCheck};
+use super::{node_ailments::Ailments, settings::Limits, shared_instance::VmOwner, telling::Stated, vm_gone::VmCheck};
 use crate::drain::observe::MissingView;
 use controller_runtime::clock::{ClockTrouble, Step};
 use machine_api::{
@@ -80,6 +80,8 @@ pub struct Observation {
     pub pause: Option<Pause>,
     /// What ends a pause when it changes.
     pub inputs: Inputs,
+    /// What this process has last written of where the machine stands.
+    pub stated: Option<Arc<Stated>>,
     /// The drain, as far as it was stepped in this pass.
     pub drain: DrainState,
     /// Volume attachments on the Node of a machine that is being deleted; `None` while they are not known.
@@ -194,6 +196,7 @@ impl Observation {
             creation_unknown_since: None,
             flow: Flow::default(),
             pause: None,
+            stated: None,
             inputs: Inputs {
                 machine: machine.metadata.generation,
                 force: force_deletion(&machine),

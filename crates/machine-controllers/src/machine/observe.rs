@@ -152,6 +152,7 @@ pub fn observe(
         node,
         flow: memory.flow.clone(),
         pause: memory.pause.clone(),
+        stated: memory.stated.clone(),
         drain: pass.drain.clone(),
         permit: pass.permit,
         node_source: pass.node_source,

@@ -23,6 +23,7 @@ use super::{
     plan::{Effect, Next, Plan},
     preservation,
     settings::MachineSettings,
+    standing::{Standing, Waiting},
     status_change::progressing,
     time_limit::{Limited, creation_limit, drain_limit, phase_limit},
 };
@@ -217,12 +218,25 @@ pub struct Deadline {
 /// Why a machine does not get on, in the words of its condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// Reason in CamelCase.
+    /// Its reason in CamelCase.
     pub reason: String,
-    /// Whom it waits for.
+    /// The same in a sentence.
     pub message: String,
-    /// Since when, if that is known better than the message tells.
+    /// Since when.
     pub since: Option<Timestamp>,
+    /// What ends it, as far as this process knows: of what another one has told it knows the sentence alone.
+    pub resolved_by: Option<String>,
+}
+
+impl Blocker {
+    fn of(wait: &Waiting) -> Self {
+        Self {
+            reason: wait.reason().to_owned(),
+            message: wait.message(),
+            since: wait.began(),
+            resolved_by: Some(wait.resolved_by().to_owned()),
+        }
+    }
 }
 
 impl Outlook {
@@ -270,36 +284,51 @@ impl Outlook {
     /// Why the machine does not get on.
     pub fn blockers(&self) -> Vec<Blocker> {
         let mut all: Vec<Blocker> = Vec::new();
-        let mut add = |reason: &str, message: String, since| {
-            if !all.iter().any(|known| known.reason == reason) {
-                all.push(Blocker { reason: reason.to_owned(), message, since });
+        let mut add = |blocker: Blocker| {
+            if !all.iter().any(|known| known.reason == blocker.reason) {
+                all.push(blocker);
             }
         };
-        if let Some(told) = self.told().filter(|told| told.reason != machine_condition::REASON_SETTLED) {
-            add(&told.reason, told.message.clone(), Some(told.last_transition_time.0));
+        if let Some(blocker) = self.told() {
+            add(blocker);
         }
         if self.seen.freeze == Freeze::Frozen {
-            let text = match self.seen.clock {
-                None => "waiting for an API server that does not answer; ends when both API servers answer again",
-                Some(_) => "waiting for a clock that can be trusted; ends when this host's and the API server's agree",
-            };
-            add(machine_condition::REASON_FROZEN, text.to_owned(), None);
+            add(Blocker::of(&match self.seen.clock {
+                None => Waiting::on(machine_condition::REASON_FROZEN, "an API server that does not answer")
+                    .ended_by("both API servers answer again"),
+                Some(_) => Waiting::on(machine_condition::REASON_FROZEN, "a clock that can be trusted")
+                    .ended_by("this host's and the API server's agree"),
+            }));
         }
         let call = self.seen.flow.in_flight.filter(|_| self.seen.machine.metadata.deletion_timestamp.is_none());
         if let Some(wait) = call.and_then(|call| driver_wait(&self.seen, call)) {
-            add(wait.reason(), wait.message(), None);
+            add(Blocker::of(&wait));
         }
         all
     }
 
-    /// The condition that says whom the machine waits for, as it would be after the plan.
-    fn told(&self) -> Option<std::borrow::Cow<'_, Condition>> {
-        let written = self.plan.effects.iter().rev().find_map(|effect| {
-            let Effect::WriteStatus { change, at } = effect else { return None };
-            change.progressing(*at, &self.seen.machine)
-        });
-        written.map(std::borrow::Cow::Owned).or_else(|| progressing(&self.seen.machine).map(std::borrow::Cow::Borrowed))
+    /// Whom the machine waits for by its condition, as that would be after the plan.
+    fn told(&self) -> Option<Blocker> {
+        if let Some(standing) = &self.plan.standing {
+            return standing.wait().map(Blocker::of);
+        }
+        let stored = progressing(&self.seen.machine)?;
+        let stated = self.seen.stated.as_deref().map(|stated| &stated.standing);
+        if let Some(standing) = stated.filter(|standing| is_stored(standing, stored)) {
+            return standing.wait().map(Blocker::of);
+        }
+        (stored.reason != machine_condition::REASON_SETTLED).then(|| Blocker {
+            reason: stored.reason.clone(),
+            message: stored.message.clone(),
+            since: Some(stored.last_transition_time.0),
+            resolved_by: None,
+        })
     }
+}
+
+/// Whether the condition says where the machine stands.
+fn is_stored(standing: &Standing, stored: &Condition) -> bool {
+    stored.reason == standing.reason() && stored.message == standing.message()
 }
 
 /// Makes outlooks.

@@ -12,8 +12,10 @@ use serde::Serialize;
 use super::{
     measures::Measurement,
     node_dress::NodeDress,
-    observation::{Call, Force, NodeStep, Purpose},
+    observation::{Call, Force, NodeStep, Observation, Purpose},
+    standing::{Standing, Waiting},
     status_change::StatusChange,
+    telling::{Worth, write_if},
     vm_gone::VmCheck,
     waits::Wait,
 };
@@ -27,6 +29,8 @@ pub struct Plan {
     pub effects: Vec<Effect>,
     /// What comes afterwards.
     pub next: Next,
+    /// Where the machine stands, as far as the rule says that, whether it is worth a write or not.
+    pub standing: Option<Standing>,
 }
 
 /// What comes after the effects of a plan.
@@ -215,7 +219,40 @@ pub enum Memo {
 impl Plan {
     /// A plan of this rule.
     pub fn new(rule: &'static str, effects: Vec<Effect>, next: Next) -> Self {
-        Self { rule, effects, next }
+        let standing = effects.iter().rev().find_map(|effect| match effect {
+            Effect::WriteStatus { change, .. } => change.standing.clone(),
+            _ => None,
+        });
+        Self { rule, effects, next, standing }
+    }
+
+    /// A plan that makes this change of the status if it is worth a write, first of all.
+    pub fn telling(rule: &'static str, seen: &Observation, change: StatusChange, worth: Worth, next: Next) -> Self {
+        let effects = write_if(seen, &change, worth).into_iter().collect();
+        Self { rule, effects, next, standing: change.standing }
+    }
+
+    /// Says where the machine stands, if the effects don't.
+    #[must_use]
+    pub fn stands(mut self, standing: Standing) -> Self {
+        self.standing.get_or_insert(standing);
+        self
+    }
+
+    /// The same with an event if the status is written.
+    #[must_use]
+    pub fn warning_if_written(mut self, reason: &'static str, message: impl Into<String>) -> Self {
+        if !self.effects.is_empty() {
+            self.effects.push(Effect::Warn { reason, message: message.into() });
+        }
+        self
+    }
+
+    /// The same with more to do.
+    #[must_use]
+    pub fn also(mut self, effects: impl IntoIterator<Item = Effect>) -> Self {
+        self.effects.extend(effects);
+        self
     }
 
     /// A plan that does nothing.
@@ -240,6 +277,11 @@ impl Say {
     /// Act by this rule.
     pub fn act(rule: &'static str, effects: Vec<Effect>, next: Next) -> Self {
         Self::Act(Plan::new(rule, effects, next))
+    }
+
+    /// Act by this rule, which says whom the machine waits for.
+    pub fn waits(rule: &'static str, wait: Waiting, effects: Vec<Effect>, next: Next) -> Self {
+        Self::Act(Plan::new(rule, effects, next).stands(Standing::Waits(wait)))
     }
 }
 

@@ -15,11 +15,12 @@ use super::{
     node_dress::NodeDress,
     node_steps::condition_now,
     observation::{NodeStep, Observation, condition, conditions_of, since},
-    plan::{Effect, Next, Say, VersionGuard},
+    plan::{Effect, Next, Plan, Say, VersionGuard},
     preservation_drain::{drain_if_due, is_drained},
     retry::{RetryPeriod, tried_again},
-    status_change::{Moving, StatusChange, masked, progressing, rfc3339},
-    waiting::after,
+    standing::{Course, Waiting, after},
+    status_change::{StatusChange, progressing, rfc3339},
+    telling::{Worth, write_if},
     waits::Wait,
 };
 use controller_runtime::clock::as_watched;
@@ -199,34 +200,30 @@ fn warn_of(seen: &Observation, value: &str, place: &str) -> Say {
 fn in_trouble(seen: &Observation) -> Say {
     let error = seen.troubles.at(NodeStep::Preservation).map(|trouble| trouble.error.as_str()).unwrap_or_default();
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
-    let message =
-        format!("its Node to be marked as preserved, which failed: {error}; {}", tried_again(GoDuration::from(pause)));
-    let effects = explained(seen, machine_condition::REASON_PRESERVED, &message).into_iter().collect();
-    Say::act("preservation-failed", effects, Next::LookAgain(pause, Wait::PreservationMarks))
+    let wait = wait_in_preservation(seen, machine_condition::REASON_PRESERVED, "its Node to be marked as preserved")
+        .seen(error)
+        .ended_by(format!("a write succeeds; {}", tried_again(GoDuration::from(pause))));
+    let next = Next::LookAgain(pause, Wait::PreservationMarks);
+    let change = StatusChange::new().waits(wait);
+    Say::Act(Plan::telling("preservation-failed", seen, change, Worth::NewValues, next))
 }
 
-/// Says on the machine what its preservation waits for, unless that stands there already.
-pub(super) fn explained(seen: &Observation, reason: &'static str, waits_for: &str) -> Option<Effect> {
-    let end = ends(seen).map(|end| format!(" until {}", rfc3339(end))).unwrap_or_default();
-    let message = format!("preserved{end}, since {}; waiting for {waits_for}", rfc3339(kept_since(seen)));
-    explain(seen, Moving::Yes, reason, &message)
+/// A wait of a machine that is preserved.
+pub(super) fn wait_in_preservation(seen: &Observation, reason: &'static str, on: impl Into<String>) -> Waiting {
+    Waiting::on(reason, on).in_course_of(course(seen))
 }
 
-fn explain(seen: &Observation, moving: Moving, reason: &'static str, message: &str) -> Option<Effect> {
-    let is_told = progressing(&seen.machine)
-        .is_some_and(|stored| stored.reason == reason && masked(&stored.message) == masked(message));
-    (!is_told).then(|| StatusChange::new().progress(moving, reason, message).effect(seen))
+/// The course of a machine that is preserved.
+pub(super) fn course(seen: &Observation) -> Course {
+    Course::Preservation { until: ends(seen), since: kept_since(seen) }
 }
 
-/// What a failed machine that is kept says of itself.
-fn kept_until(since: Timestamp, end: Timestamp) -> String {
-    format!(
-        "the machine has failed and is preserved until {}, since {}; it ends then, when its node recovers, or when annotation {} is \
-         set to false",
-        rfc3339(end),
-        rfc3339(since),
-        annotation::PRESERVE
-    )
+/// What a failed machine that is kept since then waits for.
+fn kept(since: Timestamp, end: Timestamp) -> Waiting {
+    Waiting::on(machine_condition::REASON_PRESERVED, "somebody to look at the machine, which has failed")
+        .in_course_of(Course::Preservation { until: Some(end), since })
+        .ended_by(format!("its node recovers, or annotation {} is set to false", annotation::PRESERVE))
+        .at_most_until(end, "it is not kept any longer")
 }
 
 /// Since when: the machine failed, or its preservation began.
@@ -259,8 +256,8 @@ fn preserve(seen: &Observation, wish: Wish) -> Option<Say> {
     if !has_failed {
         return None;
     }
-    explain(seen, Moving::No, machine_condition::REASON_PRESERVED, &kept_until(kept_since(seen), end))
-        .map(|told| Say::act("explain-preserved", vec![told], Next::Again))
+    let change = StatusChange::new().rests(kept(kept_since(seen), end));
+    write_if(seen, &change, Worth::NewValues).map(|told| Say::act("explain-preserved", vec![told], Next::Again))
 }
 
 /// The time begins.
@@ -268,7 +265,7 @@ fn begin(seen: &Observation, has_failed: bool) -> Say {
     let end = after(seen.now, seen.limits.preserve);
     let mut change = StatusChange::new().preserved_until(end);
     if has_failed {
-        change = change.progress(Moving::No, machine_condition::REASON_PRESERVED, kept_until(seen.now, end));
+        change = change.rests(kept(seen.now, end));
     }
     let told = format!("the machine is preserved until {}", rfc3339(end));
     Say::act(
@@ -343,9 +340,9 @@ fn stop(seen: &Observation, annotations: Annotations) -> Say {
     if progressing(&seen.machine).is_some_and(|stored| stored.reason == machine_condition::REASON_PRESERVED) {
         let (reason, text) = (machine_reason::PRESERVATION_STOPPED, "the machine is not preserved any longer");
         change = if *seen.phase() == MachinePhase::Failed {
-            change.waits(&failed_wait(seen, reason, text))
+            change.waits(failed_wait(seen, reason, text))
         } else {
-            change.progress(Moving::No, reason, text)
+            change.settled(reason, text)
         };
     }
     effects.push(change.effect(seen));

@@ -9,14 +9,15 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::ResourceExt;
 
 use super::{
-    deletion_drain::{is_worth_a_write, told, told_failure, tries_again},
+    deletion_drain::{drain_wait, tells_of_drain},
     observation::{DrainState, Force, Observation, condition, conditions_of},
-    plan::{DrainFlow, DrainOrder, Effect, Next, Say},
-    preservation::{ends, explained, tell_preserved},
+    plan::{DrainFlow, DrainOrder, Effect, Next, Plan, Say},
+    preservation::{course, ends, tell_preserved, wait_in_preservation},
     retry::RetryPeriod,
-    status_change::rfc3339,
+    standing::after,
+    status_change::{StatusChange, rfc3339},
+    telling::{Worth, tell_of_views, views_wait, views_waited_for},
     time_limit::{TimeLimit, node_limit},
-    waiting::{after, awaits_views, views_wait},
     waits::Wait,
 };
 use kube_values::duration::GoDuration;
@@ -75,21 +76,17 @@ pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str
             let began = seen.machine.status.current_status.last_update_time.as_ref();
             let began = began.map_or(seen.first_seen, |began| began.0);
             let next = Next::LookAgain(views_wait(seen, began), Wait::PreservationViews);
-            Say::act("drain-awaits-views", awaits_views(seen, began, None), next)
+            let lists = views_waited_for(seen, began, None);
+            let told = tell_of_views(seen, began, &lists);
+            Say::waits("drain-awaits-views", lists, told, next)
         }
-        DrainState::Running { progress, waiting, headway, wake, .. } => {
-            let end = format!("; pods are deleted by force from {} on", rfc3339(by_force_from(seen)));
-            let told = told(progress, waiting.as_ref(), &end);
-            let message = format!("{}{end}", told.waits_for.trim_end_matches('.'));
-            let mut effects = Vec::new();
-            if !tries_again(told_failure(seen), waiting.as_ref(), *headway)
-                && is_worth_a_write(seen, told.reason, &message)
-                && let Some(write) = explained(seen, told.reason, &message)
-            {
-                effects.push(write);
-                effects.extend(told.warning);
-            }
-            Say::act("drain-preserved", effects, Next::LookAgain(*wake, Wait::PreservationDrain))
+        DrainState::Running { progress, waiting, attempt, wake, .. } => {
+            let (wait, warning) = drain_wait(progress, waiting.as_ref(), Some(by_force_from(seen)));
+            let wait = wait.in_course_of(course(seen));
+            let change = StatusChange::new().waits(wait.clone());
+            let mut effects: Vec<Effect> = tells_of_drain(seen, &change, *attempt).into_iter().collect();
+            effects.extend(warning.filter(|_| !effects.is_empty()));
+            Say::waits("drain-preserved", wait, effects, Next::LookAgain(*wake, Wait::PreservationDrain))
         }
         DrainState::Drained => ended(seen, node, reason, "True", node_condition::MESSAGE_PRESERVED_DRAINED, None),
         DrainState::Failed(error) => {
@@ -115,20 +112,20 @@ fn ended(
             && stored.reason.as_deref() == Some(reason)
             && stored.message.as_deref() == Some(message.as_str())
     });
-    let mut effects = Vec::new();
-    if !is_told {
-        effects.push(tell_preserved(node, status, reason, &message, seen.now));
-    }
-    let Some(error) = error else { return Say::act("preserved-and-drained", effects, Next::Again) };
+    let told = (!is_told).then(|| tell_preserved(node, status, reason, &message, seen.now));
+    let Some(error) = error else {
+        return Say::act("preserved-and-drained", told.into_iter().collect(), Next::Again);
+    };
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
-    let waits_for = format!(
-        "its node to be drained, which failed: {error}. Attempts go on every {}; pods are deleted by force from {} on",
-        GoDuration::from(pause),
-        rfc3339(by_force_from(seen))
-    );
-    if let Some(write) = explained(seen, machine_condition::REASON_DRAIN_FAILED, &waits_for) {
-        effects.push(write);
-        effects.push(Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, message: format!("drain failed: {error}") });
-    }
-    Say::act("preserved-not-drained", effects, Next::LookAgain(pause, Wait::PreservationDrainFailed))
+    let wait = wait_in_preservation(seen, machine_condition::REASON_DRAIN_FAILED, "its node to be drained")
+        .seen(error)
+        .ended_by(format!("what fails the drain has ended; attempts go on every {}", GoDuration::from(pause)))
+        .at_most_until(by_force_from(seen), "pods are deleted by force");
+    let next = Next::LookAgain(pause, Wait::PreservationDrainFailed);
+    let change = StatusChange::new().waits(wait);
+    let mut plan = Plan::telling("preserved-not-drained", seen, change, Worth::NewValues, next)
+        .warning_if_written(machine_reason::DRAIN_BLOCKED, format!("drain failed: {error}"));
+    // The Node first: what is told of it there is part of the preservation.
+    plan.effects.splice(0..0, told);
+    Say::Act(plan)
 }

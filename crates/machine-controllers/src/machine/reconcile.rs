@@ -22,8 +22,8 @@ use super::{
     plan::{DrainOrder, Next},
     retry::{RetryPeriod, tried_again},
     settings::CallDeadlines,
+    telling::SAID_AFTER,
     user_data::filled_in,
-    waiting::SAID_AFTER,
     waits::Wait,
 };
 use crate::{
@@ -108,11 +108,12 @@ impl MachineController {
                     continue;
                 }
                 Acted::Failed(error) => {
-                    self.tell_of_refusal(&seen, plan.rule, &error, memory);
+                    self.tell_of_refusal(&machine, Some(&error), memory);
                     return failure(key, plan.rule, &error);
                 }
             }
             if plan.next.ends_pass() {
+                self.tell_of_refusal(&machine, None, memory);
                 memory.rested(&pass);
             }
             match plan.next {
@@ -171,17 +172,15 @@ impl MachineController {
 
     fn tell_of_trouble(&self, seen: &Observation, trouble: &Trouble, memory: &mut Memory) {
         if let Some(text) = told_of_trouble(seen, trouble)
-            && memory.is_news(machine_reason::NODE_NOT_UPDATED, &text)
+            && memory.is_news(machine_reason::NODE_NOT_UPDATED, &text, seen.steady)
         {
             self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
         }
     }
 
-    fn tell_of_refusal(&self, seen: &Observation, rule: &str, error: &ApiError, memory: &mut Memory) {
-        if let Some(text) = told_of_refusal(rule, error)
-            && memory.is_news(machine_reason::WRITE_REFUSED, &text)
-        {
-            self.recorder.note(&*seen.machine, EventNote::warning(machine_reason::WRITE_REFUSED, text));
+    fn tell_of_refusal(&self, machine: &Machine, error: Option<&ApiError>, memory: &mut Memory) {
+        if let Some(text) = memory.refused.after_pass(error, self.clock.reading().steady) {
+            self.recorder.note(machine, EventNote::warning(machine_reason::WRITE_REFUSED, text));
         }
     }
 
@@ -330,8 +329,8 @@ impl MachineController {
             wake: Arc::new(move || wake(key.clone())),
         };
         let state = match target.drainer.step(&drain, &mut run) {
-            DrainResult::Running { progress, blocked_by, waiting, headway, wake } => {
-                DrainState::Running { progress, blocked_by, waiting, headway, wake }
+            DrainResult::Running { progress, blocked_by, waiting, attempt, wake } => {
+                DrainState::Running { progress, blocked_by, waiting, attempt, wake }
             }
             DrainResult::Drained => {
                 let class = class_of(&self.views, &seen.machine);
@@ -414,13 +413,6 @@ fn told_of_trouble(seen: &Observation, trouble: &Trouble) -> Option<String> {
         let (node, again, error) = (seen.node_label(), tried_again(every), &trouble.error);
         format!("Node {node} can't be brought in line with the machine, {again}: {error}")
     })
-}
-
-/// What the API server refuses to write, it refuses again: the machine stands still, and its status may be what can't be written,
-/// so that an event tells of it. Its text, if the error is a refusal.
-fn told_of_refusal(rule: &str, error: &ApiError) -> Option<String> {
-    let text = || format!("the API server refuses what {rule} asks for, tried again until it agrees: {error}");
-    error.is_refusal().then(text)
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

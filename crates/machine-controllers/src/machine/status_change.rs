@@ -1,7 +1,8 @@
-//! A change of a machine's status: which fields it sets, how it is written, and when it isn't worth a write.
+//! A change of a machine's status: which fields it sets. How it is written is in `patches`, and when it isn't worth a write in
+//! [`super::telling`].
 //!
 //! Fields that a change does not name stay as they are; above all `preserveExpiryTime` (M-12). Source:
-//! spec/machine-controller §4.4, §4.10; decisions.md 30.
+//! spec/machine-controller §4.4; decisions.md 30.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -11,19 +12,16 @@ use k8s_openapi::{
 use serde::Serialize;
 
 use super::{
-    observation::{Observation, since},
+    deletion_stage::DeletionStage,
+    observation::Observation,
     plan::Effect,
+    standing::{Standing, Waiting},
 };
 use machine_api::{
     names::machine_condition,
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
 use machine_driver::Code;
-
-/// After this time an unchanged failure is written again (spec §4.10).
-const REPEAT_AFTER: std::time::Duration = std::time::Duration::from_secs(30 * 60);
-/// As much of a message is compared.
-const COMPARED: usize = 4096;
 
 /// A change of a machine's status.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -34,7 +32,7 @@ pub struct StatusChange {
     pub(super) addresses: Option<Vec<NodeAddress>>,
     pub(super) last_known_state: Option<String>,
     pub(super) preservation: Option<Preservation>,
-    pub(super) progress: Option<Progress>,
+    pub(super) standing: Option<Standing>,
     pub(super) doubt: Option<Doubt>,
 }
 
@@ -67,38 +65,10 @@ pub struct Operation {
     pub state: OperationState,
     /// The code that a driver or we ourselves failed with.
     pub code: Option<Code>,
+    /// The stage of a deletion that the description ends with.
+    pub stage: Option<DeletionStage>,
     /// For people; during a deletion also the stage.
     pub description: String,
-}
-
-/// What the `Progressing` condition says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Progress {
-    /// Whether the machine is on its way somewhere.
-    pub moving: Moving,
-    /// Reason in CamelCase.
-    pub reason: &'static str,
-    /// Whom it waits for, since when, until when, and what ends it.
-    pub message: String,
-}
-
-/// Whether a machine is on its way somewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Moving {
-    /// Yes.
-    Yes,
-    /// No: it is where it should be, or stays where it is until somebody helps.
-    No,
-}
-
-impl Moving {
-    /// The status of the condition.
-    pub const fn status(self) -> &'static str {
-        match self {
-            Self::Yes => "True",
-            Self::No => "False",
-        }
-    }
 }
 
 /// What the condition `NodeIdentified` says.
@@ -131,7 +101,17 @@ impl StatusChange {
     /// Sets the last operation.
     #[must_use]
     pub fn operation(mut self, operation: OperationType, state: OperationState, description: String) -> Self {
-        self.operation = Some(Operation { operation, state, code: None, description });
+        self.operation = Some(Operation { operation, state, code: None, stage: None, description });
+        self
+    }
+
+    /// Sets the stage of a deletion that the last operation is at; its description ends with that.
+    #[must_use]
+    pub fn at_stage(mut self, stage: DeletionStage) -> Self {
+        if let Some(operation) = &mut self.operation {
+            operation.description.push_str(stage.marker());
+            operation.stage = Some(stage);
+        }
         self
     }
 
@@ -188,8 +168,22 @@ impl StatusChange {
 
     /// Says whom the machine waits for.
     #[must_use]
-    pub fn progress(mut self, moving: Moving, reason: &'static str, message: impl Into<String>) -> Self {
-        self.progress = Some(Progress { moving, reason, message: message.into() });
+    pub fn waits(mut self, wait: Waiting) -> Self {
+        self.standing = Some(Standing::Waits(wait));
+        self
+    }
+
+    /// Says what the machine stays in, and what would end that.
+    #[must_use]
+    pub fn rests(mut self, wait: Waiting) -> Self {
+        self.standing = Some(Standing::Rests(wait));
+        self
+    }
+
+    /// Says that the machine is where it should be.
+    #[must_use]
+    pub fn settled(mut self, reason: &'static str, text: &'static str) -> Self {
+        self.standing = Some(Standing::Settled { reason, text: text.into() });
         self
     }
 
@@ -202,16 +196,16 @@ impl StatusChange {
 
     /// The condition that this change writes of where the machine stands.
     pub fn progressing(&self, at: Timestamp, machine: &Machine) -> Option<Condition> {
-        let progress = self.progress.as_ref()?;
-        let status = progress.moving.status();
+        let standing = self.standing.as_ref()?;
+        let status = standing.status();
         let since = progressing(machine)
             .filter(|stored| stored.status == status)
             .map_or(at, |stored| stored.last_transition_time.0);
         Some(Condition {
             type_: machine_condition::PROGRESSING.to_owned(),
             status: status.to_owned(),
-            reason: progress.reason.to_owned(),
-            message: progress.message.clone(),
+            reason: standing.reason().to_owned(),
+            message: standing.message(),
             observed_generation: Some(machine.metadata.generation.unwrap_or_default()),
             last_transition_time: Time(since),
         })
@@ -222,11 +216,6 @@ impl StatusChange {
         Effect::WriteStatus { change: Box::new(self.clone()), at: seen.now }
     }
 
-    /// The write of this change, or nothing when it says what stands there already (spec §4.10).
-    pub fn effect_unless_similar(&self, seen: &Observation) -> Option<Effect> {
-        (!self.is_similar(seen)).then(|| self.effect(seen))
-    }
-
     /// Whether a list is replaced.
     pub(super) fn replaces_lists(&self) -> bool {
         self.conditions.is_some() || self.addresses.is_some() || self.replaces_machine_conditions()
@@ -234,44 +223,13 @@ impl StatusChange {
 
     /// Whether the machine's own conditions are replaced.
     pub(super) fn replaces_machine_conditions(&self) -> bool {
-        self.progress.is_some() || self.doubt.is_some()
-    }
-
-    /// Whether the change says nothing that the status does not say already.
-    fn is_similar(&self, seen: &Observation) -> bool {
-        let stored = &seen.machine.status;
-        let Some(operation) = &self.operation else { return false };
-        let last = &stored.last_operation;
-        let is_old = last.last_update_time.as_ref().is_none_or(|written| since(seen.now, written.0) > REPEAT_AFTER);
-        let same_phase = self.phase.as_ref().is_none_or(|(phase, clock)| {
-            *phase == stored.current_status.phase
-                && (*clock == TimeoutClock::Active) == stored.current_status.timeout_active
-        });
-        let same_state = self.last_known_state.as_ref().is_none_or(|state| *state == stored.last_known_state);
-        !is_old
-            && same_phase
-            && same_state
-            && self.conditions.is_none()
-            && self.addresses.is_none()
-            && operation.operation == last.operation
-            && operation.state == last.state
-            && operation.code.map(Code::as_str).unwrap_or_default() == last.error_code
-            && masked(&operation.description) == masked(&last.description)
+        self.standing.is_some() || self.doubt.is_some()
     }
 }
 
 /// The condition that says whom the machine waits for.
 pub fn progressing(machine: &Machine) -> Option<&Condition> {
     machine.status.machine_conditions.iter().find(|condition| condition.type_ == machine_condition::PROGRESSING)
-}
-
-/// A message without what changes from answer to answer: every word that holds a digit (ids, times, addresses).
-pub fn masked(message: &str) -> String {
-    let head: String = message.chars().take(COMPARED).collect();
-    head.split(|c: char| !(c.is_alphanumeric() || c == '-'))
-        .map(|word| if word.contains(|c: char| c.is_ascii_digit()) { "#" } else { word })
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 /// A time as the API server writes it: whole seconds, UTC.

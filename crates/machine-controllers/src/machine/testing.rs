@@ -23,6 +23,7 @@ use super::{
     settings::MachineSettings,
     shared_instance::VmOwner,
     status_change::StatusChange,
+    telling::Stated,
     vm_gone::VmCheck,
 };
 use controller_runtime::objects::Patch;
@@ -141,6 +142,7 @@ pub fn seen(machine: Machine, second: i64) -> Observation {
         secrets: SecretView::Present(UserData::WithoutToken),
         node: if linked { NodeView::Absent } else { NodeView::NotLinked { candidate: None, namesake: None } },
         node_identity: NodeIdentity::Told,
+        stated: None,
         vm_owner: VmOwner::This,
         creation_unknown_since: None,
         flow: Flow::default(),
@@ -178,6 +180,14 @@ pub fn after(plan: &Plan, machine: &Machine) -> Machine {
         }
     }
     serde_json::from_value(object).unwrap()
+}
+
+/// Carries out what a plan tells, and remembers it as the process does.
+pub fn tell_all(seen: &mut Observation, plan: &Plan) {
+    seen.machine = Arc::new(after(plan, &seen.machine));
+    if let Some(standing) = status_change(plan).and_then(|change| change.standing.clone()) {
+        seen.stated = Some(Arc::new(Stated { standing, at: seen.steady }));
+    }
 }
 
 /// The writes of a plan on the machine: `status` or `machine`.

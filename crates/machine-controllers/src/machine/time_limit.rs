@@ -11,7 +11,7 @@ use super::{
     lost_link::was_linked,
     observation::{Observation, since},
     settings::HealthTimeout,
-    waiting::after,
+    standing::after,
 };
 use controller_runtime::clock::as_watched;
 use machine_api::{names::machine_condition, v1alpha1::MachinePhase};

@@ -6,7 +6,8 @@ use super::{
     decide::decide,
     observation::{Answer, DrainState, Observation},
     plan::{Effect, Plan},
-    status_change::{Moving, StatusChange},
+    standing::Waiting,
+    status_change::StatusChange,
     testing::*,
 };
 use machine_api::{
@@ -27,7 +28,7 @@ fn told_events(plan: &Plan) -> Vec<&'static str> {
 
 /// The machine whose condition says this.
 fn telling(machine: &Machine, reason: &'static str) -> Machine {
-    let change = StatusChange::new().progress(Moving::Yes, reason, "x").effect(&seen(machine.clone(), 0));
+    let change = StatusChange::new().waits(Waiting::on(reason, "x")).effect(&seen(machine.clone(), 0));
     after(&Plan::new("test", vec![change], super::plan::Next::Settled), machine)
 }
 

@@ -19,10 +19,10 @@ use super::{
     },
     plan::{Effect, Next},
     settings::HealthTimeout,
+    telling::told_reason,
     testing::*,
-    waiting::told_reason,
 };
-use crate::drain::{progress::Headway, waiting::Waiting};
+use crate::drain::{progress::Attempt, waiting::Waiting};
 use machine_api::{
     names::{label, node_condition},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
@@ -256,7 +256,7 @@ fn a_drain_says_whom_it_waits_for(
         progress: "1 of 3 pods left.".to_owned(),
         blocked_by: None,
         waiting: Some(waiting),
-        headway: Headway::None,
+        attempt: Attempt::New,
         wake: MINUTE,
     };
     assert_eq!(told(seen).as_deref(), Some(expected));

@@ -19,7 +19,7 @@ use super::{
     testing::*,
     waits::Wait,
 };
-use crate::drain::{progress::Headway, waiting::Waiting};
+use crate::drain::{progress::Attempt, waiting::Waiting};
 use machine_api::{
     names::{annotation, label, node_condition, taint},
     v1alpha1::{MachinePhase, OperationState, OperationType},
@@ -52,7 +52,7 @@ fn moving() -> DrainState {
         progress: "1 of 3 pods left.".to_owned(),
         blocked_by: Some("ns/b".to_owned()),
         waiting: Some(waiting),
-        headway: Headway::None,
+        attempt: Attempt::New,
         wake: MINUTE,
     }
 }
@@ -163,12 +163,17 @@ fn row_of(wait: Wait) -> Row {
         Wait::PreservationDrain => row(
             preserved(moving()),
             "DrainBlocked",
-            &["until 2027-01-15T10:30:00Z", "ns/b", "by force from 2027-01-15T10:01:40Z"],
+            &["until 2027-01-15T10:30:00Z", "ns/b", "at 2027-01-15T10:01:40Z pods are deleted by force"],
         ),
         Wait::PreservationDrainFailed => row(
             preserved(DrainState::Failed("no".to_owned())),
             "DrainFailed",
-            &["until 2027-01-15T10:30:00Z", "which failed: no", "every 5s", "by force from 2027-01-15T10:01:40Z"],
+            &[
+                "until 2027-01-15T10:30:00Z",
+                "drained: no",
+                "every 5s",
+                "at 2027-01-15T10:01:40Z pods are deleted by force",
+            ],
         ),
         Wait::UpdateViews => row(selected(DrainState::Warming), "WaitingForPodList", &["ends when the lists"]),
         Wait::UpdateDrain => {
@@ -187,12 +192,12 @@ fn row_of(wait: Wait) -> Row {
         Wait::Drain => {
             let mut seen = draining(200);
             seen.drain = moving();
-            row(seen, "DrainBlocked", &[SINCE_DELETED, "ns/b", "by force from 2027-01-15T10:01:40Z"])
+            row(seen, "DrainBlocked", &[SINCE_DELETED, "ns/b", "at 2027-01-15T10:01:40Z pods are deleted by force"])
         }
         Wait::DrainFailed => {
             let mut seen = draining(200);
             seen.drain = DrainState::Failed("no".to_owned());
-            row(seen, "DrainFailed", &[SINCE_DELETED, "every 5s", "by force from 2027-01-15T10:01:40Z"])
+            row(seen, "DrainFailed", &[SINCE_DELETED, "every 5s", "at 2027-01-15T10:01:40Z pods are deleted by force"])
         }
         Wait::Contest => {
             let mut seen = draining(200);
@@ -215,7 +220,7 @@ fn row_of(wait: Wait) -> Row {
             let mut seen = by_force(at_stage(DeletionStage::DeleteVolumeAttachments));
             seen = troubled(seen, NodeStep::Attachments);
             seen.attachments = Some(vec![attachment()]);
-            let says = &[SINCE_DELETED, "failed due to - no", "every 5s", "from 2027-01-15T10:11:40Z on"];
+            let says = &[SINCE_DELETED, "failed due to - no", "every 5s", "at 2027-01-15T10:11:40Z the VM goes"];
             row(seen, "WaitingForVolumeDetachment", says)
         }
         Wait::ClassOrSecret => {
@@ -245,7 +250,12 @@ fn row_of(wait: Wait) -> Row {
             lost.spec.provider_id.clear();
             let mut seen = answered(seen(lost, 200), deletes(Code::NotFound));
             seen.creation_unknown_since = Some(at(160));
-            let says = &[SINCE_DELETED, "whether the last creation made a VM", "every 5s until 2027-01-15T08:03:40Z"];
+            let says = &[
+                SINCE_DELETED,
+                "whether the last creation made a VM",
+                "every 5s",
+                "at 2027-01-15T08:03:40Z the machine goes",
+            ];
             quiet(row(seen, "WaitingForProvider", says))
         }
         Wait::NodeDeletion => row(
@@ -284,6 +294,11 @@ fn faults(wait: Wait) -> Vec<String> {
     let mut all = Vec::new();
     if !matches!(plan.next, Next::LookAgain(_, why) if why == wait) {
         all.push(format!("{:?} comes next", plan.next));
+    }
+    // Of what was told before by another process its sentence alone is known.
+    let stands = plan.standing.as_ref().map_or_else(|| reason.to_owned(), |standing| standing.reason().to_owned());
+    if is_told && stands != row.reason {
+        all.push(format!("{stands:?} is what the plan says, not {:?}", row.reason));
     }
     if reason != row.reason {
         all.push(format!("{reason:?} is its reason, not {:?}", row.reason));

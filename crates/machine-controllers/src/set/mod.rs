@@ -193,8 +193,8 @@ impl SetController {
     }
 
     fn tell_of_refusal(&self, key: &ObjectKey, set: &MachineSet, error: Option<&ApiError>) {
-        let mut due = None;
-        self.remember(key, |memory| due = memory.refused.after_pass(error));
+        let (mut due, steady) = (None, self.deps.clock.reading().steady);
+        self.remember(key, |memory| due = memory.refused.after_pass(error, steady));
         if let Some(text) = due {
             self.deps.recorder.note(set, EventNote::warning(set_reason::WRITE_REFUSED, text));
         }

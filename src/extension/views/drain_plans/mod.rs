@@ -54,8 +54,8 @@ use machine_controllers::{
         outlook::OutlookTarget,
         plan::DrainOrder,
         settings::EVICTION_RETRY,
+        standing::after,
         status_change::rfc3339,
-        waiting::after,
     },
     views::BY_NODE,
 };

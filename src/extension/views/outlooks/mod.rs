@@ -37,8 +37,8 @@ use machine_controllers::{
         observation::{Observation, since},
         outlook::{Blocker, Outlook, Sighting},
         plan::{Effect, Next},
+        standing::after,
         status_change::rfc3339,
-        waiting::{Told, after},
     },
     views::BY_NAMESPACE,
 };
@@ -236,23 +236,11 @@ fn operation(last: &LastOperation) -> Operation {
 }
 
 fn blocker(blocker: &Blocker) -> BlockerView {
-    let told = Told::read(&blocker.message);
     BlockerView {
         reason: blocker.reason.clone(),
         message: scrubbed(&blocker.message),
-        since: told.since.or(blocker.since).map(rfc3339),
-        resolved_by: scrubbed(&resolved_by(&told)),
-    }
-}
-
-/// What ends a wait. A drain that fails goes on failing until what fails it ends, which is more than "its node to be drained".
-fn resolved_by(told: &Told<'_>) -> String {
-    match told.on.split_once("Drain failed due to - ") {
-        Some((_, rest)) => {
-            let why = rest.split_once(". ").map_or(rest, |(why, _)| why);
-            format!("the end of what fails the drain: {why}")
-        }
-        None => told.resolved_by().to_owned(),
+        since: blocker.since.map(rfc3339),
+        resolved_by: blocker.resolved_by.as_deref().map(scrubbed),
     }
 }
 

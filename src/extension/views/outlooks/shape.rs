@@ -114,8 +114,9 @@ pub struct BlockerView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
-    /// What ends the wait.
-    pub resolved_by: String,
+    /// What ends the wait; absent when the message is all that is known, because another process has written it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resolved_by: Option<String>,
 }
 
 /// An owner of a machine.

@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use machine_api::v1alpha1::{Machine, MachinePhase};
 use machine_controllers::{
-    machine::waiting::after,
+    machine::standing::after,
     safety::orphans::{Claim, Guards, still_to_wait},
 };
 

@@ -112,7 +112,7 @@ impl World {
             progress: format!("{} left", self.pods),
             blocked_by: None,
             waiting: None,
-            headway: crate::drain::progress::Headway::None,
+            attempt: crate::drain::progress::Attempt::New,
             wake: std::time::Duration::from_secs(5),
         }
     }

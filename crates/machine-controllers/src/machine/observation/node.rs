@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use machine_driver::SameInstance;
 use serde::Serialize;
 
-use crate::drain::{progress::Headway, waiting::Waiting};
+use crate::drain::{progress::Attempt, waiting::Waiting};
 
 /// The Node of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -97,7 +97,7 @@ pub enum DrainState {
         /// Whom it waits for.
         waiting: Option<Waiting>,
         /// How it stands against the attempt before.
-        headway: Headway,
+        attempt: Attempt,
         /// When to step again, at the latest.
         wake: Duration,
     },

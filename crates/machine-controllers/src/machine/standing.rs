@@ -1,0 +1,272 @@
+//! Where a machine stands: whether it is on its way, whom it waits for, since when, what ends the wait, and until when at the
+//! most.
+//!
+//! One condition `Progressing` in `status.machineConditions` says it (decisions.md 30), for every part of the controller in
+//! the words of one type, [`Standing`]. Words are only made from it: what this process knows of a wait it keeps as a value, and
+//! what another process has told stays a sentence. Whether it is worth a write is decided in [`super::telling`]. Pure.
+
+use std::{borrow::Cow, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use super::status_change::rfc3339;
+use kube_values::duration::GoDuration;
+
+/// Where a machine stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Standing {
+    /// It is on its way, and waits.
+    Waits(Waiting),
+    /// It stays where it is until somebody helps.
+    Rests(Waiting),
+    /// It is where it should be, and waits for nothing.
+    Settled {
+        /// Reason in CamelCase.
+        reason: &'static str,
+        /// Where that is.
+        text: Cow<'static, str>,
+    },
+}
+
+impl Standing {
+    /// The status of the condition: whether the machine is on its way somewhere.
+    pub const fn status(&self) -> &'static str {
+        match self {
+            Self::Waits(_) => "True",
+            Self::Rests(_) | Self::Settled { .. } => "False",
+        }
+    }
+
+    /// The reason of the condition.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Waits(wait) | Self::Rests(wait) => wait.reason,
+            Self::Settled { reason, .. } => reason,
+        }
+    }
+
+    /// The condition's message.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Waits(wait) | Self::Rests(wait) => wait.message(),
+            Self::Settled { text, .. } => text.clone().into_owned(),
+        }
+    }
+
+    /// Whom the machine waits for, if it waits.
+    pub const fn wait(&self) -> Option<&Waiting> {
+        match self {
+            Self::Waits(wait) | Self::Rests(wait) => Some(wait),
+            Self::Settled { .. } => None,
+        }
+    }
+
+    /// Whether the same is waited for, in whatever words: its reason and object are the same, and it is known why or not, as before.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        let on = |standing: &Self| standing.wait().map(|wait| (wait.on.clone(), wait.seen.is_empty()));
+        (self.status(), self.reason(), on(self)) == (other.status(), other.reason(), on(other))
+    }
+}
+
+/// A wait, as it is told to people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Waiting {
+    reason: &'static str,
+    course: Course,
+    on: String,
+    since: Option<Timestamp>,
+    seen: String,
+    ended_by: String,
+    limit: Option<(Timestamp, String)>,
+}
+
+/// What a machine is in the course of while it waits, where that is more than the wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Course {
+    /// Nothing else.
+    Plain,
+    /// It is being deleted, since then.
+    Deletion(Option<Timestamp>),
+    /// It is preserved.
+    Preservation {
+        /// Until when; absent when the time has not begun.
+        until: Option<Timestamp>,
+        /// Since when.
+        since: Timestamp,
+    },
+}
+
+impl Course {
+    /// The words before the wait.
+    fn words(self) -> String {
+        let until = |end: Option<Timestamp>| end.map(|end| format!(" until {}", rfc3339(end))).unwrap_or_default();
+        match self {
+            Self::Plain => String::new(),
+            Self::Deletion(None) => "being deleted; ".to_owned(),
+            Self::Deletion(Some(began)) => format!("being deleted since {}; ", rfc3339(began)),
+            Self::Preservation { until: end, since } => {
+                format!("preserved{}, since {}; ", until(end), rfc3339(since))
+            }
+        }
+    }
+
+    /// When it began.
+    const fn since(self) -> Option<Timestamp> {
+        match self {
+            Self::Plain => None,
+            Self::Deletion(began) => began,
+            Self::Preservation { since, .. } => Some(since),
+        }
+    }
+}
+
+impl Waiting {
+    /// A wait with this reason in CamelCase; `on` completes the sentence "waiting for …".
+    pub fn on(reason: &'static str, on: impl Into<String>) -> Self {
+        Self {
+            reason,
+            course: Course::Plain,
+            on: on.into(),
+            since: None,
+            seen: String::new(),
+            ended_by: String::new(),
+            limit: None,
+        }
+    }
+
+    /// What the machine is in the course of.
+    #[must_use]
+    pub fn in_course_of(mut self, course: Course) -> Self {
+        self.course = course;
+        self
+    }
+
+    /// When it began.
+    #[must_use]
+    pub fn since(mut self, began: Timestamp) -> Self {
+        self.since = Some(began);
+        self
+    }
+
+    /// What is seen of it at the moment, such as the text of a provider. A full stop at its end goes: the sentence goes on.
+    #[must_use]
+    pub fn seen(mut self, what: impl AsRef<str>) -> Self {
+        what.as_ref().trim_end_matches(['.', ' ']).clone_into(&mut self.seen);
+        self
+    }
+
+    /// What ends it; completes the sentence "ends when …".
+    #[must_use]
+    pub fn ended_by(mut self, what: impl Into<String>) -> Self {
+        self.ended_by = what.into();
+        self
+    }
+
+    /// Its last moment, and what follows then; completes the sentence "at …, …".
+    #[must_use]
+    pub fn at_most_until(mut self, limit: Timestamp, then: impl Into<String>) -> Self {
+        self.limit = Some((limit, then.into()));
+        self
+    }
+
+    /// The reason.
+    pub const fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// When it began; if that is not known, when that began which the machine is in the course of.
+    pub fn began(&self) -> Option<Timestamp> {
+        self.since.or(self.course.since())
+    }
+
+    /// What ends it; if nothing is said of that, what is waited for.
+    pub fn resolved_by(&self) -> &str {
+        if self.ended_by.is_empty() { &self.on } else { &self.ended_by }
+    }
+
+    /// The whole sentence.
+    pub fn message(&self) -> String {
+        let since = self.since.map(|began| format!(" since {}", rfc3339(began))).unwrap_or_default();
+        let after = |lead: &str, said: &str| if said.is_empty() { String::new() } else { format!("{lead}{said}") };
+        let (seen, end) = (after(": ", &self.seen), after("; ends when ", &self.ended_by));
+        let limit =
+            self.limit.as_ref().map(|(limit, then)| format!("; at {} {then}", rfc3339(*limit))).unwrap_or_default();
+        format!("{}waiting for {}{since}{seen}{end}{limit}", self.course.words(), self.on)
+    }
+}
+
+/// `start` and `length` later.
+pub fn after(start: Timestamp, length: Duration) -> Timestamp {
+    SignedDuration::try_from(length).ok().and_then(|length| start.checked_add(length).ok()).unwrap_or(Timestamp::MAX)
+}
+
+/// When a flow of attempts goes on: the next one, and how they follow each other from there. True for as long as the
+/// failure stays the same and is not written again.
+pub fn attempts(next: Timestamp, every: Duration) -> String {
+    format!("next attempt at {}, then every {}", rfc3339(next), GoDuration::from(every))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::{super::testing::*, *};
+
+    fn wait() -> Waiting {
+        Waiting::on("WaitingForNode", "Node n to register")
+            .since(at(0))
+            .seen("the VM runs.")
+            .ended_by("the kubelet joins")
+            .at_most_until(at(1200), "the machine is declared Failed")
+    }
+
+    #[rstest]
+    #[case::alone(
+        wait(),
+        "waiting for Node n to register since 2027-01-15T08:00:00Z: the VM runs; ends when the kubelet joins; at \
+         2027-01-15T08:20:00Z the machine is declared Failed"
+    )]
+    #[case::in_few_words(Waiting::on("X", "help"), "waiting for help")]
+    #[case::in_a_deletion(
+        Waiting::on("X", "help").in_course_of(Course::Deletion(Some(at(0)))),
+        "being deleted since 2027-01-15T08:00:00Z; waiting for help"
+    )]
+    #[case::in_a_deletion_of_which_nobody_knows_when_it_began(
+        Waiting::on("X", "help").in_course_of(Course::Deletion(None)),
+        "being deleted; waiting for help"
+    )]
+    #[case::while_preserved(
+        Waiting::on("X", "help").in_course_of(Course::Preservation { until: Some(at(60)), since: at(0) }),
+        "preserved until 2027-01-15T08:01:00Z, since 2027-01-15T08:00:00Z; waiting for help"
+    )]
+    #[case::before_the_time_begins(
+        Waiting::on("X", "help").in_course_of(Course::Preservation { until: None, since: at(0) }),
+        "preserved, since 2027-01-15T08:00:00Z; waiting for help"
+    )]
+    fn a_wait_tells_on_whom_since_when_until_when_and_what_ends_it(#[case] wait: Waiting, #[case] message: &str) {
+        assert_eq!(wait.message(), message);
+    }
+
+    #[test]
+    fn a_wait_knows_since_when_and_what_ends_it() {
+        assert_eq!((wait().began(), wait().resolved_by()), (Some(at(0)), "the kubelet joins"));
+        let deletion = Waiting::on("X", "help").in_course_of(Course::Deletion(Some(at(5))));
+        assert_eq!((deletion.began(), deletion.resolved_by()), (Some(at(5)), "help"));
+    }
+
+    #[rstest]
+    #[case::only_its_words_differ(wait().seen("the VM is up").since(at(5)), true)]
+    #[case::another_object(Waiting { on: "Node m to register".to_owned(), ..wait() }, false)]
+    #[case::another_reason(Waiting { reason: "WaitingForVM", ..wait() }, false)]
+    #[case::it_is_not_known_why_any_longer(wait().seen(""), false)]
+    fn waits_are_the_same(#[case] other: Waiting, #[case] expected: bool) {
+        assert_eq!(Standing::Waits(wait()).is_same_as(&Standing::Waits(other.clone())), expected);
+        assert!(!Standing::Waits(wait()).is_same_as(&Standing::Rests(other)), "one moves, the other does not");
+    }
+
+    #[test]
+    fn attempts_say_when_they_are_made() {
+        assert_eq!(attempts(at(180), 3 * MINUTE), "next attempt at 2027-01-15T08:03:00Z, then every 3m0s");
+    }
+}

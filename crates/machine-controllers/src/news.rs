@@ -1,0 +1,84 @@
+//! What of the words that events tell is news.
+//!
+//! The same words are told once. Other words under the same reason are told at once as long as that happens rarely: a provider
+//! or an API server that puts a time or an id into each of its answers would else have an event of every attempt. Pure.
+//! Source: none; the original tells each failure each time.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+
+/// So many texts under one reason are told within [`PERIOD`].
+const TEXTS: usize = 3;
+/// The time in which texts are counted.
+const PERIOD: Duration = Duration::from_secs(30 * 60);
+
+/// What events have said of an object, by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct News(BTreeMap<&'static str, Told>);
+
+/// What was said under one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Told {
+    text: String,
+    /// When texts were told, the latest last; at most [`TEXTS`].
+    at: Vec<Timestamp>,
+}
+
+impl News {
+    /// Whether this text is news at this time; if so, it counts as told.
+    pub fn is_news(&mut self, reason: &'static str, text: &str, now: Timestamp) -> bool {
+        let told = self.0.entry(reason).or_default();
+        if !told.at.is_empty() && told.text == text {
+            return false;
+        }
+        let is_recent =
+            |at: &Timestamp| now.duration_since(*at) < SignedDuration::try_from(PERIOD).unwrap_or(SignedDuration::MAX);
+        told.at.retain(is_recent);
+        let is_due = told.at.len() < TEXTS;
+        if is_due {
+            text.clone_into(&mut told.text);
+            told.at.push(now);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(minutes: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + 60 * minutes).unwrap()
+    }
+
+    /// Whether each of these texts, told at these minutes, is news.
+    fn news(told: &[(i64, &str)]) -> Vec<bool> {
+        let mut news = News::default();
+        told.iter().map(|(minute, text)| news.is_news("Reason", text, at(*minute))).collect()
+    }
+
+    #[test]
+    fn the_same_words_are_told_once() {
+        assert_eq!(news(&[(0, "no"), (1, "no"), (500, "no")]), [true, false, false]);
+        assert_eq!(news(&[(0, ""), (1, "")]), [true, false], "no words are words, too");
+    }
+
+    #[test]
+    fn other_words_are_told_at_once_and_no_flood_of_them() {
+        let told =
+            news(&[(0, "id 1"), (1, "id 2"), (2, "id 3"), (3, "id 4"), (29, "id 5"), (30, "id 6"), (30, "id 7")]);
+        assert_eq!(told, [true, true, true, false, false, true, false]);
+    }
+
+    #[test]
+    fn what_was_not_told_is_not_taken_for_told() {
+        assert_eq!(news(&[(0, "a"), (0, "b"), (0, "a"), (1, "c"), (31, "c")]), [true, true, true, false, true]);
+    }
+
+    #[test]
+    fn reasons_do_not_stand_in_each_others_way() {
+        let mut news = News::default();
+        assert!(news.is_news("One", "no", at(0)) && news.is_news("Other", "no", at(0)));
+    }
+}
