@@ -39,6 +39,19 @@ const FEW_EFFECTS: usize = 3;
 /// What only `patches.rs` of such a room has.
 const WRITTEN: [&str; 2] = ["json!", "Patch"];
 
+/// How a text is taken apart.
+const READING: [&str; 5] = ["contains(", "starts_with(", "split", "find(", "strip_"];
+
+/// The files that read a text of a status: what the original stored there, or its text before ours is put behind it again.
+const READERS: [&str; 6] = [
+    "machine/creation.rs",
+    "machine/deletion_stage.rs",
+    "machine/preservation_drain.rs",
+    "safety/orphans.rs",
+    "deployment/conditions.rs",
+    "deployment/waits.rs",
+];
+
 #[derive(Clone)]
 struct Source {
     /// Below `src/` or `crates/`.
@@ -184,6 +197,29 @@ fn patches_are_made_in_one_file_of_a_room() {
         wrong.extend(words.map(|word| format!("{}: {word}", source.path.display())));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What the controllers know is a value; the sentences made of it are for people.
+#[test]
+fn only_texts_of_the_original_are_read_back() {
+    let mut readers = BTreeSet::new();
+    let mut wrong = Vec::new();
+    let rooms = [sources_below("crates"), sources_below("src")].concat();
+    let knows_standings = |source: &&Source| ["machine-controllers", "extension"].contains(&source.room().as_str());
+    for source in rooms.iter().filter(|source| !source.is_test()).filter(knows_standings) {
+        let code = source.outside_tests();
+        let reads = ["message", "description"]
+            .iter()
+            .flat_map(|field| READING.iter().map(move |how| format!("{field}.{how}")))
+            .any(|reading| code.contains(&reading));
+        match READERS.iter().find(|reader| source.path.ends_with(reader)) {
+            Some(reader) if reads => _ = readers.insert(*reader),
+            None if reads => wrong.push(source.path.display().to_string()),
+            Some(_) | None => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(readers.len(), READERS.len(), "{readers:?} read one; the others need no place in the list");
 }
 
 /// An effect that is added shall not compile before it is written and carried out, and nothing else may have to know it.

@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(told.status.current_status.phase, seen.machine.status.current_status.phase, "no verdict");
         let again = decide(&frozen_at(told, 960));
         assert_eq!((again.rule, again.effects, again.next), ("frozen", Vec::new(), Next::Settled));
-        let wait = again.standing.as_ref().and_then(Standing::wait).unwrap();
+        let wait = again.standing.as_deref().and_then(Standing::wait).unwrap();
         assert_eq!(wait.began(), Some(at(900)), "it is told since when, though nothing is written");
     }
 

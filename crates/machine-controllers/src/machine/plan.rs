@@ -30,7 +30,7 @@ pub struct Plan {
     /// What comes afterwards.
     pub next: Next,
     /// Where the machine stands, as far as the rule says that, whether it is worth a write or not.
-    pub standing: Option<Standing>,
+    pub standing: Option<Box<Standing>>,
 }
 
 /// What comes after the effects of a plan.
@@ -220,7 +220,7 @@ impl Plan {
     /// A plan of this rule.
     pub fn new(rule: &'static str, effects: Vec<Effect>, next: Next) -> Self {
         let standing = effects.iter().rev().find_map(|effect| match effect {
-            Effect::WriteStatus { change, .. } => change.standing.clone(),
+            Effect::WriteStatus { change, .. } => change.standing.clone().map(Box::new),
             _ => None,
         });
         Self { rule, effects, next, standing }
@@ -229,13 +229,13 @@ impl Plan {
     /// A plan that makes this change of the status if it is worth a write, first of all.
     pub fn telling(rule: &'static str, seen: &Observation, change: StatusChange, worth: Worth, next: Next) -> Self {
         let effects = write_if(seen, &change, worth).into_iter().collect();
-        Self { rule, effects, next, standing: change.standing }
+        Self { rule, effects, next, standing: change.standing.map(Box::new) }
     }
 
     /// Says where the machine stands, if the effects don't.
     #[must_use]
     pub fn stands(mut self, standing: Standing) -> Self {
-        self.standing.get_or_insert(standing);
+        self.standing.get_or_insert_with(|| Box::new(standing));
         self
     }
 

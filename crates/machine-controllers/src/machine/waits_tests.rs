@@ -296,7 +296,7 @@ fn faults(wait: Wait) -> Vec<String> {
         all.push(format!("{:?} comes next", plan.next));
     }
     // Of what was told before by another process its sentence alone is known.
-    let stands = plan.standing.as_ref().map_or_else(|| reason.to_owned(), |standing| standing.reason().to_owned());
+    let stands = plan.standing.as_deref().map_or_else(|| reason.to_owned(), |standing| standing.reason().to_owned());
     if is_told && stands != row.reason {
         all.push(format!("{stands:?} is what the plan says, not {:?}", row.reason));
     }
