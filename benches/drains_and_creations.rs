@@ -40,6 +40,7 @@ use machine_controllers::{
     drain::{act::Evictor, observe::DrainViews},
     machine::{FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings},
     views::{ControlViews, node_store},
+    wakes::listener,
 };
 use machine_driver::{
     Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
@@ -295,8 +296,10 @@ impl World {
             settings: MachineSettings::default(),
             metrics,
         }));
-        let told = Arc::clone(&controller);
-        self.views.machines.set_listeners(vec![Box::new(move |change| told.machine_changed(change))]);
+        let woken = Arc::clone(&queue);
+        let route = controller.wakes().machines;
+        let heard = route.map(|route| listener(route, &self.views, move |wake| woken.add(wake.key)));
+        self.views.machines.set_listeners(heard.into_iter().collect());
         for machine in self.views.machines.snapshot() {
             queue.add(ObjectKey::of(&*machine));
         }

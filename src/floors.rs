@@ -21,7 +21,8 @@ const PURE_ROOMS: [&str; 5] = ["kube-values", "machine-api", "kube-protocol", "m
 const PLAYING: &str = "machine-simulation";
 
 /// The files of `machine-controllers` that act, wait or run a loop; every other one decides or observes.
-const ACTING: [&str; 8] = ["act", "mod", "reconcile", "driver_calls", "tokens", "calls", "collector", "watchman"];
+const ACTING: [&str; 9] =
+    ["act", "loops", "mod", "reconcile", "driver_calls", "tokens", "calls", "collector", "watchman"];
 
 /// What only a file that acts has, or one that plays what acts.
 const WAITING: [&str; 3] = ["async fn", ".await", "tokio::"];

@@ -21,6 +21,9 @@ pub use extension::{
 };
 use kube_listener::Limits;
 pub use loops::{Controller, ControllerSet, Half, LeaderElection, StandbyCaches, Workers};
+use machine_controllers::{
+    deployment::DeploymentSettings, machine::settings::MachineSettings, overshooting::Margins, safety::freeze,
+};
 pub use serving::{
     AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, SniCertificate, TlsCipherSuite,
     TlsMinVersion, WebhookSettings,
@@ -72,7 +75,7 @@ pub struct Settings {
     /// Timeouts of machines.
     pub machine: MachineSettings,
     /// What the deployment and set loops do beyond the plain rules.
-    pub rollout: RolloutSettings,
+    pub rollout: DeploymentSettings,
     /// Periods of the safety loops.
     pub safety: SafetySettings,
     /// Which drivers this process serves.
@@ -136,97 +139,17 @@ pub struct ClientRate {
     pub burst: u32,
 }
 
-/// Timeouts of machines; a machine's own spec may override most of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MachineSettings {
-    /// From creation to Running.
-    pub creation_timeout: Duration,
-    /// From Unknown to Failed.
-    pub health_timeout: Duration,
-    /// From the start of a drain to its use of force.
-    pub drain_timeout: Duration,
-    /// From the start of an in-place update to its failure.
-    pub in_place_update_timeout: Duration,
-    /// Whether the driver is asked if the VM of an unhealthy machine still exists.
-    pub vm_gone_check: VmGoneCheck,
-    /// How long a failed machine is preserved.
-    pub preserve_timeout: Duration,
-    /// Refusals of an eviction before the pod is deleted.
-    pub max_evict_retries: u32,
-    /// Wait for one volume to be detached.
-    pub pv_detach_timeout: Duration,
-    /// Wait for one volume to be attached elsewhere.
-    pub pv_reattach_timeout: Duration,
-    /// Node condition types that make a machine unhealthy, beside Ready.
-    pub node_conditions: Vec<String>,
-    /// Value of `auth-extra-groups` in bootstrap tokens; may be empty.
-    pub bootstrap_token_auth_extra_groups: String,
-    /// Wait after the provider ran out of capacity.
-    pub resource_exhausted_retry: Duration,
-}
-
-/// Whether the driver is asked if the VM of an unhealthy machine still exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VmGoneCheck {
-    /// No; the health timeout decides alone.
-    Off,
-    /// Yes; a VM that is gone does not cost the health timeout.
-    On,
-}
-
-/// What rollouts do beyond the plain rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RolloutSettings {
-    /// What nodes carry while they are rolled.
-    pub autoscaler_annotation: AutoscalerAnnotation,
-    /// Which machines a rollout counts on.
-    pub availability: RolloutAvailability,
-    /// What old sets get of a change that needs no rollout.
-    pub old_sets: OldMachineSets,
-}
-
-/// Which machines a rollout counts on (`--strict-availability`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RolloutAvailability {
-    /// Those whose VM exists.
-    VmExists,
-    /// Those whose Node has been Ready for `minReadySeconds`.
-    NodeReady,
-}
-
-/// What old sets get of a change that needs no rollout (`--sync-old-machine-sets`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OldMachineSets {
-    /// Nothing.
-    Left,
-    /// The machine configuration: timeouts and health settings.
-    Synced,
-}
-
-/// Whether nodes of a rollout are kept from cluster-autoscaler's scale-down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AutoscalerAnnotation {
-    /// They carry the annotation while the rollout runs.
-    DuringRollout,
-    /// They never do.
-    Never,
-}
-
 /// Periods and limits of the safety loops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SafetySettings {
-    /// Machines above the wanted number before a set is frozen.
-    pub safety_up: u32,
-    /// Machines that must be gone again before the freeze ends.
-    pub safety_down: u32,
+    /// Machines above the wanted number before a set is frozen, and below it before the freeze ends.
+    pub margins: Margins,
     /// Period of the overshoot check.
     pub overshooting_period: Duration,
     /// Period of the search for VMs without a Machine.
     pub orphan_vms_period: Duration,
-    /// How long an API server may be silent before the machine loops freeze.
-    pub api_server_check_timeout: Duration,
-    /// Period of that check; never less than its timeout.
-    pub api_server_check_period: Duration,
+    /// How long an API server may be silent before the machine loops freeze, and the period of that check, which is never less.
+    pub api_servers: freeze::Limits,
     /// How long a watch may be silent before it is opened anew.
     pub watch_silence: Duration,
 }

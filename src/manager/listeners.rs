@@ -8,33 +8,47 @@ use k8s_openapi::api::{
 };
 use kube::Resource;
 
-use super::control::Parts;
+use super::{control::Parts, loops::Queue};
 use controller_runtime::{
-    key::ObjectKey,
-    queue::WorkQueue,
     refusals::{About, Refusals},
-    store::{Change, Listener},
+    store::Listener,
 };
-use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
+use machine_api::{
+    kind::Kind,
+    v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
+};
 use machine_controllers::{
-    set::routing::{Strength, Wake},
-    views::ControlViews,
+    loops::Loop,
+    wakes::{Route, Strength, Wake, listener},
 };
 
 /// The listeners of each view, before they are attached.
 #[derive(Default)]
 pub(super) struct Listeners {
-    pub(super) machines: Vec<Listener<Machine>>,
-    pub(super) sets: Vec<Listener<MachineSet>>,
-    pub(super) deployments: Vec<Listener<MachineDeployment>>,
-    pub(super) classes: Vec<Listener<MachineClass>>,
-    pub(super) secrets: Vec<Listener<Secret>>,
-    pub(super) nodes: Vec<Listener<Node>>,
-    pub(super) pods: Vec<Listener<Pod>>,
-    pub(super) attachments: Vec<Listener<VolumeAttachment>>,
+    machines: Vec<Listener<Machine>>,
+    sets: Vec<Listener<MachineSet>>,
+    deployments: Vec<Listener<MachineDeployment>>,
+    classes: Vec<Listener<MachineClass>>,
+    secrets: Vec<Listener<Secret>>,
+    nodes: Vec<Listener<Node>>,
+    pods: Vec<Listener<Pod>>,
+    attachments: Vec<Listener<VolumeAttachment>>,
 }
 
 impl Listeners {
+    /// Lets changes wake a loop through its queue.
+    pub(super) fn wake(&mut self, looped: &Loop, queue: &Queue, parts: &Parts) {
+        let (routes, kind) = (looped.wakes.clone(), looped.controller.kind());
+        self.machines.extend(routes.machines.map(|route| wakes(route, kind, queue, parts)));
+        self.sets.extend(routes.sets.map(|route| wakes(route, kind, queue, parts)));
+        self.deployments.extend(routes.deployments.map(|route| wakes(route, kind, queue, parts)));
+        self.classes.extend(routes.classes.map(|route| wakes(route, kind, queue, parts)));
+        self.secrets.extend(routes.secrets.map(|route| wakes(route, kind, queue, parts)));
+        self.nodes.extend(routes.nodes.map(|route| wakes(route, kind, queue, parts)));
+        self.pods.extend(routes.pods.map(|route| wakes(route, kind, queue, parts)));
+        self.attachments.extend(routes.attachments.map(|route| wakes(route, kind, queue, parts)));
+    }
+
     /// Attaches all of them; to be called once, before the watches begin.
     pub(super) fn attach(mut self, parts: &Parts) {
         let views = &parts.views;
@@ -69,55 +83,16 @@ where
     listeners.insert(0, Box::new(move |change| refusals.see(change)));
 }
 
-/// Makes refused creations of sets due that a change names, such as one of their class.
-pub(super) fn makes_due<K: 'static>(
-    refusals: &Refusals,
-    views: &ControlViews,
-    route: fn(&Change<K>, &ControlViews) -> Vec<Wake>,
-) -> Listener<K> {
-    let (refusals, views) = (refusals.clone(), views.clone());
-    Box::new(move |change| {
-        for wake in route(change, &views) {
-            refusals.changed(About { kind: "MachineSet", key: &wake.key });
+/// A listener that puts what a change wakes into the queue of a loop.
+fn wakes<K: 'static>(route: Route<K>, kind: Option<Kind>, queue: &Queue, parts: &Parts) -> Listener<K> {
+    let (queue, refusals) = (Arc::clone(queue), parts.refusals.clone());
+    listener(route, &parts.views, move |Wake { key, after, strength }| {
+        if let (Strength::EndsRefusals, Some(kind)) = (strength, kind) {
+            refusals.changed(About { kind: kind.as_str(), key: &key });
         }
-    })
-}
-
-/// Keys that a change wakes, as controllers name them.
-pub(super) trait Woken {
-    /// Puts the key into the queue.
-    fn wake(self, queue: &WorkQueue<ObjectKey>);
-}
-
-impl Woken for Wake {
-    fn wake(self, queue: &WorkQueue<ObjectKey>) {
-        match self.strength {
-            Strength::EndsBackOff => queue.add_after(self.key, self.after),
-            Strength::KeepsBackOff => queue.add_unless_backing_off(self.key),
-        }
-    }
-}
-
-impl Woken for ObjectKey {
-    fn wake(self, queue: &WorkQueue<ObjectKey>) {
-        queue.add(self);
-    }
-}
-
-/// Wakes `queue` for whatever `route` makes of a change.
-pub(super) fn wakes<K, I>(
-    queue: &Arc<WorkQueue<ObjectKey>>,
-    views: &ControlViews,
-    route: fn(&Change<K>, &ControlViews) -> I,
-) -> Listener<K>
-where
-    K: 'static,
-    I: IntoIterator<Item: Woken> + 'static,
-{
-    let (queue, views) = (Arc::clone(queue), views.clone());
-    Box::new(move |change| {
-        for woken in route(change, &views) {
-            woken.wake(&queue);
+        match strength {
+            Strength::EndsRefusals | Strength::EndsBackOff => queue.add_after(key, after),
+            Strength::KeepsBackOff => queue.add_unless_backing_off(key),
         }
     })
 }

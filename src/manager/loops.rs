@@ -1,4 +1,5 @@
-//! The loops: which changes wake which queue, and which controller works on it.
+//! The loops of this process: each controller is made of what the process has, and gets a queue and workers. What wakes a loop is
+//! in [`machine_controllers::loops`].
 //!
 //! A loop begins when this process leads, its drivers live and its views are complete.
 
@@ -7,13 +8,8 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    control::Parts,
-    listeners::{Listeners, makes_due, wakes},
-    stream,
-    target::TargetViews,
-};
-use crate::settings::{AutoscalerAnnotation, Controller, Half, OldMachineSets, RolloutAvailability, RolloutSettings};
+use super::{control::Parts, listeners::Listeners, stream, target::TargetViews};
+use crate::settings::{Controller, Half};
 use controller_runtime::{
     gate::Gate,
     key::ObjectKey,
@@ -22,32 +18,23 @@ use controller_runtime::{
     tasks::TokioTasks,
 };
 use machine_controllers::{
-    class::{self, ClassController, ClassDeps},
-    deployment::{
-        self, AutoscalerAnnotations, AvailabilityRule, DeploymentController, DeploymentDeps, DeploymentSettings,
-        OldSets,
-    },
+    class::{ClassController, ClassDeps},
+    deployment::{self, DeploymentController, DeploymentDeps},
     drain::act::Evictor,
-    machine::{
-        self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Freeze, settings::MachineSettings,
-    },
-    overshooting::{self, Margins, OvershootController, OvershootDeps},
+    loops::Loop,
+    machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings},
+    overshooting::{self, OvershootController, OvershootDeps},
     safety::{
         collector::{Collector, CollectorDeps},
-        freeze::Limits,
         orphans::Guards,
-        routing,
         watchman::{Watchman, WatchmanDeps},
     },
-    secret::{self, SecretController, SecretDeps},
+    secret::{SecretController, SecretDeps},
     set::{self, SetController, SetDeps},
 };
 
-type Queue = Arc<WorkQueue<ObjectKey>>;
-
-/// How long a deployment, set, class or secret rests after a pass has begun. Short enough for a person not to notice, long
-/// enough that a thousand machines becoming ready cost their set some hundred passes and not three thousand.
-const REST: Duration = Duration::from_millis(100);
+/// What a loop is to look at.
+pub(super) type Queue = Arc<WorkQueue<ObjectKey>>;
 
 /// The loops that somebody besides themselves asks.
 #[derive(Clone, Default)]
@@ -95,20 +82,10 @@ struct Starting<'a> {
     running: Running,
 }
 
-/// How long frozen loops without a switch of their own wait before they look at it again.
-const FROZEN_PAUSE: Duration = Duration::from_secs(5);
-
 impl Starting<'_> {
     fn deployments(&mut self) {
         let parts = self.parts;
-        let queue = self.queue(Controller::MachineDeployment);
         let views = &parts.views;
-        self.listeners
-            .deployments
-            .push(wakes(&queue, views, |change, _| deployment::routing::deployments_of_deployment(change)));
-        self.listeners.sets.push(wakes(&queue, views, deployment::routing::deployments_of_set));
-        self.listeners.machines.push(wakes(&queue, views, deployment::routing::deployments_of_machine));
-        self.listeners.nodes.push(wakes(&queue, views, deployment::routing::deployments_of_node));
         let controller = DeploymentController::new(DeploymentDeps {
             views: views.clone(),
             deployments: parts.rollout.deployments.clone(),
@@ -119,27 +96,14 @@ impl Starting<'_> {
             clock: Arc::clone(&parts.common.clock),
             gate: parts.gate.clone(),
             recorder: parts.recorder(deployment::COMPONENT),
-            settings: deployment_settings(parts.common.settings.rollout),
+            settings: parts.common.settings.rollout,
         });
-        let controller = Arc::new(controller);
-        let freeze = self.freeze.clone();
-        self.run(Controller::MachineDeployment, queue, move |key| {
-            let controller = Arc::clone(&controller);
-            unless_frozen(freeze.get(), async move { controller.reconcile(key).await })
-        });
+        self.run(Loop::deployments(&Arc::new(controller), &self.freeze));
     }
 
     fn sets(&mut self) {
         let parts = self.parts;
-        let queue = self.queue(Controller::MachineSet);
         let views = &parts.views;
-        self.listeners.sets.push(wakes(&queue, views, |change, _| set::routing::sets_of_set(change)));
-        self.listeners.machines.push(wakes(&queue, views, set::routing::sets_of_machine));
-        self.listeners.nodes.push(wakes(&queue, views, set::routing::sets_of_node));
-        self.listeners.classes.push(makes_due(&parts.refusals, views, set::routing::sets_of_class));
-        self.listeners.classes.push(wakes(&queue, views, set::routing::sets_of_class));
-        self.listeners.secrets.push(makes_due(&parts.refusals, views, set::routing::sets_of_secret));
-        self.listeners.secrets.push(wakes(&queue, views, set::routing::sets_of_secret));
         let controller = SetController::new(SetDeps {
             views: views.clone(),
             machines: parts.rollout.machines.clone(),
@@ -154,23 +118,12 @@ impl Starting<'_> {
         let controller = controller
             .counting_stale_machines(metrics.stale_machines.clone())
             .showing_back_offs(metrics.set_back_off.clone());
-        let controller = Arc::new(controller);
-        let freeze = self.freeze.clone();
-        self.run(Controller::MachineSet, queue, move |key| {
-            let controller = Arc::clone(&controller);
-            unless_frozen(freeze.get(), async move { controller.reconcile(key).await })
-        });
+        self.run(Loop::sets(&Arc::new(controller), &self.freeze));
     }
 
     fn overshooting(&mut self) {
         let parts = self.parts;
-        let queue = self.queue(Controller::MachineSafetyOvershooting);
         let views = &parts.views;
-        self.listeners.machines.push(wakes(&queue, views, |change, _| overshooting::routing::after_machine(change)));
-        self.listeners.sets.push(wakes(&queue, views, |change, _| overshooting::routing::after_set(change)));
-        self.listeners
-            .deployments
-            .push(wakes(&queue, views, |change, _| overshooting::routing::after_deployment(change)));
         let safety = parts.common.settings.safety;
         let controller = OvershootController::new(OvershootDeps {
             views: views.clone(),
@@ -178,24 +131,19 @@ impl Starting<'_> {
             deployments: parts.rollout.deployments.clone(),
             clock: Arc::clone(&parts.common.clock),
             recorder: parts.recorder(overshooting::COMPONENT),
-            margins: Margins { up: safety.safety_up, down: safety.safety_down },
+            margins: safety.margins,
             period: safety.overshooting_period,
         });
-        // The first run needs no change.
-        queue.add(overshooting::routing::key_of(&parts.common.settings.namespace));
-        let controller = Arc::new(controller);
-        self.run(Controller::MachineSafetyOvershooting, queue, move |key| {
-            let controller = Arc::clone(&controller);
-            async move { controller.reconcile(key).await }
-        });
+        let run = Loop::overshooting(&Arc::new(controller), &parts.common.settings.namespace);
+        self.run(run);
     }
 
     fn machines(&mut self) {
         let parts = self.parts;
-        let queue = Arc::new(self.new_queue(Controller::Machine));
+        let queue = self.queue(Controller::Machine, Duration::ZERO);
         self.machine_queue = Some(Arc::clone(&queue));
         let woken = Arc::clone(&queue);
-        let settings = machine_settings(&parts.common.settings.machine);
+        let settings = parts.common.settings.machine.clone();
         let controller = Arc::new(MachineController::new(MachineDeps {
             views: parts.views.clone(),
             machines: parts.machines.machines.clone(),
@@ -212,75 +160,35 @@ impl Starting<'_> {
             metrics: parts.common.metrics.clone(),
         }));
         self.running.machines = Some(Arc::clone(&controller));
-        let listener = Arc::clone(&controller);
-        self.listeners.machines.push(Box::new(move |change| listener.machine_changed(change)));
-        let listener = Arc::clone(&controller);
-        self.listeners.nodes.push(Box::new(move |change| listener.node_changed(change)));
-        let listener = Arc::clone(&controller);
-        self.listeners.classes.push(Box::new(move |change| listener.class_changed(change)));
-        let listener = Arc::clone(&controller);
-        self.listeners.secrets.push(Box::new(move |change| listener.secret_changed(change)));
-        let listener = Arc::clone(&controller);
-        self.listeners.pods.push(Box::new(move |change| listener.pod_changed(change)));
-        let listener = Arc::clone(&controller);
-        self.listeners.attachments.push(Box::new(move |change| listener.attachment_changed(change)));
-        let last = Arc::clone(&controller);
-        let pass = move |key| {
-            let controller = Arc::clone(&controller);
-            async move { controller.reconcile(key).await }
-        };
+        let run = Loop::machines(&controller);
         // A call to a cloud that has begun may end and be recorded.
-        self.run_and_then(Controller::Machine, queue, pass, async move { last.finish().await });
+        self.run_in(queue, run, async move { controller.finish().await });
     }
 
     fn classes(&mut self) {
         let parts = self.parts;
-        let queue = self.queue(Controller::MachineClass);
-        self.listeners.classes.push(wakes(&queue, &parts.views, |change, _| class::after_class(change)));
-        self.listeners.machines.push(wakes(&queue, &parts.views, |change, _| class::after_machine(change)));
         let controller = Arc::new(ClassController::new(ClassDeps {
             views: parts.views.clone(),
             classes: parts.machines.classes.clone(),
             machines: parts.machines.machines.clone(),
             recorder: parts.recorder(machine::COMPONENT),
         }));
-        self.run(Controller::MachineClass, queue, move |key| {
-            let controller = Arc::clone(&controller);
-            async move { controller.reconcile(key).await }
-        });
+        self.run(Loop::classes(&controller));
     }
 
     fn secrets(&mut self) {
         let parts = self.parts;
-        let queue = self.queue(Controller::Secret);
-        self.listeners.secrets.push(wakes(&queue, &parts.views, |change, _| secret::after_secret(change)));
-        self.listeners.classes.push(wakes(&queue, &parts.views, |change, _| secret::after_class(change)));
         let controller = Arc::new(SecretController::new(SecretDeps {
             views: parts.views.clone(),
             secrets: parts.secrets.clone(),
             classes: parts.machines.classes.clone(),
         }));
-        self.run(Controller::Secret, queue, move |key| {
-            let controller = Arc::clone(&controller);
-            async move { controller.reconcile(key).await }
-        });
+        self.run(Loop::secrets(&controller));
     }
 
     fn collector(&mut self) {
         let parts = self.parts;
         let settings = &parts.common.settings;
-        let queue = Arc::new(self.new_queue(Controller::MachineSafetyOrphanVms));
-        let wake = |queue: &Queue, woken: Vec<routing::Wake>| {
-            for (key, after) in woken {
-                queue.add_after(key, after);
-            }
-        };
-        let woken = Arc::clone(&queue);
-        self.listeners.classes.push(Box::new(move |change| wake(&woken, routing::after_class(change))));
-        let woken = Arc::clone(&queue);
-        self.listeners.machines.push(Box::new(move |change| wake(&woken, routing::after_machine(change))));
-        let woken = Arc::clone(&queue);
-        self.listeners.nodes.push(Box::new(move |change| wake(&woken, routing::after_node(change))));
         let inventories = Arc::clone(&parts.inventories);
         let collector = Arc::new(Collector::new(CollectorDeps {
             views: parts.views.clone(),
@@ -299,10 +207,7 @@ impl Starting<'_> {
             lists: Some(Arc::new(move |class, vms| inventories.learn(class, vms))),
         }));
         self.running.collector = Some(Arc::clone(&collector));
-        self.run(Controller::MachineSafetyOrphanVms, queue, move |key| {
-            let collector = Arc::clone(&collector);
-            async move { collector.reconcile(key).await }
-        });
+        self.run(Loop::orphans(&collector));
     }
 
     /// Without a target cluster there is nothing whose health could be misjudged (spec/machine-controller §9.3).
@@ -310,7 +215,6 @@ impl Starting<'_> {
         let parts = self.parts;
         let Some(target) = &parts.probes.target else { return };
         let settings = &parts.common.settings;
-        let queue = Arc::new(self.new_queue(Controller::MachineSafetyApiServer));
         let watchman = Arc::new(Watchman::new(WatchmanDeps {
             control: parts.probes.control.clone(),
             target: target.clone(),
@@ -323,47 +227,28 @@ impl Starting<'_> {
             freeze: self.freeze.clone(),
             recorder: parts.recorder(machine::COMPONENT),
             metrics: parts.common.metrics.clone(),
-            limits: Limits {
-                timeout: settings.safety.api_server_check_timeout,
-                period: settings.safety.api_server_check_period,
-            },
+            limits: settings.safety.api_servers,
         }));
-        queue.add(ObjectKey::cluster_scoped(Controller::MachineSafetyApiServer.name()));
-        self.run(Controller::MachineSafetyApiServer, queue, move |_| {
-            let watchman = Arc::clone(&watchman);
-            async move { watchman.reconcile().await }
-        });
+        self.run(Loop::api_servers(&watchman));
     }
 
-    /// The queue of a loop whose pass looks at every machine of its object: a key rests between passes.
-    fn queue(&self, controller: Controller) -> Queue {
-        Arc::new(self.new_queue(controller).resting(REST))
-    }
-
-    fn new_queue(&self, controller: Controller) -> WorkQueue<ObjectKey> {
+    fn queue(&self, controller: Controller, rest: Duration) -> Queue {
         let name = controller.name();
-        WorkQueue::new(name, self.parts.common.metrics.queue(name))
+        Arc::new(WorkQueue::new(name, self.parts.common.metrics.queue(name)).resting(rest))
     }
 
-    fn run<F, Fut>(&mut self, controller: Controller, queue: Queue, pass: F)
-    where
-        F: Fn(ObjectKey) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Outcome> + Send + 'static,
-    {
-        self.run_and_then(controller, queue, pass, async {});
+    fn run(&mut self, run: Loop) {
+        let queue = self.queue(run.controller, run.rest);
+        self.run_in(queue, run, async {});
     }
 
     /// Runs a loop, and `last` once its queue has stopped, still within the time that work has to end.
-    fn run_and_then<F, Fut>(
-        &mut self,
-        controller: Controller,
-        queue: Queue,
-        pass: F,
-        last: impl Future<Output = ()> + Send + 'static,
-    ) where
-        F: Fn(ObjectKey) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Outcome> + Send + 'static,
-    {
+    fn run_in(&mut self, queue: Queue, run: Loop, last: impl Future<Output = ()> + Send + 'static) {
+        let controller = run.controller;
+        self.listeners.wake(&run, &queue, self.parts);
+        if let Some(first) = run.first.clone() {
+            queue.add(first);
+        }
         let stop = self.tasks.stop_of(Stage::Work);
         let parts = Arc::clone(self.parts);
         let workers = match controller.half() {
@@ -373,10 +258,9 @@ impl Starting<'_> {
         self.tasks.spawn(Stage::Work, controller.name(), async move {
             if stop.run_until_cancelled(parts.ready_to_work()).await.is_some() {
                 tracing::info!(controller = controller.name(), workers, "working");
-                let pass = Arc::new(pass);
                 let whole = move |key| {
-                    let (parts, pass) = (Arc::clone(&parts), Arc::clone(&pass));
-                    async move { once(parts.views_are_whole(), || pass(key)).await }
+                    let (parts, run) = (Arc::clone(&parts), run.clone());
+                    async move { once(parts.views_are_whole(), || run.pass(key)).await }
                 };
                 queue.run(workers.get(), stop, whole).await;
                 last.await;
@@ -391,14 +275,6 @@ async fn once<Fut: Future<Output = Outcome>>(is_so: impl Future<Output = ()>, pa
     pass().await
 }
 
-/// The pass, or a pause while an API server cannot be reached: what would be decided on may be an old view.
-async fn unless_frozen(freeze: Freeze, pass: impl Future<Output = Outcome>) -> Outcome {
-    match freeze {
-        Freeze::Frozen => Outcome::LookAgain(FROZEN_PAUSE, "frozen"),
-        Freeze::Flowing => pass.await,
-    }
-}
-
 fn target_parts(target: &TargetViews, gate: &Gate, settings: &MachineSettings) -> TargetParts {
     TargetParts {
         nodes: target.nodes.clone(),
@@ -406,44 +282,6 @@ fn target_parts(target: &TargetViews, gate: &Gate, settings: &MachineSettings) -
         tokens: target.bootstrap_tokens.clone(),
         drain_views: Arc::new(target.clone()),
         evictor: Evictor::new(target.evictions.clone(), gate.clone(), settings.concurrent_evictions),
-    }
-}
-
-pub(super) fn deployment_settings(flags: RolloutSettings) -> DeploymentSettings {
-    DeploymentSettings {
-        autoscaler_annotations: match flags.autoscaler_annotation {
-            AutoscalerAnnotation::DuringRollout => AutoscalerAnnotations::DuringRollouts,
-            AutoscalerAnnotation::Never => AutoscalerAnnotations::Never,
-        },
-        availability: match flags.availability {
-            RolloutAvailability::VmExists => AvailabilityRule::VmExists,
-            RolloutAvailability::NodeReady => AvailabilityRule::NodeReady,
-        },
-        old_sets: match flags.old_sets {
-            OldMachineSets::Left => OldSets::Left,
-            OldMachineSets::Synced => OldSets::Synced,
-        },
-    }
-}
-
-pub(super) fn machine_settings(flags: &crate::settings::MachineSettings) -> MachineSettings {
-    MachineSettings {
-        creation_timeout: flags.creation_timeout,
-        health_timeout: flags.health_timeout,
-        drain_timeout: flags.drain_timeout,
-        preserve_timeout: flags.preserve_timeout,
-        in_place_update_timeout: flags.in_place_update_timeout,
-        vm_gone_check: match flags.vm_gone_check {
-            crate::settings::VmGoneCheck::Off => machine::settings::VmGoneCheck::Off,
-            crate::settings::VmGoneCheck::On => machine::settings::VmGoneCheck::On,
-        },
-        max_evict_retries: flags.max_evict_retries,
-        pv_detach_timeout: flags.pv_detach_timeout,
-        pv_reattach_timeout: flags.pv_reattach_timeout,
-        node_conditions: flags.node_conditions.join(","),
-        bootstrap_token_auth_extra_groups: flags.bootstrap_token_auth_extra_groups.clone(),
-        resource_exhausted_retry: flags.resource_exhausted_retry,
-        ..MachineSettings::default()
     }
 }
 
@@ -465,17 +303,5 @@ mod tests {
         drop(tell);
         assert_eq!(waits.await, Outcome::Settled);
         assert!(begun.load(std::sync::atomic::Ordering::Relaxed));
-    }
-
-    #[tokio::test]
-    async fn s_safe_20_nothing_is_created_or_deleted_while_an_api_server_is_silent() {
-        let reached = std::sync::atomic::AtomicBool::new(false);
-        let pass = || async {
-            reached.store(true, std::sync::atomic::Ordering::Relaxed);
-            Outcome::Settled
-        };
-        assert_eq!(unless_frozen(Freeze::Frozen, pass()).await, Outcome::LookAgain(FROZEN_PAUSE, "frozen"));
-        assert!(!reached.load(std::sync::atomic::Ordering::Relaxed));
-        assert_eq!(unless_frozen(Freeze::Flowing, pass()).await, Outcome::Settled);
     }
 }

@@ -62,7 +62,6 @@ pub(super) fn sources(seen: &Seen) -> Sources {
         let drains: Arc<dyn DrainViews> = Arc::new(target.clone());
         OutlookTarget { nodes: Arc::clone(&target.node_store), drains }
     });
-    let machine = loops::machine_settings(&settings.machine);
     let references = CachedReferences::of_namespace(&settings.namespace);
     references.know(seen.views.clone());
     Sources {
@@ -74,14 +73,14 @@ pub(super) fn sources(seen: &Seen) -> Sources {
             views: seen.views.clone(),
             target,
             drivers: seen.drivers.clone(),
-            settings: machine,
+            settings: settings.machine.clone(),
             freeze: seen.running.freeze.clone(),
             controller: seen.running.machines.clone(),
         }),
         inventories: Arc::clone(&seen.inventories),
         collector: seen.running.collector.clone(),
         plans_at_a_time: settings.extension.as_ref().map_or(1, |told| told.plans_at_a_time),
-        rollouts: loops::deployment_settings(settings.rollout),
+        rollouts: settings.rollout,
         admission: Judges {
             policy: Policy {
                 profile: settings.admission.profile,

@@ -125,7 +125,7 @@ async fn a_deletion_heeds_the_budgets_of_today_after_a_drain_that_was_given_up()
 
     a_pod_whose_budget_refuses(&namespace, &node).await;
     namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
-    waits_for(&namespace, &machine, ONE_RETRY, "DrainBlocked", &[pod.as_str(), "by force from "]).await;
+    waits_for(&namespace, &machine, ONE_RETRY, "DrainBlocked", &[pod.as_str(), "pods are deleted by force"]).await;
     assert!(!the_node(&rig, &node).await["spec"].is_null(), "the node went with its pod");
     namespace.kubectl(&["delete", "poddisruptionbudget", guard::NAME]).await.succeed();
     is_replaced(&namespace, &machine).await;
@@ -138,7 +138,7 @@ async fn mc_198_mc_199_a_drain_that_a_budget_blocks_names_pod_and_budget() {
     a_pod_whose_budget_refuses(&namespace, &node).await;
     namespace.kubectl(&["delete", "machine", &machine, "--wait=false"]).await.succeed();
     let pod = format!("{}/{}", namespace.name, guard::NAME);
-    let parts = [pod.as_str(), "PodDisruptionBudget", "since ", "by force from "];
+    let parts = [pod.as_str(), "PodDisruptionBudget", "since ", "pods are deleted by force"];
     waits_for(&namespace, &machine, ONE_RETRY, "DrainBlocked", &parts).await;
     has_event(&namespace, &machine, "DrainBlocked", &pod).await;
     // Without it the budget can never allow anything: the attempt fails, and says whose mistake it is.
@@ -255,7 +255,7 @@ async fn mc_145_mc_146_a_failed_machine_is_preserved_until_nobody_wants_it_any_m
         expect(kept, || format!("{}: {told}", describe(&seen)))
     })
     .await;
-    waits_for(&namespace, &machine, PATIENCE, "Preserved", &["is preserved until "]).await;
+    waits_for(&namespace, &machine, PATIENCE, "Preserved", &["preserved until "]).await;
     assert_eq!(namespace.list("machines").await.len(), 1, "a preserved machine was replaced");
 
     rig.kubectl(&["annotate", "node", &node, &format!("{preserve}-")]).await.succeed();

@@ -35,16 +35,16 @@ fn shown(history: &History, guard: Guard) -> [Option<&'static str>; 2] {
     })
 }
 
-/// Jobs that are due are in the order deployment, set, machines, guard.
+/// Jobs that are due are in the order deployment, set, guard, machines.
 #[test]
 fn versions_keep_a_machine_that_somebody_has_asked_to_stay() {
     let steps = vec![
         Step::Node(0, NodeEvent::Sickens),
         Step::Watch(NODES, 9),
         // The machine becomes Unknown, and Failed after its health timeout.
-        Step::Pass(2, None),
+        Step::Pass(3, None),
         Step::Wait(700),
-        Step::Pass(2, None),
+        Step::Pass(3, None),
         Step::Edit(Edit::Keep(0, Place::Machine, Keep::Now)),
         // The set has not seen that.
         Step::Pass(1, None),
@@ -98,7 +98,7 @@ fn a_machine_whose_deletion_got_no_answer_is_not_joined_by_another_one() {
         // The first one of three is preserved for an hour, so that it goes last.
         Step::Edit(Edit::Keep(0, Place::Machine, Keep::Now)),
         Step::Watch(MACHINES, 9),
-        Step::Pass(2, None),
+        Step::Pass(3, None),
         Step::Edit(Edit::Scale(2)),
         Step::Watch(DEPLOYMENT, 9),
         Step::Pass(0, None),

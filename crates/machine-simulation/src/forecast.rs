@@ -26,7 +26,7 @@ use super::{
     cloud::Cloud,
     nodes::{Readiness, set_ready},
     pods,
-    process::{Binary, Loop, Process, Work, later},
+    process::{Binary, Process, Work, later},
     trace::Trace,
     world::{Scene, run},
 };
@@ -38,6 +38,7 @@ use machine_api::{
         controller_of,
     },
 };
+use machine_controllers::loops::Controller;
 use machine_controllers::{
     deployment::{
         availability::Availability, fleet::Fleet, observe::DeploymentObservation, settings::DeploymentSettings, waits,
@@ -425,9 +426,10 @@ impl<'a> World<'a> {
     }
 
     fn next(&self) -> Option<Timestamp> {
-        let rollouts = self.process.next_due_of(|of| matches!(of, Loop::Deployment | Loop::Set));
+        let rollouts =
+            self.process.next_due_of(|of| matches!(of, Controller::MachineDeployment | Controller::MachineSet));
         // Drains look at their pods every few seconds; while something is to happen, that is what they wait for.
-        let machines = || self.process.next_due_of(|of| of == Loop::Machine);
+        let machines = || self.process.next_due_of(|of| of == Controller::Machine);
         self.next_happening().map_or_else(machines, Some).into_iter().chain(rollouts).min()
     }
 

@@ -29,7 +29,6 @@ use super::{
     checks::Checks,
     cloud::Cloud,
     guards::Guard,
-    process::Loop,
     refusals::{Request, Verb},
     trace::Trace,
 };
@@ -45,6 +44,7 @@ use machine_api::{
     names::label,
     v1alpha1::{Machine, controller_of},
 };
+use machine_controllers::loops::Controller;
 use machine_controllers::set::preservation::NodePreserve;
 
 /// The world, as long as a pass is polled.
@@ -137,7 +137,7 @@ pub struct Caller {
     /// Where the world is.
     pub stage: Stage,
     /// The loop that calls.
-    pub of: Loop,
+    pub of: Controller,
     /// The gate of the process.
     pub gate: Gate,
     /// Closes it.
@@ -189,10 +189,12 @@ impl<K: Kind> Played<K> {
     fn taken_for_granted(&self, key: &ObjectKey) -> Option<Result<Arc<K>, ApiError>> {
         let known = self.store.get(key);
         let is_deaf = match self.caller.of {
-            Loop::Deployment => self.caller.lacks(Guard::Unanswered),
-            Loop::Set => self.caller.lacks(if known.is_some() { Guard::Unread } else { Guard::Unanswered }),
-            Loop::Collector => self.caller.lacks(Guard::Confirmation),
-            Loop::Machine | Loop::Guard => false,
+            Controller::MachineDeployment => self.caller.lacks(Guard::Unanswered),
+            Controller::MachineSet => {
+                self.caller.lacks(if known.is_some() { Guard::Unread } else { Guard::Unanswered })
+            }
+            Controller::MachineSafetyOrphanVms => self.caller.lacks(Guard::Confirmation),
+            _ => false,
         };
         is_deaf.then(|| known.ok_or_else(|| ApiError::NotFound(key.name.clone())))
     }
@@ -263,7 +265,7 @@ impl<K: Kind> ObjectApi<K> for Played<K> {
         let patch = unguarded.as_ref().unwrap_or(patch);
         let request = request::<K>(Verb::Patch, &key.name);
         let patched = self.caller.call(what, request, |lent| lent.api.patch::<K>(key, part, patch)).await;
-        if self.caller.of == Loop::Deployment && picks_node(patch) {
+        if self.caller.of == Controller::MachineDeployment && picks_node(patch) {
             self.caller.stage.with(|lent| lent.checks.picked(&lent.api, &key.name));
         }
         patched
@@ -288,7 +290,7 @@ impl<K: Kind> ObjectApi<K> for Played<K> {
                 },
             )
             .await;
-        if self.caller.of == Loop::Set {
+        if self.caller.of == Controller::MachineSet {
             let node = before.as_ref().map_or(NodePreserve::NoNode, |machine| {
                 machine_controllers::set::observe::preserve_of_node(machine, Some(&self.caller.nodes))
             });

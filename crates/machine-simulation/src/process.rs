@@ -8,8 +8,6 @@ mod parts;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    future::Future,
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
     time::Duration,
@@ -44,19 +42,17 @@ use controller_runtime::{
 };
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
 use machine_controllers::{
-    deployment::{self, DeploymentController, settings::DeploymentSettings},
+    deployment::settings::DeploymentSettings,
+    loops::{Controller, Loop, Pass},
     machine::{
-        MachineController,
+        FreezeSwitch,
         observation::{Answer, CreationGuarantee},
         settings::MachineSettings,
     },
-    overshooting::{self, OvershootController},
-    safety::{self, collector::Collector},
-    set::{
-        self, SetController,
-        routing::{Strength, Wake},
-    },
+    overshooting,
+    safety::collector::Collector,
     views::{ControlViews, node_store},
+    wakes::{Route, Strength, Wake, Wakes},
 };
 
 /// A pass takes no longer. One that does may overlap with what comes when a rollout's patience is over
@@ -65,21 +61,6 @@ const MOST_OPEN: Duration = Duration::from_secs(5);
 
 /// More events are not kept between two passes.
 const MOST_EVENTS: usize = 4096;
-
-/// The control loops of the simulation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Loop {
-    /// Of deployments.
-    Deployment,
-    /// Of sets.
-    Set,
-    /// Of machines.
-    Machine,
-    /// The overshoot guard.
-    Guard,
-    /// Of VMs and Nodes that are nobody's.
-    Collector,
-}
 
 /// What all processes of a world have in common.
 #[derive(Clone, Debug)]
@@ -109,10 +90,7 @@ impl Default for Binary {
 }
 
 /// What a loop is to look at.
-pub type Job = (Loop, ObjectKey);
-
-/// A pass that has begun.
-pub type Pass = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+pub type Job = (Controller, ObjectKey);
 
 /// A pass that is held up.
 struct Open {
@@ -154,10 +132,8 @@ pub struct Process {
     pub stage: Stage,
     /// Its time.
     pub clock: Arc<PlayedClock>,
-    deployments: Arc<DeploymentController>,
-    sets: Arc<SetController>,
-    guard: Arc<OvershootController>,
-    machines: Arc<MachineController>,
+    /// Its loops.
+    loops: Vec<Loop>,
     events: mpsc::Receiver<Pending>,
     /// Driver calls that have no answer yet.
     calls: UnderWay,
@@ -204,12 +180,16 @@ impl Process {
             notes,
             binary,
         };
+        let (freeze, collector) = (FreezeSwitch::default(), Arc::new(parts.collector()));
         let mut process = Self {
-            deployments: Arc::new(parts.deployments()),
-            sets: Arc::new(parts.sets(seed)),
-            guard: Arc::new(parts.guard()),
-            machines: Arc::new(parts.machines(seed)),
-            collector: Arc::new(parts.collector()),
+            loops: vec![
+                Loop::deployments(&Arc::new(parts.deployments()), &freeze),
+                Loop::sets(&Arc::new(parts.sets(seed)), &freeze),
+                Loop::machines(&Arc::new(parts.machines(seed))),
+                Loop::overshooting(&Arc::new(parts.guard()), "ns"),
+                Loop::orphans(&collector),
+            ],
+            collector,
             events,
             stage: parts.stage.clone(),
             clock,
@@ -236,14 +216,16 @@ impl Process {
         list(&process.pods, api);
         list(&process.views.machines, api);
         for class in classes::all_named(api) {
-            process.due.insert((Loop::Collector, ObjectKey::of(&*class)), now);
+            process.due.insert((Controller::MachineSafetyOrphanVms, ObjectKey::of(&*class)), now);
             process.views.secrets.apply(classes::secret(&class));
             process.views.classes.apply_shared(class);
         }
         for (watched, log) in process.watched.iter_mut().zip(&api.log) {
             *watched = log.len();
         }
-        process.due.insert((Loop::Guard, overshooting::routing::key_of("ns")), now);
+        let first: Vec<Job> =
+            process.loops.iter().filter_map(|run| Some((run.controller, run.first.clone()?))).collect();
+        process.due.extend(first.into_iter().map(|job| (job, now)));
         process.route(now);
         process
     }
@@ -275,34 +257,13 @@ impl Process {
                 News::Node(change) => self.may_be_granted(change),
                 News::Pod(change) => self.may_be_granted(change),
             }
-            let views = &self.views;
-            let mut woken: Vec<(Loop, Wake)> = Vec::new();
-            let mut wake = |of: Loop, wakes: Vec<Wake>| woken.extend(wakes.into_iter().map(|wake| (of, wake)));
-            match &news {
-                News::Machine(change) => {
-                    wake(Loop::Deployment, deployment::routing::deployments_of_machine(change, views));
-                    wake(Loop::Set, set::routing::sets_of_machine(change, views));
-                    self.machines.machine_changed(change);
-                    wake(Loop::Guard, overshooting::routing::after_machine(change));
-                    wake(Loop::Collector, collected(safety::routing::after_machine(change)));
-                }
-                News::Set(change) => {
-                    wake(Loop::Deployment, deployment::routing::deployments_of_set(change, views));
-                    wake(Loop::Set, set::routing::sets_of_set(change));
-                    wake(Loop::Guard, overshooting::routing::after_set(change));
-                }
-                News::Deployment(change) => {
-                    wake(Loop::Deployment, deployment::routing::deployments_of_deployment(change));
-                    wake(Loop::Guard, overshooting::routing::after_deployment(change));
-                }
-                News::Node(change) => {
-                    wake(Loop::Deployment, deployment::routing::deployments_of_node(change, views));
-                    wake(Loop::Set, set::routing::sets_of_node(change, views));
-                    wake(Loop::Collector, collected(safety::routing::after_node(change)));
-                    self.machines.node_changed(change);
-                }
-                News::Pod(change) => self.machines.pod_changed(change),
-            }
+            let woken = match &news {
+                News::Machine(change) => self.woken(change, |wakes| &wakes.machines),
+                News::Set(change) => self.woken(change, |wakes| &wakes.sets),
+                News::Deployment(change) => self.woken(change, |wakes| &wakes.deployments),
+                News::Node(change) => self.woken(change, |wakes| &wakes.nodes),
+                News::Pod(change) => self.woken(change, |wakes| &wakes.pods),
+            };
             for (of, wake) in woken {
                 let job = (of, wake.key);
                 let backs_off = self.failures.contains_key(&job) && self.due.contains_key(&job);
@@ -316,15 +277,25 @@ impl Process {
         let ended = std::mem::take(&mut *lock(&self.collected));
         for (key, outcome) in ended {
             self.collecting.remove(&key);
-            self.ends((Loop::Collector, key), &outcome, now);
+            self.ends((Controller::MachineSafetyOrphanVms, key), &outcome, now);
         }
     }
 
-    /// Machines that a change, a pass or an answer has woken are due.
+    /// What a change wakes in each loop.
+    fn woken<K>(&self, change: &Change<K>, route: fn(&Wakes) -> &Option<Route<K>>) -> Vec<(Controller, Wake)> {
+        let routed = |run: &Loop| {
+            let wakes = route(&run.wakes).as_ref().map(|route| route(change, &self.views)).unwrap_or_default();
+            let of = run.controller;
+            wakes.into_iter().map(move |wake| (of, wake))
+        };
+        self.loops.iter().flat_map(routed).collect()
+    }
+
+    /// Machines that a pass or an answer has woken are due.
     fn wake_machines(&mut self, now: Timestamp) {
         let woken = std::mem::take(&mut *lock(&self.woken));
         for key in woken {
-            self.wake((Loop::Machine, key), now);
+            self.wake((Controller::Machine, key), now);
         }
     }
 
@@ -341,7 +312,7 @@ impl Process {
 
     /// What may be begun, and from when on. The collector's jobs have a way of their own.
     fn waiting(&self) -> impl Iterator<Item = (&Job, &Timestamp)> {
-        let jobs = self.due.iter().filter(|((of, _), _)| *of != Loop::Collector);
+        let jobs = self.due.iter().filter(|((of, _), _)| *of != Controller::MachineSafetyOrphanVms);
         jobs.filter(|(job, _)| !self.open.iter().any(|open| open.job == **job))
     }
 
@@ -359,18 +330,18 @@ impl Process {
 
     /// When the next job is due; the guard's period does not count.
     pub fn next_due(&self) -> Option<Timestamp> {
-        self.next_due_of(|of| of != Loop::Guard)
+        self.next_due_of(|of| of != Controller::MachineSafetyOvershooting)
     }
 
     /// When the next job of such a loop is due.
-    pub fn next_due_of(&self, counts: impl Fn(Loop) -> bool) -> Option<Timestamp> {
+    pub fn next_due_of(&self, counts: impl Fn(Controller) -> bool) -> Option<Timestamp> {
         self.waiting().filter(|((of, _), _)| counts(*of)).map(|(_, at)| *at).min()
     }
 
     /// Lets the collector begin what it is to look at by now; whether there was anything. It goes on when tasks are polled.
     pub fn collect(&mut self, now: Timestamp, guard: Option<Guard>) -> bool {
         let is_due = |((of, key), at): &(&Job, &Timestamp)| {
-            *of == Loop::Collector && **at <= now && !self.collecting.contains(key)
+            *of == Controller::MachineSafetyOrphanVms && **at <= now && !self.collecting.contains(key)
         };
         let due: Vec<Job> = self.due.iter().filter(is_due).map(|(job, _)| job.clone()).collect();
         for job in &due {
@@ -391,7 +362,7 @@ impl Process {
     /// When the collector looks again at what may come to something: Nodes, and classes with VMs that it suspects.
     pub fn next_collection(&self) -> Option<Timestamp> {
         let matters = |key: &ObjectKey| key.namespace.is_empty() || !self.collector.suspects_of(key).is_empty();
-        let jobs = self.due.iter().filter(|((of, key), _)| *of == Loop::Collector && matters(key));
+        let jobs = self.due.iter().filter(|((of, key), _)| *of == Controller::MachineSafetyOrphanVms && matters(key));
         jobs.map(|(_, at)| *at).min()
     }
 
@@ -411,16 +382,19 @@ impl Process {
 
     /// The next run of the guard.
     pub fn guard_job() -> Job {
-        (Loop::Guard, overshooting::routing::key_of("ns"))
+        (Controller::MachineSafetyOvershooting, overshooting::routing::key_of("ns"))
     }
 
     /// Everything that there is to look at, due or not.
     pub fn all_jobs(&self) -> Vec<Job> {
-        let of = |kind: Loop, keys: Vec<ObjectKey>| keys.into_iter().map(move |key| (kind, key));
+        let of = |kind: Controller, keys: Vec<ObjectKey>| keys.into_iter().map(move |key| (kind, key));
         let deployments = self.views.deployments.snapshot().iter().map(|object| ObjectKey::of(&**object)).collect();
         let sets = self.views.sets.snapshot().iter().map(|object| ObjectKey::of(&**object)).collect();
         let machines = self.views.machines.snapshot().iter().map(|object| ObjectKey::of(&**object)).collect();
-        of(Loop::Deployment, deployments).chain(of(Loop::Set, sets)).chain(of(Loop::Machine, machines)).collect()
+        of(Controller::MachineDeployment, deployments)
+            .chain(of(Controller::MachineSet, sets))
+            .chain(of(Controller::Machine, machines))
+            .collect()
     }
 
     /// A pass over this job begins. What wakes it from now on wakes it again afterwards.
@@ -445,28 +419,9 @@ impl Process {
 
     /// A pass over this job.
     pub fn pass(&self, (of, key): &Job) -> Pass {
-        let key = key.clone();
-        match of {
-            Loop::Deployment => {
-                let controller = Arc::clone(&self.deployments);
-                Box::pin(async move { controller.reconcile(key).await })
-            }
-            Loop::Set => {
-                let controller = Arc::clone(&self.sets);
-                Box::pin(async move { controller.reconcile(key).await })
-            }
-            Loop::Guard => {
-                let controller = Arc::clone(&self.guard);
-                Box::pin(async move { controller.reconcile(key).await })
-            }
-            Loop::Collector => {
-                let controller = Arc::clone(&self.collector);
-                Box::pin(async move { controller.reconcile(key).await })
-            }
-            Loop::Machine => {
-                let controller = Arc::clone(&self.machines);
-                Box::pin(async move { controller.reconcile(key).await })
-            }
+        match self.loops.iter().find(|run| run.controller == *of) {
+            Some(run) => run.pass(key.clone()),
+            None => Box::pin(async { Outcome::Settled }),
         }
     }
 
@@ -534,11 +489,6 @@ impl Process {
             Object::Token(_) => {}
         }
     }
-}
-
-/// What the collector is woken for.
-fn collected(woken: Vec<safety::routing::Wake>) -> Vec<Wake> {
-    woken.into_iter().map(|(key, after)| Wake { after, ..Wake::now(key) }).collect()
 }
 
 /// Machines that are to be looked at.

@@ -18,13 +18,14 @@ use super::{
     nodes,
     played::Lent,
     pods,
-    process::{Binary, Job, Pass, Process, Work, later},
+    process::{Binary, Job, Process, Work, later},
     refusals::Refused,
     trace::Trace,
 };
 use controller_runtime::queue::Outcome;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use machine_api::names::{deployment_reason, machine_reason};
+use machine_controllers::loops::Pass;
 use machine_controllers::{
     deployment::{AvailabilityRule, DeploymentSettings},
     machine::observation::CreationGuarantee,

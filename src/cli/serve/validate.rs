@@ -18,15 +18,20 @@ use super::{
     simulation::simulation,
 };
 use crate::settings::{
-    AdmissionSettings, AutoscalerAnnotation, CertMode, ClientRate, ControlCluster, Controller, ControllerSet,
-    DriverSelection, HttpSettings, LateRequests, LeaderElection, MachineSettings, OldMachineSets, Profiling,
-    RolloutAvailability, RolloutSettings, SafetySettings, ServiceReference, Settings, ShutdownSettings, SniCertificate,
-    StandbyCaches, TargetCluster, TlsCipherSuite, TlsMinVersion, VmGoneCheck, WebhookSettings, Workers,
+    AdmissionSettings, CertMode, ClientRate, ControlCluster, Controller, ControllerSet, DriverSelection, HttpSettings,
+    LateRequests, LeaderElection, Profiling, SafetySettings, ServiceReference, Settings, ShutdownSettings,
+    SniCertificate, StandbyCaches, TargetCluster, TlsCipherSuite, TlsMinVersion, WebhookSettings, Workers,
 };
 use kube_values::duration::GoDuration;
 use machine_api::{
     defaulting::FinalizerDefault,
     validation::{Coverage, Profile},
+};
+use machine_controllers::{
+    deployment::{AutoscalerAnnotations, AvailabilityRule, DeploymentSettings, OldSets},
+    machine::settings::{MachineSettings, VmGoneCheck},
+    overshooting::Margins,
+    safety::freeze::Limits,
 };
 
 /// What the process finds around itself when it starts.
@@ -108,22 +113,18 @@ impl ServeArgs {
             standby_caches: if self.controllers.standby_caches { StandbyCaches::Warm } else { StandbyCaches::Cold },
             leader_election: leader_election(&self.election, surroundings, &mut problems),
             machine: machine(&self.machine, &mut problems),
-            rollout: RolloutSettings {
-                autoscaler_annotation: if self.controllers.autoscaler_scaledown_annotation_during_rollout {
-                    AutoscalerAnnotation::DuringRollout
+            rollout: DeploymentSettings {
+                autoscaler_annotations: if self.controllers.autoscaler_scaledown_annotation_during_rollout {
+                    AutoscalerAnnotations::DuringRollouts
                 } else {
-                    AutoscalerAnnotation::Never
+                    AutoscalerAnnotations::Never
                 },
                 availability: if self.controllers.strict_availability {
-                    RolloutAvailability::NodeReady
+                    AvailabilityRule::NodeReady
                 } else {
-                    RolloutAvailability::VmExists
+                    AvailabilityRule::VmExists
                 },
-                old_sets: if self.controllers.sync_old_machine_sets {
-                    OldMachineSets::Synced
-                } else {
-                    OldMachineSets::Left
-                },
+                old_sets: if self.controllers.sync_old_machine_sets { OldSets::Synced } else { OldSets::Left },
             },
             safety: safety(&self.safety, &mut problems),
             drivers: match &self.drivers.drivers {
@@ -442,6 +443,7 @@ fn machine(args: &MachineArgs, problems: &mut Problems) -> MachineSettings {
             .collect(),
         bootstrap_token_auth_extra_groups: args.bootstrap_token_auth_extra_groups.clone(),
         resource_exhausted_retry: if exhausted.is_zero() { DEFAULT_RESOURCE_EXHAUSTED_RETRY } else { exhausted },
+        ..MachineSettings::default()
     }
 }
 
@@ -460,8 +462,10 @@ fn safety(args: &SafetyArgs, problems: &mut Problems) -> SafetySettings {
     );
     SafetySettings {
         watch_silence,
-        safety_up: problems.count(args.safety_up, "--safety-up: safety up should be a non negative value"),
-        safety_down: problems.count(args.safety_down, "--safety-down: safety down should be a non negative value"),
+        margins: Margins {
+            up: problems.count(args.safety_up, "--safety-up: safety up should be a non negative value"),
+            down: problems.count(args.safety_down, "--safety-down: safety down should be a non negative value"),
+        },
         overshooting_period: problems.duration(
             args.machine_safety_overshooting_period,
             "--machine-safety-overshooting-period: machine safety overshooting period should be a non negative number",
@@ -470,16 +474,18 @@ fn safety(args: &SafetyArgs, problems: &mut Problems) -> SafetySettings {
             args.machine_safety_orphan_vms_period,
             "--machine-safety-orphan-vms-period: machine safety orphan VMs period should be a non negative number",
         ),
-        api_server_check_timeout: problems.duration(
+        api_servers: Limits {
+            timeout: problems.duration(
             args.machine_safety_apiserver_statuscheck_timeout,
             "--machine-safety-apiserver-statuscheck-timeout: machine safety APIServer status check timeout should be a \
              non negative number",
         ),
-        api_server_check_period: problems.duration(
+            period: problems.duration(
             args.machine_safety_apiserver_statuscheck_period,
             "--machine-safety-apiserver-statuscheck-period: machine safety APIServer status check period should be a \
              non negative number",
         ),
+        },
     }
 }
 

@@ -26,7 +26,7 @@ fn serve(flags: &[&str]) -> Result<Settings, Vec<String>> {
 #[test]
 fn mc_129_the_check_for_vanished_vms_is_switched_on_by_its_flag() {
     let settings = serve(&["--machine-vm-gone-check"]).unwrap();
-    assert_eq!(settings.machine.vm_gone_check, crate::settings::VmGoneCheck::On);
+    assert_eq!(settings.machine.vm_gone_check, VmGoneCheck::On);
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
             health_timeout: minutes(10),
             drain_timeout: minutes(2 * 60),
             in_place_update_timeout: minutes(20),
-            vm_gone_check: crate::settings::VmGoneCheck::Off,
+            vm_gone_check: VmGoneCheck::Off,
             preserve_timeout: minutes(96 * 60),
             max_evict_retries: 360,
             pv_detach_timeout: minutes(2),
@@ -54,17 +54,18 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
                 .into(),
             bootstrap_token_auth_extra_groups: String::new(),
             resource_exhausted_retry: minutes(10),
+            ..MachineSettings::default()
         }
     );
+    assert_eq!(settings.machine, MachineSettings::default(), "the flags and the room have the same defaults");
+    assert_eq!(settings.rollout, DeploymentSettings::default());
     assert_eq!(
         settings.safety,
         SafetySettings {
-            safety_up: 2,
-            safety_down: 1,
+            margins: Margins { up: 2, down: 1 },
             overshooting_period: minutes(1),
             orphan_vms_period: minutes(15),
-            api_server_check_timeout: Duration::from_secs(30),
-            api_server_check_period: minutes(1),
+            api_servers: Limits { timeout: Duration::from_secs(30), period: minutes(1) },
             watch_silence: Duration::from_secs(90),
         }
     );
@@ -316,7 +317,7 @@ fn views_are_not_served_by_whom_could_never_compute_them(#[case] flags: &[&str],
 fn s_cli_07_underscores_and_single_dashes_are_accepted() {
     let settings = serve(&["--safety_up=3", "-leader-elect=false", "-v=4", "--logtostderr", "--skip_headers=true"]);
     let settings = settings.unwrap();
-    assert_eq!((settings.safety.safety_up, settings.leader_election), (3, None));
+    assert_eq!((settings.safety.margins.up, settings.leader_election), (3, None));
 }
 
 #[test]
@@ -348,14 +349,10 @@ fn hardly_meant_values_warn() {
 }
 
 #[rstest]
-#[case::d_22_d_51_both_are_off(&[], RolloutAvailability::VmExists, OldMachineSets::Left)]
-#[case::d_22_strict_availability(&["--strict-availability"], RolloutAvailability::NodeReady, OldMachineSets::Left)]
-#[case::d_51_old_sets_are_synced(&["--sync-old-machine-sets=true"], RolloutAvailability::VmExists, OldMachineSets::Synced)]
-fn rollouts_may_be_stricter(
-    #[case] flags: &[&str],
-    #[case] availability: RolloutAvailability,
-    #[case] old_sets: OldMachineSets,
-) {
+#[case::d_22_d_51_both_are_off(&[], AvailabilityRule::VmExists, OldSets::Left)]
+#[case::d_22_strict_availability(&["--strict-availability"], AvailabilityRule::NodeReady, OldSets::Left)]
+#[case::d_51_old_sets_are_synced(&["--sync-old-machine-sets=true"], AvailabilityRule::VmExists, OldSets::Synced)]
+fn rollouts_may_be_stricter(#[case] flags: &[&str], #[case] availability: AvailabilityRule, #[case] old_sets: OldSets) {
     let flags: Vec<&str> = ["--target-kubeconfig=/kc"].iter().chain(flags).copied().collect();
     let settings = serve(&flags).unwrap();
     assert_eq!((settings.rollout.availability, settings.rollout.old_sets), (availability, old_sets));

@@ -21,8 +21,9 @@ use crate::{
         node_side_effects::bears_traces,
         waits,
     },
-    set::routing::{Wake, matters, set_of},
+    set::routing::{matters, set_of},
     views::{BY_CONTROLLER, BY_NAMESPACE, BY_NODE, ControlViews},
+    wakes::Wake,
 };
 
 /// The deployment itself.

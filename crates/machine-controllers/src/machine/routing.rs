@@ -1,6 +1,6 @@
 //! What wakes a machine: changes of itself, its siblings, its Node, its class, its Secrets, and the pods of its Node.
 //!
-//! Pure functions from a change to keys; [`MachineController`]'s `*_changed` methods put the keys into the queue. Source:
+//! Pure functions from a change to keys; [`MachineController::wakes`] gathers them. Source:
 //! spec/machine-controller §2.3, §2.5.
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -16,7 +16,10 @@ use super::{
     health_timeout::stands_in_the_way, in_place, node_metadata, node_ownership::provider_id,
     observation::conditions_of,
 };
-use crate::views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified};
+use crate::{
+    views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified},
+    wakes::{Wakes, route},
+};
 use controller_runtime::{key::ObjectKey, store::Change};
 use machine_api::{
     names::{annotation, finalizer, label},
@@ -265,47 +268,29 @@ fn may_be_drained(machine: &Machine) -> bool {
 }
 
 impl MachineController {
-    /// To be told of every change of a machine.
-    pub fn machine_changed(&self, change: &Change<Machine>) {
-        self.wake_all(after_machine(change, &self.views));
+    /// What wakes this loop. It remembers Nodes that go and come while it watches.
+    pub fn wakes(self: &Arc<Self>) -> Wakes {
+        let remembers = Arc::clone(self);
+        Wakes {
+            machines: route(after_machine),
+            nodes: route(move |change, views| remembers.woken_by_node(change, views)),
+            classes: route(after_class),
+            secrets: route(after_secret),
+            pods: route(after_pod),
+            attachments: route(after_attachment),
+            ..Wakes::default()
+        }
     }
 
-    /// To be told of every change of a Node.
-    pub fn node_changed(&self, change: &Change<Node>) {
-        let news = after_node(change, &self.views);
+    fn woken_by_node(&self, change: &Change<Node>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+        let news = after_node(change, views);
         for key in &news.vanished {
             self.node_vanished(key);
         }
         for key in &news.appeared {
             self.node_appeared(key);
         }
-        self.wake_all(news.wake);
-    }
-
-    /// To be told of every change of a class.
-    pub fn class_changed(&self, change: &Change<MachineClass>) {
-        self.wake_all(after_class(change, &self.views));
-    }
-
-    /// To be told of every change of a Secret.
-    pub fn secret_changed(&self, change: &Change<Secret>) {
-        self.wake_all(after_secret(change, &self.views));
-    }
-
-    /// To be told of every change of a pod in the target cluster.
-    pub fn pod_changed(&self, change: &Change<Pod>) {
-        self.wake_all(after_pod(change, &self.views));
-    }
-
-    /// To be told of every change of a volume attachment.
-    pub fn attachment_changed(&self, change: &Change<VolumeAttachment>) {
-        self.wake_all(after_attachment(change, &self.views));
-    }
-
-    fn wake_all(&self, keys: BTreeSet<ObjectKey>) {
-        for key in keys {
-            (self.wake)(key);
-        }
+        news.wake
     }
 }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 pub const EVICTION_RETRY: Duration = Duration::from_secs(20);
 
 /// Settings of the machine controller; the defaults are those of the flags.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineSettings {
     /// `--machine-creation-timeout`.
     pub creation_timeout: Duration,
@@ -34,7 +34,7 @@ pub struct MachineSettings {
     /// `--machine-pv-reattach-timeout`.
     pub pv_reattach_timeout: Duration,
     /// `--node-conditions`.
-    pub node_conditions: String,
+    pub node_conditions: Vec<String>,
     /// `--bootstrap-token-auth-extra-groups`.
     pub bootstrap_token_auth_extra_groups: String,
     /// `--resource-exhausted-retry`; zero counts as ten minutes.
@@ -90,7 +90,9 @@ impl Default for MachineSettings {
             max_evict_retries: 360,
             pv_detach_timeout: 2 * MINUTE,
             pv_reattach_timeout: Duration::from_secs(90),
-            node_conditions: "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable".to_owned(),
+            node_conditions: ["KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"]
+                .map(str::to_owned)
+                .into(),
             bootstrap_token_auth_extra_groups: String::new(),
             resource_exhausted_retry: 10 * MINUTE,
             concurrent_driver_calls: 500,
@@ -180,7 +182,10 @@ impl MachineSettings {
             } else {
                 self.resource_exhausted_retry
             },
-            unhealthy_conditions: condition_list(own.node_conditions.as_deref().unwrap_or(&self.node_conditions)),
+            unhealthy_conditions: match &own.node_conditions {
+                Some(own) => condition_list(own),
+                None => self.node_conditions.iter().cloned().collect(),
+            },
         }
     }
 }

@@ -26,6 +26,7 @@ use super::{
     testing_api::{PODS, Pods, client},
     testing_cloud::{SmallCloud, Vms},
 };
+use crate::wakes::listener;
 use crate::{
     drain::act::Evictor,
     views::{ControlViews, node_store},
@@ -39,7 +40,7 @@ use controller_runtime::{
     objects::Objects,
     queue::WorkQueue,
     refusals::Refusals,
-    store::Store,
+    store::{Listener, Store},
     tasks::TokioTasks,
 };
 use machine_api::{
@@ -402,16 +403,15 @@ fn start(
         settings: MachineSettings::default(),
         metrics: metrics.clone(),
     }));
-    let told = Arc::clone(&controller);
-    views.machines.set_listeners(vec![
-        Box::new(move |change| refusals.see(change)),
-        Box::new(move |change| told.machine_changed(change)),
-    ]);
-    let told = Arc::clone(&controller);
-    nodes.set_listeners(vec![
-        Box::new(move |change| of_target.see(change)),
-        Box::new(move |change| told.node_changed(change)),
-    ]);
+    let routes = controller.wakes();
+    let mut of_machines: Vec<Listener<Machine>> = vec![Box::new(move |change| refusals.see(change))];
+    let woken = Arc::clone(&queue);
+    of_machines.extend(routes.machines.map(|route| listener(route, &views, move |wake| woken.add(wake.key))));
+    views.machines.set_listeners(of_machines);
+    let mut of_nodes: Vec<Listener<Node>> = vec![Box::new(move |change| of_target.see(change))];
+    let woken = Arc::clone(&queue);
+    of_nodes.extend(routes.nodes.map(|route| listener(route, &views, move |wake| woken.add(wake.key))));
+    nodes.set_listeners(of_nodes);
     let (all, mut heard) = {
         let api = lock(api);
         (api.objects.clone(), 0)

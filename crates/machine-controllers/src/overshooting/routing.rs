@@ -11,7 +11,7 @@ use machine_api::{
     v1alpha1::{Machine, MachineDeployment, MachineSet},
 };
 
-use crate::set::routing::Wake;
+use crate::wakes::Wake;
 
 /// Machines come in crowds, and one run looks at all of them.
 const GATHER: Duration = Duration::from_millis(200);

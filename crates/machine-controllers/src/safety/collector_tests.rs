@@ -276,7 +276,7 @@ async fn mc_189_the_vm_of_a_machine_that_lost_its_finalizer_is_collected_after_t
         old: Some(Arc::new(machine)),
         new: None,
     });
-    assert_eq!(woken.first().map(|(key, _)| key.clone()), Some(ObjectKey::new("ns", "c")), "its end wakes the class");
+    assert_eq!(woken.first().map(|wake| wake.key.clone()), Some(ObjectKey::new("ns", "c")), "its end wakes the class");
     assert_eq!(scene.look("c").await, Duration::from_secs(60));
     assert!(scene.deleted().is_empty(), "one verdict is not enough");
     scene.look("c").await;

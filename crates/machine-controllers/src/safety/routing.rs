@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::orphans::tells_of_several_vms;
+use crate::wakes::Wake;
 use controller_runtime::{key::ObjectKey, store::Change};
 use machine_api::{
     names::{annotation, finalizer, label},
@@ -20,16 +21,13 @@ const AFTER_A_MACHINE: Duration = Duration::from_secs(5);
 /// Two managers of one target cluster that each take the other's Nodes for nobody's must not race.
 const AFTER_A_MARK: Duration = Duration::from_secs(60);
 
-/// A key, and when to look at it.
-pub type Wake = (ObjectKey, Duration);
-
 /// After a change of a class.
 pub fn after_class(change: &Change<MachineClass>) -> Vec<Wake> {
     let is_news = match (&change.old, &change.new) {
         (Some(old), Some(new)) => old.metadata.generation != new.metadata.generation,
         _ => true,
     };
-    change.newest().filter(|_| is_news).map(|class| (ObjectKey::of(&**class), Duration::ZERO)).into_iter().collect()
+    change.newest().filter(|_| is_news).map(|class| Wake::now(ObjectKey::of(&**class))).into_iter().collect()
 }
 
 /// After a change of a machine: its class when it has ended or when a driver saw several VMs, its Nodes when it begins
@@ -40,15 +38,15 @@ pub fn after_machine(change: &Change<Machine>) -> Vec<Wake> {
     let class = ObjectKey::new(newest.namespace().unwrap_or_default(), newest.spec.class.name.clone());
     let says = |machine: &Arc<Machine>| tells_of_several_vms(machine);
     if change.new.is_none() {
-        woken.push((class, AFTER_A_MACHINE));
+        woken.push(Wake { after: AFTER_A_MACHINE, ..Wake::now(class) });
     } else if change.new.as_ref().is_some_and(says) && !change.old.as_ref().is_some_and(says) {
-        woken.push((class, Duration::ZERO));
+        woken.push(Wake::now(class));
     }
     let node = |machine: Option<&Arc<Machine>>| machine.and_then(|machine| machine.labels().get(label::NODE).cloned());
     let (before, now) = (node(change.old.as_ref()), node(change.new.as_ref()));
     if before != now {
         let named = [before, now].into_iter().flatten().filter(|name| !name.is_empty());
-        woken.extend(named.map(|name| (ObjectKey::cluster_scoped(name), Duration::ZERO)));
+        woken.extend(named.map(|name| Wake::now(ObjectKey::cluster_scoped(name))));
     }
     woken
 }
@@ -64,8 +62,8 @@ pub fn after_node(change: &Change<Node>) -> Vec<Wake> {
     });
     let is_touched = change.old.as_ref().is_some_and(|old| held(old) != held(new) || marked(old) != marked(new));
     match (begins, is_touched) {
-        (true, _) => vec![(ObjectKey::of(&**new), Duration::ZERO)],
-        (false, true) => vec![(ObjectKey::of(&**new), AFTER_A_MARK)],
+        (true, _) => vec![Wake::now(ObjectKey::of(&**new))],
+        (false, true) => vec![Wake { after: AFTER_A_MARK, ..Wake::now(ObjectKey::of(&**new)) }],
         (false, false) => Vec::new(),
     }
 }
@@ -90,7 +88,7 @@ mod tests {
     }
 
     fn names(woken: Vec<Wake>) -> Vec<String> {
-        woken.into_iter().map(|(key, _)| key.to_string()).collect()
+        woken.into_iter().map(|wake| wake.key.to_string()).collect()
     }
 
     #[rstest]

@@ -3,66 +3,21 @@
 //! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). A change that no decision about a
 //! set reads wakes nobody.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use controller_runtime::{key::ObjectKey, refusals::is_unchanged, store::Change};
 use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 use kube_values::selector;
 use machine_api::{
     names::annotation,
     v1alpha1::{Machine, MachineClass, MachineSet, controller_of},
 };
 
-use crate::views::{BY_NAMESPACE, BY_NODE, BY_SECRET, BY_TEMPLATE_CLASS, ControlViews, qualified};
-
-/// The pause before a pass in which further changes may gather.
-pub const SOON: Duration = Duration::from_millis(20);
-
-/// Whether a wake-up is stronger than the back-off of a key whose last pass failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Strength {
-    /// Something has changed that the next pass may depend on: it runs at once.
-    EndsBackOff,
-    /// The change may come from the failed pass itself: its back-off holds.
-    KeepsBackOff,
-}
-
-/// A key to look at, and how soon: machines come and go in crowds, and one pass can deal with many of them.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Wake {
-    /// The key.
-    pub key: ObjectKey,
-    /// After this time.
-    pub after: Duration,
-    /// What it means for a key whose last pass failed.
-    pub strength: Strength,
-}
-
-impl Wake {
-    /// A wake-up without delay.
-    pub fn now(key: ObjectKey) -> Self {
-        Self { key, after: Duration::ZERO, strength: Strength::EndsBackOff }
-    }
-
-    /// A wake-up by the object itself. A pass that fails says so in the status, and that is no reason to run it again.
-    pub fn by_itself<K>(change: &Change<K>, is_status_alone: impl Fn(&K, &K) -> bool) -> Option<Self>
-    where
-        K: Resource<DynamicType = ()>,
-    {
-        let object = change.newest()?;
-        let strength = match (change.old.as_deref(), change.new.as_deref()) {
-            (Some(old), Some(new)) if is_status_alone(old, new) => Strength::KeepsBackOff,
-            _ => Strength::EndsBackOff,
-        };
-        Some(Self { strength, ..Self::now(ObjectKey::of(&**object)) })
-    }
-
-    /// A wake-up in which further changes may gather.
-    pub fn soon(key: ObjectKey) -> Self {
-        Self { after: SOON, ..Self::now(key) }
-    }
-}
+use crate::{
+    views::{BY_NAMESPACE, BY_NODE, BY_SECRET, BY_TEMPLATE_CLASS, ControlViews, qualified},
+    wakes::Wake,
+};
 
 /// The set itself.
 pub fn sets_of_set(change: &Change<MachineSet>) -> Vec<Wake> {
@@ -123,7 +78,7 @@ pub fn sets_of_secret(change: &Change<Secret>, views: &ControlViews) -> Vec<Wake
 
 fn sets_with_class(class: &MachineClass, views: &ControlViews) -> Vec<Wake> {
     let name = qualified(class.metadata.namespace.as_deref().unwrap_or_default(), &class.name_any());
-    views.sets.by_index(BY_TEMPLATE_CLASS, &name).iter().map(|set| Wake::soon(ObjectKey::of(&**set))).collect()
+    views.sets.by_index(BY_TEMPLATE_CLASS, &name).iter().map(|set| Wake::by_grant(ObjectKey::of(&**set))).collect()
 }
 
 /// The sets of Failed machines whose Node says something new about their preservation.
@@ -192,6 +147,7 @@ mod tests {
 
     use super::*;
     use crate::set::testing::*;
+    use crate::wakes::Strength;
 
     fn views() -> ControlViews {
         let views = ControlViews::default();

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use super::{
     super::{
         nodes::{is_ready_for_update, tell_result},
-        process::{Job, Loop, later},
+        process::{Job, later},
     },
     Stuck, World,
 };
@@ -21,6 +21,7 @@ use machine_api::{
     names::{label, update_result},
     v1alpha1::{Machine, MachinePhase, OrchestrationType, StrategyType, controller_of},
 };
+use machine_controllers::loops::Controller;
 use machine_controllers::{set::counts::is_terminating, views::BY_NODE};
 
 /// What is known of updates in place.
@@ -36,9 +37,16 @@ impl World<'_> {
     /// Whether a pass is played: all of deployments and sets, and those of machines that are being updated.
     pub(super) fn is_played(&self, (of, key): &Job) -> bool {
         match of {
-            Loop::Deployment | Loop::Set => true,
-            Loop::Machine => self.process.views.machines.get(key).is_some_and(|machine| self.is_updating(&machine)),
-            Loop::Guard | Loop::Collector => false,
+            Controller::MachineDeployment | Controller::MachineSet => true,
+            Controller::Machine => {
+                self.process.views.machines.get(key).is_some_and(|machine| self.is_updating(&machine))
+            }
+            Controller::MachineSafetyOvershooting
+            | Controller::MachineSafetyOrphanVms
+            | Controller::MachineSafetyApiServer
+            | Controller::MachineClass
+            | Controller::Secret
+            | Controller::Node => false,
         }
     }
 

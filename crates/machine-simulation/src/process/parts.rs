@@ -10,7 +10,7 @@ use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Binary, Loop, Woken, lock};
+use super::{Binary, Woken, lock};
 use crate::{
     api::Kind,
     guards::{Guard, cleans, deployment_without, machine_without, set_without, told_without},
@@ -33,6 +33,7 @@ use machine_controllers::{
     Decision,
     deployment::{self, DeploymentController, DeploymentDeps, observe::DeploymentObservation},
     drain::act::Evictor,
+    loops::Controller,
     machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, observation::Observation},
     overshooting::{self, Margins, OvershootController, OvershootDeps},
     safety::{
@@ -84,7 +85,7 @@ impl Parts<'_> {
     }
 
     /// What is behind each call of a loop.
-    fn caller(&self, of: Loop) -> Caller {
+    fn caller(&self, of: Controller) -> Caller {
         Caller {
             stage: self.stage.clone(),
             of,
@@ -95,7 +96,7 @@ impl Parts<'_> {
     }
 
     /// Objects as a loop reads and writes them.
-    fn objects<K: Kind>(&self, of: Loop, store: &Arc<Store<K>>) -> Objects<K> {
+    fn objects<K: Kind>(&self, of: Controller, store: &Arc<Store<K>>) -> Objects<K> {
         let caller = self.caller(of);
         let hears_itself = !self.lacks(Guard::OwnWrites);
         let api = Arc::new(Played::new(&caller, store));
@@ -107,10 +108,10 @@ impl Parts<'_> {
         let views = self.views;
         DeploymentController::new(DeploymentDeps {
             views: views.clone(),
-            deployments: self.objects(Loop::Deployment, &views.deployments),
-            sets: self.objects(Loop::Deployment, &views.sets),
-            machines: self.objects(Loop::Deployment, &views.machines),
-            nodes: Some(self.objects(Loop::Deployment, self.nodes)),
+            deployments: self.objects(Controller::MachineDeployment, &views.deployments),
+            sets: self.objects(Controller::MachineDeployment, &views.sets),
+            machines: self.objects(Controller::MachineDeployment, &views.machines),
+            nodes: Some(self.objects(Controller::MachineDeployment, self.nodes)),
             node_store: Some(Arc::clone(self.nodes)),
             clock: self.clock(),
             gate: self.gate(),
@@ -136,8 +137,8 @@ impl Parts<'_> {
         let views = self.views;
         SetController::new(SetDeps {
             views: views.clone(),
-            machines: self.objects(Loop::Set, &views.machines),
-            sets: self.objects(Loop::Set, &views.sets),
+            machines: self.objects(Controller::MachineSet, &views.machines),
+            sets: self.objects(Controller::MachineSet, &views.sets),
             nodes: Some(Arc::clone(self.nodes)),
             clock: self.clock(),
             gate: self.gate(),
@@ -162,8 +163,8 @@ impl Parts<'_> {
         let views = self.views;
         OvershootController::new(OvershootDeps {
             views: views.clone(),
-            sets: self.objects(Loop::Guard, &views.sets),
-            deployments: self.objects(Loop::Guard, &views.deployments),
+            sets: self.objects(Controller::MachineSafetyOvershooting, &views.sets),
+            deployments: self.objects(Controller::MachineSafetyOvershooting, &views.deployments),
             clock: self.clock(),
             recorder: Recorder::new(overshooting::COMPONENT, self.notes.clone()),
             margins: MARGINS,
@@ -177,15 +178,19 @@ impl Parts<'_> {
         // Tokens are read where they are.
         let no_view = Arc::new(Store::<Secret>::new(Vec::new()));
         let target = TargetParts {
-            nodes: self.objects(Loop::Machine, self.nodes),
+            nodes: self.objects(Controller::Machine, self.nodes),
             node_store: Arc::clone(self.nodes),
-            tokens: Objects::over(Arc::new(Played::new(&self.caller(Loop::Machine), &no_view)), self.gate(), None),
+            tokens: Objects::over(
+                Arc::new(Played::new(&self.caller(Controller::Machine), &no_view)),
+                self.gate(),
+                None,
+            ),
             drain_views: Arc::new(PlayedPods(Arc::clone(self.pods))),
             evictor: self.evictor(),
         };
         MachineController::new(MachineDeps {
             views: self.views.clone(),
-            machines: self.objects(Loop::Machine, &self.views.machines),
+            machines: self.objects(Controller::Machine, &self.views.machines),
             target: Some(target),
             drivers: self.drivers(),
             wake: Arc::new(move |key| {
@@ -207,8 +212,8 @@ impl Parts<'_> {
         Collector::new(CollectorDeps {
             views: self.views.clone(),
             namespace: "ns".to_owned(),
-            machines: self.objects(Loop::Collector, &self.views.machines),
-            nodes: Some((self.objects(Loop::Collector, self.nodes), Arc::clone(self.nodes))),
+            machines: self.objects(Controller::MachineSafetyOrphanVms, &self.views.machines),
+            nodes: Some((self.objects(Controller::MachineSafetyOrphanVms, self.nodes), Arc::clone(self.nodes))),
             drivers: self.drivers(),
             clock: self.clock(),
             gate: self.gate(),
@@ -241,7 +246,7 @@ impl Parts<'_> {
     }
 
     fn evictor(&self) -> Evictor {
-        let caller = self.caller(Loop::Machine);
+        let caller = self.caller(Controller::Machine);
         let pods = Arc::new(Played::new(&caller, self.pods));
         Evictor::over(
             Arc::new(PlayedEvictions(caller)),

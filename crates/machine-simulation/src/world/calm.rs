@@ -11,12 +11,13 @@ use super::{
         edits,
         history::Luck,
         nodes, pods,
-        process::{Loop, Process, Work, later},
+        process::{Process, Work, later},
         refusals::Refused,
         rest, tampering,
     },
     World,
 };
+use machine_controllers::loops::Controller;
 
 /// How long a driver call takes in calm weather.
 const CALL_TIME: Duration = Duration::from_secs(2);
@@ -122,8 +123,10 @@ impl World {
         }
         // One loop after the other, as deployments and sets rest between passes while machines come and go.
         let due = self.leader.due(self.now);
-        let is_due = |of: &Loop| due.iter().any(|job| job.0 == *of);
-        if let Some(of) = [Loop::Machine, Loop::Set, Loop::Deployment].into_iter().find(is_due) {
+        let is_due = |of: &Controller| due.iter().any(|job| job.0 == *of);
+        if let Some(of) =
+            [Controller::Machine, Controller::MachineSet, Controller::MachineDeployment].into_iter().find(is_due)
+        {
             for job in due.into_iter().filter(|job| job.0 == of) {
                 self.pass(job, Work::Pass, None);
                 *passes += 1;
