@@ -200,6 +200,19 @@ fn patches_are_made_in_one_file_of_a_room() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// A driver's author reads one page.
+#[test]
+fn the_page_on_drivers_names_every_call() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(root.join(path)).expect("the file is there");
+    let (source, page) = (read("crates/machine-driver/src/lib.rs"), read("docs/drivers.md"));
+    let (_, contract) = source.split_once("pub trait Driver").expect("the contract is there");
+    let calls: Vec<&str> = contract.split("fn ").skip(1).filter_map(|call| Some(call.split_once('(')?.0)).collect();
+    assert!(calls.len() > 10, "{calls:?}");
+    let unnamed: Vec<_> = calls.iter().filter(|call| !page.contains(&format!("`{call}`"))).collect();
+    assert!(unnamed.is_empty(), "docs/drivers.md does not name {unnamed:?}");
+}
+
 /// What the controllers know is a value; the sentences made of it are for people.
 #[test]
 fn only_texts_of_the_original_are_read_back() {

@@ -78,6 +78,8 @@ pub struct Settings {
     pub rollout: DeploymentSettings,
     /// Periods of the safety loops.
     pub safety: SafetySettings,
+    /// Whose VMs are where a class says nothing of that; with the namespace of the class.
+    pub cluster_name: Option<String>,
     /// Which drivers this process serves.
     pub drivers: DriverSelection,
     /// The virtual cloud.

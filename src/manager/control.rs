@@ -325,17 +325,13 @@ fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, live: Arc<Latch>, task
         client: clusters.control.client(Purpose::Simulation),
         namespace: parts.common.settings.namespace.clone(),
     };
+    parts.drivers.simulation_may_begin(target, state);
     let parts = Arc::clone(parts);
     tasks.spawn_fallible(Stage::Support, "drivers", async move {
-        if stop.run_until_cancelled(parts.leadership.won()).await.is_none() {
-            return Ok(());
+        match stop.run_until_cancelled(parts.leadership.won()).await {
+            None => Ok(()),
+            Some(()) => parts.drivers.live(&stop, &live).await,
         }
-        let simulation = parts.drivers.lead(target, state, stop.clone()).await?;
-        live.open();
-        let running = simulation.into_iter().map(|task| task.future);
-        futures::future::join_all(running).await;
-        stop.cancelled().await;
-        Ok::<(), anyhow::Error>(())
     });
 }
 

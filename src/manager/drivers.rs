@@ -1,8 +1,10 @@
-//! Which drivers this process has.
+//! Which drivers this process has, and their life: they begin and end with its leadership.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use futures::future::{join_all, try_join_all};
 use rand::Rng;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Common, stream};
@@ -10,10 +12,9 @@ use crate::{
     DriverSet,
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
 };
-use driver_virtual::{
-    self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, SimulationTask, Standby, StatePlace,
-};
-use machine_driver::{Driver, Measured, Registry};
+use controller_runtime::latch::Latch;
+use driver_virtual::{self, AdminAddress, ConfigMapAccess, Impersonation, SimulationOptions, Standby, StatePlace};
+use machine_driver::{Code, Driver, Measured, Registry, answered};
 
 /// The drivers of this process. Admission asks them about classes on every replica; their clouds live with the leader.
 #[derive(Clone)]
@@ -31,24 +32,83 @@ impl Drivers {
             DriverSelection::All => true,
             DriverSelection::Only(providers) => providers.contains(provider),
         };
-        let measured = |driver| -> Arc<dyn Driver> { Arc::new(Measured::new(driver, common.metrics.clone())) };
+        let cluster = &common.settings.cluster_name;
+        let measured = |driver| -> Arc<dyn Driver> {
+            Arc::new(Measured::new(driver, common.metrics.clone()).of_cluster(cluster.clone()))
+        };
         let registry = all.registry(Arc::<Standby>::clone(&simulation), is_wanted, measured);
         Ok(Self { registry, simulation, options })
     }
 
-    /// Begins what only the leader has; answers the tasks that must run for it.
-    pub(super) async fn lead(
-        &self,
-        target: Option<kube::Client>,
-        state: ConfigMapAccess,
-        shutdown: CancellationToken,
-    ) -> anyhow::Result<Vec<SimulationTask>> {
+    /// What the virtual cloud begins with, should this process lead.
+    pub(super) fn simulation_may_begin(&self, target: Option<kube::Client>, state: ConfigMapAccess) {
         let options = SimulationOptions { config_maps: Some(state), ..self.options.clone() };
-        let cloud = driver_virtual::start(options, target, shutdown).await?;
-        let tasks = cloud.take_tasks();
-        self.simulation.lead(cloud);
-        Ok(tasks)
+        self.simulation.may_begin(options, target);
     }
+
+    /// The drivers live from now on, until `stop` and the end of their tasks; `begun` is opened once all have begun, or have had
+    /// the time for it.
+    ///
+    /// # Errors
+    /// That of a driver that can't ever begin.
+    pub(super) async fn live(&self, stop: &CancellationToken, begun: &Latch) -> anyhow::Result<()> {
+        let drivers = self.registry.drivers();
+        let (tell, mut told) = mpsc::channel(drivers.len().max(1));
+        let lives = drivers.into_iter().map(|driver| live(driver, tell.clone(), stop.clone()));
+        let lives = try_join_all(lives.collect::<Vec<_>>());
+        drop(tell);
+        let opening = async {
+            let all = async { while told.recv().await.is_some() {} };
+            if tokio::time::timeout(BEGIN_WITHIN, all).await.is_err() {
+                tracing::warn!("not all drivers have begun; their machines wait, the others' do not");
+            }
+            begun.open();
+        };
+        let (lived, ()) = tokio::join!(lives, opening);
+        lived.map(drop)
+    }
+}
+
+/// Loops wait so long for drivers to begin; one try takes no longer either.
+const BEGIN_WITHIN: Duration = Duration::from_secs(30);
+/// Pause before a driver that could not begin tries again; it doubles with each try.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// So long the end of a driver may take.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// A driver from its beginning to its end; `begun` is dropped once it has begun.
+async fn live(driver: Arc<dyn Driver>, begun: mpsc::Sender<()>, stop: CancellationToken) -> anyhow::Result<()> {
+    let name = driver.info().name;
+    let mut pause = FIRST_PAUSE;
+    let tasks = loop {
+        let beginning = answered(BEGIN_WITHIN, driver.begin(stop.clone()));
+        match stop.run_until_cancelled(beginning).await {
+            None => return Ok(()),
+            Some(Ok(tasks)) => break tasks,
+            Some(Err(status)) if may_begin_later(status.code) => {
+                tracing::warn!(driver = name, %status, ?pause, "the driver can't begin; it is tried again");
+            }
+            Some(Err(status)) => anyhow::bail!("driver {name} can't begin: {}", status.message),
+        }
+        if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+            return Ok(());
+        }
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    };
+    drop(begun);
+    join_all(tasks.into_iter().map(|task| task.run)).await;
+    stop.cancelled().await;
+    if tokio::time::timeout(END_WITHIN, driver.end()).await.is_err() {
+        tracing::warn!(driver = name, "the driver did not end in time");
+    }
+    Ok(())
+}
+
+/// Whether a driver that failed so may begin after all.
+fn may_begin_later(code: Code) -> bool {
+    [Code::Unavailable, Code::DeadlineExceeded, Code::Aborted, Code::ResourceExhausted, Code::Unknown].contains(&code)
 }
 
 fn options(common: &Common) -> SimulationOptions {
@@ -71,5 +131,114 @@ fn options(common: &Common) -> SimulationOptions {
             SimulationAdmin::Unix(path) => AdminAddress::Unix(path.clone()),
         }),
         ..SimulationOptions::new(common.clock.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use kube_values::field::Findings;
+    use machine_api::v1alpha1::MachineClass;
+    use machine_driver::{
+        Capabilities, CreatedVm, DeletedVm, DriverInfo, DriverTask, ListRequest, ListedVm, MachineRequest, OpContext,
+        Status, VmIdentity, VolumeIdsRequest,
+    };
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    /// A driver that fails to begin with these codes first, and notes what happens to it.
+    struct Living {
+        info: DriverInfo,
+        fails: Mutex<Vec<Code>>,
+        diary: Arc<Mutex<Vec<&'static str>>>,
+    }
+
+    impl Living {
+        fn failing(codes: &[Code]) -> (Arc<Self>, Arc<Mutex<Vec<&'static str>>>) {
+            let diary = Arc::<Mutex<Vec<&'static str>>>::default();
+            let info = DriverInfo {
+                name: "living",
+                providers: vec!["living".to_owned()],
+                schema: None,
+                capabilities: Capabilities::default(),
+            };
+            let fails = Mutex::new(codes.iter().rev().copied().collect());
+            (Arc::new(Self { info, fails, diary: Arc::clone(&diary) }), diary)
+        }
+    }
+
+    #[async_trait]
+    impl Driver for Living {
+        fn info(&self) -> &DriverInfo {
+            &self.info
+        }
+        async fn begin(&self, stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
+            if let Some(code) = self.fails.lock().unwrap().pop() {
+                return Err(Status::new(code, "no room"));
+            }
+            self.diary.lock().unwrap().push("begins");
+            let diary = Arc::clone(&self.diary);
+            let run = Box::pin(async move {
+                diary.lock().unwrap().push("task runs");
+                stop.cancelled().await;
+                diary.lock().unwrap().push("task ends");
+            });
+            Ok(vec![DriverTask { name: "of-a-test", run }])
+        }
+        async fn end(&self) {
+            self.diary.lock().unwrap().push("ends");
+        }
+        fn validate(&self, _: &MachineClass, _: &mut Findings) {}
+        async fn create_machine(&self, _: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn delete_machine(&self, _: &OpContext, _: MachineRequest) -> Result<DeletedVm, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn get_machine_status(&self, _: &OpContext, _: MachineRequest) -> Result<VmIdentity, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn list_machines(&self, _: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+        async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+            Err(Status::new(Code::Unimplemented, "no"))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_begins_and_ends_with_its_tasks() {
+        let (driver, diary) = Living::failing(&[Code::Unavailable, Code::Aborted]);
+        let (stop, (begun, mut told)) = (CancellationToken::new(), mpsc::channel(1));
+        let started = Instant::now();
+        let life = tokio::spawn(live(driver, begun, stop.clone()));
+        assert_eq!(told.recv().await, None, "it has begun");
+        assert_eq!(started.elapsed(), Duration::from_secs(3), "at the third try, after pauses of 1 and 2 s");
+        tokio::task::yield_now().await;
+        stop.cancel();
+        life.await.unwrap().unwrap();
+        assert_eq!(*diary.lock().unwrap(), ["begins", "task runs", "task ends", "ends"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_that_can_never_begin_ends_the_process_and_says_why() {
+        let (driver, diary) = Living::failing(&[Code::FailedPrecondition]);
+        let error = live(driver, mpsc::channel(1).0, CancellationToken::new()).await.unwrap_err();
+        assert_eq!(error.to_string(), "driver living can't begin: no room");
+        assert!(diary.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_stops_does_not_wait_for_a_driver_to_begin() {
+        let (driver, diary) = Living::failing(&[Code::Unavailable; 100]);
+        let stop = CancellationToken::new();
+        let life = tokio::spawn(live(driver, mpsc::channel(1).0, stop.clone()));
+        tokio::time::sleep(Duration::from_secs(70)).await;
+        stop.cancel();
+        timeout(Duration::from_millis(1), life).await.unwrap().unwrap().unwrap();
+        assert!(diary.lock().unwrap().is_empty(), "what has not begun does not end");
     }
 }

@@ -21,7 +21,7 @@ use kube_values::field::{FieldPath, Findings};
 use machine_api::v1alpha1::MachineClass;
 use machine_driver::{
     Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest,
-    OpContext, SameInstance, Status, VmIdentity, VolumeIdsRequest,
+    OpContext, Owner, SameInstance, Status, VmIdentity, VolumeIdsRequest,
 };
 
 #[cfg(test)]
@@ -204,7 +204,13 @@ impl VirtualCloud {
 
 /// A list shows the VMs of a cluster and role.
 pub(super) fn inventory_key(class: &MachineClass) -> String {
-    VmTemplate::of_class(class).owner()
+    owner(class).to_string()
+}
+
+/// What the tags of a class say, in the spelling of any provider; without them the namespace and the class.
+pub(super) fn owner(class: &MachineClass) -> Owner {
+    let VmTemplate { cluster, role, .. } = VmTemplate::of_class(class);
+    Owner { cluster, role }
 }
 
 /// All clouds that it plays write ids that end in what names the instance.

@@ -30,7 +30,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -51,7 +50,7 @@ use self::{
     persistence::Keeper,
     shared::{Knowledge, Shared},
 };
-use machine_driver::DriverInfo;
+use machine_driver::{DriverInfo, DriverTask};
 
 /// Providers that are impersonated when simulation is enabled and the configuration does not say otherwise.
 const IMPERSONATED: [&str; 4] = ["AWS", "Azure", "GCP", "OpenStack"];
@@ -138,19 +137,11 @@ pub enum SimulationError {
     },
 }
 
-/// A task of the simulation, to be run by the caller's supervisor. It ends when the shutdown token is cancelled.
-pub struct SimulationTask {
-    /// Its name.
-    pub name: &'static str,
-    /// Its work.
-    pub future: BoxFuture<'static, ()>,
-}
-
 /// A running simulation; the driver of the provider `virtual` and of those it impersonates.
 pub struct VirtualCloud {
     info: DriverInfo,
     shared: Arc<Shared>,
-    tasks: Mutex<Vec<SimulationTask>>,
+    tasks: Mutex<Vec<DriverTask>>,
 }
 
 impl fmt::Debug for VirtualCloud {
@@ -161,7 +152,7 @@ impl fmt::Debug for VirtualCloud {
 
 impl VirtualCloud {
     /// The tasks that must run for VMs to boot, for Nodes to live and for the admin API to answer. Handed out once.
-    pub fn take_tasks(&self) -> Vec<SimulationTask> {
+    pub fn take_tasks(&self) -> Vec<DriverTask> {
         std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -198,22 +189,22 @@ pub async fn start(
     let notices = target.is_some().then_some(sender);
     let shared = Arc::new(Shared::new(cloud, clock, keeper, notices, knowledge));
 
-    let mut tasks: Vec<SimulationTask> = Vec::new();
+    let mut tasks: Vec<DriverTask> = Vec::new();
     let timers = shared::run_timers(Arc::clone(&shared), shutdown.clone());
-    tasks.push(SimulationTask { name: "virtual-cloud-timers", future: Box::pin(timers) });
+    tasks.push(DriverTask { name: "virtual-cloud-timers", run: Box::pin(timers) });
     if let Some(path) = options.config {
         let reload = reload::run(path, text, options.defaults, Arc::clone(&shared), shutdown.clone());
-        tasks.push(SimulationTask { name: "virtual-cloud-config", future: Box::pin(reload) });
+        tasks.push(DriverTask { name: "virtual-cloud-config", run: Box::pin(reload) });
     }
     if let Some(client) = target {
         let kubelet = Kubelet::new(Arc::clone(&shared), client, receiver);
-        tasks.push(SimulationTask { name: "virtual-cloud-kubelet", future: Box::pin(kubelet.run(shutdown.clone())) });
+        tasks.push(DriverTask { name: "virtual-cloud-kubelet", run: Box::pin(kubelet.run(shutdown.clone())) });
     }
     if let Some(address) = options.admin {
         let serving = admin::serve(&address, Arc::clone(&shared), shutdown)
             .await
             .map_err(|source| SimulationError::Admin { address: address.clone(), source })?;
-        tasks.push(SimulationTask { name: "virtual-cloud-admin", future: serving });
+        tasks.push(DriverTask { name: "virtual-cloud-admin", run: serving });
     }
     let info = driver::driver_info(impersonated);
     Ok(Arc::new(VirtualCloud { info, shared, tasks: Mutex::new(tasks) }))

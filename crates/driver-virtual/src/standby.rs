@@ -4,7 +4,8 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, OnceLock},
+    fmt,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use async_trait::async_trait;
@@ -13,8 +14,8 @@ use super::{SimulationConfig, SimulationError, SimulationOptions, VirtualCloud, 
 use kube_values::field::Findings;
 use machine_api::v1alpha1::MachineClass;
 use machine_driver::{
-    ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, OpContext,
-    SameInstance, Status, VmIdentity, VolumeIdsRequest,
+    CancellationToken, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, DriverTask, ListRequest, ListedVm,
+    MachineRequest, OpContext, Owner, SameInstance, Status, VmIdentity, VolumeIdsRequest,
 };
 
 /// The rules of the virtual cloud, and the cloud itself once it lives here.
@@ -22,7 +23,25 @@ use machine_driver::{
 pub struct Standby {
     info: DriverInfo,
     config: SimulationConfig,
+    beginning: Mutex<Option<Beginning>>,
     cloud: OnceLock<Arc<VirtualCloud>>,
+}
+
+/// What the cloud begins with.
+#[derive(Debug)]
+struct Beginning {
+    options: SimulationOptions,
+    /// Where its Nodes live.
+    target: Option<TargetClient>,
+}
+
+/// A client of the target cluster.
+struct TargetClient(kube::Client);
+
+impl fmt::Debug for TargetClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TargetClient")
+    }
 }
 
 impl Standby {
@@ -33,13 +52,13 @@ impl Standby {
     pub fn new(options: &SimulationOptions) -> Result<Self, SimulationError> {
         let (config, _) = configuration(options)?;
         let info = driver::driver_info(impersonated(options, &config)?);
-        Ok(Self { info, config, cloud: OnceLock::new() })
+        Ok(Self { info, config, beginning: Mutex::default(), cloud: OnceLock::new() })
     }
 
-    /// From now on the cloud lives here. A second cloud is ignored.
-    pub fn lead(&self, cloud: Arc<VirtualCloud>) {
-        // A replica leads once in its life.
-        let _ = self.cloud.set(cloud);
+    /// What the cloud begins with, should this process lead. Without a target cluster VMs have no Nodes.
+    pub fn may_begin(&self, options: SimulationOptions, target: Option<kube::Client>) {
+        let beginning = Beginning { options, target: target.map(TargetClient) };
+        *self.beginning.lock().unwrap_or_else(PoisonError::into_inner) = Some(beginning);
     }
 
     fn cloud(&self) -> Result<&Arc<VirtualCloud>, Status> {
@@ -52,6 +71,22 @@ impl Standby {
 impl Driver for Standby {
     fn info(&self) -> &DriverInfo {
         &self.info
+    }
+
+    /// From now on the cloud lives here.
+    async fn begin(&self, stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
+        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A replica leads once in its life.
+        let Some(Beginning { options, target }) = beginning else { return Ok(Vec::new()) };
+        let cloud = crate::start(options, target.map(|TargetClient(client)| client), stop).await;
+        let cloud = cloud.map_err(|error| Status::new(Code::FailedPrecondition, error.to_string()))?;
+        let tasks = cloud.take_tasks();
+        let _ = self.cloud.set(cloud);
+        Ok(tasks)
+    }
+
+    fn owner(&self, class: &MachineClass) -> Option<Owner> {
+        Some(driver::owner(class))
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {

@@ -131,11 +131,6 @@ impl VmTemplate {
         !self.cluster.is_empty()
     }
 
-    /// Cluster and role, in one word.
-    pub fn owner(&self) -> String {
-        format!("{}/{}", self.cluster, self.role)
-    }
-
     /// Whether VMs of the other template belong to the same cluster and role; those of unknown owner belong to all.
     pub fn owns(&self, other: &Self) -> bool {
         !other.has_owner() || (self.cluster == other.cluster && self.role == other.role)

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 
 use super::{
-    Code, CreatedVm, Driver, ListRequest, ListedVm, MachineRequest, OpContext, SameInstance, SecretData, Status,
+    Code, CreatedVm, Driver, ListRequest, ListedVm, MachineRequest, OpContext, Owner, SameInstance, SecretData, Status,
 };
 use kube_values::field::Findings;
 use machine_api::v1alpha1::{Machine, MachineClass};
@@ -30,11 +30,13 @@ struct Story<'a> {
     secret: SecretData,
 }
 
-fn cx() -> OpContext {
-    OpContext::within(Duration::from_secs(600))
-}
-
 impl Story<'_> {
+    /// A call as the core makes it: it knows whose the VMs are.
+    fn cx(&self) -> OpContext {
+        let owner = self.driver.owner(&self.class).unwrap_or_else(|| Owner::new("contract", "worker"));
+        OpContext::within(Duration::from_secs(600)).about(Some(owner))
+    }
+
     fn request(&self, name: &str) -> MachineRequest {
         let mut machine = Machine::default();
         machine.metadata.name = Some(name.to_owned());
@@ -44,20 +46,20 @@ impl Story<'_> {
     }
 
     async fn create(&self, name: &str) -> Result<CreatedVm, Status> {
-        self.driver.create_machine(&cx(), self.request(name)).await
+        self.driver.create_machine(&self.cx(), self.request(name)).await
     }
 
     async fn delete(&self, name: &str) -> Code {
-        code(self.driver.delete_machine(&cx(), self.request(name)).await)
+        code(self.driver.delete_machine(&self.cx(), self.request(name)).await)
     }
 
     async fn status(&self, name: &str) -> Code {
-        code(self.driver.get_machine_status(&cx(), self.request(name)).await)
+        code(self.driver.get_machine_status(&self.cx(), self.request(name)).await)
     }
 
     async fn listed(&self, name: &str) -> Vec<ListedVm> {
         let request = ListRequest { class: Arc::clone(&self.class), secret: self.secret.clone() };
-        let all = self.driver.list_machines(&cx(), request).await.expect("the list is whole or an error");
+        let all = self.driver.list_machines(&self.cx(), request).await.expect("the list is whole or an error");
         all.into_iter().filter(|vm| vm.machine_name == name).collect()
     }
 
@@ -72,6 +74,11 @@ impl Story<'_> {
         if let Some(spec) = class.provider_spec.as_object_mut() {
             spec.insert("fieldOfALaterVersion".to_owned(), json!("x"));
         }
+        assert_eq!(
+            self.driver.owner(&class),
+            self.driver.owner(&self.class),
+            "whose VMs these are hangs on fields that it knows"
+        );
         self.driver.validate(&class, &mut found);
         assert!(!found.denies(), "rule 8: what it does not know it ignores: {}", found.aggregate());
     }
@@ -80,7 +87,7 @@ impl Story<'_> {
         let mut class = MachineClass::clone(&self.class);
         "somebody-else".clone_into(&mut class.provider);
         let foreign = MachineRequest { class: Arc::new(class), ..self.request("contract-foreign") };
-        let refused = self.driver.create_machine(&cx(), foreign).await.expect_err("rule 11");
+        let refused = self.driver.create_machine(&self.cx(), foreign).await.expect_err("rule 11");
         assert_eq!(refused.code, Code::InvalidArgument, "rule 11");
         assert!(refused.message.contains("somebody-else"), "rule 11: {}", refused.message);
         assert!(self.create("").await.is_err(), "rule 10: no VM without a machine's name");

@@ -9,8 +9,10 @@
 mod class_rules;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
+mod life;
 mod measured;
 mod meter;
+mod owner;
 mod provider_spec;
 mod registry;
 mod requests;
@@ -31,12 +33,14 @@ pub use jiff::Timestamp;
 pub use k8s_openapi::api::core::v1::{NodeAddress, PersistentVolumeSpec};
 /// What [`Driver::validate`] finds, and where.
 pub use kube_values::field::{FieldPath, Findings};
+pub use life::DriverTask;
 /// What went wrong in a call, and what follows from it.
 pub use machine_api::machine_code::Code;
 /// What requests are about.
 pub use machine_api::v1alpha1::{Machine, MachineClass};
 pub use measured::Measured;
 pub use meter::{Meter, Operation};
+pub use owner::Owner;
 pub use provider_spec::provider_spec;
 pub use registry::Registry;
 pub use requests::OpContext;
@@ -44,6 +48,8 @@ pub use same_instance::SameInstance;
 pub use status::Status;
 /// Of [`OpContext::deadline`].
 pub use tokio::time::Instant;
+/// The end of a leadership, for [`Driver::begin`].
+pub use tokio_util::sync::CancellationToken;
 pub use types::*;
 
 /// The answer of a driver's call within a deadline.
@@ -74,6 +80,27 @@ pub trait Driver: Send + Sync + 'static {
     /// What this driver is called, serves and can do. Cheap; asked often.
     fn info(&self) -> &DriverInfo;
 
+    /// This process leads from now on: what only one process may have begins, such as a listener or a cache that is kept fresh. The
+    /// tasks run until `stop` is cancelled, which is when the leadership ends or the process stops. Calls of the controllers come
+    /// after this has answered, or after 30 s; lists for views may come to a process that does not lead.
+    ///
+    /// # Errors
+    /// A transient code ([`Code`]: `Unavailable`, `DeadlineExceeded`, `Aborted`, `ResourceExhausted`, `Unknown`) is tried again,
+    /// ever more slowly; any other ends the process.
+    async fn begin(&self, _stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
+        Ok(Vec::new())
+    }
+
+    /// The leadership has ended: no call is under way any more, and the tasks have ended. Called once, if the driver has begun; it
+    /// may take 10 s.
+    async fn end(&self) {}
+
+    /// Whose the VMs of a class are, as its `providerSpec` says, for example by tags; `None` when it says nothing of that. Then they are
+    /// those of the flag `--cluster-name` and the class's namespace. Calls find it in [`OpContext::owner`].
+    fn owner(&self, _class: &MachineClass) -> Option<Owner> {
+        None
+    }
+
     /// Checks a class without I/O; paths start at `providerSpec`. Also run before every operation.
     fn validate(&self, class: &MachineClass, found: &mut Findings);
 
@@ -101,8 +128,8 @@ pub trait Driver: Send + Sync + 'static {
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status>;
 
     /// Which inventory a class belongs to: classes of one key and the same credentials get the same answer of
-    /// [`Self::list_machines`], so that one call is enough for all of them. What comes without a word of the driver is
-    /// always right, and a call for each kind of class.
+    /// [`Self::list_machines`], so that one call is enough for all of them. A driver whose lists depend on owner and region alone says
+    /// those. What comes without a word of the driver is always right, and costs a call for each kind of class.
     fn inventory_key(&self, class: &MachineClass) -> String {
         class.provider_spec.to_string()
     }

@@ -1,5 +1,6 @@
 //! A driver whose calls are counted and timed (`mcm_cloud_api_driver_*`, spec/providers §2.1), whose panics are answers, whose
-//! errors tell no secret, and which counts the requests that it sends to its cloud under its own name ([`super::requests`]).
+//! errors tell no secret, which counts the requests that it sends to its cloud under its own name ([`super::requests`]), and whose calls
+//! know whose the VMs are ([`OpContext::owner`]).
 //!
 //! Every way to a driver leads through here, so that no caller can forget it. A call that its caller drops, because the
 //! deadline has passed or the process stops, counts as `DeadlineExceeded`.
@@ -10,8 +11,9 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{
-    ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, MachineRequest, Meter,
-    OpContext, Operation, SameInstance, SecretData, Status, VmIdentity, VolumeIdsRequest, unless_it_crashes,
+    CancellationToken, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, DriverTask, ListRequest, ListedVm,
+    MachineRequest, Meter, OpContext, Operation, Owner, SameInstance, SecretData, Status, VmIdentity, VolumeIdsRequest,
+    unless_it_crashes,
 };
 use kube_values::field::Findings;
 use machine_api::v1alpha1::MachineClass;
@@ -20,17 +22,45 @@ use machine_api::v1alpha1::MachineClass;
 pub struct Measured {
     driver: Arc<dyn Driver>,
     meter: Arc<dyn Meter>,
+    cluster: Option<String>,
 }
 
 impl Measured {
     /// This driver, measured.
     pub fn new(driver: Arc<dyn Driver>, meter: impl Meter) -> Self {
-        Self { driver, meter: Arc::new(meter) }
+        Self { driver, meter: Arc::new(meter), cluster: None }
+    }
+
+    /// The same, for VMs of this cluster where a class says nothing of its VMs' owner.
+    #[must_use]
+    pub fn of_cluster(self, cluster: Option<String>) -> Self {
+        Self { cluster, ..self }
     }
 
     /// The call, whose requests to the cloud are counted.
     fn counted(&self, cx: &OpContext) -> OpContext {
         cx.counted_by(&self.meter, self.driver.info().name)
+    }
+
+    /// The call about VMs of this class.
+    fn about(&self, cx: &OpContext, class: &MachineClass) -> OpContext {
+        self.counted(cx).about(self.owner(class))
+    }
+
+    /// What looks for VMs by anything but their ids needs to know whose they are: those of another cluster may have the same names.
+    fn owned(&self, cx: &OpContext, class: &MachineClass, what: &str) -> Result<OpContext, Status> {
+        let cx = self.about(cx, class);
+        if cx.owner().is_some() {
+            return Ok(cx);
+        }
+        let name = class.metadata.name.as_deref().unwrap_or_default();
+        Err(Status::new(
+            Code::FailedPrecondition,
+            format!(
+                "{what}, and the providerSpec of MachineClass \"{name}\" does not say whose VMs these are; name cluster and role \
+                 there as the provider asks for it, or set --cluster-name"
+            ),
+        ))
     }
 
     async fn timed<T>(
@@ -77,6 +107,19 @@ impl Driver for Measured {
         self.driver.info()
     }
 
+    async fn begin(&self, stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
+        unless_it_crashes(self.driver.begin(stop)).await
+    }
+
+    async fn end(&self) {
+        self.driver.end().await;
+    }
+
+    fn owner(&self, class: &MachineClass) -> Option<Owner> {
+        let namespace = || class.metadata.namespace.clone().unwrap_or_default();
+        self.driver.owner(class).or_else(|| Some(Owner::new(self.cluster.clone()?, namespace())))
+    }
+
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
         self.driver.validate(class, found);
     }
@@ -95,29 +138,36 @@ impl Driver for Measured {
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {
         let secret = request.secret.clone();
-        self.timed(Operation::CreateMachine, secret, self.driver.create_machine(&self.counted(cx), request)).await
+        let cx = self.about(cx, &request.class);
+        self.timed(Operation::CreateMachine, secret, self.driver.create_machine(&cx, request)).await
     }
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         let secret = request.secret.clone();
-        self.timed(Operation::InitializeMachine, secret, self.driver.initialize_machine(&self.counted(cx), request))
-            .await
+        let cx = self.about(cx, &request.class);
+        self.timed(Operation::InitializeMachine, secret, self.driver.initialize_machine(&cx, request)).await
     }
 
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let secret = request.secret.clone();
-        self.timed(Operation::DeleteMachine, secret, self.driver.delete_machine(&self.counted(cx), request)).await
+        let cx = if request.machine.spec.provider_id.is_empty() {
+            self.owned(cx, &request.class, "the VM of a machine without a provider id is deleted by its name")?
+        } else {
+            self.about(cx, &request.class)
+        };
+        self.timed(Operation::DeleteMachine, secret, self.driver.delete_machine(&cx, request)).await
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         let secret = request.secret.clone();
-        self.timed(Operation::GetMachineStatus, secret, self.driver.get_machine_status(&self.counted(cx), request))
-            .await
+        let cx = self.about(cx, &request.class);
+        self.timed(Operation::GetMachineStatus, secret, self.driver.get_machine_status(&cx, request)).await
     }
 
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
         let secret = request.secret.clone();
-        self.timed(Operation::ListMachines, secret, self.driver.list_machines(&self.counted(cx), request)).await
+        let cx = self.owned(cx, &request.class, "VMs are listed by their owner")?;
+        self.timed(Operation::ListMachines, secret, self.driver.list_machines(&cx, request)).await
     }
 
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
@@ -172,7 +222,8 @@ mod tests {
             schema: None,
             capabilities: Capabilities::default(),
         };
-        let driver = Measured::new(Arc::new(Moody(info)), Arc::<Told>::clone(&told));
+        let driver =
+            Measured::new(Arc::new(Moody(info)), Arc::<Told>::clone(&told)).of_cluster(Some("shoot".to_owned()));
         let cx = OpContext::within(Duration::from_secs(1));
         let request =
             MachineRequest { machine: Arc::default(), class: Arc::default(), secret: crate::SecretData::default() };
@@ -189,5 +240,87 @@ mod tests {
             (Operation::GetVolumeIds, Err(Code::Internal)),
         ];
         assert_eq!(*told.calls.lock().unwrap(), expected.map(|(operation, outcome)| ("moody", operation, outcome)));
+    }
+
+    /// Says whose the VMs of some classes are, and answers calls with the owner that they came with.
+    struct Owning(DriverInfo);
+
+    #[async_trait]
+    impl Driver for Owning {
+        fn info(&self) -> &DriverInfo {
+            &self.0
+        }
+        fn owner(&self, class: &MachineClass) -> Option<Owner> {
+            Some(Owner::new(class.provider_spec["cluster"].as_str()?, "worker"))
+        }
+        fn validate(&self, _class: &MachineClass, _found: &mut Findings) {}
+        async fn create_machine(&self, cx: &OpContext, _: MachineRequest) -> Result<CreatedVm, Status> {
+            Err(told(cx))
+        }
+        async fn delete_machine(&self, cx: &OpContext, _: MachineRequest) -> Result<DeletedVm, Status> {
+            Err(told(cx))
+        }
+        async fn get_machine_status(&self, cx: &OpContext, _: MachineRequest) -> Result<VmIdentity, Status> {
+            Err(told(cx))
+        }
+        async fn list_machines(&self, cx: &OpContext, _: ListRequest) -> Result<Vec<ListedVm>, Status> {
+            Err(told(cx))
+        }
+        async fn get_volume_ids(&self, _: &OpContext, _: VolumeIdsRequest) -> Result<Vec<String>, Status> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn told(cx: &OpContext) -> Status {
+        Status::new(Code::Internal, cx.owner().map(ToString::to_string).unwrap_or_default())
+    }
+
+    /// What each call about a class with this spec is answered: creation, status, list, deletion by name, deletion by id.
+    async fn answers(cluster: Option<&str>, spec: serde_json::Value) -> Vec<(Code, String)> {
+        let info = DriverInfo {
+            name: "owning",
+            providers: vec!["owning".to_owned()],
+            schema: None,
+            capabilities: Capabilities::default(),
+        };
+        let meter = Arc::<Told>::default();
+        let driver = Measured::new(Arc::new(Owning(info)), meter).of_cluster(cluster.map(str::to_owned));
+        let mut class = MachineClass { provider_spec: spec, ..MachineClass::default() };
+        (class.metadata.name, class.metadata.namespace) = (Some("small".to_owned()), Some("ns".to_owned()));
+        let class = Arc::new(class);
+        let request = |id: &str| {
+            let mut machine = crate::Machine::default();
+            machine.spec.provider_id = id.to_owned();
+            MachineRequest { machine: Arc::new(machine), class: Arc::clone(&class), secret: SecretData::default() }
+        };
+        let (cx, secret) = (OpContext::within(Duration::from_secs(1)), SecretData::default());
+        let list = ListRequest { class: Arc::clone(&class), secret };
+        let all = [
+            driver.create_machine(&cx, request("")).await.unwrap_err(),
+            driver.get_machine_status(&cx, request("")).await.unwrap_err(),
+            driver.list_machines(&cx, list).await.unwrap_err(),
+            driver.delete_machine(&cx, request("")).await.unwrap_err(),
+            driver.delete_machine(&cx, request("cloud:///1")).await.unwrap_err(),
+        ];
+        all.into_iter().map(|status| (status.code, status.message)).collect()
+    }
+
+    #[tokio::test]
+    async fn every_call_knows_whose_the_vms_are_by_the_class_or_by_the_clusters_name() {
+        let by_class = answers(Some("shoot"), serde_json::json!({ "cluster": "mine" })).await;
+        assert_eq!(by_class, vec![(Code::Internal, "mine/worker".to_owned()); 5]);
+        let by_name = answers(Some("shoot"), serde_json::json!({})).await;
+        assert_eq!(by_name, vec![(Code::Internal, "shoot/ns".to_owned()); 5]);
+    }
+
+    #[tokio::test]
+    async fn without_an_owner_nothing_is_listed_or_deleted_by_name() {
+        let answers = answers(None, serde_json::json!({})).await;
+        let codes: Vec<Code> = answers.iter().map(|(code, _)| *code).collect();
+        let refused = Code::FailedPrecondition;
+        assert_eq!(codes, [Code::Internal, Code::Internal, refused, refused, Code::Internal]);
+        for part in ["MachineClass \"small\"", "--cluster-name"] {
+            assert!(answers[2].1.contains(part) && answers[3].1.contains(part), "{answers:?}");
+        }
     }
 }

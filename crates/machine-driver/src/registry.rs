@@ -60,6 +60,17 @@ impl Registry {
         }
     }
 
+    /// The drivers, each once.
+    pub fn drivers(&self) -> Vec<Arc<dyn Driver>> {
+        let mut all: Vec<Arc<dyn Driver>> = Vec::new();
+        for driver in self.drivers.values() {
+            if !all.iter().any(|known| Arc::ptr_eq(known, driver)) {
+                all.push(Arc::clone(driver));
+            }
+        }
+        all
+    }
+
     /// The provider strings served, sorted.
     pub fn providers(&self) -> Vec<&str> {
         self.drivers.keys().map(String::as_str).collect()

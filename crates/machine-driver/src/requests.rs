@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Code, Meter, Status};
+use super::{Code, Meter, Owner, Status};
 
 /// What every driver call gets along.
 #[derive(Clone)]
@@ -15,6 +15,7 @@ pub struct OpContext {
     /// When the call must have ended; the caller drops the future then. A driver that sends several requests gives each of them what is
     /// left.
     pub deadline: Instant,
+    owner: Option<Owner>,
     counted: Option<Counted>,
 }
 
@@ -28,7 +29,7 @@ struct Counted {
 impl OpContext {
     /// A call that begins now and may take so long; nobody counts its requests yet.
     pub fn within(limit: Duration) -> Self {
-        Self { deadline: Instant::now() + limit, counted: None }
+        Self { deadline: Instant::now() + limit, owner: None, counted: None }
     }
 
     /// The time that is left until the deadline; none once it has passed.
@@ -36,10 +37,23 @@ impl OpContext {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// Whose the VMs of the call's class are: VMs of another owner are neither found nor deleted by name, and a VM that is made gets
+    /// it as its proof. `None` when nobody knows; such calls come only where nothing is looked for by name.
+    pub const fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    /// The same call about VMs of this owner.
+    #[must_use]
+    pub fn about(mut self, owner: Option<Owner>) -> Self {
+        self.owner = owner;
+        self
+    }
+
     /// The same call, whose requests are counted under this driver's name.
     #[must_use]
     pub fn counted_by(&self, meter: &Arc<dyn Meter>, provider: &'static str) -> Self {
-        Self { deadline: self.deadline, counted: Some(Counted { meter: Arc::clone(meter), provider }) }
+        Self { counted: Some(Counted { meter: Arc::clone(meter), provider }), ..self.clone() }
     }
 
     /// Sends one request to the cloud and counts it; `service` is the provider's name of what is asked.

@@ -10,7 +10,7 @@ use std::{
 
 use machine_driver::{
     Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, FieldPath, Findings, ListRequest, ListedVm,
-    MachineClass, MachineRequest, OpContext, SameInstance, Status, VmIdentity, VolumeIdsRequest, async_trait,
+    MachineClass, MachineRequest, OpContext, Owner, SameInstance, Status, VmIdentity, VolumeIdsRequest, async_trait,
     provider_spec, same_instance,
 };
 use serde::Deserialize;
@@ -121,6 +121,11 @@ fn answered<T>(answer: io::Result<T>) -> Result<T, Status> {
 impl Driver for FolderDriver {
     fn info(&self) -> &DriverInfo {
         &self.info
+    }
+
+    fn owner(&self, class: &MachineClass) -> Option<Owner> {
+        let Spec { cluster, .. } = provider_spec(class).ok()?;
+        Some(Owner::new(cluster, "worker"))
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {

@@ -346,6 +346,9 @@ pub struct DriverArgs {
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub drivers_exclusive: bool,
+    /// The cluster that VMs belong to where their class's providerSpec does not say; drivers prove by it whose a VM is
+    #[arg(long, value_name = "NAME")]
+    pub cluster_name: Option<String>,
     /// Let the virtual cloud play the providers that its config names
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]

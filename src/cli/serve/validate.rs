@@ -127,6 +127,12 @@ impl ServeArgs {
                 old_sets: if self.controllers.sync_old_machine_sets { OldSets::Synced } else { OldSets::Left },
             },
             safety: safety(&self.safety, &mut problems),
+            cluster_name: self.drivers.cluster_name.clone().inspect(|name| {
+                problems.unless(
+                    !name.trim().is_empty(),
+                    "--cluster-name: the name must not be empty; leave the flag out where classes say whose their VMs are",
+                );
+            }),
             drivers: match &self.drivers.drivers {
                 None => DriverSelection::All,
                 Some(names) => DriverSelection::Only(problems.entries("--drivers", names).into_iter().collect()),

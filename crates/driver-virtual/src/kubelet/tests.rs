@@ -164,7 +164,7 @@ async fn a_cloud(server: &ApiServer, text: &str) -> Arc<VirtualCloud> {
     let options = SimulationOptions { defaults, ..SimulationOptions::new(Timestamp::UNIX_EPOCH) };
     let cloud = start(options, Some(server.client()), CancellationToken::new()).await.unwrap();
     for task in cloud.take_tasks() {
-        tokio::spawn(task.future);
+        tokio::spawn(task.run);
     }
     cloud
 }

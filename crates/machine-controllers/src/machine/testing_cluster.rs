@@ -377,7 +377,7 @@ fn start(
     let freeze = FreezeSwitch::default();
     let mut drivers = Registry::new();
     let cloud = Arc::clone(cloud) as Arc<dyn Driver>;
-    let driver: Arc<dyn Driver> = Arc::new(Measured::new(cloud, metrics.clone()));
+    let driver: Arc<dyn Driver> = Arc::new(Measured::new(cloud, metrics.clone()).of_cluster(Some("shoot".to_owned())));
     drivers.register(&driver);
     let (refusals, of_target) = (Refusals::default(), Refusals::default());
     let woken = Arc::clone(&queue);

@@ -366,7 +366,7 @@ async fn th_32_what_a_provider_repeats_of_a_secret_is_not_told() {
     let refusal = DriverStatus::new(Code::Unauthenticated, "user root with password hunter2-and-more is unknown");
     *provider.fails.lock().unwrap() = Some(refusal);
     let (driver, metrics) = (Arc::<Provider>::clone(&provider), Metrics::new(Arc::new(|| Duration::ZERO)).unwrap());
-    let measured: Arc<dyn Driver> = Arc::new(Measured::new(driver, metrics));
+    let measured: Arc<dyn Driver> = Arc::new(Measured::new(driver, metrics).of_cluster(Some("shoot".to_owned())));
     let mut drivers = Registry::new();
     drivers.register(&measured);
     let world = World::with_drivers(drivers).completed();
