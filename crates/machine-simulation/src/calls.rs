@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::{
     api::Kind,
     guards::Guard,
+    history::Unheard,
     played::{Caller, Lent},
     refusals::{Refused, Request, Verb, refusal},
 };
@@ -50,6 +51,33 @@ pub struct Misfortune {
     pub call: u8,
     /// How.
     pub fault: Fault,
+}
+
+/// The call that goes wrong of all that the processes of a world make, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doom {
+    /// One to an API server goes wrong like this.
+    Call(u32, Fault),
+    /// During one to the driver the process dies, and this becomes of what was asked for.
+    DriverCall(u32, Unheard),
+}
+
+impl Doom {
+    /// What it means for a pass before which so many calls were made.
+    pub fn after(self, calls: u32) -> Option<Misfortune> {
+        let Self::Call(doomed, fault) = self else { return None };
+        let call = u8::try_from(doomed.checked_sub(calls)?).ok()?;
+        Some(Misfortune { call, fault })
+    }
+}
+
+/// How many calls were made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// To API servers.
+    pub api: u32,
+    /// To the driver, which have ended in calm weather.
+    pub driver: u32,
 }
 
 /// What a pass happens in.

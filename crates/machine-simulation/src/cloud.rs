@@ -108,6 +108,11 @@ impl Cloud {
         self.unheard.push(Unheard { call, since: now });
     }
 
+    /// When the next such call ends.
+    pub fn next_unheard(&self) -> Option<Timestamp> {
+        self.unheard.iter().map(|one| later(one.since, ENDS_UNHEARD)).min()
+    }
+
     /// Ends the calls whose processes are gone and that take no longer than until then.
     pub fn end_unheard(&mut self, until: Timestamp, moment: Moment<'_>, checks: &mut Checks) {
         let ended = |one: &mut Unheard| later(one.since, ENDS_UNHEARD) <= until;

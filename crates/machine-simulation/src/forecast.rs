@@ -296,7 +296,9 @@ impl<'a> World<'a> {
                 let around = Around::calm(self.now);
                 // Nothing goes wrong, so that it lives.
                 let mut cloud = Cloud::default();
-                let scene = Scene { api: &mut self.api, cloud: &mut cloud, checks: &mut checks, trace: &mut trace };
+                let calls = &mut 0;
+                let scene =
+                    Scene { api: &mut self.api, cloud: &mut cloud, checks: &mut checks, trace: &mut trace, calls };
                 let _ = run(scene, &mut self.process, (job, Work::Pass), around);
             }
         }

@@ -37,6 +37,7 @@ mod world;
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
 use self::{
+    calls::{Calls, Doom},
     checks::Violation,
     history::{History, Setup},
     trace::Trace,
@@ -91,14 +92,23 @@ fn start(setup: Setup) -> Result<Rc<Start>, Violation> {
 
 /// Lets a history happen.
 pub fn run(history: &History, telling: Telling) -> Told {
+    run_doomed(history, telling, None).0
+}
+
+/// Lets a history happen in which this call goes wrong, and tells how many there were.
+fn run_doomed(history: &History, telling: Telling, doom: Option<Doom>) -> (Told, Calls) {
     let trace = if telling == Telling::Aloud { Trace::kept() } else { Trace::default() };
     let start = match start(history.setup) {
         Ok(start) => start,
         Err(violation) => {
-            return Told { violation: Some(violation), lines: Vec::new(), passes: 0, changes: 0, seconds: 0 };
+            return (
+                Told { violation: Some(violation), lines: Vec::new(), passes: 0, changes: 0, seconds: 0 },
+                Calls::default(),
+            );
         }
     };
     let mut world = World::new(&start, history, trace);
+    world.doom = doom;
     let (began, before) = (world.now, world.api.changes);
     'rounds: for round in &history.rounds {
         for step in round {
@@ -112,13 +122,14 @@ pub fn run(history: &History, telling: Telling) -> Told {
             break;
         }
     }
-    Told {
+    let told = Told {
         violation: world.checks.violation,
         lines: world.trace.into_lines(),
         passes: world.passes,
         changes: world.api.changes - before,
         seconds: world.now.duration_since(began).as_secs(),
-    }
+    };
+    (told, world.calls)
 }
 
 /// The shortest history found that still breaks the same rule: steps are taken out in ever smaller pieces.
@@ -143,5 +154,7 @@ pub fn shortened(history: &History, violation: &Violation) -> History {
 
 #[cfg(test)]
 mod crafted_tests;
+#[cfg(test)]
+mod every_call_tests;
 #[cfg(test)]
 mod tests;

@@ -366,6 +366,11 @@ impl Process {
         jobs.map(|(_, at)| *at).min()
     }
 
+    /// How many passes are held up.
+    pub fn held_up(&self) -> usize {
+        self.open.len()
+    }
+
     /// One of the passes that are held up.
     pub fn take_open(&mut self, pick: u16) -> Option<(Job, Pass)> {
         let place = usize::from(pick).checked_rem(self.open.len())?;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{
     api::{Api, Kind},
-    calls::{Around, End, Misfortune},
+    calls::{Around, Calls, Doom, End, Misfortune},
     checks::{Checks, Edited},
     cloud::{Cloud, Moment, code_of},
     edits,
@@ -60,6 +60,10 @@ pub struct World {
     processes: usize,
     /// Passes so far.
     pub passes: u64,
+    /// Calls so far.
+    pub calls: Calls,
+    /// The call that goes wrong.
+    pub doom: Option<Doom>,
 }
 
 /// A world at rest, to begin histories from.
@@ -135,6 +139,8 @@ impl World {
             without: history.without,
             processes: 1,
             passes: 0,
+            calls: Calls::default(),
+            doom: None,
         }
     }
 
@@ -279,8 +285,8 @@ impl World {
     }
 
     fn scene(&mut self) -> (Scene<'_>, &mut Process) {
-        let Self { api, cloud, checks, trace, leader, .. } = self;
-        (Scene { api, cloud, checks, trace }, leader)
+        let Self { api, cloud, checks, trace, leader, calls, .. } = self;
+        (Scene { api, cloud, checks, trace, calls: &mut calls.api }, leader)
     }
 
     fn around(&self, misfortune: Option<Misfortune>) -> Around {
@@ -288,7 +294,7 @@ impl World {
             now: self.now,
             evictions_from: self.evictions_from,
             without: self.without,
-            misfortune,
+            misfortune: misfortune.or_else(|| self.doom?.after(self.calls.api)),
             refused: self.refused,
             held_after: None,
         }
@@ -388,6 +394,8 @@ pub(super) struct Scene<'a> {
     pub(super) checks: &'a mut Checks,
     /// What is told.
     pub(super) trace: &'a mut Trace,
+    /// Calls so far.
+    pub(super) calls: &'a mut u32,
 }
 
 /// Work of a process on a job, and how the process is afterwards.
@@ -416,7 +424,7 @@ pub(super) fn run(mut scene: Scene<'_>, process: &mut Process, (job, work): (Job
 
 /// Polls a pass, and tasks; what is left of the pass if it is held up, how its process is afterwards, and the outcome if it ends.
 fn polled(
-    Scene { api, cloud, checks, trace }: &mut Scene<'_>,
+    Scene { api, cloud, checks, trace, calls }: &mut Scene<'_>,
     process: &mut Process,
     mut pass: Option<Pass>,
     around: Around,
@@ -436,6 +444,7 @@ fn polled(
     let (outcome, back) = stage.lend(lent, || process.poll(pass.as_mut()));
     let Some(back) = back else { return (None, End::Dies, outcome) };
     (**api, **cloud, **checks, **trace) = (back.api, back.cloud, back.checks, back.trace);
+    **calls = calls.saturating_add(u32::from(back.made));
     tell_events(checks, trace, process);
     let is_held_up = outcome.is_none() && back.end != End::Dies;
     (pass.filter(|_| is_held_up), back.end, outcome)

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::{
     super::{
         api::KINDS,
+        calls::Doom,
         edits,
         history::Luck,
         nodes, pods,
@@ -93,8 +94,18 @@ impl World {
             if self.is_violated() || !self.calm_step(passes) {
                 return;
             }
+            self.the_other_replica_goes_on();
             self.checks.after_step(&self.api);
         }
+    }
+
+    /// A process that has lost the lease in the middle of a pass goes on with that, and looks at everything once more.
+    fn the_other_replica_goes_on(&mut self) {
+        let jobs = self.stale.as_ref().map_or(0, |process| process.all_jobs().len() + process.held_up());
+        for pick in 0..jobs {
+            self.stale_pass(u16::try_from(pick).unwrap_or(u16::MAX));
+        }
+        self.stale = None;
     }
 
     /// Does what is due now; whether there was anything.
@@ -103,8 +114,17 @@ impl World {
         let began: Vec<Timestamp> = self.leader.calls_began().collect();
         for (place, began) in began.into_iter().enumerate().rev() {
             if later(began, CALL_TIME) <= self.now {
-                self.end_some_call(u16::try_from(place).unwrap_or(0), Luck::Good);
+                self.calls.driver += 1;
                 moved = true;
+                if let Some(Doom::DriverCall(doomed, unheard)) = self.doom
+                    && doomed + 1 == self.calls.driver
+                {
+                    self.say(|| format!("the process dies before a driver call ends ({unheard:?})"));
+                    self.calls_end_unheard(unheard);
+                    self.restart();
+                    break;
+                }
+                self.end_some_call(u16::try_from(place).unwrap_or(0), Luck::Good);
             }
         }
         let joining: Vec<String> =
@@ -115,6 +135,7 @@ impl World {
                 moved = true;
             }
         }
+        self.end_unheard(self.now);
         moved |= self.collect();
         moved |= pods::end(&mut self.api, self.binary.pods_end_in, self.now);
         if nodes::go_on_updating(&mut self.api) {
@@ -164,7 +185,11 @@ impl World {
             .min();
         let shown = self.cloud.vms.values().map(|vm| vm.shown).filter(|shown| *shown > self.now).min();
         let pods = pods::next_end(&self.api, self.binary.pods_end_in);
-        [calls, joins, shown, pods, self.leader.next_collection(), self.leader.next_due()].into_iter().flatten().min()
+        let unheard = self.cloud.next_unheard();
+        [calls, joins, shown, pods, unheard, self.leader.next_collection(), self.leader.next_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn check_rest(&mut self) {
