@@ -95,12 +95,35 @@ pub struct Around {
     pub refused: Option<Refused>,
     /// After so many calls the pass is held up.
     pub held_after: Option<u8>,
+    /// Whether the target cluster answers.
+    pub target: TargetAnswers,
 }
+
+/// Whether the API server of the target cluster answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TargetAnswers {
+    /// It does.
+    #[default]
+    Yes,
+    /// It is silent.
+    No,
+}
+
+/// Kinds of the target cluster.
+const OF_TARGET: [&str; 3] = ["Node", "Pod", "Secret"];
 
 impl Around {
     /// Nothing goes wrong.
     pub fn calm(now: Timestamp) -> Self {
-        Self { now, evictions_from: now, without: None, misfortune: None, refused: None, held_after: None }
+        Self {
+            now,
+            evictions_from: now,
+            without: None,
+            misfortune: None,
+            refused: None,
+            held_after: None,
+            target: TargetAnswers::Yes,
+        }
     }
 }
 
@@ -158,6 +181,10 @@ impl Lent {
                 return Err(ApiError::Conflict("somebody was faster".to_owned()));
             }
             _ => {}
+        }
+        if self.around.target == TargetAnswers::No && OF_TARGET.contains(&request.kind) {
+            self.trace.say(|| format!("    {} - no answer from the target cluster", what()));
+            return Err(ApiError::Unavailable("the target cluster does not answer".to_owned()));
         }
         let is_refused = fault == Some(Fault::Refused) || self.around.refused.is_some_and(|one| one.covers(request));
         if is_write && is_refused {

@@ -34,7 +34,7 @@ use machine_controllers::{
     machine::{
         self,
         bootstrap_token::{Found, judge},
-        observation::Observation,
+        observation::{Call, Observation},
     },
     set::{
         counts::{is_available, is_terminating, label_of},
@@ -63,6 +63,10 @@ pub struct Checks {
     pub violation: Option<Violation>,
     /// Whether the process whose pass is running holds the lease.
     pub leads: bool,
+    /// Whether the target cluster is silent.
+    pub silent: bool,
+    /// Whether the pass that is running has begun just now; one that was held up may have decided before.
+    pub begun: bool,
     /// Most machines that may stay.
     most: i32,
     /// Machines that users have asked sets for, beside what the deployment allows.
@@ -240,6 +244,11 @@ impl Checks {
         if self.watching == Watching::Off {
             return;
         }
+        if self.silent && self.leads && (gives_up(plan) || makes_vm(plan)) {
+            self.violated("a machine is made or given up while nobody sees the Nodes", || {
+                format!("{:?} by {:?}", seen.machine.metadata.name, plan.rule)
+            });
+        }
         if gives_up(plan) {
             let group = seen.machine.metadata.labels.as_ref().and_then(|labels| labels.get(label::NAME));
             let namespace = seen.machine.metadata.namespace.as_deref().unwrap_or_default();
@@ -313,6 +322,9 @@ impl Checks {
             if let Effect::DeleteMachine { machine, .. } = &step.effect {
                 self.ordered.insert(machine.key.name.clone(), step.rule);
             }
+        }
+        if self.silent && self.begun && self.leads && !plan.steps.is_empty() {
+            self.violated("a set acts while nobody sees the Nodes", || format!("{:?}", seen.set.metadata.name));
         }
         let goes = |machine: &Machine| deleted_by(plan, machine).is_some();
         if seen.set.metadata.deletion_timestamp.is_some() || self.watching == Watching::Off {
@@ -491,6 +503,10 @@ fn deleted_by(plan: &Plan, machine: &Machine) -> Option<&'static str> {
 /// Whether a plan turns an unhealthy machine to Failed.
 fn gives_up(plan: &machine::plan::Plan) -> bool {
     ["health-timeout", "vm-is-gone"].contains(&plan.rule) && !plan.effects.is_empty()
+}
+
+fn makes_vm(plan: &machine::plan::Plan) -> bool {
+    plan.effects.contains(&machine::plan::Effect::Start(Call::Create))
 }
 
 /// Whether a machine keeps others of its group from being given up (spec/machine-controller §5.4).

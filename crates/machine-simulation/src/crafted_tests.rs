@@ -54,6 +54,22 @@ fn versions_keep_a_machine_that_somebody_has_asked_to_stay() {
 }
 
 #[test]
+fn nothing_is_made_while_nobody_sees_the_nodes() {
+    let scaled = || vec![Step::Edit(Edit::Scale(2)), Step::Watch(DEPLOYMENT, 9)];
+    let mut steps = scaled();
+    steps.extend([Step::Silence(60), Step::Pass(0, None), Step::Pass(1, None)]);
+    let found = shown(&history(1, rolling(), steps), Guard::Silence);
+    assert_eq!(found, [None, Some("a set acts while nobody sees the Nodes")]);
+
+    // The set has made the machine already.
+    let mut steps = scaled();
+    steps.extend([Step::Pass(0, None), Step::Pass(1, None), Step::Silence(60)]);
+    steps.extend(std::iter::repeat_n([Step::Pass(9, None), Step::Cloud(0, Luck::Good)], 12).flatten());
+    let found = shown(&history(1, rolling(), steps), Guard::Silence);
+    assert_eq!(found, [None, Some("a machine is made or given up while nobody sees the Nodes")]);
+}
+
+#[test]
 fn a_set_that_was_sized_without_an_answer_takes_room() {
     // Seed 213408.
     let steps = vec![

@@ -116,7 +116,10 @@ impl Draw {
             185..=187 => Step::Wait([1, 5, 30, 700][usize::from(self.small(4))]),
             199 if weather == Weather::Foul => match self.small(2) {
                 0 => Step::Node(self.pick(), NodeEvent::UpdateFailed),
-                _ => Step::Budget(self.small(180)),
+                _ => match self.small(180) {
+                    minutes if minutes % 3 == 0 => Step::Silence(minutes),
+                    minutes => Step::Budget(minutes),
+                },
             },
             188..=191 if weather == Weather::Foul => {
                 let event = [NodeEvent::Sickens, NodeEvent::Sickens, NodeEvent::Recovers, NodeEvent::Deleted];

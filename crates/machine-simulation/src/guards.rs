@@ -98,6 +98,8 @@ guards! {
     Cleaning = "cleaning";
     /// A paused deployment begins no rollout.
     Pause = "pause";
+    /// While an API server is silent no verdict is given, nothing is made and nothing collected.
+    Silence = "silence";
     /// A rolling update minds which sizes its sets may still act on.
     Settling = "settling";
 }

@@ -225,6 +225,8 @@ pub enum Step {
     Node(u16, NodeEvent),
     /// From now on evictions are refused for so many minutes.
     Budget(u8),
+    /// The API server of the target cluster answers nothing for so many minutes.
+    Silence(u8),
     /// A user does something.
     Edit(Edit),
     /// For so many hours something is refused.

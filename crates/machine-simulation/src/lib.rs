@@ -4,8 +4,8 @@
 //!
 //! The controllers are those of production, and so are stores, indexes, wake-ups, the gate, the memory of refusals and the rules of
 //! the queue. What is played begins behind the ports ([`played`]): the API servers ([`api`]), the time, the provider ([`cloud`]),
-//! kubelets and pods ([`nodes`], [`pods`]). Classes and their Secret stay as they are; there are no
-//! volumes. The queue's debouncing is real time elsewhere and a wake-up a little later here.
+//! kubelets and pods ([`nodes`], [`pods`]). Which changes wake which loop is [`machine_controllers::loops`]. Classes and their Secret
+//! stay as they are; there are no volumes; that an API server is silent a process is told. The queue's debouncing is real time elsewhere and a wake-up a little later here.
 //!
 //! What must hold is in [`checks`] and [`rest`]. A history is a function of its seed; one that fails is shortened and can be
 //! replayed (`mcm simulate --seed N`).

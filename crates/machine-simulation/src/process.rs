@@ -46,7 +46,7 @@ use machine_controllers::{
     loops::{Controller, Loop, Pass},
     machine::{
         FreezeSwitch,
-        observation::{Answer, CreationGuarantee},
+        observation::{Answer, CreationGuarantee, Freeze, Silence},
         settings::MachineSettings,
     },
     overshooting,
@@ -128,6 +128,8 @@ pub struct Process {
     pub lost: CancellationToken,
     /// What it was refused.
     pub refusals: Refusals,
+    /// Whether it gives verdicts. The watch over the API servers, which would freeze it, is not played: the history does.
+    freeze: FreezeSwitch,
     /// Where it finds the world during a pass.
     pub stage: Stage,
     /// Its time.
@@ -165,8 +167,10 @@ impl Process {
         let time = Arc::clone(&clock);
         let refusals = Refusals::timed_by(move || steady(time.now()));
         let (notes, events) = mpsc::channel(MOST_EVENTS);
+        let freeze = FreezeSwitch::default();
         let parts = Parts {
             stage: Stage::default(),
+            freeze: freeze.clone(),
             lost: lost.clone(),
             gate: Gate::open_until(lost.clone()),
             refusals: refusals.clone(),
@@ -180,7 +184,7 @@ impl Process {
             notes,
             binary,
         };
-        let (freeze, collector) = (FreezeSwitch::default(), Arc::new(parts.collector()));
+        let collector = Arc::new(parts.collector());
         let mut process = Self {
             loops: vec![
                 Loop::deployments(&Arc::new(parts.deployments()), &freeze),
@@ -195,6 +199,7 @@ impl Process {
             clock,
             lost,
             refusals,
+            freeze,
             calls,
             tasks,
             woken,
@@ -302,6 +307,21 @@ impl Process {
     /// What was refused of an object may be granted once it has changed.
     fn may_be_granted<K: Kind>(&self, change: &Change<K>) {
         self.refusals.see(change);
+    }
+
+    /// The target cluster is silent, and nothing is concluded from what is seen of it.
+    pub fn freezes(&self) {
+        self.freeze.tell(Silence::Target);
+        self.freeze.set(Freeze::Frozen);
+    }
+
+    /// It answers again: all machines are looked at.
+    pub fn thaws(&mut self, now: Timestamp) {
+        self.freeze.tell(Silence::None);
+        self.freeze.set(Freeze::Flowing);
+        for machine in self.views.machines.snapshot() {
+            self.wake((Controller::Machine, ObjectKey::of(&*machine)), now);
+        }
     }
 
     /// Wants a pass at this time, or earlier if that was wanted already.

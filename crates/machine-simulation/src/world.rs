@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{
     api::{Api, Kind},
-    calls::{Around, Calls, Doom, End, Misfortune},
+    calls::{Around, Calls, Doom, End, Misfortune, TargetAnswers},
     checks::{Checks, Edited},
     cloud::{Cloud, Moment, code_of},
     edits,
@@ -52,6 +52,8 @@ pub struct World {
     standby: Option<Process>,
     /// Until when budgets refuse evictions.
     evictions_from: Timestamp,
+    /// Until when the target cluster is silent.
+    silent_until: Option<Timestamp>,
     /// What is refused for hours.
     refused: Option<Refused>,
     seed: u64,
@@ -133,6 +135,7 @@ impl World {
             stale: None,
             standby,
             evictions_from: start.now,
+            silent_until: None,
             refused: None,
             seed: history.seed,
             binary,
@@ -170,6 +173,9 @@ impl World {
             Step::StalePass(pick) => self.stale_pass(pick),
             Step::Watch(kind, most) => {
                 let kind = usize::from(kind);
+                if kind == Node::PLACE && self.silent_until.is_some() {
+                    return;
+                }
                 let seen = self.leader.watch(&self.api, kind, usize::from(most), self.now);
                 if kind == Node::PLACE {
                     self.see_pods();
@@ -185,6 +191,11 @@ impl World {
             Step::Budget(minutes) => {
                 self.evictions_from = later(self.now, Duration::from_secs(60 * u64::from(minutes)));
                 self.say(|| format!("evictions are refused for {minutes} minutes"));
+            }
+            Step::Silence(minutes) => {
+                self.silent_until = Some(later(self.now, Duration::from_secs(60 * u64::from(minutes))));
+                self.say(|| format!("the target cluster is silent for {minutes} minutes"));
+                self.freezes();
             }
             Step::Edit(edit) => {
                 if edits::apply(&mut self.api, &mut self.checks, edit, self.now) {
@@ -213,10 +224,30 @@ impl World {
         }
         self.end_unheard(then);
         self.now = then.max(self.now);
+        if self.silent_until.is_some_and(|end| end <= self.now) {
+            self.thaws();
+        }
         pods::end(&mut self.api, self.binary.pods_end_in, self.now);
         pods::schedule(&mut self.api, self.now);
         self.see_pods();
         self.collect();
+    }
+
+    /// The leader sees that the target cluster is silent.
+    fn freezes(&mut self) {
+        self.checks.silent = true;
+        if self.without != Some(Guard::Silence) {
+            self.leader.freezes();
+        }
+    }
+
+    /// The target cluster answers again, if it was silent.
+    fn thaws(&mut self) {
+        if self.silent_until.take().is_some() {
+            self.say(|| "the target cluster answers again".to_owned());
+            self.checks.silent = false;
+            self.leader.thaws(self.now);
+        }
     }
 
     /// The leader looks for VMs and Nodes that are nobody's, if it is time to; whether it was.
@@ -251,7 +282,11 @@ impl World {
         let listing = || Process::start(&self.api, self.now, seed, &self.binary);
         let fresh = self.standby.take().unwrap_or_else(listing);
         self.processes += 1;
-        std::mem::replace(&mut self.leader, fresh)
+        let old = std::mem::replace(&mut self.leader, fresh);
+        if self.silent_until.is_some() {
+            self.freezes();
+        }
+        old
     }
 
     fn some_pass(&mut self, pick: u16, misfortune: Option<Misfortune>) {
@@ -297,6 +332,7 @@ impl World {
             misfortune: misfortune.or_else(|| self.doom?.after(self.calls.api)),
             refused: self.refused,
             held_after: None,
+            target: if self.silent_until.is_some() { TargetAnswers::No } else { TargetAnswers::Yes },
         }
     }
 
@@ -317,6 +353,7 @@ impl World {
 
     fn work(&mut self, job: Job, work: Work, around: Around) {
         self.passes += 1;
+        self.checks.begun = matches!(work, Work::Pass);
         let (scene, leader) = self.scene();
         let end = run(scene, leader, (job, work), around);
         // What a pass takes is not what the next one takes.
@@ -373,6 +410,9 @@ impl World {
 
     /// New pods are seen at once: a drain knows nothing of one that it has not seen when it began, and can't.
     fn see_pods(&mut self) {
+        if self.silent_until.is_some() {
+            return;
+        }
         self.leader.watch(&self.api, Pod::PLACE, usize::MAX, self.now);
     }
 

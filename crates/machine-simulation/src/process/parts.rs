@@ -56,6 +56,7 @@ const COLLECTOR_PERIOD: Duration = Duration::from_secs(15 * 60);
 /// What controllers are made of.
 pub(super) struct Parts<'a> {
     pub(super) stage: Stage,
+    pub(super) freeze: FreezeSwitch,
     pub(super) lost: CancellationToken,
     pub(super) gate: Gate,
     pub(super) refusals: Refusals,
@@ -201,7 +202,7 @@ impl Parts<'_> {
             gate,
             recorder: Recorder::new(machine::COMPONENT, self.notes.clone()),
             rng: Arc::new(Mutex::new(ChaCha20Rng::seed_from_u64(seed))),
-            freeze: FreezeSwitch::default(),
+            freeze: self.freeze.clone(),
             settings: self.binary.machines.clone(),
             metrics: metrics(),
         })
@@ -219,7 +220,7 @@ impl Parts<'_> {
             gate: self.gate(),
             recorder: Recorder::new(machine::COMPONENT, self.notes.clone()),
             metrics: metrics(),
-            freeze: FreezeSwitch::default(),
+            freeze: self.freeze.clone(),
             period: COLLECTOR_PERIOD,
             node_patience: self.binary.machines.creation_timeout,
             guards: Guards::default(),

@@ -36,6 +36,7 @@ impl World {
         while let Some((job, pass)) = self.leader.take_open(0) {
             self.pass(job, Work::GoOn(pass), None);
         }
+        self.thaws();
         edits::resume(&mut self.api, &mut self.checks);
         self.stale = None;
         self.end_unheard(Timestamp::MAX);
@@ -69,6 +70,7 @@ impl World {
         while let Some((job, pass)) = self.leader.take_open(0) {
             self.pass(job, Work::GoOn(pass), None);
         }
+        self.thaws();
         self.say(|| format!("for {hours} hours the API server refuses {refused:?}"));
         self.refused = Some(refused);
         let mut passes = 0;
