@@ -49,6 +49,20 @@ pub struct Event {
     pub gone: bool,
 }
 
+/// The user data of all classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserData {
+    /// How often it was changed.
+    pub changes: u32,
+}
+
+impl UserData {
+    /// Whether it needs a token.
+    pub const fn needs_token(self) -> bool {
+        self.changes % 2 == 0
+    }
+}
+
 type Table<K> = BTreeMap<String, Arc<K>>;
 
 /// The objects of both clusters.
@@ -66,6 +80,8 @@ pub struct Api {
     pub pods: Table<Pod>,
     /// Bootstrap tokens by the name of their Secret.
     pub tokens: Table<Secret>,
+    /// What the Secret of all classes says.
+    pub user_data: UserData,
     /// Everything that ever happened, by kind ([`Kind::PLACE`]).
     pub log: [Vec<Event>; KINDS],
     /// Writes that changed something.

@@ -19,6 +19,7 @@ use super::{
     },
     margins::{Margins, margins},
     played::target::pods_on,
+    process::classes::{USER_DATA, WITHOUT_TOKEN},
     refusals::Costs,
     trace::Trace,
 };
@@ -286,6 +287,13 @@ impl Checks {
     pub fn vm_is_ordered(&mut self, api: &Api, request: &MachineRequest, now: Timestamp) {
         let name = request.machine.metadata.name.as_deref().unwrap_or_default();
         let brings = request.secret.get(SecretData::USER_DATA).unwrap_or_default();
+        if brings == USER_DATA.as_bytes() {
+            self.violated("a VM is made with user data that nobody has filled in", || name.to_owned());
+            return;
+        }
+        if brings == WITHOUT_TOKEN.as_bytes() {
+            return;
+        }
         let is_its_own = |secret: &Arc<Secret>| matches!(judge(secret, name, now), Found::Reuse(token) if token.value().as_bytes() == brings);
         if !api.tokens.values().any(is_its_own) {
             self.violated("a VM is made with a token that is not its machine's", || {

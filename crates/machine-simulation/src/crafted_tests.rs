@@ -53,6 +53,24 @@ fn versions_keep_a_machine_that_somebody_has_asked_to_stay() {
     assert_eq!(found, [None, Some("a machine is replaced that somebody keeps")]);
 }
 
+/// The user data needs no token when the creation is decided on, and one when the driver is asked: only what was decided on is sent.
+#[test]
+fn a_creation_is_decided_on_anew_when_its_secret_changes_in_the_middle() {
+    let held_up_after = |calls: u8| {
+        let mut steps = vec![Step::UserData, Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9)];
+        steps.extend([Step::Pass(0, None), Step::Pass(1, None)]);
+        // The driver has said that there is no VM.
+        steps.extend([Step::Pass(9, None); 4]);
+        steps.push(Step::Cloud(0, Luck::Good));
+        steps.extend([Step::Begin(9, calls), Step::UserData, Step::GoOn(0, None)]);
+        shown(&history(0, rolling(), steps), Guard::Inputs)
+    };
+    let found: Vec<_> = (0..4).map(held_up_after).collect();
+    assert!(found.iter().all(|[with, _]| with.is_none()), "{found:?}");
+    let wrong = Some("a VM is made with user data that nobody has filled in");
+    assert!(found.iter().any(|[_, without]| *without == wrong), "{found:?}");
+}
+
 #[test]
 fn nothing_is_made_while_nobody_sees_the_nodes() {
     let scaled = || vec![Step::Edit(Edit::Scale(2)), Step::Watch(DEPLOYMENT, 9)];

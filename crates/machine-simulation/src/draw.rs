@@ -118,6 +118,7 @@ impl Draw {
                 0 => Step::Node(self.pick(), NodeEvent::UpdateFailed),
                 _ => match self.small(180) {
                     minutes if minutes % 3 == 0 => Step::Silence(minutes),
+                    minutes if minutes % 3 == 1 => Step::UserData,
                     minutes => Step::Budget(minutes),
                 },
             },

@@ -84,6 +84,8 @@ guards! {
     Orphans = "orphans";
     /// A VM whose machine may be about to get it is no orphan.
     Claims = "claims";
+    /// A VM is made of the class and the Secrets that its creation was decided on.
+    Inputs = "inputs";
     /// A bootstrap token that is another machine's is not taken.
     Tokens = "tokens";
     /// An unhealthy machine waits while another one of its group is being replaced, after its update in place as well.

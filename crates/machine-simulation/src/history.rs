@@ -225,6 +225,8 @@ pub enum Step {
     Node(u16, NodeEvent),
     /// From now on evictions are refused for so many minutes.
     Budget(u8),
+    /// A user changes the user data of all classes: it needs a token from now on, or none.
+    UserData,
     /// The API server of the target cluster answers nothing for so many minutes.
     Silence(u8),
     /// A user does something.

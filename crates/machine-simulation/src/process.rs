@@ -3,7 +3,7 @@
 //! Controllers, views, indexes and wake-ups are the real ones; what a crash forgets is forgotten here. How controllers are put
 //! together is in [`parts`], what they reach in [`super::played`].
 
-mod classes;
+pub mod classes;
 mod parts;
 
 use std::{
@@ -14,7 +14,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +36,7 @@ use controller_runtime::{
     gate::Gate,
     key::ObjectKey,
     queue::Outcome,
-    refusals::Refusals,
+    refusals::{About, Refusals},
     store::{Change, Store},
     tasks::Tasks,
 };
@@ -114,6 +114,7 @@ enum News {
     Deployment(Change<MachineDeployment>),
     Node(Change<Node>),
     Pod(Change<Pod>),
+    Secret(Change<Secret>),
 }
 
 /// One controller process.
@@ -222,7 +223,7 @@ impl Process {
         list(&process.views.machines, api);
         for class in classes::all_named(api) {
             process.due.insert((Controller::MachineSafetyOrphanVms, ObjectKey::of(&*class)), now);
-            process.views.secrets.apply(classes::secret(&class));
+            process.views.secrets.apply(classes::secret(&class, api.user_data));
             process.views.classes.apply_shared(class);
         }
         for (watched, log) in process.watched.iter_mut().zip(&api.log) {
@@ -249,6 +250,7 @@ impl Process {
         attach(&self.views.deployments, &self.news, News::Deployment);
         attach(&self.nodes, &self.news, News::Node);
         attach(&self.pods, &self.news, News::Pod);
+        attach(&self.views.secrets, &self.news, News::Secret);
     }
 
     /// Wakes what the changes since the last time concern.
@@ -261,6 +263,7 @@ impl Process {
                 News::Deployment(change) => self.may_be_granted(change),
                 News::Node(change) => self.may_be_granted(change),
                 News::Pod(change) => self.may_be_granted(change),
+                News::Secret(change) => self.may_be_granted(change),
             }
             let woken = match &news {
                 News::Machine(change) => self.woken(change, |wakes| &wakes.machines),
@@ -268,8 +271,12 @@ impl Process {
                 News::Deployment(change) => self.woken(change, |wakes| &wakes.deployments),
                 News::Node(change) => self.woken(change, |wakes| &wakes.nodes),
                 News::Pod(change) => self.woken(change, |wakes| &wakes.pods),
+                News::Secret(change) => self.woken(change, |wakes| &wakes.secrets),
             };
             for (of, wake) in woken {
+                if let (Strength::EndsRefusals, Some(kind)) = (wake.strength, of.kind()) {
+                    self.refusals.changed(About { kind: kind.as_str(), key: &wake.key });
+                }
                 let job = (of, wake.key);
                 let backs_off = self.failures.contains_key(&job) && self.due.contains_key(&job);
                 if backs_off && wake.strength == Strength::KeepsBackOff {
@@ -307,6 +314,14 @@ impl Process {
     /// What was refused of an object may be granted once it has changed.
     fn may_be_granted<K: Kind>(&self, change: &Change<K>) {
         self.refusals.see(change);
+    }
+
+    /// The Secrets of classes say something else.
+    pub fn sees_secrets(&mut self, api: &Api, now: Timestamp) {
+        for class in self.views.classes.snapshot() {
+            self.views.secrets.apply(classes::secret(&class, api.user_data));
+        }
+        self.route(now);
     }
 
     /// The target cluster is silent, and nothing is concluded from what is seen of it.

@@ -197,6 +197,11 @@ impl World {
                 self.say(|| format!("the target cluster is silent for {minutes} minutes"));
                 self.freezes();
             }
+            Step::UserData => {
+                self.api.user_data.changes += 1;
+                self.say(|| "a user changes the user data of all classes".to_owned());
+                self.leader.sees_secrets(&self.api, self.now);
+            }
             Step::Edit(edit) => {
                 if edits::apply(&mut self.api, &mut self.checks, edit, self.now) {
                     self.say(|| edit.to_string());

@@ -87,6 +87,8 @@ impl MachineController {
             }
             Effect::DeleteMachine => self.delete_machine(rule, newest).await,
             Effect::RereadMachine => return self.reread(seen).await,
+            Effect::CheckInputs if self.inputs_of(&seen.machine) == seen.inputs => Ok(()),
+            Effect::CheckInputs => return Acted::Void,
             Effect::RereadNode => match &self.target {
                 Some(target) => target.nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await.map(drop),
                 None => Ok(()),
@@ -311,6 +313,7 @@ pub fn node_step(effect: &Effect) -> Option<NodeStep> {
         | Effect::WriteStatus { .. }
         | Effect::DeleteMachine
         | Effect::RereadMachine
+        | Effect::CheckInputs
         | Effect::RereadNode
         | Effect::EnsureToken
         | Effect::DeleteToken
@@ -363,7 +366,12 @@ pub fn touched(effect: &Effect) -> Option<Touched<'_>> {
         Effect::EnsureToken | Effect::DeleteToken => Touched::Token,
         Effect::Start(_) => Touched::Vm,
         Effect::Warn { .. } | Effect::Tell { .. } => Touched::Event,
-        Effect::RereadMachine | Effect::RereadNode | Effect::LookForNode | Effect::Remember(_) | Effect::Measure(_) => {
+        Effect::RereadMachine
+        | Effect::CheckInputs
+        | Effect::RereadNode
+        | Effect::LookForNode
+        | Effect::Remember(_)
+        | Effect::Measure(_) => {
             return None;
         }
     })
@@ -394,7 +402,12 @@ pub fn name_of(effect: &Effect) -> Option<&'static str> {
         Effect::Start(Call::Delete) => "DeleteVm",
         Effect::Start(Call::DeleteStale) => "DeleteStaleVm",
         Effect::Warn { .. } | Effect::Tell { .. } => "RecordEvent",
-        Effect::RereadMachine | Effect::RereadNode | Effect::LookForNode | Effect::Remember(_) | Effect::Measure(_) => {
+        Effect::RereadMachine
+        | Effect::CheckInputs
+        | Effect::RereadNode
+        | Effect::LookForNode
+        | Effect::Remember(_)
+        | Effect::Measure(_) => {
             return None;
         }
     })

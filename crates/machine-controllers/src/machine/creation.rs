@@ -94,7 +94,7 @@ pub fn creation(seen: &Observation) -> Say {
         }
         CreationStep::Initialise => {
             let mut effects: Vec<Effect> = needs_token(seen).then_some(Effect::EnsureToken).into_iter().collect();
-            effects.push(Effect::Start(Call::Initialize));
+            effects.extend([Effect::CheckInputs, Effect::Start(Call::Initialize)]);
             Say::act("initialise-vm", effects, Next::AwaitCall)
         }
         CreationStep::RecordPhase => {
@@ -400,7 +400,7 @@ fn create(seen: &Observation) -> Vec<Effect> {
             StatusChange::new().operation(OperationType::Create, OperationState::Processing, CREATING.to_owned());
         effects.push(intent.effect(seen));
     }
-    effects.push(Effect::Start(Call::Create));
+    effects.extend([Effect::CheckInputs, Effect::Start(Call::Create)]);
     effects
 }
 

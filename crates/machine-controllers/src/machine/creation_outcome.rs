@@ -293,7 +293,9 @@ mod tests {
             machine.status.current_status.phase = phase;
             let seen = without_vm(machine, 500, CreationGuarantee::RecordIntent);
             let plan = decide(&seen);
-            let [.., Effect::WriteStatus { change, .. }, Effect::Start(Call::Create)] = &plan.effects[..] else {
+            let [.., Effect::WriteStatus { change, .. }, Effect::CheckInputs, Effect::Start(Call::Create)] =
+                &plan.effects[..]
+            else {
                 panic!("{plan:?}")
             };
             let intent = change.operation.as_ref().unwrap();

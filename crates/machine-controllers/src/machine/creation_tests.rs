@@ -135,7 +135,7 @@ fn a_class_without_any_secret_leaves_user_data_to_the_driver() {
 #[case::mc_056_unimplemented(Code::Unimplemented)]
 fn without_a_vm_one_is_made_after_a_last_look_at_the_machine(#[case] code: Code) {
     let plan = decide(&told(machine(), 0, vec![Answer::Status(Err(Status::new(code, "")))]));
-    assert_eq!(plan.effects, [Effect::RereadMachine, Effect::Start(Call::Create)]);
+    assert_eq!(plan.effects, [Effect::RereadMachine, Effect::CheckInputs, Effect::Start(Call::Create)]);
 }
 
 #[test]
@@ -144,7 +144,10 @@ fn a_token_is_made_only_right_before_the_create() {
     asking.secrets = SecretView::Present(UserData::NeedsToken);
     assert_eq!(decide(&asking).effects, [Effect::Start(Call::Status)]);
     asking.flow.learn(not_found());
-    assert_eq!(decide(&asking).effects, [Effect::RereadMachine, Effect::EnsureToken, Effect::Start(Call::Create)]);
+    assert_eq!(
+        decide(&asking).effects,
+        [Effect::RereadMachine, Effect::EnsureToken, Effect::CheckInputs, Effect::Start(Call::Create)]
+    );
 }
 
 #[test]
@@ -152,7 +155,7 @@ fn a_repeated_create_is_not_preceded_by_a_read() {
     let again = in_phase(MachinePhase::CrashLoopBackOff, 0, OperationType::Create, OperationState::Failed);
     let mut again = Machine { spec: machine().spec, ..again };
     again.labels_mut().clear();
-    assert_eq!(decide(&told(again, 60, vec![not_found()])).effects, [Effect::Start(Call::Create)]);
+    assert_eq!(decide(&told(again, 60, vec![not_found()])).effects, [Effect::CheckInputs, Effect::Start(Call::Create)]);
 }
 
 #[test]

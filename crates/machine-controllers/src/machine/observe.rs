@@ -124,12 +124,7 @@ pub fn observe(
                 .map_or(CreationGuarantee::Idempotent, |_| CreationGuarantee::RecordIntent),
             last_good: sources.last_good,
         },
-        inputs: Inputs {
-            machine: machine.metadata.generation,
-            class: class.as_ref().map(|class| (class.uid().unwrap_or_default(), class.metadata.generation)),
-            secrets: secrets.versions,
-            force: force_deletion(&machine),
-        },
+        inputs: inputs_of(&machine, class.as_deref(), secrets.versions),
         secrets: if secrets.missing.is_empty() {
             SecretView::Present(wants(&secrets.data, secrets.named))
         } else {
@@ -166,6 +161,16 @@ pub fn observe(
 pub fn class_of(views: &ControlViews, machine: &Machine) -> Option<Arc<MachineClass>> {
     let namespace = machine.namespace().unwrap_or_default();
     views.classes.get(&ObjectKey::new(namespace, machine.spec.class.name.clone()))
+}
+
+/// What a driver call for the machine depends on.
+pub fn inputs_of(machine: &Machine, class: Option<&MachineClass>, secrets: Vec<(String, Option<String>)>) -> Inputs {
+    Inputs {
+        machine: machine.metadata.generation,
+        class: class.map(|class| (class.uid().unwrap_or_default(), class.metadata.generation)),
+        secrets,
+        force: force_deletion(machine),
+    }
 }
 
 /// The Secrets that a class names; the data of `credentialsSecretRef` wins.

@@ -62,6 +62,7 @@ pub fn of_machine(effect: &Effect, seen: &Observation, newest: &Machine) -> Writ
         Effect::RemoveMachineFinalizer => Write::of(Part::Main, without(newest.finalizers(), finalizer::MACHINE)),
         Effect::DeleteMachine
         | Effect::RereadMachine
+        | Effect::CheckInputs
         | Effect::RereadNode
         | Effect::LookForNode
         | Effect::Cordon
@@ -102,6 +103,7 @@ pub fn of_node(effect: &Effect, newest: &Node) -> Write {
         | Effect::RemoveMachineFinalizer
         | Effect::DeleteMachine
         | Effect::RereadMachine
+        | Effect::CheckInputs
         | Effect::RereadNode
         | Effect::LookForNode
         | Effect::DeleteNode { .. }

@@ -111,6 +111,9 @@ pub enum Effect {
     DeleteMachine,
     /// Reads the machine from the API server; if it is gone or being deleted, the rest of the plan is void.
     RereadMachine,
+    /// Compares class and Secrets with those that were observed; if they have changed, the rest of the plan is void. What was
+    /// decided of a VM holds only for these: whether it needs a token, whether its intent is to be stored.
+    CheckInputs,
     /// Reads the Node from the API server, so that the next decision stands on the truth.
     RereadNode,
     /// Looks on the API server for the Node that the view does not show: by the machine's label, or by the Node's own label

@@ -17,8 +17,8 @@ use super::{
     driver_calls::{Order, Tracked, failed},
     measures::Measurement,
     memory::{Memory, Pass},
-    observation::{Answer, Call, DrainState, LastGood, NodeStep, Observation, Permit, Trouble, since},
-    observe::{ClassSecrets, Looking, Sources, TargetSources, class_of, observe, secrets_of},
+    observation::{Answer, Call, DrainState, Inputs, LastGood, NodeStep, Observation, Permit, Trouble, since},
+    observe::{ClassSecrets, Looking, Sources, TargetSources, class_of, inputs_of, observe, secrets_of},
     plan::{DrainOrder, Next},
     retry::{RetryPeriod, tried_again},
     settings::CallDeadlines,
@@ -249,6 +249,13 @@ impl MachineController {
             tracing::debug!(machine = %target, ?call, "a call for a machine of this name is still under way");
         }
         Acted::Done
+    }
+
+    /// What a driver call for the machine would depend on now.
+    pub(super) fn inputs_of(&self, machine: &Machine) -> Inputs {
+        let class = class_of(&self.views, machine);
+        let secrets = secrets_of(&self.views.secrets, machine, class.as_deref());
+        inputs_of(machine, class.as_deref(), secrets.versions)
     }
 
     fn request(

@@ -1,10 +1,15 @@
-//! The classes of a simulation: one of each name, usable, the same for ever, and the Secret that they name.
+//! The classes of a simulation: one of each name, usable, the same for ever, and the Secret that they name, whose user data users
+//! change.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use crate::{api::Api, edits::CLASSES, played::cloud::PROVIDER};
+use crate::{
+    api::{Api, UserData},
+    edits::CLASSES,
+    played::cloud::PROVIDER,
+};
 use machine_api::{
     names::finalizer,
     v1alpha1::{MachineClass, SecretReference},
@@ -13,7 +18,9 @@ use machine_driver::SecretData;
 
 const SECRET: &str = "credentials";
 /// What stands in user data for the token.
-const USER_DATA: &str = "<<BOOTSTRAP_TOKEN>>";
+pub const USER_DATA: &str = "<<BOOTSTRAP_TOKEN>>";
+/// User data that needs no token.
+pub const WITHOUT_TOKEN: &str = "nothing to fill in";
 
 /// The classes that objects name, and those that users may still want.
 pub(super) fn all_named(api: &Api) -> Vec<Arc<MachineClass>> {
@@ -29,14 +36,16 @@ pub(super) fn all_named(api: &Api) -> Vec<Arc<MachineClass>> {
     named.into_iter().map(|(namespace, name)| Arc::new(class(namespace, name))).collect()
 }
 
-/// The Secret of a class: its user data is the machine's token, and nothing else.
-pub(super) fn secret(class: &MachineClass) -> Secret {
-    let user_data = (SecretData::USER_DATA.to_owned(), ByteString(USER_DATA.as_bytes().to_vec()));
+/// The Secret of a class: its user data is the machine's token, and nothing else, or needs none.
+pub(super) fn secret(class: &MachineClass, says: UserData) -> Secret {
+    let text = if says.needs_token() { USER_DATA } else { WITHOUT_TOKEN };
+    let user_data = (SecretData::USER_DATA.to_owned(), ByteString(text.as_bytes().to_vec()));
     Secret {
         metadata: ObjectMeta {
             name: Some(SECRET.to_owned()),
             namespace: class.metadata.namespace.clone(),
             uid: Some(SECRET.to_owned()),
+            resource_version: Some((says.changes + 1).to_string()),
             ..ObjectMeta::default()
         },
         data: Some([user_data].into()),

@@ -270,7 +270,10 @@ impl Parts<'_> {
         let (stage, without) = (self.stage.clone(), self.binary.without);
         let (views, pods) = (self.views.clone(), Arc::clone(self.pods));
         Arc::new(move |seen| {
-            let plan = machine::decide::decide(&machine_without(without, seen));
+            let mut plan = machine::decide::decide(&machine_without(without, seen));
+            if without == Some(Guard::Inputs) {
+                plan.effects.retain(|effect| *effect != machine::plan::Effect::CheckInputs);
+            }
             stage.with(|lent| lent.checks.machine_decides(seen, &plan, (&views, &pods), (&lent.api, &mut lent.trace)));
             plan
         })

@@ -78,6 +78,7 @@ impl World {
                 self.process.machine.clone_from(&self.machine);
                 Acted::Done
             }
+            Effect::CheckInputs => Acted::Done,
             Effect::RereadMachine => {
                 self.process.machine.clone_from(&self.machine);
                 match &self.machine {
