@@ -13,7 +13,14 @@ use std::{
 };
 
 use super::Failure;
-use machine_simulation::{Telling, checks::Violation, guards::Guard, history::History, run as happen, shortened};
+use machine_simulation::{
+    Telling,
+    checks::Violation,
+    every_call::{Broken, Story},
+    guards::Guard,
+    history::History,
+    run as happen, shortened,
+};
 
 /// So many failures are shown; further ones are only counted.
 const SHOWN: usize = 3;
@@ -27,6 +34,9 @@ pub struct SimulateArgs {
     /// Let so many histories happen, one per seed, and tell only those in which something happens that must not
     #[arg(long)]
     pub histories: Option<u64>,
+    /// Play short stories once for each call in them, at which the process ends
+    #[arg(long, conflicts_with_all = ["histories", "seed"])]
+    pub every_call: bool,
     /// Histories at once [default: as many as there are processors]
     #[arg(long)]
     pub threads: Option<NonZeroUsize>,
@@ -59,6 +69,7 @@ struct Sum {
 /// [`Failure::Reported`] when something happened that must not.
 pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
     match args.histories {
+        None if args.every_call => every_call(args, out),
         None => tell(args, out),
         Some(count) => many(args, count, out),
     }
@@ -74,6 +85,19 @@ fn tell(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
     };
     fail(args, args.seed, violation, out)?;
     Err(Failure::Reported)
+}
+
+fn every_call(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut failed = 0;
+    for story in Story::all() {
+        let (times, broken) = story.played(args.without);
+        for Broken { doom, violation, lines } in broken.iter().take(SHOWN) {
+            writeln!(out, "{}\n{doom}: {}: {}\n", lines.join("\n"), violation.rule, violation.text)?;
+        }
+        writeln!(out, "{}: played {times} times, {} failed", story.name, broken.len())?;
+        failed += broken.len();
+    }
+    if failed == 0 { Ok(()) } else { Err(Failure::Reported) }
 }
 
 fn many(args: &SimulateArgs, count: u64, out: &mut dyn Write) -> Result<(), Failure> {
@@ -151,7 +175,7 @@ mod tests {
     use super::*;
 
     fn args(seed: u64, histories: Option<u64>) -> SimulateArgs {
-        SimulateArgs { seed, histories, threads: None, whole: false, without: None }
+        SimulateArgs { seed, histories, every_call: false, threads: None, whole: false, without: None }
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub struct UserData {
 impl UserData {
     /// Whether it needs a token.
     pub const fn needs_token(self) -> bool {
-        self.changes % 2 == 0
+        self.changes.is_multiple_of(2)
     }
 }
 

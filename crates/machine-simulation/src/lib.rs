@@ -19,6 +19,7 @@ mod cloud;
 pub mod drain;
 mod draw;
 mod edits;
+pub mod every_call;
 mod facts;
 pub mod forecast;
 pub mod guards;
@@ -154,7 +155,5 @@ pub fn shortened(history: &History, violation: &Violation) -> History {
 
 #[cfg(test)]
 mod crafted_tests;
-#[cfg(test)]
-mod every_call_tests;
 #[cfg(test)]
 mod tests;

@@ -78,7 +78,6 @@ impl World {
                 self.process.machine.clone_from(&self.machine);
                 Acted::Done
             }
-            Effect::CheckInputs => Acted::Done,
             Effect::RereadMachine => {
                 self.process.machine.clone_from(&self.machine);
                 match &self.machine {
@@ -118,6 +117,7 @@ impl World {
                 Acted::Done
             }
             Effect::DeleteAttachment { .. }
+            | Effect::CheckInputs
             | Effect::EnsureToken
             | Effect::DeleteToken
             | Effect::Warn { .. }
