@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 use rand::Rng;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -52,38 +52,61 @@ impl Drivers {
     /// # Errors
     /// That of a driver that can't ever begin.
     pub(super) async fn live(&self, stop: &CancellationToken, begun: &Latch) -> anyhow::Result<()> {
-        let drivers = self.registry.drivers();
-        let (tell, mut told) = mpsc::channel(drivers.len().max(1));
-        let lives = drivers.into_iter().map(|driver| live(driver, tell.clone(), stop.clone()));
-        let lives = try_join_all(lives.collect::<Vec<_>>());
-        drop(tell);
-        let opening = async {
-            let all = async { while told.recv().await.is_some() {} };
-            if tokio::time::timeout(BEGIN_WITHIN, all).await.is_err() {
-                tracing::warn!("not all drivers have begun; their machines wait, the others' do not");
-            }
-            begun.open();
-        };
-        let (lived, ()) = tokio::join!(lives, opening);
-        lived.map(drop)
+        live_all(self.registry.drivers(), stop, begun).await
     }
 }
 
-/// Loops wait so long for drivers to begin; one try takes no longer either.
+async fn live_all(drivers: Vec<Arc<dyn Driver>>, stop: &CancellationToken, begun: &Latch) -> anyhow::Result<()> {
+    let (stop, wanted) = (stop.child_token(), drivers.len());
+    let (tell, mut told) = mpsc::channel(wanted.max(1));
+    let lives = drivers.into_iter().map(|driver| {
+        let (tell, stop) = (tell.clone(), stop.clone());
+        async move {
+            // One that can't ever begin ends the others in good order.
+            live(driver, tell, stop.clone()).await.inspect_err(|_| stop.cancel())
+        }
+    });
+    let lives = join_all(lives.collect::<Vec<_>>());
+    drop(tell);
+    let opening = async {
+        let all = async {
+            for _ in 0..wanted {
+                if told.recv().await.is_none() {
+                    return;
+                }
+            }
+            begun.open();
+        };
+        let in_time = tokio::time::timeout(BEGIN_WITHIN, all).await;
+        if in_time.is_err() && !stop.is_cancelled() {
+            tracing::warn!("not all drivers have begun; their machines wait, the others' do not");
+            begun.open();
+        }
+    };
+    let (lived, ()) = tokio::join!(lives, opening);
+    lived.into_iter().collect::<anyhow::Result<()>>()?;
+    // A process without any driver leads, too.
+    stop.cancelled().await;
+    Ok(())
+}
+
+/// Loops wait so long for drivers to begin.
 const BEGIN_WITHIN: Duration = Duration::from_secs(30);
+/// So long one try may take.
+const TRY_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// Pause before a driver that could not begin tries again; it doubles with each try.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// So long the end of a driver may take.
-const END_WITHIN: Duration = Duration::from_secs(10);
+const END_WITHIN: Duration = Duration::from_secs(3);
 
-/// A driver from its beginning to its end; `begun` is dropped once it has begun.
+/// A driver from its beginning to its end; `begun` hears of it once it has begun.
 async fn live(driver: Arc<dyn Driver>, begun: mpsc::Sender<()>, stop: CancellationToken) -> anyhow::Result<()> {
     let name = driver.info().name;
     let mut pause = FIRST_PAUSE;
     let tasks = loop {
-        let beginning = answered(BEGIN_WITHIN, driver.begin(stop.clone()));
+        let beginning = answered(TRY_WITHIN, driver.begin(stop.clone()));
         match stop.run_until_cancelled(beginning).await {
             None => return Ok(()),
             Some(Ok(tasks)) => break tasks,
@@ -97,7 +120,8 @@ async fn live(driver: Arc<dyn Driver>, begun: mpsc::Sender<()>, stop: Cancellati
         }
         pause = (2 * pause).min(LONGEST_PAUSE);
     };
-    drop(begun);
+    // There is room for each.
+    let _ = begun.try_send(());
     join_all(tasks.into_iter().map(|task| task.run)).await;
     stop.cancelled().await;
     if tokio::time::timeout(END_WITHIN, driver.end()).await.is_err() {
@@ -215,7 +239,7 @@ mod tests {
         let (stop, (begun, mut told)) = (CancellationToken::new(), mpsc::channel(1));
         let started = Instant::now();
         let life = tokio::spawn(live(driver, begun, stop.clone()));
-        assert_eq!(told.recv().await, None, "it has begun");
+        assert_eq!(told.recv().await, Some(()), "it has begun");
         assert_eq!(started.elapsed(), Duration::from_secs(3), "at the third try, after pauses of 1 and 2 s");
         tokio::task::yield_now().await;
         stop.cancel();
@@ -229,6 +253,40 @@ mod tests {
         let error = live(driver, mpsc::channel(1).0, CancellationToken::new()).await.unwrap_err();
         assert_eq!(error.to_string(), "driver living can't begin: no room");
         assert!(diary.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_without_drivers_lives_until_it_stops() {
+        let (stop, begun) = (CancellationToken::new(), Latch::default());
+        let mut lives = std::pin::pin!(live_all(Vec::new(), &stop, &begun));
+        assert!(timeout(Duration::from_secs(3600), &mut lives).await.is_err());
+        timeout(Duration::from_millis(1), begun.opened()).await.expect("loops work meanwhile");
+        stop.cancel();
+        lives.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_one_driver_can_never_begin_the_others_end_and_no_loop_begins() {
+        let (good, diary) = Living::failing(&[]);
+        let (bad, _) = Living::failing(&[Code::Unavailable, Code::FailedPrecondition]);
+        let (stop, begun) = (CancellationToken::new(), Latch::default());
+        live_all(vec![good, bad], &stop, &begun).await.unwrap_err();
+        assert_eq!(*diary.lock().unwrap(), ["begins", "task runs", "task ends", "ends"]);
+        assert!(timeout(Duration::from_secs(60), begun.opened()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn loops_wait_half_a_minute_for_a_driver_that_is_slow_to_begin() {
+        let (slow, _) = Living::failing(&[Code::Unavailable; 10]);
+        let (stop, begun) = (CancellationToken::new(), Latch::default());
+        let lives = async { live_all(vec![slow], &stop, &begun).await.unwrap() };
+        let opened = async {
+            let started = Instant::now();
+            begun.opened().await;
+            stop.cancel();
+            started.elapsed()
+        };
+        assert_eq!(tokio::join!(lives, opened).1, BEGIN_WITHIN);
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ pub struct Standby {
 }
 
 /// What the cloud begins with.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Beginning {
     options: SimulationOptions,
     /// Where its Nodes live.
@@ -36,6 +36,7 @@ struct Beginning {
 }
 
 /// A client of the target cluster.
+#[derive(Clone)]
 struct TargetClient(kube::Client);
 
 impl fmt::Debug for TargetClient {
@@ -75,9 +76,14 @@ impl Driver for Standby {
 
     /// From now on the cloud lives here.
     async fn begin(&self, stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
-        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A replica leads once in its life.
-        let Some(Beginning { options, target }) = beginning else { return Ok(Vec::new()) };
+        if self.cloud.get().is_some() {
+            return Ok(Vec::new());
+        }
+        // A try that was given up is made again with the same.
+        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(Beginning { options, target }) = beginning else {
+            return Err(Status::new(Code::FailedPrecondition, "it is not known what the virtual cloud begins with"));
+        };
         let cloud = crate::start(options, target.map(|TargetClient(client)| client), stop).await;
         let cloud = cloud.map_err(|error| Status::new(Code::FailedPrecondition, error.to_string()))?;
         let tasks = cloud.take_tasks();
@@ -131,5 +137,26 @@ impl Driver for Standby {
 
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
         self.cloud()?.get_volume_ids(cx, request).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_begins_once_it_is_told_with_what_and_only_once() {
+        let options = SimulationOptions::new(Timestamp::UNIX_EPOCH);
+        let standby = Standby::new(&options).unwrap();
+        let stop = CancellationToken::new();
+        assert_eq!(standby.begin(stop.clone()).await.unwrap_err().code, Code::FailedPrecondition);
+        assert_eq!(standby.cloud().unwrap_err().code, Code::Unavailable, "it lives elsewhere");
+        standby.may_begin(options, None);
+        drop(standby.begin(stop.clone()));
+        assert!(!standby.begin(stop.clone()).await.unwrap().is_empty(), "a try that was given up does not count");
+        assert!(standby.cloud().is_ok());
+        assert!(standby.begin(stop).await.unwrap().is_empty(), "a cloud lives once");
     }
 }

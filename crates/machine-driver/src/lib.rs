@@ -81,7 +81,8 @@ pub trait Driver: Send + Sync + 'static {
     fn info(&self) -> &DriverInfo;
 
     /// This process leads from now on: what only one process may have begins, such as a listener or a cache that is kept fresh. The
-    /// tasks run until `stop` is cancelled, which is when the leadership ends or the process stops. Calls of the controllers come
+    /// tasks run until `stop` is cancelled: the process stops, which it also does soon after it has lost the leadership. One try may take
+    /// five minutes. Calls of the controllers come
     /// after this has answered, or after 30 s; lists for views may come to a process that does not lead.
     ///
     /// # Errors
@@ -92,7 +93,7 @@ pub trait Driver: Send + Sync + 'static {
     }
 
     /// The leadership has ended: no call is under way any more, and the tasks have ended. Called once, if the driver has begun; it
-    /// may take 10 s.
+    /// may take 3 s.
     async fn end(&self) {}
 
     /// Whose the VMs of a class are, as its `providerSpec` says, for example by tags; `None` when it says nothing of that. Then they are

@@ -309,11 +309,17 @@ mod tests {
         let pod = |name: &str, end: &Option<End>| PodProgress {
             name: name.to_owned(),
             volumes: vec![format!("pv-of-{name}")],
+            refused_by: Some("ns/b".to_owned()),
             end: end.clone(),
             ..PodProgress::default()
         };
         let pods = pods.iter().map(|(name, end)| ((*name).to_owned(), pod(name, end))).collect();
         Progress { pods, listed: Listed::Yes, ..Progress::default() }
+    }
+
+    fn held_by(budget: &str) -> Waiting {
+        let (pod, budget) = ("stuck".to_owned(), budget.to_owned());
+        Waiting::Budget { pod, budget, held: 1, since: Timestamp::UNIX_EPOCH }
     }
 
     fn terminating(pod: &str) -> Waiting {
@@ -331,6 +337,8 @@ mod tests {
     #[case::for_the_pod_that_failed(Some(terminating("stuck")), Attempt::Again)]
     #[case::for_the_volume_of_that_pod(Some(detaching("pv-of-stuck")), Attempt::Again)]
     #[case::for_a_pod_that_had_not_failed(Some(terminating("slow")), Attempt::New)]
+    #[case::for_the_budget_that_refused_that_pod(Some(held_by("ns/b")), Attempt::Again)]
+    #[case::for_a_budget_that_holds_that_pod_now(Some(held_by("ns/other")), Attempt::New)]
     #[case::for_a_pod_with_a_longer_name(Some(terminating("stuck-1")), Attempt::New)]
     fn an_attempt_after_one_that_failed(#[case] waiting: Option<Waiting>, #[case] expected: Attempt) {
         let pods: &[(&str, Option<End>)] = &[("stuck", Some(End::Failed("no".to_owned()))), ("slow", None)];

@@ -110,7 +110,8 @@ impl Waiting {
     /// Names by which a failure tells of it.
     pub(super) fn names(&self) -> Vec<&str> {
         match self {
-            Self::Budget { budget, pod, .. } => vec![budget, pod],
+            // A pod that could not be moved before may be held by a budget now.
+            Self::Budget { budget, .. } => vec![budget],
             Self::Detach { volume, pod, .. } | Self::Reattach { volume, pod, .. } => vec![volume, pod],
             Self::Pod { pod, .. } => vec![pod],
             Self::VolumeNames => Vec::new(),

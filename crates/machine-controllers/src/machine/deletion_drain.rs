@@ -223,7 +223,7 @@ fn until(wait: Waiting, end: Option<Timestamp>, then: &str) -> Waiting {
 /// What becomes of pods that are not gone by the end of the drain timeout.
 const BY_FORCE: &str = "pods are deleted by force";
 
-/// Whom a drain under way waits for, and what is told besides, once until it changes; `by_force` is the time from which on pods
+/// Whom a drain under way waits for, and what an event tells besides, for as long as it holds: the same words are told once; `by_force` is the time from which on pods
 /// are deleted.
 pub(super) fn drain_wait(
     progress: &str,
@@ -262,7 +262,7 @@ pub(super) fn drain_wait(
 
 /// Whether an attempt under way only tries again what the machine says has failed. To tell of it, and of the same failure a
 /// moment later, costs two writes for nothing.
-fn tries_again(seen: &Observation, attempt: Attempt) -> bool {
+pub(super) fn tries_again(seen: &Observation, attempt: Attempt) -> bool {
     attempt == Attempt::Again && told_reason(&seen.machine) == Some(machine_condition::REASON_DRAIN_FAILED)
 }
 
@@ -294,7 +294,7 @@ fn drain_running(
     let wait = wait.in_course_of(course(seen));
     let change = Rest::at(DeletionStage::Drain, progress).waits(wait.clone()).change(seen);
     let mut effects: Vec<Effect> = tells_of_drain(seen, &change, attempt).into_iter().collect();
-    effects.extend(warning.filter(|_| !effects.is_empty()));
+    effects.extend(warning.filter(|_| !tries_again(seen, attempt)));
     Plan::new("drain-running", effects, Next::LookAgain(wake, Wait::Drain)).stands(Standing::Waits(wait))
 }
 

@@ -9,6 +9,7 @@ use super::{
     creation_outcome::{AskedBefore, leaves_outcome_unknown},
     node_ailments::Ailments,
     observation::{Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Troubles},
+    retry::{DeleteReaction, after_failed_deletion},
     standing::Standing,
     telling::Stated,
     vm_gone::VmCheck,
@@ -112,6 +113,10 @@ impl Memory {
         if leaves_outcome_unknown(&answer) {
             self.creation_unknown_since = Some(now);
         }
+        if is_success(&answer) {
+            // What it was paused for is over.
+            self.pause = None;
+        }
         self.flow.learn(answer);
     }
 
@@ -142,6 +147,17 @@ impl Memory {
     }
 }
 
+/// Whether a call has done what it was to do.
+fn is_success(answer: &Answer) -> bool {
+    match answer {
+        Answer::Status(answer) | Answer::Initialized(answer) => answer.is_ok(),
+        Answer::Created(answer) => answer.is_ok(),
+        Answer::Deleted(Err(status)) => after_failed_deletion(status.code) == DeleteReaction::Gone,
+        Answer::Deleted(Ok(_)) => true,
+        Answer::DeletedStale(answer) => answer.is_ok(),
+    }
+}
+
 /// What is known only within one pass.
 #[derive(Debug, Default)]
 pub struct Pass {
@@ -155,4 +171,26 @@ pub struct Pass {
     pub node_source: NodeSource,
     /// Writes of this pass that were refused because somebody else was faster.
     pub conflicts: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::machine::observation::{Inputs, Purpose};
+    use machine_driver::{Code, DeletedVm, Status};
+
+    #[rstest]
+    #[case::the_vm_is_gone(Answer::Deleted(Ok(DeletedVm::default())), false)]
+    #[case::there_was_none(Answer::Deleted(Err(Status::new(Code::NotFound, "no"))), false)]
+    #[case::it_failed_again(Answer::Deleted(Err(Status::new(Code::Internal, "no"))), true)]
+    #[case::there_is_none_yet(Answer::Status(Err(Status::new(Code::NotFound, "no"))), true)]
+    fn a_pause_ends_with_what_it_was_for(#[case] answer: Answer, #[case] lasts: bool) {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut memory = Memory::new("uid".to_owned(), now, AskedBefore::Nothing);
+        memory.pause = Some(Pause { purpose: Purpose::Deletion, until: now, inputs: Inputs::default() });
+        memory.learn(answer, now);
+        assert_eq!(memory.pause.is_some(), lasts);
+    }
 }

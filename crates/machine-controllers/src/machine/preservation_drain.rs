@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::ResourceExt;
 
 use super::{
-    deletion_drain::{drain_wait, tells_of_drain},
+    deletion_drain::{drain_wait, tells_of_drain, tries_again},
     observation::{DrainState, Force, Observation, condition, conditions_of},
     plan::{DrainFlow, DrainOrder, Effect, Next, Plan, Say},
     preservation::{course, ends, tell_preserved, wait_in_preservation},
@@ -85,7 +85,7 @@ pub(super) fn drain_if_due(seen: &Observation, node: &Node, reason: &'static str
             let wait = wait.in_course_of(course(seen));
             let change = StatusChange::new().waits(wait.clone());
             let mut effects: Vec<Effect> = tells_of_drain(seen, &change, *attempt).into_iter().collect();
-            effects.extend(warning.filter(|_| !effects.is_empty()));
+            effects.extend(warning.filter(|_| !tries_again(seen, *attempt)));
             Say::waits("drain-preserved", wait, effects, Next::LookAgain(*wake, Wait::PreservationDrain))
         }
         DrainState::Drained => ended(seen, node, reason, "True", node_condition::MESSAGE_PRESERVED_DRAINED, None),

@@ -385,7 +385,8 @@ fn mc_156_a_drain_that_is_blocked_is_told_and_holds_nobody() {
     assert!(waiting.is_tainted());
     assert_eq!(waiting.preserved(), None, "nothing is known of the drain yet");
     let again = waiting.at(1020).rest();
-    assert!(again.effects.is_empty(), "{:#?}", again.effects);
+    let told_again = |effect: &Effect| matches!(effect, Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, .. });
+    assert!(again.effects.iter().all(told_again), "an event of the same words is none: {:#?}", again.effects);
 }
 
 #[test]
