@@ -110,7 +110,7 @@ pub fn forecast(question: &Question, go_on: &dyn Fn() -> bool) -> Option<Forecas
         match step.result {
             DrainResult::Drained => return Some(world.end(End::Drained, began)),
             DrainResult::Failed(error) => {
-                let end = if world.blocked.is_empty() { End::Failed(error) } else { End::Blocked };
+                let end = if world.blocked.is_empty() { End::Failed(error.text) } else { End::Blocked };
                 return Some(world.end(end, began));
             }
             DrainResult::Running { wake, .. } => {

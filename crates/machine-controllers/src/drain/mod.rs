@@ -29,7 +29,7 @@ use self::{
     calls::{Inbox, Namer, News, VolumeAnswer, Wake},
     counts::{CountedPods, PodCounts},
     observe::{DrainLimits, DrainViews, left_attached, volumes_of},
-    progress::{Progress, Unnamed},
+    progress::{Failure, Progress, Unnamed},
     step::{DrainResult, drain_step, learn},
 };
 use crate::machine::{
@@ -83,7 +83,7 @@ pub struct Run {
     waiting: Option<waiting::Waiting>,
     /// Attempts in this mode that failed, and the last one's reason and the time of the next.
     failures: u32,
-    paused: Option<(Timestamp, String)>,
+    paused: Option<(Timestamp, Failure)>,
     counted: Option<CountedPods>,
 }
 
@@ -151,12 +151,12 @@ impl Run {
         self.waiting.as_ref()
     }
 
-    fn failed(&mut self, error: &str, now: Timestamp) {
+    fn failed(&mut self, error: &Failure, now: Timestamp) {
         let pause = pause_after(&self.progress, self.failures);
         self.failures = self.failures.saturating_add(1);
         self.began = None;
         self.progress = self.progress.next_attempt();
-        self.paused = Some((after(now, pause), error.to_owned()));
+        self.paused = Some((after(now, pause), error.clone()));
     }
 }
 

@@ -62,6 +62,36 @@ pub enum Attempt {
     Again,
 }
 
+/// Why an attempt failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// In words.
+    pub text: String,
+    /// Pods, budgets and volumes that it failed on.
+    pub on: BTreeSet<String>,
+}
+
+impl From<&str> for Failure {
+    fn from(text: &str) -> Self {
+        Self { text: text.to_owned(), on: BTreeSet::new() }
+    }
+}
+
+/// So many names are told.
+const NAMED: usize = 5;
+
+impl Failure {
+    /// What the node has still to be rid of, behind these words.
+    pub fn named_behind(&self, words: &str) -> String {
+        let names: Vec<&str> = self.on.iter().take(NAMED).map(String::as_str).collect();
+        match (names.is_empty(), self.on.len().saturating_sub(NAMED)) {
+            (true, _) => words.to_owned(),
+            (false, 0) => format!("{words} ({})", names.join(", ")),
+            (false, more) => format!("{words} ({} and {more} more)", names.join(", ")),
+        }
+    }
+}
+
 /// What an attempt left behind that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Leftover {
@@ -165,7 +195,7 @@ impl Progress {
     }
 
     /// The names that the attempt fails on: of pods that can't be moved; if there are none, of those that have not gone in time.
-    fn failed_on(&self) -> BTreeSet<String> {
+    pub(super) fn failed_on(&self) -> BTreeSet<String> {
         let is_stuck = |pod: &&PodProgress| matches!(pod.end, Some(End::Failed(_)));
         let mut stuck: Vec<&PodProgress> = self.pods.values().filter(is_stuck).collect();
         if stuck.is_empty() {

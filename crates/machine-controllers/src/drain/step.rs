@@ -12,7 +12,7 @@ use super::{
     budgets::BudgetState,
     observe::{DrainObservation, NodePresence, PodFacts},
     pods::PodClass,
-    progress::{Attempt, End, Listed, PodAnswer, PodProgress, Progress},
+    progress::{Attempt, End, Failure, Listed, PodAnswer, PodProgress, Progress},
     volumes::{Presence, VolumePlace},
     waiting::{Waiting, waiting_for},
 };
@@ -89,7 +89,7 @@ pub enum DrainResult {
     /// All pods that had to go are gone.
     Drained,
     /// The attempt failed.
-    Failed(String),
+    Failed(Failure),
 }
 
 /// One step of a drain.
@@ -352,16 +352,19 @@ fn result_of(seen: &DrainObservation, progress: &Progress) -> DrainResult {
             .collect();
         return match (errors.is_empty(), progress.lingering.is_empty() || forced) {
             (true, true) => DrainResult::Drained,
-            (true, false) => DrainResult::Failed(format!(
-                "volumes still attached to the node: {}",
-                progress.lingering.iter().cloned().collect::<Vec<_>>().join(", ")
-            )),
-            (false, _) => DrainResult::Failed(errors.join("; ")),
+            (true, false) => failed(
+                progress,
+                format!(
+                    "volumes still attached to the node: {}",
+                    progress.lingering.iter().cloned().collect::<Vec<_>>().join(", ")
+                ),
+            ),
+            (false, _) => failed(progress, errors.join("; ")),
         };
     }
     let asking = pending.iter().any(|pod| pod.asked.is_some());
     if seen.now >= seen.limits.deadline && !asking {
-        return DrainResult::Failed(format!("deadline passed with {}", named(&pending)));
+        return failed(progress, format!("deadline passed with {}", named(&pending)));
     }
     let blocked: Vec<&PodProgress> =
         pending.iter().filter(|pod| pod.refused_by.is_some() && pod.accepted.is_none()).copied().collect();
@@ -375,6 +378,10 @@ fn result_of(seen: &DrainObservation, progress: &Progress) -> DrainResult {
     let waiting = waiting_for(seen, &by_uid);
     let attempt = progress.attempt(waiting.as_ref());
     DrainResult::Running { progress: format!("{text}."), blocked_by, waiting, attempt, wake: wake(seen, &pending) }
+}
+
+fn failed(progress: &Progress, text: String) -> DrainResult {
+    DrainResult::Failed(Failure { text, on: progress.failed_on() })
 }
 
 /// Pods by name, the first few.

@@ -136,7 +136,7 @@ fn mc_199_a_budget_that_will_never_allow_it_fails_the_attempt_and_names_itself()
     let mut world = World::with(vec![PodFacts { budget: BudgetState::Misconfigured("ns/web".to_owned()), ..pod("a") }]);
     world.step(&PodAnswer::Refused);
     let DrainResult::Failed(error) = world.step(&PodAnswer::Refused).result else { panic!("not failed") };
-    assert!(error.contains("pod disruption budget ns/web is misconfigured"), "{error}");
+    assert!(error.text.contains("pod disruption budget ns/web is misconfigured"), "{error:?}");
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn mc_213_mc_214_a_volume_that_does_not_detach_fails_this_attempt_and_the_next()
     assert!(matches!(world.step(&PodAnswer::Accepted).result, DrainResult::Failed(_)));
     world.seen.progress = world.seen.progress.next_attempt();
     let DrainResult::Failed(error) = world.step(&PodAnswer::Accepted).result else { panic!("forgotten") };
-    assert_eq!(error, "volumes still attached to the node: pv-1");
+    assert_eq!(error.text, "volumes still attached to the node: pv-1");
     world.place("pv-1", Presence::No, Presence::No);
     assert_eq!(world.step(&PodAnswer::Accepted).result, DrainResult::Drained);
 }
@@ -257,7 +257,7 @@ fn m_43_what_a_pod_left_attached_before_this_process_began_is_waited_for() {
     world.seen.left_attached = vec!["pv-1".to_owned()];
     world.place("pv-1", Presence::Yes, Presence::No);
     let DrainResult::Failed(error) = world.step(&PodAnswer::Accepted).result else { panic!("not waited for") };
-    assert_eq!(error, "volumes still attached to the node: pv-1");
+    assert_eq!(error.text, "volumes still attached to the node: pv-1");
     world.seen.progress = world.seen.progress.next_attempt();
     world.seen.left_attached.clear();
     world.place("pv-1", Presence::No, Presence::No);
@@ -279,7 +279,7 @@ fn mc_215_the_deadline_fails_the_attempt_and_names_the_pending_pods() {
     world.seen.limits.deadline = at(60);
     world.step(&PodAnswer::Accepted);
     let DrainResult::Failed(error) = world.after(60).step(&PodAnswer::Accepted).result else { panic!("not failed") };
-    assert_eq!(error, "deadline passed with 2 pods pending: ns/a, ns/b");
+    assert_eq!(error.text, "deadline passed with 2 pods pending: ns/a, ns/b");
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn mc_290_a_short_drain_with_a_volume_ends_in_its_time() {
     world.seen.limits.deadline = at(10);
     assert_eq!(done(&world.step(&PodAnswer::Accepted)), [("a", How::Delete)]);
     let DrainResult::Failed(error) = world.after(10).step(&PodAnswer::Accepted).result else { panic!("goes on") };
-    assert_eq!(error, "deadline passed with 1 pods pending: ns/a");
+    assert_eq!(error.text, "deadline passed with 1 pods pending: ns/a");
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn mc_204_a_pod_under_two_budgets_is_told_with_both() {
     let mut world = World::with(vec![PodFacts { budget: budget.clone(), ..pod("a") }]);
     world.step(&PodAnswer::Failed("500".to_owned()));
     let DrainResult::Failed(error) = world.step(&PodAnswer::Accepted).result else { panic!("not failed") };
-    assert!(error.contains("PodDisruptionBudgets ns/a and ns/b"), "{error}");
+    assert!(error.text.contains("PodDisruptionBudgets ns/a and ns/b"), "{error:?}");
     let mut world = World::with(vec![PodFacts { budget, ..with_volume("db", 0, "pv-1") }]);
     world.seen.limits.retries = 2;
     world.step(&PodAnswer::Failed("500".to_owned()));

@@ -21,7 +21,10 @@ use super::{
     time_limit::{TimeLimit, deletion_limit, drain_limit, node_limit},
     waits::Wait,
 };
-use crate::drain::{progress::Attempt, waiting::Waiting as DrainWaiting};
+use crate::drain::{
+    progress::{Attempt, Failure},
+    waiting::Waiting as DrainWaiting,
+};
 use kube_values::duration::GoDuration;
 use machine_api::names::{label, machine_condition, machine_reason, node_condition};
 
@@ -115,10 +118,8 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
         },
         DrainState::Failed(error) => match mode {
             // A Node that is ill does not tell whether its pods were only not reached.
-            DrainMode::Normal | DrainMode::ByIllness => {
-                failed_drain(seen, &format!("Drain failed due to - {error}. Will retry in next sync."))
-            }
-            DrainMode::Forced => to_attachments(seen, &forced_on(error)),
+            DrainMode::Normal | DrainMode::ByIllness => failed_drain_of(seen, error),
+            DrainMode::Forced => to_attachments(seen, &forced_on(&error.text)),
         },
     }
 }
@@ -299,8 +300,18 @@ fn drain_running(
 }
 
 fn failed_drain(seen: &Observation, text: &str) -> Plan {
+    failed_drain_on(seen, "its node to be drained", text)
+}
+
+/// An attempt that failed on other pods or volumes than the one before is another failure.
+fn failed_drain_of(seen: &Observation, failure: &Failure) -> Plan {
+    let text = format!("Drain failed due to - {}. Will retry in next sync.", failure.text);
+    failed_drain_on(seen, &failure.named_behind("its node to be drained"), &text)
+}
+
+fn failed_drain_on(seen: &Observation, on: &str, text: &str) -> Plan {
     let pause = pause_of(RetryPeriod::Short, seen);
-    let wait = wait_in_deletion(seen, machine_condition::REASON_DRAIN_FAILED, "its node to be drained")
+    let wait = wait_in_deletion(seen, machine_condition::REASON_DRAIN_FAILED, on)
         .seen(text)
         .ended_by(format!("what fails the drain has ended; attempts go on every {}", GoDuration::from(pause)));
     Rest::failed(DeletionStage::Drain, text, None)

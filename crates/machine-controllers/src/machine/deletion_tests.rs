@@ -299,11 +299,11 @@ fn attachment(deleting: bool) -> AttachmentView {
     7400, DrainState::Drained, vec![attachment(true)], "Force Drain successful. Initiate VM deletion"
 )]
 #[case::gently_in_vain(
-    200, DrainState::Failed("x".to_owned()), vec![], "Drain failed due to - x. Will retry in next sync. Initiate node drain"
+    200, DrainState::Failed("x".into()), vec![], "Drain failed due to - x. Will retry in next sync. Initiate node drain"
 )]
 #[case::mc_215_by_force_in_vain(
     7400,
-    DrainState::Failed("x".to_owned()),
+    DrainState::Failed("x".into()),
     vec![attachment(false)],
     "Drain failed due to - x. However, since it's a force deletion shall continue deletion of VM. Delete Volume Attachments"
 )]
@@ -329,7 +329,7 @@ fn a_drain_by_force_that_fails_is_tried_again_until_its_time_is_over(
     let ill = cordoned(vec![condition("Ready", "False")]);
     let mut seen = with_node(seen(resting(DeletionStage::Drain), second), ill);
     assert!(seen.is_node_lastingly_ill());
-    seen.drain = DrainState::Failed("API server not available".to_owned());
+    seen.drain = DrainState::Failed("API server not available".into());
     assert_eq!(stage_after(&seen), Some(stage));
 }
 

@@ -15,7 +15,11 @@ use super::{
     plan::{Effect, Next},
     testing::*,
 };
-use crate::drain::{observe::MissingView, progress::Attempt, waiting::Waiting};
+use crate::drain::{
+    observe::MissingView,
+    progress::{Attempt, Failure},
+    waiting::Waiting,
+};
 use controller_runtime::clock::Step;
 use machine_api::names::{label, machine_condition, machine_reason};
 use machine_driver::Code;
@@ -59,7 +63,7 @@ fn progress_of_a_drain_is_written_rarely(#[case] waiting: Waiting, #[case] secon
 /// A deletion whose last attempt to drain failed at second 130 on the budget `ns/web`.
 fn after_a_failed_attempt(second: i64) -> Observation {
     let mut failed = draining(130);
-    failed.drain = DrainState::Failed(FAILURE.to_owned());
+    failed.drain = DrainState::Failed(FAILURE.into());
     let machine = after(&decide(&failed), &failed.machine);
     let mut seen = draining(second);
     seen.machine = Arc::new(machine);
@@ -82,8 +86,25 @@ fn an_attempt_that_only_repeats_a_failure_is_no_news(
     let progress = "2 of 2 pods left.".to_owned();
     seen.drain = DrainState::Running { progress, blocked_by: None, waiting, attempt, wake: MINUTE };
     assert_eq!(status_change(&decide(&seen)).is_some(), written);
-    seen.drain = DrainState::Failed(FAILURE.to_owned());
+    seen.drain = DrainState::Failed(FAILURE.into());
     assert!(decide(&seen).effects.is_empty(), "the same failure is no news either");
+}
+
+#[test]
+fn a_drain_that_fails_on_something_else_is_told_at_once() {
+    let fails_on = |name: &str| {
+        let on = [name.to_owned()].into();
+        DrainState::Failed(Failure { text: format!("{name} stays"), on })
+    };
+    let mut seen = draining(130);
+    seen.drain = fails_on("ns/db");
+    let plan = decide(&seen);
+    tell_all(&mut seen, &plan);
+    let told = seen.machine.status.machine_conditions[0].message.clone();
+    assert!(told.contains("waiting for its node to be drained (ns/db): Drain failed due to - ns/db stays"), "{told}");
+    assert_eq!(status_change(&decide(&seen)), None, "the same");
+    seen.drain = fails_on("pv-1");
+    assert!(status_change(&decide(&seen)).is_some());
 }
 
 #[rstest]

@@ -25,7 +25,7 @@ use super::{
     time_limit::node_limit,
     waits::Wait,
 };
-use crate::drain::progress::Attempt;
+use crate::drain::progress::{Attempt, Failure};
 use machine_api::{
     names::{annotation, label, machine_condition, machine_reason, node_condition, stage_text, update_result},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
@@ -193,7 +193,7 @@ pub fn in_place_drain(seen: &Observation) -> Say {
         return withdrawn(seen, node);
     }
     if let Some(trouble) = seen.troubles.at(NodeStep::Cordon) {
-        return failed(seen, node, &trouble.error);
+        return failed(seen, node, &trouble.error.as_str().into());
     }
     if !seen.troubles.is_empty() {
         return Say::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
@@ -351,9 +351,12 @@ fn drain_wait(seen: &Observation, node: &Node, text: &str, blocked_by: Option<&s
 }
 
 /// A failed attempt; the phase stays (MC-134).
-fn failed(seen: &Observation, node: &Node, error: &str) -> Say {
+fn failed(seen: &Observation, node: &Node, failure: &Failure) -> Say {
+    let error = &failure.text;
     let text = format!("Drain failed due to - {error}. Will retry in next sync. {}", stage_text::DRAIN);
     let wait = drain_wait(seen, node, &format!("the last attempt failed: {error}"), None);
+    let on = failure.named_behind(wait.whom());
+    let wait = wait.for_whom(on);
     let message = wait.message();
     let change = StatusChange::new().operation(OperationType::DrainNode, OperationState::Processing, text).waits(wait);
     let next = Next::LookAgain(RetryPeriod::Short.length(Duration::ZERO), Wait::UpdateDrainFailed);

@@ -189,7 +189,7 @@ fn mc_133_mc_144_after_the_drain_the_phase_is_stored_before_the_node_is_marked()
 #[test]
 fn mc_134_a_drain_that_fails_is_told_and_the_phase_stays() {
     let mut seen = selected(200);
-    seen.drain = DrainState::Failed("pod ns/a: budget b is misconfigured".to_owned());
+    seen.drain = DrainState::Failed("pod ns/a: budget b is misconfigured".into());
     let plan = decide(&seen);
     let status = after(&plan, &seen.machine).status;
     assert_eq!(status.current_status.phase, MachinePhase::Running);
@@ -238,7 +238,7 @@ fn an_attempt_that_only_repeats_a_failure_is_no_news(
     #[case] written: bool,
 ) {
     let mut seen = selected(200);
-    seen.drain = DrainState::Failed("pod disruption budget ns/pdb is misconfigured".to_owned());
+    seen.drain = DrainState::Failed("pod disruption budget ns/pdb is misconfigured".into());
     seen.machine = std::sync::Arc::new(after(&decide(&seen), &seen.machine));
     let waiting = Waiting::Budget { pod: "ns/a".to_owned(), budget: refuses.to_owned(), held: 1, since: at(205) };
     seen.drain = DrainState::Running {
@@ -366,7 +366,7 @@ fn a_failed_update_makes_the_machine_fail(#[case] seen: Observation, #[case] pha
 
 #[rstest]
 #[case::mc_143_when_the_update_begins(DrainState::Drained)]
-#[case::mc_143_when_the_drain_fails(DrainState::Failed("x".to_owned()))]
+#[case::mc_143_when_the_drain_fails(DrainState::Failed("x".into()))]
 fn no_write_of_an_update_ends_a_preservation(#[case] drain: DrainState) {
     let mut seen = selected(200);
     std::sync::Arc::make_mut(&mut seen.machine).status.current_status.preserve_expiry_time = Some(Time(at(9999)));

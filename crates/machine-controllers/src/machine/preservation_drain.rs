@@ -20,6 +20,7 @@ use super::{
     time_limit::{TimeLimit, node_limit},
     waits::Wait,
 };
+use crate::drain::progress::Failure;
 use kube_values::duration::GoDuration;
 use machine_api::names::{label, machine_condition, machine_reason, node_condition};
 
@@ -102,7 +103,7 @@ fn ended(
     reason: &'static str,
     status: &str,
     text: &str,
-    error: Option<&String>,
+    error: Option<&Failure>,
 ) -> Say {
     let until = ends(seen).map(rfc3339).unwrap_or_default();
     let message = format!("{text} Machine preserved until {until}.");
@@ -117,14 +118,18 @@ fn ended(
         return Say::act("preserved-and-drained", told.into_iter().collect(), Next::Again);
     };
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
-    let wait = wait_in_preservation(seen, machine_condition::REASON_DRAIN_FAILED, "its node to be drained")
-        .seen(error)
-        .ended_by(format!("what fails the drain has ended; attempts go on every {}", GoDuration::from(pause)))
-        .at_most_until(by_force_from(seen), "pods are deleted by force");
+    let wait = wait_in_preservation(
+        seen,
+        machine_condition::REASON_DRAIN_FAILED,
+        error.named_behind("its node to be drained"),
+    )
+    .seen(&error.text)
+    .ended_by(format!("what fails the drain has ended; attempts go on every {}", GoDuration::from(pause)))
+    .at_most_until(by_force_from(seen), "pods are deleted by force");
     let next = Next::LookAgain(pause, Wait::PreservationDrainFailed);
     let change = StatusChange::new().waits(wait);
     let mut plan = Plan::telling("preserved-not-drained", seen, change, Worth::NewValues, next)
-        .warning_if_written(machine_reason::DRAIN_BLOCKED, format!("drain failed: {error}"));
+        .warning_if_written(machine_reason::DRAIN_BLOCKED, format!("drain failed: {}", error.text));
     // The Node first: what is told of it there is part of the preservation.
     plan.effects.splice(0..0, told);
     Say::Act(plan)

@@ -392,7 +392,7 @@ fn mc_156_a_drain_that_is_blocked_is_told_and_holds_nobody() {
 #[test]
 fn a_drain_in_vain_is_told_on_the_node_and_repeated() {
     let mut story = Story::of(failed()).on_machine("now");
-    story.drain = DrainState::Failed("pod disruption budget ns/web is misconfigured".to_owned());
+    story.drain = DrainState::Failed("pod disruption budget ns/web is misconfigured".into());
     let mut told = story.rest();
     let (status, _, message) = told.says();
     assert_eq!(status, "False");

@@ -142,6 +142,18 @@ impl Waiting {
         self
     }
 
+    /// Whom it is for.
+    pub fn whom(&self) -> &str {
+        &self.on
+    }
+
+    /// The same wait for this.
+    #[must_use]
+    pub fn for_whom(mut self, on: impl Into<String>) -> Self {
+        self.on = on.into();
+        self
+    }
+
     /// When it began.
     #[must_use]
     pub fn since(mut self, began: Timestamp) -> Self {

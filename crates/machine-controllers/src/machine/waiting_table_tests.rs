@@ -191,7 +191,7 @@ fn a_deletion_says_at_each_stage_whom_it_waits_for(
         }
         DeletionStage::Drain => {
             let mut seen = draining(200);
-            seen.drain = DrainState::Failed("no".to_owned());
+            seen.drain = DrainState::Failed("no".into());
             (seen, Some("DrainFailed"))
         }
         DeletionStage::DeleteVolumeAttachments => {

@@ -166,7 +166,7 @@ fn row_of(wait: Wait) -> Row {
             &["until 2027-01-15T10:30:00Z", "ns/b", "at 2027-01-15T10:01:40Z pods are deleted by force"],
         ),
         Wait::PreservationDrainFailed => row(
-            preserved(DrainState::Failed("no".to_owned())),
+            preserved(DrainState::Failed("no".into())),
             "DrainFailed",
             &[
                 "until 2027-01-15T10:30:00Z",
@@ -180,7 +180,7 @@ fn row_of(wait: Wait) -> Row {
             row(selected(moving()), "DrainBlocked", &["ns/b", "ends when", "at 2027-01-15T10:00:00Z pods are deleted"])
         }
         Wait::UpdateDrainFailed => row(
-            selected(DrainState::Failed("no".to_owned())),
+            selected(DrainState::Failed("no".into())),
             "DrainingForUpdate",
             &["failed: no", "ends when", "at 2027-01-15T10:00:00Z pods are deleted by force"],
         ),
@@ -196,7 +196,7 @@ fn row_of(wait: Wait) -> Row {
         }
         Wait::DrainFailed => {
             let mut seen = draining(200);
-            seen.drain = DrainState::Failed("no".to_owned());
+            seen.drain = DrainState::Failed("no".into());
             row(seen, "DrainFailed", &[SINCE_DELETED, "every 5s", "at 2027-01-15T10:01:40Z pods are deleted by force"])
         }
         Wait::Contest => {

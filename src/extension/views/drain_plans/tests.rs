@@ -305,7 +305,7 @@ async fn played(world: &World) -> Vec<String> {
         match drainer.step(&drain, &mut run) {
             DrainResult::Running { wake, .. } => tokio::time::sleep(wake).await,
             DrainResult::Drained => return evicted.lock().unwrap().clone(),
-            DrainResult::Failed(error) => panic!("{error}"),
+            DrainResult::Failed(error) => panic!("{error:?}"),
         }
     }
 }

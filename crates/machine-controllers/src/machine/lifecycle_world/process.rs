@@ -102,7 +102,7 @@ impl World {
             self.wrong("pods are evicted from a node that takes new ones");
         }
         if self.chance(self.faults) {
-            return DrainState::Failed("no".to_owned());
+            return DrainState::Failed("no".into());
         }
         self.pods = if force == Force::Yes { 0 } else { self.pods.saturating_sub(1) };
         if self.pods == 0 {

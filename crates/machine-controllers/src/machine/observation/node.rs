@@ -7,7 +7,10 @@ use k8s_openapi::api::core::v1::Node;
 use machine_driver::SameInstance;
 use serde::Serialize;
 
-use crate::drain::{progress::Attempt, waiting::Waiting};
+use crate::drain::{
+    progress::{Attempt, Failure},
+    waiting::Waiting,
+};
 
 /// The Node of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -104,7 +107,7 @@ pub enum DrainState {
     /// Done.
     Drained,
     /// It failed, for this reason.
-    Failed(String),
+    Failed(Failure),
 }
 
 /// A volume attachment on the Node.
