@@ -16,6 +16,7 @@ pub mod checked;
 pub mod class;
 pub mod deployment;
 pub mod drain;
+mod finalizer_patches;
 pub mod loops;
 pub mod machine;
 mod news;

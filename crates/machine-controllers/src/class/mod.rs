@@ -10,7 +10,7 @@ use controller_runtime::{
     error::ApiError,
     events::{EventNote, Recorder},
     key::{ObjectKey, Target},
-    objects::{Objects, Part, Patch},
+    objects::{Objects, Part},
     queue::Outcome,
     store::Change,
 };
@@ -20,10 +20,10 @@ use machine_api::{
     v1alpha1::{Machine, MachineClass},
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
-    machine::without_finalizer,
+    finalizer_patches,
     views::{BY_CLASS, ControlViews, qualified},
 };
 
@@ -104,7 +104,7 @@ impl ClassController {
             }
             // The view may lack a machine that is there: one that can't be decoded, or one that it has not seen yet.
             FinalizerVerdict::Remove => match machines.find_live(&key.namespace, |user| uses(user, &key.name)).await {
-                Ok(None) => match without_finalizer(class.finalizers(), finalizer::MACHINE) {
+                Ok(None) => match finalizer_patches::without(class.finalizers(), finalizer::MACHINE) {
                     Some(patch) => patch,
                     None => return Outcome::Settled,
                 },
@@ -118,20 +118,13 @@ impl ClassController {
                 }
                 Err(error) => return Outcome::Retry(format!("machines of class {key}: {error}")),
             },
-            FinalizerVerdict::Add => with_finalizer(&*class, finalizer::MACHINE),
+            FinalizerVerdict::Add => finalizer_patches::with(&*class, finalizer::MACHINE),
         };
         settle(classes.patch(&Target::of(&*class), Part::Main, patch).await.map(drop), &key, || async {
             classes.get(&key).await.map(drop)
         })
         .await
     }
-}
-
-/// A patch that adds a finalizer to those of the observed version.
-pub(crate) fn with_finalizer<K: ResourceExt>(object: &K, name: &str) -> Patch {
-    let mut all = object.finalizers().to_vec();
-    all.push(name.to_owned());
-    Patch::Merge(json!({ "metadata": { "finalizers": all } })).guarded_by(object.resource_version().as_deref())
 }
 
 /// What a finalizer write came to. After a conflict the object is read anew, so that the retry decides on the truth.
@@ -172,6 +165,7 @@ pub fn after_machine(change: &Change<Machine>) -> BTreeSet<ObjectKey> {
 mod tests {
     use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 
@@ -209,15 +203,6 @@ mod tests {
         #[case] verdict: FinalizerVerdict,
     ) {
         assert_eq!(class_finalizer(&class(has, deleting), &users), verdict);
-    }
-
-    #[test]
-    fn mc_264_a_foreign_finalizer_survives_ours_being_put_on() {
-        let mut class = class(false, false);
-        class.metadata.resource_version = Some("7".to_owned());
-        let Patch::Merge(patch) = with_finalizer(&class, finalizer::MACHINE) else { panic!("no merge patch") };
-        assert_eq!(patch["metadata"]["finalizers"], json!(["other", finalizer::MACHINE]));
-        assert_eq!(patch["metadata"]["resourceVersion"], "7");
     }
 
     /// The API server that has this machine of class `c`, which the view does not show; answers what became of the finalizer.

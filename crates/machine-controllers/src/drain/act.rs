@@ -5,8 +5,10 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use k8s_openapi::api::{core::v1::Pod, storage::v1::VolumeAttachment};
-use serde_json::json;
+use k8s_openapi::{
+    api::{core::v1::Pod, policy::v1::Eviction, storage::v1::VolumeAttachment},
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions},
+};
 use tokio::sync::Semaphore;
 
 use super::{
@@ -41,12 +43,17 @@ struct Evictions(kube::Client);
 impl EvictionApi for Evictions {
     async fn evict(&self, pod: &Target) -> Result<(), ApiError> {
         let ObjectKey { namespace, name } = &pod.key;
-        let body = json!({
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": { "name": name, "namespace": namespace },
-            "deleteOptions": { "preconditions": { "uid": pod.uid } },
-        });
+        let body = Eviction {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                namespace: Some(namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            delete_options: Some(DeleteOptions {
+                preconditions: Some(Preconditions { uid: Some(pod.uid.clone()), resource_version: None }),
+                ..DeleteOptions::default()
+            }),
+        };
         let body = serde_json::to_vec(&body).map_err(|error| ApiError::Other(error.to_string()))?;
         let request = http::Request::post(format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction"))
             .header(http::header::CONTENT_TYPE, "application/json")

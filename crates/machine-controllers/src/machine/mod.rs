@@ -7,7 +7,6 @@
 //! Not here: orphaned VMs and the API server freeze's detection.
 
 pub mod act;
-pub(crate) use patches::without as without_finalizer;
 pub mod bootstrap_token;
 pub mod class_state;
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::{
     plan::{Effect, Link, VersionGuard},
     status_change::{Doubt, Preservation, StatusChange, TimeoutClock, rfc3339},
 };
+use crate::finalizer_patches::without;
 use controller_runtime::objects::{Part, Patch};
 use machine_api::{
     names::{annotation, finalizer, label, machine_condition},
@@ -184,16 +185,6 @@ fn dressed(dress: &NodeDress) -> Value {
         patch.insert("spec".to_owned(), json!({ "taints": taints }));
     }
     Value::Object(patch)
-}
-
-/// Takes one finalizer off, wherever it stands, without touching others.
-pub fn without(finalizers: &[String], name: &str) -> Option<Patch> {
-    let place = finalizers.iter().position(|finalizer| finalizer == name)?;
-    let path = format!("/metadata/finalizers/{place}");
-    Some(Patch::Json(vec![
-        json!({ "op": "test", "path": path, "value": name }),
-        json!({ "op": "remove", "path": path }),
-    ]))
 }
 
 /// The condition at the end of the Node's list.

@@ -21,7 +21,7 @@ use machine_api::{
 
 /// What is done with one object.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Turn {
+pub enum Effect {
     /// The set creates no machines any more.
     FreezeSet(Arc<MachineSet>, Why),
     /// The set may create machines again.
@@ -73,9 +73,9 @@ struct Family<'a> {
 }
 
 /// Decides what is frozen and thawed.
-pub fn decide(seen: &OvershootObservation) -> Vec<Turn> {
+pub fn decide(seen: &OvershootObservation) -> Vec<Effect> {
     let families = families(seen);
-    let mut turns = Vec::new();
+    let mut effects = Vec::new();
     // Why each deployment with a frozen set is frozen.
     let mut frozen: BTreeMap<&str, Why> = BTreeMap::new();
     for guarded in &seen.sets {
@@ -89,8 +89,8 @@ pub fn decide(seen: &OvershootObservation) -> Vec<Turn> {
             frozen.entry(uid).or_insert(why);
         }
         match verdict {
-            Verdict::Freeze(why) => turns.push(Turn::FreezeSet(Arc::clone(&guarded.set), why)),
-            Verdict::Thaw => turns.push(Turn::ThawSet(Arc::clone(&guarded.set))),
+            Verdict::Freeze(why) => effects.push(Effect::FreezeSet(Arc::clone(&guarded.set), why)),
+            Verdict::Thaw => effects.push(Effect::ThawSet(Arc::clone(&guarded.set))),
             Verdict::StayFrozen | Verdict::Nothing => {}
         }
     }
@@ -98,13 +98,13 @@ pub fn decide(seen: &OvershootObservation) -> Vec<Turn> {
         let marks = marks_of_deployment(family.deployment);
         match frozen.remove(uid) {
             Some(why) if !marks.is_complete() => {
-                turns.push(Turn::FreezeDeployment(Arc::clone(family.deployment), why));
+                effects.push(Effect::FreezeDeployment(Arc::clone(family.deployment), why));
             }
-            None if marks.is_any() => turns.push(Turn::ThawDeployment(Arc::clone(family.deployment))),
+            None if marks.is_any() => effects.push(Effect::ThawDeployment(Arc::clone(family.deployment))),
             Some(_) | None => {}
         }
     }
-    turns
+    effects
 }
 
 enum Verdict {
@@ -180,7 +180,7 @@ fn families(seen: &OvershootObservation) -> BTreeMap<&str, Family<'_>> {
     families
 }
 
-impl Turn {
+impl Effect {
     /// Name of the rule, for logs and the journal.
     pub fn rule(&self) -> &'static str {
         match self {

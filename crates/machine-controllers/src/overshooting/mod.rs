@@ -10,6 +10,7 @@ pub mod decide;
 pub mod freeze;
 pub mod limits;
 pub mod observe;
+mod patches;
 pub mod routing;
 
 use std::time::Duration;

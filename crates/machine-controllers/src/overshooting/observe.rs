@@ -98,7 +98,7 @@ mod tests {
         }
         let seen = OvershootObservation::look_up(&views, "ns", Margins { up: 2, down: 1 }, now());
         assert_eq!(seen.now, at(0));
-        decide(&seen).iter().map(super::super::decide::Turn::rule).collect()
+        decide(&seen).iter().map(super::super::decide::Effect::rule).collect()
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{decide::Turn, observe::GuardedSet, *};
+use super::{decide::Effect, observe::GuardedSet, *};
 use crate::{
     deployment::testing::{deployment, machines_of, set_of_class},
     set::{
@@ -221,7 +221,7 @@ fn turns(sets: Vec<(MachineSet, i64, i64)>) -> Vec<&'static str> {
         deployments: vec![Arc::new(deployment(3, 1, 0).build())],
         ..OvershootObservation::of(MARGINS, now())
     };
-    decide::decide(&seen).iter().map(Turn::rule).collect()
+    decide::decide(&seen).iter().map(Effect::rule).collect()
 }
 
 #[rstest]

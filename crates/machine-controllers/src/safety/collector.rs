@@ -14,10 +14,10 @@ use futures::{StreamExt, future::join_all, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use serde_json::{Value, json};
 
 use super::{
     orphans::{self, Claim, Deletion, Guards, claim},
+    patches,
     unmanaged::{self, LiveAnswer},
 };
 use crate::{
@@ -31,12 +31,12 @@ use controller_runtime::{
     events::{EventNote, Recorder},
     gate::{Destruction, Gate},
     key::{ObjectKey, Target},
-    objects::{Objects, Part, Patch},
+    objects::{Objects, Part},
     queue::Outcome,
     store::Store,
 };
 use machine_api::{
-    names::{annotation, finalizer, label, machine_reason},
+    names::{label, machine_reason},
     v1alpha1::{Machine, MachineClass},
 };
 use machine_driver::{
@@ -320,11 +320,10 @@ impl Collector {
                 self.tell_of_contest(&key, &machines);
                 return Outcome::Settled;
             }
-            unmanaged::Plan::Release => released(&node),
-            unmanaged::Plan::Unmark => json!({"metadata": {"annotations": {annotation::NOT_MANAGED: null}}}),
+            unmanaged::Plan::Release => patches::release(&node),
+            unmanaged::Plan::Unmark => patches::unmark(&node),
         };
         tracing::info!(node = %key, ?plan, "who manages the node has changed");
-        let patch = Patch::Merge(patch).guarded_by(node.resource_version().as_deref());
         match nodes.patch(&Target::of(&*node), Part::Main, patch).await {
             Ok(_) | Err(ApiError::NotFound(_) | ApiError::NotLeading(_)) => Outcome::Settled,
             Err(error) => {
@@ -386,16 +385,6 @@ fn synthetic(class: &MachineClass, name: &str, provider_id: &str) -> Machine {
     machine.metadata.namespace = class.namespace();
     provider_id.clone_into(&mut machine.spec.provider_id);
     machine
-}
-
-/// The patch that lets go of a Node.
-fn released(node: &Node) -> Value {
-    let kept: Vec<&String> = node.finalizers().iter().filter(|name| *name != finalizer::NODE).collect();
-    let mut patch = json!({"metadata": {"annotations": {annotation::NOT_MANAGED: "1"}}});
-    if kept.len() != node.finalizers().len() {
-        patch["metadata"]["finalizers"] = json!(kept);
-    }
-    patch
 }
 
 /// The provider's list of VMs of a class.

@@ -5,6 +5,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::client::Body;
 use tokio_util::sync::CancellationToken;
 
+use machine_api::names::{annotation, finalizer};
+use serde_json::{Value, json};
+
 use super::*;
 use crate::views::node_store;
 use controller_runtime::{clock::TokioClock, error::testing::not_found_at, watch::prune};

@@ -10,6 +10,7 @@
 pub mod collector;
 pub mod freeze;
 pub mod orphans;
+mod patches;
 pub mod routing;
 pub mod unmanaged;
 pub mod watchman;

@@ -13,10 +13,13 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-use super::freeze::{self, Health, LOOK_AFTER_THAW, Limits, Observation, State, Step, Views, silence};
+use super::{
+    freeze::{self, Health, LOOK_AFTER_THAW, Limits, Observation, State, Step, Views, silence},
+    patches,
+};
 use crate::{
     machine::{FreezeSwitch, frozen::is_under_way, observation::Freeze},
     views::ControlViews,
@@ -27,7 +30,7 @@ use controller_runtime::{
     error::ApiError,
     events::{EventNote, Recorder},
     key::{ObjectKey, Target},
-    objects::{Objects, Part, Patch},
+    objects::{Objects, Part},
     queue::{Outcome, WorkQueue},
     store::Store,
 };
@@ -199,16 +202,16 @@ impl Watchman {
     async fn thaw(&self, key: &ObjectKey, outage_began: Timestamp) {
         let was_held = lock(&self.unthawed).contains_key(key);
         let stored = self.deps.views.machines.get(key);
-        if stored.as_ref().is_none_or(|stored| freeze::thawed(stored, outage_began, self.deps.clock.now()).is_none()) {
+        if stored.as_ref().is_none_or(|stored| freeze::thawed(stored, outage_began).is_none()) {
             return self.let_go(key, was_held);
         }
         // The view may be as old as the outage: the truth is asked for.
         let written = match self.deps.machines.get(key).await {
             Ok(None) => Ok(()),
-            Ok(Some(machine)) => match freeze::thawed(&machine, outage_began, self.deps.clock.now()) {
+            Ok(Some(machine)) => match freeze::thawed(&machine, outage_began) {
                 None => Ok(()),
-                Some(patch) => {
-                    let patch = Patch::Merge(patch).guarded_by(machine.resource_version().as_deref());
+                Some(thaw) => {
+                    let patch = patches::thaw(thaw, &machine, self.deps.clock.now());
                     self.deps.machines.patch(&Target::of(&*machine), Part::Status, patch).await.map(drop)
                 }
             },

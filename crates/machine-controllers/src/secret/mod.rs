@@ -22,8 +22,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    class::{settle, with_finalizer},
-    machine::without_finalizer,
+    class::settle,
+    finalizer_patches,
     views::{BY_SECRET, ControlViews, qualified},
 };
 
@@ -90,9 +90,9 @@ impl SecretController {
         let references = views.classes.by_index(BY_SECRET, &qualified(&key.namespace, &key.name)).len();
         let patch = match secret_finalizer(&secret, references) {
             FinalizerVerdict::Keep => return Outcome::Settled,
-            FinalizerVerdict::Add => with_finalizer(&*secret, finalizer::SECRET),
+            FinalizerVerdict::Add => finalizer_patches::with(&*secret, finalizer::SECRET),
             FinalizerVerdict::Remove => match classes.find_live(&key.namespace, |class| refers_to(class, &key)).await {
-                Ok(None) => match without_finalizer(secret.finalizers(), finalizer::SECRET) {
+                Ok(None) => match finalizer_patches::without(secret.finalizers(), finalizer::SECRET) {
                     Some(patch) => patch,
                     None => return Outcome::Settled,
                 },

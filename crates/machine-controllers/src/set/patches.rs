@@ -20,6 +20,7 @@ use super::{
     ownership::Owner,
     plan::{Effect, Keeping},
 };
+use crate::finalizer_patches;
 
 /// What an effect changes of the set; `None` when it changes nothing, or nothing of the set.
 pub fn patch_of_set(effect: &Effect, set: &MachineSet) -> Option<(Part, Patch)> {
@@ -166,12 +167,7 @@ pub fn is_orphaning(meta: &ObjectMeta) -> bool {
 
 /// Takes our finalizer off; `None` when it is not there.
 pub fn finalizer_removed(meta: &ObjectMeta) -> Option<Patch> {
-    let index = meta.finalizers.as_ref()?.iter().position(|present| present == finalizer::MACHINE)?;
-    let path = format!("/metadata/finalizers/{index}");
-    Some(Patch::Json(vec![
-        json!({"op": "test", "path": path, "value": finalizer::MACHINE}),
-        json!({"op": "remove", "path": path}),
-    ]))
+    finalizer_patches::without(meta.finalizers.as_deref()?, finalizer::MACHINE)
 }
 
 #[cfg(test)]

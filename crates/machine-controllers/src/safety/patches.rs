@@ -1,0 +1,107 @@
+//! What the safety loops write: the one place of the room where patches are made. Each is refused in another version than the
+//! observed one. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::freeze::{THAW_TEXT, Thaw};
+use crate::machine::status_change::rfc3339;
+use controller_runtime::objects::Patch;
+use machine_api::{
+    names::{annotation, finalizer, machine_condition},
+    v1alpha1::{Machine, MachinePhase},
+};
+
+/// What a thaw writes to a machine's status.
+pub fn thaw(thaw: Thaw, machine: &Machine, now: Timestamp) -> Patch {
+    let status = match thaw {
+        Thaw::RestartsTimeout => json!({ "currentStatus": { "lastUpdateTime": rfc3339(now) } }),
+        Thaw::Recovers => recovered(machine, now),
+    };
+    Patch::Merge(json!({ "status": status })).guarded_by(machine.metadata.resource_version.as_deref())
+}
+
+fn recovered(machine: &Machine, now: Timestamp) -> Value {
+    let others = machine.status.machine_conditions.iter();
+    let others = others.filter(|condition| condition.type_ != machine_condition::PROGRESSING);
+    let mut conditions: Vec<Value> = others.map(|condition| json!(condition)).collect();
+    conditions.push(json!({
+        "type": machine_condition::PROGRESSING,
+        "status": "False",
+        "reason": machine_condition::REASON_SETTLED,
+        "message": THAW_TEXT,
+        "observedGeneration": machine.metadata.generation.unwrap_or_default(),
+        "lastTransitionTime": rfc3339(now),
+    }));
+    json!({
+        "currentStatus": {
+            "phase": MachinePhase::Running,
+            "lastUpdateTime": rfc3339(now),
+            "timeoutActive": null,
+        },
+        "lastOperation": {
+            "type": "HealthCheck",
+            "state": "Successful",
+            "description": THAW_TEXT,
+            "errorCode": null,
+            "lastUpdateTime": rfc3339(now),
+        },
+        "machineConditions": conditions,
+    })
+}
+
+/// Marks a Node as unmanaged and takes our finalizer off.
+pub fn release(node: &Node) -> Patch {
+    let kept: Vec<&String> = node.finalizers().iter().filter(|name| *name != finalizer::NODE).collect();
+    let mut patch = json!({ "metadata": { "annotations": { annotation::NOT_MANAGED: "1" } } });
+    if kept.len() != node.finalizers().len() {
+        patch["metadata"]["finalizers"] = json!(kept);
+    }
+    Patch::Merge(patch).guarded_by(node.resource_version().as_deref())
+}
+
+/// Takes the mark of an unmanaged Node off.
+pub fn unmark(node: &Node) -> Patch {
+    let patch = json!({ "metadata": { "annotations": { annotation::NOT_MANAGED: null } } });
+    Patch::Merge(patch).guarded_by(node.resource_version().as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+    use crate::safety::freeze::thawed;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn unknown(since: i64) -> Machine {
+        let mut machine = Machine::default();
+        machine.status.current_status.phase = MachinePhase::Unknown;
+        machine.status.current_status.last_update_time = Some(Time(at(since)));
+        machine
+    }
+
+    #[test]
+    fn mc_256_a_machine_that_fell_ill_in_the_outage_is_running_again() {
+        assert_eq!(thawed(&unknown(10), at(0)), Some(Thaw::Recovers));
+        let patch = thaw(Thaw::Recovers, &unknown(10), at(1200));
+        let Patch::Merge(patch) = patch else { panic!("{patch:?}") };
+        assert_eq!(patch["status"]["currentStatus"]["phase"], "Running");
+        assert_eq!(patch["status"]["lastOperation"]["description"], THAW_TEXT);
+        assert_eq!(patch["status"]["lastOperation"]["type"], "HealthCheck");
+        // Whatever is not named stays, above all the end of a preservation.
+        assert!(patch["status"]["currentStatus"].get("preserveExpiryTime").is_none());
+    }
+
+    #[test]
+    fn mc_259_a_machine_that_was_ill_before_stays_unknown_with_a_new_clock() {
+        assert_eq!(thawed(&unknown(-540), at(0)), Some(Thaw::RestartsTimeout));
+        let patch = thaw(Thaw::RestartsTimeout, &unknown(-540), at(1200));
+        assert_eq!(patch, Patch::Merge(json!({"status": {"currentStatus": {"lastUpdateTime": rfc3339(at(1200))}}})));
+    }
+}
