@@ -223,7 +223,7 @@ fn turn_to(world: &mut World, class: &str) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(a_quarter_of_the_cases())]
 
     #[test]
     fn a_rolling_update_keeps_its_limits_and_ends(

@@ -351,10 +351,10 @@ async fn a_volume_that_may_be_the_providers_is_waited_for_until_it_is_detached(#
 
 #[tokio::test(start_paused = true)]
 async fn a_large_node_does_not_ask_for_all_its_volumes_at_once() {
-    let claims: Vec<String> = (0..200).map(|number| format!("claim-1{number:03}")).collect();
+    let claims: Vec<String> = (0..64).map(|number| format!("claim-1{number:03}")).collect();
     let claims: Vec<&str> = claims.iter().map(String::as_str).collect();
     let driver = Scripted::saying([Says::ItsName]);
-    let (results, _) = stepped(Views::default().pod("a", "here", &claims), Arc::clone(&driver), 200).await;
+    let (results, _) = stepped(Views::default().pod("a", "here", &claims), Arc::clone(&driver), 80).await;
     assert_eq!(results.last(), Some(&DrainResult::Drained), "{results:#?}");
     assert_eq!(*driver.under_way.lock().unwrap(), (0, 32));
 }

@@ -19,7 +19,7 @@ use self::{
     world::World,
 };
 use crate::{
-    deployment::{in_place::marks::Marks, template_equality::is_equal},
+    deployment::{in_place::marks::Marks, template_equality::is_equal, testing::a_quarter_of_the_cases},
     set::counts::label_of,
 };
 use machine_api::{
@@ -118,7 +118,7 @@ fn a_set_that_is_turned_back_to_is_not_counted_on_for_whom_it_is_about_to_delete
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 128, ..ProptestConfig::default() })]
+    #![proptest_config(a_quarter_of_the_cases())]
 
     #[test]
     fn an_update_in_place_keeps_its_machines_and_ends(
