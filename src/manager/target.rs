@@ -8,8 +8,6 @@ use k8s_openapi::api::{
     storage::v1::VolumeAttachment,
 };
 
-use kube::ResourceExt;
-
 use super::caches::Begin;
 use controller_runtime::{
     clients::{Cluster, Purpose},
@@ -17,6 +15,7 @@ use controller_runtime::{
     key::ObjectKey,
     objects::{ApiServer, Objects},
     refusals::Refusals,
+    snapshot::Snapshot,
     store::{IndexName, Store},
     supervisor::{Stage, Supervisor},
     watch::{Lazy, SMALL_PAGE, Scope, Watches, Watching, prune},
@@ -38,19 +37,19 @@ const OF_VOLUME: IndexName = "of-volume";
 /// Index: budgets by namespace.
 const IN_NAMESPACE: IndexName = "in-namespace";
 
-fn node_of_pod(pod: &Pod) -> Vec<String> {
+fn node_of_pod(pod: &Arc<Pod>) -> Vec<String> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).into_iter().collect()
 }
 
-fn claims_of_pod(pod: &Pod) -> Vec<String> {
+fn claims_of_pod(pod: &Arc<Pod>) -> Vec<String> {
     claims_of(pod).iter().map(|claim| qualified(&claim.namespace, &claim.name)).collect()
 }
 
-fn node_of_attachment(attachment: &VolumeAttachment) -> Vec<String> {
+fn node_of_attachment(attachment: &Arc<VolumeAttachment>) -> Vec<String> {
     vec![attachment.spec.node_name.clone()]
 }
 
-fn volume_of_attachment(attachment: &VolumeAttachment) -> Vec<String> {
+fn volume_of_attachment(attachment: &Arc<VolumeAttachment>) -> Vec<String> {
     attachment.spec.source.persistent_volume_name.clone().into_iter().collect()
 }
 
@@ -58,16 +57,16 @@ fn volume_of_attachment(attachment: &VolumeAttachment) -> Vec<String> {
 #[derive(Clone)]
 pub(super) struct TargetViews {
     pub(super) evictions: kube::Client,
-    pub(super) node_store: Arc<Store<Node>>,
-    pub(super) nodes: Objects<Node>,
-    pub(super) bootstrap_tokens: Objects<Secret>,
+    pub(super) node_store: Arc<Store<Arc<Node>>>,
+    pub(super) nodes: Objects<Arc<Node>>,
+    pub(super) bootstrap_tokens: Objects<Arc<Secret>>,
     /// What the target cluster has refused to write.
     pub(super) refusals: Refusals,
-    pub(super) pods: Lazy<Pod>,
-    pub(super) volumes: Lazy<PersistentVolume>,
-    pub(super) claims: Lazy<PersistentVolumeClaim>,
-    pub(super) attachments: Lazy<VolumeAttachment>,
-    pub(super) budgets: Lazy<PodDisruptionBudget>,
+    pub(super) pods: Lazy<Arc<Pod>>,
+    pub(super) volumes: Lazy<Arc<PersistentVolume>>,
+    pub(super) claims: Lazy<Arc<PersistentVolumeClaim>>,
+    pub(super) attachments: Lazy<Arc<VolumeAttachment>>,
+    pub(super) budgets: Lazy<Arc<PodDisruptionBudget>>,
     /// The watches, once they are kept: they know what a list fails with.
     watches: Arc<OnceLock<Watches>>,
 }
@@ -90,7 +89,7 @@ impl TargetViews {
                 (OF_VOLUME, volume_of_attachment),
             ]))),
             budgets: Lazy::new(Arc::new(Store::new(vec![(IN_NAMESPACE, |budget| {
-                budget.namespace().into_iter().collect()
+                vec![budget.namespace().to_owned()]
             })]))),
             node_store,
             evictions: cluster.client(Purpose::Evictions),
@@ -165,7 +164,7 @@ impl TargetViews {
 }
 
 /// Whether a view was listed, and its watch has a connection.
-fn is_fed<K: kube::Resource + Send + Sync + 'static>(store: &Store<K>) -> bool {
+fn is_fed(store: &Store<impl Snapshot>) -> bool {
     store.is_synced() && store.is_current()
 }
 
@@ -250,7 +249,7 @@ pub(super) mod tests {
         Outage,
     }
 
-    fn learns<K: kube::Resource + Send + Sync + 'static>(store: &Store<K>, news: Comes) {
+    fn learns(store: &Store<impl Snapshot>, news: Comes) {
         match news {
             Comes::List => {
                 store.list_begins();

@@ -238,7 +238,7 @@ impl Checks {
         &mut self,
         seen: &Observation,
         plan: &machine::plan::Plan,
-        (views, pods): (&ControlViews, &Store<Pod>),
+        (views, pods): (&ControlViews, &Store<Arc<Pod>>),
         (api, trace): (&Api, &mut Trace),
     ) {
         trace.say(|| format!("    decides {:?}", plan.rule));

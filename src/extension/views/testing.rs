@@ -8,7 +8,6 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
     storage::v1::VolumeAttachment,
 };
-use kube::Resource;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -17,6 +16,7 @@ use crate::extension::view::View;
 use controller_runtime::{
     clock::{Clock, TokioClock},
     key::ObjectKey,
+    snapshot::Snapshot,
     store::Store,
 };
 use machine_api::{
@@ -84,7 +84,7 @@ pub fn owner(kind: &str, name: &str) -> Value {
 
 pub struct World {
     pub sources: Sources,
-    pub nodes: Arc<Store<Node>>,
+    pub nodes: Arc<Store<Arc<Node>>>,
     pub pods: Arc<Pods>,
 }
 
@@ -176,7 +176,7 @@ impl DrainViews for Pods {
     }
 }
 
-fn completed<K: Resource + Send + Sync + 'static>(store: &Store<K>) {
+fn completed(store: &Store<impl Snapshot>) {
     store.list_begins();
     store.list_ends();
 }

@@ -58,7 +58,7 @@ pub struct Sources<'a> {
 #[derive(Clone, Copy)]
 pub struct TargetSources<'a> {
     /// The store of Nodes.
-    pub nodes: &'a Store<Node>,
+    pub nodes: &'a Store<Arc<Node>>,
     /// The views that drains need.
     pub drains: &'a dyn DrainViews,
     /// Whether looking at these begins them.
@@ -174,7 +174,7 @@ pub fn inputs_of(machine: &Machine, class: Option<&MachineClass>, secrets: Vec<(
 }
 
 /// The Secrets that a class names; the data of `credentialsSecretRef` wins.
-pub fn secrets_of(secrets: &Store<Secret>, machine: &Machine, class: Option<&MachineClass>) -> ClassSecrets {
+pub fn secrets_of(secrets: &Store<Arc<Secret>>, machine: &Machine, class: Option<&MachineClass>) -> ClassSecrets {
     let mut found = ClassSecrets {
         data: SecretData::default(),
         named: SecretsNamed::None,
@@ -239,7 +239,7 @@ fn node_identity(sources: &Sources<'_>, machine: &Machine, node: &NodeView) -> N
     }
 }
 
-fn not_linked(sources: &Sources<'_>, nodes: &Store<Node>, machine: &Machine, memory: &Memory) -> NodeView {
+fn not_linked(sources: &Sources<'_>, nodes: &Store<Arc<Node>>, machine: &Machine, memory: &Memory) -> NodeView {
     let candidate = candidate(machine, nodes, sources.views, &same_instance(sources)).map(|node| node.name_any());
     let namesake = memory.flow.vm.as_ref().filter(|vm| !vm.identity.node_name.is_empty()).and_then(|vm| {
         let node = nodes.get(&ObjectKey::cluster_scoped(&vm.identity.node_name))?;

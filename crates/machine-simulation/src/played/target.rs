@@ -28,7 +28,7 @@ use machine_controllers::drain::{act::EvictionApi, observe::DrainViews};
 const BY_NODE: IndexName = "pod-node";
 
 /// A store of pods.
-pub fn pod_store() -> Arc<Store<Pod>> {
+pub fn pod_store() -> Arc<Store<Arc<Pod>>> {
     Arc::new(Store::new(vec![(BY_NODE, |pod| node_of(pod).map(str::to_owned).into_iter().collect())]))
 }
 
@@ -38,12 +38,12 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 /// The pods on a Node.
-pub fn pods_on(pods: &Store<Pod>, node: &str) -> Vec<Arc<Pod>> {
+pub fn pods_on(pods: &Store<Arc<Pod>>, node: &str) -> Vec<Arc<Pod>> {
     pods.by_index(BY_NODE, node)
 }
 
 /// The views of drains.
-pub struct PlayedPods(pub Arc<Store<Pod>>);
+pub struct PlayedPods(pub Arc<Store<Arc<Pod>>>);
 
 impl DrainViews for PlayedPods {
     fn ready(&self) -> bool {
@@ -136,7 +136,7 @@ impl<K: Send + Sync + 'static> ObjectApi<K> for Nothing<K> {
         Self::absent(&key.name)
     }
 
-    async fn delete(&self, target: &Target, _: DeleteHow<'_>) -> Result<Deleted<K>, ApiError> {
+    async fn delete(&self, target: &Target, _: DeleteHow<'_>) -> Result<Deleted<Arc<K>>, ApiError> {
         Self::absent(&target.key.name)
     }
 

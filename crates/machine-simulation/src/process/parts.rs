@@ -26,6 +26,7 @@ use controller_runtime::{
     gate::Gate,
     objects::Objects,
     refusals::Refusals,
+    snapshot::Snapshot,
     store::Store,
     tasks::SharedTasks,
 };
@@ -62,8 +63,8 @@ pub(super) struct Parts<'a> {
     pub(super) refusals: Refusals,
     pub(super) clock: &'a Arc<PlayedClock>,
     pub(super) views: &'a ControlViews,
-    pub(super) nodes: &'a Arc<Store<Node>>,
-    pub(super) pods: &'a Arc<Store<Pod>>,
+    pub(super) nodes: &'a Arc<Store<Arc<Node>>>,
+    pub(super) pods: &'a Arc<Store<Arc<Pod>>>,
     pub(super) calls: &'a UnderWay,
     pub(super) tasks: SharedTasks,
     pub(super) woken: &'a Woken,
@@ -97,7 +98,10 @@ impl Parts<'_> {
     }
 
     /// Objects as a loop reads and writes them.
-    fn objects<K: Kind>(&self, of: Controller, store: &Arc<Store<K>>) -> Objects<K> {
+    fn objects<S: Snapshot<Object: Kind>>(&self, of: Controller, store: &Arc<Store<S>>) -> Objects<S>
+    where
+        Arc<S::Object>: From<S>,
+    {
         let caller = self.caller(of);
         let hears_itself = !self.lacks(Guard::OwnWrites);
         let api = Arc::new(Played::new(&caller, store));
@@ -177,7 +181,7 @@ impl Parts<'_> {
         let gate = self.gate();
         let woken = Arc::clone(self.woken);
         // Tokens are read where they are.
-        let no_view = Arc::new(Store::<Secret>::new(Vec::new()));
+        let no_view = Arc::new(Store::<Arc<Secret>>::new(Vec::new()));
         let target = TargetParts {
             nodes: self.objects(Controller::Machine, self.nodes),
             node_store: Arc::clone(self.nodes),
