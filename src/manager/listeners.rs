@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::{
-    core::v1::{Node, Pod, Secret},
-    storage::v1::VolumeAttachment,
-};
+use k8s_openapi::api::core::v1::{Node, Secret};
 
 use super::{control::Parts, loops::Queue};
 use controller_runtime::{
@@ -17,6 +14,7 @@ use machine_api::{
     kind::Kind,
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
 };
+use machine_controllers::snapshots::{AttachmentSnapshot, PodSnapshot};
 use machine_controllers::{
     loops::Loop,
     wakes::{Route, Strength, Wake, listener},
@@ -31,8 +29,8 @@ pub(super) struct Listeners {
     classes: Vec<Listener<Arc<MachineClass>>>,
     secrets: Vec<Listener<Arc<Secret>>>,
     nodes: Vec<Listener<Arc<Node>>>,
-    pods: Vec<Listener<Arc<Pod>>>,
-    attachments: Vec<Listener<Arc<VolumeAttachment>>>,
+    pods: Vec<Listener<PodSnapshot>>,
+    attachments: Vec<Listener<AttachmentSnapshot>>,
 }
 
 impl Listeners {

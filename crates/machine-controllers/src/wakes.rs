@@ -4,11 +4,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::{
-    core::v1::{Node, Pod, Secret},
-    storage::v1::VolumeAttachment,
-};
+use k8s_openapi::api::core::v1::{Node, Secret};
 
+use crate::snapshots::{AttachmentSnapshot, PodSnapshot};
 use crate::views::ControlViews;
 use controller_runtime::{
     key::ObjectKey,
@@ -88,9 +86,9 @@ pub struct Wakes {
     /// Changes of Nodes.
     pub nodes: Option<Route<Arc<Node>>>,
     /// Changes of pods.
-    pub pods: Option<Route<Arc<Pod>>>,
+    pub pods: Option<Route<PodSnapshot>>,
     /// Changes of volume attachments.
-    pub attachments: Option<Route<Arc<VolumeAttachment>>>,
+    pub attachments: Option<Route<AttachmentSnapshot>>,
 }
 
 /// The route that this function is, whatever keys it gives.

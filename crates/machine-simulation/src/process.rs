@@ -14,7 +14,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +42,7 @@ use controller_runtime::{
     tasks::Tasks,
 };
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
+use machine_controllers::snapshots::PodSnapshot;
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
     loops::{Controller, Loop, Pass},
@@ -114,7 +115,7 @@ enum News {
     Set(Change<Arc<MachineSet>>),
     Deployment(Change<Arc<MachineDeployment>>),
     Node(Change<Arc<Node>>),
-    Pod(Change<Arc<Pod>>),
+    Pod(Change<PodSnapshot>),
     Secret(Change<Arc<Secret>>),
 }
 
@@ -125,7 +126,7 @@ pub struct Process {
     /// Its view of the Nodes.
     pub nodes: Arc<Store<Arc<Node>>>,
     /// Its view of the pods.
-    pods: Arc<Store<Arc<Pod>>>,
+    pods: Arc<Store<PodSnapshot>>,
     /// Cancelled when it loses the lease.
     pub lost: CancellationToken,
     /// What it was refused.

@@ -27,7 +27,7 @@ use crate::{
     drain::observe::{DrainViews, MissingView},
     views::{BY_NAME_LABEL, ControlViews, qualified},
 };
-use controller_runtime::{clock::Reading, key::ObjectKey, store::Store};
+use controller_runtime::{clock::Reading, key::ObjectKey, snapshot::Snapshot, store::Store};
 use machine_api::{
     names::label,
     v1alpha1::{Machine, MachineClass, MachinePhase, SecretReference},
@@ -189,7 +189,9 @@ pub fn secrets_of(secrets: &Store<Arc<Secret>>, machine: &Machine, class: Option
         let key = ObjectKey::new(namespace, reference.name.clone());
         found.named = SecretsNamed::Some;
         let secret = secrets.get(&key);
-        found.versions.push((key.to_string(), secret.as_ref().and_then(|secret| secret.resource_version())));
+        found
+            .versions
+            .push((key.to_string(), secret.as_ref().and_then(|secret| secret.resource_version()).map(str::to_owned)));
         if secret.is_none() {
             found.missing.push(key.to_string());
         }
@@ -301,9 +303,9 @@ fn attachments(sources: &Sources<'_>, machine: &Machine) -> Option<Vec<Attachmen
     let views = all
         .iter()
         .map(|attachment| AttachmentView {
-            name: attachment.name_any(),
-            uid: attachment.uid().unwrap_or_default(),
-            deleting: attachment.metadata.deletion_timestamp.is_some(),
+            name: attachment.name().to_owned(),
+            uid: attachment.uid().to_owned(),
+            deleting: attachment.is_deleting(),
         })
         .collect();
     Some(views)

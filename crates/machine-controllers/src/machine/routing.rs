@@ -5,10 +5,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::api::{
-    core::v1::{Node, Pod, Secret},
-    storage::v1::VolumeAttachment,
-};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::ResourceExt;
 
 use super::{
@@ -16,6 +13,7 @@ use super::{
     health_timeout::stands_in_the_way, in_place, node_metadata, node_ownership::provider_id,
     observation::conditions_of,
 };
+use crate::snapshots::{AttachmentSnapshot, PodSnapshot};
 use crate::{
     views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified},
     wakes::{Wakes, route},
@@ -240,18 +238,18 @@ pub fn after_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> BTree
 }
 
 /// Machines to look at after a change of a pod: those whose node it is on, while they are drained.
-pub fn after_pod(change: &Change<Arc<Pod>>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+pub fn after_pod(change: &Change<PodSnapshot>, views: &ControlViews) -> BTreeSet<ObjectKey> {
     // Only a pod that goes lets a drain go on.
     if change.new.is_some() {
         return BTreeSet::new();
     }
-    let node = change.old.as_ref().and_then(|pod| pod.spec.as_ref()?.node_name.clone()).unwrap_or_default();
-    drained_on(&node, views)
+    let node = change.old.as_ref().and_then(PodSnapshot::node_name).unwrap_or_default();
+    drained_on(node, views)
 }
 
 /// Machines to look at after a change of a volume attachment on their node.
-pub fn after_attachment(change: &Change<Arc<VolumeAttachment>>, views: &ControlViews) -> BTreeSet<ObjectKey> {
-    change.newest().map(|attachment| drained_on(&attachment.spec.node_name, views)).unwrap_or_default()
+pub fn after_attachment(change: &Change<AttachmentSnapshot>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+    change.newest().map(|attachment| drained_on(attachment.node_name(), views)).unwrap_or_default()
 }
 
 fn drained_on(node: &str, views: &ControlViews) -> BTreeSet<ObjectKey> {

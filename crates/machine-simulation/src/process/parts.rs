@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,7 @@ use controller_runtime::{
     store::Store,
     tasks::SharedTasks,
 };
+use machine_controllers::snapshots::PodSnapshot;
 use machine_controllers::{
     Decision,
     deployment::{self, DeploymentController, DeploymentDeps, observe::DeploymentObservation},
@@ -64,7 +65,7 @@ pub(super) struct Parts<'a> {
     pub(super) clock: &'a Arc<PlayedClock>,
     pub(super) views: &'a ControlViews,
     pub(super) nodes: &'a Arc<Store<Arc<Node>>>,
-    pub(super) pods: &'a Arc<Store<Arc<Pod>>>,
+    pub(super) pods: &'a Arc<Store<PodSnapshot>>,
     pub(super) calls: &'a UnderWay,
     pub(super) tasks: SharedTasks,
     pub(super) woken: &'a Woken,
