@@ -52,6 +52,13 @@ pub trait Snapshot: Clone + Debug + Send + Sync + 'static {
     }
 }
 
+/// A snapshot that holds all of its object. One that holds less has no way back, and the compiler then names all that relied on
+/// it.
+pub trait Whole: Snapshot {
+    /// The object.
+    fn whole_object(&self) -> &Arc<Self::Object>;
+}
+
 /// A version as a number: resource versions of one kind are ordered integers since Kubernetes 1.35 says so and etcd has always
 /// made them so. A version that is no integer counts as newest, so that nothing is ever held back.
 pub fn version_number(version: Option<&str>) -> u64 {
@@ -91,5 +98,11 @@ impl<K: Resource<DynamicType = ()> + Debug + Send + Sync + 'static> Snapshot for
     fn has_metadata_of(&self, other: &Self) -> bool {
         let said = |meta: &ObjectMeta| ObjectMeta { resource_version: None, managed_fields: None, ..meta.clone() };
         said(self.meta()) == said(other.meta())
+    }
+}
+
+impl<K: Resource<DynamicType = ()> + Debug + Send + Sync + 'static> Whole for Arc<K> {
+    fn whole_object(&self) -> &Self {
+        self
     }
 }

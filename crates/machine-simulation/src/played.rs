@@ -38,7 +38,7 @@ use controller_runtime::{
     gate::Gate,
     key::{ObjectKey, Target},
     objects::{DeleteHow, Deleted, ListQuery, ObjectApi, Page, Part, Patch},
-    snapshot::Snapshot,
+    snapshot::Whole,
     store::Store,
 };
 use machine_api::{
@@ -180,10 +180,7 @@ pub struct Played<S> {
     store: Arc<Store<S>>,
 }
 
-impl<S: Snapshot<Object: Kind>> Played<S>
-where
-    Arc<S::Object>: From<S>,
-{
+impl<S: Whole<Object: Kind>> Played<S> {
     /// Those that this caller reaches; `store` is its view of them.
     pub fn new(caller: &Caller, store: &Arc<Store<S>>) -> Self {
         Self { caller: caller.clone(), store: Arc::clone(store) }
@@ -200,15 +197,14 @@ where
             Controller::MachineSafetyOrphanVms => self.caller.lacks(Guard::Confirmation),
             _ => false,
         };
-        is_deaf.then(|| known.map(Into::into).ok_or_else(|| ApiError::NotFound(key.name.clone())))
+        is_deaf.then(|| {
+            known.map(|known| Arc::clone(known.whole_object())).ok_or_else(|| ApiError::NotFound(key.name.clone()))
+        })
     }
 }
 
 #[async_trait]
-impl<K: Kind, S: Snapshot<Object = K>> ObjectApi<K> for Played<S>
-where
-    Arc<K>: From<S>,
-{
+impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
     async fn turn(&self) {
         self.caller.stage.held_up().await;
     }

@@ -58,7 +58,7 @@ pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
 pub type ListListener = Arc<dyn Fn(&MachineClass, &[machine_driver::ListedVm]) + Send + Sync>;
 
 /// What is seen of Nodes.
-pub type NodeView = Arc<Store<Arc<Node>>>;
+pub type SeenNodes = Arc<Store<Arc<Node>>>;
 
 /// What the collector needs.
 pub struct CollectorDeps {
@@ -69,7 +69,7 @@ pub struct CollectorDeps {
     /// Machines, read.
     pub machines: Objects<Arc<Machine>>,
     /// Nodes, read and written, and their store; none without a target cluster.
-    pub nodes: Option<(Objects<Arc<Node>>, NodeView)>,
+    pub nodes: Option<(Objects<Arc<Node>>, SeenNodes)>,
     /// The drivers of this process.
     pub drivers: machine_driver::Registry,
     /// Tells the time.

@@ -1,7 +1,7 @@
 //! What the stores keep of objects, and all that is read of them.
 //!
 //! A snapshot is a cheap handle of an object in one version. Rules, indexes, routing and views read it by accessors only; they
-//! give borrowed values, so that what a snapshot holds can change without them. Where the object itself is needed, `whole` gives
+//! give borrowed values, so that what a snapshot holds can change without them. Where the object itself is needed, `Whole` gives
 //! it; `src/floors.rs` lists the files that ask for it.
 
 mod attachment;
@@ -51,13 +51,6 @@ macro_rules! snapshot {
             }
         }
 
-        /// For a played API server that answers with what a view shows.
-        impl From<$name> for std::sync::Arc<$kind> {
-            fn from(snapshot: $name) -> Self {
-                snapshot.0
-            }
-        }
-
         impl From<$kind> for $name {
             fn from(object: $kind) -> Self {
                 Self(std::sync::Arc::new(object))
@@ -93,6 +86,12 @@ macro_rules! snapshot {
 
             fn has_metadata_of(&self, other: &Self) -> bool {
                 Snapshot::has_metadata_of(&self.0, &other.0)
+            }
+        }
+
+        impl controller_runtime::snapshot::Whole for $name {
+            fn whole_object(&self) -> &std::sync::Arc<$kind> {
+                &self.0
             }
         }
     };

@@ -26,7 +26,7 @@ use controller_runtime::{
     gate::Gate,
     objects::Objects,
     refusals::Refusals,
-    snapshot::Snapshot,
+    snapshot::Whole,
     store::Store,
     tasks::SharedTasks,
 };
@@ -99,10 +99,7 @@ impl Parts<'_> {
     }
 
     /// Objects as a loop reads and writes them.
-    fn objects<S: Snapshot<Object: Kind>>(&self, of: Controller, store: &Arc<Store<S>>) -> Objects<S>
-    where
-        Arc<S::Object>: From<S>,
-    {
+    fn objects<S: Whole<Object: Kind>>(&self, of: Controller, store: &Arc<Store<S>>) -> Objects<S> {
         let caller = self.caller(of);
         let hears_itself = !self.lacks(Guard::OwnWrites);
         let api = Arc::new(Played::new(&caller, store));
