@@ -4,7 +4,7 @@
 //! by the same functions as the controller's, but written at once by the user who asks, with an answer on the terminal
 //! instead of in events. The controller then rolls out as after any other change of the template.
 
-use std::{fmt::Write as _, io::Write};
+use std::{fmt::Write as _, io::Write, sync::Arc};
 
 use clap::Args;
 use kube::{Api, Client, ResourceExt, api::ListParams};
@@ -67,7 +67,7 @@ async fn roll_back(args: &RollbackArgs) -> Result<String, Failure> {
     let client = args.cluster.connect().await?;
     let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     let key = ObjectKey::new(namespace, args.deployment.clone());
-    let deployments: Objects<MachineDeployment> =
+    let deployments: Objects<Arc<MachineDeployment>> =
         Objects::new(client.clone(), Gate::open_until(CancellationToken::new()), None, |_| {});
     let mut refused = None;
     for _ in 0..TRIES {
@@ -85,7 +85,7 @@ async fn attempt(
     args: &RollbackArgs,
     key: &ObjectKey,
     client: &Client,
-    deployments: &Objects<MachineDeployment>,
+    deployments: &Objects<Arc<MachineDeployment>>,
 ) -> Result<Result<String, ApiError>, Failure> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         Failure::run(anyhow::anyhow!("{what} of machinedeployment {key}: {error}"))

@@ -3,7 +3,6 @@
 
 use std::{fmt::Debug, future::Future, sync::Arc};
 
-use kube::Resource;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +20,7 @@ use controller_runtime::{
     clients::Purpose,
     gate::Gate,
     lease::Leadership,
+    snapshot::Snapshot,
     storage_version::StorageVersions,
     store::Store,
     supervisor::{Stage, Supervisor},
@@ -150,9 +150,9 @@ struct Kept {
 
 impl Kept {
     /// Watches a kind in the version that is stored, and begins anew when that changes.
-    async fn machine_kind<K>(self, kind: Kind, store: Arc<Store<K>>)
+    async fn machine_kind<S>(self, kind: Kind, store: Arc<Store<S>>)
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        S: Snapshot<Object: DeserializeOwned + Clone + Debug>,
     {
         let stop = self.stop.clone();
         // A kind whose version is not known yet is told of as one that is not listed.
@@ -171,17 +171,19 @@ impl Kept {
         Box::pin(stop.run_until_cancelled(forever)).await;
     }
 
-    async fn in_version<K>(self, kind: Kind, version: ApiVersion, store: Arc<Store<K>>)
+    async fn in_version<S>(self, kind: Kind, version: ApiVersion, store: Arc<Store<S>>)
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        S: Snapshot<Object: DeserializeOwned + Clone + Debug>,
     {
         let Self { watches, client, scope, stop, .. } = self;
         match version {
             ApiVersion::V1alpha1 => {
-                watches.keep(kind.plural(), client, Watching::objects(scope, prune::common::<K>), store, stop).await;
+                watches
+                    .keep(kind.plural(), client, Watching::objects(scope, prune::common::<S::Object>), store, stop)
+                    .await;
             }
             ApiVersion::V1beta1 => {
-                let project = |Beta(mut object): Beta<K>| {
+                let project = |Beta(mut object): Beta<S::Object>| {
                     prune::common(&mut object);
                     object
                 };

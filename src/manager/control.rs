@@ -6,7 +6,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Resource};
+use kube::Api;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::OnceCell;
 
@@ -33,6 +33,7 @@ use controller_runtime::{
     objects::{ApiServer, Objects},
     preflight::Preflight,
     refusals::Refusals,
+    snapshot::Snapshot,
     store::Store,
     supervisor::{Stage, Supervisor},
     watch::{Poison, prune},
@@ -61,7 +62,7 @@ pub(super) struct Parts {
     /// Clients that only ask whether the API servers answer.
     pub(super) probes: Probes,
     /// Secrets of the control namespace.
-    pub(super) secrets: Objects<Secret>,
+    pub(super) secrets: Objects<Arc<Secret>>,
     /// What the control cluster has refused to write.
     pub(super) refusals: Refusals,
     /// The drivers; their clouds live once `drivers_live` says so.
@@ -132,10 +133,10 @@ pub(super) struct Probes {
 
 /// Reads and writes the four kinds.
 pub(super) struct Writers {
-    pub(super) machines: Objects<Machine>,
-    pub(super) sets: Objects<MachineSet>,
-    pub(super) deployments: Objects<MachineDeployment>,
-    pub(super) classes: Objects<MachineClass>,
+    pub(super) machines: Objects<Arc<Machine>>,
+    pub(super) sets: Objects<Arc<MachineSet>>,
+    pub(super) deployments: Objects<Arc<MachineDeployment>>,
+    pub(super) classes: Objects<Arc<MachineClass>>,
 }
 
 impl Writers {
@@ -157,9 +158,9 @@ impl Writers {
 }
 
 /// Objects of the control cluster whose answers go into this store.
-fn objects<K>(client: &kube::Client, reader: &kube::Client, gate: &Gate, store: &Arc<Store<K>>) -> Objects<K>
+fn objects<S>(client: &kube::Client, reader: &kube::Client, gate: &Gate, store: &Arc<Store<S>>) -> Objects<S>
 where
-    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    S: Snapshot<Object: Serialize + DeserializeOwned + Clone + Debug>,
 {
     let api = ApiServer::new(client.clone(), prune::common).reading_through(reader.clone());
     Objects::over(Arc::new(api), gate.clone(), Some(Arc::clone(store)))
@@ -350,7 +351,6 @@ async fn are_whole(views: &ControlViews, target: Option<&TargetViews>) {
 mod tests {
     use std::{future::Future, time::Duration};
 
-    use kube::Resource;
     use rstest::rstest;
     use tokio::time::timeout;
 
@@ -365,7 +365,7 @@ mod tests {
         end: Box<dyn FnOnce()>,
     }
 
-    fn replace<K: Resource<DynamicType = ()> + Send + Sync + 'static>(store: &Arc<Store<K>>) -> Replacing {
+    fn replace(store: &Arc<Store<impl Snapshot>>) -> Replacing {
         store.watched(10);
         store.list_begins();
         assert_eq!(store.list_is_of(5), History::WentBack);

@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::{
-    core::v1::{Node, Pod, Secret},
-    storage::v1::VolumeAttachment,
-};
-use kube::Resource;
+use k8s_openapi::api::core::v1::{Node, Secret};
 
 use super::{control::Parts, loops::Queue};
 use controller_runtime::{
     refusals::{About, Refusals},
+    snapshot::Snapshot,
     store::Listener,
 };
 use machine_api::{
     kind::Kind,
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
 };
+use machine_controllers::snapshots::{AttachmentSnapshot, PodSnapshot};
 use machine_controllers::{
     loops::Loop,
     wakes::{Route, Strength, Wake, listener},
@@ -25,14 +23,14 @@ use machine_controllers::{
 /// The listeners of each view, before they are attached.
 #[derive(Default)]
 pub(super) struct Listeners {
-    machines: Vec<Listener<Machine>>,
-    sets: Vec<Listener<MachineSet>>,
-    deployments: Vec<Listener<MachineDeployment>>,
-    classes: Vec<Listener<MachineClass>>,
-    secrets: Vec<Listener<Secret>>,
-    nodes: Vec<Listener<Node>>,
-    pods: Vec<Listener<Pod>>,
-    attachments: Vec<Listener<VolumeAttachment>>,
+    machines: Vec<Listener<Arc<Machine>>>,
+    sets: Vec<Listener<Arc<MachineSet>>>,
+    deployments: Vec<Listener<Arc<MachineDeployment>>>,
+    classes: Vec<Listener<Arc<MachineClass>>>,
+    secrets: Vec<Listener<Arc<Secret>>>,
+    nodes: Vec<Listener<Arc<Node>>>,
+    pods: Vec<Listener<PodSnapshot>>,
+    attachments: Vec<Listener<AttachmentSnapshot>>,
 }
 
 impl Listeners {
@@ -75,16 +73,13 @@ impl Listeners {
 }
 
 /// Refusals hear of a change before whoever is woken by it: what was refused of the object may be tried again then.
-fn hear_first<K>(listeners: &mut Vec<Listener<K>>, refusals: &Refusals)
-where
-    K: Resource<DynamicType = ()> + 'static,
-{
+fn hear_first(listeners: &mut Vec<Listener<impl Snapshot>>, refusals: &Refusals) {
     let refusals = refusals.clone();
     listeners.insert(0, Box::new(move |change| refusals.see(change)));
 }
 
 /// A listener that puts what a change wakes into the queue of a loop.
-fn wakes<K: 'static>(route: Route<K>, kind: Option<Kind>, queue: &Queue, parts: &Parts) -> Listener<K> {
+fn wakes<S: 'static>(route: Route<S>, kind: Option<Kind>, queue: &Queue, parts: &Parts) -> Listener<S> {
     let (queue, refusals) = (Arc::clone(queue), parts.refusals.clone());
     listener(route, &parts.views, move |Wake { key, after, strength }| {
         if let (Strength::EndsRefusals, Some(kind)) = (strength, kind) {

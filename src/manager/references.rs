@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use controller_runtime::{key::ObjectKey, store::Store};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube::{Resource, ResourceExt};
 use kube_values::selector::{self, Labels};
@@ -43,10 +43,11 @@ impl CachedReferences {
     }
 
     /// The store, if it is complete and holds the namespace.
-    fn store<K>(&self, namespace: &str, of: impl FnOnce(&ControlViews) -> &Arc<Store<K>>) -> Option<&Store<K>>
-    where
-        K: Resource<DynamicType = ()> + Clone + PartialEq + Send + Sync + 'static,
-    {
+    fn store<S: Snapshot>(
+        &self,
+        namespace: &str,
+        of: impl FnOnce(&ControlViews) -> &Arc<Store<S>>,
+    ) -> Option<&Store<S>> {
         let store = self.views.get().map(of).filter(|_| namespace == self.namespace)?;
         store.is_synced().then_some(&**store)
     }
@@ -83,10 +84,10 @@ impl References for CachedReferences {
         let sets = self.store(namespace, |views| &views.sets)?;
         let key = ObjectKey::new(namespace, name);
         let sets: Vec<String> = match kind {
-            Kind::MachineSet => sets.get(&key)?.uid().into_iter().collect(),
+            Kind::MachineSet => vec![sets.get(&key)?.uid().to_owned()],
             Kind::MachineDeployment => {
-                let deployment = self.store(namespace, |views| &views.deployments)?.get(&key)?.uid()?;
-                sets.by_index(BY_CONTROLLER, &deployment).iter().filter_map(|set| set.uid()).collect()
+                let deployment = self.store(namespace, |views| &views.deployments)?.get(&key)?;
+                sets.by_index(BY_CONTROLLER, deployment.uid()).iter().map(|set| set.uid().to_owned()).collect()
             }
             Kind::Machine | Kind::MachineClass => return None,
         };

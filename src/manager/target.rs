@@ -2,13 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret},
-    policy::v1::PodDisruptionBudget,
-    storage::v1::VolumeAttachment,
-};
-
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{Node, Secret};
 
 use super::caches::Begin;
 use controller_runtime::{
@@ -17,15 +11,14 @@ use controller_runtime::{
     key::ObjectKey,
     objects::{ApiServer, Objects},
     refusals::Refusals,
+    snapshot::Snapshot,
     store::{IndexName, Store},
     supervisor::{Stage, Supervisor},
     watch::{Lazy, SMALL_PAGE, Scope, Watches, Watching, prune},
 };
+use machine_controllers::snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot};
 use machine_controllers::{
-    drain::{
-        observe::{DrainViews, MissingView},
-        pods::claims_of,
-    },
+    drain::observe::{DrainViews, MissingView},
     views::{node_store, qualified},
 };
 
@@ -38,36 +31,36 @@ const OF_VOLUME: IndexName = "of-volume";
 /// Index: budgets by namespace.
 const IN_NAMESPACE: IndexName = "in-namespace";
 
-fn node_of_pod(pod: &Pod) -> Vec<String> {
-    pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).into_iter().collect()
+fn node_of_pod(pod: &PodSnapshot) -> Vec<String> {
+    pod.node_name().map(str::to_owned).into_iter().collect()
 }
 
-fn claims_of_pod(pod: &Pod) -> Vec<String> {
-    claims_of(pod).iter().map(|claim| qualified(&claim.namespace, &claim.name)).collect()
+fn claims_of_pod(pod: &PodSnapshot) -> Vec<String> {
+    pod.claims().map(|claim| qualified(&claim.namespace, &claim.name)).collect()
 }
 
-fn node_of_attachment(attachment: &VolumeAttachment) -> Vec<String> {
-    vec![attachment.spec.node_name.clone()]
+fn node_of_attachment(attachment: &AttachmentSnapshot) -> Vec<String> {
+    vec![attachment.node_name().to_owned()]
 }
 
-fn volume_of_attachment(attachment: &VolumeAttachment) -> Vec<String> {
-    attachment.spec.source.persistent_volume_name.clone().into_iter().collect()
+fn volume_of_attachment(attachment: &AttachmentSnapshot) -> Vec<String> {
+    attachment.volume_name().map(str::to_owned).into_iter().collect()
 }
 
 /// What is known of the target cluster. What only drains need is watched from the first drain on.
 #[derive(Clone)]
 pub(super) struct TargetViews {
     pub(super) evictions: kube::Client,
-    pub(super) node_store: Arc<Store<Node>>,
-    pub(super) nodes: Objects<Node>,
-    pub(super) bootstrap_tokens: Objects<Secret>,
+    pub(super) node_store: Arc<Store<Arc<Node>>>,
+    pub(super) nodes: Objects<Arc<Node>>,
+    pub(super) bootstrap_tokens: Objects<Arc<Secret>>,
     /// What the target cluster has refused to write.
     pub(super) refusals: Refusals,
-    pub(super) pods: Lazy<Pod>,
-    pub(super) volumes: Lazy<PersistentVolume>,
-    pub(super) claims: Lazy<PersistentVolumeClaim>,
-    pub(super) attachments: Lazy<VolumeAttachment>,
-    pub(super) budgets: Lazy<PodDisruptionBudget>,
+    pub(super) pods: Lazy<PodSnapshot>,
+    pub(super) volumes: Lazy<VolumeSnapshot>,
+    pub(super) claims: Lazy<ClaimSnapshot>,
+    pub(super) attachments: Lazy<AttachmentSnapshot>,
+    pub(super) budgets: Lazy<BudgetSnapshot>,
     /// The watches, once they are kept: they know what a list fails with.
     watches: Arc<OnceLock<Watches>>,
 }
@@ -90,7 +83,7 @@ impl TargetViews {
                 (OF_VOLUME, volume_of_attachment),
             ]))),
             budgets: Lazy::new(Arc::new(Store::new(vec![(IN_NAMESPACE, |budget| {
-                budget.namespace().into_iter().collect()
+                vec![budget.namespace().to_owned()]
             })]))),
             node_store,
             evictions: cluster.client(Purpose::Evictions),
@@ -165,7 +158,7 @@ impl TargetViews {
 }
 
 /// Whether a view was listed, and its watch has a connection.
-fn is_fed<K: kube::Resource + Send + Sync + 'static>(store: &Store<K>) -> bool {
+fn is_fed(store: &Store<impl Snapshot>) -> bool {
     store.is_synced() && store.is_current()
 }
 
@@ -191,31 +184,31 @@ impl DrainViews for TargetViews {
         incomplete.map(|(kind, _)| MissingView { kind, why: why(kind) }).collect()
     }
 
-    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+    fn pods_on(&self, node: &str) -> Vec<PodSnapshot> {
         self.pods.store().by_index(ON_NODE, node)
     }
 
-    fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>> {
+    fn pods_using(&self, claim: &ObjectKey) -> Vec<PodSnapshot> {
         self.pods.store().by_index(OF_CLAIM, &qualified(&claim.namespace, &claim.name))
     }
 
-    fn budgets_in(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
+    fn budgets_in(&self, namespace: &str) -> Vec<BudgetSnapshot> {
         self.budgets.store().by_index(IN_NAMESPACE, namespace)
     }
 
-    fn claim(&self, key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
+    fn claim(&self, key: &ObjectKey) -> Option<ClaimSnapshot> {
         self.claims.store().get(key)
     }
 
-    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+    fn volume(&self, name: &str) -> Option<VolumeSnapshot> {
         self.volumes.store().get(&ObjectKey::cluster_scoped(name))
     }
 
-    fn attachments_on(&self, node: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_on(&self, node: &str) -> Vec<AttachmentSnapshot> {
         self.attachments.store().by_index(ON_NODE, node)
     }
 
-    fn attachments_of(&self, volume: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_of(&self, volume: &str) -> Vec<AttachmentSnapshot> {
         self.attachments.store().by_index(OF_VOLUME, volume)
     }
 }
@@ -250,7 +243,7 @@ pub(super) mod tests {
         Outage,
     }
 
-    fn learns<K: kube::Resource + Send + Sync + 'static>(store: &Store<K>, news: Comes) {
+    fn learns(store: &Store<impl Snapshot>, news: Comes) {
         match news {
             Comes::List => {
                 store.list_begins();

@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
 use kube::{Api, Resource, ResourceExt, api::ListParams};
 use serde::de::DeserializeOwned;
 
-use super::{error::ApiError, key::ObjectKey, store::Store};
+use super::{error::ApiError, key::ObjectKey, snapshot::Snapshot, store::Store};
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
@@ -43,9 +43,9 @@ pub struct LiveList {
 
 /// Waits until the view shows what the API server has now, or something newer. Failures are logged and tried again: a
 /// process that can't read has nothing to decide.
-pub async fn caught_up<K>(kind: &str, api: &Api<K>, view: &Arc<Store<K>>)
+pub async fn caught_up<S: Snapshot>(kind: &str, api: &Api<S::Object>, view: &Arc<Store<S>>)
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    S::Object: Clone + DeserializeOwned + Debug,
 {
     let mut unreadable: BTreeSet<ObjectKey> = BTreeSet::new();
     loop {
@@ -71,7 +71,7 @@ where
     }
 }
 
-async fn has_passed<K: Resource + Send + Sync + 'static>(view: &Store<K>, list: &LiveList) {
+async fn has_passed(view: &Store<impl Snapshot>, list: &LiveList) {
     while view.behind(list).is_some() {
         tokio::time::sleep(LOOK).await;
     }
@@ -149,7 +149,7 @@ mod tests {
         #[case] live: LiveList,
         #[case] expected: bool,
     ) {
-        let store: Store<Machine> = Store::new(Vec::new());
+        let store: Store<Arc<Machine>> = Store::new(Vec::new());
         for (name, uid, version) in shown {
             store.apply(machine(name, uid, *version));
         }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn objects_that_cannot_be_read_are_not_waited_for_unless_they_have_changed_since() {
-        let store: Store<Machine> = Store::new(Vec::new());
+        let store: Store<Arc<Machine>> = Store::new(Vec::new());
         store.list_begins();
         for number in 0..200 {
             let name = number.to_string();
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_was_listed_and_is_gone_since_is_not_missed() {
-        let store: Store<Machine> = Store::new(Vec::new());
+        let store: Store<Arc<Machine>> = Store::new(Vec::new());
         store.apply(machine("a", "1", 5));
         store.delete(&machine("a", "1", 11));
         assert_eq!(store.behind(&list(&[("a", "1", 5)], 9)), None);
@@ -218,7 +218,7 @@ mod tests {
             "ns",
         );
         let api: Api<Machine> = Api::namespaced(client, "ns");
-        let store = Arc::new(Store::<Machine>::new(Vec::new()));
+        let store = Arc::new(Store::<Arc<Machine>>::new(Vec::new()));
         store.apply(machine("a", "a", 5));
         let view = Arc::clone(&store);
         let waiting = tokio::spawn(async move { caught_up("machines", &api, &view).await });

@@ -23,6 +23,7 @@ pub mod objects;
 pub mod preflight;
 pub mod queue;
 pub mod refusals;
+pub mod snapshot;
 pub mod storage_version;
 pub mod store;
 pub mod supervisor;

@@ -20,6 +20,7 @@ use super::{
     gate::Gate,
     key::{ObjectKey, Target},
     refusals::{About, Refusals, Said},
+    snapshot::Snapshot,
     store::{Moment, Store},
 };
 use machine_api::v1alpha1::controller_of;
@@ -87,11 +88,11 @@ fn set_metadata(patch: &mut Value, field: &str, value: &str) {
 
 /// What a deletion came to.
 #[derive(Clone, Debug)]
-pub enum Deleted<K> {
+pub enum Deleted<S> {
     /// The object is gone.
     Gone,
     /// The object waits for its finalizers.
-    Marked(Arc<K>),
+    Marked(S),
 }
 
 /// How an object is deleted.
@@ -149,22 +150,22 @@ pub trait ObjectApi<K>: Send + Sync {
     async fn patch(&self, key: &ObjectKey, part: Part, patch: &Patch) -> Result<Arc<K>, ApiError>;
 
     /// Deletes an object if it still has the target's UID.
-    async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<K>, ApiError>;
+    async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<Arc<K>>, ApiError>;
 
     /// An object of a list, as [`Self::read`] would answer it.
     fn decode(&self, item: Value) -> Result<Arc<K>, ApiError>;
 }
 
 /// Reads and writes objects of one kind in one cluster. Cheap to clone.
-pub struct Objects<K> {
-    api: Arc<dyn ObjectApi<K>>,
+pub struct Objects<S: Snapshot> {
+    api: Arc<dyn ObjectApi<S::Object>>,
     gate: Gate,
     /// What was refused, where that is minded.
     refusals: Option<Refusals>,
-    store: Option<Arc<Store<K>>>,
+    store: Option<Arc<Store<S>>>,
 }
 
-impl<K> Clone for Objects<K> {
+impl<S: Snapshot> Clone for Objects<S> {
     fn clone(&self) -> Self {
         Self {
             api: Arc::clone(&self.api),
@@ -175,23 +176,23 @@ impl<K> Clone for Objects<K> {
     }
 }
 
-impl<K> Objects<K>
+impl<S: Snapshot> Objects<S>
 where
-    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    S::Object: Serialize + DeserializeOwned + Clone + Debug,
 {
     /// Objects read and written through this client; answers of writes go into `store`. `prune` takes off objects what is not
     /// stored; they are never written back whole.
-    pub fn new(client: kube::Client, gate: Gate, store: Option<Arc<Store<K>>>, prune: fn(&mut K)) -> Self {
+    pub fn new(client: kube::Client, gate: Gate, store: Option<Arc<Store<S>>>, prune: fn(&mut S::Object)) -> Self {
         Self::over(Arc::new(ApiServer::new(client, prune)), gate, store)
     }
 }
 
-impl<K> Objects<K>
+impl<S: Snapshot> Objects<S>
 where
-    K: Resource<DynamicType = ()> + Serialize + Clone + Send + Sync + 'static,
+    S::Object: Serialize + Clone,
 {
     /// Objects of this API server; answers of writes go into `store`.
-    pub fn over(api: Arc<dyn ObjectApi<K>>, gate: Gate, store: Option<Arc<Store<K>>>) -> Self {
+    pub fn over(api: Arc<dyn ObjectApi<S::Object>>, gate: Gate, store: Option<Arc<Store<S>>>) -> Self {
         Self { api, gate, refusals: None, store }
     }
 
@@ -204,7 +205,7 @@ where
     }
 
     /// Whether a write may be sent.
-    fn may_try(&self, about: About<'_>, said: &Written<'_, K>) -> Result<(), ApiError> {
+    fn may_try(&self, about: About<'_>, said: &Written<'_, S::Object>) -> Result<(), ApiError> {
         match &self.refusals {
             Some(refusals) if refusals.knows(about) => said.told(|said| refusals.may_try(about, said)),
             _ => Ok(()),
@@ -212,7 +213,7 @@ where
     }
 
     /// Keeps in mind what came of a write.
-    fn learn<T>(&self, about: About<'_>, said: &Written<'_, K>, answer: &Result<T, ApiError>) {
+    fn learn<T>(&self, about: About<'_>, said: &Written<'_, S::Object>, answer: &Result<T, ApiError>) {
         if let Some(refusals) = &self.refusals
             && (answer.as_ref().is_err_and(ApiError::is_refusal) || refusals.knows(about))
         {
@@ -221,13 +222,13 @@ where
     }
 
     /// The cached view that answers of writes go into, if there is one.
-    pub fn store(&self) -> Option<&Arc<Store<K>>> {
+    pub fn store(&self) -> Option<&Arc<Store<S>>> {
         self.store.as_ref()
     }
 
     /// Reads an object from the API server. `None` when the API server says of it that it does not exist. The store is told in
     /// both cases, but forgets only the object that it showed when the question was sent: another one may have come meanwhile.
-    pub async fn get(&self, key: &ObjectKey) -> Result<Option<Arc<K>>, ApiError> {
+    pub async fn get(&self, key: &ObjectKey) -> Result<Option<S>, ApiError> {
         if key.name.is_empty() {
             // An empty name would turn the read into a list.
             return Ok(None);
@@ -240,7 +241,7 @@ where
                 if let Some(store) = &self.store
                     && let Some(known) = known
                 {
-                    store.forget(key, known.meta().uid.as_deref().unwrap_or_default());
+                    store.forget(key, known.uid());
                 }
                 Ok(None)
             }
@@ -263,11 +264,11 @@ where
     ///
     /// # Errors
     /// Those of every read; an answer that is no list is none.
-    pub async fn with_label(&self, label: &str, value: &str) -> Result<Vec<Arc<K>>, ApiError> {
+    pub async fn with_label(&self, label: &str, value: &str) -> Result<Vec<S>, ApiError> {
         let query = ListQuery { selector: Some(format!("{label}={value}")), ..ListQuery::default() };
         let asked = self.store.as_ref().map(|store| store.moment());
         let page = self.api.list(&query).await?;
-        let objects: Vec<Arc<K>> =
+        let objects: Vec<Arc<S::Object>> =
             page.items.into_iter().map(|item| self.api.decode(item)).collect::<Result<_, ApiError>>()?;
         Ok(objects.into_iter().map(|object| self.take_read(object, asked)).collect())
     }
@@ -294,13 +295,13 @@ where
     }
 
     /// Creates an object in its namespace.
-    pub async fn create(&self, object: &K) -> Result<Arc<K>, ApiError> {
+    pub async fn create(&self, object: &S::Object) -> Result<S, ApiError> {
         self.api.turn().await;
         self.gate.may_act()?;
         // Its name is a new one at each try: the owner is whom a refusal is about.
         let (kind, name) = match controller_of(object.meta()) {
             Some(owner) => (owner.kind.clone(), owner.name.clone()),
-            None => (K::kind(&()).into_owned(), object.meta().name.clone().unwrap_or_default()),
+            None => (S::Object::kind(&()).into_owned(), object.meta().name.clone().unwrap_or_default()),
         };
         let key = ObjectKey::new(object.meta().namespace.clone().unwrap_or_default(), name);
         let (about, said) = (About { kind: &kind, key: &key }, Written::New(object));
@@ -311,12 +312,12 @@ where
     }
 
     /// Patches an object; the patch carries the target's UID.
-    pub async fn patch(&self, target: &Target, part: Part, patch: Patch) -> Result<Arc<K>, ApiError> {
+    pub async fn patch(&self, target: &Target, part: Part, patch: Patch) -> Result<S, ApiError> {
         self.api.turn().await;
         self.gate.may_act()?;
         let patch = patch.bound_to(&target.uid);
         let said = Written::Change(part, &patch);
-        let about = About { kind: &K::kind(&()), key: &target.key };
+        let about = About { kind: &S::Object::kind(&()), key: &target.key };
         self.may_try(about, &said)?;
         let answer = self.api.patch(&target.key, part, &patch).await;
         self.learn(about, &said, &answer);
@@ -333,10 +334,10 @@ where
     ///
     /// # Errors
     /// [`ApiError::Conflict`] when it is to be deleted in a version that it no longer has, among those of every write.
-    pub async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<K>, ApiError> {
+    pub async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<S>, ApiError> {
         self.api.turn().await;
         self.gate.may_act()?;
-        let about = About { kind: &K::kind(&()), key: &target.key };
+        let about = About { kind: &S::Object::kind(&()), key: &target.key };
         self.may_try(about, &Written::End)?;
         let answer = self.api.delete(target, how).await;
         self.learn(about, &Written::End, &answer);
@@ -358,22 +359,22 @@ where
     ///
     /// # Errors
     /// [`ApiError::Conflict`] when it has changed since, among those of every deletion.
-    pub async fn delete_unchanged(&self, target: &Target, version: &str) -> Result<Deleted<K>, ApiError> {
+    pub async fn delete_unchanged(&self, target: &Target, version: &str) -> Result<Deleted<S>, ApiError> {
         self.delete(target, DeleteHow { version: Some(version), ..DeleteHow::default() }).await
     }
 
-    fn take(&self, object: Arc<K>) -> Arc<K> {
+    fn take(&self, object: Arc<S::Object>) -> S {
         match &self.store {
             Some(store) => store.observe_shared(object),
-            None => object,
+            None => S::of(object),
         }
     }
 
     /// What a live read has shown that was sent at this moment.
-    fn take_read(&self, object: Arc<K>, asked: Option<Moment>) -> Arc<K> {
+    fn take_read(&self, object: Arc<S::Object>, asked: Option<Moment>) -> S {
         match (&self.store, asked) {
             (Some(store), Some(asked)) => store.observe_read(object, asked),
-            _ => object,
+            _ => S::of(object),
         }
     }
 

@@ -15,12 +15,11 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{error::ApiError, key::ObjectKey, store::Change};
+use super::{error::ApiError, key::ObjectKey, snapshot::Snapshot, store::Change};
 
 /// Pauses after the first refusal, the second one and so on; the last one stays. Together with the time until the next pass over
 /// a key ([`super::queue::Outcome::Refused`]) the longest one is five minutes (spec/machine-controller §17.14, MC-282).
@@ -285,17 +284,17 @@ impl Ledger {
 
     /// Takes in a change that a watch, or a write of ours, has brought. One of the status alone is no reason to try again: we tell
     /// of the refusal there.
-    pub fn see<K: Resource<DynamicType = ()>>(&mut self, change: &Change<K>, now: Duration) {
-        let kind = K::kind(&());
+    pub fn see<S: Snapshot>(&mut self, change: &Change<S>, now: Duration) {
+        let kind = S::Object::kind(&());
         let Some(newest) = change.newest() else { return };
-        let key = ObjectKey::of(&**newest);
+        let key = newest.key();
         let about = About { kind: &kind, key: &key };
         if self.of(about).is_none() {
             return;
         }
-        match (change.old.as_deref(), change.new.as_deref()) {
+        match (&change.old, &change.new) {
             (_, None) => self.forget(about),
-            (Some(old), Some(new)) if is_unchanged(old.meta(), new.meta()) => {}
+            (Some(old), Some(new)) if old.has_metadata_of(new) => {}
             _ => self.changed(about, now),
         }
     }
@@ -323,12 +322,6 @@ fn lift(refused: &mut Refused, now: Duration) {
     refused.lifts += 1;
     refused.lifted = now;
     refused.writes.values_mut().for_each(|write| write.is_lifted = true);
-}
-
-/// Whether metadata say the same but for what every write changes. The generation tells of the specification.
-pub fn is_unchanged(old: &ObjectMeta, new: &ObjectMeta) -> bool {
-    let said = |meta: &ObjectMeta| ObjectMeta { resource_version: None, managed_fields: None, ..meta.clone() };
-    said(old) == said(new)
 }
 
 /// The ledger of a cluster. Cheap to clone; all clones are one ledger.
@@ -385,7 +378,7 @@ impl Refusals {
     }
 
     /// [`Ledger::see`] at this moment.
-    pub fn see<K: Resource<DynamicType = ()>>(&self, change: &Change<K>) {
+    pub fn see<S: Snapshot>(&self, change: &Change<S>) {
         self.lock().see(change, self.now());
     }
 

@@ -1,6 +1,6 @@
 //! The cached view of one kind: objects by key and by index, fed by a watch and by the answers of our own writes.
 //!
-//! The store owns its objects (`Arc`), looks up by index and never by scanning, and tells its listeners what changed.
+//! The store owns a snapshot of each object, looks up by index and never by scanning, and tells its listeners what changed.
 //! Reading the watch is `watch`'s job; deciding what a change means is the controllers'.
 //!
 //! Whom it believes (decisions.md 45): a consistent list over everything; a live read of an object that it does not show; an
@@ -26,38 +26,39 @@ use super::{
     catch_up::{Listed, LiveList},
     key::ObjectKey,
     latch::Latch,
+    snapshot::{Snapshot, version_number},
 };
 
 /// Names an index of a store.
 pub type IndexName = &'static str;
 
 /// Computes the values under which an object is found in an index.
-pub type IndexFn<K> = fn(&K) -> Vec<String>;
+pub type IndexFn<S> = fn(&S) -> Vec<String>;
 
 /// What happened to one object. Both are present for an update, only `new` for an addition, only `old` for a removal.
 #[derive(Debug)]
-pub struct Change<K> {
+pub struct Change<S> {
     /// The object before.
-    pub old: Option<Arc<K>>,
+    pub old: Option<S>,
     /// The object now.
-    pub new: Option<Arc<K>>,
+    pub new: Option<S>,
 }
 
-impl<K> Change<K> {
+impl<S> Change<S> {
     /// The object in its newest known form.
-    pub fn newest(&self) -> Option<&Arc<K>> {
+    pub fn newest(&self) -> Option<&S> {
         self.new.as_ref().or(self.old.as_ref())
     }
 }
 
 /// Is told of every change, under no lock; must be quick.
-pub type Listener<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
+pub type Listener<S> = Box<dyn Fn(&Change<S>) + Send + Sync>;
 
 /// All objects of a kind that this process may see.
-pub struct Store<K> {
-    indexes: Vec<(IndexName, IndexFn<K>)>,
-    state: RwLock<State<K>>,
-    listeners: OnceLock<Vec<Listener<K>>>,
+pub struct Store<S> {
+    indexes: Vec<(IndexName, IndexFn<S>)>,
+    state: RwLock<State<S>>,
+    listeners: OnceLock<Vec<Listener<S>>>,
     synced: Latch,
     /// False while a list replaces what is from a history that does not hold any more.
     whole: watch::Sender<bool>,
@@ -65,8 +66,8 @@ pub struct Store<K> {
     current: AtomicBool,
 }
 
-struct State<K> {
-    objects: BTreeMap<ObjectKey, Arc<K>>,
+struct State<S> {
+    objects: BTreeMap<ObjectKey, S>,
     by_index: HashMap<(IndexName, String), BTreeSet<ObjectKey>>,
     /// Highest version that lists and the watch have come past.
     watched_version: u64,
@@ -100,32 +101,14 @@ struct Listing {
     version: u64,
 }
 
-/// Resource versions of one kind are ordered integers since Kubernetes 1.35 says so and etcd has always made them so; a
-/// version that is no integer counts as newest, so that nothing is ever held back.
-fn version_of<K: Resource>(object: &K) -> u64 {
-    object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(u64::MAX)
-}
-
 /// A version as far as it tells of an order; one that is no integer does not.
 fn known(version: u64) -> u64 {
     if version == u64::MAX { 0 } else { version }
 }
 
-fn uid_of<K: Resource>(object: &K) -> &str {
-    object.meta().uid.as_deref().unwrap_or_default()
-}
-
-/// Whether an answer shows an object for the last time: marked for deletion, and nothing it waits for any more.
-fn has_gone<K: Resource>(object: &K) -> bool {
-    let metadata = object.meta();
-    metadata.deletion_timestamp.is_some()
-        && metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
-        && metadata.deletion_grace_period_seconds.unwrap_or(0) == 0
-}
-
-impl<K: Resource + Send + Sync + 'static> Store<K> {
+impl<S: Snapshot> Store<S> {
     /// An empty store with these indexes.
-    pub fn new(indexes: Vec<(IndexName, IndexFn<K>)>) -> Self {
+    pub fn new(indexes: Vec<(IndexName, IndexFn<S>)>) -> Self {
         let state = State {
             objects: BTreeMap::new(),
             by_index: HashMap::new(),
@@ -146,17 +129,17 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     }
 
     /// Sets who is told of changes. Called once, before the watch starts; a second call is ignored and returns `false`.
-    pub fn set_listeners(&self, listeners: Vec<Listener<K>>) -> bool {
+    pub fn set_listeners(&self, listeners: Vec<Listener<S>>) -> bool {
         self.listeners.set(listeners).is_ok()
     }
 
     /// The object under a key.
-    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+    pub fn get(&self, key: &ObjectKey) -> Option<S> {
         self.read().objects.get(key).cloned()
     }
 
     /// The objects under a value of an index, in the order of their keys.
-    pub fn by_index(&self, index: IndexName, value: &str) -> Vec<Arc<K>> {
+    pub fn by_index(&self, index: IndexName, value: &str) -> Vec<S> {
         let state = self.read();
         let Some(keys) = state.by_index.get(&(index, value.to_owned())) else { return Vec::new() };
         keys.iter().filter_map(|key| state.objects.get(key).cloned()).collect()
@@ -168,7 +151,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     }
 
     /// All objects in the order of their keys. For metrics and tests; controllers look up by index.
-    pub fn snapshot(&self) -> Vec<Arc<K>> {
+    pub fn snapshot(&self) -> Vec<S> {
         self.read().objects.values().cloned().collect()
     }
 
@@ -192,7 +175,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         let is_behind = |listed: &&Listed| match state.objects.get(&listed.key) {
             // No view ever shows it in this form; the watch has told of it.
             _ if cannot_show(listed) => false,
-            Some(known) => known.meta().uid.as_deref() != Some(&listed.uid) || version_of(&**known) < listed.version,
+            Some(known) => known.uid() != listed.uid || known.version() < listed.version,
             // Nothing but its removal brings the watch past the list without it.
             None => state.watched_version <= list.version,
         };
@@ -201,7 +184,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         }
         let listed: BTreeSet<&ObjectKey> = list.objects.iter().map(|listed| &listed.key).collect();
         let mut rest = state.objects.iter().filter(|(key, _)| !listed.contains(key));
-        rest.find(|(_, known)| version_of(&***known) <= list.version).map(|(key, _)| key.clone())
+        rest.find(|(_, known)| known.version() <= list.version).map(|(key, _)| key.clone())
     }
 
     /// Whether the first list has been taken over completely.
@@ -268,14 +251,14 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     }
 
     /// An object as a list or watch event delivered it.
-    pub fn apply(&self, object: K) {
+    pub fn apply(&self, object: S::Object) {
         self.apply_shared(Arc::new(object));
     }
 
     /// As [`Self::apply`], for an object that somebody else holds, too.
-    pub fn apply_shared(&self, object: Arc<K>) {
-        let key = ObjectKey::of(&*object);
-        let version = version_of(&*object);
+    pub fn apply_shared(&self, object: Arc<S::Object>) {
+        let object = S::of(object);
+        let (key, version) = (object.key(), object.version());
         let change = {
             let mut state = self.write();
             let mut is_believed = false;
@@ -288,27 +271,27 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             }
             state.newest = state.newest.max(known(version));
             let is_news = match state.objects.get(&key) {
-                Some(stored) if is_believed => {
-                    stored.meta().uid != object.meta().uid || version_of(&**stored) != version
-                }
+                Some(stored) if is_believed => stored.uid() != object.uid() || stored.version() != version,
                 // Our own write may have brought a newer form already, or a namesake of a deleted object.
-                Some(stored) => version > version_of(&**stored),
+                Some(stored) => version > stored.version(),
                 None => true,
             };
-            let is_gone = !is_believed && !state.removed.is_outlived_by(uid_of(&*object), version);
+            let is_gone = !is_believed && !state.removed.is_outlived_by(object.uid(), version);
             if is_gone || !is_news {
                 return;
             }
-            state.removed.returns(uid_of(&*object));
-            state.unreadable.remove(uid_of(&*object));
+            state.removed.returns(object.uid());
+            state.unreadable.remove(object.uid());
             self.replace(&mut state, &key, Some(object))
         };
         self.tell(&change);
     }
 
     /// An object whose removal a watch event delivered.
-    pub fn delete(&self, object: &K) {
-        self.deleted(&ObjectKey::of(object), uid_of(object), version_of(object));
+    pub fn delete(&self, object: &S::Object) {
+        let meta = object.meta();
+        let version = version_number(meta.resource_version.as_deref());
+        self.deleted(&ObjectKey::of(object), meta.uid.as_deref().unwrap_or_default(), version);
     }
 
     /// As [`Self::delete`], for an object of which no more is known.
@@ -324,20 +307,20 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
 
     /// The list is complete: objects that it did not mention are gone.
     pub fn list_ends(&self) {
-        let changes: Vec<Change<K>> = {
+        let changes: Vec<Change<S>> = {
             let mut state = self.write();
             let Some(listing) = state.listing.take() else { return };
             state.watched_version = state.watched_version.max(listing.version);
             state.newest = state.newest.max(listing.version);
             // What an answer told and the list has come past was in the list, unless the object was deleted since.
-            let is_newer = |object: &Arc<K>| version_of(&**object) > listing.version;
+            let is_newer = |object: &S| object.version() > listing.version;
             let gone: Vec<(ObjectKey, String)> = state
                 .objects
                 .iter()
                 .filter(|(key, object)| {
                     !(listing.seen.contains(*key) || listing.answered.contains(*key) && is_newer(object))
                 })
-                .map(|(key, object)| (key.clone(), uid_of(&**object).to_owned()))
+                .map(|(key, object)| (key.clone(), object.uid().to_owned()))
                 .collect();
             gone.iter().filter_map(|(key, uid)| self.remove(&mut state, key, uid, listing.version)).collect()
         };
@@ -357,7 +340,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             Some(listing) => listing.version = listing.version.max(known(version)),
             None => state.watched_version = state.watched_version.max(known(version)),
         }
-        if state.objects.get(key).is_some_and(|stored| stored.meta().uid.as_deref() == Some(uid))
+        if state.objects.get(key).is_some_and(|stored| stored.uid() == uid)
             && let Some(listing) = &mut state.listing
         {
             listing.seen.insert(key.clone());
@@ -366,13 +349,13 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
 
     /// The answer of one of our own writes. Ignored when something newer is known already. An object that the write let go, by
     /// taking its last finalizer, is forgotten.
-    pub fn observe_write(&self, object: K) -> Arc<K> {
+    pub fn observe_write(&self, object: S::Object) -> S {
         self.observe_shared(Arc::new(object))
     }
 
     /// As [`Self::observe_write`], for an object that somebody else holds, too.
-    pub fn observe_shared(&self, object: Arc<K>) -> Arc<K> {
-        self.answered(object, None)
+    pub fn observe_shared(&self, object: Arc<S::Object>) -> S {
+        self.answered(S::of(object), None)
     }
 
     /// This moment, to be taken before a live read is sent.
@@ -382,21 +365,20 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
 
     /// The answer of a live read that was sent at a moment. It brings an object back that the store had lost before, in
     /// whatever version.
-    pub fn observe_read(&self, object: Arc<K>, asked: Moment) -> Arc<K> {
-        self.answered(object, Some(asked))
+    pub fn observe_read(&self, object: Arc<S::Object>, asked: Moment) -> S {
+        self.answered(S::of(object), Some(asked))
     }
 
-    fn answered(&self, object: Arc<K>, asked: Option<Moment>) -> Arc<K> {
-        let key = ObjectKey::of(&*object);
-        let (uid, version) = (uid_of(&*object), version_of(&*object));
-        if has_gone(&*object) {
+    fn answered(&self, object: S, asked: Option<Moment>) -> S {
+        let (key, uid, version) = (object.key(), object.uid(), object.version());
+        if object.has_gone() {
             self.forget_since(&key, uid, version);
             return object;
         }
         let change = {
             let mut state = self.write();
             let is_overtaken = if let Some(stored) = state.objects.get(&key) {
-                version <= version_of(&**stored)
+                version <= stored.version()
             } else {
                 let was_removed = asked.is_none_or(|asked| state.removed.since(uid, asked));
                 was_removed && !state.removed.is_outlived_by(uid, version)
@@ -409,7 +391,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             if let Some(listing) = &mut state.listing {
                 listing.answered.insert(key.clone());
             }
-            self.replace(&mut state, &key, Some(Arc::clone(&object)))
+            self.replace(&mut state, &key, Some(object.clone()))
         };
         self.tell(&change);
         object
@@ -434,23 +416,23 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     }
 
     /// Takes an object out and remembers that it is gone.
-    fn remove(&self, state: &mut State<K>, key: &ObjectKey, uid: &str, version: u64) -> Option<Change<K>> {
-        let stored = state.objects.get(key).filter(|stored| uid_of(&***stored) == uid);
-        let newest = stored.map_or(0, |stored| known(version_of(&**stored))).max(known(version));
+    fn remove(&self, state: &mut State<S>, key: &ObjectKey, uid: &str, version: u64) -> Option<Change<S>> {
+        let stored = state.objects.get(key).filter(|stored| stored.uid() == uid);
+        let newest = stored.map_or(0, |stored| known(stored.version())).max(known(version));
         let is_there = stored.is_some();
         state.unreadable.remove(uid);
         state.removed.insert(uid, newest);
         is_there.then(|| self.replace(state, key, None))
     }
 
-    fn replace(&self, state: &mut State<K>, key: &ObjectKey, new: Option<Arc<K>>) -> Change<K> {
+    fn replace(&self, state: &mut State<S>, key: &ObjectKey, new: Option<S>) -> Change<S> {
         let old = match &new {
-            Some(object) => state.objects.insert(key.clone(), Arc::clone(object)),
+            Some(object) => state.objects.insert(key.clone(), object.clone()),
             None => state.objects.remove(key),
         };
         for (index, values) in &self.indexes {
-            let before = old.as_deref().map(values).unwrap_or_default();
-            let after = new.as_deref().map(values).unwrap_or_default();
+            let before = old.as_ref().map(values).unwrap_or_default();
+            let after = new.as_ref().map(values).unwrap_or_default();
             for value in before.iter().filter(|value| !after.contains(value)) {
                 let place = (*index, value.clone());
                 if let Some(keys) = state.by_index.get_mut(&place) {
@@ -467,18 +449,18 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         Change { old, new }
     }
 
-    fn tell(&self, change: &Change<K>) {
+    fn tell(&self, change: &Change<S>) {
         for listener in self.listeners.get().into_iter().flatten() {
             listener(change);
         }
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, State<K>> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, State<S>> {
         // No code under the lock panics; were it poisoned all the same, the data would still be whole.
         self.state.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, State<K>> {
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, State<S>> {
         self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

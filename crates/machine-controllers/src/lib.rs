@@ -26,5 +26,6 @@ pub mod refused_writes;
 pub mod safety;
 pub mod secret;
 pub mod set;
+pub mod snapshots;
 pub mod views;
 pub mod wakes;

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use controller_runtime::store::{IndexName, Store};
+use controller_runtime::{
+    snapshot::Snapshot,
+    store::{IndexName, Store},
+};
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Resource, ResourceExt};
 use machine_api::{
@@ -43,15 +46,15 @@ pub fn qualified(namespace: &str, name: &str) -> String {
 #[derive(Clone)]
 pub struct ControlViews {
     /// Machines.
-    pub machines: Arc<Store<Machine>>,
+    pub machines: Arc<Store<Arc<Machine>>>,
     /// Sets.
-    pub sets: Arc<Store<MachineSet>>,
+    pub sets: Arc<Store<Arc<MachineSet>>>,
     /// Deployments.
-    pub deployments: Arc<Store<MachineDeployment>>,
+    pub deployments: Arc<Store<Arc<MachineDeployment>>>,
     /// Classes.
-    pub classes: Arc<Store<MachineClass>>,
+    pub classes: Arc<Store<Arc<MachineClass>>>,
     /// Secrets of the control namespace, with their data.
-    pub secrets: Arc<Store<Secret>>,
+    pub secrets: Arc<Store<Arc<Secret>>>,
 }
 
 impl Default for ControlViews {
@@ -109,7 +112,7 @@ impl Default for ControlViews {
 }
 
 /// The store of Nodes in the target cluster.
-pub fn node_store() -> Arc<Store<Node>> {
+pub fn node_store() -> Arc<Store<Arc<Node>>> {
     Arc::new(Store::new(vec![
         (BY_MACHINE, |node| label_of(node, label::MACHINE_NAME)),
         (BY_INSTANCE, |node| {
@@ -119,18 +122,18 @@ pub fn node_store() -> Arc<Store<Node>> {
     ]))
 }
 
-fn namespace<K: Resource>(object: &K) -> String {
-    object.meta().namespace.clone().unwrap_or_default()
+fn namespace(object: &impl Snapshot) -> String {
+    object.namespace().to_owned()
 }
 
-fn controller<K: Resource>(object: &K) -> Vec<String> {
+fn controller<K: Resource>(object: &Arc<K>) -> Vec<String> {
     controller_of(object.meta()).map(|owner| owner.uid.clone()).into_iter().collect()
 }
 
-fn orphan<K: Resource>(object: &K) -> Vec<String> {
+fn orphan<K: Resource<DynamicType = ()> + std::fmt::Debug + Send + Sync + 'static>(object: &Arc<K>) -> Vec<String> {
     if controller_of(object.meta()).is_some() { Vec::new() } else { vec![namespace(object)] }
 }
 
-fn label_of<K: Resource>(object: &K, key: &str) -> Vec<String> {
+fn label_of<K: Resource>(object: &Arc<K>, key: &str) -> Vec<String> {
     object.labels().get(key).filter(|value| !value.is_empty()).cloned().into_iter().collect()
 }

@@ -4,15 +4,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::{
-    core::v1::{Node, Pod, Secret},
-    storage::v1::VolumeAttachment,
-};
-use kube::Resource;
+use k8s_openapi::api::core::v1::{Node, Secret};
 
+use crate::snapshots::{AttachmentSnapshot, PodSnapshot};
 use crate::views::ControlViews;
 use controller_runtime::{
     key::ObjectKey,
+    snapshot::Snapshot,
     store::{Change, Listener},
 };
 use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
@@ -49,16 +47,13 @@ impl Wake {
     }
 
     /// A wake-up by the object itself. A pass that fails says so in the status, and that is no reason to run it again.
-    pub fn by_itself<K>(change: &Change<K>, is_status_alone: impl Fn(&K, &K) -> bool) -> Option<Self>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    pub fn by_itself<S: Snapshot>(change: &Change<S>, is_status_alone: impl Fn(&S, &S) -> bool) -> Option<Self> {
         let object = change.newest()?;
-        let strength = match (change.old.as_deref(), change.new.as_deref()) {
+        let strength = match (&change.old, &change.new) {
             (Some(old), Some(new)) if is_status_alone(old, new) => Strength::KeepsBackOff,
             _ => Strength::EndsBackOff,
         };
-        Some(Self { strength, ..Self::now(ObjectKey::of(&**object)) })
+        Some(Self { strength, ..Self::now(object.key()) })
     }
 
     /// A wake-up in which further changes may gather.
@@ -73,31 +68,31 @@ impl Wake {
 }
 
 /// What changes of a kind wake.
-pub type Route<K> = Arc<dyn Fn(&Change<K>, &ControlViews) -> Vec<Wake> + Send + Sync>;
+pub type Route<S> = Arc<dyn Fn(&Change<S>, &ControlViews) -> Vec<Wake> + Send + Sync>;
 
 /// What wakes a loop, kind by kind. A kind without a route wakes nobody.
 #[derive(Clone, Default)]
 pub struct Wakes {
     /// Changes of machines.
-    pub machines: Option<Route<Machine>>,
+    pub machines: Option<Route<Arc<Machine>>>,
     /// Changes of sets.
-    pub sets: Option<Route<MachineSet>>,
+    pub sets: Option<Route<Arc<MachineSet>>>,
     /// Changes of deployments.
-    pub deployments: Option<Route<MachineDeployment>>,
+    pub deployments: Option<Route<Arc<MachineDeployment>>>,
     /// Changes of classes.
-    pub classes: Option<Route<MachineClass>>,
+    pub classes: Option<Route<Arc<MachineClass>>>,
     /// Changes of Secrets in the control cluster.
-    pub secrets: Option<Route<Secret>>,
+    pub secrets: Option<Route<Arc<Secret>>>,
     /// Changes of Nodes.
-    pub nodes: Option<Route<Node>>,
+    pub nodes: Option<Route<Arc<Node>>>,
     /// Changes of pods.
-    pub pods: Option<Route<Pod>>,
+    pub pods: Option<Route<PodSnapshot>>,
     /// Changes of volume attachments.
-    pub attachments: Option<Route<VolumeAttachment>>,
+    pub attachments: Option<Route<AttachmentSnapshot>>,
 }
 
 /// The route that this function is, whatever keys it gives.
-pub fn route<K, I>(of: impl Fn(&Change<K>, &ControlViews) -> I + Send + Sync + 'static) -> Option<Route<K>>
+pub fn route<S, I>(of: impl Fn(&Change<S>, &ControlViews) -> I + Send + Sync + 'static) -> Option<Route<S>>
 where
     I: IntoIterator<Item: Into<Wake>>,
 {
@@ -105,11 +100,11 @@ where
 }
 
 /// A listener that does this with each key that a change wakes.
-pub fn listener<K: 'static>(
-    route: Route<K>,
+pub fn listener<S: 'static>(
+    route: Route<S>,
     views: &ControlViews,
     wake: impl Fn(Wake) + Send + Sync + 'static,
-) -> Listener<K> {
+) -> Listener<S> {
     let views = views.clone();
     Box::new(move |change| route(change, &views).into_iter().for_each(&wake))
 }

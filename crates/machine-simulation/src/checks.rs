@@ -23,13 +23,14 @@ use super::{
     refusals::Costs,
     trace::Trace,
 };
-use controller_runtime::{key::Target, store::Store};
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use controller_runtime::{key::Target, snapshot::Snapshot, store::Store};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::ResourceExt;
 use machine_api::{
     names::{DEFAULT_MACHINE_PRIORITY, annotation, label, update_result},
     v1alpha1::{Machine, MachineDeployment, MachinePhase, MachineSet, controller_of},
 };
+use machine_controllers::snapshots::PodSnapshot;
 use machine_controllers::{
     deployment::{self, observe::DeploymentObservation},
     machine::{
@@ -238,7 +239,7 @@ impl Checks {
         &mut self,
         seen: &Observation,
         plan: &machine::plan::Plan,
-        (views, pods): (&ControlViews, &Store<Pod>),
+        (views, pods): (&ControlViews, &Store<PodSnapshot>),
         (api, trace): (&Api, &mut Trace),
     ) {
         trace.say(|| format!("    decides {:?}", plan.rule));
@@ -271,13 +272,12 @@ impl Checks {
         };
         if is_drained && let Some(node) = seen.node.ours().filter(is_known) {
             let name = node.metadata.name.as_deref().unwrap_or_default();
-            let name_of = |pod: &Pod| pod.metadata.name.clone().unwrap_or_default();
-            let is_there = |pod: &&Arc<Pod>| {
-                api.pods.get(&name_of(pod)).is_some_and(|there| there.metadata.deletion_timestamp.is_none())
+            let is_there = |pod: &&PodSnapshot| {
+                api.pods.get(pod.name()).is_some_and(|there| there.metadata.deletion_timestamp.is_none())
             };
             if let Some(pod) = pods_on(pods, name).iter().find(is_there) {
                 self.violated("a Node counts as drained with a pod that nobody has asked to go", || {
-                    format!("{:?} on {name}", pod.metadata.name)
+                    format!("{} on {name}", pod.name())
                 });
             }
         }

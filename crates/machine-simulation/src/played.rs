@@ -38,6 +38,7 @@ use controller_runtime::{
     gate::Gate,
     key::{ObjectKey, Target},
     objects::{DeleteHow, Deleted, ListQuery, ObjectApi, Page, Part, Patch},
+    snapshot::Whole,
     store::Store,
 };
 use machine_api::{
@@ -143,7 +144,7 @@ pub struct Caller {
     /// Closes it.
     pub lost: CancellationToken,
     /// What it sees of Nodes.
-    pub nodes: Arc<Store<Node>>,
+    pub nodes: Arc<Store<Arc<Node>>>,
 }
 
 impl Caller {
@@ -174,19 +175,19 @@ impl Caller {
 }
 
 /// Objects of a kind at the played API server.
-pub struct Played<K> {
+pub struct Played<S> {
     caller: Caller,
-    store: Arc<Store<K>>,
+    store: Arc<Store<S>>,
 }
 
-impl<K: Kind> Played<K> {
+impl<S: Whole<Object: Kind>> Played<S> {
     /// Those that this caller reaches; `store` is its view of them.
-    pub fn new(caller: &Caller, store: &Arc<Store<K>>) -> Self {
+    pub fn new(caller: &Caller, store: &Arc<Store<S>>) -> Self {
         Self { caller: caller.clone(), store: Arc::clone(store) }
     }
 
     /// What a process reads that takes its view for the truth: without the guard, it does not ask what became of its writes.
-    fn taken_for_granted(&self, key: &ObjectKey) -> Option<Result<Arc<K>, ApiError>> {
+    fn taken_for_granted(&self, key: &ObjectKey) -> Option<Result<Arc<S::Object>, ApiError>> {
         let known = self.store.get(key);
         let is_deaf = match self.caller.of {
             Controller::MachineDeployment => self.caller.lacks(Guard::Unanswered),
@@ -196,12 +197,14 @@ impl<K: Kind> Played<K> {
             Controller::MachineSafetyOrphanVms => self.caller.lacks(Guard::Confirmation),
             _ => false,
         };
-        is_deaf.then(|| known.ok_or_else(|| ApiError::NotFound(key.name.clone())))
+        is_deaf.then(|| {
+            known.map(|known| Arc::clone(known.whole_object())).ok_or_else(|| ApiError::NotFound(key.name.clone()))
+        })
     }
 }
 
 #[async_trait]
-impl<K: Kind> ObjectApi<K> for Played<K> {
+impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
     async fn turn(&self) {
         self.caller.stage.held_up().await;
     }
@@ -271,7 +274,7 @@ impl<K: Kind> ObjectApi<K> for Played<K> {
         patched
     }
 
-    async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<K>, ApiError> {
+    async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<Arc<K>>, ApiError> {
         self.caller.costs(K::NAME, &target.key.name);
         let version = how.version.filter(|_| !self.caller.lacks(Guard::Versions));
         let name = &target.key.name;

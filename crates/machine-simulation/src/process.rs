@@ -14,7 +14,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -37,10 +37,12 @@ use controller_runtime::{
     key::ObjectKey,
     queue::Outcome,
     refusals::{About, Refusals},
+    snapshot::Snapshot,
     store::{Change, Store},
     tasks::Tasks,
 };
 use machine_api::v1alpha1::{Machine, MachineDeployment, MachineSet};
+use machine_controllers::snapshots::PodSnapshot;
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
     loops::{Controller, Loop, Pass},
@@ -109,12 +111,12 @@ pub enum Work {
 
 /// A change that the process has not routed yet.
 enum News {
-    Machine(Change<Machine>),
-    Set(Change<MachineSet>),
-    Deployment(Change<MachineDeployment>),
-    Node(Change<Node>),
-    Pod(Change<Pod>),
-    Secret(Change<Secret>),
+    Machine(Change<Arc<Machine>>),
+    Set(Change<Arc<MachineSet>>),
+    Deployment(Change<Arc<MachineDeployment>>),
+    Node(Change<Arc<Node>>),
+    Pod(Change<PodSnapshot>),
+    Secret(Change<Arc<Secret>>),
 }
 
 /// One controller process.
@@ -122,9 +124,9 @@ pub struct Process {
     /// Its views of the control cluster.
     pub views: ControlViews,
     /// Its view of the Nodes.
-    pub nodes: Arc<Store<Node>>,
+    pub nodes: Arc<Store<Arc<Node>>>,
     /// Its view of the pods.
-    pods: Arc<Store<Pod>>,
+    pods: Arc<Store<PodSnapshot>>,
     /// Cancelled when it loses the lease.
     pub lost: CancellationToken,
     /// What it was refused.
@@ -238,9 +240,9 @@ impl Process {
 
     /// The listeners only note what changed: routing them here would make the views hold themselves.
     fn listen(&self) {
-        fn attach<K: Kind>(store: &Store<K>, news: &Arc<Mutex<Vec<News>>>, wrap: fn(Change<K>) -> News) {
+        fn attach<S: Snapshot>(store: &Store<S>, news: &Arc<Mutex<Vec<News>>>, wrap: fn(Change<S>) -> News) {
             let news = Arc::clone(news);
-            store.set_listeners(vec![Box::new(move |change: &Change<K>| {
+            store.set_listeners(vec![Box::new(move |change: &Change<S>| {
                 let change = Change { old: change.old.clone(), new: change.new.clone() };
                 news.lock().unwrap_or_else(PoisonError::into_inner).push(wrap(change));
             })]);
@@ -294,7 +296,7 @@ impl Process {
     }
 
     /// What a change wakes in each loop.
-    fn woken<K>(&self, change: &Change<K>, route: fn(&Wakes) -> &Option<Route<K>>) -> Vec<(Controller, Wake)> {
+    fn woken<S>(&self, change: &Change<S>, route: fn(&Wakes) -> &Option<Route<S>>) -> Vec<(Controller, Wake)> {
         let routed = |run: &Loop| {
             let wakes = route(&run.wakes).as_ref().map(|route| route(change, &self.views)).unwrap_or_default();
             let of = run.controller;
@@ -312,7 +314,7 @@ impl Process {
     }
 
     /// What was refused of an object may be granted once it has changed.
-    fn may_be_granted<K: Kind>(&self, change: &Change<K>) {
+    fn may_be_granted(&self, change: &Change<impl Snapshot>) {
         self.refusals.see(change);
     }
 
@@ -516,7 +518,7 @@ impl Process {
     }
 
     fn take(&self, event: &Event) {
-        fn into<K: Kind>(store: &Store<K>, object: &Arc<K>, gone: bool) {
+        fn into<S: Snapshot>(store: &Store<S>, object: &Arc<S::Object>, gone: bool) {
             if gone { store.delete(object) } else { store.apply_shared(Arc::clone(object)) }
         }
         match &event.object {
@@ -549,9 +551,9 @@ pub fn later(now: Timestamp, after: Duration) -> Timestamp {
 }
 
 /// Fills a store with all there is.
-fn list<K: Kind>(store: &Store<K>, api: &Api) {
+fn list<S: Snapshot<Object: Kind>>(store: &Store<S>, api: &Api) {
     store.list_begins();
-    for object in K::table(api).values() {
+    for object in S::Object::table(api).values() {
         store.apply_shared(Arc::clone(object));
     }
     store.list_ends();

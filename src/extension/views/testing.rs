@@ -8,7 +8,6 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
     storage::v1::VolumeAttachment,
 };
-use kube::Resource;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -17,6 +16,7 @@ use crate::extension::view::View;
 use controller_runtime::{
     clock::{Clock, TokioClock},
     key::ObjectKey,
+    snapshot::Snapshot,
     store::Store,
 };
 use machine_api::{
@@ -24,9 +24,10 @@ use machine_api::{
     v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet},
     validation::{NoProviders, NoReferences, Policy},
 };
+use machine_controllers::snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot};
 use machine_controllers::{
     deployment::settings::DeploymentSettings,
-    drain::{observe::DrainViews, pods::claims_of},
+    drain::observe::DrainViews,
     machine::{
         FreezeSwitch,
         outlook::{OutlookDeps, OutlookTarget, Outlooks},
@@ -84,16 +85,16 @@ pub fn owner(kind: &str, name: &str) -> Value {
 
 pub struct World {
     pub sources: Sources,
-    pub nodes: Arc<Store<Node>>,
+    pub nodes: Arc<Store<Arc<Node>>>,
     pub pods: Arc<Pods>,
 }
 
 /// What drains look at, as it is put here.
 #[derive(Default)]
 pub struct Pods {
-    bound: Mutex<Vec<Arc<Pod>>>,
-    budgets: Mutex<Vec<Arc<PodDisruptionBudget>>>,
-    attachments: Mutex<Vec<Arc<VolumeAttachment>>>,
+    bound: Mutex<Vec<PodSnapshot>>,
+    budgets: Mutex<Vec<BudgetSnapshot>>,
+    attachments: Mutex<Vec<AttachmentSnapshot>>,
 }
 
 impl Pods {
@@ -103,12 +104,12 @@ impl Pods {
             "spec": { "nodeName": node, "containers": [], "terminationGracePeriodSeconds": 30 },
             "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
         });
-        self.bound.lock().unwrap().push(Arc::new(object(base, patch)));
+        self.bound.lock().unwrap().push(object::<Pod>(base, patch).into());
     }
 
     /// The pod is gone, and its volumes with it.
     pub fn remove(&self, name: &str) {
-        self.bound.lock().unwrap().retain(|pod| pod.metadata.name.as_deref() != Some(name));
+        self.bound.lock().unwrap().retain(|pod| pod.name() != name);
     }
 
     pub fn add_budget(&self, name: &str, app: &str, status: &Value) {
@@ -118,7 +119,7 @@ impl Pods {
             "status": { "observedGeneration": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
                         "disruptionsAllowed": 1 },
         });
-        self.budgets.lock().unwrap().push(Arc::new(object(base, &json!({ "status": status }))));
+        self.budgets.lock().unwrap().push(object::<PodDisruptionBudget>(base, &json!({ "status": status })).into());
     }
 
     pub fn attach(&self, volume: &str, node: &str) {
@@ -127,7 +128,7 @@ impl Pods {
             "spec": { "attacher": "csi", "nodeName": node, "source": { "persistentVolumeName": volume } },
             "status": { "attached": true },
         });
-        self.attachments.lock().unwrap().push(Arc::new(object(base, &json!({}))));
+        self.attachments.lock().unwrap().push(object::<VolumeAttachment>(base, &json!({})).into());
     }
 
     /// The part of a pod that uses claims; claim `x` is bound to volume `pv-x`.
@@ -144,39 +145,37 @@ impl DrainViews for Pods {
     fn ready(&self) -> bool {
         true
     }
-    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+    fn pods_on(&self, node: &str) -> Vec<PodSnapshot> {
         let pods = self.bound.lock().unwrap();
-        pods.iter().filter(|pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node)).cloned().collect()
+        pods.iter().filter(|pod| pod.node_name() == Some(node)).cloned().collect()
     }
-    fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>> {
-        self.bound.lock().unwrap().iter().filter(|pod| claims_of(pod).contains(claim)).cloned().collect()
+    fn pods_using(&self, claim: &ObjectKey) -> Vec<PodSnapshot> {
+        self.bound.lock().unwrap().iter().filter(|pod| pod.claims().any(|own| own == *claim)).cloned().collect()
     }
-    fn budgets_in(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
+    fn budgets_in(&self, namespace: &str) -> Vec<BudgetSnapshot> {
         let budgets = self.budgets.lock().unwrap();
-        budgets.iter().filter(|budget| budget.metadata.namespace.as_deref() == Some(namespace)).cloned().collect()
+        budgets.iter().filter(|budget| budget.namespace() == namespace).cloned().collect()
     }
-    fn claim(&self, key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
+    fn claim(&self, key: &ObjectKey) -> Option<ClaimSnapshot> {
         let claim = json!({ "spec": { "volumeName": format!("pv-{}", key.name) } });
-        Some(Arc::new(object(claim, &json!({}))))
+        Some(object::<PersistentVolumeClaim>(claim, &json!({})).into())
     }
-    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+    fn volume(&self, name: &str) -> Option<VolumeSnapshot> {
         let volume = json!({ "spec": { "csi": { "driver": "csi", "volumeHandle": format!("handle-{name}") } } });
-        Some(Arc::new(object(volume, &json!({}))))
+        Some(object::<PersistentVolume>(volume, &json!({})).into())
     }
-    fn attachments_on(&self, node: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_on(&self, node: &str) -> Vec<AttachmentSnapshot> {
         let all = self.attachments.lock().unwrap();
-        all.iter().filter(|attachment| attachment.spec.node_name == node).cloned().collect()
+        all.iter().filter(|attachment| attachment.node_name() == node).cloned().collect()
     }
-    fn attachments_of(&self, volume: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_of(&self, volume: &str) -> Vec<AttachmentSnapshot> {
         let all = self.attachments.lock().unwrap();
-        let of = |attachment: &&Arc<VolumeAttachment>| {
-            attachment.spec.source.persistent_volume_name.as_deref() == Some(volume)
-        };
+        let of = |attachment: &&AttachmentSnapshot| attachment.volume_name() == Some(volume);
         all.iter().filter(of).cloned().collect()
     }
 }
 
-fn completed<K: Resource + Send + Sync + 'static>(store: &Store<K>) {
+fn completed(store: &Store<impl Snapshot>) {
     store.list_begins();
     store.list_ends();
 }

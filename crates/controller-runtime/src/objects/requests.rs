@@ -129,7 +129,7 @@ where
         self.call_about(&self.client, request, &key.name).await
     }
 
-    async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<K>, ApiError> {
+    async fn delete(&self, target: &Target, how: DeleteHow<'_>) -> Result<Deleted<Arc<K>>, ApiError> {
         let mut options =
             json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": target.uid } });
         if let Some(version) = how.version {

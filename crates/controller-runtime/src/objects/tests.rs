@@ -27,8 +27,8 @@ fn machine(uid: &str, version: u64) -> Machine {
 /// Objects over an API server that does something and then gives this answer to everything.
 fn objects(
     answer: (u16, String),
-    meanwhile: impl Fn(&Store<Machine>) + Send + Sync + 'static,
-) -> (Objects<Machine>, Arc<Store<Machine>>) {
+    meanwhile: impl Fn(&Store<Arc<Machine>>) + Send + Sync + 'static,
+) -> (Objects<Arc<Machine>>, Arc<Store<Arc<Machine>>>) {
     let store = Arc::new(Store::new(Vec::new()));
     store.apply(machine("1", 5));
     let (seen, meanwhile) = (Arc::clone(&store), Arc::new(meanwhile));
@@ -58,7 +58,7 @@ fn key() -> ObjectKey {
     ObjectKey::new("ns", "m")
 }
 
-async fn ask(objects: &Objects<Machine>, method: &Method) -> Result<(), ApiError> {
+async fn ask(objects: &Objects<Arc<Machine>>, method: &Method) -> Result<(), ApiError> {
     let target = Target { key: key(), uid: "1".to_owned() };
     match *method {
         Method::GET => objects.get(&key()).await.map(drop),

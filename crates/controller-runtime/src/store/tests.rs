@@ -15,7 +15,7 @@ fn machine(name: &str, uid: &str, version: u64, class: &str) -> Machine {
     machine
 }
 
-fn store() -> Store<Machine> {
+fn store() -> Store<Arc<Machine>> {
     Store::new(vec![("class", |machine| vec![machine.spec.class.name.clone()])])
 }
 
@@ -160,7 +160,7 @@ fn listeners_hear_of_each_change_once() {
     let store = store();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&heard);
-    store.set_listeners(vec![Box::new(move |change: &Change<Machine>| {
+    store.set_listeners(vec![Box::new(move |change: &Change<Arc<Machine>>| {
         log.lock().unwrap().push((change.old.is_some(), change.new.is_some()));
     })]);
     store.observe_write(machine("a", "1", 5, "x"));
@@ -178,7 +178,7 @@ fn marked(version: u64, finalizers: &[&str]) -> Machine {
     marked
 }
 
-fn versions(store: &Store<Machine>) -> Vec<(String, String)> {
+fn versions(store: &Store<Arc<Machine>>) -> Vec<(String, String)> {
     let text = |object: &Arc<Machine>| {
         (object.metadata.name.clone().unwrap_or_default(), object.metadata.resource_version.clone().unwrap_or_default())
     };

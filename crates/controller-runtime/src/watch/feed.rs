@@ -22,6 +22,7 @@ use super::{
 use crate::{
     error::{chain, shortened},
     key::ObjectKey,
+    snapshot::Snapshot,
     store::{History, Store},
 };
 
@@ -36,10 +37,10 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 const UNTOLD_MAX: u32 = 3;
 
 /// One watch: takes events and feeds the store.
-pub(super) struct Feed<W, K> {
+pub(super) struct Feed<W, S: Snapshot> {
     pub(super) kind: &'static str,
-    pub(super) watching: Watching<W, K>,
-    pub(super) store: Arc<Store<K>>,
+    pub(super) watching: Watching<W, S::Object>,
+    pub(super) store: Arc<Store<S>>,
     pub(super) health: Arc<Health>,
     pub(super) lists: Arc<Semaphore>,
     pub(super) on_poison: OnPoison,
@@ -100,10 +101,10 @@ impl Position {
     }
 }
 
-impl<W, K> Feed<W, K>
+impl<W, S> Feed<W, S>
 where
     W: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static,
-    K: Resource + Send + Sync + 'static,
+    S: Snapshot,
 {
     /// Keeps the store equal to the API server, for ever.
     pub(super) async fn keep(&self, api: &Api<Guarded<W>>) -> Infallible {

@@ -8,28 +8,28 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Watches, Watching};
-use crate::{error::ApiError, store::Store};
+use crate::{error::ApiError, snapshot::Snapshot, store::Store};
 
 /// A store whose watch begins when it is first wanted. Cheap to clone.
-pub struct Lazy<K> {
-    store: Arc<Store<K>>,
+pub struct Lazy<S> {
+    store: Arc<Store<S>>,
     wanted: Arc<watch::Sender<bool>>,
 }
 
-impl<K> Clone for Lazy<K> {
+impl<S> Clone for Lazy<S> {
     fn clone(&self) -> Self {
         Self { store: Arc::clone(&self.store), wanted: Arc::clone(&self.wanted) }
     }
 }
 
-impl<K: Resource + Send + Sync + 'static> Lazy<K> {
+impl<S: Snapshot> Lazy<S> {
     /// A store that nobody has wanted yet.
-    pub fn new(store: Arc<Store<K>>) -> Self {
+    pub fn new(store: Arc<Store<S>>) -> Self {
         Self { store, wanted: Arc::new(watch::Sender::new(false)) }
     }
 
     /// The store; empty until the watch has begun.
-    pub fn store(&self) -> &Arc<Store<K>> {
+    pub fn store(&self) -> &Arc<Store<S>> {
         &self.store
     }
 
@@ -43,7 +43,7 @@ impl<K: Resource + Send + Sync + 'static> Lazy<K> {
     ///
     /// # Errors
     /// [`ApiError::TimedOut`] when the list is not complete in time; the watch goes on.
-    pub async fn ensure_started(&self, within: Duration) -> Result<&Arc<Store<K>>, ApiError> {
+    pub async fn ensure_started(&self, within: Duration) -> Result<&Arc<Store<S>>, ApiError> {
         self.begin();
         tokio::time::timeout(within, self.store.wait_synced()).await.map_err(|_| ApiError::TimedOut(within))?;
         Ok(&self.store)
@@ -56,7 +56,7 @@ impl<K: Resource + Send + Sync + 'static> Lazy<K> {
         watches: Watches,
         kind: &'static str,
         client: kube::Client,
-        watching: Watching<W, K>,
+        watching: Watching<W, S::Object>,
         shutdown: CancellationToken,
     ) where
         W: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static,

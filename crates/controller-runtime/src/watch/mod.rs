@@ -34,7 +34,7 @@ pub use self::{
     lazy::Lazy,
 };
 use self::{feed::Feed, health::Health};
-use super::store::Store;
+use super::{snapshot::Snapshot, store::Store};
 
 /// Lists under way at once, so that a restarted API server is not asked for everything at the same moment.
 const PARALLEL_LISTS: usize = 3;
@@ -177,16 +177,16 @@ impl Watches {
 
     /// Keeps `store` equal to the API server until `shutdown`. `kind` is the plural name for logs and metrics. The future
     /// is to be owned by the supervisor.
-    pub async fn keep<W, K>(
+    pub async fn keep<W, S>(
         self,
         kind: &'static str,
         client: kube::Client,
-        watching: Watching<W, K>,
-        store: Arc<Store<K>>,
+        watching: Watching<W, S::Object>,
+        store: Arc<Store<S>>,
         shutdown: CancellationToken,
     ) where
         W: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static,
-        K: Resource + Send + Sync + 'static,
+        S: Snapshot,
     {
         let health = self.health_of(kind);
         let api: Api<Guarded<W>> = match &watching.scope {

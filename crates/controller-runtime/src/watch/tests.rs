@@ -57,7 +57,7 @@ type Asked = Arc<Mutex<Vec<(u64, Option<String>)>>>;
 
 /// A feed over an API server that answers as it is told, and then not any more.
 struct Rig {
-    feed: Feed<Machine, Machine>,
+    feed: Feed<Machine, Arc<Machine>>,
     told: Arc<Mutex<Vec<String>>>,
     replies: Arc<Mutex<VecDeque<Reply>>>,
     asked: Asked,
@@ -435,7 +435,7 @@ async fn a_lazy_watch_begins_when_it_is_wanted() {
     });
     let client = kube::Client::new(service, "ns");
     let watches = Watches::new(Arc::new(|_| ()), || 7);
-    let lazy = Lazy::<Machine>::new(Arc::new(Store::new(Vec::new())));
+    let lazy = Lazy::<Arc<Machine>>::new(Arc::new(Store::new(Vec::new())));
     let shutdown = CancellationToken::new();
     let watching = Watching::objects(Scope::Cluster, prune::common);
     let running =

@@ -70,9 +70,9 @@ pub struct ClassDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
     /// Classes, read and written.
-    pub classes: Objects<MachineClass>,
+    pub classes: Objects<Arc<MachineClass>>,
     /// Machines, read.
-    pub machines: Objects<Machine>,
+    pub machines: Objects<Arc<Machine>>,
     /// Takes events.
     pub recorder: Recorder,
 }
@@ -145,12 +145,12 @@ where
 }
 
 /// Classes to look at after a change of a class.
-pub fn after_class(change: &Change<MachineClass>) -> BTreeSet<ObjectKey> {
+pub fn after_class(change: &Change<Arc<MachineClass>>) -> BTreeSet<ObjectKey> {
     change.new.iter().map(|class| ObjectKey::of(&**class)).collect()
 }
 
 /// Classes to look at after a change of a machine: those that gained or lost a user.
-pub fn after_machine(change: &Change<Machine>) -> BTreeSet<ObjectKey> {
+pub fn after_machine(change: &Change<Arc<Machine>>) -> BTreeSet<ObjectKey> {
     let class = |machine: &Arc<Machine>| {
         let named = &machine.spec.class;
         (named.kind == MACHINE_CLASS_KIND && !named.name.is_empty())

@@ -1,6 +1,6 @@
 //! Both controllers together against an API server in a map: what they write, and what lost answers do to them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -46,9 +46,10 @@ impl Cluster {
         let clock: SharedClock = std::sync::Arc::new(TokioClock::starting_at(now()));
         let (sender, events) = mpsc::channel(1000);
         let recorder = Recorder::new("test", sender);
-        let machines: Objects<Machine> =
+        let machines: Objects<Arc<Machine>> =
             Objects::new(client.clone(), gate.clone(), Some(views.machines.clone()), |_| {});
-        let sets: Objects<MachineSet> = Objects::new(client.clone(), gate.clone(), Some(views.sets.clone()), |_| {});
+        let sets: Objects<Arc<MachineSet>> =
+            Objects::new(client.clone(), gate.clone(), Some(views.sets.clone()), |_| {});
         let deployments = DeploymentController::new(DeploymentDeps {
             views: views.clone(),
             deployments: Objects::new(client, gate.clone(), Some(views.deployments.clone()), |_| {}),

@@ -87,15 +87,15 @@ pub struct DeploymentDeps {
     /// Cached views of the control cluster; machines, sets and deployments must have synced before the first pass.
     pub views: ControlViews,
     /// Writes deployments; its store must be `views.deployments`.
-    pub deployments: Objects<MachineDeployment>,
+    pub deployments: Objects<Arc<MachineDeployment>>,
     /// Writes sets; its store must be `views.sets`.
-    pub sets: Objects<MachineSet>,
+    pub sets: Objects<Arc<MachineSet>>,
     /// Writes machines (marks of the scaler only); its store must be `views.machines`.
-    pub machines: Objects<Machine>,
+    pub machines: Objects<Arc<Machine>>,
     /// Writes Nodes of the target cluster, if there is one; its store must be `node_store`.
-    pub nodes: Option<Objects<Node>>,
+    pub nodes: Option<Objects<Arc<Node>>>,
     /// Nodes of the target cluster, synced before the first pass.
-    pub node_store: Option<Arc<Store<Node>>>,
+    pub node_store: Option<Arc<Store<Arc<Node>>>>,
     /// The time.
     pub clock: SharedClock,
     /// Asked before each deletion.

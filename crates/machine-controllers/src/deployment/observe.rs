@@ -85,7 +85,12 @@ impl DeploymentObservation {
     }
 
     /// Looks a deployment up with its sets, machines and nodes. `None` when there is no such deployment.
-    pub fn look_up(views: &ControlViews, nodes: Option<&Store<Node>>, key: &ObjectKey, now: Timestamp) -> Option<Self> {
+    pub fn look_up(
+        views: &ControlViews,
+        nodes: Option<&Store<Arc<Node>>>,
+        key: &ObjectKey,
+        now: Timestamp,
+    ) -> Option<Self> {
         let deployment = views.deployments.get(key)?;
         let uid = deployment.metadata.uid.clone().unwrap_or_default();
         let sets: Vec<SetSeen> = views
@@ -109,7 +114,7 @@ impl DeploymentObservation {
     }
 }
 
-fn nodes_of(deployment: &MachineDeployment, sets: &[SetSeen], nodes: &Store<Node>) -> BTreeMap<String, Arc<Node>> {
+fn nodes_of(deployment: &MachineDeployment, sets: &[SetSeen], nodes: &Store<Arc<Node>>) -> BTreeMap<String, Arc<Node>> {
     let has_marker = |seen: &SetSeen| {
         seen.set.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::PREFER_NO_SCHEDULE))
     };

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use controller_runtime::{key::ObjectKey, refusals::is_unchanged, store::Change};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 use kube_values::selector;
@@ -27,15 +27,15 @@ use crate::{
 };
 
 /// The deployment itself.
-pub fn deployments_of_deployment(change: &Change<MachineDeployment>) -> Vec<Wake> {
-    let is_status_alone = |old: &MachineDeployment, new: &MachineDeployment| {
-        old.status != new.status && old.spec == new.spec && is_unchanged(&old.metadata, &new.metadata)
+pub fn deployments_of_deployment(change: &Change<Arc<MachineDeployment>>) -> Vec<Wake> {
+    let is_status_alone = |old: &Arc<MachineDeployment>, new: &Arc<MachineDeployment>| {
+        old.status != new.status && old.spec == new.spec && old.has_metadata_of(new)
     };
     Wake::by_itself(change, is_status_alone).into_iter().collect()
 }
 
 /// The deployment that controls the set, or controlled it before; for an orphan the deployments that it fits.
-pub fn deployments_of_set(change: &Change<MachineSet>, views: &ControlViews) -> Vec<Wake> {
+pub fn deployments_of_set(change: &Change<Arc<MachineSet>>, views: &ControlViews) -> Vec<Wake> {
     let (old, new) = (change.old.as_deref(), change.new.as_deref());
     if let (Some(old), Some(new)) = (old, new)
         && old.metadata.resource_version == new.metadata.resource_version
@@ -62,7 +62,7 @@ pub fn deployments_of_set(change: &Change<MachineSet>, views: &ControlViews) -> 
 }
 
 /// The deployment behind the set that controls the machine, or controlled it before.
-pub fn deployments_of_machine(change: &Change<Machine>, views: &ControlViews) -> Vec<Wake> {
+pub fn deployments_of_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> Vec<Wake> {
     let (old, new) = (change.old.as_deref(), change.new.as_deref());
     if let (Some(old), Some(new)) = (old, new)
         && !matters(old, new)
@@ -86,7 +86,7 @@ fn is_now_updated(old: &Machine, new: &Machine) -> bool {
 }
 
 /// The deployments whose machine runs on the Node, when a rollout has something to do with Nodes at all.
-pub fn deployments_of_node(change: &Change<Node>, views: &ControlViews) -> Vec<Wake> {
+pub fn deployments_of_node(change: &Change<Arc<Node>>, views: &ControlViews) -> Vec<Wake> {
     let Some(new) = change.new.as_deref() else { return Vec::new() };
     if change.old.as_deref().is_some_and(|old| marks(old) == marks(new)) {
         return Vec::new();

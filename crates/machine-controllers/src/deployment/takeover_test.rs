@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::Resource;
 use rstest::rstest;
 use serde::de::DeserializeOwned;
 
@@ -20,9 +19,9 @@ use crate::{
     set::{self, observe::SetObservation, testing::now},
     views::{ControlViews, node_store},
 };
-use controller_runtime::{key::ObjectKey, store::Store};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 
-fn load<K: Resource + DeserializeOwned + Send + Sync + 'static>(store: &Store<K>, kind: &str) {
+fn load<S: Snapshot<Object: DeserializeOwned>>(store: &Store<S>, kind: &str) {
     let path = format!("{}/../../tests/fixtures/go/{kind}.json", env!("CARGO_MANIFEST_DIR"));
     let list: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     for item in list["items"].as_array().unwrap() {
@@ -30,7 +29,7 @@ fn load<K: Resource + DeserializeOwned + Send + Sync + 'static>(store: &Store<K>
     }
 }
 
-fn fleet() -> (ControlViews, Arc<Store<Node>>) {
+fn fleet() -> (ControlViews, Arc<Store<Arc<Node>>>) {
     let views = ControlViews::default();
     let nodes = node_store();
     load(&views.machines, "machines");

@@ -71,8 +71,8 @@ impl EvictionApi for Evictions {
 pub struct Evictor {
     evictions: Arc<dyn EvictionApi>,
     gate: Gate,
-    pods: Objects<Pod>,
-    attachments: Objects<VolumeAttachment>,
+    pods: Objects<Arc<Pod>>,
+    attachments: Objects<Arc<VolumeAttachment>>,
     slots: Semaphore,
     measures: Option<Measures>,
 }
@@ -88,8 +88,8 @@ impl Evictor {
     /// Removes pods by these calls, so many at once.
     pub fn over(
         evictions: Arc<dyn EvictionApi>,
-        pods: Objects<Pod>,
-        attachments: Objects<VolumeAttachment>,
+        pods: Objects<Arc<Pod>>,
+        attachments: Objects<Arc<VolumeAttachment>>,
         gate: Gate,
         at_once: usize,
     ) -> Self {

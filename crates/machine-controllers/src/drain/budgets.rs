@@ -2,12 +2,10 @@
 //!
 //! Source: spec/machine-controller §7.5.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
-use kube::ResourceExt;
-use kube_values::selector;
+use controller_runtime::snapshot::Snapshot;
 use serde::Serialize;
+
+use crate::snapshots::{BudgetSnapshot, PodSnapshot};
 
 /// The budget that covers a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,18 +32,12 @@ impl BudgetState {
 }
 
 /// The budget that covers this pod, out of those of its namespace.
-pub fn budget_of(pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) -> BudgetState {
-    let covers = |budget: &&Arc<PodDisruptionBudget>| {
-        let wanted = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-        // In policy/v1 an empty selector covers all pods of the namespace, an absent one none.
-        wanted.is_some_and(|wanted| selector::is_empty(wanted) || selector::matches(wanted, pod.labels()))
-    };
-    let covering: Vec<_> = budgets.iter().filter(covers).collect();
-    let name =
-        |budget: &PodDisruptionBudget| format!("{}/{}", budget.namespace().unwrap_or_default(), budget.name_any());
+pub fn budget_of(pod: &PodSnapshot, budgets: &[BudgetSnapshot]) -> BudgetState {
+    let covering: Vec<_> = budgets.iter().filter(|budget| budget.covers(pod)).collect();
+    let name = |budget: &BudgetSnapshot| budget.key().to_string();
     match covering.as_slice() {
         [] => BudgetState::None,
-        [budget] if is_misconfigured(budget) => BudgetState::Misconfigured(name(budget)),
+        [budget] if budget.is_misconfigured() => BudgetState::Misconfigured(name(budget)),
         [budget] => BudgetState::One(name(budget)),
         several => BudgetState::Several(several.iter().map(|budget| name(budget)).collect()),
     }
@@ -53,44 +45,32 @@ pub fn budget_of(pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) -> BudgetState
 
 /// Whether the API server evicts a pod without asking its budget: one that does not run counts for no budget, and neither does
 /// one that runs but is not ready, where its one budget says so (`unhealthyPodEvictionPolicy`) or has all that it needs.
-pub fn goes_unasked(pod: &Pod, budget: Option<&PodDisruptionBudget>) -> bool {
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
-    if matches!(phase, "Pending" | "Succeeded" | "Failed") || pod.metadata.deletion_timestamp.is_some() {
+pub fn goes_unasked(pod: &PodSnapshot, budget: Option<&BudgetSnapshot>) -> bool {
+    if pod.does_not_run() || pod.is_deleting() {
         return true;
     }
-    let conditions = status.and_then(|status| status.conditions.as_ref());
-    let is_ready = conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
-    !is_ready
-        && budget.is_some_and(|budget| {
-            let policy = budget.spec.as_ref().and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
-            let holds = |healthy: i32, desired: i32| healthy >= desired && desired > 0;
-            policy == Some("AlwaysAllow")
-                || budget.status.as_ref().is_some_and(|status| holds(status.current_healthy, status.desired_healthy))
-        })
-}
-
-/// Whether the budget allows nothing although all its pods are healthy.
-fn is_misconfigured(budget: &PodDisruptionBudget) -> bool {
-    let Some(status) = &budget.status else { return false };
-    budget.metadata.generation == status.observed_generation
-        && status.expected_pods > 0
-        && status.current_healthy >= status.expected_pods
-        && status.disrupted_pods.as_ref().is_none_or(std::collections::BTreeMap::is_empty)
-        && status.disruptions_allowed == 0
+    let lets_go = |budget: &BudgetSnapshot| {
+        let (healthy, desired) = (budget.current_healthy(), budget.desired_healthy());
+        budget.always_allows_unready() || healthy >= desired && desired > 0
+    };
+    !pod.is_ready() && budget.is_some_and(lets_go)
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::{
-        api::policy::v1::{PodDisruptionBudgetSpec, PodDisruptionBudgetStatus},
+        api::{
+            core::v1::Pod,
+            policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus},
+        },
         apimachinery::pkg::apis::meta::v1::LabelSelector,
     };
+    use kube::ResourceExt;
     use rstest::rstest;
 
     use super::*;
 
-    fn budget(name: &str, app: &str, observed: i64, healthy: i32) -> Arc<PodDisruptionBudget> {
+    fn budget(name: &str, app: &str, observed: i64, healthy: i32) -> PodDisruptionBudget {
         let mut budget = PodDisruptionBudget::default();
         budget.metadata.name = Some(name.to_owned());
         budget.metadata.namespace = Some("ns".to_owned());
@@ -108,7 +88,7 @@ mod tests {
             current_healthy: healthy,
             ..PodDisruptionBudgetStatus::default()
         });
-        Arc::new(budget)
+        budget
     }
 
     #[rstest]
@@ -120,10 +100,11 @@ mod tests {
         vec![budget("a", "web", 2, 3), budget("b", "web", 2, 3)],
         BudgetState::Several(vec!["ns/a".to_owned(), "ns/b".to_owned()])
     )]
-    fn the_budget_of_a_pod(#[case] budgets: Vec<Arc<PodDisruptionBudget>>, #[case] state: BudgetState) {
+    fn the_budget_of_a_pod(#[case] budgets: Vec<PodDisruptionBudget>, #[case] state: BudgetState) {
         let mut pod = Pod::default();
         pod.labels_mut().insert("app".to_owned(), "web".to_owned());
-        assert_eq!(budget_of(&pod, &budgets), state);
+        let budgets: Vec<_> = budgets.into_iter().map(BudgetSnapshot::from).collect();
+        assert_eq!(budget_of(&pod.into(), &budgets), state);
     }
     #[rstest]
     #[case::running_and_ready("Running", "True", None, 3, false)]
@@ -143,10 +124,11 @@ mod tests {
     ) {
         let status = serde_json::json!({ "phase": phase, "conditions": [{ "type": "Ready", "status": ready }] });
         let pod = Pod { status: serde_json::from_value(status).unwrap(), ..Pod::default() };
-        let mut budget = (*budget("a", "web", 2, healthy)).clone();
+        let mut budget = budget("a", "web", 2, healthy);
         budget.spec.as_mut().unwrap().unhealthy_pod_eviction_policy = policy.map(str::to_owned);
         budget.status.as_mut().unwrap().desired_healthy = 2;
-        assert_eq!(goes_unasked(&pod, Some(&budget)), unasked);
+        let pod = PodSnapshot::from(pod);
+        assert_eq!(goes_unasked(&pod, Some(&budget.into())), unasked);
         let without_one = matches!(phase, "Pending" | "Succeeded" | "Failed");
         assert_eq!(
             goes_unasked(&pod, None),

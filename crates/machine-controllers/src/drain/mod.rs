@@ -253,7 +253,7 @@ impl Drainer {
         let mut names = left_attached(&*self.views, drain.node_name, &pods);
         for pod in &pods {
             for name in volumes_of(&*self.views, pod) {
-                progress.claims.entry(name.clone()).or_insert_with(|| pods::claims_of(pod));
+                progress.claims.entry(name.clone()).or_insert_with(|| pod.claims().collect());
                 names.push(name);
             }
         }
@@ -261,7 +261,7 @@ impl Drainer {
         let mut unknown: BTreeSet<String> = names.into_iter().filter(is_new).collect();
         unknown.extend(progress.due_for_naming(drain.now));
         for name in unknown {
-            let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec.clone()) else { continue };
+            let Some(spec) = self.views.volume(&name).and_then(|volume| volume.spec().cloned()) else { continue };
             let Some(driver) = drain.driver else {
                 progress.named(&name, VolumeAnswer::Ids(Vec::new()), drain.now);
                 continue;

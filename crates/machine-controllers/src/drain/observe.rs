@@ -5,27 +5,24 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
-    policy::v1::PodDisruptionBudget,
-    storage::v1::VolumeAttachment,
-};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
 use super::{
     budgets::{BudgetState, budget_of},
-    pods::{PodClass, claims_of, classify, grace_of},
+    pods::{PodClass, classify},
     progress::Progress,
-    volumes::{VolumePlace, is_attached, place_of},
+    volumes::{VolumePlace, place_of},
 };
-use crate::machine::observation::Force;
-use controller_runtime::key::ObjectKey;
+use crate::{
+    machine::observation::Force,
+    snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot},
+};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 
 /// The views of the target cluster that only drains need.
 pub trait DrainViews: Send + Sync + 'static {
@@ -40,19 +37,19 @@ pub trait DrainViews: Send + Sync + 'static {
         Vec::new()
     }
     /// The pods bound to a node.
-    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>>;
+    fn pods_on(&self, node: &str) -> Vec<PodSnapshot>;
     /// The pods that use a claim.
-    fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>>;
+    fn pods_using(&self, claim: &ObjectKey) -> Vec<PodSnapshot>;
     /// The disruption budgets of a namespace.
-    fn budgets_in(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>>;
+    fn budgets_in(&self, namespace: &str) -> Vec<BudgetSnapshot>;
     /// A claim.
-    fn claim(&self, key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>>;
+    fn claim(&self, key: &ObjectKey) -> Option<ClaimSnapshot>;
     /// A volume.
-    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
+    fn volume(&self, name: &str) -> Option<VolumeSnapshot>;
     /// The attachments on a node.
-    fn attachments_on(&self, node: &str) -> Vec<Arc<VolumeAttachment>>;
+    fn attachments_on(&self, node: &str) -> Vec<AttachmentSnapshot>;
     /// The attachments of a volume.
-    fn attachments_of(&self, volume: &str) -> Vec<Arc<VolumeAttachment>>;
+    fn attachments_of(&self, volume: &str) -> Vec<AttachmentSnapshot>;
 }
 
 /// A view that drains need and that is not complete.
@@ -185,16 +182,15 @@ pub fn observe(
     }
 }
 
-fn facts_of(views: &dyn DrainViews, pod: &Pod, ids: &VolumeIds, shared: &[String]) -> PodFacts {
-    let namespace = pod.namespace().unwrap_or_default();
-    let budgets = views.budgets_in(&namespace);
+fn facts_of(views: &dyn DrainViews, pod: &PodSnapshot, ids: &VolumeIds, shared: &[String]) -> PodFacts {
+    let budgets = views.budgets_in(pod.namespace());
     PodFacts {
-        key: ObjectKey::of(pod),
-        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        key: pod.key(),
+        uid: pod.uid().to_owned(),
         class: classify(pod),
-        priority: pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0),
-        grace: grace_of(pod),
-        deleting_since: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+        priority: pod.priority(),
+        grace: pod.grace(),
+        deleting_since: pod.deleting_since(),
         budget: budget_of(pod, &budgets),
         volumes: volumes_of(views, pod)
             .into_iter()
@@ -209,27 +205,23 @@ fn is_named(ids: &VolumeIds, pv: &str) -> bool {
 }
 
 /// PVs that are attached to a node while none of these pods on it uses them. Inline volumes have no PV and are ignored (M-25).
-pub fn left_attached(views: &dyn DrainViews, node_name: &str, pods: &[Arc<Pod>]) -> Vec<String> {
+pub fn left_attached(views: &dyn DrainViews, node_name: &str, pods: &[PodSnapshot]) -> Vec<String> {
     let used: BTreeSet<String> = pods.iter().flat_map(|pod| volumes_of(views, pod)).collect();
-    let attached = views.attachments_on(node_name).into_iter().filter(|attachment| is_attached(attachment));
+    let attached = views.attachments_on(node_name).into_iter().filter(AttachmentSnapshot::is_attached);
     let left: BTreeSet<String> = attached
-        .filter_map(|attachment| attachment.spec.source.persistent_volume_name.clone())
+        .filter_map(|attachment| attachment.volume_name().map(str::to_owned))
         .filter(|name| !used.contains(name))
         .collect();
     left.into_iter().collect()
 }
 
 /// Names of the PVs behind a pod's claims, as far as they are bound and known.
-pub fn volumes_of(views: &dyn DrainViews, pod: &Pod) -> Vec<String> {
-    claims_of(pod)
-        .iter()
-        .filter_map(|claim| views.claim(claim)?.spec.as_ref()?.volume_name.clone())
-        .filter(|name| !name.is_empty())
-        .collect()
+pub fn volumes_of(views: &dyn DrainViews, pod: &PodSnapshot) -> Vec<String> {
+    pod.claims().filter_map(|claim| views.claim(&claim)?.volume_name().map(str::to_owned)).collect()
 }
 
 /// PVs named by more than one pod, or twice by one: nobody can tell when they are free (MC-217).
-pub fn shared_volumes(views: &dyn DrainViews, pods: &[Arc<Pod>]) -> Vec<String> {
+pub fn shared_volumes(views: &dyn DrainViews, pods: &[PodSnapshot]) -> Vec<String> {
     let mut seen = BTreeMap::<String, usize>::new();
     for pod in pods.iter().filter(|pod| classify(pod) == PodClass::WithVolumes) {
         for name in volumes_of(views, pod) {

@@ -2,16 +2,9 @@
 //!
 //! Source: spec/machine-controller §7.1, §7.3.
 
-use std::time::Duration;
-
-use controller_runtime::key::ObjectKey;
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use machine_api::{names::annotation, v1alpha1::controller_of};
 use serde::Serialize;
 
-/// Kubernetes' default grace period.
-const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+use crate::snapshots::PodSnapshot;
 
 /// What a drain does with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -34,44 +27,26 @@ impl PodClass {
 }
 
 /// What a drain does with this pod.
-pub fn classify(pod: &Pod) -> PodClass {
-    if pod.annotations().contains_key(annotation::MIRROR_POD) {
+pub fn classify(pod: &PodSnapshot) -> PodClass {
+    if pod.is_mirror() {
         PodClass::Mirror
-    } else if controller_of(&pod.metadata).is_some_and(|owner| owner.kind == "DaemonSet") {
+    } else if pod.is_of_daemon_set() {
         PodClass::DaemonSet
-    } else if claims_of(pod).is_empty() {
+    } else if pod.claims().next().is_none() {
         PodClass::Plain
     } else {
         PodClass::WithVolumes
     }
 }
 
-/// The claims a pod names. Generic ephemeral volumes go with their pod and don't count.
-pub fn claims_of(pod: &Pod) -> Vec<ObjectKey> {
-    let namespace = pod.namespace().unwrap_or_default();
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
-    volumes
-        .iter()
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
-        .map(|claim| ObjectKey::new(namespace.clone(), claim.claim_name.clone()))
-        .collect()
-}
-
-/// The pod's own grace period.
-pub fn grace_of(pod: &Pod) -> Duration {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.termination_grace_period_seconds)
-        .and_then(|seconds| u64::try_from(seconds).ok())
-        .map_or(DEFAULT_GRACE, Duration::from_secs)
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::{
-        api::core::v1::{EphemeralVolumeSource, PersistentVolumeClaimVolumeSource, Volume},
+        api::core::v1::{EphemeralVolumeSource, PersistentVolumeClaimVolumeSource, Pod, Volume},
         apimachinery::pkg::apis::meta::v1::OwnerReference,
     };
+    use kube::ResourceExt;
+    use machine_api::names::annotation;
     use rstest::rstest;
 
     use super::*;
@@ -118,6 +93,6 @@ mod tests {
         PodClass::Plain
     )]
     fn a_pod_is_classified(#[case] pod: Pod, #[case] class: PodClass) {
-        assert_eq!(classify(&pod), class);
+        assert_eq!(classify(&pod.into()), class);
     }
 }

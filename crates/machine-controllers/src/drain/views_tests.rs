@@ -7,6 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use controller_runtime::snapshot::Snapshot;
 use http::{Request, Response};
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -14,10 +15,9 @@ use k8s_openapi::api::{
         CSIPersistentVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource,
         Pod, Volume,
     },
-    policy::v1::PodDisruptionBudget,
     storage::v1::VolumeAttachment,
 };
-use kube::{ResourceExt, client::Body};
+use kube::client::Body;
 use rstest::rstest;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +33,7 @@ use crate::machine::{
     observation::Force,
     plan::{DrainFlow, DrainOrder},
 };
+use crate::snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot};
 use controller_runtime::{gate::Gate, key::ObjectKey, tasks::TokioTasks};
 use machine_api::v1alpha1::MachineClass;
 use machine_driver::{
@@ -47,8 +48,8 @@ fn at(seconds: i64) -> Timestamp {
 /// Two nodes `here` and `there`; PV `pv-N` is bound to claim `claim-N` and has the handle `vol-N`.
 #[derive(Default)]
 struct Views {
-    pods: Mutex<Vec<Arc<Pod>>>,
-    attachments: Vec<Arc<VolumeAttachment>>,
+    pods: Mutex<Vec<PodSnapshot>>,
+    attachments: Vec<AttachmentSnapshot>,
 }
 
 impl Views {
@@ -67,7 +68,7 @@ impl Views {
             ..Volume::default()
         };
         spec.volumes = Some(claims.iter().map(volume).collect());
-        self.pods.lock().unwrap().push(Arc::new(pod));
+        self.pods.lock().unwrap().push(pod.into());
         self
     }
 
@@ -76,7 +77,7 @@ impl Views {
         attachment.spec.node_name = node.to_owned();
         attachment.spec.source.persistent_volume_name = volume.map(str::to_owned);
         attachment.status.get_or_insert_default().attached = true;
-        self.attachments.push(Arc::new(attachment));
+        self.attachments.push(attachment.into());
         self
     }
 }
@@ -85,37 +86,35 @@ impl DrainViews for Views {
     fn ready(&self) -> bool {
         true
     }
-    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+    fn pods_on(&self, node: &str) -> Vec<PodSnapshot> {
         let pods = self.pods.lock().unwrap();
-        pods.iter().filter(|pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node)).cloned().collect()
+        pods.iter().filter(|pod| pod.node_name() == Some(node)).cloned().collect()
     }
-    fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>> {
+    fn pods_using(&self, claim: &ObjectKey) -> Vec<PodSnapshot> {
         let pods = self.pods.lock().unwrap();
-        pods.iter().filter(|pod| super::pods::claims_of(pod).contains(claim)).cloned().collect()
+        pods.iter().filter(|pod| pod.claims().any(|own| own == *claim)).cloned().collect()
     }
-    fn budgets_in(&self, _namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
+    fn budgets_in(&self, _namespace: &str) -> Vec<BudgetSnapshot> {
         Vec::new()
     }
-    fn claim(&self, key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
+    fn claim(&self, key: &ObjectKey) -> Option<ClaimSnapshot> {
         let mut claim = PersistentVolumeClaim::default();
         claim.spec.get_or_insert_default().volume_name = Some(key.name.replace("claim", "pv"));
-        Some(Arc::new(claim))
+        Some(claim.into())
     }
-    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+    fn volume(&self, name: &str) -> Option<VolumeSnapshot> {
         let mut volume = PersistentVolume::default();
         volume.spec.get_or_insert_default().csi = Some(CSIPersistentVolumeSource {
             volume_handle: name.replace("pv", "vol"),
             ..CSIPersistentVolumeSource::default()
         });
-        Some(Arc::new(volume))
+        Some(volume.into())
     }
-    fn attachments_on(&self, node: &str) -> Vec<Arc<VolumeAttachment>> {
-        self.attachments.iter().filter(|attachment| attachment.spec.node_name == node).cloned().collect()
+    fn attachments_on(&self, node: &str) -> Vec<AttachmentSnapshot> {
+        self.attachments.iter().filter(|attachment| attachment.node_name() == node).cloned().collect()
     }
-    fn attachments_of(&self, volume: &str) -> Vec<Arc<VolumeAttachment>> {
-        let of = |attachment: &&Arc<VolumeAttachment>| {
-            attachment.spec.source.persistent_volume_name.as_deref() == Some(volume)
-        };
+    fn attachments_of(&self, volume: &str) -> Vec<AttachmentSnapshot> {
+        let of = |attachment: &&AttachmentSnapshot| attachment.volume_name() == Some(volume);
         self.attachments.iter().filter(of).cloned().collect()
     }
 }
@@ -308,11 +307,7 @@ async fn stepped_through(gate: &Gate, views: Views, driver: Arc<Scripted>, secon
         let _ = tokio::time::timeout(Duration::from_secs(1), woken.notified()).await;
         // Pods that were asked are gone at once.
         let gone: Vec<String> = asked.lock().unwrap().clone();
-        views
-            .pods
-            .lock()
-            .unwrap()
-            .retain(|pod| !gone.iter().any(|path| path.contains(&format!("/{}/", pod.name_any()))));
+        views.pods.lock().unwrap().retain(|pod| !gone.iter().any(|path| path.contains(&format!("/{}/", pod.name()))));
     }
     let evictions = asked.lock().unwrap().len();
     (results, evictions)

@@ -3,12 +3,11 @@
 //! Source: spec/machine-controller §7.6, §7.9. Compared by the provider's handle, exactly; legacy in-tree names hold it
 //! between characters that are neither letters nor digits (M-44).
 
-use std::sync::Arc;
-
-use k8s_openapi::api::{core::v1::Node, storage::v1::VolumeAttachment};
+use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
 use super::observe::DrainViews;
+use crate::snapshots::AttachmentSnapshot;
 use controller_runtime::key::ObjectKey;
 
 /// Where a tracked volume is.
@@ -43,7 +42,7 @@ pub fn place_of(
     ids: &[String],
     node_name: &str,
     node: Option<&Node>,
-    attachments: &[Arc<VolumeAttachment>],
+    attachments: &[AttachmentSnapshot],
     claims: &[ObjectKey],
     views: &dyn DrainViews,
 ) -> VolumePlace {
@@ -52,22 +51,16 @@ pub fn place_of(
         .into_iter()
         .flatten()
         .any(|attached| ids.iter().any(|id| names_volume(&attached.name, id)));
-    let of_pv =
-        |attachment: &&Arc<VolumeAttachment>| attachment.spec.source.persistent_volume_name.as_deref() == Some(pv);
-    let attached = || attachments.iter().filter(of_pv).filter(|attachment| is_attached(attachment));
+    let holds_pv = |attachment: &&AttachmentSnapshot| attachment.is_attached() && attachment.volume_name() == Some(pv);
+    let attached = || attachments.iter().filter(holds_pv);
     // The Node's list forgets a volume before it is detached; its attachment lasts until then.
-    let here = on_node || attached().any(|attachment| attachment.spec.node_name == node_name);
-    let elsewhere = attached().any(|attachment| attachment.spec.node_name != node_name);
-    let wanted = claims.iter().flat_map(|claim| views.pods_using(claim)).any(|pod| {
-        pod.metadata.deletion_timestamp.is_none()
-            && pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) != Some(node_name)
-    });
+    let here = on_node || attached().any(|attachment| attachment.node_name() == node_name);
+    let elsewhere = attached().any(|attachment| attachment.node_name() != node_name);
+    let wanted = claims
+        .iter()
+        .flat_map(|claim| views.pods_using(claim))
+        .any(|pod| !pod.is_deleting() && pod.node_name() != Some(node_name));
     VolumePlace { here: Presence::of(here), elsewhere: Presence::of(elsewhere), wanted: Presence::of(wanted) }
-}
-
-/// Whether an attachment says that its volume is attached.
-pub fn is_attached(attachment: &VolumeAttachment) -> bool {
-    attachment.status.as_ref().is_some_and(|status| status.attached)
 }
 
 /// Whether a name of `status.volumesAttached` means the volume with this handle: it is the handle, or ends in it after a

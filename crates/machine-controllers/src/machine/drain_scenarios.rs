@@ -1,9 +1,10 @@
 //! Scenarios of drains that need the whole controller with the real drain room: flows that give a drain up and others that
 //! follow, budgets that refuse, lists that never come.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use http::Method;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -157,7 +158,7 @@ fn hold_for_ever(world: &World, pod: &str) {
         "spec": { "selector": {} },
         "status": { "expectedPods": 1, "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0 },
     });
-    world.api().budgets.push(Arc::new(serde_json::from_value(budget).unwrap()));
+    world.api().budgets.push(serde_json::from_value::<PodDisruptionBudget>(budget).unwrap().into());
 }
 
 fn told(world: &World) -> (String, String) {

@@ -71,7 +71,7 @@ pub(super) fn link_before_the_vm_goes(seen: &Observation, stage: Option<Deletion
 /// The Node of a machine that has none on its label: one that is the machine's and has its instance, or names it.
 pub fn candidate(
     machine: &Machine,
-    nodes: &Store<Node>,
+    nodes: &Store<Arc<Node>>,
     views: &ControlViews,
     same: &dyn Fn(&Machine, &str) -> SameInstance,
 ) -> Option<Arc<Node>> {

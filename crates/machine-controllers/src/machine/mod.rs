@@ -224,7 +224,7 @@ pub struct MachineDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
     /// Machines, read and written.
-    pub machines: Objects<Machine>,
+    pub machines: Objects<Arc<Machine>>,
     /// The target cluster, unless there is none.
     pub target: Option<TargetParts>,
     /// The drivers of this process.
@@ -252,11 +252,11 @@ pub struct MachineDeps {
 /// What the machine controller needs of the target cluster.
 pub struct TargetParts {
     /// Nodes, read and written; its store must be `node_store`.
-    pub nodes: Objects<Node>,
+    pub nodes: Objects<Arc<Node>>,
     /// The store of Nodes.
-    pub node_store: Arc<Store<Node>>,
+    pub node_store: Arc<Store<Arc<Node>>>,
     /// Secrets of `kube-system`, not cached.
-    pub tokens: Objects<Secret>,
+    pub tokens: Objects<Arc<Secret>>,
     /// The views that drains need.
     pub drain_views: Arc<dyn DrainViews>,
     /// Evicts pods, and as many at once as the settings allow.
@@ -265,16 +265,16 @@ pub struct TargetParts {
 
 /// The target cluster as the controller uses it.
 struct TargetDeps {
-    nodes: Objects<Node>,
-    node_store: Arc<Store<Node>>,
-    tokens: Objects<Secret>,
+    nodes: Objects<Arc<Node>>,
+    node_store: Arc<Store<Arc<Node>>>,
+    tokens: Objects<Arc<Secret>>,
     drainer: Drainer,
 }
 
 /// Makes VMs for machines, watches over them, and takes them away again.
 pub struct MachineController {
     views: ControlViews,
-    machines: Objects<Machine>,
+    machines: Objects<Arc<Machine>>,
     target: Option<TargetDeps>,
     drivers: Registry,
     wake: Wake,

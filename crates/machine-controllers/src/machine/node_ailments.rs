@@ -5,7 +5,7 @@
 //! A view that may be old tells of no ailment: nobody is judged by it (decisions.md 47), and after it a spell begins anew.
 //! What lives here: that memory, as a plain value. What is done by it: the drains. Source: spec/machine-controller M-05.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
@@ -50,7 +50,7 @@ pub enum Sight {
 
 impl Sight {
     /// How Nodes are seen through this view.
-    pub fn through(view: &Store<Node>) -> Self {
+    pub fn through(view: &Store<Arc<Node>>) -> Self {
         if view.is_current() { Self::Current } else { Self::MaybeOld }
     }
 

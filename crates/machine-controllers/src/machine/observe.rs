@@ -27,7 +27,7 @@ use crate::{
     drain::observe::{DrainViews, MissingView},
     views::{BY_NAME_LABEL, ControlViews, qualified},
 };
-use controller_runtime::{clock::Reading, key::ObjectKey, store::Store};
+use controller_runtime::{clock::Reading, key::ObjectKey, snapshot::Snapshot, store::Store};
 use machine_api::{
     names::label,
     v1alpha1::{Machine, MachineClass, MachinePhase, SecretReference},
@@ -58,7 +58,7 @@ pub struct Sources<'a> {
 #[derive(Clone, Copy)]
 pub struct TargetSources<'a> {
     /// The store of Nodes.
-    pub nodes: &'a Store<Node>,
+    pub nodes: &'a Store<Arc<Node>>,
     /// The views that drains need.
     pub drains: &'a dyn DrainViews,
     /// Whether looking at these begins them.
@@ -174,7 +174,7 @@ pub fn inputs_of(machine: &Machine, class: Option<&MachineClass>, secrets: Vec<(
 }
 
 /// The Secrets that a class names; the data of `credentialsSecretRef` wins.
-pub fn secrets_of(secrets: &Store<Secret>, machine: &Machine, class: Option<&MachineClass>) -> ClassSecrets {
+pub fn secrets_of(secrets: &Store<Arc<Secret>>, machine: &Machine, class: Option<&MachineClass>) -> ClassSecrets {
     let mut found = ClassSecrets {
         data: SecretData::default(),
         named: SecretsNamed::None,
@@ -189,7 +189,9 @@ pub fn secrets_of(secrets: &Store<Secret>, machine: &Machine, class: Option<&Mac
         let key = ObjectKey::new(namespace, reference.name.clone());
         found.named = SecretsNamed::Some;
         let secret = secrets.get(&key);
-        found.versions.push((key.to_string(), secret.as_ref().and_then(|secret| secret.resource_version())));
+        found
+            .versions
+            .push((key.to_string(), secret.as_ref().and_then(|secret| secret.resource_version()).map(str::to_owned)));
         if secret.is_none() {
             found.missing.push(key.to_string());
         }
@@ -239,7 +241,7 @@ fn node_identity(sources: &Sources<'_>, machine: &Machine, node: &NodeView) -> N
     }
 }
 
-fn not_linked(sources: &Sources<'_>, nodes: &Store<Node>, machine: &Machine, memory: &Memory) -> NodeView {
+fn not_linked(sources: &Sources<'_>, nodes: &Store<Arc<Node>>, machine: &Machine, memory: &Memory) -> NodeView {
     let candidate = candidate(machine, nodes, sources.views, &same_instance(sources)).map(|node| node.name_any());
     let namesake = memory.flow.vm.as_ref().filter(|vm| !vm.identity.node_name.is_empty()).and_then(|vm| {
         let node = nodes.get(&ObjectKey::cluster_scoped(&vm.identity.node_name))?;
@@ -301,9 +303,9 @@ fn attachments(sources: &Sources<'_>, machine: &Machine) -> Option<Vec<Attachmen
     let views = all
         .iter()
         .map(|attachment| AttachmentView {
-            name: attachment.name_any(),
-            uid: attachment.uid().unwrap_or_default(),
-            deleting: attachment.metadata.deletion_timestamp.is_some(),
+            name: attachment.name().to_owned(),
+            uid: attachment.uid().to_owned(),
+            deleting: attachment.is_deleting(),
         })
         .collect();
     Some(views)

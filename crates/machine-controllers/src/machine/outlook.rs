@@ -59,7 +59,7 @@ pub struct OutlookDeps {
 #[derive(Clone)]
 pub struct OutlookTarget {
     /// The store of Nodes.
-    pub nodes: Arc<Store<Node>>,
+    pub nodes: Arc<Store<Arc<Node>>>,
     /// The views that drains need; they are not begun by looking.
     pub drains: Arc<dyn DrainViews>,
 }
@@ -384,7 +384,7 @@ impl Outlooks {
     }
 
     /// The store of Nodes, unless there is no target cluster.
-    pub fn nodes(&self) -> Option<&Store<Node>> {
+    pub fn nodes(&self) -> Option<&Store<Arc<Node>>> {
         self.deps.target.as_ref().map(|target| &*target.nodes)
     }
 

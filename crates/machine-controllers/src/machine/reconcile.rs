@@ -387,7 +387,7 @@ impl MachineController {
 }
 
 /// Forgets classes that no machine names any more, and with them their credentials.
-fn keep_used<T>(classes: &mut BTreeMap<ObjectKey, T>, machines: &Store<Machine>) {
+fn keep_used<T>(classes: &mut BTreeMap<ObjectKey, T>, machines: &Store<Arc<Machine>>) {
     classes.retain(|class, _| machines.is_indexed(BY_CLASS, &qualified(&class.namespace, &class.name)));
 }
 

@@ -5,10 +5,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::api::{
-    core::v1::{Node, Pod, Secret},
-    storage::v1::VolumeAttachment,
-};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::ResourceExt;
 
 use super::{
@@ -16,6 +13,7 @@ use super::{
     health_timeout::stands_in_the_way, in_place, node_metadata, node_ownership::provider_id,
     observation::conditions_of,
 };
+use crate::snapshots::{AttachmentSnapshot, PodSnapshot};
 use crate::{
     views::{BY_CLASS, BY_INSTANCE, BY_NODE, BY_SECRET, ControlViews, UNHEALTHY_BY_NAME_LABEL, qualified},
     wakes::{Wakes, route},
@@ -28,7 +26,7 @@ use machine_api::{
 use machine_driver::same_instance::instance_key;
 
 /// Machines to look at after a change of a machine.
-pub fn after_machine(change: &Change<Machine>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+pub fn after_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let mut keys = BTreeSet::new();
     let Some(newest) = change.newest() else { return keys };
     let matters = match (&change.old, &change.new) {
@@ -50,7 +48,7 @@ pub fn after_machine(change: &Change<Machine>, views: &ControlViews) -> BTreeSet
 
 /// Machines with the same Node on their label or the same instance, when one of them gives its claim up, learns its id or is
 /// deleted: whose Node and VM are may be known now.
-fn after_claim(change: &Change<Machine>, views: &ControlViews) -> Vec<ObjectKey> {
+fn after_claim(change: &Change<Arc<Machine>>, views: &ControlViews) -> Vec<ObjectKey> {
     let claim = |machine: &Arc<Machine>| {
         (
             machine.labels().get(label::NODE).cloned().unwrap_or_default(),
@@ -113,7 +111,7 @@ pub struct NodeNews {
 }
 
 /// Machines to look at after a change of a Node.
-pub fn after_node(change: &Change<Node>, views: &ControlViews) -> NodeNews {
+pub fn after_node(change: &Change<Arc<Node>>, views: &ControlViews) -> NodeNews {
     let mut news = NodeNews::default();
     let Some(newest) = change.newest() else { return news };
     let is_ignored = newest.annotations().contains_key(annotation::NOT_MANAGED);
@@ -142,7 +140,7 @@ pub fn after_node(change: &Change<Node>, views: &ControlViews) -> NodeNews {
 }
 
 /// Whether the Node leads to another machine than before, or to one at all.
-fn leads_otherwise(change: &Change<Node>) -> bool {
+fn leads_otherwise(change: &Change<Arc<Node>>) -> bool {
     let Some(new) = &change.new else { return false };
     let leads = |node: &Node| (provider_id(node).to_owned(), node.labels().get(label::MACHINE_NAME).cloned());
     change.old.as_ref().is_none_or(|old| leads(old) != leads(new))
@@ -189,7 +187,7 @@ fn node_update_matters(old: &Node, new: &Node, machine: &Machine) -> bool {
 }
 
 /// Machines to look at after a change of a class.
-pub fn after_class(change: &Change<MachineClass>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+pub fn after_class(change: &Change<Arc<MachineClass>>, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let Some(newest) = change.newest() else { return BTreeSet::new() };
     let matters = match (&change.old, &change.new) {
         (Some(old), Some(new)) => {
@@ -212,7 +210,7 @@ fn machines_of_class(class: &MachineClass, views: &ControlViews) -> impl Iterato
 }
 
 /// Machines to look at after a change of a Secret: those that may wait for it.
-pub fn after_secret(change: &Change<Secret>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+pub fn after_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let Some(newest) = change.newest() else { return BTreeSet::new() };
     let matters = match (&change.old, &change.new) {
         (Some(old), Some(new)) => old.data != new.data,
@@ -240,18 +238,18 @@ pub fn after_secret(change: &Change<Secret>, views: &ControlViews) -> BTreeSet<O
 }
 
 /// Machines to look at after a change of a pod: those whose node it is on, while they are drained.
-pub fn after_pod(change: &Change<Pod>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+pub fn after_pod(change: &Change<PodSnapshot>, views: &ControlViews) -> BTreeSet<ObjectKey> {
     // Only a pod that goes lets a drain go on.
     if change.new.is_some() {
         return BTreeSet::new();
     }
-    let node = change.old.as_ref().and_then(|pod| pod.spec.as_ref()?.node_name.clone()).unwrap_or_default();
-    drained_on(&node, views)
+    let node = change.old.as_ref().and_then(PodSnapshot::node_name).unwrap_or_default();
+    drained_on(node, views)
 }
 
 /// Machines to look at after a change of a volume attachment on their node.
-pub fn after_attachment(change: &Change<VolumeAttachment>, views: &ControlViews) -> BTreeSet<ObjectKey> {
-    change.newest().map(|attachment| drained_on(&attachment.spec.node_name, views)).unwrap_or_default()
+pub fn after_attachment(change: &Change<AttachmentSnapshot>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+    change.newest().map(|attachment| drained_on(attachment.node_name(), views)).unwrap_or_default()
 }
 
 fn drained_on(node: &str, views: &ControlViews) -> BTreeSet<ObjectKey> {
@@ -282,7 +280,7 @@ impl MachineController {
         }
     }
 
-    fn woken_by_node(&self, change: &Change<Node>, views: &ControlViews) -> BTreeSet<ObjectKey> {
+    fn woken_by_node(&self, change: &Change<Arc<Node>>, views: &ControlViews) -> BTreeSet<ObjectKey> {
         let news = after_node(change, views);
         for key in &news.vanished {
             self.node_vanished(key);

@@ -7,11 +7,7 @@ use std::{
 };
 
 use http::{Method, Request, Response};
-use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
-    policy::v1::PodDisruptionBudget,
-    storage::v1::VolumeAttachment,
-};
+use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -20,6 +16,7 @@ use tokio::sync::Notify;
 
 use super::testing::at;
 use crate::drain::observe::{DrainViews, MissingView};
+use crate::snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot};
 use controller_runtime::{clock::SharedClock, error::testing::not_found_at, key::ObjectKey};
 
 pub const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/";
@@ -50,7 +47,7 @@ pub struct Api {
     /// Whether the views hear nothing of Nodes.
     pub nodes_are_untold: bool,
     /// The budgets of the namespace.
-    pub budgets: Vec<Arc<PodDisruptionBudget>>,
+    pub budgets: Vec<BudgetSnapshot>,
     /// Objects that were deleted, each with the grace period that was asked for.
     pub deletions: Vec<(String, Option<i64>)>,
 }
@@ -267,35 +264,35 @@ impl DrainViews for Pods {
     fn ready(&self) -> bool {
         !lock(&self.0).pods_are_late
     }
-    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+    fn pods_on(&self, node: &str) -> Vec<PodSnapshot> {
         let api = lock(&self.0);
         api.objects
             .range(PODS.to_owned()..)
             .take_while(|(path, _)| path.starts_with(PODS))
             .filter(|(_, pod)| pod["spec"]["nodeName"] == node)
-            .map(|(_, object)| Arc::new(serde_json::from_value(object.clone()).unwrap()))
+            .map(|(_, object)| serde_json::from_value::<Pod>(object.clone()).unwrap().into())
             .collect()
     }
-    fn pods_using(&self, _claim: &ObjectKey) -> Vec<Arc<Pod>> {
+    fn pods_using(&self, _claim: &ObjectKey) -> Vec<PodSnapshot> {
         Vec::new()
     }
     fn missing(&self) -> Vec<MissingView> {
         let why = Some("forbidden to list and watch pods".to_owned());
         if self.ready() { Vec::new() } else { vec![MissingView { kind: "pods", why }] }
     }
-    fn budgets_in(&self, _namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
+    fn budgets_in(&self, _namespace: &str) -> Vec<BudgetSnapshot> {
         lock(&self.0).budgets.clone()
     }
-    fn claim(&self, _key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
+    fn claim(&self, _key: &ObjectKey) -> Option<ClaimSnapshot> {
         None
     }
-    fn volume(&self, _name: &str) -> Option<Arc<PersistentVolume>> {
+    fn volume(&self, _name: &str) -> Option<VolumeSnapshot> {
         None
     }
-    fn attachments_on(&self, _node: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_on(&self, _node: &str) -> Vec<AttachmentSnapshot> {
         Vec::new()
     }
-    fn attachments_of(&self, _volume: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_of(&self, _volume: &str) -> Vec<AttachmentSnapshot> {
         Vec::new()
     }
 }

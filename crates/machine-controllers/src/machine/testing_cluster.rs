@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Node;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -40,13 +40,11 @@ use controller_runtime::{
     objects::Objects,
     queue::WorkQueue,
     refusals::Refusals,
+    snapshot::Snapshot,
     store::{Listener, Store},
     tasks::TokioTasks,
 };
-use machine_api::{
-    names::finalizer,
-    v1alpha1::{Machine, MachineClass},
-};
+use machine_api::{names::finalizer, v1alpha1::Machine};
 use machine_driver::{Capabilities, Driver, DriverInfo, Measured, Registry};
 use mcm_metrics::Metrics;
 
@@ -141,7 +139,7 @@ struct Process {
     leadership: Leadership,
     queue: Arc<WorkQueue<ObjectKey>>,
     /// Its view of Nodes.
-    nodes: Arc<Store<Node>>,
+    nodes: Arc<Store<Arc<Node>>>,
     freeze: FreezeSwitch,
     controller: Arc<MachineController>,
     working: Option<tokio::task::JoinHandle<()>>,
@@ -404,11 +402,11 @@ fn start(
         metrics: metrics.clone(),
     }));
     let routes = controller.wakes();
-    let mut of_machines: Vec<Listener<Machine>> = vec![Box::new(move |change| refusals.see(change))];
+    let mut of_machines: Vec<Listener<Arc<Machine>>> = vec![Box::new(move |change| refusals.see(change))];
     let woken = Arc::clone(&queue);
     of_machines.extend(routes.machines.map(|route| listener(route, &views, move |wake| woken.add(wake.key))));
     views.machines.set_listeners(of_machines);
-    let mut of_nodes: Vec<Listener<Node>> = vec![Box::new(move |change| of_target.see(change))];
+    let mut of_nodes: Vec<Listener<Arc<Node>>> = vec![Box::new(move |change| of_target.see(change))];
     let woken = Arc::clone(&queue);
     of_nodes.extend(routes.nodes.map(|route| listener(route, &views, move |wake| woken.add(wake.key))));
     nodes.set_listeners(of_nodes);
@@ -469,21 +467,21 @@ fn version(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-fn tell(views: &ControlViews, nodes: &Store<Node>, path: &str, object: &Value, gone: bool) {
-    fn into<K>(store: &Store<K>, object: &Value, gone: bool)
+fn tell(views: &ControlViews, nodes: &Store<Arc<Node>>, path: &str, object: &Value, gone: bool) {
+    fn into<S>(store: &Store<S>, object: &Value, gone: bool)
     where
-        K: kube::Resource + serde::de::DeserializeOwned + Send + Sync + 'static,
+        S: Snapshot<Object: serde::de::DeserializeOwned>,
     {
-        let object: K = serde_json::from_value(object.clone()).unwrap();
+        let object: S::Object = serde_json::from_value(object.clone()).unwrap();
         if gone { store.delete(&object) } else { store.apply(object) }
     }
     if path.contains("/machines/") {
-        into::<Machine>(&views.machines, object, gone);
+        into(&views.machines, object, gone);
     } else if path.contains("/machineclasses/") {
-        into::<MachineClass>(&views.classes, object, gone);
+        into(&views.classes, object, gone);
     } else if path.starts_with("/api/v1/namespaces/ns/secrets/") {
-        into::<Secret>(&views.secrets, object, gone);
+        into(&views.secrets, object, gone);
     } else if path.starts_with(NODES) {
-        into::<Node>(nodes, object, gone);
+        into(nodes, object, gone);
     }
 }

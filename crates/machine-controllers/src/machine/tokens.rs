@@ -33,7 +33,7 @@ const RACES: usize = 5;
 
 /// Makes sure that the machine has a valid token of its own, and remembers it.
 pub async fn ensure(
-    tokens: &Objects<Secret>,
+    tokens: &Objects<Arc<Secret>>,
     rng: &SharedRng,
     settings: &MachineSettings,
     measures: &Measures,
@@ -93,7 +93,7 @@ fn may_have_one(seen: &Observation) -> bool {
 /// # Errors
 /// `Conflict` when the name changed hands too often.
 async fn made_or_found(
-    tokens: &Objects<Secret>,
+    tokens: &Objects<Arc<Secret>>,
     wanted: &Secret,
     seen: &Observation,
 ) -> Result<Option<Arc<Secret>>, ApiError> {
@@ -118,7 +118,7 @@ async fn made_or_found(
 }
 
 /// Removes the machine's token if there is one. It would expire anyway, so a failure only costs time.
-pub async fn delete(tokens: &Objects<Secret>, seen: &Observation, memory: &mut Memory) {
+pub async fn delete(tokens: &Objects<Arc<Secret>>, seen: &Observation, memory: &mut Memory) {
     if let Some(held) = memory.token.take() {
         if let Err(error) = tokens.delete(&held.secret, DeleteHow::default()).await {
             tracing::debug!(machine = seen.name(), %error, "bootstrap token stays until it expires");

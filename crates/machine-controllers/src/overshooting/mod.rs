@@ -13,7 +13,7 @@ pub mod observe;
 mod patches;
 pub mod routing;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 pub use self::limits::Margins;
 use self::observe::OvershootObservation;
@@ -35,9 +35,9 @@ pub struct OvershootDeps {
     /// Cached views of the control cluster; machines, sets and deployments must have synced before the first run.
     pub views: ControlViews,
     /// Writes sets; its store must be `views.sets`.
-    pub sets: Objects<MachineSet>,
+    pub sets: Objects<Arc<MachineSet>>,
     /// Writes deployments; its store must be `views.deployments`.
-    pub deployments: Objects<MachineDeployment>,
+    pub deployments: Objects<Arc<MachineDeployment>>,
     /// The time.
     pub clock: SharedClock,
     /// Takes events; made with [`COMPONENT`].

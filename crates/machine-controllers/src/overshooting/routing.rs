@@ -2,7 +2,7 @@
 //!
 //! A new machine, as in the original, and a wish to thaw: nobody should have to wait for the period. Pure.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use controller_runtime::{key::ObjectKey, store::Change};
 use kube::{Resource, ResourceExt};
@@ -22,7 +22,7 @@ pub fn key_of(namespace: &str) -> ObjectKey {
 }
 
 /// A machine was added.
-pub fn after_machine(change: &Change<Machine>) -> Vec<Wake> {
+pub fn after_machine(change: &Change<Arc<Machine>>) -> Vec<Wake> {
     match (&change.old, &change.new) {
         (None, Some(machine)) => vec![gathering(&**machine)],
         _ => Vec::new(),
@@ -30,16 +30,16 @@ pub fn after_machine(change: &Change<Machine>) -> Vec<Wake> {
 }
 
 /// Somebody asks on a set for a thaw.
-pub fn after_set(change: &Change<MachineSet>) -> Vec<Wake> {
+pub fn after_set(change: &Change<Arc<MachineSet>>) -> Vec<Wake> {
     thaw_asked(change)
 }
 
 /// Somebody asks on a deployment for a thaw.
-pub fn after_deployment(change: &Change<MachineDeployment>) -> Vec<Wake> {
+pub fn after_deployment(change: &Change<Arc<MachineDeployment>>) -> Vec<Wake> {
     thaw_asked(change)
 }
 
-fn thaw_asked<K: Resource>(change: &Change<K>) -> Vec<Wake> {
+fn thaw_asked<K: Resource>(change: &Change<Arc<K>>) -> Vec<Wake> {
     let asks = |object: &K| object.annotations().contains_key(annotation::UNFREEZE);
     match &change.new {
         Some(new) if asks(new) && !change.old.as_deref().is_some_and(asks) => vec![gathering(&**new)],

@@ -245,7 +245,7 @@ fn a_set_that_is_being_deleted_is_left_alone() {
 fn s_evt_28_a_new_machine_wakes_the_guard() {
     let added = Change { old: None, new: Some(Arc::new(machine("m").build())) };
     assert_eq!(routing::after_machine(&added)[0].key, routing::key_of("ns"));
-    let changed: Change<Machine> = Change { old: added.new.clone(), new: added.new.clone() };
+    let changed: Change<Arc<Machine>> = Change { old: added.new.clone(), new: added.new.clone() };
     assert_eq!(routing::after_machine(&changed), []);
 }
 

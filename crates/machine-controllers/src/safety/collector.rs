@@ -57,6 +57,9 @@ pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
 /// Is told of every list that a provider has made of a class's VMs, so that nobody has to ask again; must be quick.
 pub type ListListener = Arc<dyn Fn(&MachineClass, &[machine_driver::ListedVm]) + Send + Sync>;
 
+/// What is seen of Nodes.
+pub type SeenNodes = Arc<Store<Arc<Node>>>;
+
 /// What the collector needs.
 pub struct CollectorDeps {
     /// The stores of the control cluster.
@@ -64,9 +67,9 @@ pub struct CollectorDeps {
     /// Namespace of the machine objects.
     pub namespace: String,
     /// Machines, read.
-    pub machines: Objects<Machine>,
+    pub machines: Objects<Arc<Machine>>,
     /// Nodes, read and written, and their store; none without a target cluster.
-    pub nodes: Option<(Objects<Node>, Arc<Store<Node>>)>,
+    pub nodes: Option<(Objects<Arc<Node>>, SeenNodes)>,
     /// The drivers of this process.
     pub drivers: machine_driver::Registry,
     /// Tells the time.
@@ -367,7 +370,7 @@ pub fn access_to(
 }
 
 /// What the API server says about the machine of a VM.
-async fn ask(machines: Objects<Machine>, provider_id: String, key: ObjectKey) -> (String, Claim) {
+async fn ask(machines: Objects<Arc<Machine>>, provider_id: String, key: ObjectKey) -> (String, Claim) {
     let answer = match machines.get(&key).await {
         Ok(machine) => claim(&provider_id, machine.as_deref()),
         Err(error) => {

@@ -110,7 +110,7 @@ struct Scene {
     collector: Collector,
     provider: Arc<Provider>,
     stored: Stored,
-    nodes: Arc<Store<Node>>,
+    nodes: Arc<Store<Arc<Node>>>,
 }
 
 const MACHINES: &str = "/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines";

@@ -22,7 +22,7 @@ const AFTER_A_MACHINE: Duration = Duration::from_secs(5);
 const AFTER_A_MARK: Duration = Duration::from_secs(60);
 
 /// After a change of a class.
-pub fn after_class(change: &Change<MachineClass>) -> Vec<Wake> {
+pub fn after_class(change: &Change<Arc<MachineClass>>) -> Vec<Wake> {
     let is_news = match (&change.old, &change.new) {
         (Some(old), Some(new)) => old.metadata.generation != new.metadata.generation,
         _ => true,
@@ -32,7 +32,7 @@ pub fn after_class(change: &Change<MachineClass>) -> Vec<Wake> {
 
 /// After a change of a machine: its class when it has ended or when a driver saw several VMs, its Nodes when it begins
 /// or ceases to name them.
-pub fn after_machine(change: &Change<Machine>) -> Vec<Wake> {
+pub fn after_machine(change: &Change<Arc<Machine>>) -> Vec<Wake> {
     let mut woken = Vec::new();
     let Some(newest) = change.newest() else { return woken };
     let class = ObjectKey::new(newest.namespace().unwrap_or_default(), newest.spec.class.name.clone());
@@ -52,7 +52,7 @@ pub fn after_machine(change: &Change<Machine>) -> Vec<Wake> {
 }
 
 /// After a change of a Node.
-pub fn after_node(change: &Change<Node>) -> Vec<Wake> {
+pub fn after_node(change: &Change<Arc<Node>>) -> Vec<Wake> {
     let Some(new) = &change.new else { return Vec::new() };
     let held = |node: &Node| node.finalizers().iter().any(|name| name == finalizer::NODE);
     let marked = |node: &Node| node.annotations().contains_key(annotation::NOT_MANAGED);

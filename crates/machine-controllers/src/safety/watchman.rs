@@ -51,13 +51,13 @@ pub struct WatchmanDeps {
     /// Probes the API server with the Nodes.
     pub target: kube::Client,
     /// The store of Nodes, which must have caught up before a thaw.
-    pub nodes: Option<Arc<Store<Node>>>,
+    pub nodes: Option<Arc<Store<Arc<Node>>>>,
     /// Namespace of the machine objects.
     pub namespace: String,
     /// The stores of the control cluster.
     pub views: ControlViews,
     /// Machines, read and written.
-    pub machines: Objects<Machine>,
+    pub machines: Objects<Arc<Machine>>,
     /// The queue of machines; none when their loop does not run here.
     pub wake: Option<Arc<WorkQueue<ObjectKey>>>,
     /// Tells the time.

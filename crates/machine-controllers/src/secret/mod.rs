@@ -69,9 +69,9 @@ pub struct SecretDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
     /// Secrets of the control namespace, read and written.
-    pub secrets: Objects<Secret>,
+    pub secrets: Objects<Arc<Secret>>,
     /// Classes, read.
-    pub classes: Objects<MachineClass>,
+    pub classes: Objects<Arc<MachineClass>>,
 }
 
 /// Keeps the finalizers of Secrets right.
@@ -111,7 +111,7 @@ impl SecretController {
 }
 
 /// Secrets to look at after a change of a Secret. Its data does not matter here.
-pub fn after_secret(change: &Change<Secret>) -> BTreeSet<ObjectKey> {
+pub fn after_secret(change: &Change<Arc<Secret>>) -> BTreeSet<ObjectKey> {
     let matters = match (&change.old, &change.new) {
         (Some(old), Some(new)) => old.metadata.finalizers != new.metadata.finalizers,
         (None, Some(_)) => true,
@@ -121,7 +121,7 @@ pub fn after_secret(change: &Change<Secret>) -> BTreeSet<ObjectKey> {
 }
 
 /// Secrets to look at after a change of a class: those it referred to and those it refers to, where that differs.
-pub fn after_class(change: &Change<MachineClass>) -> BTreeSet<ObjectKey> {
+pub fn after_class(change: &Change<Arc<MachineClass>>) -> BTreeSet<ObjectKey> {
     let of = |class: Option<&Arc<MachineClass>>| class.map(|class| references(class)).unwrap_or_default();
     let (before, now) = (of(change.old.as_ref()), of(change.new.as_ref()));
     before.symmetric_difference(&now).cloned().collect()

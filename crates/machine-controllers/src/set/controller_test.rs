@@ -34,7 +34,7 @@ impl Cluster {
     fn with(
         set: Option<Building<MachineSet>>,
         machines: Vec<Building<Machine>>,
-        through: impl FnOnce(Objects<Machine>) -> Objects<Machine>,
+        through: impl FnOnce(Objects<Arc<Machine>>) -> Objects<Arc<Machine>>,
     ) -> Self {
         let api = FakeApi::default();
         let views = ControlViews::default();

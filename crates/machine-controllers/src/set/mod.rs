@@ -74,11 +74,11 @@ pub struct SetDeps {
     /// Cached views of the control cluster; machines and sets must have synced before the first pass.
     pub views: ControlViews,
     /// Writes machines; its store must be `views.machines`.
-    pub machines: Objects<Machine>,
+    pub machines: Objects<Arc<Machine>>,
     /// Writes sets; its store must be `views.sets`.
-    pub sets: Objects<MachineSet>,
+    pub sets: Objects<Arc<MachineSet>>,
     /// Nodes of the target cluster, if there is one.
-    pub nodes: Option<Arc<Store<Node>>>,
+    pub nodes: Option<Arc<Store<Arc<Node>>>>,
     /// The time.
     pub clock: SharedClock,
     /// Asked before each deletion.

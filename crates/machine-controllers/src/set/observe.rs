@@ -115,7 +115,12 @@ impl SetObservation {
     }
 
     /// Looks a set up with its machines and their nodes. `None` when there is no such set.
-    pub fn look_up(views: &ControlViews, nodes: Option<&Store<Node>>, key: &ObjectKey, now: Timestamp) -> Option<Self> {
+    pub fn look_up(
+        views: &ControlViews,
+        nodes: Option<&Store<Arc<Node>>>,
+        key: &ObjectKey,
+        now: Timestamp,
+    ) -> Option<Self> {
         let set = views.sets.get(key)?;
         let uid = set.metadata.uid.clone().unwrap_or_default();
         let machines = views.machines.by_index(BY_CONTROLLER, &uid);
@@ -130,7 +135,7 @@ impl SetObservation {
 }
 
 /// What the Node of a machine says about its preservation.
-pub fn preserve_of_node(machine: &Machine, nodes: Option<&Store<Node>>) -> NodePreserve {
+pub fn preserve_of_node(machine: &Machine, nodes: Option<&Store<Arc<Node>>>) -> NodePreserve {
     let name = label_of(machine, label::NODE).unwrap_or_default();
     let Some(nodes) = nodes.filter(|_| !name.is_empty()) else { return NodePreserve::NoNode };
     let Some(node) = nodes.get(&ObjectKey::cluster_scoped(name)) else { return NodePreserve::NodeMissing };

@@ -3,9 +3,9 @@
 //! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). A change that no decision about a
 //! set reads wakes nobody.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
-use controller_runtime::{key::ObjectKey, refusals::is_unchanged, store::Change};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Change};
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::ResourceExt;
 use kube_values::selector;
@@ -20,15 +20,15 @@ use crate::{
 };
 
 /// The set itself.
-pub fn sets_of_set(change: &Change<MachineSet>) -> Vec<Wake> {
-    let is_status_alone = |old: &MachineSet, new: &MachineSet| {
-        old.status != new.status && old.spec == new.spec && is_unchanged(&old.metadata, &new.metadata)
+pub fn sets_of_set(change: &Change<Arc<MachineSet>>) -> Vec<Wake> {
+    let is_status_alone = |old: &Arc<MachineSet>, new: &Arc<MachineSet>| {
+        old.status != new.status && old.spec == new.spec && old.has_metadata_of(new)
     };
     Wake::by_itself(change, is_status_alone).into_iter().collect()
 }
 
 /// The set that controls the machine, or controlled it before; for an orphan the sets that it fits.
-pub fn sets_of_machine(change: &Change<Machine>, views: &ControlViews) -> Vec<Wake> {
+pub fn sets_of_machine(change: &Change<Arc<Machine>>, views: &ControlViews) -> Vec<Wake> {
     let (old, new) = (change.old.as_deref(), change.new.as_deref());
     if let (Some(old), Some(new)) = (old, new)
         && !matters(old, new)
@@ -55,7 +55,7 @@ pub fn sets_of_machine(change: &Change<Machine>, views: &ControlViews) -> Vec<Wa
 }
 
 /// The sets whose machines are of the class, when it has changed: what was wrong with new machines may be mended.
-pub fn sets_of_class(change: &Change<MachineClass>, views: &ControlViews) -> Vec<Wake> {
+pub fn sets_of_class(change: &Change<Arc<MachineClass>>, views: &ControlViews) -> Vec<Wake> {
     if let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref())
         && (&old.metadata.uid, old.metadata.generation) == (&new.metadata.uid, new.metadata.generation)
     {
@@ -65,7 +65,7 @@ pub fn sets_of_class(change: &Change<MachineClass>, views: &ControlViews) -> Vec
 }
 
 /// The sets whose class refers to the Secret, when it says something else.
-pub fn sets_of_secret(change: &Change<Secret>, views: &ControlViews) -> Vec<Wake> {
+pub fn sets_of_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> Vec<Wake> {
     if let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref())
         && old.data == new.data
     {
@@ -82,7 +82,7 @@ fn sets_with_class(class: &MachineClass, views: &ControlViews) -> Vec<Wake> {
 }
 
 /// The sets of Failed machines whose Node says something new about their preservation.
-pub fn sets_of_node(change: &Change<Node>, views: &ControlViews) -> Vec<Wake> {
+pub fn sets_of_node(change: &Change<Arc<Node>>, views: &ControlViews) -> Vec<Wake> {
     let preserve = |node: &Node| node.annotations().get(annotation::PRESERVE).cloned();
     let (old, new) = (change.old.as_deref(), change.new.as_deref());
     if let (Some(old), Some(new)) = (old, new)

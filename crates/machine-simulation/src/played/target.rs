@@ -4,11 +4,7 @@
 use std::{marker::PhantomData, sync::Arc};
 
 use async_trait::async_trait;
-use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
-    policy::v1::PodDisruptionBudget,
-    storage::v1::VolumeAttachment,
-};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 use super::Caller;
@@ -23,13 +19,14 @@ use controller_runtime::{
     store::{IndexName, Store},
 };
 use machine_controllers::drain::{act::EvictionApi, observe::DrainViews};
+use machine_controllers::snapshots::{AttachmentSnapshot, BudgetSnapshot, ClaimSnapshot, PodSnapshot, VolumeSnapshot};
 
 /// Index: pods by the name of their Node.
 const BY_NODE: IndexName = "pod-node";
 
 /// A store of pods.
-pub fn pod_store() -> Arc<Store<Pod>> {
-    Arc::new(Store::new(vec![(BY_NODE, |pod| node_of(pod).map(str::to_owned).into_iter().collect())]))
+pub fn pod_store() -> Arc<Store<PodSnapshot>> {
+    Arc::new(Store::new(vec![(BY_NODE, |pod| pod.node_name().map(str::to_owned).into_iter().collect())]))
 }
 
 /// The Node that a pod is on.
@@ -38,43 +35,43 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 /// The pods on a Node.
-pub fn pods_on(pods: &Store<Pod>, node: &str) -> Vec<Arc<Pod>> {
+pub fn pods_on(pods: &Store<PodSnapshot>, node: &str) -> Vec<PodSnapshot> {
     pods.by_index(BY_NODE, node)
 }
 
 /// The views of drains.
-pub struct PlayedPods(pub Arc<Store<Pod>>);
+pub struct PlayedPods(pub Arc<Store<PodSnapshot>>);
 
 impl DrainViews for PlayedPods {
     fn ready(&self) -> bool {
         true
     }
 
-    fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+    fn pods_on(&self, node: &str) -> Vec<PodSnapshot> {
         pods_on(&self.0, node)
     }
 
-    fn pods_using(&self, _: &ObjectKey) -> Vec<Arc<Pod>> {
+    fn pods_using(&self, _: &ObjectKey) -> Vec<PodSnapshot> {
         Vec::new()
     }
 
-    fn budgets_in(&self, _: &str) -> Vec<Arc<PodDisruptionBudget>> {
+    fn budgets_in(&self, _: &str) -> Vec<BudgetSnapshot> {
         Vec::new()
     }
 
-    fn claim(&self, _: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
+    fn claim(&self, _: &ObjectKey) -> Option<ClaimSnapshot> {
         None
     }
 
-    fn volume(&self, _: &str) -> Option<Arc<PersistentVolume>> {
+    fn volume(&self, _: &str) -> Option<VolumeSnapshot> {
         None
     }
 
-    fn attachments_on(&self, _: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_on(&self, _: &str) -> Vec<AttachmentSnapshot> {
         Vec::new()
     }
 
-    fn attachments_of(&self, _: &str) -> Vec<Arc<VolumeAttachment>> {
+    fn attachments_of(&self, _: &str) -> Vec<AttachmentSnapshot> {
         Vec::new()
     }
 }
@@ -136,7 +133,7 @@ impl<K: Send + Sync + 'static> ObjectApi<K> for Nothing<K> {
         Self::absent(&key.name)
     }
 
-    async fn delete(&self, target: &Target, _: DeleteHow<'_>) -> Result<Deleted<K>, ApiError> {
+    async fn delete(&self, target: &Target, _: DeleteHow<'_>) -> Result<Deleted<Arc<K>>, ApiError> {
         Self::absent(&target.key.name)
     }
 

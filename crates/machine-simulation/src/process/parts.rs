@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -26,9 +26,11 @@ use controller_runtime::{
     gate::Gate,
     objects::Objects,
     refusals::Refusals,
+    snapshot::Whole,
     store::Store,
     tasks::SharedTasks,
 };
+use machine_controllers::snapshots::PodSnapshot;
 use machine_controllers::{
     Decision,
     deployment::{self, DeploymentController, DeploymentDeps, observe::DeploymentObservation},
@@ -62,8 +64,8 @@ pub(super) struct Parts<'a> {
     pub(super) refusals: Refusals,
     pub(super) clock: &'a Arc<PlayedClock>,
     pub(super) views: &'a ControlViews,
-    pub(super) nodes: &'a Arc<Store<Node>>,
-    pub(super) pods: &'a Arc<Store<Pod>>,
+    pub(super) nodes: &'a Arc<Store<Arc<Node>>>,
+    pub(super) pods: &'a Arc<Store<PodSnapshot>>,
     pub(super) calls: &'a UnderWay,
     pub(super) tasks: SharedTasks,
     pub(super) woken: &'a Woken,
@@ -97,7 +99,7 @@ impl Parts<'_> {
     }
 
     /// Objects as a loop reads and writes them.
-    fn objects<K: Kind>(&self, of: Controller, store: &Arc<Store<K>>) -> Objects<K> {
+    fn objects<S: Whole<Object: Kind>>(&self, of: Controller, store: &Arc<Store<S>>) -> Objects<S> {
         let caller = self.caller(of);
         let hears_itself = !self.lacks(Guard::OwnWrites);
         let api = Arc::new(Played::new(&caller, store));
@@ -177,7 +179,7 @@ impl Parts<'_> {
         let gate = self.gate();
         let woken = Arc::clone(self.woken);
         // Tokens are read where they are.
-        let no_view = Arc::new(Store::<Secret>::new(Vec::new()));
+        let no_view = Arc::new(Store::<Arc<Secret>>::new(Vec::new()));
         let target = TargetParts {
             nodes: self.objects(Controller::Machine, self.nodes),
             node_store: Arc::clone(self.nodes),

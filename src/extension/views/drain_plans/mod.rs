@@ -16,7 +16,6 @@ use std::{
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -28,7 +27,7 @@ use super::{
     turns::Turns,
 };
 use crate::extension::view::{Answer, Description, Freshness, GROUP, Question, SourceRight, View};
-use controller_runtime::key::ObjectKey;
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use kube_protocol::{
     request::Verb,
     status::{ApiStatus, Cause},
@@ -39,13 +38,14 @@ use machine_api::{
     names::label,
     v1alpha1::{Machine, MachinePhase},
 };
+use machine_controllers::snapshots::{BudgetSnapshot, PodSnapshot};
 use machine_controllers::{
     drain::{
         budgets::{BudgetState, goes_unasked},
         observe::{
             DrainLimits, DrainObservation, DrainViews, PodFacts, VolumeIds, observe, shared_volumes, volumes_of,
         },
-        pods::{PodClass, claims_of},
+        pods::PodClass,
         progress::Progress,
     },
     machine::{
@@ -127,7 +127,7 @@ impl DrainPlanView {
     /// The machine of a node, unless several claim it.
     fn machine_of(&self, namespace: &str, node: &str) -> Option<Arc<Machine>> {
         let all = self.sources.views.machines.by_index(BY_NODE, node);
-        let mut own = all.into_iter().filter(|machine| machine.namespace().as_deref() == Some(namespace));
+        let mut own = all.into_iter().filter(|machine| machine.namespace() == namespace);
         own.next().filter(|_| own.next().is_none())
     }
 
@@ -231,9 +231,9 @@ fn node_label(machine: Option<&Machine>) -> String {
 
 /// The pods of a node, with what is told of their volumes and budgets.
 struct Pods {
-    by_key: BTreeMap<ObjectKey, Arc<Pod>>,
+    by_key: BTreeMap<ObjectKey, PodSnapshot>,
     volumes: BTreeMap<ObjectKey, Vec<Volume>>,
-    budgets: BTreeMap<String, Arc<PodDisruptionBudget>>,
+    budgets: BTreeMap<String, BudgetSnapshot>,
     /// What the storage calls the volumes, as far as their `PersistentVolumes` say so.
     ids: VolumeIds,
 }
@@ -248,12 +248,12 @@ impl Pods {
                 let handle = handle_of(views, &name);
                 ids.insert(name, handle.into_iter().collect());
             }
-            volumes.insert(ObjectKey::of(&**pod), volumes_told(views, pod, &shared));
-            for budget in views.budgets_in(&pod.namespace().unwrap_or_default()) {
-                budgets.insert(ObjectKey::of(&*budget).to_string(), budget);
+            volumes.insert(pod.key(), volumes_told(views, pod, &shared));
+            for budget in views.budgets_in(pod.namespace()) {
+                budgets.insert(budget.key().to_string(), budget);
             }
         }
-        let by_key = pods.into_iter().map(|pod| (ObjectKey::of(&*pod), pod)).collect();
+        let by_key = pods.into_iter().map(|pod| (pod.key(), pod)).collect();
         Self { by_key, volumes, budgets, ids }
     }
 
@@ -263,10 +263,7 @@ impl Pods {
             BudgetState::One(name) => Some(name.clone()),
             BudgetState::None | BudgetState::Misconfigured(_) | BudgetState::Several(_) => None,
         });
-        let allowed = |name: &str| {
-            let status = self.budgets.get(name).and_then(|budget| budget.status.as_ref());
-            status.map_or(0, |status| status.disruptions_allowed)
-        };
+        let allowed = |name: &str| self.budgets.get(name).map_or(0, BudgetSnapshot::disruptions_allowed);
         names.map(|name| (name.clone(), allowed(&name))).collect()
     }
 
@@ -277,37 +274,36 @@ impl Pods {
                 BudgetState::One(name) | BudgetState::Misconfigured(name) => self.budgets.get(name),
                 BudgetState::None | BudgetState::Several(_) => None,
             };
-            self.by_key.get(&facts.key).is_some_and(|pod| goes_unasked(pod, budget.map(|budget| &**budget)))
+            self.by_key.get(&facts.key).is_some_and(|pod| goes_unasked(pod, budget))
         };
         seen.pods.iter().filter(goes).map(|facts| facts.uid.clone()).collect()
     }
 
     fn budget(&self, name: &str) -> Budget {
         let (namespace, plain) = name.split_once('/').unwrap_or(("", name));
-        let status = self.budgets.get(name).and_then(|budget| budget.status.clone()).unwrap_or_default();
+        let told = |of: fn(&BudgetSnapshot) -> i32| self.budgets.get(name).map_or(0, of);
         Budget {
             namespace: namespace.to_owned(),
             name: plain.to_owned(),
-            disruptions_allowed: status.disruptions_allowed,
-            current_healthy: status.current_healthy,
-            desired_healthy: status.desired_healthy,
+            disruptions_allowed: told(BudgetSnapshot::disruptions_allowed),
+            current_healthy: told(BudgetSnapshot::current_healthy),
+            desired_healthy: told(BudgetSnapshot::desired_healthy),
         }
     }
 }
 
 /// The handle of a CSI volume; others would have to be asked of the driver.
 fn handle_of(views: &dyn DrainViews, volume: &str) -> Option<String> {
-    let volume = views.volume(volume)?;
-    Some(volume.spec.as_ref()?.csi.as_ref()?.volume_handle.clone())
+    views.volume(volume)?.handle().map(str::to_owned)
 }
 
-fn volumes_told(views: &dyn DrainViews, pod: &Pod, shared: &BTreeSet<String>) -> Vec<Volume> {
-    let told = |claim: &ObjectKey| {
-        let pv = views.claim(claim)?.spec.as_ref()?.volume_name.clone().filter(|name| !name.is_empty())?;
+fn volumes_told(views: &dyn DrainViews, pod: &PodSnapshot, shared: &BTreeSet<String>) -> Vec<Volume> {
+    let told = |claim: ObjectKey| {
+        let pv = views.claim(&claim)?.volume_name()?.to_owned();
         let handle = handle_of(views, &pv);
-        Some(Volume { pvc: claim.name.clone(), shared: shared.contains(&pv), handle, pv })
+        Some(Volume { pvc: claim.name, shared: shared.contains(&pv), handle, pv })
     };
-    claims_of(pod).iter().filter_map(told).collect()
+    pod.claims().filter_map(told).collect()
 }
 
 /// The budgets' names.

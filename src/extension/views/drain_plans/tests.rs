@@ -283,7 +283,7 @@ async fn played(world: &World) -> Vec<String> {
     let now = || world.sources.clock.now();
     let deadline = after(now(), Duration::from_secs(7200));
     let flow = DrainFlow::Deletion;
-    let node_uid = node.uid().unwrap_or_default();
+    let node_uid = node.uid().to_owned();
     let mut run = Run::new(DrainOrder { node: "n".to_owned(), node_uid, flow, force: Force::No, deadline });
     loop {
         let drain = Drain {

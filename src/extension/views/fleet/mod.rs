@@ -159,7 +159,7 @@ fn known_orphans(sources: &Sources, machines: &[Arc<Machine>]) -> Option<i32> {
     Some(count(lists.iter().flat_map(of_list).collect::<BTreeSet<_>>().len()))
 }
 
-fn node_of(machine: &Machine, nodes: Option<&Store<Node>>) -> Option<Arc<Node>> {
+fn node_of(machine: &Machine, nodes: Option<&Store<Arc<Node>>>) -> Option<Arc<Node>> {
     let name = machine.labels().get(label::NODE).filter(|name| !name.is_empty())?;
     nodes?.get(&ObjectKey::cluster_scoped(name.clone()))
 }

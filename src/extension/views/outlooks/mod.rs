@@ -11,7 +11,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use self::shape::{BlockerView, DeadlineView, MachineOutlook, NextEffect, Operation, OwnerView, Status, TargetView};
@@ -25,7 +24,7 @@ use crate::extension::{
     rows::{Rows, Seen},
     view::{Answer, Description, Freshness, Listing, Question, SourceRight, View},
 };
-use controller_runtime::{key::ObjectKey, store::Store};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot, store::Store};
 use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{
     kind::Kind,
@@ -160,13 +159,10 @@ impl SeenMachine {
 }
 
 /// The controller of an object, unless the store knows another one of its name.
-fn above<K>(metadata: &ObjectMeta, store: &Store<K>) -> Option<Arc<K>>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-{
+fn above<S: Snapshot>(metadata: &ObjectMeta, store: &Store<S>) -> Option<S> {
     let owner = controller_of(metadata)?;
     let found = store.get(&ObjectKey::new(metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))?;
-    (found.meta().uid.as_deref() == Some(&owner.uid)).then_some(found)
+    (found.uid() == owner.uid).then_some(found)
 }
 
 /// The machines of a list as they are seen at one moment.
@@ -270,7 +266,7 @@ fn node(name: &str) -> TargetView {
 /// The effect's name and object; `None` for what only this process remembers.
 fn named(effect: &Effect, seen: &Observation) -> Option<(&'static str, Option<TargetView>)> {
     let machine = || {
-        let namespace = seen.machine.namespace().unwrap_or_default();
+        let namespace = seen.machine.namespace().to_owned();
         Some(TargetView { kind: "Machine", namespace, name: seen.name().to_owned() })
     };
     let of_node = || Some(node(seen.node_label())).filter(|node| !node.name.is_empty());

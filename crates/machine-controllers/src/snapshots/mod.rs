@@ -1,0 +1,99 @@
+//! What the stores keep of objects, and all that is read of them.
+//!
+//! A snapshot is a cheap handle of an object in one version. Rules, indexes, routing and views read it by accessors only; they
+//! give borrowed values, so that what a snapshot holds can change without them. Where the object itself is needed, `Whole` gives
+//! it; `src/floors.rs` lists the files that ask for it.
+
+mod attachment;
+mod budget;
+mod claim;
+mod pod;
+mod volume;
+
+pub use self::{
+    attachment::AttachmentSnapshot, budget::BudgetSnapshot, claim::ClaimSnapshot, pod::PodSnapshot,
+    volume::VolumeSnapshot,
+};
+
+/// Makes the snapshot of a kind, with what is read of the metadata of every kind.
+macro_rules! snapshot {
+    ($(#[$doc:meta])* $name:ident of $kind:ty) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize)]
+        #[serde(transparent)]
+        pub struct $name(std::sync::Arc<$kind>);
+
+        impl $name {
+            /// Since when it is being deleted.
+            pub fn deleting_since(&self) -> Option<jiff::Timestamp> {
+                self.0.metadata.deletion_timestamp.as_ref().map(|time| time.0)
+            }
+
+            /// Whether it is being deleted.
+            pub fn is_deleting(&self) -> bool {
+                self.0.metadata.deletion_timestamp.is_some()
+            }
+
+            /// The value of a label.
+            pub fn label(&self, key: &str) -> Option<&str> {
+                self.0.metadata.labels.as_ref()?.get(key).map(String::as_str)
+            }
+
+            /// The value of an annotation.
+            pub fn annotation(&self, key: &str) -> Option<&str> {
+                self.0.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+            }
+        }
+
+        impl From<std::sync::Arc<$kind>> for $name {
+            fn from(object: std::sync::Arc<$kind>) -> Self {
+                Self(object)
+            }
+        }
+
+        impl From<$kind> for $name {
+            fn from(object: $kind) -> Self {
+                Self(std::sync::Arc::new(object))
+            }
+        }
+
+        impl Snapshot for $name {
+            type Object = $kind;
+
+            fn of(object: std::sync::Arc<$kind>) -> Self {
+                Self(object)
+            }
+
+            fn namespace(&self) -> &str {
+                Snapshot::namespace(&self.0)
+            }
+
+            fn name(&self) -> &str {
+                Snapshot::name(&self.0)
+            }
+
+            fn uid(&self) -> &str {
+                Snapshot::uid(&self.0)
+            }
+
+            fn resource_version(&self) -> Option<&str> {
+                Snapshot::resource_version(&self.0)
+            }
+
+            fn has_gone(&self) -> bool {
+                Snapshot::has_gone(&self.0)
+            }
+
+            fn has_metadata_of(&self, other: &Self) -> bool {
+                Snapshot::has_metadata_of(&self.0, &other.0)
+            }
+        }
+
+        impl controller_runtime::snapshot::Whole for $name {
+            fn whole_object(&self) -> &std::sync::Arc<$kind> {
+                &self.0
+            }
+        }
+    };
+}
+use snapshot;
