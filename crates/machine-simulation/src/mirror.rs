@@ -18,7 +18,7 @@ use machine_api::{
 use machine_controllers::{
     machine::observation::Call,
     set::{
-        counts::{is_terminating, label_of},
+        counts::{is_available, is_terminating},
         preservation::NodePreserve,
     },
 };
@@ -115,9 +115,9 @@ impl Mirror {
         let Some(before) = before.filter(|before| !ends(before) && after.is_none_or(|after| ends(after))) else {
             return Ok(());
         };
-        // The machine's own controller deletes a machine whose Node somebody has deleted.
-        let has_lost_node = label_of(&before, label::NODE)
-            .is_some_and(|node| self.api.nodes.get(node).is_none_or(|node| node.metadata.deletion_timestamp.is_some()));
+        // The machine's own controller deletes a machine whose Node somebody has deleted; a Node has the name of its machine.
+        let has_lost_node = self.api.nodes.get(name).is_none_or(|node| node.metadata.deletion_timestamp.is_some())
+            && is_available(&before);
         if !has_lost_node && !self.by_users.contains(name) {
             let set = controller_of(&before.metadata).and_then(|owner| self.api.sets.get(&owner.name));
             if set.is_none_or(|set| set.metadata.deletion_timestamp.is_some()) {

@@ -70,6 +70,7 @@ fn config(seed: u64) -> SimulationConfig {
     config.latency.ready = secs(5);
     config.latency.delete = secs(4);
     config.nodes.lease_interval = Duration::ZERO;
+    config.nodes.ccm = true;
     config.nodes.status_period = Duration::ZERO;
     config.pods.termination_latency = Duration::from_secs(20);
     config
@@ -194,8 +195,8 @@ impl Driver for Provider {
     async fn create_machine(&self, cx: &OpContext, mut request: MachineRequest) -> Result<CreatedVm, Status> {
         let (machine, luck) = (name(&request), self.luck(true));
         self.say("create", &machine, luck);
+        let has_one = self.vms().iter().any(|vm| vm.machine_name == machine);
         {
-            let has_one = self.vms().iter().any(|vm| vm.machine_name == machine);
             let could_be_found = has_one && !self.weather().hidden_too_long.contains(&machine);
             let mut pages = self.book().read();
             let now = pages.now();
@@ -214,9 +215,9 @@ impl Driver for Provider {
                 let class = Arc::make_mut(&mut request.class);
                 class.provider_spec["sim"] = json!({ "outcomes": [{ "effect": "never-joins" }] });
             }
-            Luck::ShownLate => self.hide(&machine, SHOWN_LATE),
-            Luck::ShownTooLate => self.hide(&machine, SHOWN_TOO_LATE),
-            Luck::Good | Luck::Lost => {}
+            Luck::ShownLate if !has_one => self.hide(&machine, SHOWN_LATE),
+            Luck::ShownTooLate if !has_one => self.hide(&machine, SHOWN_TOO_LATE),
+            _ => {}
         }
         let answer = self.cloud.create_machine(cx, request).await;
         match luck {

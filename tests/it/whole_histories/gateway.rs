@@ -3,21 +3,26 @@
 
 use std::{
     collections::BTreeMap,
-    io,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use hyper::{Request, Response, header::CONTENT_TYPE};
+use futures::{StreamExt, TryStreamExt, stream};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{Request, Response, body::Frame, header::CONTENT_TYPE};
 use kube::client::Body;
 use machine_simulation::mirror::{Fault, Refused};
 use serde_json::{Value, json};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use super::book::Book;
-use crate::support::lying::{in_process::InProcessLiar, is_counted};
-
-type AnyError = Box<dyn std::error::Error + Send + Sync>;
+use crate::support::lying::{
+    in_process::{AnyBody, AnyError, InProcessLiar, broken},
+    is_counted,
+};
 
 /// What goes wrong with a call.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +42,21 @@ pub struct Weather {
     pub silent: bool,
     /// Whether every process that asks for the Lease gets it.
     pub leases_for_all: bool,
+    /// Whether events of watches are held back.
+    pub events_wait: bool,
+    /// Until when they pass nevertheless, for each of [`LAGGING`].
+    pub events_pass: [Option<Instant>; LAGGING.len()],
+}
+
+/// The resources whose watches lag, as the steps of a history number them.
+pub const LAGGING: [&str; 4] = ["machines", "machinesets", "machinedeployments", "nodes"];
+
+impl Weather {
+    /// Whether events of this resource arrive now.
+    fn lets_events_pass(&self, resource: usize) -> bool {
+        let passes = self.events_pass.get(resource).copied().flatten();
+        !self.events_wait || passes.is_some_and(|until| Instant::now() <= until)
+    }
 }
 
 /// Which cluster a client is of.
@@ -152,7 +172,7 @@ impl Gateway {
         side: Side,
         server: &kube::Client,
         request: Request<Body>,
-    ) -> Result<Response<Body>, AnyError> {
+    ) -> Result<Response<AnyBody>, AnyError> {
         self.while_it_lives().await;
         if side == Side::Target {
             let mut weather = self.weather.subscribe();
@@ -166,7 +186,12 @@ impl Gateway {
             return self.lease(server, request).await;
         }
         if !is_write(&request) {
-            return Ok(server.send(request).await?);
+            let lagging = lagging(&request);
+            let answer = passed_on(server.send(request).await?);
+            return Ok(match lagging {
+                Some(resource) => answer.map(|body| self.lags(resource, body)),
+                None => answer,
+            });
         }
         let what = format!("{} {}", request.method(), request.uri().path());
         let asked = Asked::of(&request);
@@ -190,7 +215,7 @@ impl Gateway {
         let (head, body) = request.into_parts();
         let body = body.collect_bytes().await?;
         self.book.read().writes_now(self.process, format!("{what} {}", short(&body)));
-        let answer = server.send(Request::from_parts(head, Body::from(body))).await?;
+        let answer = passed_on(server.send(Request::from_parts(head, Body::from(body))).await?);
         match trouble {
             Some(Trouble::Fault(Fault::LoseAnswer)) => return Err(broken("the answer is lost")),
             Some(Trouble::Fault(Fault::DieAfter)) => self.dies(),
@@ -200,8 +225,22 @@ impl Gateway {
         Ok(answer)
     }
 
+    /// A watch whose events wait for their time.
+    fn lags(&self, resource: usize, body: AnyBody) -> AnyBody {
+        let rest = stream::unfold(
+            (body.into_data_stream(), self.weather.subscribe()),
+            move |(mut data, mut weather)| async move {
+                let next = data.next().await?;
+                // Without a world nobody listens either.
+                let _ = weather.wait_for(|weather| weather.lets_events_pass(resource)).await;
+                Some((next, (data, weather)))
+            },
+        );
+        StreamBody::new(rest.map_ok(Frame::data)).boxed_unsync()
+    }
+
     /// A definition, without its schemas: processes read definitions often, no history changes them, and schemas are large.
-    async fn definition(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<Body>, AnyError> {
+    async fn definition(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<AnyBody>, AnyError> {
         let path = request.uri().path().to_owned();
         let known = self.definitions.lock().expect("nobody panics with them").get(&path).cloned();
         let text = match known {
@@ -216,7 +255,7 @@ impl Gateway {
                 text
             }
         };
-        Ok(Response::builder().header(CONTENT_TYPE, "application/json").body(Body::from(text.into_bytes()))?)
+        Ok(passed_on(Response::builder().header(CONTENT_TYPE, "application/json").body(Body::from(text.into_bytes()))?))
     }
 
     /// What goes wrong with this call.
@@ -231,7 +270,7 @@ impl Gateway {
     }
 
     /// A call about the Lease.
-    async fn lease(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<Body>, AnyError> {
+    async fn lease(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<AnyBody>, AnyError> {
         if self.state().lease_is_cut {
             return Err(broken("the network to the Lease is cut"));
         }
@@ -252,12 +291,23 @@ impl Gateway {
             }
         }
         let body = if is_read { Vec::new() } else { lease.to_string().into_bytes() };
-        let answer = server.send(Request::from_parts(head, Body::from(body))).await?;
+        let answer = passed_on(server.send(Request::from_parts(head, Body::from(body))).await?);
         if holds && answer.status().is_success() {
             self.book.read().leader = Some(self.process);
         }
         Ok(answer)
     }
+}
+
+/// Which of [`LAGGING`] is watched by this request.
+fn lagging(request: &Request<Body>) -> Option<usize> {
+    let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+    let resource = request.uri().path().rsplit('/').next().filter(|_| is_watch)?;
+    LAGGING.iter().position(|lagging| *lagging == resource)
+}
+
+fn passed_on(answer: Response<Body>) -> Response<AnyBody> {
+    answer.map(|body| body.map_err(AnyError::from).boxed_unsync())
 }
 
 fn without_body(request: Request<Body>) -> Request<Vec<u8>> {
@@ -273,10 +323,6 @@ fn has_holder(lease: &Value) -> bool {
 fn is_write(request: &Request<Body>) -> bool {
     let path = request.uri().path();
     is_counted(request) && !path.contains("/events") && !path.contains("/authorization.k8s.io/")
-}
-
-fn broken(why: &str) -> AnyError {
-    io::Error::new(io::ErrorKind::ConnectionReset, why).into()
 }
 
 fn short(body: &[u8]) -> String {
@@ -314,12 +360,12 @@ impl Asked {
         (&self.method, self.resource.as_str()) == (&method, resource)
     }
 
-    fn refusal(&self) -> Response<Body> {
+    fn refusal(&self) -> Response<AnyBody> {
         let Self { resource, name, .. } = self;
         self.status(403, "Forbidden", &format!("{resource} \"{name}\" is forbidden: refused by the history"))
     }
 
-    fn conflict(&self) -> Response<Body> {
+    fn conflict(&self) -> Response<AnyBody> {
         let Self { resource, name, .. } = self;
         self.status(
             409,
@@ -328,10 +374,10 @@ impl Asked {
         )
     }
 
-    fn status(&self, code: u16, reason: &str, message: &str) -> Response<Body> {
+    fn status(&self, code: u16, reason: &str, message: &str) -> Response<AnyBody> {
         let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
             "reason": reason, "message": message, "details": { "name": self.name, "kind": self.resource } });
         let answer = Response::builder().status(code).header(CONTENT_TYPE, "application/json");
-        answer.body(Body::from(status.to_string().into_bytes())).expect("an answer")
+        passed_on(answer.body(Body::from(status.to_string().into_bytes())).expect("an answer"))
     }
 }

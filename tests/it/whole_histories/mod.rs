@@ -31,6 +31,7 @@ fn play_history(history: &History, telling: Telling, broken: Broken) -> Played {
     play(async {
         let mut world = World::begin(history, telling, broken).await;
         'rounds: for round in &history.rounds {
+            world.storms();
             for step in round {
                 if world.is_violated() {
                     break 'rounds;

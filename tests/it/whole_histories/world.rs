@@ -289,6 +289,11 @@ impl World {
         &self.processes.iter().find(is_leader).unwrap_or(&self.processes[0]).gateway
     }
 
+    /// A storm begins: events of watches arrive only when the history says so.
+    pub fn storms(&self) {
+        self.weather.send_modify(|weather| weather.events_wait = true);
+    }
+
     /// Lets a step happen.
     pub async fn step(&mut self, step: Step) {
         let say = |text: String| self.book.read().say(|| text);
@@ -303,7 +308,15 @@ impl World {
                 self.leader().troubles(calls, Trouble::Late(Duration::from_secs(u64::from(pick % 16))));
                 self.passes(MOMENT).await;
             }
-            Step::StalePass(_) | Step::Watch(..) => self.passes(MOMENT).await,
+            Step::StalePass(_) => self.passes(MOMENT).await,
+            Step::Watch(kind, _) => {
+                self.weather.send_modify(|weather| {
+                    if let Some(passes) = weather.events_pass.get_mut(usize::from(kind)) {
+                        *passes = Some(Instant::now());
+                    }
+                });
+                self.passes(MOMENT).await;
+            }
             Step::Wait(seconds) => self.passes(Duration::from_secs(seconds.into())).await,
             Step::Cloud(_, luck) => {
                 if luck != Luck::Good {
@@ -410,6 +423,7 @@ impl World {
         for process in &self.processes {
             process.gateway.clears();
         }
+        self.weather.send_modify(|weather| weather.events_wait = false);
         self.target_answers_again();
         self.budget_ends().await;
         let asked = {
@@ -428,7 +442,7 @@ impl World {
             self.passes(LOOK).await;
             let asked = self.book.read().mirror.agents();
             self.asks(asked).await;
-            if self.effects() != seen {
+            if self.effects() != seen || !self.is_led() {
                 (seen, since) = (self.effects(), Instant::now());
             }
             if since.elapsed() >= QUIET {
@@ -450,6 +464,12 @@ impl World {
                 pages.mirror.violated("nothing comes to rest", || unlike);
             }
         }
+    }
+
+    /// Whether the process that has the Lease lives.
+    fn is_led(&self) -> bool {
+        let leader = self.book.read().leader;
+        self.processes.iter().any(|process| process.ended.is_none() && Some(process.gateway.process()) == leader)
     }
 
     /// What processes have written so far.
