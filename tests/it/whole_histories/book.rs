@@ -160,7 +160,7 @@ pub fn path_of(resource: &str, name: &str) -> String {
     let base = match resource {
         "nodes" => "/api/v1/nodes".to_owned(),
         "pods" => format!("/api/v1/namespaces/{NAMESPACE}/pods"),
-        ours => format!("{}/{ours}", MACHINE_PATH),
+        ours => format!("{MACHINE_PATH}/{ours}"),
     };
     if name.is_empty() { base } else { format!("{base}/{name}") }
 }

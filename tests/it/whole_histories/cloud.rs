@@ -90,7 +90,7 @@ impl Provider {
         };
         let info = DriverInfo { capabilities, ..cloud.info().clone() };
         let mut class = MachineClass { provider_spec: provider_spec(), ..MachineClass::default() };
-        class.provider = "virtual".to_owned();
+        "virtual".clone_into(&mut class.provider);
         class.metadata.namespace = Some(NAMESPACE.to_owned());
         let (weather, book) = (Arc::default(), Arc::default());
         Self { info, cloud, weather, book, class: Arc::new(class) }

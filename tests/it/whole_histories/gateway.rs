@@ -243,17 +243,16 @@ impl Gateway {
     async fn definition(&self, server: &kube::Client, request: Request<Body>) -> Result<Response<AnyBody>, AnyError> {
         let path = request.uri().path().to_owned();
         let known = self.definitions.lock().expect("nobody panics with them").get(&path).cloned();
-        let text = match known {
-            Some(text) => text,
-            None => {
-                let mut definition: Value = serde_json::from_str(&server.request_text(without_body(request)).await?)?;
-                for version in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
-                    version["schema"] = Value::Null;
-                }
-                let text = definition.to_string();
-                self.definitions.lock().expect("nobody panics with them").insert(path, text.clone());
-                text
+        let text = if let Some(text) = known {
+            text
+        } else {
+            let mut definition: Value = serde_json::from_str(&server.request_text(without_body(request)).await?)?;
+            for version in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
+                version["schema"] = Value::Null;
             }
+            let text = definition.to_string();
+            self.definitions.lock().expect("nobody panics with them").insert(path, text.clone());
+            text
         };
         Ok(passed_on(Response::builder().header(CONTENT_TYPE, "application/json").body(Body::from(text.into_bytes()))?))
     }

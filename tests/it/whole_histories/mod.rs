@@ -9,6 +9,11 @@ mod cloud;
 mod gateway;
 mod world;
 
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
 use machine_simulation::{checks::Violation, history::History};
 
 use self::{
@@ -18,7 +23,7 @@ use self::{
 use crate::support::{one_thread::play, scratch::count_ran};
 
 /// How many histories are played, if the environment does not say so.
-const HISTORIES: u64 = 20;
+const HISTORIES: u64 = 12;
 
 /// What became of a history.
 struct Played {
@@ -64,14 +69,24 @@ fn whole_histories_hold() {
     let first = number("MCM_WHOLE_SEED").unwrap_or(1);
     let count = number("MCM_WHOLE_HISTORIES").unwrap_or(HISTORIES);
     let began = std::time::Instant::now();
-    let mut failed = Vec::new();
-    for seed in first..first + count {
-        let history = History::of_seed(seed);
-        if let Some(violation) = play_history(&history, Telling::Silent, Broken::Not).violation {
-            println!("seed {seed}: {}: {}\n{:?}", violation.rule, violation.text, history.rounds);
-            failed.push(seed);
+    let (next, failed) = (AtomicU64::new(first), Mutex::new(Vec::new()));
+    let plays = || {
+        while let seed = next.fetch_add(1, Ordering::Relaxed)
+            && seed < first + count
+        {
+            let history = History::of_seed(seed);
+            if let Some(violation) = play_history(&history, Telling::Silent, Broken::Not).violation {
+                println!("seed {seed}: {}: {}\n{:?}", violation.rule, violation.text, history.rounds);
+                failed.lock().expect("nobody panics with it").push(seed);
+            }
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, Into::into) {
+            scope.spawn(plays);
+        }
+    });
+    let failed = failed.into_inner().expect("nobody has panicked with it");
     println!("{count} whole histories in {:.1} s", began.elapsed().as_secs_f64());
     let again = "MCM_WHOLE_HISTORY=SEED cargo test --test it whole_histories_hold -- --nocapture";
     assert!(failed.is_empty(), "seeds {failed:?} go wrong; to see one: {again}");

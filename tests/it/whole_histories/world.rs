@@ -42,8 +42,8 @@ const SILENCE: Duration = Duration::from_secs(8 * 60);
 const CALM: Duration = Duration::from_secs(6 * 3600);
 /// How often the world looks while it waits for a rest.
 const LOOK: Duration = Duration::from_secs(5);
-/// Users tidy up when nothing has been written for so long.
-const QUIET: Duration = Duration::from_secs(45);
+/// Users tidy up when nothing has been written for so long: longer than the controllers take to see that an API server answers again.
+const QUIET: Duration = Duration::from_secs(75);
 /// At rest nothing is written for so long.
 const REST: Duration = Duration::from_secs(3 * 60);
 
@@ -229,9 +229,8 @@ impl World {
         for _ in 0..again {
             self.starts_process();
         }
-        let lives = self.processes.iter().filter(|process| process.ended.is_none());
-        let reviewer =
-            lives.filter_map(|process| process.reviewer.lock().expect("nobody panics with it").clone()).next();
+        let mut lives = self.processes.iter().filter(|process| process.ended.is_none());
+        let reviewer = lives.find_map(|process| process.reviewer.lock().expect("nobody panics with it").clone());
         *self.answering.lock().expect("nobody panics with it") = reviewer;
     }
 
