@@ -324,3 +324,55 @@ fn put<K: Kind>(api: &mut Api, name: &str, object: Option<Value>) -> serde_json:
         None => K::table_mut(api).remove(name),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::history::{Margin, Strategy};
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    /// A deployment of one machine, with its set.
+    fn one_wanted() -> Mirror {
+        let mut mirror = Mirror::default();
+        let strategy = Strategy::Rolling { surge: Margin::Machines(0), unavailable: Margin::Machines(1) };
+        let deployment = Mirror::deployment(Setup { replicas: 1, strategy }, "ns").unwrap();
+        mirror.stored("machinedeployments", "md", Some(deployment), NOW).unwrap();
+        mirror.stored("machinesets", "set", Some(owned("set", "MachineDeployment", "md")), NOW).unwrap();
+        mirror
+    }
+
+    fn owned(name: &str, kind: &str, owner: &str) -> Value {
+        json!({ "metadata": { "name": name, "ownerReferences": [
+            { "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": kind, "name": owner, "uid": owner, "controller": true },
+        ] }, "spec": {} })
+    }
+
+    #[test]
+    fn what_an_api_server_stores_is_checked() {
+        let mut mirror = one_wanted();
+        for name in ["one", "two"] {
+            assert_eq!(mirror.violation(), None);
+            mirror.stored("machines", name, Some(owned(name, "MachineSet", "set")), NOW).unwrap();
+        }
+        assert_eq!(mirror.violation().map(|violation| violation.rule), Some("there are too many machines"));
+    }
+
+    #[test]
+    fn what_a_user_asked_for_widens_the_bounds_once_it_is_stored() {
+        let mut mirror = one_wanted();
+        let asked = mirror.edit(Edit::Scale(2), NOW);
+        let patch = json!({ "spec": { "replicas": 2 } });
+        let expected = Request::Change { resource: "machinedeployments", name: "md".to_owned(), part: "", patch };
+        assert_eq!(asked, [expected]);
+        let mut deployment = serde_json::to_value(&*mirror.api.deployments["md"]).unwrap();
+        deployment["spec"]["replicas"] = json!(2);
+        mirror.stored("machinedeployments", "md", Some(deployment), NOW).unwrap();
+        for name in ["one", "two"] {
+            mirror.stored("machines", name, Some(owned(name, "MachineSet", "set")), NOW).unwrap();
+        }
+        assert_eq!(mirror.violation(), None);
+    }
+}
